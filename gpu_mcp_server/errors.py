@@ -1,0 +1,116 @@
+"""What can go wrong in the system, as opposed to in the user's kernel.
+
+* GpuMcpError
+  + ConfigError            the settings are wrong; a person must edit them
+  + BadRequest             an argument of the call cannot be used
+    - NotFound             a handle (problem, job, workspace, attempt, artifact, file) names nothing
+    - PathRefused          a path leaves its workspace, or is no regular file
+    - TooLarge             a source, file or list is over its limit
+  + HostError              the machine or the scheduler did not do what we asked
+    - HostUnavailable      it cannot be reached; retry may help
+    - HostKeyUnknown       an SSH host key is new or has changed
+    - NoFreeGpu            nothing fits the request now
+    - SandboxTooWeak       the host cannot confine a job as the settings demand
+    - JobBroken            hostd failed while it ran the job
+    - DiskFull             the host or the store has no room left
+  + ToolMissing            a program (nvcc, gcc, ncu) is not there
+  + ProblemRefused         a problem that cannot be judged: its reference fails, or trivial answers pass
+
+A kernel that does not compile, computes the wrong answer or runs out of time is
+not an error: it is a result with a `status`.
+"""
+
+
+class GpuMcpError(Exception):
+    """Base of every failure we foresee; its text is shown to the agent.
+
+    Attributes:
+        hint: One sentence on what the agent or the person can do next.
+        retryable: Whether the same call may succeed later, unchanged.
+    """
+
+    hint: str = ""
+    retryable: bool = False
+
+    def __init__(self, message: str, *, hint: str = "", retryable: bool | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint or self.hint
+        self.retryable = self.retryable if retryable is None else retryable
+
+    def __str__(self) -> str:
+        """Say what happened and what to do about it."""
+        return " ".join(filter(None, [super().__str__(), self.hint]))
+
+
+class ConfigError(GpuMcpError):
+    """The settings are wrong."""
+
+
+class BadRequest(GpuMcpError):
+    """An argument of the call cannot be used."""
+
+
+class NotFound(BadRequest):
+    """A handle names nothing."""
+
+    def __init__(self, what: str, handle: str, *, hint: str = "") -> None:
+        super().__init__(f"There is no {what} {handle!r}.", hint=hint)
+
+
+class PathRefused(BadRequest):
+    """A path leaves its workspace, or is not a regular file."""
+
+
+class TooLarge(BadRequest):
+    """Something is over its limit; the message says the limit."""
+
+
+class HostError(GpuMcpError):
+    """A machine or a scheduler did not do what we asked."""
+
+
+class HostUnavailable(HostError):
+    """The host cannot be reached."""
+
+    retryable = True
+    hint = "Call gpu_status to see which hosts answer."
+
+
+class HostKeyUnknown(HostError):
+    """An SSH host key is new or has changed."""
+
+
+class NoFreeGpu(HostError):
+    """No GPU fits the request now."""
+
+    retryable = True
+
+
+class SandboxTooWeak(HostError):
+    """The host cannot confine a job as the settings demand."""
+
+
+class JobBroken(HostError):
+    """hostd failed while it ran the job."""
+
+    retryable = True
+
+
+class DiskFull(HostError):
+    """The host or the store has no room left."""
+
+    retryable = True
+
+
+class ToolMissing(GpuMcpError):
+    """A program that the job needs is not installed on the host."""
+
+    def __init__(self, program: str, host: str, *, hint: str = "") -> None:
+        super().__init__(
+            f"{program} is not installed on host {host!r}.",
+            hint=hint or "Run `gpu-mcp-server doctor` for the list of what is missing and how to get it.",
+        )
+
+
+class ProblemRefused(GpuMcpError):
+    """A problem that cannot be judged."""

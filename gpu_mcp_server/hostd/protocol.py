@@ -1,0 +1,288 @@
+"""What the server and hostd say to each other: job specifications, records, and the frames that carry them.
+
+A frame is `>IQ` (bytes of the JSON header, bytes of the attachment), the header, the attachment. Requests carry
+`id` and `verb`; the reply carries the same `id` and either `ok` (the answer) or `error` (`kind`, `message`, `hint`).
+Attachments are file contents laid end to end; the header's `blobs` lists their `[sha256, size]`.
+"""
+
+import dataclasses
+import json
+import struct
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
+
+PROTOCOL_VERSION = 1
+
+HEADER = struct.Struct(">IQ")
+MAX_HEADER_BYTES = 16 << 20
+MAX_ATTACHMENT_BYTES = 1 << 30
+
+LEVELS = ("unconfined", "landlock", "namespaces", "full")
+"""Sandbox levels, weakest first; what each means is in `sandbox`."""
+
+T = TypeVar("T")
+
+
+class ProtocolError(Exception):
+    """The other side sent something that is not a frame."""
+
+
+@dataclass(frozen=True)
+class FileRef:
+    """A file of a workspace, by content."""
+
+    path: str
+    """Relative to the workspace, `/` between parts, never `..`."""
+    sha256: str
+    size: int
+    mode: int = 0o644
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a job may use; each limit that strikes is named in the record."""
+
+    wall_s: float = 60.0
+    cpu_s: Optional[float] = None
+    """CPU seconds of any one process; `None` leaves only the wall clock."""
+    memory_bytes: int = 8 << 30
+    """Of each process group (role) of the job."""
+    processes: int = 512
+    """Processes and threads of each role."""
+    cpus: Optional[float] = None
+    """CPU share, where a cgroup can enforce it."""
+    output_bytes: int = 1 << 20
+    """Kept of each of stdout and stderr; the rest is counted and dropped."""
+    file_bytes: int = 1 << 30
+    """Size of any one file."""
+    disk_bytes: int = 2 << 30
+    """Sum of a workspace's files."""
+    disk_files: int = 10_000
+    tmp_bytes: int = 64 << 20
+    """Size of `/tmp` inside the sandbox; charged to memory."""
+    shm_bytes: int = 64 << 20
+    """Size of `/dev/shm` inside the sandbox; charged to memory."""
+
+
+@dataclass(frozen=True)
+class GpuRequest:
+    """GPUs that the job wants."""
+
+    count: int = 0
+    mode: str = "none"
+    """`exclusive` for timing and profiling, `shared` for correctness, `none` otherwise."""
+    uuids: Tuple[str, ...] = ()
+    """Only these, when not empty."""
+    wait_s: float = 60.0
+    """How long to wait for the locks before giving up with status `no_gpu`."""
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """One process of a job."""
+
+    argv: Tuple[str, ...]
+    """Never a shell line. `{python}` as argv[0] is the interpreter that runs hostd."""
+    role: str = "main"
+    env: Mapping[str, str] = field(default_factory=dict)
+    trusted: bool = False
+    """True for our own harness: it gets the control link and is never frozen. It is sandboxed all the same."""
+    workspace: str = "main"
+    """Which of the job's workspaces is its `/work`."""
+    gpu: bool = True
+    """Whether it sees the GPUs of the job."""
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """Everything about one job."""
+
+    id: str
+    processes: Tuple[ProcessSpec, ...]
+    """The job ends when the first of them (the leader) has ended; the others are killed then."""
+    purpose: str = "run"
+    """What it is for (`run`, `compile`, `judge`, `fetch`), for listings."""
+    links: Tuple[Tuple[str, str], ...] = ()
+    """Pairs of roles that get a connected `SOCK_SEQPACKET` pair. A process finds its end in the environment:
+    `LINK_<OTHER ROLE IN CAPITALS>` holds the descriptor's number."""
+    files: Mapping[str, Tuple[FileRef, ...]] = field(default_factory=dict)
+    """Files laid into each workspace before the start."""
+    outputs: Tuple[str, ...] = ()
+    """Files of the leader's workspace to bring back: paths, or `*` for everything that is new or changed."""
+    roots: Tuple[str, ...] = ()
+    """Folders of the host shown read-only inside, besides `/usr`: interpreters, toolchains."""
+    gpus: GpuRequest = field(default_factory=GpuRequest)
+    limits: Limits = field(default_factory=Limits)
+    min_level: str = "namespaces"
+    network: bool = False
+    """Only for purpose `fetch`, never with a GPU."""
+    detached: bool = False
+    """An attached job ends with its caller; a detached one at its deadline."""
+    stdin: str = ""
+    """Text given to the leader on stdin, 1 MiB at most."""
+
+
+@dataclass(frozen=True)
+class ProcessRecord:
+    """How one process ended."""
+
+    role: str
+    exit_code: Optional[int] = None
+    signal: Optional[int] = None
+    peak_memory_bytes: Optional[int] = None
+    oom_kills: int = 0
+
+
+@dataclass(frozen=True)
+class OutputFile:
+    """A file that came out of the job's workspace."""
+
+    path: str
+    sha256: str
+    size: int
+    mode: int = 0o644
+
+
+STATES = ("queued", "running", "finished")
+
+STATUSES = (
+    "ok",  # the leader exited with 0
+    "failed",  # the leader exited with another code or by a signal
+    "timeout",  # wall or CPU limit
+    "oom",  # memory limit
+    "disk_quota",  # too many bytes or files in the workspace
+    "cancelled",  # somebody asked
+    "caller_lost",  # attached, and the channel ended
+    "no_gpu",  # the GPU locks were not to be had in time
+    "refused",  # the host cannot give the sandbox level that was asked for
+    "broken",  # hostd itself failed; `note` says how
+)
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """What is known of a job; written once at the end, atomically."""
+
+    id: str
+    state: str
+    purpose: str = "run"
+    status: Optional[str] = None
+    """One of `STATUSES` once the state is `finished`."""
+    note: str = ""
+    """What struck, what was weaker, what to do."""
+    level: Optional[str] = None
+    """Sandbox level reached."""
+    weaker_because: str = ""
+    """What is missing for level `full`, empty at `full`."""
+    processes: Tuple[ProcessRecord, ...] = ()
+    gpus: Tuple[str, ...] = ()
+    submitted_at: float = 0.0
+    """Seconds since the epoch, the host's clock; so are the next two."""
+    started_at: Optional[float] = None
+    ended_at: Optional[float] = None
+    wall_s: Optional[float] = None
+    """From the first process's start to the end."""
+    stdout_bytes: int = 0
+    """Written by the leader; what is kept may be less."""
+    stderr_bytes: int = 0
+    stdout_kept: int = 0
+    stderr_kept: int = 0
+    outputs: Tuple[OutputFile, ...] = ()
+    outputs_left_out: Tuple[str, ...] = ()
+    """`PATH: why` for each output that was not taken."""
+
+    @property
+    def leader(self) -> Optional[ProcessRecord]:
+        """The first process, if it was started."""
+        return self.processes[0] if self.processes else None
+
+
+def to_json(value: Any) -> Any:
+    """Return a dataclass as JSON types."""
+    return dataclasses.asdict(value)
+
+
+def _build(cls: Type[Any], data: Mapping[str, Any], nested: Mapping[str, Any]) -> Any:
+    known = {f.name for f in dataclasses.fields(cls)}
+    extra = set(data) - known
+    if extra:
+        raise ProtocolError("unknown fields in %s: %s" % (cls.__name__, ", ".join(sorted(extra))))
+    out = {}  # type: Dict[str, Any]
+    for key, value in data.items():
+        if key in nested:
+            value = nested[key](value)
+        elif isinstance(value, list):
+            value = tuple(tuple(v) if isinstance(v, list) else v for v in value)
+        out[key] = value
+    try:
+        return cls(**out)
+    except TypeError as error:
+        raise ProtocolError("%s: %s" % (cls.__name__, error)) from None
+
+
+def _each(cls: Type[T]) -> Any:
+    return lambda items: tuple(_build(cls, item, {}) for item in items)
+
+
+def job_spec_from_json(data: Mapping[str, Any]) -> JobSpec:
+    """Rebuild a job specification; unknown fields are refused, so that no limit is lost unnoticed."""
+    spec = _build(
+        JobSpec,
+        data,
+        {
+            "processes": lambda items: tuple(_build(ProcessSpec, item, {}) for item in items),
+            "files": lambda m: {k: tuple(_build(FileRef, f, {}) for f in v) for k, v in m.items()},
+            "gpus": lambda d: _build(GpuRequest, d, {}),
+            "limits": lambda d: _build(Limits, d, {}),
+        },
+    )
+    return spec  # type: ignore[no-any-return]
+
+
+def job_record_from_json(data: Mapping[str, Any]) -> JobRecord:
+    """Rebuild a record."""
+    record = _build(JobRecord, data, {"processes": _each(ProcessRecord), "outputs": _each(OutputFile)})
+    return record  # type: ignore[no-any-return]
+
+
+def pack(header: Mapping[str, Any], attachment: bytes = b"") -> bytes:
+    """Return one frame."""
+    text = json.dumps(header, ensure_ascii=True, separators=(",", ":")).encode("ascii")
+    return HEADER.pack(len(text), len(attachment)) + text + attachment
+
+
+def frame_sizes(prefix: bytes) -> Tuple[int, int]:
+    """Return the sizes of header and attachment that `prefix` announces.
+
+    Raises:
+        ProtocolError: If they are beyond the limits, as when a banner was printed onto the channel.
+    """
+    header, attachment = HEADER.unpack(prefix)
+    if header > MAX_HEADER_BYTES or attachment > MAX_ATTACHMENT_BYTES:
+        raise ProtocolError("not a frame: starts with %r" % prefix[:12])
+    return header, attachment
+
+
+def read_frame(stream: BinaryIO) -> Optional[Tuple[Dict[str, Any], bytes]]:
+    """Read one frame from a blocking stream; `None` at its end."""
+    prefix = stream.read(HEADER.size)
+    if len(prefix) < HEADER.size:
+        return None
+    header_size, attachment_size = frame_sizes(prefix)
+    text = stream.read(header_size)
+    attachment = stream.read(attachment_size) if attachment_size else b""
+    if len(text) < header_size or len(attachment) < attachment_size:
+        return None
+    return json.loads(text.decode("ascii")), attachment
+
+
+def split_attachment(blobs: List[List[Any]], attachment: bytes) -> Dict[str, bytes]:
+    """Cut an attachment into its files by sha256."""
+    found = {}  # type: Dict[str, bytes]
+    at = 0
+    for sha256, size in blobs:
+        found[sha256] = attachment[at : at + size]
+        at += size
+    if at != len(attachment):
+        raise ProtocolError("attachment of %d bytes, announced %d" % (len(attachment), at))
+    return found
