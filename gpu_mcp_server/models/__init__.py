@@ -1,0 +1,1 @@
+"""Nouns: frozen data that passes between rooms. No I/O here."""

@@ -1,0 +1,75 @@
+"""What was tried: a row for every compile, run and evaluation."""
+
+from typing import Any, Literal
+
+from gpu_mcp_server.models._base import Model, ResultModel
+
+AttemptKind = Literal["compile", "run", "evaluate"]
+
+
+class Attempt(Model):
+    """One thing that was tried."""
+
+    attempt_id: str
+    kind: AttemptKind
+    created_at: str
+    """ISO 8601, UTC."""
+    status: str
+    """running, or how it ended: judged, ok, failed, compile_failed, timeout ..."""
+    verdict: str | None = None
+    reason: str | None = None
+    """Why, or the first error."""
+    problem_id: str | None = None
+    problem_hash: str | None = None
+    parent_id: str | None = None
+    source_hash: str | None = None
+    language: str | None = None
+    host: str | None = None
+    device: str | None = None
+    driver: str | None = None
+    versions: dict[str, str] | None = None
+    """Of compiler, judge, NumPy, torch."""
+    median_us: float | None = None
+    """Of the candidate at the last shape."""
+    speedup: float | None = None
+    level: str | None = None
+    job_id: str | None = None
+    note: str | None = None
+    """What the agent said it tried."""
+    evidence: dict[str, Any] | None = None
+    """Only when one attempt is asked for."""
+
+    def line_text(self) -> str:
+        """Say it on one line."""
+        parts = [self.attempt_id, self.kind, self.verdict or self.status]
+        if self.speedup is not None:
+            parts.append(f"speed-up {self.speedup:.3g}")
+        if self.median_us is not None:
+            parts.append(f"{self.median_us:.4g} us")
+        parts += [p for p in (self.language, self.device, f"parent {self.parent_id}" if self.parent_id else None) if p]
+        text = "  ".join(parts)
+        for extra in (self.note, self.reason):
+            if extra:
+                text += f"\n    {extra}"
+        return text
+
+
+class AttemptList(ResultModel):
+    """Attempts in the order that was asked for."""
+
+    view: str
+    attempts: list[Attempt]
+    devices: list[str] = []
+    """Devices that have attempts here; `best` shows one at a time."""
+    left_out: int | None = None
+
+    def summary(self) -> str:
+        """List them."""
+        if not self.attempts:
+            return f"no attempts ({self.view})"
+        lines = [f"{self.view}:", *(a.line_text() for a in self.attempts)]
+        if self.left_out:
+            lines.append(f"({self.left_out} more)")
+        if len(self.devices) > 1:
+            lines.append("devices with attempts: " + "; ".join(self.devices))
+        return "\n".join(lines)

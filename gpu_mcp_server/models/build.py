@@ -1,0 +1,95 @@
+"""What a compiler made of a source."""
+
+from typing import Literal
+
+from gpu_mcp_server.models._base import Model, ResultModel
+
+Language = Literal["c", "cpp", "cuda"]
+
+
+class Diagnostic(Model):
+    """One message of a compiler."""
+
+    severity: Literal["error", "warning", "note"]
+    message: str
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    code: str | None = None
+    """The compiler's own name for it: `-Wunused` or `#549-D`."""
+    context: list[str] = []
+    """At most three lines: source line, template instantiation."""
+    hint: str | None = None
+    """What usually mends it, where we know."""
+
+    def line_text(self) -> str:
+        """Say it on one line, with its context below."""
+        where = f"{self.file}:{self.line}: " if self.file and self.line else (f"{self.file}: " if self.file else "")
+        text = f"{where}{self.severity}: {self.message}" + (f" [{self.code}]" if self.code else "")
+        return "\n".join([text, *(f"    {c}" for c in self.context), *([f"    hint: {self.hint}"] if self.hint else [])])
+
+
+class KernelResources(Model):
+    """What one GPU kernel takes."""
+
+    kernel: str
+    """Demangled name."""
+    registers_per_thread: int
+    spill_store_bytes: int = 0
+    """Bytes stored to local memory per thread because registers ran out."""
+    spill_load_bytes: int = 0
+    stack_bytes: int = 0
+    shared_bytes: int = 0
+    """Static shared memory of a block."""
+    arch: str
+
+
+class CompileResult(ResultModel):
+    """What the compiler made of the source."""
+
+    status: Literal["ok", "failed", "timeout", "oom", "broken"]
+    """`ok` means that there is a binary."""
+    language: Language
+    compiler: str
+    """Name and version."""
+    arch: str | None = None
+    host: str
+    command: list[str] = []
+    """As run, inside the workspace."""
+    seconds: float | None = None
+    """Of the compiler; absent when the result came from the cache."""
+    cached: bool = False
+    artifact_id: str | None = None
+    """The shared library."""
+    binary_bytes: int | None = None
+    resources: list[KernelResources] = []
+    diagnostics: list[Diagnostic] = []
+    """At most 10, errors first, duplicates removed."""
+    diagnostics_left_out: int | None = None
+    log_artifact_id: str | None = None
+    """The compiler's whole output."""
+    level: str | None = None
+    """Sandbox level that the compiler ran in."""
+    note: str | None = None
+    attempt_id: str | None = None
+
+    def summary(self) -> str:
+        """Say whether it compiled, resources, then the messages."""
+        head = f"compile {self.status}: {self.compiler}" + (f" for {self.arch}" if self.arch else "")
+        head += " (cached)" if self.cached else (f" in {self.seconds:.2f} s" if self.seconds is not None else "")
+        lines = [head]
+        if self.artifact_id:
+            lines.append(f"library: {self.artifact_id} ({self.binary_bytes} bytes)")
+        lines += [
+            f"kernel {r.kernel}: {r.registers_per_thread} registers, spills {r.spill_store_bytes}+{r.spill_load_bytes} B, "
+            f"shared {r.shared_bytes} B, stack {r.stack_bytes} B ({r.arch})"
+            for r in self.resources
+        ]
+        lines += [d.line_text() for d in self.diagnostics]
+        if self.diagnostics_left_out:
+            lines.append(f"({self.diagnostics_left_out} more messages; read_artifact {self.log_artifact_id})")
+        if self.note:
+            lines.append(f"note: {self.note}")
+        if self.attempt_id:
+            lines.append(f"attempt: {self.attempt_id}")
+        return "\n".join(lines)

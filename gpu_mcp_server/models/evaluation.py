@@ -1,0 +1,113 @@
+"""A verdict and its evidence."""
+
+from typing import Any, Literal
+
+from gpu_mcp_server.models._base import Model, ResultModel
+from gpu_mcp_server.models.build import Diagnostic, KernelResources, Language
+
+Verdict = Literal["correct", "incorrect", "cheat"]
+
+
+class Timing(Model):
+    """Time of one call, from the owner's clock."""
+
+    median_us: float
+    low_us: float
+    """Lower end of the 95 % confidence interval of the median."""
+    high_us: float
+    rounds: int
+    calls_per_round: int
+
+
+class ShapeVerdict(Model):
+    """How the candidate did at one shape."""
+
+    dims: dict[str, int]
+    verdict: Verdict
+    reason: str = ""
+    candidate: Timing | None = None
+    reference: Timing | None = None
+    speedup: float | None = None
+    """Reference's median over the candidate's."""
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    calls_checked: int = 0
+    """Calls whose outputs were compared in full; every timed call is among them."""
+    max_abs_error: float | None = None
+    max_rel_error: float | None = None
+    notes: list[str] = []
+
+    def line_text(self) -> str:
+        """Say it on one line."""
+        dims = "x".join(str(v) for v in self.dims.values())
+        text = f"{dims}: {self.verdict}"
+        if self.candidate:
+            c = self.candidate
+            text += f", {c.median_us:.4g} us (95 % {c.low_us:.4g}-{c.high_us:.4g}, {c.rounds}x{c.calls_per_round})"
+        if self.reference:
+            text += f", reference {self.reference.median_us:.4g} us"
+        if self.speedup:
+            text += f", speed-up {self.speedup:.3g} ({self.speedup_low:.3g}-{self.speedup_high:.3g})"
+        if self.reason:
+            text += f"; {self.reason}"
+        return "; ".join([text, *self.notes])
+
+
+class Evaluation(ResultModel):
+    """The verdict on one candidate."""
+
+    status: Literal["judged", "compile_failed", "running", "refused"]
+    """`judged` means that there is a verdict; `running` that job_status has it later."""
+    verdict: Verdict | None = None
+    reason: str = ""
+    attempt_id: str
+    job_id: str | None = None
+    problem_id: str
+    problem_hash: str
+    language: Language
+    device: str | None = None
+    """What it ran on: GPU name or CPU model."""
+    host: str
+    speedup: float | None = None
+    """Geometric mean over the shapes, against the reference; only when correct."""
+    shapes: list[ShapeVerdict] = []
+    resources: list[KernelResources] = []
+    diagnostics: list[Diagnostic] = []
+    advice: list[str] = []
+    """Static findings about the source; advice, never the verdict."""
+    level: str | None = None
+    weaker_because: str | None = None
+    evidence: dict[str, Any] = {}
+    """How it was measured: seed commitment, hashes, clocks, memory kind, versions."""
+    evidence_artifact_id: str | None = None
+    """All samples and the whole evidence."""
+    seconds: dict[str, float] = {}
+    """Where the time of this call went: compile, judge, total."""
+    note: str | None = None
+
+    def summary(self) -> str:
+        """Say the verdict first."""
+        lines = [f"verdict: {self.verdict}" if self.verdict else f"status: {self.status}"]
+        if self.reason:
+            lines[0] += f" - {self.reason}"
+        if self.speedup is not None:
+            lines.append(f"speed-up against the reference: {self.speedup:.3g}")
+        lines += [s.line_text() for s in self.shapes]
+        lines += [d.line_text() for d in self.diagnostics]
+        lines += [
+            f"kernel {r.kernel}: {r.registers_per_thread} registers, spills {r.spill_store_bytes}+{r.spill_load_bytes} B, shared {r.shared_bytes} B"
+            for r in self.resources
+        ]
+        lines.append(f"attempt {self.attempt_id} of {self.problem_id}" + (f", job {self.job_id}" if self.job_id else ""))
+        where = ", ".join(filter(None, [self.device, f"host {self.host}", f"sandbox {self.level}" if self.level else None]))
+        lines.append(f"on {where}" + (f" (not full: {self.weaker_because})" if self.weaker_because else ""))
+        lines += [f"advice: {a}" for a in self.advice]
+        if self.evidence:
+            lines.append("evidence: " + ", ".join(f"{k} {v}" for k, v in self.evidence.items() if not isinstance(v, (dict, list))))
+        if self.evidence_artifact_id:
+            lines.append(f"all samples: read_artifact {self.evidence_artifact_id}")
+        if self.seconds:
+            lines.append("seconds: " + ", ".join(f"{k} {v:.2f}" for k, v in self.seconds.items()))
+        if self.note:
+            lines.append(f"note: {self.note}")
+        return "\n".join(lines)

@@ -1,0 +1,81 @@
+"""A job as an agent sees it."""
+
+from gpu_mcp_server.models._base import Model, ResultModel
+
+
+class OutputRef(Model):
+    """A file that a job left behind."""
+
+    path: str
+    """Relative to the job's workspace."""
+    artifact_id: str | None = None
+    """For read_artifact; absent when the file stayed on the host because of its size."""
+    size_bytes: int
+
+
+class JobResult(ResultModel):
+    """What a job did, or has done so far."""
+
+    job_id: str
+    host: str
+    purpose: str
+    state: str
+    """queued, running or finished."""
+    status: str | None = None
+    """ok, failed, timeout, oom, disk_quota, cancelled, caller_lost, no_gpu, refused, broken; once finished."""
+    exit_code: int | None = None
+    signal: int | None = None
+    """Signal that ended the program, as a number."""
+    wall_s: float | None = None
+    peak_memory_bytes: int | None = None
+    level: str | None = None
+    """Sandbox level: full, namespaces, landlock or unconfined."""
+    weaker_because: str | None = None
+    """What keeps the level below full."""
+    note: str | None = None
+    """Which limit struck, what was left out, what to do."""
+    stdout: str = ""
+    stderr: str = ""
+    stdout_left_out_bytes: int | None = None
+    """Bytes of stdout that are not shown here."""
+    stderr_left_out_bytes: int | None = None
+    stdout_artifact_id: str | None = None
+    """The whole of what was kept, when it is more than shown here."""
+    stderr_artifact_id: str | None = None
+    outputs: list[OutputRef] = []
+    gpus: list[str] = []
+    workspace_id: str | None = None
+    attempt_id: str | None = None
+    """The attempt that this job belongs to, when it compiles or judges one."""
+
+    def summary(self) -> str:
+        """Say how it ended, then its output."""
+        head = f"{self.job_id} on {self.host}: {self.state}"
+        if self.status:
+            head = f"{self.status}: job {self.job_id} on {self.host}"
+        for name in ("exit_code", "signal", "wall_s", "level"):
+            value = getattr(self, name)
+            if value is not None:
+                head += f", {name} {round(value, 4) if isinstance(value, float) else value}"
+        lines = [head]
+        if self.note:
+            lines.append(f"note: {self.note}")
+        if self.weaker_because:
+            lines.append(f"sandbox is not full: {self.weaker_because}")
+        if self.gpus:
+            lines.append(f"gpus: {', '.join(self.gpus)}")
+        if self.attempt_id:
+            lines.append(f"attempt: {self.attempt_id}")
+        if self.workspace_id:
+            lines.append(f"workspace: {self.workspace_id}")
+        for name in ("stdout", "stderr"):
+            text = getattr(self, name)
+            left = getattr(self, f"{name}_left_out_bytes")
+            if text:
+                lines.append(f"--- {name}\n{text}")
+            if left:
+                artifact = getattr(self, f"{name}_artifact_id")
+                lines.append(f"({left} bytes of {name} left out" + (f"; read_artifact {artifact})" if artifact else ")"))
+        if self.outputs:
+            lines.append("outputs: " + ", ".join(f"{o.path} ({o.size_bytes} B, {o.artifact_id or 'kept on host'})" for o in self.outputs))
+        return "\n".join(lines)

@@ -1,0 +1,103 @@
+"""What is to be computed: a reference, its shapes, its tolerance."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gpu_mcp_server.models._base import Model, ResultModel
+
+DType = Literal["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64"]
+Symbol = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
+
+
+class TensorSpec(Model):
+    """A tensor in row-major order."""
+
+    name: Symbol
+    dtype: DType
+    shape: list[Symbol | int]
+    """Each dimension a symbol that the shapes give a value, or a number."""
+    distribution: Literal["normal", "uniform", "offset", "outliers", "zeros", "large", "integers"] = "normal"
+    """How inputs are drawn: normal(0,1), uniform[0,1), offset = normal+3, outliers = normal with 1 in 1000 times 100,
+    large = normal*1e3, integers = 0..99. Ignored for outputs."""
+
+
+class Problem(Model):
+    """A problem as it is stored; its id is the hash of its content."""
+
+    problem_id: str
+    content_hash: str
+    """sha256 over everything but the id; stands in every verdict."""
+    name: str
+    description: str = ""
+    framework: Literal["numpy", "torch"]
+    entry: str
+    """Function of the reference source; takes the inputs in order, returns the outputs (one, or a tuple)."""
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
+    shapes: list[dict[str, int]]
+    """Each gives every symbol a value."""
+    rtol: float
+    atol: float
+    reference: str
+    """Python source."""
+
+    def symbols(self) -> list[str]:
+        """Return the dimension symbols in order of first use, inputs first."""
+        seen: dict[str, None] = {}
+        for tensor in [*self.inputs, *self.outputs]:
+            for dimension in tensor.shape:
+                if isinstance(dimension, str):
+                    seen[dimension] = None
+        return list(seen)
+
+
+class ProblemInfo(ResultModel):
+    """A problem as an agent sees it."""
+
+    problem_id: str
+    name: str
+    description: str = ""
+    content_hash: str
+    framework: str
+    launcher_c: str
+    """What a C or C++ candidate must define."""
+    launcher_cuda: str
+    """What a CUDA candidate must define."""
+    shapes: list[dict[str, int]]
+    rtol: float
+    atol: float
+    registered: Literal["new", "already"] | None = None
+    trivial_answers_tried: list[str] | None = None
+    """Answers that must fail, and did."""
+    attempts: int | None = None
+    best: str | None = None
+    """Best attempt so far, a device each."""
+
+    def summary(self) -> str:
+        """Say what a candidate must define."""
+        return "\n".join(
+            [
+                f"problem {self.problem_id} {self.name}" + (f" ({self.registered})" if self.registered else ""),
+                *([self.description] if self.description else []),
+                f"C/C++ candidate: {self.launcher_c}",
+                f"CUDA candidate: {self.launcher_cuda}",
+                f"shapes: {self.shapes}; rtol {self.rtol:g}, atol {self.atol:g}; reference in {self.framework}; hash {self.content_hash[:12]}",
+                *([f"trivial answers that fail, as they must: {', '.join(self.trivial_answers_tried)}"] if self.trivial_answers_tried else []),
+                *([f"attempts: {self.attempts}"] if self.attempts is not None else []),
+                *([f"best: {self.best}"] if self.best else []),
+            ]
+        )
+
+
+class ProblemList(ResultModel):
+    """Registered problems."""
+
+    problems: list[ProblemInfo]
+    left_out: int | None = None
+
+    def summary(self) -> str:
+        """List them."""
+        if not self.problems:
+            return "no problems yet; register_problem makes one"
+        return "\n\n".join(p.summary() for p in self.problems) + (f"\n({self.left_out} more)" if self.left_out else "")
