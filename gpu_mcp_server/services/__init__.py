@@ -1,0 +1,1 @@
+"""What tools do, once, over any host."""

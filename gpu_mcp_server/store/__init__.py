@@ -1,0 +1,1 @@
+"""SQLite and files by content: what is remembered."""

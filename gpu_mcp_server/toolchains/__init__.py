@@ -1,0 +1,1 @@
+"""Toolchains: a request becomes a build plan, compiler output becomes diagnostics."""
