@@ -1,0 +1,124 @@
+"""The server's end of a channel: many requests at once over one byte stream."""
+
+import asyncio
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gpu_mcp_server.backends.base import Backend, Channel
+from gpu_mcp_server.errors import BadRequest, DiskFull, GpuMcpError, HostError, HostUnavailable, NotFound
+from gpu_mcp_server.hostd import protocol
+
+HELLO_S = 20.0
+
+
+class HostLink:
+    """Requests and replies over one open channel."""
+
+    def __init__(self, backend: Backend, channel: Channel) -> None:
+        self.host = backend.name
+        self._channel = channel
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[tuple[Any, bytes]]] = {}
+        self._write = asyncio.Lock()
+        self._ended: str | None = None
+        self._reading = asyncio.create_task(self._read(), name=f"link {self.host}")
+        self.greeting: dict[str, Any] = {}
+
+    @classmethod
+    async def open(cls, backend: Backend) -> "HostLink":
+        """Open a channel and greet.
+
+        Raises:
+            HostUnavailable: If hostd does not answer as one, e.g. because the login shell prints a banner.
+        """
+        link = cls(backend, await backend.open())
+        try:
+            async with asyncio.timeout(HELLO_S):
+                link.greeting, _ = await link.call("hello")
+        except TimeoutError:
+            await link.close()
+            raise HostUnavailable(f"hostd on {backend.name!r} did not answer within {HELLO_S:g} s.") from None
+        except GpuMcpError:
+            await link.close()
+            raise
+        return link
+
+    @property
+    def open_(self) -> bool:
+        """Say whether requests can still be made."""
+        return self._ended is None
+
+    async def call(self, verb: str, attachment: bytes = b"", **arguments: Any) -> tuple[Any, bytes]:
+        """Make one request and return the answer and its attachment.
+
+        Raises:
+            HostUnavailable: If the channel ends before the answer; whether the request was served is not known.
+            NotFound, BadRequest, DiskFull, HostError: As the host says.
+        """
+        if self._ended is not None:
+            raise HostUnavailable(f"The channel to host {self.host!r} has ended ({self._ended}).")
+        number = next(self._numbers)
+        future: asyncio.Future[tuple[Any, bytes]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        try:
+            async with self._write:
+                self._channel.writer.write(protocol.pack({"id": number, "verb": verb, **arguments}, attachment))
+                await self._channel.writer.drain()
+            return await future
+        except (ConnectionError, BrokenPipeError) as error:
+            raise HostUnavailable(f"The channel to host {self.host!r} has ended ({error}).") from error
+        finally:
+            self._waiting.pop(number, None)
+
+    async def close(self) -> None:
+        """End the channel; attached jobs end with it."""
+        self._ended = self._ended or "closed"
+        await self._channel.close()
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+
+    async def _read(self) -> None:
+        reader = self._channel.reader
+        why = "closed"
+        try:
+            while True:
+                prefix = await reader.readexactly(protocol.HEADER.size)
+                header_size, attachment_size = protocol.frame_sizes(prefix)
+                header = json.loads(await reader.readexactly(header_size))
+                attachment = await reader.readexactly(attachment_size) if attachment_size else b""
+                self._deliver(header, attachment)
+        except asyncio.IncompleteReadError as error:
+            why = await self._channel.why_ended()
+            if error.partial and not self._waiting:
+                why += f"; last bytes {error.partial[:80]!r}"
+        except (protocol.ProtocolError, ValueError, ConnectionError) as error:
+            why = str(error)
+        finally:
+            self._ended = why
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(HostUnavailable(f"The channel to host {self.host!r} ended ({why})."))
+
+    def _deliver(self, header: Mapping[str, Any], attachment: bytes) -> None:
+        future = self._waiting.get(header.get("id", 0))
+        if future is None or future.done():
+            return
+        if "error" in header:
+            future.set_exception(_error(self.host, header["error"]))
+        else:
+            future.set_result((header.get("ok"), attachment))
+
+
+def _error(host: str, said: Mapping[str, str]) -> GpuMcpError:
+    message, hint = said.get("message", "no message"), said.get("hint", "")
+    match said.get("kind"):
+        case "not_found":
+            return NotFound("such thing on the host", message, hint=hint)
+        case "bad_request" | "protocol":
+            return BadRequest(message, hint=hint)
+        case "disk_full":
+            return DiskFull(f"Host {host!r}: {message}.", hint=hint or "Free space there, or set state_dir to another disk.")
+        case _:
+            return HostError(f"Host {host!r}: {message}", hint=hint)

@@ -1,0 +1,39 @@
+"""Entry of hostd: `serve STATE` speaks frames over stdio; `probe STATE` prints what the host has."""
+
+import json
+import os
+import sys
+from typing import List, Optional
+
+from . import probe
+from .host import Host
+from .serve import Channel, sweep_aside
+
+
+def default_state() -> str:
+    """Return where jobs and blobs of this host lie."""
+    if os.geteuid() == 0:
+        return "/var/lib/gpu-mcp-server/hostd"
+    return os.path.join(os.path.expanduser(os.environ.get("XDG_STATE_HOME", "~/.local/state")), "gpu-mcp-server", "hostd")
+
+
+def main(arguments: Optional[List[str]] = None) -> int:
+    """Run one verb."""
+    words = sys.argv[1:] if arguments is None else arguments
+    verb = words[0] if words else "serve"
+    state = words[1] if len(words) > 1 and words[1] else default_state()
+    os.umask(0o022)
+    host = Host(os.path.abspath(os.path.expanduser(state)))
+    if verb == "probe":
+        sys.stdout.write(json.dumps(probe.probe(host, {}), indent=1) + "\n")
+        return 0
+    if verb != "serve":
+        sys.stderr.write("hostd: unknown verb %r; known: serve, probe\n" % verb)
+        return 2
+    sweep_aside(host)
+    Channel(host).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

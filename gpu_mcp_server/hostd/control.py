@@ -1,0 +1,61 @@
+"""What a trusted role may ask of its supervisor: freeze, thaw or kill another role."""
+
+import json
+import socket
+from typing import Any, Dict, List
+
+from .role import Role
+
+
+class ControlLink:
+    """The supervisor's end of a trusted role's link."""
+
+    def __init__(self, end: socket.socket, roles: List[Role]) -> None:
+        self._end, self._roles = end, roles
+        self.open = True
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait on."""
+        return self._end.fileno()
+
+    def serve(self) -> None:
+        """Answer one request."""
+        try:
+            data = self._end.recv(4096)
+        except OSError:
+            data = b""
+        if not data:
+            self.open = False
+            return
+        try:
+            request = json.loads(data.decode("utf-8"))
+            answer = self._answer(str(request["do"]), str(request["role"]))
+        except (ValueError, KeyError, TypeError) as error:
+            answer = {"error": "not a request: %s" % error}
+        self._send(answer)
+
+    def _answer(self, what: str, name: str) -> Dict[str, Any]:
+        role = next((r for r in self._roles if r.name == name and not r.trusted), None)
+        if role is None:
+            return {"error": "no untrusted role %r" % name}
+        if what == "freeze":
+            how = role.freeze()
+            return {"frozen": bool(how), "how": how}
+        if what == "thaw":
+            role.thaw()
+            return {"thawed": True}
+        if what == "kill":
+            role.kill()
+            return {"killed": True}
+        return {"error": "unknown request %r" % what}
+
+    def say_exit(self, role: Role) -> None:
+        """Tell that a role has ended."""
+        oom = bool(role.group is not None and role.group.stats().get("oom_kills"))
+        self._send({"event": "exit", "role": role.name, "exit_code": role.exit_code, "signal": role.signal, "oom": oom})
+
+    def _send(self, message: Dict[str, Any]) -> None:
+        try:
+            self._end.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
+        except OSError:
+            self.open = False

@@ -1,0 +1,209 @@
+"""What hostd knows of its host and lends to every job: level, groups, uids, locks, GPUs, folders."""
+
+import fcntl
+import os
+import select
+import shutil
+import sys
+from dataclasses import dataclass
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
+
+from . import cgroup, gpus, landlock
+from .files import Blobs
+from .jobs import JobFolders
+from .locks import GpuLocks
+from .processes import descendants
+from .protocol import LEVELS, JobSpec, Limits
+from .sandbox import Confinement, Sandbox
+
+FIRST_UID, UIDS = 61000, 184
+"""Uids for jobs when hostd is root. Source: systemd's UIDS-GIDS.md leaves 61000-61183 unused."""
+
+PROBE_S = 5.0
+
+
+class HostRefuses(Exception):
+    """A job cannot be run here as it asks."""
+
+    def __init__(self, status: str, note: str) -> None:
+        super().__init__(note)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Slot:
+    """The identity of one job: a uid of its own when hostd is root."""
+
+    uid: Optional[int]
+    lock: int
+
+
+class Host:
+    """The host as jobs see it."""
+
+    def __init__(self, state: str, lock_folder: Optional[str] = None) -> None:
+        self.state = state
+        os.makedirs(state, mode=0o711, exist_ok=True)
+        if os.geteuid() == 0:
+            os.chmod(state, 0o711)
+        self.folders = JobFolders(state)
+        self.blobs = Blobs(os.path.join(state, "blobs"))
+        self.locks = GpuLocks(lock_folder) if lock_folder else GpuLocks()
+        self.nvml = gpus.Nvml()
+        self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        self.python = _own_python()
+        self.bwrap = shutil.which("bwrap", path="/usr/local/bin:/usr/bin:/bin") or ""
+        self.hierarchy = cgroup.find()
+        self.limits_by_cgroup = frozenset(self.hierarchy.features) if self.hierarchy else frozenset()  # type: FrozenSet[str]
+        self.level, self.weaker_because, self.hint = self._probe_level()
+
+    def _probe_level(self) -> Tuple[str, str, str]:
+        """Try the strongest sandbox with the very command line that jobs get, and fall back by what fails."""
+        why, hint = self._try_namespaces()
+        if not why:
+            missing = {"memory", "pids"} - self.limits_by_cgroup
+            if not missing:
+                return "full", "", ""
+            note = "no cgroup for %s: %s" % (" and ".join(sorted(missing)), cgroup.why_not() or "not delegated")
+            return "namespaces", note, "Start the server in `systemd-run --user --scope -p Delegate=yes`."
+        if landlock.abi() > 0:
+            return "landlock", why, hint
+        return "unconfined", why + "; the kernel has no Landlock", hint
+
+    def _try_namespaces(self) -> Tuple[str, str]:
+        if not self.bwrap:
+            return "bubblewrap is not installed", "apt-get install bubblewrap (or dnf install bubblewrap)."
+        box = Sandbox("namespaces", self.bwrap)
+        workdir = os.path.join(self.folders.work, "probe-%d" % os.getpid())
+        os.makedirs(workdir, mode=0o700, exist_ok=True)
+        read, write = os.pipe()
+        slot = self.slot()
+        try:
+            if slot.uid is not None:
+                os.chown(workdir, slot.uid, slot.uid)
+            conf = Confinement(workdir=workdir, uid=slot.uid, limits=Limits(), pids_by_cgroup=slot.uid is None)
+            pid = box.spawn(["true"], {}, conf, (self.null, write, write))
+            os.close(write)
+            said = b""
+            while select.select([read], [], [], PROBE_S)[0]:
+                chunk = os.read(read, 4096)
+                if not chunk:
+                    break
+                said += chunk
+            status = os.waitpid(pid, 0)[1]
+        finally:
+            os.close(read)
+            os.close(slot.lock)
+            os.rmdir(workdir)
+        return ("", "") if status == 0 else _why_bwrap_failed(said.decode("utf-8", "replace").strip())
+
+    def require(self, spec: JobSpec) -> None:
+        """Check that the job may run here.
+
+        Raises:
+            HostRefuses: If the level is below what the job demands, or the job asks for what it must not have.
+        """
+        if spec.min_level not in LEVELS:
+            raise HostRefuses("refused", "unknown sandbox level %r" % spec.min_level)
+        if LEVELS.index(self.level) < LEVELS.index(spec.min_level):
+            raise HostRefuses(
+                "refused",
+                "sandbox level %s is wanted, this host gives %s: %s. %s Or accept less with the setting min_level."
+                % (spec.min_level, self.level, self.weaker_because, self.hint),
+            )
+        if spec.network and (spec.purpose != "fetch" or spec.gpus.count):
+            raise HostRefuses("refused", "only a fetch job without a GPU may use the network")
+        if not spec.processes:
+            raise HostRefuses("refused", "the job has no process")
+
+    def slot(self) -> Slot:
+        """Take an identity that no other running job has; its lock ends with the process that took it.
+
+        Raises:
+            HostRefuses: If hostd is root and cannot drop to another uid, or all are in use.
+        """
+        if os.geteuid() != 0:
+            return Slot(None, os.dup(self.null))
+        folder = os.path.join(self.state, "uids")
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        for number in range(UIDS):
+            at = (number + os.getpid()) % UIDS
+            fd = os.open(os.path.join(folder, "%d" % at), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(fd)
+                continue
+            return Slot(FIRST_UID + at, fd)
+        raise HostRefuses("refused", "all %d job uids of this host are in use; try again when a job has ended" % UIDS)
+
+    def group(self, name: str, limits: Limits) -> Optional[cgroup.Group]:
+        """Make a cgroup with a job's limits, where this host can."""
+        if self.hierarchy is None:
+            return None
+        group = self.hierarchy.group(name)
+        group.limit(memory_bytes=limits.memory_bytes, processes=limits.processes, cpus=limits.cpus)
+        return group
+
+    def groups(self, devices: Sequence[str]) -> List[int]:
+        """Return the supplementary groups that a job needs to open its devices."""
+        return gpus.device_groups(list(devices))
+
+    def gpu_view(self, leased: List[Dict[str, Any]]) -> Tuple[List[str], Dict[str, str]]:
+        """Return device nodes and environment for leased GPUs.
+
+        Only leased nodes are shown, so CUDA numbers them from 0 and CUDA_VISIBLE_DEVICES is not needed.
+        """
+        env = {}  # type: Dict[str, str]
+        library = gpus.driver_library()
+        if library is not None:
+            env["LD_LIBRARY_PATH"] = library[1]
+        if self.level in ("landlock", "unconfined"):
+            env["CUDA_VISIBLE_DEVICES"] = ",".join(str(g["uuid"]) for g in leased)
+        return gpus.device_nodes(leased), env
+
+    def is_ours(self, pid: int) -> bool:
+        """Say whether a pid belongs to a job of ours on this host."""
+        ours = set()  # type: Set[int]
+        for folder in self.folders.recent(50):
+            data = folder.read_json("pid.json")
+            if data and folder.is_alive():
+                ours.update(descendants(int(data["pid"])))
+        return pid in ours
+
+    def after_fork(self, keep: Set[int]) -> None:
+        """Drop in a forked supervisor what belongs to hostd's channel: stdio and every other descriptor."""
+        log = os.open(os.path.join(self.state, "supervisor.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(self.null, 0)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        wanted = sorted(keep | {self.null})
+        at = 3
+        for fd in wanted:
+            os.closerange(at, fd)
+            at = fd + 1
+        os.closerange(at, 65536)
+
+
+def _own_python() -> str:
+    """Return an interpreter that exists inside every sandbox, or our own."""
+    for path in ("/usr/bin/python3", "/usr/local/bin/python3"):
+        if os.path.exists(path):
+            return path
+    return sys.executable
+
+
+def _why_bwrap_failed(said: str) -> Tuple[str, str]:
+    if "setting up uid map: Permission denied" in said:
+        return (
+            "AppArmor forbids user namespaces to bubblewrap",
+            "apt-get install apparmor-profiles apparmor-utils; install -m644 "
+            "/usr/share/apparmor/extra-profiles/bwrap-userns-restrict /etc/apparmor.d/; "
+            "apparmor_parser -r /etc/apparmor.d/bwrap-userns-restrict.",
+        )
+    if "No permissions to create" in said or "Operation not permitted" in said or "user namespace" in said:
+        return (
+            "user namespaces are switched off on this host (%s)" % said[:120],
+            "Ask the administrator to allow them: sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces>0.",
+        )
+    return "bubblewrap does not start: %s" % (said[:200] or "no message"), "Run `bwrap --ro-bind / / true` to see why."

@@ -1,0 +1,142 @@
+"""What a host has: processor, compilers, interpreters for the judge, GPUs."""
+
+import glob
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+from typing import Any, Dict, List, Optional
+
+from .gpus import driver_library
+from .host import Host
+
+TIMEOUT_S = 20
+COMPILERS = ("gcc", "g++", "clang", "clang++")
+
+_ABOUT = """
+import json, sys
+try:
+    from importlib import metadata
+except ImportError:
+    metadata = None
+def version(name):
+    try:
+        return metadata.version(name)
+    except Exception:
+        return None
+import os
+roots = {os.path.realpath(p) for p in (sys.prefix, sys.base_prefix)}
+print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix, "base_prefix": sys.base_prefix,
+    "real": os.path.realpath(sys.executable), "numpy": version("numpy"), "torch": version("torch"), "triton": version("triton")}))
+"""
+
+
+def probe(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
+    """Describe the host.
+
+    Args:
+        host: The host.
+        wishes: `judge_pythons` (interpreters to try for the judge, best first) and `cuda` (toolkit root), from the settings.
+    """
+    library = driver_library()
+    return {
+        "hostname": platform.node(),
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "kernel": platform.release(),
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": _memory_bytes(),
+        "level": host.level,
+        "weaker_because": host.weaker_because,
+        "hint": host.hint,
+        "cgroup": host.hierarchy.kind if host.hierarchy else None,
+        "compilers": _compilers(),
+        "nvcc": _nvcc(wishes.get("cuda")),
+        "judge": _judge_python([str(p) for p in wishes.get("judge_pythons", [])]),
+        "driver": host.nvml.driver(),
+        "driver_library": library[0] if library else None,
+        "gpus": host.nvml.gpus(),
+        "why_no_gpu": host.nvml.why_not(),
+    }
+
+
+def _say(argv: List[str]) -> str:
+    """Return what a program prints, or nothing when it cannot be run."""
+    try:
+        done = subprocess.run(
+            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
+
+
+def _compilers() -> Dict[str, Dict[str, str]]:
+    found = {}  # type: Dict[str, Dict[str, str]]
+    for name in COMPILERS:
+        path = shutil.which(name, path="/usr/local/bin:/usr/bin:/bin")
+        if path:
+            version = re.search(r"\d+\.\d+(\.\d+)?", _say([path, "--version"]).partition("\n")[0].rpartition(")")[2] or "")
+            line = _say([path, "--version"]).partition("\n")[0]
+            found[name] = {"path": path, "version": version.group(0) if version else line}
+    return found
+
+
+def _nvcc(root: Any) -> Optional[Dict[str, Any]]:
+    """Find nvcc: settings, CUDA_HOME, PATH, /usr/local/cuda*, then the wheels of the judge's interpreters."""
+    candidates = [os.path.join(str(r), "bin", "nvcc") for r in (root, os.environ.get("CUDA_HOME")) if r]
+    on_path = shutil.which("nvcc")
+    candidates += [on_path] if on_path else []
+    candidates += sorted(glob.glob("/usr/local/cuda*/bin/nvcc"), reverse=True)
+    for path in candidates:
+        text = _say([path, "--version"])
+        match = re.search(r"release (\d+\.\d+), V(\S+)", text)
+        if match:
+            archs = _say([path, "--list-gpu-code"]).split()
+            real = _toolkit_root(path)
+            return {"path": path, "version": match.group(2), "root": real, "archs": archs, "build": text.strip().rpartition("\n")[2]}
+    return None
+
+
+def _toolkit_root(nvcc: str) -> str:
+    """Return the toolkit's folder; nvcc on the PATH may be a link or a small script."""
+    line = next((x for x in _say([nvcc, "--dryrun", "-x", "cu", "/dev/null"]).splitlines() if " TOP=" in x), "")
+    if line:
+        return os.path.realpath(line.partition("TOP=")[2].strip())
+    return os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
+
+
+def _judge_python(candidates: List[str]) -> Optional[Dict[str, Any]]:
+    """Choose the first interpreter that has NumPy, and say what must be shown inside the sandbox for it."""
+    best = None  # type: Optional[Dict[str, Any]]
+    for path in [*candidates, "/usr/bin/python3"]:
+        text = _say([path, "-I", "-c", _ABOUT])
+        if not text:
+            continue
+        about = json.loads(text)
+        about["path"] = path
+        real = os.path.dirname(os.path.dirname(about.pop("real")))
+        roots = {about.pop("prefix"), about.pop("base_prefix"), real, os.path.dirname(os.path.dirname(path))}
+        about["roots"] = sorted(r for r in roots if r not in ("/", "/usr") and not r.startswith("/usr/"))
+        if about["numpy"]:
+            return about  # type: ignore[no-any-return]
+        best = best or about
+    return best
+
+
+def _cpu_model() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as text:
+            for line in text:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.machine()
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

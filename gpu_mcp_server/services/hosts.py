@@ -1,0 +1,167 @@
+"""The hosts of the laboratory: one open link each, opened at first use and again when it was lost."""
+
+import asyncio
+import sys
+from typing import Any
+
+from pydantic import ConfigDict
+
+from gpu_mcp_server.backends.base import Backend
+from gpu_mcp_server.backends.link import HostLink
+from gpu_mcp_server.errors import HostUnavailable, NotFound
+from gpu_mcp_server.models._base import Model
+from gpu_mcp_server.settings import HostSettings, LocalHost, Settings
+
+
+class Compiler(Model):
+    """A compiler on a host."""
+
+    path: str
+    version: str
+
+
+class Nvcc(Model):
+    """A CUDA toolkit on a host."""
+
+    path: str
+    version: str
+    root: str
+    archs: list[str]
+    build: str
+
+
+class JudgePython(Model):
+    """The interpreter that the judge runs in."""
+
+    path: str
+    version: str
+    roots: list[str]
+    numpy: str | None = None
+    torch: str | None = None
+    triton: str | None = None
+
+
+class HostProbe(Model):
+    """What a host has, asked once a link."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    hostname: str
+    system: str
+    machine: str
+    kernel: str
+    cpu: str
+    cores: int
+    memory_bytes: int
+    level: str
+    weaker_because: str
+    hint: str
+    cgroup: str | None
+    compilers: dict[str, Compiler]
+    nvcc: Nvcc | None
+    judge: JudgePython | None
+    driver: str | None
+    driver_library: str | None
+    gpus: list[dict[str, Any]]
+    why_no_gpu: str
+
+    def devices(self) -> list[str]:
+        """Return what can be judged here."""
+        if not self.judge or not self.judge.numpy:
+            return []
+        return ["cpu"] + (["cuda"] if self.gpus and self.nvcc and self.driver_library else [])
+
+
+class Hosts:
+    """Opens and keeps links."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._links: dict[str, HostLink] = {}
+        self._probes: dict[str, tuple[HostLink, HostProbe]] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    def names(self) -> list[str]:
+        """Return the configured hosts."""
+        return list(self._settings.hosts)
+
+    def kind(self, name: str) -> str:
+        """Return how a host is reached."""
+        return self._host(name).kind
+
+    def choose(self, name: str | None) -> str:
+        """Return the host to use: the one asked for, the default, or the first.
+
+        Raises:
+            NotFound: If it is not configured.
+        """
+        chosen = name or self._settings.default_host or next(iter(self._settings.hosts), "")
+        self._host(chosen)
+        return chosen
+
+    def _host(self, name: str) -> HostSettings:
+        try:
+            return self._settings.hosts[name]
+        except KeyError:
+            known = ", ".join(self._settings.hosts) or "none"
+            raise NotFound("host", name, hint=f"Configured: {known}. `gpu-mcp-server hosts add` adds one.") from None
+
+    def backend(self, name: str) -> Backend:
+        """Return the way to a host; nothing is opened."""
+        host = self._host(name)
+        if isinstance(host, LocalHost):
+            from gpu_mcp_server.backends.local import LocalBackend
+
+            return LocalBackend(name, python=host.python, state_dir=self.state_dir(name))
+        from gpu_mcp_server.backends.ssh import SshBackend  # asyncssh takes 0.1 s to import
+
+        return SshBackend(name, host)
+
+    def state_dir(self, name: str) -> str | None:
+        """Return where a host keeps jobs; for the local one below our own data by default."""
+        host = self._host(name)
+        if host.state_dir is None and isinstance(host, LocalHost):
+            return str(self._settings.data_dir / "hostd")
+        return host.state_dir
+
+    async def link(self, name: str) -> HostLink:
+        """Return an open link, opening one if need be."""
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        async with lock:
+            link = self._links.get(name)
+            if link is None or not link.open_:
+                if link is not None:
+                    await link.close()
+                link = await HostLink.open(self.backend(name))
+                self._links[name] = link
+            return link
+
+    async def call(self, name: str, verb: str, attachment: bytes = b"", **arguments: Any) -> tuple[Any, bytes]:
+        """Make a request that may be made twice: a lost link is opened again once."""
+        link = await self.link(name)
+        try:
+            return await link.call(verb, attachment, **arguments)
+        except HostUnavailable:
+            if link.open_:
+                raise
+            return await (await self.link(name)).call(verb, attachment, **arguments)
+
+    async def probe(self, name: str) -> HostProbe:
+        """Return what a host has; asked once a link."""
+        link = await self.link(name)
+        known = self._probes.get(name)
+        if known is not None and known[0] is link:
+            return known[1]
+        host = self._host(name)
+        pythons = [host.judge_python] if host.judge_python else []
+        if isinstance(host, LocalHost):
+            pythons.append(sys.executable)
+        answer, _ = await link.call("probe", judge_pythons=pythons, cuda=host.cuda)
+        probe = HostProbe.model_validate(answer)
+        self._probes[name] = (link, probe)
+        return probe
+
+    async def close(self) -> None:
+        """End all links; attached jobs end with them."""
+        await asyncio.gather(*(link.close() for link in self._links.values()), return_exceptions=True)
+        self._links.clear()

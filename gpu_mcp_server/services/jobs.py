@@ -1,0 +1,206 @@
+"""The one path that every job takes: submit, wait, take the record."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_mcp_server.errors import HostUnavailable, JobBroken, NoFreeGpu, SandboxTooWeak
+from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, job_record_from_json, to_json
+from gpu_mcp_server.services.hosts import HostProbe, Hosts
+from gpu_mcp_server.services.job_table import JobTable
+
+Blobs = Mapping[str, bytes | Path]
+OnOutput = Callable[[str, bytes], Awaitable[None]]
+
+WAIT_S = 20.0
+"""One `wait` request at the host; the whole wait is made of many."""
+FRAME_BYTES = 64 << 20
+"""Attachment of one frame; more blobs travel in several."""
+
+
+@dataclass(frozen=True)
+class FinishedJob:
+    """A job's record and the output that was kept."""
+
+    host: str
+    record: JobRecord
+    stdout: bytes
+    stderr: bytes
+
+
+@dataclass(frozen=True)
+class JobProgress:
+    """A job as one `wait` found it; the streams from the offsets that were asked for."""
+
+    record: JobRecord
+    stdout: bytes
+    stderr: bytes
+
+
+def new_job_id() -> str:
+    """Return a job id that sorts by time."""
+    return f"j-{time.time_ns() // 1_000_000:x}-{secrets.token_hex(4)}"
+
+
+class JobRunner:
+    """Runs job specifications on hosts."""
+
+    def __init__(self, hosts: Hosts, table: JobTable) -> None:
+        self.hosts = hosts
+        self._table = table
+        self._there: dict[str, set[str]] = {}
+
+    async def probe(self, host: str) -> HostProbe:
+        """Return what a host has."""
+        return await self.hosts.probe(host)
+
+    async def submit(
+        self, spec: JobSpec, *, host: str, blobs: Blobs, workspace_id: str | None = None, attempt_id: str | None = None,
+        context: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Start a job; returns when its folder exists on the host.
+
+        Only contents travel that the host does not have. A submit that is sent twice runs once.
+
+        Raises:
+            HostUnavailable, HostError, DiskFull: If the host cannot take it.
+        """
+        await self._table.add(spec.id, host, spec.purpose, workspace_id, attempt_id, dict(context or {}))
+        there = self._there.setdefault(host, set())
+        wanted = {f.sha256 for files in spec.files.values() for f in files}
+        sending = {s: await _content(blobs[s]) for s in wanted - there if s in blobs}
+        for _ in range(3):
+            small = await self._send_large(host, sending)
+            listed = [[s, len(d)] for s, d in small.items()]
+            answer, _ = await self.hosts.call(
+                host, "submit", b"".join(small.values()), spec=to_json(spec), blobs=listed
+            )
+            missing = answer.get("missing", [])
+            if not missing:
+                there |= wanted
+                return
+            there -= set(missing)
+            sending = {s: await _content(blobs[s]) for s in missing}
+        raise JobBroken(f"Host {host!r} keeps losing the job's files.", hint="Check the disk of its state folder.")
+
+    async def _send_large(self, host: str, sending: dict[str, bytes]) -> dict[str, bytes]:
+        """Send all but the last frameful ahead; return what still fits into the submit itself."""
+        frame: dict[str, bytes] = {}
+        size = 0
+        for sha256, data in sending.items():
+            if frame and size + len(data) > FRAME_BYTES:
+                await self.hosts.call(
+                    host, "put", b"".join(frame.values()), blobs=[[s, len(d)] for s, d in frame.items()]
+                )
+                frame, size = {}, 0
+            frame[sha256] = data
+            size += len(data)
+        return frame
+
+    async def look(
+        self,
+        job_id: str,
+        host: str,
+        *,
+        timeout_s: float = 0.0,
+        stdout_at: int = 0,
+        stderr_at: int = 0,
+        on_output: bool = False,
+    ) -> JobProgress:
+        """Return a job's state and its output from the offsets, waiting up to `timeout_s` for its end."""
+        arguments = {"job": job_id, "timeout_s": timeout_s, "stdout_at": stdout_at, "stderr_at": stderr_at}
+        answer, data = await self.hosts.call(host, "wait", **arguments, on_output=on_output)
+        record = job_record_from_json(answer["record"])
+        if record.state == "finished":
+            await self._table.finish(job_id, record)
+        return JobProgress(record, data[: answer["stdout"]], data[answer["stdout"] :])
+
+    async def wait(
+        self, job_id: str, host: str, *, on_output: OnOutput | None = None, timeout_s: float | None = None
+    ) -> FinishedJob | None:
+        """Wait for a job's end; `None` when `timeout_s` passed first.
+
+        A host that is lost meanwhile is asked again as soon as it can be reached.
+        """
+        out, err = bytearray(), bytearray()
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            left = WAIT_S if deadline is None else min(WAIT_S, deadline - time.monotonic())
+            if left <= 0:
+                return None
+            seen = await self.look(
+                job_id, host, timeout_s=left, stdout_at=len(out), stderr_at=len(err), on_output=on_output is not None
+            )
+            for name, kept, fresh in (("stdout", out, seen.stdout), ("stderr", err, seen.stderr)):
+                kept += fresh
+                if fresh and on_output is not None:
+                    await on_output(name, fresh)
+            finished = seen.record.state == "finished"
+            if finished and len(out) >= seen.record.stdout_kept and len(err) >= seen.record.stderr_kept:
+                return FinishedJob(host, seen.record, bytes(out), bytes(err))
+
+    async def run(
+        self, spec: JobSpec, *, host: str, blobs: Blobs | None = None, on_output: OnOutput | None = None, **row: Any
+    ) -> FinishedJob:
+        """Submit and wait; cancelling the task ends the job.
+
+        Raises:
+            SandboxTooWeak, NoFreeGpu, JobBroken: If the host did not run it; how the job itself ended is in the record.
+        """
+        try:
+            await self.submit(spec, host=host, blobs=blobs or {}, **row)
+            done = await self.wait(spec.id, host, on_output=on_output)
+        except asyncio.CancelledError:
+            await self.end_quietly(spec.id, host)
+            raise
+        assert done is not None
+        raise_if_not_run(done.record, host)
+        return done
+
+    async def end_quietly(self, job_id: str, host: str) -> None:
+        """Cancel a job from a task that is being cancelled itself."""
+        ending = asyncio.create_task(self.cancel(job_id, host))
+        try:
+            await asyncio.wait_for(asyncio.shield(ending), 5.0)
+        except (TimeoutError, asyncio.CancelledError, HostUnavailable):
+            return
+        except Exception:
+            return
+
+    async def cancel(self, job_id: str, host: str) -> None:
+        """Ask a job to end; it is over when its record is final."""
+        await self.hosts.call(host, "cancel", job=job_id)
+
+    async def fetch(self, host: str, sha256: str) -> bytes:
+        """Return the content of an output file."""
+        _, data = await self.hosts.call(host, "fetch", sha256=sha256)
+        return data
+
+
+def raise_if_not_run(record: JobRecord, host: str) -> None:
+    """Turn the statuses that are our failures into exceptions.
+
+    Raises:
+        SandboxTooWeak, NoFreeGpu, JobBroken: By the record's status.
+    """
+    match record.status:
+        case "refused":
+            raise SandboxTooWeak(f"Host {host!r} refused the job: {record.note}.")
+        case "no_gpu":
+            raise NoFreeGpu(
+                f"No GPU on {host!r}: {record.note}.", hint="gpu_status shows who holds them; try again later."
+            )
+        case "broken":
+            raise JobBroken(
+                f"Host {host!r} broke off job {record.id}: {record.note}.", hint="The same call may succeed now."
+            )
+        case _:
+            return
+
+
+async def _content(blob: bytes | Path) -> bytes:
+    return blob if isinstance(blob, bytes) else await asyncio.to_thread(blob.read_bytes)
