@@ -23,6 +23,8 @@ class Attempt(Model):
     problem_hash: str | None = None
     parent_id: str | None = None
     source_hash: str | None = None
+    source_artifact_id: str | None = None
+    """For read_artifact."""
     language: str | None = None
     host: str | None = None
     device: str | None = None

@@ -1,0 +1,231 @@
+"""What was tried, and how it went."""
+
+import json
+import secrets
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal, TypedDict, Unpack, get_args
+
+from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.models.attempt import Attempt, AttemptKind, AttemptList
+from gpu_mcp_server.store.database import Database, Value
+
+View = Literal["best", "recent", "ancestors", "failures"]
+
+MAX_LISTED = 100
+REASON_CHARACTERS = 300
+"""Of the reason in a list; the attempt itself has all of it."""
+
+FAILED = "(verdict IN ('incorrect', 'cheat') OR (verdict IS NULL AND status NOT IN ('running', 'ok', 'judged')))"
+BEST = "kind = 'evaluate' AND verdict = 'correct' AND speedup IS NOT NULL"
+DIGITS = "0123456789abcdefghijklmnopqrstuv"
+
+
+class AttemptColumns(TypedDict, total=False):
+    """What may be said of an attempt, at its start or its end."""
+
+    status: str
+    verdict: str | None
+    reason: str | None
+    parent_id: str | None
+    problem_id: str | None
+    problem_hash: str | None
+    source_hash: str | None
+    source_artifact_id: str | None
+    language: str | None
+    host: str | None
+    device: str | None
+    driver: str | None
+    versions: Mapping[str, str] | None
+    median_us: float | None
+    speedup: float | None
+    level: str | None
+    job_id: str | None
+    note: str | None
+    evidence: Mapping[str, Any] | None
+
+
+class Experience:
+    """A row for every compile, run and evaluation."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def start(self, kind: AttemptKind, **columns: Unpack[AttemptColumns]) -> str:
+        """Note an attempt as running, and return its id; ids sort by time.
+
+        Raises:
+            NotFound: If `parent_id` names no attempt.
+        """
+        if kind not in get_args(AttemptKind):
+            raise BadRequest(f"{kind!r} is no kind of attempt.", hint=f"Known are {', '.join(get_args(AttemptKind))}.")
+        parent_id = columns.get("parent_id")
+        if parent_id is not None:
+            await self._require(parent_id)
+        values = {"kind": kind, "created_at": datetime.now(UTC).isoformat(), "status": "running", **_values(columns)}
+        names = ", ".join(["attempt_id", *values])
+        marks = ", ".join("?" * (len(values) + 1))
+        sql = f"INSERT INTO attempts ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING"  # noqa: S608 - keys are AttemptColumns
+        while True:
+            attempt_id = _new_id()
+            if await self._db.execute(sql, (attempt_id, *values.values())):
+                return attempt_id
+
+    async def finish(self, attempt_id: str, **columns: Unpack[AttemptColumns]) -> bool:
+        """Note how an attempt ended; `False` if that is noted already, which then stays as it is.
+
+        Raises:
+            NotFound: If no attempt has this id.
+        """
+        values = _values(columns)
+        if values.get("status", "running") == "running":
+            raise BadRequest("An attempt ends with a status other than running.", hint="Say how it ended.")
+        changes = ", ".join(f"{name} = ?" for name in values)
+        changed = await self._db.execute(
+            f"UPDATE attempts SET {changes} WHERE attempt_id = ? AND status = 'running'",  # noqa: S608
+            (*values.values(), attempt_id),
+        )
+        if not changed:
+            await self._require(attempt_id)
+        return changed == 1
+
+    async def get(self, attempt_id: str) -> Attempt:
+        """Return an attempt with its evidence.
+
+        Raises:
+            NotFound: If no attempt has this id.
+        """
+        row = await self._db.fetch_one("SELECT * FROM attempts WHERE attempt_id = ?", (attempt_id,))
+        if row is None:
+            raise _no_attempt(attempt_id)
+        return _attempt(row, whole=True)
+
+    async def list(
+        self,
+        view: View = "best",
+        problem_id: str | None = None,
+        attempt_id: str | None = None,
+        device: str | None = None,
+        limit: int = 10,
+        kind: AttemptKind | None = None,
+    ) -> AttemptList:
+        """List attempts.
+
+        Args:
+            view: `best`: correct evaluations on one device, greatest speed-up first; `recent`: newest first;
+                `ancestors`: `attempt_id`, its parent, and so on; `failures`: newest first.
+            problem_id: Only attempts at this problem.
+            attempt_id: Where `ancestors` starts.
+            device: Only attempts on it; `best` takes the one with most attempts if it is not given.
+            limit: How many, 100 at most.
+            kind: Only compile, run or evaluate.
+
+        Raises:
+            BadRequest: If the view is unknown, or `ancestors` has no attempt to start from.
+            NotFound: If `attempt_id` names no attempt.
+        """
+        if not 1 <= limit <= MAX_LISTED:
+            raise BadRequest(f"limit is {limit}.", hint=f"Choose 1 to {MAX_LISTED}.")
+        if view not in get_args(View):
+            raise BadRequest(f"There is no view {view!r}.", hint=f"Known are {', '.join(get_args(View))}.")
+        if view == "ancestors":
+            return await self._ancestors(attempt_id, limit)
+        wanted = {"problem_id": problem_id, "kind": kind}
+        where = [f"{name} = ?" for name, value in wanted.items() if value is not None] or ["1"]
+        values: list[Value] = [value for value in wanted.values() if value is not None]
+        devices = await self._devices(where, values)
+        if view == "best" and device is None and devices:
+            device = devices[0]
+        if device is not None:
+            where, values = [*where, "device = ?"], [*values, device]
+        order = "seq DESC"
+        if view == "best":
+            where, order = [*where, BEST], "speedup DESC, seq"
+        elif view == "failures":
+            where = [*where, FAILED]
+        return await self._select(view, where, values, order, limit, devices)
+
+    async def _select(
+        self,
+        view: View,
+        where: Sequence[str],
+        values: Sequence[Value],
+        order: str,
+        limit: int,
+        devices: Sequence[str],
+    ) -> AttemptList:
+        rows = await self._db.fetch_all(
+            "SELECT *, count(*) OVER () AS matching FROM attempts "  # noqa: S608 - conditions are this module's
+            f"WHERE {' AND '.join(where)} ORDER BY {order} LIMIT ?",
+            (*values, limit),
+        )
+        more = rows[0]["matching"] - len(rows) if rows else 0
+        return AttemptList(
+            view=view, attempts=[_attempt(row) for row in rows], devices=[*devices], left_out=more or None
+        )
+
+    async def _ancestors(self, attempt_id: str | None, limit: int) -> AttemptList:
+        if attempt_id is None:
+            raise BadRequest("ancestors needs an attempt_id.", hint="Give the attempt whose parents you want.")
+        await self._require(attempt_id)
+        rows = await self._db.fetch_all(
+            """
+            WITH RECURSIVE chain (seq, parent_id) AS (
+                SELECT seq, parent_id FROM attempts WHERE attempt_id = ?
+                UNION
+                SELECT a.seq, a.parent_id FROM attempts a JOIN chain c ON a.attempt_id = c.parent_id
+            )
+            SELECT attempts.* FROM chain JOIN attempts USING (seq) ORDER BY seq DESC
+            """,
+            (attempt_id,),
+        )
+        return AttemptList(
+            view="ancestors",
+            attempts=[_attempt(row) for row in rows[:limit]],
+            left_out=max(len(rows) - limit, 0) or None,
+        )
+
+    async def _devices(self, where: Sequence[str], values: Sequence[Value]) -> Sequence[str]:
+        """Return the devices: those with a correct evaluation first, then by number of attempts."""
+        rows = await self._db.fetch_all(
+            f"SELECT device FROM attempts WHERE {' AND '.join(where)} AND device IS NOT NULL GROUP BY device "  # noqa: S608
+            f"ORDER BY max({BEST}) DESC, count(*) DESC, device",
+            values,
+        )
+        return [row["device"] for row in rows]
+
+    async def _require(self, attempt_id: str) -> None:
+        if await self._db.fetch_one("SELECT 1 FROM attempts WHERE attempt_id = ?", (attempt_id,)) is None:
+            raise _no_attempt(attempt_id)
+
+
+def _no_attempt(attempt_id: str) -> NotFound:
+    return NotFound("attempt", attempt_id, hint="list_attempts with view recent shows those there are.")
+
+
+def _new_id() -> str:
+    """Return microseconds since 1970 as eleven digits to base 32, and three digits of chance."""
+    number = time.time_ns() // 1000 << 15 | secrets.randbits(15)
+    return "a-" + "".join(DIGITS[number >> shift & 31] for shift in range(65, -1, -5))
+
+
+def _values(columns: AttemptColumns) -> dict[str, Value]:
+    unknown = set(columns) - set(AttemptColumns.__annotations__)
+    if unknown:
+        raise TypeError(f"an attempt has no {', '.join(sorted(unknown))}")
+    values: Mapping[str, Any] = columns
+    return {name: json.dumps(value) if isinstance(value, Mapping) else value for name, value in values.items()}
+
+
+def _attempt(row: sqlite3.Row, *, whole: bool = False) -> Attempt:
+    values = {name: row[name] for name in Attempt.model_fields}
+    for name in ("versions", "evidence"):
+        values[name] = json.loads(values[name]) if values[name] is not None else None
+    reason = values["reason"]
+    if not whole:
+        values["evidence"] = None
+        if reason is not None and len(reason) > REASON_CHARACTERS:
+            values["reason"] = reason[:REASON_CHARACTERS] + " ..."
+    return Attempt(**values)

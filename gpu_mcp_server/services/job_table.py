@@ -1,0 +1,103 @@
+"""Jobs that were submitted, each with at most one final record."""
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from gpu_mcp_server.errors import NotFound
+from gpu_mcp_server.hostd.protocol import JobRecord, job_record_from_json, to_json
+from gpu_mcp_server.store.database import Database
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """One job as it was submitted, and how it ended."""
+
+    job_id: str
+    host: str
+    purpose: str
+    workspace_id: str | None
+    attempt_id: str | None
+    submitted_at: str
+    """ISO 8601, UTC, this machine's clock."""
+    context: dict[str, Any]
+    """What whoever comes back to the job needs to make a result of it."""
+    record: JobRecord | None
+    """Once it is final."""
+
+
+class JobTable:
+    """The jobs of every server that shares the database."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def add(
+        self,
+        job_id: str,
+        host: str,
+        purpose: str,
+        workspace_id: str | None = None,
+        attempt_id: str | None = None,
+        context: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Note a job before it is submitted; `False` if it is noted already."""
+        changed = await self._db.execute(
+            "INSERT INTO jobs (job_id, host, purpose, workspace_id, attempt_id, submitted_at, context) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            (
+                job_id,
+                host,
+                purpose,
+                workspace_id,
+                attempt_id,
+                datetime.now(UTC).isoformat(),
+                json.dumps(dict(context or {})),
+            ),
+        )
+        return changed == 1
+
+    async def get(self, job_id: str) -> JobRow:
+        """Return a job.
+
+        Raises:
+            NotFound: If no job has this id.
+        """
+        row = await self._db.fetch_one("SELECT * FROM jobs WHERE job_id = ?", (job_id,))
+        if row is None:
+            raise NotFound("job", job_id, hint="Job ids come from run_command and evaluate_kernel.")
+        return _job(row)
+
+    async def finish(self, job_id: str, record: JobRecord) -> bool:
+        """Keep the final record; `False` if one is kept already, which then stays as it is.
+
+        Raises:
+            NotFound: If no job has this id.
+        """
+        changed = await self._db.execute(
+            "UPDATE jobs SET record = ? WHERE job_id = ? AND record IS NULL", (json.dumps(to_json(record)), job_id)
+        )
+        if not changed:
+            await self.get(job_id)
+        return changed == 1
+
+    async def recent(self, limit: int = 20) -> list[JobRow]:
+        """Return the jobs submitted last, newest first."""
+        rows = await self._db.fetch_all("SELECT * FROM jobs ORDER BY seq DESC LIMIT ?", (limit,))
+        return [_job(row) for row in rows]
+
+
+def _job(row: sqlite3.Row) -> JobRow:
+    return JobRow(
+        job_id=row["job_id"],
+        host=row["host"],
+        purpose=row["purpose"],
+        workspace_id=row["workspace_id"],
+        attempt_id=row["attempt_id"],
+        submitted_at=row["submitted_at"],
+        context=json.loads(row["context"]),
+        record=job_record_from_json(json.loads(row["record"])) if row["record"] is not None else None,
+    )

@@ -1,0 +1,283 @@
+"""Problems: what is to be computed, checked once and then known by the hash of its content."""
+
+import ast
+import hashlib
+import json
+import keyword
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from gpu_mcp_server.errors import BadRequest, NotFound, TooLarge
+from gpu_mcp_server.models.problem import DType, Problem, ProblemInfo, TensorSpec
+from gpu_mcp_server.store.database import Database
+
+MAX_REFERENCE_BYTES = 1 << 20
+MAX_SHAPE_BYTES = 1 << 30
+"""Inputs and outputs of one shape together."""
+MAX_SHAPES = 32
+MAX_TENSORS = 16
+
+ITEM_BYTES: Mapping[DType, int] = {
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int8": 1,
+    "uint8": 1,
+    "int32": 4,
+    "int64": 8,
+}
+
+C_TYPES: Mapping[DType, str] = {
+    "float16": "uint16_t",
+    "bfloat16": "uint16_t",
+    "float32": "float",
+    "float64": "double",
+    "int8": "int8_t",
+    "uint8": "uint8_t",
+    "int32": "int32_t",
+    "int64": "int64_t",
+}
+
+CUDA_TYPES: Mapping[DType, str] = {**C_TYPES, "float16": "__half", "bfloat16": "__nv_bfloat16"}
+
+C_WORDS = frozenset(
+    """alignas alignof and asm auto bitand bitor bool break case catch char class compl concept const continue decltype
+    default delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int
+    launch long mutable namespace new noexcept not nullptr operator or private protected public register requires
+    restrict return short signed sizeof static stream struct switch template this throw true try typedef typeid
+    typename union unsigned using virtual void volatile wchar_t while xor""".split()  # noqa: SIM905 - a table of words
+)
+
+
+class Problems:
+    """Registered problems."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def add(self, problem: Problem) -> Literal["new", "already"]:
+        """Keep a problem; the same content is kept once."""
+        changed = await self._db.execute(
+            "INSERT INTO problems (problem_id, content_hash, created_at, json) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT DO NOTHING",
+            (problem.problem_id, problem.content_hash, datetime.now(UTC).isoformat(), problem.model_dump_json()),
+        )
+        return "new" if changed else "already"
+
+    async def get(self, problem_id: str) -> Problem:
+        """Return a problem.
+
+        Raises:
+            NotFound: If no problem has this id.
+        """
+        row = await self._db.fetch_one("SELECT json FROM problems WHERE problem_id = ?", (problem_id,))
+        if row is None:
+            raise NotFound(
+                "problem", problem_id, hint="list_problems shows those there are; register_problem makes one."
+            )
+        return Problem.model_validate_json(row["json"])
+
+    async def list(self, limit: int = 50) -> Sequence[Problem]:
+        """Return the newest problems, newest first."""
+        rows = await self._db.fetch_all("SELECT json FROM problems ORDER BY seq DESC LIMIT ?", (limit,))
+        return [Problem.model_validate_json(row["json"]) for row in rows]
+
+    async def count(self) -> int:
+        """Return how many there are."""
+        row = await self._db.fetch_one("SELECT count(*) AS problems FROM problems")
+        return row["problems"] if row else 0
+
+    @staticmethod
+    def make_problem(
+        name: str,
+        description: str,
+        framework: str,
+        entry: str,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        shapes: Sequence[Mapping[str, int]],
+        rtol: float,
+        atol: float,
+        reference: str,
+    ) -> Problem:
+        """Check what was given and name it by its content; nothing is run.
+
+        Raises:
+            BadRequest: If anything does not fit together; says which.
+            TooLarge: If the reference has more than 1 MiB or a shape more than 1 GiB.
+        """
+        content = {
+            "name": name.strip(),
+            "description": description.strip(),
+            "framework": framework,
+            "entry": entry,
+            "inputs": list(inputs),
+            "outputs": list(outputs),
+            "shapes": [dict(shape) for shape in shapes],
+            "rtol": rtol,
+            "atol": atol,
+            "reference": reference,
+        }
+        try:
+            draft = Problem.model_validate({**content, "problem_id": "p-", "content_hash": ""})
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise BadRequest(f"{where}: {first['msg']}.", hint="Correct it and register the problem again.") from error
+        _check_numbers(draft)
+        _check_tensors(draft)
+        _check_shapes(draft)
+        _check_reference(draft)
+        digest = content_hash(draft)
+        return draft.model_copy(update={"problem_id": f"p-{digest[:12]}", "content_hash": digest})
+
+    @staticmethod
+    def info(problem: Problem) -> ProblemInfo:
+        """Return what a candidate must define, and what it is judged by."""
+        return ProblemInfo(
+            problem_id=problem.problem_id,
+            name=problem.name,
+            description=problem.description,
+            content_hash=problem.content_hash,
+            framework=problem.framework,
+            launcher_c=_launcher(problem, C_TYPES, []),
+            launcher_cuda=_launcher(problem, CUDA_TYPES, ["cudaStream_t stream"]),
+            shapes=problem.shapes,
+            rtol=problem.rtol,
+            atol=problem.atol,
+        )
+
+
+def content_hash(problem: Problem) -> str:
+    """Return the sha256 of everything but the id, as canonical JSON."""
+    content = problem.model_dump(mode="json", exclude={"problem_id", "content_hash"})
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def shape_bytes(problem: Problem, dims: Mapping[str, int]) -> int:
+    """Return the bytes of all inputs and outputs at one shape."""
+    return sum(
+        ITEM_BYTES[tensor.dtype] * math.prod(d if isinstance(d, int) else dims[d] for d in tensor.shape)
+        for tensor in [*problem.inputs, *problem.outputs]
+    )
+
+
+def _launcher(problem: Problem, types: Mapping[DType, str], last: Sequence[str]) -> str:
+    parameters = [
+        *(f"const {types[tensor.dtype]}* {tensor.name}" for tensor in problem.inputs),
+        *(f"{types[tensor.dtype]}* {tensor.name}" for tensor in problem.outputs),
+        *(f"int64_t {symbol}" for symbol in problem.symbols()),
+        *last,
+    ]
+    return f'extern "C" int launch({", ".join(parameters)})'
+
+
+def _check_numbers(problem: Problem) -> None:
+    if not problem.name or len(problem.name) > 200 or len(problem.description) > 8000:
+        raise BadRequest(
+            "A problem needs a name of 1 to 200 characters and a description of at most 8,000.", hint="Change it."
+        )
+    for name, value in (("rtol", problem.rtol), ("atol", problem.atol)):
+        if not math.isfinite(value) or value < 0:
+            raise BadRequest(f"{name} is {value}; it must be a finite number, 0 or more.", hint="1e-5 suits float32.")
+
+
+def _check_tensors(problem: Problem) -> None:
+    for what, tensors in (("inputs", problem.inputs), ("outputs", problem.outputs)):
+        if not 1 <= len(tensors) <= MAX_TENSORS:
+            raise BadRequest(f"{what} has {len(tensors)} tensors.", hint=f"Give 1 to {MAX_TENSORS}.")
+    names = [tensor.name for tensor in [*problem.inputs, *problem.outputs]] + problem.symbols()
+    for name in names:
+        if names.count(name) > 1:
+            raise BadRequest(
+                f"{name!r} names more than one tensor or dimension.", hint="They are parameters of one C function."
+            )
+        if name in C_WORDS or name in {*C_TYPES.values(), "cudastream_t"}:
+            raise BadRequest(f"{name!r} cannot name a parameter in C++.", hint="Choose another name.")
+
+
+def _check_shapes(problem: Problem) -> None:
+    if not 1 <= len(problem.shapes) <= MAX_SHAPES:
+        raise BadRequest(f"There are {len(problem.shapes)} shapes.", hint=f"Give 1 to {MAX_SHAPES}.")
+    symbols = set(problem.symbols())
+    if any(isinstance(d, int) and d < 1 for t in [*problem.inputs, *problem.outputs] for d in t.shape):
+        raise BadRequest("A dimension of a tensor is below 1.", hint="Dimensions are 1 or more.")
+    for dims in problem.shapes:
+        if missing := sorted(symbols - set(dims)):
+            raise BadRequest(f"The shape {dims} gives {', '.join(missing)} no value.", hint="Each must give every one.")
+        if extra := sorted(set(dims) - symbols):
+            raise BadRequest(
+                f"The shape {dims} names {', '.join(extra)}, which no tensor uses.",
+                hint=f"The tensors use {', '.join(problem.symbols()) or 'no symbols'}.",
+            )
+        if any(size < 1 for size in dims.values()):
+            raise BadRequest(f"The shape {dims} has a size below 1.", hint="Sizes are 1 or more.")
+        if (size := shape_bytes(problem, dims)) > MAX_SHAPE_BYTES:
+            raise TooLarge(
+                f"The tensors of shape {dims} take {size} bytes; the limit is {MAX_SHAPE_BYTES}.",
+                hint="Give smaller sizes.",
+            )
+        if problem.shapes.count(dims) > 1:
+            raise BadRequest(f"The shape {dims} is given twice.", hint="Give each once.")
+
+
+def _check_reference(problem: Problem) -> None:
+    source, entry = problem.reference, problem.entry
+    if len(source.encode()) > MAX_REFERENCE_BYTES:
+        raise TooLarge(
+            f"The reference has {len(source.encode())} bytes; the limit is {MAX_REFERENCE_BYTES}.", hint="Shorten it."
+        )
+    if not entry.isidentifier() or keyword.iskeyword(entry):
+        raise BadRequest(f"entry {entry!r} is no Python name.", hint="Name the function of the reference.")
+    defined = _definitions(source)
+    if entry not in defined:
+        raise BadRequest(
+            f"The reference does not define {entry!r} at its top level.",
+            hint=f"It defines {', '.join(sorted(defined)) or 'nothing'}; set entry to the one that computes.",
+        )
+    function = defined[entry]
+    if isinstance(function, ast.AsyncFunctionDef):
+        raise BadRequest(f"{entry!r} is an async function.", hint="Make it an ordinary one.")
+    if isinstance(function, ast.FunctionDef) and not _takes(function.args, len(problem.inputs)):
+        raise BadRequest(
+            f"{entry!r} cannot be called with {len(problem.inputs)} inputs, which it gets in order.",
+            hint=f"Let it take {', '.join(tensor.name for tensor in problem.inputs)}.",
+        )
+
+
+def _definitions(source: str) -> dict[str, Any]:
+    """Return the names that the top level of a module defines."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            module = ast.parse(source)
+    except SyntaxError as error:
+        raise BadRequest(
+            f"The reference is not Python: line {error.lineno}: {error.msg}.", hint="Correct it and register again."
+        ) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise BadRequest(
+            f"The reference is not Python that can be read: {error or type(error).__name__}.", hint="Send plain source."
+        ) from error
+    defined: dict[str, Any] = {}
+    for statement in module.body:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            defined[statement.name] = statement
+        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            defined.update({target.id: None for target in targets if isinstance(target, ast.Name)})
+    return defined
+
+
+def _takes(arguments: ast.arguments, count: int) -> bool:
+    positional = len(arguments.posonlyargs) + len(arguments.args)
+    required = positional - len(arguments.defaults)
+    keyword_only = any(default is None for default in arguments.kw_defaults)
+    return required <= count and (count <= positional or arguments.vararg is not None) and not keyword_only

@@ -1,0 +1,115 @@
+"""A candidate's source, from text, a workspace or a local file."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import cast, get_args
+
+from gpu_mcp_server.errors import BadRequest, TooLarge
+from gpu_mcp_server.models.build import Language
+from gpu_mcp_server.services.local_files import read_local
+from gpu_mcp_server.services.workspaces import Workspaces
+
+MAX_SOURCE_BYTES = 1 << 20
+
+LANGUAGES: dict[str, Language] = {".c": "c", ".cpp": "cpp", ".cc": "cpp", ".cxx": "cpp", ".cu": "cuda"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One translation unit."""
+
+    text: str
+    language: Language
+    name: str
+    """File name, with no folder."""
+
+
+async def source_of(
+    workspaces: Workspaces,
+    *,
+    text: str | None = None,
+    path: str | None = None,
+    workspace_id: str | None = None,
+    language: str | None = None,
+    allow_local: bool = False,
+) -> Source:
+    """Return the source that a call means: `text`, or `path` in a workspace or on the server's own machine.
+
+    Args:
+        workspaces: Where `path` is looked up if there is a `workspace_id`.
+        text: The source itself; exactly one of it and `path` is given.
+        path: A file of the workspace, otherwise a local one.
+        workspace_id: Workspace of `path`.
+        language: c, cpp or cuda; taken from the path's suffix if it is not given.
+        allow_local: Whether local files may be read, as over stdio.
+
+    Raises:
+        BadRequest: If the arguments contradict each other, or the source is not text.
+        NotFound: If there is no such file or workspace.
+        PathRefused: If the path leaves the workspace, or is no regular file.
+        TooLarge: If the source has more than 1 MiB.
+    """
+    if (text is None) == (path is None):
+        raise BadRequest("Give the source either as text or as a path.", hint="Leave the other one out.")
+    if path is None:
+        if workspace_id is not None:
+            raise BadRequest("workspace_id goes with a path.", hint="Give the path of the source in the workspace.")
+        data = _encoded(text or "")
+    elif workspace_id is not None:
+        data = await workspaces.read_bytes(workspace_id, path, MAX_SOURCE_BYTES)
+    elif allow_local:
+        data = await asyncio.to_thread(read_local, Path(path), MAX_SOURCE_BYTES)
+    else:
+        raise BadRequest(
+            "This server does not read local files.", hint="Use write_files and give its workspace_id, or send text."
+        )
+    chosen = _language(language, path)
+    name = PurePosixPath(path).name if path is not None else {"c": "kernel.c", "cpp": "kernel.cpp"}.get(chosen)
+    return Source(_decoded(data), chosen, name or "kernel.cu")
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        data = text.encode()
+    except UnicodeEncodeError as error:
+        raise BadRequest("The source is binary junk, not text.", hint="Send the source as UTF-8 text.") from error
+    if len(data) > MAX_SOURCE_BYTES:
+        raise TooLarge(
+            f"The source has {len(data)} bytes; the limit is {MAX_SOURCE_BYTES}.", hint="Send a smaller source."
+        )
+    return data
+
+
+def _decoded(data: bytes) -> str:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadRequest(
+            f"The source is binary junk, not text: byte {error.start} is not UTF-8.", hint="Send C, C++ or CUDA source."
+        ) from error
+    if "\0" in text:
+        raise BadRequest(
+            f"The source is binary junk, not text: NUL at character {text.index(chr(0))}.",
+            hint="Send C, C++ or CUDA source.",
+        )
+    if not text.strip():
+        raise BadRequest("The source is empty.", hint="Send C, C++ or CUDA source.")
+    return text
+
+
+def _language(given: str | None, path: str | None) -> Language:
+    known = ", ".join(get_args(Language))
+    if given is not None:
+        if given not in get_args(Language):
+            raise BadRequest(f"{given!r} is no language that can be compiled.", hint=f"Known are {known}.")
+        return cast("Language", given)
+    if path is None:
+        raise BadRequest("The language of a source given as text is not known.", hint=f"Set language to {known}.")
+    suffix = PurePosixPath(path).suffix.lower()
+    if suffix not in LANGUAGES:
+        raise BadRequest(
+            f"The language of {path!r} is not known from its suffix.",
+            hint=f"Set language to {known}, or use one of {', '.join(LANGUAGES)}.",
+        )
+    return LANGUAGES[suffix]
