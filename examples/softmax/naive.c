@@ -1,0 +1,19 @@
+/* Row-wise softmax, the plain way: three passes over each row, one thread. */
+#include <math.h>
+#include <stdint.h>
+
+int launch(const float *x, float *y, int64_t rows, int64_t cols) {
+    for (int64_t r = 0; r < rows; r++) {
+        const float *in = x + r * cols;
+        float *out = y + r * cols;
+        float top = in[0];
+        for (int64_t c = 1; c < cols; c++) top = fmaxf(top, in[c]);
+        float sum = 0.0f;
+        for (int64_t c = 0; c < cols; c++) {
+            out[c] = expf(in[c] - top);
+            sum += out[c];
+        }
+        for (int64_t c = 0; c < cols; c++) out[c] /= sum;
+    }
+    return 0;
+}

@@ -1,0 +1,101 @@
+"""The reference's buffers as NumPy arrays; bfloat16 as its bits in uint16."""
+
+from typing import Any, Dict, List, Sequence, Tuple
+
+import ctypes
+
+import numpy as np
+from check import STORAGE
+from fill import bfloat16_bits
+from mapping import Mapping
+from numpy.typing import NDArray
+from reference import BadResult
+from tensors import Tensor
+
+Array = NDArray[Any]
+
+
+def view(mapping: Mapping, where: Dict[str, Any], items: Sequence[Tensor], *, writable: bool) -> List[Tuple[Array, ...]]:
+    """Return the tensors of every set as arrays over the mapping."""
+    whole = np.frombuffer((ctypes.c_uint8 * mapping.size).from_address(mapping.address), dtype=np.uint8)
+    whole.flags.writeable = writable
+    sets: List[Tuple[Array, ...]] = []
+    for number in range(where["sets"]):
+        start = number * where["stride"]
+        sets.append(
+            tuple(
+                whole[start + offset : start + offset + item.nbytes].view(STORAGE[item.dtype]).reshape(item.shape)
+                for offset, item in zip(where["offsets"], items)
+            )
+        )
+    return sets
+
+
+class NumpyArrays:
+    """Maps the owner's memory files."""
+
+    store_later = False
+
+    def __init__(self, task: Dict[str, Any]) -> None:
+        self.maps: List[Mapping] = []
+        self.inputs: List[Tuple[Any, ...]] = []
+        self.targets: List[Tuple[Array, ...]] = []
+        self.outputs: Sequence[Tensor] = ()
+        self.said: Dict[str, None] = {}
+
+    def versions(self) -> Dict[str, str]:
+        """Return what computes."""
+        return {"numpy": np.__version__}
+
+    def open(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], message: Dict[str, Any], descriptors: List[int]
+    ) -> None:
+        """Map inputs (read-only) and expected outputs."""
+        self.close()
+        self.maps = [Mapping(descriptors[0], writable=False), Mapping(descriptors[1], writable=True)]
+        self.outputs = outputs
+        self.inputs = self.wrap(view(self.maps[0], message["inputs"], inputs, writable=False), inputs)
+        self.targets = view(self.maps[1], message["outputs"], outputs, writable=True)
+
+    def wrap(self, sets: List[Tuple[Array, ...]], items: Sequence[Tensor]) -> List[Tuple[Any, ...]]:
+        """Return what the function is called with."""
+        return list(sets)
+
+    def close(self) -> None:
+        """Unmap."""
+        self.inputs, self.targets = [], []
+        for each in self.maps:
+            each.close()
+        self.maps = []
+
+    def store(self, number: int, results: Sequence[Any]) -> None:
+        """Convert and copy the results of one call."""
+        for item, target, result in zip(self.outputs, self.targets[number], results):
+            target[...] = self.converted(item, result)
+
+    def converted(self, item: Tensor, result: Any) -> Array:
+        """Return a result in the declared dtype, or say why it cannot be one."""
+        got = np.asarray(result)
+        self.check_shape(item, got.shape)
+        stored = STORAGE[item.dtype]
+        if item.dtype == "bfloat16":
+            return got if got.dtype == np.uint16 else bfloat16_bits(got)
+        if got.dtype != stored:
+            if got.dtype.kind not in "biuf" or (got.dtype.kind == "f" and np.dtype(stored).kind != "f"):
+                raise BadResult("output %s is %s, declared as %s" % (item.name, got.dtype, item.dtype))
+            self.said["the reference returns %s for %s; it is converted to %s" % (got.dtype, item.name, item.dtype)] = None
+        return got
+
+    def check_shape(self, item: Tensor, shape: Sequence[int]) -> None:
+        """Refuse another shape than the declared one."""
+        if tuple(shape) != item.shape:
+            raise BadResult(
+                "output %s has shape %s, declared as %s" % (item.name, list(shape), list(item.shape))
+            )
+
+    def finish(self) -> None:
+        """Wait for nothing: NumPy returns when it is done."""
+
+    def notes(self) -> List[str]:
+        """Return what was converted."""
+        return list(self.said)

@@ -1,0 +1,44 @@
+"""The reference's buffers as torch tensors on the CPU."""
+
+from typing import Any, Dict, List, Sequence, Tuple
+
+import numpy as np
+import torch
+from arrays_numpy import Array, NumpyArrays
+from reference import BadResult
+from tensors import FLOATS, Tensor
+
+
+class TorchArrays(NumpyArrays):
+    """As for NumPy, with tensors over the same memory."""
+
+    def versions(self) -> Dict[str, str]:
+        """Return what computes."""
+        return {"numpy": np.__version__, "torch": str(torch.__version__)}
+
+    def wrap(self, sets: List[Tuple[Array, ...]], items: Sequence[Tensor]) -> List[Tuple[Any, ...]]:
+        """Return tensors; a write to one is a crash, as their memory is read-only."""
+        return [tuple(self._tensor(array, item) for array, item in zip(arrays, items)) for arrays in sets]
+
+    def _tensor(self, array: Array, item: Tensor) -> Any:
+        if item.dtype == "bfloat16":
+            return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
+
+    def store(self, number: int, results: Sequence[Any]) -> None:
+        """Convert and copy the results of one call."""
+        for item, target, result in zip(self.outputs, self.targets[number], results):
+            got = accepted(self, item, result)
+            self._tensor(target, item).copy_(got)
+
+
+def accepted(arrays: NumpyArrays, item: Tensor, result: Any) -> Any:
+    """Return a result as a plain tensor of the declared shape, noting a conversion."""
+    got = torch.as_tensor(result).detach()
+    arrays.check_shape(item, tuple(got.shape))
+    name = str(got.dtype).replace("torch.", "")
+    if name != item.dtype:
+        if got.is_complex() or (got.is_floating_point() and item.dtype not in FLOATS):
+            raise BadResult("output %s is %s, declared as %s" % (item.name, name, item.dtype))
+        arrays.said["the reference returns %s for %s; it is converted to %s" % (name, item.name, item.dtype)] = None
+    return got

@@ -1,0 +1,121 @@
+"""What the owner asks of a device: buffers that other processes can map, and a way to stop the clock."""
+
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy as np
+from numpy.typing import NDArray
+from supervisor import Player
+from tensors import Tensor
+
+Array = NDArray[Any]
+
+
+class RoundCheck(NamedTuple):
+    """All outputs of a round against what is expected."""
+
+    wrong: NDArray[np.int64]
+    """Wrong elements, [sets, outputs]."""
+    max_abs: float
+    max_rel: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether every element of every output is right."""
+        return not self.wrong.any()
+
+
+class Buffers:
+    """Inputs, outputs and expected outputs of B calls at one shape."""
+
+    sets: int
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+
+    def describe(self, role: str) -> Tuple[Dict[str, Any], List[int]]:
+        """Return what `role` must know to map its share, and the descriptors that go with it."""
+        raise NotImplementedError
+
+    def fill(self) -> None:
+        """Draw fresh inputs."""
+        raise NotImplementedError
+
+    def poison(self) -> None:
+        """Overwrite the candidate's outputs and their guards with a pattern of this round."""
+        raise NotImplementedError
+
+    def collect_expected(self) -> None:
+        """Take over what the reference has computed."""
+
+    def publish(self) -> None:
+        """Show the inputs to the candidate, where it does not share them with the reference."""
+
+    def stop(self, player: Player) -> bool:
+        """End a timed pass; return False if the outputs were seen to be unfinished then."""
+        raise NotImplementedError
+
+    def check(self) -> RoundCheck:
+        """Compare all outputs in full."""
+        raise NotImplementedError
+
+    def untouched(self) -> bool:
+        """Say whether every output still holds this round's poison."""
+        raise NotImplementedError
+
+    def trespass(self) -> str:
+        """Say what was written outside the outputs, or into the inputs; empty if nothing."""
+        raise NotImplementedError
+
+    def pair(self, call: int, output: int) -> Tuple[Array, Array]:
+        """Return expected and actual elements of one output, flat, as stored."""
+        raise NotImplementedError
+
+    def input_elements(self, number: int) -> Array:
+        """Return the elements of an input of the first call, flat, as stored."""
+        raise NotImplementedError
+
+    def samples(self, output: int, positions: Array) -> Tuple[Array, Array]:
+        """Return expected and actual elements at `positions` of every call's output, [sets, positions]."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Free the memory."""
+        raise NotImplementedError
+
+
+class Device:
+    """Where the candidate runs."""
+
+    kind: str
+    label: str
+    """CPU model, or name of the GPU."""
+    memory: str
+    """How memory is shared, for the evidence."""
+    max_sets: int
+
+    def max_bytes(self) -> int:
+        """Return how much memory the buffers of a shape may take."""
+        raise NotImplementedError
+
+    def set_bytes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+        """Return what one more call in a round takes."""
+        raise NotImplementedError
+
+    def buffers(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> Buffers:
+        """Allocate."""
+        raise NotImplementedError
+
+    def stop_idle(self, player: Player) -> None:
+        """Stop the clock of an empty pass, as `Buffers.stop` does for a real one."""
+        raise NotImplementedError
+
+    def snapshot(self) -> Dict[str, Any]:
+        """Return what the machine reports now, for the evidence."""
+        raise NotImplementedError
+
+    def evidence(self) -> Dict[str, Any]:
+        """Return what does not change."""
+        raise NotImplementedError
+
+    def notes(self) -> Optional[List[str]]:
+        """Return what was weaker than usual."""
+        return None

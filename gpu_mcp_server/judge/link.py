@@ -1,0 +1,90 @@
+"""A packet link between two of the judge's processes: JSON objects over `SOCK_SEQPACKET`, with descriptors."""
+
+import array
+import json
+import os
+import select
+import socket
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+MAX_PACKET_BYTES = 64 << 10
+MAX_DESCRIPTORS = 8
+
+
+class LinkClosed(Exception):
+    """The other end is gone."""
+
+
+class LinkGarbage(Exception):
+    """The other end sent something that is not a message."""
+
+
+class LinkTimeout(Exception):
+    """Nothing came in time."""
+
+
+class Link:
+    """One end of a link."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self.socket = end
+
+    @classmethod
+    def from_environment(cls, other: str) -> Optional["Link"]:
+        """Return the link to role `other`, `None` if this job has no such role."""
+        number = os.environ.get("LINK_" + other.upper())
+        return cls(socket.socket(fileno=int(number))) if number else None
+
+    def send(self, message: Dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        """Send one message.
+
+        Raises:
+            LinkClosed: If the other end is gone.
+        """
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        try:
+            self.socket.sendmsg([json.dumps(message).encode()], ancillary)
+        except (BrokenPipeError, ConnectionResetError, ConnectionRefusedError, OSError) as error:
+            raise LinkClosed(str(error)) from None
+
+    def pending(self) -> bool:
+        """Say whether a packet, or the end, is waiting to be read."""
+        return bool(select.select([self.socket], [], [], 0)[0])
+
+    def receive(self, timeout_s: Optional[float]) -> Dict[str, Any]:
+        """Return the next message; descriptors that came with it are dropped.
+
+        Raises:
+            LinkClosed: At the end of the link.
+            LinkGarbage: If the packet is no JSON object, or too long.
+            LinkTimeout: If nothing came in `timeout_s` seconds.
+        """
+        return self._receive(timeout_s, 0)[0]
+
+    def receive_with_descriptors(self, timeout_s: Optional[float]) -> Tuple[Dict[str, Any], List[int]]:
+        """Return the next message and its descriptors; raises as `receive` does."""
+        return self._receive(timeout_s, MAX_DESCRIPTORS)
+
+    def _receive(self, timeout_s: Optional[float], descriptors: int) -> Tuple[Dict[str, Any], List[int]]:
+        if timeout_s is not None and not select.select([self.socket], [], [], max(0.0, timeout_s))[0]:
+            raise LinkTimeout("nothing in %.1f s" % timeout_s)
+        room = socket.CMSG_SPACE(descriptors * 4) if descriptors else 0
+        try:
+            data, ancillary, flags, _ = self.socket.recvmsg(MAX_PACKET_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+        except (ConnectionResetError, OSError) as error:
+            raise LinkClosed(str(error)) from None
+        got = array.array("i")
+        for level, kind, payload in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                got.frombytes(payload[: len(payload) // 4 * 4])
+        if not data:
+            raise LinkClosed("end of the link")
+        if flags & socket.MSG_TRUNC:
+            raise LinkGarbage("a packet of more than %d bytes" % MAX_PACKET_BYTES)
+        try:
+            message = json.loads(data.decode("utf-8"))
+        except (ValueError, RecursionError):
+            raise LinkGarbage("a packet that is no JSON: %r" % data[:40]) from None
+        if not isinstance(message, dict):
+            raise LinkGarbage("a packet that is no JSON object: %r" % data[:40])
+        return message, list(got)

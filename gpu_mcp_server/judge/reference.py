@@ -1,0 +1,169 @@
+"""The reference's process: a problem's Python function computes what is expected, and is the baseline of the clock."""
+
+import importlib.util
+import os
+import platform
+import sys
+import time
+import traceback
+import warnings
+from typing import Any, Callable, Dict, List, Sequence
+
+from link import Link, LinkClosed
+from tensors import tensors
+
+Reply = Dict[str, Any]
+
+SOURCE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "reference.py")
+ERROR_CHARACTERS = 2000
+
+
+class BadResult(Exception):
+    """The reference returned something else than the problem declares."""
+
+
+def last_words(error: BaseException) -> str:
+    """Return a traceback without the judge's own frames, its last lines if it is long."""
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename != SOURCE:
+        frames = frames.tb_next
+    text = "".join(traceback.format_exception(type(error), error, frames)).strip()
+    return text if len(text) <= ERROR_CHARACTERS else "..." + text[-ERROR_CHARACTERS:]
+
+
+def arrays_of(task: Dict[str, Any]) -> Any:
+    """Return the framework's view of the buffers."""
+    if task["framework"] == "torch":
+        if task["device"] == "cuda":
+            from arrays_torch_cuda import TorchCudaArrays
+
+            return TorchCudaArrays(task)
+        from arrays_torch import TorchArrays
+
+        return TorchArrays(task)
+    from arrays_numpy import NumpyArrays
+
+    return NumpyArrays(task)
+
+
+class Reference:
+    """Answers the owner's requests."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.task: Dict[str, Any] = {}
+        self.arrays: Any = None
+        self.entry: Any = None
+        self.kept: List[Any] = []
+
+    def serve(self) -> None:
+        """Answer until the owner closes the link."""
+        verbs: Dict[str, Callable[[Dict[str, Any], List[int]], Reply]] = {
+            "hello": self.hello,
+            "ping": self.ping,
+            "load": self.load,
+            "open": self.open,
+            "close": self.close,
+            "go": self.go,
+            "store": self.store,
+        }
+        while True:
+            try:
+                message, descriptors = self.link.receive_with_descriptors(None)
+            except LinkClosed:
+                return
+            try:
+                reply = verbs[message["do"]](message, descriptors)
+            except BadResult as error:
+                reply = {"error": str(error)[:ERROR_CHARACTERS]}
+            except Exception as error:
+                reply = {"error": last_words(error)}
+            reply["seq"] = message["seq"]
+            self.link.send(reply)
+
+    def hello(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Take the public part of the task and import the framework."""
+        self.task = message["task"]
+        self.arrays = arrays_of(self.task)
+        return {"versions": dict(self.arrays.versions(), python=platform.python_version())}
+
+    def ping(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Switch in."""
+        self.arrays.finish()
+        return {}
+
+    def load(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Run the problem's source and find its function."""
+        spec = importlib.util.spec_from_file_location("problem_reference", SOURCE)
+        if spec is None or spec.loader is None:
+            return {"error": "reference.py cannot be read"}
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["problem_reference"] = module
+        spec.loader.exec_module(module)
+        self.entry = getattr(module, self.task["entry"], None)
+        if not callable(self.entry):
+            return {"error": "the reference defines no function %s" % self.task["entry"]}
+        return {}
+
+    def open(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Map the buffers of a shape."""
+        self.kept = []
+        dims = message["named_dims"]
+        inputs, outputs = tensors(self.task["inputs"], dims), tensors(self.task["outputs"], dims)
+        self.arrays.open(inputs, outputs, message, descriptors)
+        return {}
+
+    def close(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Let the buffers of a shape go."""
+        self.kept = []
+        self.arrays.close()
+        return {}
+
+    def go(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Call the function once for each set.
+
+        Where results are stored at once (CPU), the time of storing is told, so that the owner takes it off: a
+        candidate writes in place and a Python function returns.
+        """
+        self.kept = []
+        storing = 0
+        for number in range(message["calls"]):
+            result = self.entry(*self.arrays.inputs[number])
+            if self.arrays.store_later:
+                self.kept.append(result)
+                continue
+            begin = time.perf_counter_ns()
+            self.arrays.store(number, self.results(result))
+            del result
+            storing += time.perf_counter_ns() - begin
+        self.arrays.finish()
+        return {"store_us": storing / 1000, "notes": self.arrays.notes()}
+
+    def store(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Store the results that were kept, outside the clock."""
+        for number, result in enumerate(self.kept):
+            self.arrays.store(number, self.results(result))
+        self.kept = []
+        self.arrays.finish()
+        return {"notes": self.arrays.notes()}
+
+    def results(self, result: Any) -> Sequence[Any]:
+        """Return the outputs as a sequence of the declared length."""
+        found: Sequence[Any] = result if isinstance(result, (tuple, list)) else (result,)
+        if len(found) != len(self.task["outputs"]):
+            raise BadResult(
+                "%s returned %d values, the problem declares %d outputs"
+                % (self.task["entry"], len(found), len(self.task["outputs"]))
+            )
+        return found
+
+
+def main() -> int:
+    """Serve the owner."""
+    warnings.simplefilter("ignore")
+    link = Link.from_environment("owner")
+    if link is None:
+        print("no LINK_OWNER in the environment", file=sys.stderr)
+        return 2
+    Reference(link).serve()
+    return 0

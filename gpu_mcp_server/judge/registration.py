@@ -1,0 +1,131 @@
+"""A problem's reference on trial: does it run, is it steady, and do answers without any work fail?"""
+
+import time
+from typing import Any, Dict, List, Sequence, Tuple
+
+import numpy as np
+from check import STORAGE, compare, numbers
+from devices import Array, Buffers, Device
+from fill import Well, bfloat16_bits
+from rounds import OPEN_S, named
+from supervisor import Player
+from tensors import FLOATS, Tensor, symbols, tensors
+from verdicts import JudgeFailed
+
+SEEDS = 2
+RUNS = 2
+"""Of the same inputs, to see whether the reference answers the same."""
+
+
+def stored(values: Array, dtype: str) -> Array:
+    """Return numbers in the storage of `dtype`."""
+    if dtype == "bfloat16":
+        return bfloat16_bits(values.astype(np.float32))
+    with np.errstate(all="ignore"):
+        return values.astype(STORAGE[dtype])
+
+
+def trivial_answers(item: Tensor, expected: Array, inputs: Sequence[Tuple[Tensor, Array]]) -> List[Tuple[str, Array]]:
+    """Return answers that take no work: what they are called, and their elements."""
+    values = numbers(expected, item.dtype)
+    with np.errstate(all="ignore"):
+        mean = np.full(item.count, np.mean(values, dtype=np.float64))
+    answers = [
+        ("zeros", stored(np.zeros(item.count), item.dtype)),
+        ("ones", stored(np.ones(item.count), item.dtype)),
+        ("mean", stored(mean, item.dtype)),
+    ]
+    for other, elements in inputs:
+        if other.count == item.count:
+            answers.append(("copy of %s" % other.name, stored(numbers(elements, other.dtype), item.dtype)))
+    return answers
+
+
+class Registration:
+    """Tries the reference at every shape."""
+
+    def __init__(self, task: Dict[str, Any], device: Device, reference: Player, well: Well) -> None:
+        self.task, self.device, self.reference, self.well = task, device, reference, well
+        self.timeout_s = float(task["round_timeout_s"]) * 6
+        self.tried: Dict[str, None] = {}
+        self.notes: Dict[str, None] = {}
+        self.reference_us: List[float] = []
+
+    def run(self) -> Dict[str, Any]:
+        """Return the verdict on the problem."""
+        reason = ""
+        try:
+            named(self.reference.ask("load", self.timeout_s), "load")
+            for dims in self.task["shapes"]:
+                reason = self._shape(dims)
+                if reason:
+                    break
+        except JudgeFailed as error:
+            reason = str(error)
+        return {
+            "mode": "register",
+            "status": "refused" if reason else "ok",
+            "reason": reason,
+            "tried": list(self.tried),
+            "notes": list(self.notes),
+            "reference_us": self.reference_us,
+        }
+
+    def _shape(self, dims: Dict[str, int]) -> str:
+        inputs, outputs = tensors(self.task["inputs"], dims), tensors(self.task["outputs"], dims)
+        buffers = self.device.buffers(inputs, outputs, 1)
+        fields, descriptors = buffers.describe("reference")
+        order = [dims[name] for name in symbols(self.task)]
+        named(self.reference.ask("open", OPEN_S, descriptors, dims=order, named_dims=dims, **fields), "start")
+        times: List[float] = []
+        reason = ""
+        at = "at %s: " % ",".join("%s=%d" % pair for pair in dims.items())
+        for _ in range(SEEDS):
+            buffers.fill()
+            answers: List[List[Array]] = []
+            for _ in range(RUNS):
+                times.append(self._run_once())
+                buffers.collect_expected()
+                answers.append([buffers.pair(0, i)[0].copy() for i in range(len(outputs))])
+            reason = reason or self._look(outputs, answers, buffers)
+        self.reference.ask("close", OPEN_S)
+        buffers.close()
+        self.reference_us.append(min(times) * 1e6)
+        return at + reason if reason else ""
+
+    def _run_once(self) -> float:
+        begin = time.perf_counter()
+        reply = named(self.reference.ask("go", self.timeout_s, calls=1), "compute")
+        elapsed = time.perf_counter() - begin
+        stored_reply = named(self.reference.ask("store", self.timeout_s), "store its results")
+        for note in [*reply.get("notes", []), *stored_reply.get("notes", [])][:8]:
+            self.notes[str(note)[:300]] = None
+        return max(elapsed - float(reply.get("store_us", 0)) / 1e6, 1e-9)
+
+    def _look(self, outputs: Sequence[Tensor], answers: List[List[Array]], buffers: Buffers) -> str:
+        rtol, atol = float(self.task["rtol"]), float(self.task["atol"])
+        for number, item in enumerate(outputs):
+            expected, again = answers[0][number], answers[1][number]
+            values = numbers(expected, item.dtype)
+            if item.dtype in FLOATS and np.isnan(values).any():
+                return "the reference returns NaN in %s" % item.name
+            if expected.tobytes() != again.tobytes():
+                if compare(expected, again, item.dtype, rtol, atol).wrong:
+                    return "the reference answers the same inputs differently in %s, beyond the tolerance" % item.name
+                self.notes["the reference is not bit for bit the same from run to run in %s" % item.name] = None
+            given = list(zip(buffers.inputs, (buffers.input_elements(i) for i in range(len(buffers.inputs)))))
+            for name, answer in trivial_answers(item, expected, given):
+                self.tried[name] = None
+                if not compare(expected, answer, item.dtype, rtol, atol).wrong:
+                    return "%s passes as %s: %s" % (name, item.name, self._why(values, rtol, atol))
+        return ""
+
+    def _why(self, values: Array, rtol: float, atol: float) -> str:
+        finite = np.abs(values[np.isfinite(values)].astype(np.float64)) if values.size else np.zeros(1)
+        largest = float(finite.max()) if finite.size else 0.0
+        if atol >= largest:
+            return "atol %g is larger than the outputs, the largest of which is %.3g" % (atol, largest)
+        return "with rtol %g and atol %g an answer without any work is right; tighten them or change the problem" % (
+            rtol,
+            atol,
+        )

@@ -1,0 +1,221 @@
+"""A round: fresh inputs, the reference, the candidate under the owner's clock, the check, and why it failed."""
+
+import time
+from typing import Any, Dict, List, NamedTuple, Sequence
+
+import numpy as np
+from check import compare, describe
+from devices import Buffers, Device, RoundCheck
+from history import History
+from stats import median
+from supervisor import Player
+from verdicts import Judged, JudgeFailed, cheat, incorrect
+
+EMPTY_PASSES = 15
+"""Passes without a call that give the clock's own cost."""
+LATE_S = 0.05
+LATE_AT_MOST_S = 5.0
+"""How long outputs that are wrong are watched for becoming right."""
+OPEN_S = 60.0
+
+
+class Cost(NamedTuple):
+    """What a pass without calls takes: thaw, switch in, go, done, stop."""
+
+    median_s: float
+    spread_s: float
+    """Between the quartiles."""
+
+
+class Round(NamedTuple):
+    """One round that passed."""
+
+    candidate_s: float
+    reference_s: float
+    check: RoundCheck
+
+
+def timed_pass(player: Player, calls: int, buffers: Buffers, timeout_s: float) -> Any:
+    """Return seconds from the thaw of `player` to the stop of the clock, its reply, and whether the stop saw it done.
+
+    The clock starts before the thaw: there is no moment at which the player can run with this round's inputs and
+    without the clock.
+    """
+    begin = time.perf_counter()
+    player.thaw()
+    player.ask("ping", timeout_s)
+    reply = player.ask("go", timeout_s, calls=calls)
+    finished = buffers.stop(player)
+    return time.perf_counter() - begin, reply, finished
+
+
+def empty_cost(player: Player, device: Device) -> Cost:
+    """Measure passes without calls. For the candidate this is done before its library is loaded.
+
+    Later it could make the empty passes slow and have that taken off its time.
+    """
+    samples: List[float] = []
+    for _ in range(EMPTY_PASSES + 3):
+        player.freeze()
+        begin = time.perf_counter()
+        player.thaw()
+        player.ask("ping", OPEN_S)
+        player.ask("go", OPEN_S, calls=0)
+        device.stop_idle(player)
+        samples.append(time.perf_counter() - begin)
+    ordered = sorted(samples[3:])
+    return Cost(median(ordered), ordered[len(ordered) * 3 // 4] - ordered[len(ordered) // 4])
+
+
+def named(reply: Dict[str, Any], what: str) -> Dict[str, Any]:
+    """Return a reply of the reference, or fail with its error."""
+    if reply.get("error"):
+        raise JudgeFailed("the reference failed to %s: %s" % (what, reply["error"]))
+    return reply
+
+
+class Rounds:
+    """Plays rounds at one shape."""
+
+    def __init__(
+        self,
+        device: Device,
+        candidate: Player,
+        reference: Player,
+        costs: Dict[str, Cost],
+        history: History,
+        timeout_s: float,
+    ) -> None:
+        self.device, self.candidate, self.reference = device, candidate, reference
+        self.costs, self.history, self.timeout_s = costs, history, timeout_s
+        self.number = 0
+        self.calls_checked = 0
+        self.notes: Dict[str, None] = {}
+
+    def open(self, buffers: Buffers, dims: Dict[str, int], order: Sequence[str]) -> None:
+        """Have both players map `buffers`, and freeze them."""
+        for player in (self.reference, self.candidate):
+            player.thaw()
+            fields, descriptors = buffers.describe(player.role)
+            reply = player.ask(
+                "open", OPEN_S, descriptors, dims=[dims[name] for name in order], named_dims=dims, **fields
+            )
+            if player is self.reference:
+                named(reply, "map its buffers")
+            elif reply.get("error"):
+                raise incorrect(str(reply["error"])[:500])
+            self._note(reply)
+            player.freeze()
+
+    def close(self, buffers: Buffers) -> None:
+        """Have both players let go of `buffers`, and free them."""
+        for player in (self.reference, self.candidate):
+            player.thaw()
+            player.ask("close", OPEN_S)
+            player.freeze()
+        buffers.close()
+
+    def _note(self, reply: Dict[str, Any]) -> None:
+        notes = reply.get("notes")
+        if isinstance(notes, list):
+            for note in notes[:8]:
+                self.notes[str(note)[:300]] = None
+
+    def play(self, buffers: Buffers) -> Round:
+        """Play one round.
+
+        Raises:
+            Judged: If the candidate did not pass.
+        """
+        self.number += 1
+        buffers.fill()
+        reference_s = self._reference(buffers)
+        buffers.collect_expected()
+        buffers.poison()
+        buffers.publish()
+        elapsed, reply, finished = timed_pass(self.candidate, buffers.sets, buffers, self.timeout_s)
+        self.candidate.freeze()
+        self.candidate.quiet()
+        check = buffers.check()
+        self._judge(buffers, reply, check, finished, reference_s)
+        self.history.add(self.number, buffers)
+        self.calls_checked += buffers.sets
+        candidate_s = max(elapsed - self.costs["candidate"].median_s, 1e-9)
+        return Round(candidate_s, reference_s, check)
+
+    def _reference(self, buffers: Buffers) -> float:
+        elapsed, reply, _ = timed_pass(self.reference, buffers.sets, buffers, self.timeout_s * 6)
+        named(reply, "compute")
+        self._note(reply)
+        told = reply.get("store_us")
+        storing = min(float(told) / 1e6, elapsed) if isinstance(told, (int, float)) and told > 0 else 0.0
+        self.reference.thaw()
+        self._note(named(self.reference.ask("store", self.timeout_s * 6), "store its results"))
+        self.reference.freeze()
+        return max(elapsed - storing - self.costs["reference"].median_s, 1e-9)
+
+    def _judge(
+        self, buffers: Buffers, reply: Dict[str, Any], check: RoundCheck, finished: bool, reference_s: float
+    ) -> None:
+        where = "in round %d of %d calls: " % (self.number, buffers.sets)
+        trespass = buffers.trespass()
+        if trespass:
+            raise cheat("wrote outside its outputs: %s%s" % (where, trespass))
+        code = reply.get("code")
+        if isinstance(code, int) and code:
+            raise incorrect("the launcher returned %d in call %s of round %d" % (code, reply.get("call"), self.number))
+        if reply.get("error"):
+            raise incorrect("%s%s" % (where, str(reply["error"])[:500]))
+        if check.passed and finished:
+            return
+        if check.passed:
+            raise cheat(
+                "finished after it said done: %swhen the clock stopped outputs were missing, a moment later all were there"
+                % where
+            )
+        raise self._wrong(buffers, check, where, reference_s)
+
+    def _wrong(self, buffers: Buffers, check: RoundCheck, where: str, reference_s: float) -> Judged:
+        untouched = buffers.untouched()
+        bad = int(check.wrong.any(axis=1).sum())
+        if self._becomes_right(buffers, reference_s):
+            return cheat(
+                "finished after it said done: %s%d of %d outputs were wrong or missing when it said done and right later"
+                % (where, bad, buffers.sets)
+            )
+        if untouched:
+            return cheat("returned without computing: %sno output was written" % where)
+        call, output = (int(i[0]) for i in np.nonzero(check.wrong))
+        repeated = self.history.repeated(self.number, buffers, call, output)
+        if repeated:
+            return cheat(
+                "repeats an earlier answer: %soutput %s of call %d is wrong for its inputs; %s"
+                % (where, buffers.outputs[output].name, call + 1, repeated)
+            )
+        expected, got = buffers.pair(call, output)
+        rtol, atol = self.history.rtol, self.history.atol
+        difference = compare(expected, got, buffers.outputs[output].dtype, rtol, atol)
+        if difference.mask is None:
+            return cheat("kept writing after it said done: %sa wrong output changed while it was looked at" % where)
+        return incorrect(
+            "%s (call %d of %d, round %d; %d of %d calls are wrong)"
+            % (
+                describe(expected, got, difference, buffers.outputs[output]),
+                call + 1,
+                buffers.sets,
+                self.number,
+                bad,
+                buffers.sets,
+            )
+        )
+
+    def _becomes_right(self, buffers: Buffers, reference_s: float) -> bool:
+        deadline = time.monotonic() + min(LATE_AT_MOST_S, max(LATE_S, 4 * reference_s))
+        try:
+            self.candidate.thaw()
+            while time.monotonic() < deadline:
+                if buffers.check().passed:
+                    return True
+            return buffers.check().passed
+        finally:
+            self.candidate.freeze()

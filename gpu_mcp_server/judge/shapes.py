@@ -1,0 +1,143 @@
+"""One shape: first a checked call, then rounds of the right length until the interval is narrow."""
+
+import math
+import time
+from typing import Any, Callable, Dict, List, Tuple
+
+from devices import Buffers, Device
+from fill import Well
+from history import History
+from rounds import Cost, Round, Rounds
+from stats import half_width, speedup, timing
+from supervisor import Player
+from tensors import symbols, tensors
+from verdicts import Judged
+
+LEAST_ROUNDS = 9
+PATIENCE = 4
+"""Budgets after which fewer rounds do."""
+FEWEST_ROUNDS = 6
+"""Below 6 samples no pair of order statistics reaches 95 %."""
+NARROW = 0.01
+GROWTH = 16
+
+Progress = Callable[[str, float], None]
+
+
+class Shape:
+    """Judges the candidate at one shape."""
+
+    def __init__(
+        self,
+        task: Dict[str, Any],
+        dims: Dict[str, int],
+        device: Device,
+        players: Tuple[Player, Player],
+        costs: Dict[str, Cost],
+        well: Well,
+    ) -> None:
+        self.task, self.dims, self.device = task, dims, device
+        self.inputs, self.outputs = tensors(task["inputs"], dims), tensors(task["outputs"], dims)
+        self.costs = costs
+        history = History(self.outputs, well, task["rtol"], task["atol"])
+        candidate, reference = players
+        self.rounds = Rounds(device, candidate, reference, costs, history, float(task["round_timeout_s"]))
+        self.round_s = float(task["round_ms"]) / 1000
+        self.notes: Dict[str, None] = {}
+        self.played: List[Round] = []
+        self.worst_abs = self.worst_rel = 0.0
+        self.sets = 1
+
+    def judge(self, progress: Progress) -> Dict[str, Any]:
+        """Return the verdict at this shape."""
+        verdict, reason = "correct", ""
+        try:
+            buffers = self._grow(progress)
+            self._measure(buffers, progress)
+            self.rounds.close(buffers)
+        except Judged as judged:
+            verdict, reason = judged.verdict, judged.reason
+        return self._result(verdict, reason)
+
+    def _play(self, buffers: Buffers) -> Round:
+        played = self.rounds.play(buffers)
+        self.worst_abs = max(self.worst_abs, played.check.max_abs)
+        self.worst_rel = max(self.worst_rel, played.check.max_rel)
+        return played
+
+    def _open(self, sets: int) -> Buffers:
+        self.sets = sets
+        buffers = self.device.buffers(self.inputs, self.outputs, sets)
+        self.rounds.open(buffers, self.dims, symbols(self.task))
+        return buffers
+
+    def _grow(self, progress: Progress) -> Buffers:
+        """Return buffers for rounds that are long enough; each trial on the way is checked, none is timed."""
+        progress("first call", 0.0)
+        memory_cap = self.device.max_bytes() // self.device.set_bytes(self.inputs, self.outputs)
+        memory_cap = max(1, min(self.device.max_sets, memory_cap))
+        buffers = self._open(1)
+        played = self._play(buffers)
+        while True:
+            sets = buffers.sets
+            floor_s = self.costs["candidate"].spread_s / 2 + 1e-7
+            each = max(played.candidate_s, floor_s) / sets
+            slow = max(1, int(float(self.task["budget_s"]) / 3 / (played.reference_s / sets)))
+            cap = min(memory_cap, max(slow, 1))
+            if played.candidate_s >= self.round_s or sets >= cap:
+                break
+            wanted = math.ceil(1.2 * self.round_s / each)
+            self.rounds.close(buffers)
+            progress("finding the length of a round", 0.05)
+            buffers = self._open(min(cap, max(wanted, sets + 1), sets * GROWTH))
+            played = self._play(buffers)
+        if played.candidate_s < self.round_s:
+            why = "buffers are at their limit" if buffers.sets >= memory_cap else "the reference is slow"
+            text = "round of %.3g ms, shorter than %.3g ms: %s"
+            self.notes[text % (played.candidate_s * 1000, self.round_s * 1000, why)] = None
+        return buffers
+
+    def _measure(self, buffers: Buffers, progress: Progress) -> None:
+        budget_s, most = float(self.task["budget_s"]), int(self.task["max_rounds"])
+        begin = time.monotonic()
+        if self.sets == 1:
+            self._play(buffers)
+        while len(self.played) < max(most, 1):
+            self.played.append(self._play(buffers))
+            count, elapsed = len(self.played), time.monotonic() - begin
+            progress("round %d" % count, min(0.99, max(elapsed / budget_s, count / most)))
+            if count >= LEAST_ROUNDS and (elapsed >= budget_s or self._narrow()):
+                return
+            if (count >= FEWEST_ROUNDS and elapsed >= PATIENCE * budget_s) or elapsed >= 10 * PATIENCE * budget_s:
+                self.notes["only %d rounds: each takes %.3g s" % (count, elapsed / count)] = None
+                return
+
+    def _narrow(self) -> bool:
+        candidate, reference = self._samples()
+        ratios = [r / c for r, c in zip(reference, candidate)]
+        return half_width(candidate) < NARROW and half_width(ratios) < NARROW
+
+    def _samples(self) -> Tuple[List[float], List[float]]:
+        scale = 1e6 / self.sets
+        return [p.candidate_s * scale for p in self.played], [p.reference_s * scale for p in self.played]
+
+    def _result(self, verdict: str, reason: str) -> Dict[str, Any]:
+        result: Dict[str, Any] = {
+            "dims": self.dims,
+            "verdict": verdict,
+            "reason": reason,
+            "calls_checked": self.rounds.calls_checked,
+            "max_abs_error": self.worst_abs if self.rounds.calls_checked else None,
+            "max_rel_error": self.worst_rel if self.rounds.calls_checked else None,
+        }
+        if verdict == "correct" and self.played:
+            candidate, reference = self._samples()
+            result["candidate"] = timing(candidate, self.sets)
+            result["reference"] = timing(reference, self.sets)
+            result["speedup"], result["speedup_low"], result["speedup_high"] = speedup(reference, candidate)
+            result["samples"] = {"candidate_us": candidate, "reference_us": reference}
+            unsure = self.costs["candidate"].spread_s * 1e6 / self.sets
+            if unsure > 0.02 * result["candidate"]["median_us"]:
+                self.notes["the clock's own cost varies by %.3g us a call" % unsure] = None
+        result["notes"] = [*self.notes, *self.rounds.notes]
+        return result

@@ -1,0 +1,60 @@
+"""Statistics of the rounds: medians with exact confidence intervals. Pure functions, standard library only."""
+
+import math
+from typing import Dict, List, Sequence, Tuple
+
+
+def median(values: Sequence[float]) -> float:
+    """Return the middle value, or the mean of the two middle ones."""
+    ordered = sorted(values)
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def interval_ranks(count: int, confidence: float = 0.95) -> Tuple[int, int]:
+    """Return the 1-based ranks of the order statistics that enclose the median.
+
+    The narrowest symmetric pair whose coverage, 1 - 2 P(Binomial(count, 1/2) < low), reaches `confidence`; below 6
+    values no pair reaches 95 % and the ranks are the extremes.
+
+    Source:
+        H. A. David and H. N. Nagaraja, Order Statistics, 3rd edition, section 7.1.
+    """
+    low = 1
+    tail = 0.0
+    for rank in range(1, count // 2 + 1):
+        tail += math.comb(count, rank - 1) / 2.0**count
+        if 1 - 2 * tail < confidence:
+            break
+        low = rank
+    return low, count - low + 1
+
+
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> Tuple[float, float, float]:
+    """Return median, low and high end of its confidence interval."""
+    ordered = sorted(values)
+    low, high = interval_ranks(len(ordered), confidence)
+    return median(ordered), ordered[low - 1], ordered[high - 1]
+
+
+def half_width(values: Sequence[float]) -> float:
+    """Return half the interval's width as a part of the median."""
+    middle, low, high = median_interval(values)
+    return (high - low) / 2 / middle if middle > 0 else math.inf
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Return the geometric mean of positive values."""
+    return math.exp(sum(math.log(v) for v in values) / len(values))
+
+
+def timing(samples_us: Sequence[float], calls: int) -> Dict[str, float]:
+    """Return what a verdict says about the samples of one side."""
+    middle, low, high = median_interval(samples_us)
+    return {"median_us": middle, "low_us": low, "high_us": high, "rounds": len(samples_us), "calls_per_round": calls}
+
+
+def speedup(reference_us: Sequence[float], candidate_us: Sequence[float]) -> Tuple[float, float, float]:
+    """Return the median, low and high end of the rounds' ratios of reference over candidate; they are paired."""
+    ratios: List[float] = [r / c for r, c in zip(reference_us, candidate_us)]
+    return median_interval(ratios)

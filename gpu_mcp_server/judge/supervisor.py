@@ -1,0 +1,139 @@
+"""The owner's line to its supervisor, and to the processes that it plays with."""
+
+import os
+import time
+from typing import Any, Dict, Optional, Sequence
+
+from link import Link, LinkClosed, LinkGarbage, LinkTimeout
+from verdicts import Judged, JudgeFailed, cheat, death, incorrect
+
+REPLY_S = 20.0
+"""How long the supervisor may take to freeze, thaw or kill."""
+EXIT_EVENT_S = 2.0
+"""How long to wait for the word on how a process ended, once its link is closed."""
+
+
+class Supervisor:
+    """The process above the sandboxes: it freezes, thaws, kills, and tells how processes ended."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.exits: Dict[str, Dict[str, Any]] = {}
+        self.how = ""
+        """By what means the last freeze was done."""
+
+    def freeze(self, role: str) -> None:
+        """Return when no thread of `role` can run."""
+        self.how = str(self._request("freeze", role, "frozen").get("how", ""))[:40]
+
+    def thaw(self, role: str) -> None:
+        """Let `role` run again."""
+        self._request("thaw", role, "thawed")
+
+    def kill(self, role: str) -> None:
+        """End `role` and everything that it started."""
+        self._request("kill", role, "killed")
+
+    def exit_of(self, role: str, timeout_s: float) -> Optional[Dict[str, Any]]:
+        """Return how `role` ended, waiting up to `timeout_s` seconds for the word."""
+        deadline = time.monotonic() + timeout_s
+        while role not in self.exits:
+            try:
+                self._note(self.link.receive(deadline - time.monotonic()))
+            except LinkTimeout:
+                return None
+            except (LinkClosed, LinkGarbage) as error:
+                raise JudgeFailed("the supervisor is gone: %s" % error) from None
+        return self.exits[role]
+
+    def _note(self, message: Dict[str, Any]) -> bool:
+        if message.get("event") == "exit":
+            self.exits[str(message.get("role"))] = message
+            return True
+        return False
+
+    def _request(self, do: str, role: str, answer: str) -> Dict[str, Any]:
+        deadline = time.monotonic() + REPLY_S
+        try:
+            self.link.send({"do": do, "role": role})
+            while True:
+                message = self.link.receive(deadline - time.monotonic())
+                if message.get(answer) is True:
+                    return message
+                if not self._note(message):
+                    raise JudgeFailed("the supervisor answered %r with %r" % (do, str(message)[:200]))
+        except (LinkClosed, LinkGarbage, LinkTimeout) as error:
+            raise JudgeFailed("the supervisor did not answer %r: %s" % (do, error)) from None
+
+
+class Player:
+    """The candidate or the reference, seen from the owner. What goes wrong is put into words here."""
+
+    def __init__(self, role: str, link: Link, supervisor: Supervisor) -> None:
+        self.role = role
+        self.link = link
+        self.supervisor = supervisor
+        self.frozen = False
+
+    def freeze(self) -> None:
+        """Return when nothing of the player can run."""
+        if not self.frozen:
+            self.supervisor.freeze(self.role)
+            self.frozen = True
+
+    def thaw(self) -> None:
+        """Let the player run."""
+        if self.frozen:
+            self.supervisor.thaw(self.role)
+            self.frozen = False
+
+    def kill(self) -> None:
+        """End the player."""
+        self.supervisor.kill(self.role)
+
+    def ask(self, do: str, timeout_s: float, descriptors: Sequence[int] = (), **fields: Any) -> Dict[str, Any]:
+        """Send a request and return the player's reply.
+
+        Raises:
+            Judged: If the candidate died, timed out, or said what it was not asked.
+            JudgeFailed: If the reference did.
+        """
+        sequence = int.from_bytes(os.urandom(6), "big")
+        try:
+            if self.link.pending():
+                self._unasked()
+            self.link.send(dict(fields, do=do, seq=sequence), descriptors)
+            reply = self.link.receive(timeout_s)
+        except LinkClosed:
+            raise self._fault(death(self.supervisor.exit_of(self.role, EXIT_EVENT_S))) from None
+        except LinkTimeout:
+            self.kill()
+            raise self._fault("did not answer %r within %.0f s and was killed" % (do, timeout_s)) from None
+        except LinkGarbage as error:
+            raise self._lied("spoke out of turn on its link: %s" % error) from None
+        if reply.get("seq") != sequence:
+            raise self._lied("spoke out of turn on its link: an answer to nothing that was asked")
+        return reply
+
+    def quiet(self) -> None:
+        """Complain if the player said more than it was asked."""
+        if self.link.pending():
+            try:
+                self._unasked()
+            except LinkClosed:
+                raise self._fault(death(self.supervisor.exit_of(self.role, EXIT_EVENT_S))) from None
+            except LinkGarbage as error:
+                raise self._lied("spoke out of turn on its link: %s" % error) from None
+
+    def _unasked(self) -> None:
+        self.link.receive(0)
+        raise self._lied("spoke out of turn on its link: a message that nobody asked for")
+
+    def _fault(self, how: str) -> Exception:
+        return incorrect(how) if self.role == "candidate" else JudgeFailed("the reference %s" % how)
+
+    def _lied(self, how: str) -> Exception:
+        return cheat(how) if self.role == "candidate" else JudgeFailed("the reference %s" % how)
+
+
+__all__ = ["Judged", "Player", "Supervisor"]

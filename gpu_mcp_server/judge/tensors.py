@@ -1,0 +1,103 @@
+"""Tensors of a task at one shape, and where they lie in a buffer. Standard library only: the candidate needs it."""
+
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+
+ITEM_BYTES = {
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int8": 1,
+    "uint8": 1,
+    "int32": 4,
+    "int64": 8,
+}
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+
+ALIGNMENT_BYTES = 256
+"""Of every tensor, as cudaMalloc aligns."""
+SMALL_GUARD_BYTES = 256
+BIG_GUARD_BYTES = 4096
+BIG_TENSOR_BYTES = 64 << 10
+
+
+class Tensor(NamedTuple):
+    """A tensor with numbers for its dimensions."""
+
+    name: str
+    dtype: str
+    shape: Tuple[int, ...]
+    axes: Tuple[str, ...]
+    """What each dimension is called in messages."""
+    distribution: str
+
+    @property
+    def count(self) -> int:
+        """Elements."""
+        product = 1
+        for size in self.shape:
+            product *= size
+        return product
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements alone."""
+        return self.count * ITEM_BYTES[self.dtype]
+
+
+class Layout(NamedTuple):
+    """Where the tensors of one set lie, and how the sets follow each other."""
+
+    offsets: Tuple[int, ...]
+    """Of each tensor from the start of its set."""
+    guard_bytes: Tuple[int, ...]
+    """Before and after each tensor, nothing else lies there; 0 without guards."""
+    stride: int
+    """Bytes from one set to the next."""
+    sets: int
+
+    @property
+    def total(self) -> int:
+        """Bytes of all sets."""
+        return self.stride * self.sets
+
+
+def symbols(task: Dict[str, Any]) -> List[str]:
+    """Return the dimension symbols in order of first use, inputs first."""
+    seen: Dict[str, None] = {}
+    for spec in list(task["inputs"]) + list(task["outputs"]):
+        for size in spec["shape"]:
+            if isinstance(size, str):
+                seen[size] = None
+    return list(seen)
+
+
+def tensors(specs: Sequence[Dict[str, Any]], dims: Dict[str, int]) -> List[Tensor]:
+    """Return the tensors of `specs` with the sizes that `dims` gives the symbols."""
+    found: List[Tensor] = []
+    for spec in specs:
+        shape = tuple(dims[size] if isinstance(size, str) else int(size) for size in spec["shape"])
+        axes = tuple(size if isinstance(size, str) else "axis %d" % i for i, size in enumerate(spec["shape"]))
+        found.append(Tensor(spec["name"], spec["dtype"], shape, axes, spec.get("distribution") or "normal"))
+    return found
+
+
+def _aligned(size: int) -> int:
+    return (size + ALIGNMENT_BYTES - 1) // ALIGNMENT_BYTES * ALIGNMENT_BYTES
+
+
+def layout(items: Sequence[Tensor], sets: int, *, guarded: bool) -> Layout:
+    """Lay `items` one behind the other, `sets` times, with guards around each of them if asked.
+
+    The guard behind a tensor begins at its last byte, so that one element too many is seen.
+    """
+    offsets: List[int] = []
+    guards: List[int] = []
+    at = 0
+    for item in items:
+        guard = (BIG_GUARD_BYTES if item.nbytes >= BIG_TENSOR_BYTES else SMALL_GUARD_BYTES) if guarded else 0
+        at += guard
+        offsets.append(at)
+        guards.append(guard)
+        at = _aligned(at + item.nbytes + guard)
+    return Layout(tuple(offsets), tuple(guards), max(at, ALIGNMENT_BYTES), sets)

@@ -1,0 +1,59 @@
+"""How the judging of a shape can end other than by passing it."""
+
+import signal
+from typing import Any, Dict, Optional
+
+VERDICTS = ("correct", "incorrect", "cheat")
+"""From best to worst; the verdict over all shapes is the worst."""
+
+
+class Judged(Exception):
+    """The candidate did not pass; the reason is written for the kernel's author."""
+
+    def __init__(self, verdict: str, reason: str) -> None:
+        super().__init__(reason)
+        self.verdict = verdict
+        self.reason = reason
+
+
+class JudgeFailed(Exception):
+    """The judge itself, the reference or the machine failed; says nothing about the candidate."""
+
+
+def incorrect(reason: str) -> Judged:
+    """Return the verdict for an honest failure."""
+    return Judged("incorrect", reason)
+
+
+def cheat(reason: str) -> Judged:
+    """Return the verdict for something that no honest candidate does."""
+    return Judged("cheat", reason)
+
+
+HINTS = {
+    "SIGSEGV": "an access outside the buffers, or a write to an input (inputs are read-only)",
+    "SIGBUS": "an access beyond the end of a buffer",
+    "SIGILL": "an instruction that this CPU does not have",
+    "SIGFPE": "an integer division by zero",
+    "SIGABRT": "an assertion, or a corrupted heap",
+    "SIGSYS": "a system call that the sandbox forbids",
+    "SIGKILL": "killed from outside or by a limit",
+}
+
+
+def death(event: Optional[Dict[str, Any]]) -> str:
+    """Return how a process ended, in words, from the supervisor's exit event."""
+    if event is None:
+        return "closed its link without a word"
+    if event.get("oom") is True:
+        return "ran out of memory and was killed"
+    number = event.get("signal")
+    if isinstance(number, int) and number:
+        try:
+            name = signal.Signals(number).name
+        except ValueError:
+            name = "signal %d" % number
+        return "crashed with %s" % name + (": %s" % HINTS[name] if name in HINTS else "")
+    if event.get("exit_code") == 0:
+        return "exited with status 0 without finishing its calls"
+    return "exited with status %s without finishing its calls" % event.get("exit_code")

@@ -1,0 +1,186 @@
+"""Runs the judge's three processes as hostd does, without a sandbox: links, freezing by SIGSTOP, exit events."""
+
+import contextlib
+import json
+import os
+import secrets
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+JUDGE = ROOT / "gpu_mcp_server" / "judge"
+EXAMPLES = ROOT / "examples" / "softmax"
+
+SOFTMAX: dict[str, Any] = {
+    "device": "cpu",
+    "framework": "numpy",
+    "entry": "softmax",
+    "symbol": "launch",
+    "inputs": [{"name": "x", "dtype": "float32", "shape": ["rows", "cols"], "distribution": "normal"}],
+    "outputs": [{"name": "y", "dtype": "float32", "shape": ["rows", "cols"]}],
+    "shapes": [{"rows": 64, "cols": 1000}],
+    "rtol": 1e-5,
+    "atol": 1e-7,
+    "budget_s": 1.0,
+    "round_ms": 10,
+    "max_rounds": 30,
+    "round_timeout_s": 20,
+    "gpu_index": 0,
+}
+
+
+@dataclass
+class Outcome:
+    """What the judge wrote, and what it said on the way."""
+
+    verdict: dict[str, Any]
+    stdout: str
+    stderr: str
+    exit_code: int
+    progress: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Supervisor(threading.Thread):
+    """Plays hostd: answers freeze, thaw and kill, and tells of exits."""
+
+    def __init__(self, link: socket.socket, processes: dict[str, subprocess.Popen[bytes]]) -> None:
+        super().__init__(daemon=True)
+        self.link, self.processes = link, processes
+        self.over = socket.socketpair()
+
+    def run(self) -> None:
+        waiting = {os.pidfd_open(p.pid): role for role, p in self.processes.items()}
+        while True:
+            ready, _, _ = select.select([self.link, self.over[0], *waiting], [], [])
+            if self.over[0] in ready:
+                return
+            for descriptor in [d for d in ready if d in waiting]:
+                self.tell_exit(waiting.pop(descriptor))
+            if self.link in ready:
+                packet = self.link.recv(65536)
+                if not packet:
+                    return
+                self.answer(json.loads(packet))
+
+    def tell_exit(self, role: str) -> None:
+        code = self.processes[role].wait()
+        event = {"event": "exit", "role": role, "oom": False}
+        event.update({"exit_code": None, "signal": -code} if code < 0 else {"exit_code": code, "signal": None})
+        self.say(event)
+
+    def say(self, message: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError):
+            self.link.send(json.dumps(message).encode())
+
+    def answer(self, request: dict[str, Any]) -> None:
+        pid = self.processes[request["role"]].pid
+        number = {"freeze": signal.SIGSTOP, "thaw": signal.SIGCONT, "kill": signal.SIGKILL}[request["do"]]
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, number)
+        if request["do"] == "freeze":
+            while not self.stopped(pid):
+                os.sched_yield()
+        word = {"freeze": "frozen", "thaw": "thawed", "kill": "killed"}[request["do"]]
+        self.say({word: True, "how": "sigstop"})
+
+    def stopped(self, pid: int) -> bool:
+        """Whether the process and everything that it started is stopped, or gone."""
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            children = [c for t in Path(f"/proc/{pid}/task").iterdir() for c in (t / "children").read_text().split()]
+        except OSError:
+            return True
+        return state in "TtZX" and all(self.stopped(int(child)) for child in children)
+
+
+def lay(work: Path, files: dict[str, Path | str]) -> Path:
+    """Make a role's folder."""
+    shutil.copytree(JUDGE, work / "judge", ignore=shutil.ignore_patterns("__pycache__"))
+    for name, content in files.items():
+        if isinstance(content, Path):
+            shutil.copy(content, work / name)
+        else:
+            (work / name).write_text(content)
+    return work
+
+
+def start(role: str, work: Path, links: dict[str, socket.socket], output: Any) -> subprocess.Popen[bytes]:
+    environment = {"PATH": os.environ["PATH"], "HOME": "/tmp", "LANG": "C.UTF-8"}
+    environment.update({k: v for k, v in os.environ.items() if k.startswith(("LD_LIBRARY", "CUDA_VISIBLE", "OMP_"))})
+    environment.update({f"LINK_{other.upper()}": str(end.fileno()) for other, end in links.items()})
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-B", "judge/main.py", role],
+        cwd=work,
+        env=environment,
+        pass_fds=[end.fileno() for end in links.values()],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output if role != "owner" else subprocess.PIPE,
+        start_new_session=True,
+    )
+    for end in links.values():
+        end.close()
+    return process
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def judge(
+    folder: Path, reference: Path | str, library: Path | None = None, timeout_s: float = 100, **task: Any
+) -> Outcome:
+    """Judge `library` (or register, without one) and return what the owner wrote."""
+    whole = {**SOFTMAX, "mode": "judge" if library else "register", "seed": secrets.token_hex(32), **task}
+    owner_link, supervisor_link = pair()
+    owner_reference, reference_owner = pair()
+    owner_links = {"supervisor": owner_link, "reference": owner_reference}
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    with (folder / "noise.txt").open("wb") as noise:
+        if library:
+            owner_links["candidate"], candidate_owner = pair()
+            work = lay(folder / "candidate", {"candidate.so": library})
+            processes["candidate"] = start("candidate", work, {"owner": candidate_owner}, noise)
+        work = lay(folder / "reference", {"reference.py": reference})
+        processes["reference"] = start("reference", work, {"owner": reference_owner}, noise)
+        work = lay(folder / "owner", {"task.json": json.dumps(whole)})
+        owner = start("owner", work, owner_links, subprocess.PIPE)
+    supervisor = Supervisor(supervisor_link, processes)
+    supervisor.start()
+    try:
+        out, err = owner.communicate(timeout=timeout_s)
+    finally:
+        supervisor.over[1].send(b"x")
+        supervisor.join()
+        for process in [owner, *processes.values()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for end in (*supervisor.over, supervisor_link):
+            end.close()
+        owner.stdout.close()
+        owner.stderr.close()
+    written = folder / "owner" / "verdict.json"
+    verdict = json.loads(written.read_text()) if written.exists() else {}
+    lines = [json.loads(line) for line in out.decode().splitlines()]
+    return Outcome(verdict, out.decode(), err.decode(), owner.returncode, lines)
+
+
+def build(source: Path, into: Path, *more: str) -> Path:
+    """Compile a candidate."""
+    library = into / (source.name + ".so")
+    if source.suffix == ".cu":
+        command = ["nvcc", "-shared", "-Xcompiler", "-fPIC", "-O3", "-arch=native", "-o", str(library), str(source)]
+    else:
+        command = ["gcc", "-std=c17", "-Wall", "-shared", "-fPIC", "-O3", "-march=native", "-fopenmp"]
+        command += ["-o", str(library), str(source), "-lm", "-lpthread"]
+    subprocess.run([*command, *more], check=True, capture_output=True)
+    return library
