@@ -126,7 +126,7 @@ class Settings(BaseSettings):
     exclude_tools: Annotated[list[str], NoDecode] = []
     """Tools to leave out. Commas separate in the environment."""
     default_host: str | None = None
-    """Host of jobs that name none; unset means `local` if there is one, else the first."""
+    """Host of jobs that name none; unset means the first: `local`, unless it is configured after another."""
     hosts: dict[HostName, HostSettings] = {}
     """Machines that jobs can run on. `local` is always among them on Linux."""
 
@@ -171,7 +171,9 @@ class Settings(BaseSettings):
     def _complete(self) -> Self:
         hosts = self.hosts
         if "local" not in hosts and sys.platform == "linux":
-            hosts["local"] = LocalHost()
+            others = dict(hosts)
+            hosts.clear()
+            hosts.update({"local": LocalHost(), **others})
         if "local" in hosts and hosts["local"].kind != "local":
             raise ValueError("hosts.local is this machine and cannot be reached by SSH; give that host another name")
         if self.default_host is not None and self.default_host not in hosts:

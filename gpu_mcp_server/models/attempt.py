@@ -53,6 +53,8 @@ class Attempt(Model):
         for extra in (self.note, self.reason):
             if extra:
                 text += f"\n    {extra}"
+        if self.evidence:
+            text += "\n    evidence: " + ", ".join(f"{k} {v}" for k, v in self.evidence.items())
         return text
 
 

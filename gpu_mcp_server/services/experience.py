@@ -215,7 +215,7 @@ def _values(columns: AttemptColumns) -> dict[str, Value]:
     unknown = set(columns) - set(AttemptColumns.__annotations__)
     if unknown:
         raise TypeError(f"an attempt has no {', '.join(sorted(unknown))}")
-    values: Mapping[str, Any] = columns
+    values: dict[str, Any] = {**columns}
     return {name: json.dumps(value) if isinstance(value, Mapping) else value for name, value in values.items()}
 
 

@@ -1,0 +1,149 @@
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.services.experience import Experience
+from gpu_mcp_server.store.database import Database
+
+
+@pytest.fixture
+async def db(tmp_path: Path) -> AsyncIterator[Database]:
+    async with await Database.open(tmp_path / "lab.sqlite3") as database:
+        yield database
+
+
+@pytest.fixture
+async def experience(db: Database) -> Experience:
+    return Experience(db)
+
+
+async def tried(experience: Experience, device: str, **columns: Any) -> str:
+    """Note an evaluation from its start to its end."""
+    start = {name: columns.pop(name) for name in ("parent_id", "problem_id") if name in columns}
+    attempt_id = await experience.start("evaluate", device=device, **start)
+    await experience.finish(attempt_id, **{"status": "judged", **columns})
+    return attempt_id
+
+
+async def correct(experience: Experience, device: str, speedup: float, **columns: Any) -> str:
+    return await tried(experience, device, verdict="correct", speedup=speedup, **columns)
+
+
+async def listed(experience: Experience, view: Any, **arguments: Any) -> list[str]:
+    return [attempt.attempt_id for attempt in (await experience.list(view, **arguments)).attempts]
+
+
+async def test_an_attempt_runs_until_it_is_finished_once(experience: Experience):
+    attempt_id = await experience.start("evaluate", problem_id="p-1", note="tiled", versions={"gcc": "14"})
+    running = await experience.get(attempt_id)
+    assert (running.status, running.note, running.versions, running.evidence) == (
+        "running",
+        "tiled",
+        {"gcc": "14"},
+        None,
+    )
+    assert await experience.finish(attempt_id, status="judged", verdict="correct", evidence={"samples": [1, 2.5]})
+    assert not await experience.finish(attempt_id, status="failed", verdict="cheat")
+    done = await experience.get(attempt_id)
+    assert (done.status, done.verdict, done.evidence) == ("judged", "correct", {"samples": [1, 2.5]})
+    with pytest.raises(BadRequest, match="status"):
+        await experience.finish(attempt_id, verdict="correct")
+    with pytest.raises(TypeError, match="colour"):
+        await experience.start("run", **{"colour": "red"})  # pyright: ignore
+
+
+async def test_ids_sort_by_time_and_many_writers_get_different_ones(experience: Experience, db: Database):
+    one_by_one = [await experience.start("run") for _ in range(50)]
+    assert one_by_one == sorted(one_by_one)
+    other = await Database.open(db.path)
+    both = await asyncio.gather(*(e.start("run") for e in (experience, Experience(other)) for _ in range(50)))
+    assert len(set(both)) == 100
+    await other.close()
+
+
+async def test_the_best_are_correct_evaluations_of_one_device_fastest_first(experience: Experience):
+    slow = await correct(experience, "H200", 1.5)
+    fast = await correct(experience, "H200", 3.0)
+    await tried(experience, "H200", verdict="cheat", speedup=900.0)
+    await tried(experience, "H200", verdict="incorrect")
+    elsewhere = await correct(experience, "EPYC", 40.0)
+    await experience.start("evaluate", device="H200")
+    best = await experience.list("best")
+    assert [attempt.attempt_id for attempt in best.attempts] == [fast, slow]
+    assert best.devices == ["H200", "EPYC"]
+    assert await listed(experience, "best", device="EPYC") == [elsewhere]
+    assert await listed(experience, "best", device="none such") == []
+
+
+async def test_the_best_device_is_one_that_has_a_correct_attempt(experience: Experience):
+    for _ in range(3):
+        await tried(experience, "H200", verdict="incorrect")
+    only = await correct(experience, "EPYC", 2.0)
+    assert await listed(experience, "best") == [only]
+
+
+async def test_lists_narrow_by_problem_and_kind_and_say_what_they_leave_out(experience: Experience):
+    mine = [await correct(experience, "cpu", float(i + 1), problem_id="p-1") for i in range(5)]
+    await correct(experience, "cpu", 99.0, problem_id="p-2")
+    compiled = await experience.start("compile", problem_id="p-1")
+    best = await experience.list("best", "p-1", limit=2)
+    assert [attempt.attempt_id for attempt in best.attempts] == [mine[4], mine[3]]
+    assert best.left_out == 3
+    assert await listed(experience, "recent", problem_id="p-1") == [compiled, *reversed(mine)]
+    assert await listed(experience, "recent", kind="compile") == [compiled]
+    assert (await experience.list("recent", "p-none")).summary() == "no attempts (recent)"
+
+
+async def test_failures_come_newest_first_with_their_reasons(experience: Experience):
+    await correct(experience, "cpu", 2.0)
+    wrong = await tried(experience, "cpu", verdict="incorrect", reason="row 7 differs")
+    cheat = await tried(experience, "cpu", verdict="cheat", reason="late" * 500)
+    broken = await experience.start("compile")
+    await experience.finish(broken, status="failed", reason="kernel.cu:3: error")
+    fine = await experience.start("run")
+    await experience.finish(fine, status="ok")
+    await experience.start("run")
+    failures = (await experience.list("failures")).attempts
+    assert [attempt.attempt_id for attempt in failures] == [broken, cheat, wrong]
+    assert failures[2].reason == "row 7 differs"
+    assert len(failures[1].reason or "") < 320
+    assert len((await experience.get(cheat)).reason or "") == 2000
+
+
+async def test_ancestors_lead_from_an_attempt_to_its_root(experience: Experience):
+    root = await correct(experience, "cpu", 1.0)
+    middle = await correct(experience, "H200", 2.0, parent_id=root)
+    await correct(experience, "cpu", 9.0, parent_id=root)
+    leaf = await correct(experience, "cpu", 3.0, parent_id=middle)
+    assert await listed(experience, "ancestors", attempt_id=leaf) == [leaf, middle, root]
+    short = await experience.list("ancestors", attempt_id=leaf, limit=1)
+    assert (len(short.attempts), short.left_out) == (1, 2)
+    with pytest.raises(BadRequest, match="attempt_id"):
+        await experience.list("ancestors")
+
+
+async def test_evidence_is_only_in_a_single_attempt(experience: Experience):
+    attempt_id = await correct(experience, "cpu", 2.0, evidence={"seed": "x"})
+    assert (await experience.list("recent")).attempts[0].evidence is None
+    assert (await experience.get(attempt_id)).evidence == {"seed": "x"}
+
+
+async def test_what_names_no_attempt_is_not_found(experience: Experience):
+    for call in (
+        experience.get("a-none"),
+        experience.finish("a-none", status="ok"),
+        experience.start("run", parent_id="a-none"),
+        experience.list("ancestors", attempt_id="a-none"),
+    ):
+        with pytest.raises(NotFound, match="list_attempts"):
+            await call
+
+
+@pytest.mark.parametrize(("view", "limit"), [("worst", 10), ("best", 0), ("best", 101)])
+async def test_an_unknown_view_or_limit_is_refused(experience: Experience, view: Any, limit: int):
+    with pytest.raises(BadRequest):
+        await experience.list(view, limit=limit)

@@ -1,0 +1,171 @@
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_mcp_server.errors import BadRequest, NotFound, TooLarge
+from gpu_mcp_server.models.problem import Problem, TensorSpec
+from gpu_mcp_server.services.problems import Problems, content_hash
+from gpu_mcp_server.store.database import Database
+
+REFERENCE = """
+import numpy as np
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    return e / e.sum(axis=1, keepdims=True)
+"""
+
+
+def softmax(**changes: Any) -> Problem:
+    arguments: dict[str, Any] = {
+        "name": "softmax",
+        "description": "Row-wise.",
+        "framework": "numpy",
+        "entry": "softmax",
+        "inputs": [TensorSpec(name="x", dtype="float32", shape=["rows", "cols"])],
+        "outputs": [TensorSpec(name="y", dtype="float32", shape=["rows", "cols"])],
+        "shapes": [{"rows": 4, "cols": 8}, {"rows": 1, "cols": 1}],
+        "rtol": 1e-5,
+        "atol": 1e-7,
+        "reference": REFERENCE,
+    }
+    return Problems.make_problem(**{**arguments, **changes})
+
+
+@pytest.fixture
+async def problems(tmp_path: Path) -> AsyncIterator[Problems]:
+    async with await Database.open(tmp_path / "lab.sqlite3") as db:
+        yield Problems(db)
+
+
+async def test_a_problem_is_kept_once_and_comes_back_whole(problems: Problems):
+    problem = softmax()
+    assert await problems.add(problem) == "new"
+    assert await problems.add(softmax()) == "already"
+    assert await problems.get(problem.problem_id) == problem
+    other = softmax(rtol=1e-4)
+    assert await problems.add(other) == "new"
+    assert list(await problems.list()) == [other, problem]
+    assert await problems.count() == 2
+
+
+async def test_an_unknown_problem_names_the_list(problems: Problems):
+    with pytest.raises(NotFound, match="list_problems"):
+        await problems.get("p-nothing")
+
+
+def test_the_id_is_the_hash_of_everything_but_itself():
+    problem = softmax()
+    assert problem.problem_id == f"p-{problem.content_hash[:12]}"
+    assert content_hash(problem) == problem.content_hash
+    same = softmax(shapes=[{"cols": 8, "rows": 4}, {"cols": 1, "rows": 1}])
+    assert same.content_hash == problem.content_hash
+    changes: list[dict[str, Any]] = [
+        {"name": "other"},
+        {"reference": REFERENCE + "\n"},
+        {"shapes": [{"rows": 4, "cols": 8}]},
+        {"rtol": 0.0},
+        {"framework": "torch"},
+    ]
+    hashes = {softmax(**change).content_hash for change in changes}
+    assert len(hashes | {problem.content_hash}) == 6
+
+
+def test_a_launcher_takes_inputs_outputs_then_dimensions_in_order_of_use():
+    info = Problems.info(softmax())
+    assert info.launcher_c == 'extern "C" int launch(const float* x, float* y, int64_t rows, int64_t cols)'
+    assert info.launcher_cuda == (
+        'extern "C" int launch(const float* x, float* y, int64_t rows, int64_t cols, cudaStream_t stream)'
+    )
+
+
+def test_each_type_has_its_c_and_its_cuda_name():
+    names = ["float16", "bfloat16", "float64", "int8", "uint8", "int32", "int64"]
+    inputs = [TensorSpec(name=f"t{i}", dtype=name, shape=["n", 3]) for i, name in enumerate(names)]
+    problem = softmax(
+        inputs=inputs,
+        outputs=[TensorSpec(name="y", dtype="float16", shape=[])],
+        shapes=[{"n": 2}],
+        reference="def softmax(*args): ...",
+    )
+    info = Problems.info(problem)
+    assert info.launcher_c == (
+        'extern "C" int launch(const uint16_t* t0, const uint16_t* t1, const double* t2, const int8_t* t3, '
+        "const uint8_t* t4, const int32_t* t5, const int64_t* t6, uint16_t* y, int64_t n)"
+    )
+    assert "const __half* t0, const __nv_bfloat16* t1," in info.launcher_cuda
+    assert "__half* y, int64_t n, cudaStream_t stream" in info.launcher_cuda
+
+
+X = TensorSpec(name="x", dtype="float32", shape=["n"])
+Y = TensorSpec(name="y", dtype="float32", shape=["n"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"shapes": [{"rows": 4}]}, "cols no value"),
+        ({"shapes": [{"rows": 4, "cols": 1, "depth": 2}]}, "depth"),
+        ({"shapes": []}, "0 shapes"),
+        ({"shapes": [{"rows": 0, "cols": 1}]}, "below 1"),
+        ({"shapes": [{"rows": -4, "cols": 1}]}, "below 1"),
+        ({"shapes": [{"rows": 4, "cols": 1}] * 2}, "twice"),
+        ({"shapes": [{"rows": "many", "cols": 1}]}, r"shapes\.0\.rows"),
+        ({"inputs": []}, "inputs has 0"),
+        ({"outputs": []}, "outputs has 0"),
+        ({"outputs": [TensorSpec(name="x", dtype="float32", shape=["rows", "cols"])]}, "'x' names more than one"),
+        ({"outputs": [TensorSpec(name="rows", dtype="float32", shape=["rows", "cols"])]}, "'rows' names more"),
+        ({"outputs": [TensorSpec(name="float", dtype="float32", shape=["rows", "cols"])]}, "'float' cannot"),
+        ({"outputs": [TensorSpec(name="stream", dtype="float32", shape=["rows", "cols"])]}, "'stream' cannot"),
+        ({"outputs": [{"name": "Y;", "dtype": "float32", "shape": []}]}, r"outputs\.0\.name"),
+        ({"outputs": [TensorSpec(name="y", dtype="float32", shape=["rows", "cols", 0])]}, "below 1"),
+        ({"framework": "jax"}, "framework"),
+        ({"rtol": float("nan")}, "rtol"),
+        ({"atol": -1.0}, "atol"),
+        ({"name": " "}, "name"),
+        ({"entry": "softmin"}, "It defines softmax"),
+        ({"entry": "a b"}, "no Python name"),
+        ({"entry": "def"}, "no Python name"),
+        ({"reference": "def softmax(x:"}, "line 1"),
+        ({"reference": "\0"}, "not Python"),
+        ({"reference": "-" * 100_000 + "1"}, "not Python"),
+        ({"reference": "async def softmax(x): ..."}, "async"),
+        ({"reference": "def softmax(): ..."}, "1 inputs"),
+        ({"reference": "def softmax(x, y): ..."}, "1 inputs"),
+        ({"reference": "def softmax(x, *, y): ..."}, "1 inputs"),
+        ({"reference": "if True:\n    def softmax(x): ..."}, "nothing"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused_with_the_reason(changes: dict[str, Any], words: str):
+    with pytest.raises(BadRequest, match=words):
+        softmax(**changes)
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "def softmax(x, axis=1): ...",
+        "def softmax(x, /): ...",
+        "def softmax(*tensors): ...",
+        "softmax = lambda x: x",
+        "def softmax(x):\n    '\\d'",
+    ],
+)
+def test_any_way_to_define_the_entry_will_do(reference: str):
+    assert softmax(reference=reference).reference == reference
+
+
+def test_a_gibibyte_a_shape_is_the_limit():
+    pair = {"inputs": [X], "outputs": [Y]}
+    softmax(**pair, shapes=[{"n": 1 << 27}])
+    with pytest.raises(TooLarge, match="1073741824"):
+        softmax(**pair, shapes=[{"n": (1 << 27) + 1}])
+    with pytest.raises(TooLarge):
+        softmax(**pair, shapes=[{"n": 10**30}])
+
+
+def test_a_mebibyte_of_reference_is_the_limit():
+    with pytest.raises(TooLarge, match="1048576"):
+        softmax(reference=REFERENCE + "#" * (1 << 20))

@@ -1,0 +1,99 @@
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused, TooLarge
+from gpu_mcp_server.services.sources import MAX_SOURCE_BYTES, Source, source_of
+from gpu_mcp_server.services.workspaces import Workspaces
+from gpu_mcp_server.store.artifacts import Artifacts
+from gpu_mcp_server.store.database import Database
+
+
+@pytest.fixture
+async def workspaces(tmp_path: Path) -> AsyncIterator[Workspaces]:
+    async with await Database.open(tmp_path / "store" / "lab.sqlite3") as db:
+        yield Workspaces(db, Artifacts(tmp_path / "store", db))
+
+
+async def test_text_needs_its_language_said(workspaces: Workspaces):
+    assert await source_of(workspaces, text="int x;", language="cuda") == Source("int x;", "cuda", "kernel.cu")
+    assert (await source_of(workspaces, text="int x;", language="cpp")).name == "kernel.cpp"
+    with pytest.raises(BadRequest, match="c, cpp, cuda"):
+        await source_of(workspaces, text="int x;")
+    with pytest.raises(BadRequest, match="fortran"):
+        await source_of(workspaces, text="int x;", language="fortran")
+
+
+@pytest.mark.parametrize(
+    ("name", "language"), [("k.c", "c"), ("k.cpp", "cpp"), ("k.cc", "cpp"), ("k.CU", "cuda"), ("k.cu", "cuda")]
+)
+async def test_a_suffix_says_the_language(workspaces: Workspaces, tmp_path: Path, name: str, language: str):
+    (tmp_path / name).write_text("int x;")
+    source = await source_of(workspaces, path=str(tmp_path / name), allow_local=True)
+    assert (source.language, source.name) == (language, name)
+
+
+async def test_a_path_with_a_workspace_is_read_there(workspaces: Workspaces):
+    workspace_id = (await workspaces.write(None, {"src/k.cu": "int x;", "k.txt": "int x;"})).workspace_id
+    source = await source_of(workspaces, path="src/k.cu", workspace_id=workspace_id)
+    assert source == Source("int x;", "cuda", "k.cu")
+    with pytest.raises(BadRequest, match="suffix"):
+        await source_of(workspaces, path="k.txt", workspace_id=workspace_id)
+    assert (await source_of(workspaces, path="k.txt", workspace_id=workspace_id, language="c")).language == "c"
+    with pytest.raises(PathRefused):
+        await source_of(workspaces, path="../../etc/passwd", workspace_id=workspace_id, language="c")
+    with pytest.raises(NotFound, match="list_files"):
+        await source_of(workspaces, path="gone.cu", workspace_id=workspace_id)
+    with pytest.raises(NotFound, match="workspace"):
+        await source_of(workspaces, path="k.cu", workspace_id="w-none")
+
+
+async def test_local_files_are_read_only_where_that_is_allowed(workspaces: Workspaces):
+    with pytest.raises(BadRequest, match="write_files"):
+        await source_of(workspaces, path="/etc/passwd", language="c")
+
+
+async def test_exactly_one_of_text_and_path_is_wanted(workspaces: Workspaces):
+    for arguments in ({}, {"text": "x", "path": "y"}):
+        with pytest.raises(BadRequest, match="either"):
+            await source_of(workspaces, **arguments, language="c", allow_local=True)
+    with pytest.raises(BadRequest, match="workspace_id"):
+        await source_of(workspaces, text="x", workspace_id="w-1", language="c")
+
+
+@pytest.mark.parametrize("junk", [b"\x7fELF\0\0", b"\xff\xfe", b"int x;\0", b"", b" \n"])
+async def test_binary_junk_and_nothing_are_refused(workspaces: Workspaces, tmp_path: Path, junk: bytes):
+    (tmp_path / "k.c").write_bytes(junk)
+    with pytest.raises(BadRequest, match=r"junk|empty"):
+        await source_of(workspaces, path=str(tmp_path / "k.c"), allow_local=True)
+    if junk.isascii():
+        with pytest.raises(BadRequest, match=r"junk|empty"):
+            await source_of(workspaces, text=junk.decode(), language="c")
+
+
+async def test_surrogates_in_a_text_are_junk(workspaces: Workspaces):
+    with pytest.raises(BadRequest, match="junk"):
+        await source_of(workspaces, text="\ud800", language="c")
+
+
+async def test_over_a_mebibyte_is_too_large_from_everywhere(workspaces: Workspaces, tmp_path: Path):
+    (tmp_path / "k.c").write_text("x" * (MAX_SOURCE_BYTES + 1))
+    workspace_id = (await workspaces.write_local(None, tmp_path / "k.c")).workspace_id
+    with pytest.raises(TooLarge):
+        await source_of(workspaces, text="x" * (MAX_SOURCE_BYTES + 1), language="c")
+    with pytest.raises(TooLarge):
+        await source_of(workspaces, path=str(tmp_path / "k.c"), allow_local=True)
+    with pytest.raises(TooLarge):
+        await source_of(workspaces, path="k.c", workspace_id=workspace_id)
+
+
+async def test_a_vanished_file_a_folder_a_pipe_and_a_nul_say_what_is_wrong(workspaces: Workspaces, tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe.c")
+    (tmp_path / "folder.c").mkdir()
+    with pytest.raises(NotFound, match="Check the path"):
+        await source_of(workspaces, path=str(tmp_path / "gone.c"), allow_local=True)
+    for name in ("pipe.c", "folder.c", "nul\0.c"):
+        with pytest.raises(PathRefused):
+            await source_of(workspaces, path=str(tmp_path / name), allow_local=True)
