@@ -1,6 +1,6 @@
 """What the owner asks of a device: buffers that other processes can map, and a way to stop the clock."""
 
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +91,8 @@ class Device:
     memory: str
     """How memory is shared, for the evidence."""
     max_sets: int
+    empty_hint = ""
+    """What to add when nothing was written."""
 
     def max_bytes(self) -> int:
         """Return how much memory the buffers of a shape may take."""
@@ -115,7 +117,3 @@ class Device:
     def evidence(self) -> Dict[str, Any]:
         """Return what does not change."""
         raise NotImplementedError
-
-    def notes(self) -> Optional[List[str]]:
-        """Return what was weaker than usual."""
-        return None

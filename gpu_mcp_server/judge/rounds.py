@@ -160,7 +160,7 @@ class Rounds:
         where = "in round %d of %d calls: " % (self.number, buffers.sets)
         trespass = buffers.trespass()
         if trespass:
-            raise cheat("wrote outside its outputs: %s%s" % (where, trespass))
+            raise cheat("%s (round %d of %d calls)" % (trespass, self.number, buffers.sets))
         code = reply.get("code")
         if isinstance(code, int) and code:
             raise incorrect("the launcher returned %d in call %s of round %d" % (code, reply.get("call"), self.number))
@@ -184,7 +184,7 @@ class Rounds:
                 % (where, bad, buffers.sets)
             )
         if untouched:
-            return cheat("returned without computing: %sno output was written" % where)
+            return cheat("returned without computing: %sno output was written%s" % (where, self.device.empty_hint))
         call, output = (int(i[0]) for i in np.nonzero(check.wrong))
         repeated = self.history.repeated(self.number, buffers, call, output)
         if repeated:

@@ -64,8 +64,12 @@ class Supervisor(threading.Thread):
                 return
             for descriptor in [d for d in ready if d in waiting]:
                 self.tell_exit(waiting.pop(descriptor))
+                os.close(descriptor)
             if self.link in ready:
-                packet = self.link.recv(65536)
+                try:
+                    packet = self.link.recv(65536)
+                except ConnectionResetError:
+                    packet = b""
                 if not packet:
                     return
                 self.answer(json.loads(packet))

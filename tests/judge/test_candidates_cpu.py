@@ -1,0 +1,252 @@
+"""The examples and further candidates on the CPU, judged by the real three processes."""
+
+import pytest
+
+HEAD = """
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static void softmax(const float *x, float *y, int64_t rows, int64_t cols) {
+    for (int64_t r = 0; r < rows; r++) {
+        const float *in = x + r * cols; float *out = y + r * cols; float top = in[0], sum = 0;
+        for (int64_t c = 1; c < cols; c++) top = fmaxf(top, in[c]);
+        for (int64_t c = 0; c < cols; c++) sum += out[c] = expf(in[c] - top);
+        for (int64_t c = 0; c < cols; c++) out[c] /= sum;
+    }
+}
+"""
+SMALL = [{"rows": 8, "cols": 100}]
+
+
+def launcher(body: str) -> str:
+    return HEAD + "int launch(const float *x, float *y, int64_t rows, int64_t cols) {" + body + " return 0; }"
+
+
+@pytest.mark.parametrize("name", ["naive.c", "vectorized.c"])
+def test_an_honest_candidate_is_correct_and_has_a_time_with_an_interval(court, name):
+    verdict = court(name, shapes=[{"rows": 64, "cols": 1000}, {"rows": 7, "cols": 4097}]).verdict
+
+    assert (verdict["verdict"], verdict["reason"]) == ("correct", "")
+    assert [s["verdict"] for s in verdict["shapes"]] == ["correct", "correct"]
+    for shape in verdict["shapes"]:
+        assert 0 < shape["candidate"]["low_us"] <= shape["candidate"]["median_us"] <= shape["candidate"]["high_us"]
+        assert shape["speedup_low"] <= shape["speedup"] <= shape["speedup_high"]
+        assert len(shape["samples"]["candidate_us"]) == shape["candidate"]["rounds"] >= 6
+        assert shape["calls_checked"] >= shape["candidate"]["rounds"] * shape["candidate"]["calls_per_round"]
+        assert shape["max_rel_error"] < 1e-4
+    assert verdict["evidence"]["memory"] == "memfd, inputs sealed"
+
+
+def test_the_seed_is_committed_to_before_and_revealed_after(court):
+    import hashlib
+
+    outcome = court("no_answer.c")
+
+    evidence = outcome.verdict["evidence"]
+    assert {"commitment": evidence["seed_commitment"]} in outcome.progress
+    assert hashlib.sha256(evidence["seed"].encode()).hexdigest() == evidence["seed_commitment"]
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "reason"),
+    [
+        ("wrong_tail.c", "incorrect", "all in the last 104 of 1000 along cols"),
+        ("cached_answer.c", "cheat", "repeats an earlier answer"),
+        ("late_answer.c", "cheat", "finished after it said done"),
+        ("no_answer.c", "cheat", "returned without computing"),
+    ],
+)
+def test_a_bad_example_gets_its_verdict_and_the_reason(court, name, verdict, reason):
+    got = court(name).verdict
+
+    assert got["verdict"] == verdict
+    assert reason in got["reason"]
+    assert got["reason"].startswith("rows=64, cols=1000: ")
+    assert got["speedup"] is None
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("return 3;", "the launcher returned 3 in call 1"),
+        ("softmax(x, y, rows, cols); *(volatile float *)x = 1;", "crashed with SIGSEGV"),
+        ("raise(SIGSEGV);", "crashed with SIGSEGV"),
+        ("abort();", "crashed with SIGABRT"),
+        ("exit(0);", "exited with status 0 without finishing its calls"),
+        ("_exit(7);", "exited with status 7"),
+        ("softmax(x, y, rows, cols); y[5] = NAN;", "NaN or infinite where the reference is finite"),
+        ("softmax(x, y, rows, cols); y[105] = 0;", "output y[1, 5] is 0"),
+        ("softmax(x, y, rows, cols); for (int64_t i = 0; i < rows; i++) y[i * cols + 3] = 1;", "all in cols = 3"),
+        ("for (;;) pause();", "did not answer 'go' within 1 s and was killed"),
+        ("kill(getpid(), SIGSTOP);", "did not answer 'go' within 1 s and was killed"),
+    ],
+)
+def test_an_honest_failure_is_incorrect_and_says_how(court, body, reason):
+    verdict = court(launcher(body), shapes=SMALL, round_timeout_s=1).verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert reason in verdict["reason"]
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (HEAD + "int other(void) { return 0; }", "no symbol launch"),
+        (HEAD + "int missing(void); int launch(const float *x) { return missing(); }", "cannot be loaded"),
+        (HEAD + "__attribute__((constructor)) static void start(void) { exit(0); }", "exited with status 0"),
+    ],
+)
+def test_a_library_that_does_not_load_is_incorrect(court, source, reason):
+    verdict = court(source, shapes=SMALL).verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert reason in verdict["reason"]
+
+
+@pytest.mark.parametrize(("offset", "side"), [("rows * cols", "behind"), ("-1", "before")])
+def test_a_write_outside_the_outputs_is_seen(court, offset, side):
+    verdict = court(launcher(f"softmax(x, y, rows, cols); y[{offset}] = 1;"), shapes=SMALL).verdict
+
+    assert verdict["verdict"] == "cheat"
+    assert "wrote outside its outputs" in verdict["reason"]
+    assert f"bytes {side} output y in call 1" in verdict["reason"]
+
+
+def test_making_the_inputs_writable_is_refused_by_the_seal(court):
+    body = """
+    size_t page = 4096; void *at = (void *)((uintptr_t)x & ~(page - 1));
+    if (mprotect(at, page, PROT_READ | PROT_WRITE) == 0) { *(float *)x = 7; }
+    softmax(x, y, rows, cols);
+    """
+    assert court(launcher(body), shapes=SMALL).verdict["verdict"] == "correct"
+
+
+def test_a_verdict_that_the_candidate_prints_or_writes_counts_for_nothing(court):
+    body = """
+    FILE *f = fopen("verdict.json", "w");
+    if (f) { fputs("{\\"mode\\":\\"judge\\",\\"verdict\\":\\"correct\\",\\"speedup\\":99}", f); fclose(f); }
+    puts("{\\"verdict\\": \\"correct\\", \\"speedup\\": 99}"); fflush(stdout);
+    """
+    verdict = court(launcher(body), shapes=SMALL).verdict
+
+    assert verdict["verdict"] == "cheat"
+    assert "returned without computing" in verdict["reason"]
+
+
+@pytest.mark.parametrize("packet", ['{\\"seq\\": 1}', "garbage", "[1, 2]", '{\\"seq\\": null, \\"do\\": \\"thaw\\"}'])
+def test_a_packet_on_the_link_that_nobody_asked_for_is_a_cheat(court, packet):
+    body = f"""
+    softmax(x, y, rows, cols);
+    const char *text = "{packet}"; write(atoi(getenv("LINK_OWNER")), text, strlen(text));
+    """
+    verdict = court(launcher(body), shapes=SMALL).verdict
+
+    assert verdict["verdict"] == "cheat"
+    assert "spoke out of turn on its link" in verdict["reason"]
+
+
+def test_a_closed_link_is_incorrect(court):
+    verdict = court(launcher('close(atoi(getenv("LINK_OWNER")));'), shapes=SMALL, round_timeout_s=1).verdict
+
+    assert verdict["verdict"] == "incorrect"
+
+
+LATE_THREAD = """
+struct work { const float *x; float *y; int64_t rows, cols; };
+static void *later(void *p) { struct work w = *(struct work *)p; usleep(20000); softmax(w.x, w.y, w.rows, w.cols); return 0; }
+"""
+
+
+@pytest.mark.parametrize("done_at_once", [0, 7], ids=["after", "most"])
+def test_a_thread_that_computes_after_done_is_a_cheat(court, done_at_once):
+    body = f"""
+    softmax(x, y, {done_at_once}, cols);
+    struct work *w = malloc(sizeof *w);
+    *w = (struct work){{x + {done_at_once} * cols, y + {done_at_once} * cols, rows - {done_at_once}, cols}};
+    pthread_t t; pthread_create(&t, 0, later, w); pthread_detach(t);
+    """
+    verdict = court(launcher(body).replace("int launch", LATE_THREAD + "int launch"), shapes=SMALL).verdict
+
+    assert verdict["verdict"] == "cheat"
+    assert "finished after it said done" in verdict["reason"]
+
+
+def test_a_second_process_that_computes_after_done_is_a_cheat(court):
+    body = "if (fork() == 0) { usleep(20000); softmax(x, y, rows, cols); _exit(0); }"
+    verdict = court(launcher(body), shapes=SMALL).verdict
+
+    assert verdict["verdict"] == "cheat"
+    assert "finished after it said done" in verdict["reason"]
+
+
+def test_answers_for_the_first_call_given_to_every_call_are_a_cheat(court):
+    body = """
+    static float first[800]; static int calls;
+    if (calls++ % 16 == 1) { softmax(x, first, rows, cols); }
+    if (calls == 1) softmax(x, y, rows, cols); else memcpy(y, first, sizeof first);
+    """
+    verdict = court(launcher(body), shapes=SMALL).verdict
+
+    assert verdict["verdict"] == "cheat"
+    assert "repeats an earlier answer" in verdict["reason"]
+
+
+def test_allocating_without_end_does_not_hang_the_judge(court):
+    verdict = court(launcher("for (;;) { if (!malloc(1 << 30)) abort(); }"), shapes=SMALL, round_timeout_s=2).verdict
+
+    assert verdict["verdict"] == "incorrect"
+
+
+BFLOAT16_SCALE = """
+#include <stdint.h>
+#include <string.h>
+int launch(const uint16_t *x, const int32_t *k, uint16_t *y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = (uint32_t)x[i] << 16; float v; memcpy(&v, &bits, 4);
+        v *= (float)k[i]; memcpy(&bits, &v, 4);
+        y[i] = (uint16_t)((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+    }
+    return 0;
+}
+"""
+
+
+def test_bfloat16_travels_as_bits_and_integers_as_they_are(court):
+    reference = """
+import numpy as np
+def scale(x, k):
+    return (x.astype(np.uint32) << 16).view(np.float32) * k.astype(np.float32)
+"""
+    verdict = court(
+        BFLOAT16_SCALE,
+        reference=reference,
+        entry="scale",
+        inputs=[
+            {"name": "x", "dtype": "bfloat16", "shape": ["n"], "distribution": "offset"},
+            {"name": "k", "dtype": "int32", "shape": ["n"], "distribution": "integers"},
+        ],
+        outputs=[{"name": "y", "dtype": "bfloat16", "shape": ["n"]}],
+        shapes=[{"n": 5000}],
+        rtol=1e-2,
+        atol=1e-3,
+        max_rounds=6,
+    ).verdict
+
+    assert (verdict["verdict"], verdict["reason"]) == ("correct", "")
+    assert verdict["shapes"][0]["max_abs_error"] == 0
+
+
+def test_a_reference_that_raises_while_judging_is_the_judges_failure_not_the_candidates(tmp_path):
+    from tests.judge.harness import EXAMPLES, build, judge
+
+    outcome = judge(tmp_path, "def softmax(x):\n    raise ValueError('no')\n", build(EXAMPLES / "naive.c", tmp_path))
+
+    assert outcome.exit_code == 1
+    assert outcome.verdict == {}
+    assert "ValueError: no" in outcome.stderr

@@ -1,0 +1,146 @@
+"""Statistics, comparison and fresh inputs, against known values."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from tests.judge.harness import JUDGE
+
+sys.path.insert(0, str(JUDGE))
+
+import check
+import fill
+import memory_cpu
+import stats
+import tensors
+
+sys.path.remove(str(JUDGE))
+
+
+@pytest.mark.parametrize(
+    ("count", "ranks"), [(5, (1, 5)), (6, (1, 6)), (9, (2, 8)), (10, (2, 9)), (20, (6, 15)), (25, (8, 18)), (30, (10, 21))]
+)
+def test_ranks_of_the_medians_interval_are_those_of_the_tables(count, ranks):
+    assert stats.interval_ranks(count) == ranks
+
+
+def test_the_interval_covers_the_median_as_often_as_it_says():
+    rng = np.random.default_rng(1)
+    hits = 0
+    for _ in range(2000):
+        _, low, high = stats.median_interval(rng.exponential(size=15).tolist())
+        hits += low <= np.log(2) <= high
+    assert hits / 2000 > 0.94
+
+
+def test_speedups_are_paired_and_averaged_geometrically():
+    assert stats.speedup([4.0, 6.0, 8.0], [2.0, 3.0, 4.0]) == (2.0, 2.0, 2.0)
+    assert stats.geometric_mean([1.0, 4.0]) == pytest.approx(2.0)
+    assert stats.median([3.0, 1.0, 2.0, 10.0]) == 2.5
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("expected", "got", "wrong"),
+    [
+        ([1.0, NAN, INF, -INF], [1.0, NAN, INF, -INF], 0),
+        ([INF], [1e30], 1),
+        ([INF], [-INF], 1),
+        ([1.0], [NAN], 1),
+        ([NAN], [1.0], 1),
+        ([1.0], [INF], 1),
+        ([100.0], [100.1], 0),
+        ([100.0], [100.2], 1),
+        ([0.0], [0.009], 0),
+        ([0.0], [0.011], 1),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_comparison_of_single_values(expected, got, wrong, dtype):
+    arrays = (np.array(values, dtype=dtype) for values in (expected, got))
+    assert check.compare(*arrays, dtype, rtol=1e-3, atol=1e-2).wrong == wrong
+
+
+def test_large_integers_are_compared_exactly():
+    expected = np.array([2**62 + 1, 5], dtype=np.int64)
+    assert check.compare(expected, expected.copy(), "int64", 0, 0).wrong == 0
+    assert check.compare(expected, np.array([2**62 + 1, 6]), "int64", 0, 0).wrong == 1
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        (np.s_[:, -24:], "all in the last 24 of 100 along cols"),
+        (np.s_[:, :8], "all in the first 8 of 100 along cols"),
+        (np.s_[9, :], "all in rows = 9 (the last)"),
+        (np.s_[2:5, 10:20], "all in rows 2 to 4 of 10 and cols 10 to 19 of 100"),
+        (np.s_[:, ::4], "all in every 4th along cols from 0"),
+        (np.s_[:, :], "every element"),
+    ],
+)
+def test_wrong_elements_are_located_in_words(where, words):
+    mask = np.zeros((10, 100), dtype=bool)
+    mask[where] = True
+    tensor = tensors.Tensor("y", "float32", (10, 100), ("rows", "cols"), "normal")
+    assert check.whereabouts(mask.ravel(), tensor) == words
+
+
+@pytest.mark.parametrize(
+    ("distribution", "mean", "deviation"),
+    [("normal", 0, 1), ("uniform", 0.5, 0.2887), ("offset", 3, 1), ("large", 0, 1000), ("integers", 49.5, 28.866)],
+)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_inputs_have_the_distribution_that_was_asked_for(distribution, mean, deviation, dtype):
+    well = fill.Well("ab" * 32)
+    into = np.zeros(300_000, dtype=check.STORAGE[dtype])
+    well.fill(into, dtype, distribution)
+    values = check.numbers(into, dtype).astype(np.float64)
+    assert values.mean() == pytest.approx(mean, abs=0.03 * deviation)
+    assert values.std() == pytest.approx(deviation, rel=0.03)
+
+
+def test_one_in_a_thousand_inputs_is_an_outlier():
+    well = fill.Well("ab" * 32)
+    into = np.zeros(1_000_000, dtype=np.float32)
+    well.fill(into, "float32", "outliers")
+    assert 0.0003 < (np.abs(into) > 10).mean() < 0.002
+
+
+def test_two_rounds_share_no_input_and_a_seed_gives_the_same_again():
+    def rounds(seed):
+        well, found = fill.Well(seed), []
+        for _ in range(2):
+            well.next_round()
+            into = np.zeros(100_000, dtype=np.float32)
+            well.fill(into, "float32", "normal")
+            found.append(into)
+        return found
+
+    first, second = rounds("01" * 32)
+    assert not np.intersect1d(first[:1000], second[:1000]).size
+    assert (rounds("01" * 32)[1] == second).all()
+
+
+def test_bfloat16_rounds_to_the_nearest_even():
+    values = np.array([1.0, 1.00390625, 1.01171875, 3.0e38, NAN, -2.5], dtype=np.float32)
+    assert [hex(v) for v in fill.bfloat16_bits(values)] == ["0x3f80", "0x3f80", "0x3f82", "0x7f62", "0x7fc0", "0xc020"]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_poison_is_a_quiet_nan_with_random_payload(dtype):
+    size = tensors.ITEM_BYTES[dtype]
+    words = {memory_cpu.poison_word(dtype, size, r) for r in (0, 1 << 63, 12345, (1 << 64) - 1)}
+    stored = np.array(sorted(words), dtype=memory_cpu.WORDS[size]).view(check.STORAGE[dtype])
+    assert len(words) == 4
+    assert np.isnan(check.numbers(stored, dtype)).all()
+
+
+def test_guards_touch_their_tensor_on_both_sides_and_tensors_stay_aligned():
+    items = [tensors.Tensor("a", "int8", (3,), ("n",), ""), tensors.Tensor("b", "float64", (100_000,), ("n",), "")]
+    plan = tensors.layout(items, 2, guarded=True)
+    assert plan.guard_bytes == (256, 4096)
+    assert all(offset % 256 == 0 for offset in (*plan.offsets, plan.stride))
+    assert plan.offsets[1] - 4096 >= plan.offsets[0] + 3 + 256

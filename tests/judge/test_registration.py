@@ -1,0 +1,63 @@
+"""References on trial."""
+
+import pytest
+
+from tests.judge.harness import EXAMPLES
+
+
+def test_a_sound_reference_is_registered_with_the_trivial_answers_that_failed(register):
+    verdict = register(EXAMPLES / "reference.py", shapes=[{"rows": 64, "cols": 1000}, {"rows": 3, "cols": 17}]).verdict
+
+    assert (verdict["status"], verdict["reason"]) == ("ok", "")
+    assert verdict["tried"] == ["zeros", "ones", "mean", "copy of x"]
+    assert len(verdict["reference_us"]) == 2
+
+
+def test_a_tolerance_that_zeros_pass_is_refused(register):
+    verdict = register(EXAMPLES / "reference.py", shapes=[{"rows": 4, "cols": 100000}], atol=1e-3).verdict
+
+    assert verdict["status"] == "refused"
+    assert verdict["reason"].startswith("at rows=4,cols=100000: zeros passes as y: atol 0.001 is larger than the outputs")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("return x", "copy of x passes as y"),
+        ("return np.full_like(x, 7)", "mean passes as y"),
+        ("return np.ones_like(x)", "ones passes as y"),
+        ("raise RuntimeError('broken')", "RuntimeError: broken"),
+        ("return x[:1]", "output y has shape [1, 1000], declared as [64, 1000]"),
+        ("return x, x", "returned 2 values, the problem declares 1 outputs"),
+        ("return x + 1j", "output y is complex64, declared as float32"),
+        ("x[0] = 1; return x", "read-only"),
+        ("return np.log(x)", "the reference returns NaN in y"),
+        ("return np.random.rand(*x.shape)", "answers the same inputs differently"),
+        ("import os; os._exit(3)", "the reference exited with status 3"),
+        ("return 'text'", "output y has shape []"),
+    ],
+)
+def test_an_unusable_reference_is_refused_and_the_reason_says_why(register, body, reason):
+    verdict = register(f"import numpy as np\ndef softmax(x):\n    {body}\n").verdict
+
+    assert verdict["status"] == "refused"
+    assert reason in verdict["reason"]
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [("def softmax(x:\n", "SyntaxError"), ("def other(x): pass\n", "defines no function softmax"), ("1/0", "ZeroDivision")],
+)
+def test_a_source_that_does_not_load_is_refused(register, source, reason):
+    verdict = register(source).verdict
+
+    assert verdict["status"] == "refused"
+    assert reason in verdict["reason"]
+
+
+def test_a_result_of_another_float_type_is_converted_and_noted(register):
+    source = "import numpy as np\ndef softmax(x):\n    return np.sin(x.astype(np.float64))\n"
+    verdict = register(source).verdict
+
+    assert verdict["status"] == "ok"
+    assert verdict["notes"] == ["the reference returns float64 for y; it is converted to float32"]
