@@ -88,7 +88,7 @@ class ProcessSpec:
     trusted: bool = False
     """True for our own harness: it gets the control link and is never frozen. It is sandboxed all the same."""
     workspace: str = "main"
-    """Which of the job's workspaces is its `/work`."""
+    """Which of the job's workspaces is its `/job`."""
     gpu: bool = True
     """Whether it sees the GPUs of the job."""
 

@@ -91,7 +91,7 @@ class Sandbox:
         inside = dict(BASE_ENV, **env)
         held = list(keep)
         if self.namespaces():
-            inside.update(HOME="/work", TMPDIR="/tmp")
+            inside.update(HOME="/job", TMPDIR="/tmp")
             command, more = self._bwrap_command(list(argv), inside, box)
             held += more
             outer = {"PATH": "/usr/bin:/bin"}
@@ -197,7 +197,7 @@ class Sandbox:
             o += ["--ro-bind", "/sys", "/sys"]
         o += ["--size", str(box.limits.tmp_bytes), "--perms", "1777", "--tmpfs", "/tmp"]
         o += ["--size", str(box.limits.shm_bytes), "--perms", "1777", "--tmpfs", "/dev/shm"]
-        o += ["--bind", box.workdir, "/work", "--chdir", "/work", "--remount-ro", "/dev", "--remount-ro", "/"]
+        o += ["--bind", box.workdir, "/job", "--chdir", "/job", "--remount-ro", "/dev", "--remount-ro", "/"]
         return o
 
 

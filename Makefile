@@ -1,0 +1,51 @@
+# make demo   sets everything up in .venv and shows the whole path on this machine
+# make test   sets up all that the tests need and passes them
+# Root prefers the system's Python: jobs run under their own uid, which cannot read an interpreter below /root.
+SHELL := /bin/bash
+PYTHON ?= $(shell for p in $$([ "$$(id -u)" = 0 ] && echo /usr/bin/python3) python3 python3.13 python3.12 python3.11; do \
+	command -v $$p >/dev/null && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+PACKAGES := bubblewrap gcc g++ libc6-dev make python3 python3-venv procps openssh-server openssh-client ca-certificates
+AS_CI := $(and $(filter true,$(CI)),$(filter 0,$(shell id -u)))
+
+.PHONY: help demo test test-real lint system setup bench clean need-python
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+system: ## install the system packages (root, Debian or Ubuntu)
+	@[ "$$(id -u)" = 0 ] || { echo "make system needs root: sudo make system"; exit 1; }
+	@missing=$$(for p in $(PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'install ok' || echo $$p; done); \
+	[ -z "$$missing" ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; }
+
+setup: $(if $(AS_CI),system) need-python .venv/.installed ## make .venv with the server and its development tools
+
+need-python:
+	@for p in bwrap gcc g++; do command -v $$p >/dev/null || case $$p in \
+	bwrap) echo "note: bubblewrap is missing (apt-get install bubblewrap): jobs are confined less, and refused by default";; \
+	*) echo "note: $$p is missing (apt-get install $$p): C candidates cannot be compiled";; esac; done
+
+.venv/.installed: pyproject.toml
+	@[ -n "$(PYTHON)" ] || [ -x $(BIN)/python ] || { echo "Python 3.11 or newer with venv is needed: apt-get install python3 python3-venv"; exit 1; }
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv .venv
+	@$(PIP) install --upgrade pip 'setuptools<81' 2>&1 | grep -v '^WARNING: Location' || true
+	@$(PIP) install -e . --group dev 2>&1 | grep -v '^WARNING: Location' || true
+	@$(BIN)/python -c 'import mcp, gpu_mcp_server, numpy, pytest' && touch $@
+
+demo: setup ## judge example kernels on this machine and show the table
+	@$(BIN)/gpu-mcp-server demo
+
+lint: setup ## format, types, layers
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
+
+test: setup ## everything but tests/real
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/real
+
+test-real: setup ## what needs Docker, Slurm, npm or a GPU
+	$(BIN)/python -m pytest tests/real
+
+bench: setup ## timings of the server itself, as ratios in one run
+	$(BIN)/python benchmarks/overhead.py
+
+clean: ## remove what setup made
+	rm -rf .venv dist build *.egg-info

@@ -1,0 +1,71 @@
+"""How every host and GPU stands."""
+
+import asyncio
+
+from gpu_mcp_server.errors import GpuMcpError
+from gpu_mcp_server.models.host import Gpu, HostStatus, LabStatus
+from gpu_mcp_server.services.hosts import HostProbe, Hosts
+
+PATIENCE_S = 30.0
+
+
+class Gpus:
+    """The status of the laboratory."""
+
+    def __init__(self, hosts: Hosts) -> None:
+        self._hosts = hosts
+
+    async def status(self, host: str | None = None) -> LabStatus:
+        """Ask all hosts, or one, at the same time; one that does not answer says why instead.
+
+        Raises:
+            NotFound: If the host is not configured.
+        """
+        names = [self._hosts.choose(host)] if host else self._hosts.names()
+        return LabStatus(hosts=list(await asyncio.gather(*(self._one(n) for n in names))))
+
+    async def _one(self, name: str) -> HostStatus:
+        kind = self._hosts.kind(name)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                probe = await self._hosts.probe(name)
+                now, _ = await self._hosts.call(name, "gpus")
+        except GpuMcpError as error:
+            return HostStatus(host=name, kind=kind, reachable=False, problem=str(error))
+        except TimeoutError:
+            return HostStatus(host=name, kind=kind, reachable=False, problem=f"no answer within {PATIENCE_S:g} s")
+        fields = set(Gpu.model_fields) - {"foreign_processes"}
+        gpus = [Gpu(**{k: v for k, v in g.items() if k in fields}, foreign_processes=g["foreign"]) for g in now["gpus"]]
+        return HostStatus(
+            host=name, kind=kind, reachable=True, problem=_trouble(probe), level=probe.level,
+            weaker_because=probe.weaker_because or None, cpu=probe.cpu, cores=probe.cores, memory_bytes=probe.memory_bytes,
+            driver=probe.driver, toolchains=toolchain_versions(probe), judge=_judge(probe), devices=probe.devices(),
+            gpus=gpus, jobs_running=now["jobs_running"],
+        )  # fmt: skip
+
+
+def toolchain_versions(probe: HostProbe) -> dict[str, str]:
+    """Return compilers and their versions."""
+    found = {name: c.version for name, c in probe.compilers.items()}
+    if probe.nvcc:
+        found["nvcc"] = probe.nvcc.version
+    return found
+
+
+def _judge(probe: HostProbe) -> str | None:
+    if probe.judge is None:
+        return None
+    parts = [f"Python {probe.judge.version}"]
+    parts += [f"{n} {v}" for n, v in (("NumPy", probe.judge.numpy), ("torch", probe.judge.torch)) if v]
+    return ", ".join(parts)
+
+
+def _trouble(probe: HostProbe) -> str | None:
+    troubles: list[str] = []
+    if probe.level not in ("full", "namespaces"):
+        troubles.append(f"sandbox is only {probe.level}. {probe.hint}")
+    if not probe.judge or not probe.judge.numpy:
+        troubles.append("the judge finds no Python with NumPy; set judge_python of this host")
+    if not probe.compilers:
+        troubles.append("no C compiler; apt-get install gcc g++")
+    return "; ".join(troubles) or None

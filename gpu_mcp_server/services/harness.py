@@ -1,0 +1,142 @@
+"""The judge's job: what is sent to the host, and what comes back."""
+
+import functools
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_mcp_server.errors import JobBroken, ToolMissing
+from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec
+from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.jobs import new_job_id
+from gpu_mcp_server.services.runner import min_level, roots_of
+from gpu_mcp_server.settings import Settings
+
+JUDGE = Path(__file__).parents[1] / "judge"
+BUDGET_S = 2.0
+"""Time for the timed rounds of one shape."""
+ROUND_MS = 10.0
+MAX_ROUNDS = 30
+ROUND_TIMEOUT_S = 20.0
+WALL_S = 300.0
+MEMORY_BYTES = 16 << 30
+SHM_BYTES = 1 << 30
+
+
+@functools.cache
+def judge_files() -> dict[str, bytes]:
+    """Return the harness's files by their path in a workspace."""
+    names = [p for p in sorted(JUDGE.iterdir()) if p.suffix in (".py", ".ptx")]
+    return {f"judge/{p.name}": p.read_bytes() for p in names}
+
+
+def judge_spec(
+    problem: Problem, probe: HostProbe, settings: Settings, *, host: str, device: str, library: bytes | None, symbol: str = "launch"
+) -> tuple[JobSpec, dict[str, bytes]]:
+    """Describe a judge job: owner, reference and, to judge, the candidate.
+
+    Args:
+        problem: What to judge by.
+        probe: The host.
+        settings: For the sandbox level.
+        host: Its name.
+        device: `cpu` or `cuda`.
+        library: The candidate's shared library; none to try a problem before it is registered.
+        symbol: The launcher in it.
+
+    Returns:
+        The job and the contents that it names.
+
+    Raises:
+        ToolMissing: If the host has no Python that can judge this problem.
+    """
+    python = probe.judge
+    if python is None or not python.numpy:
+        raise ToolMissing("a Python with NumPy", host, hint="Set judge_python of this host to one that has it.")
+    if problem.framework == "torch" and not python.torch:
+        raise ToolMissing("torch", host, hint=f"{python.path} has none; set judge_python, or write the reference in NumPy.")
+    task = {
+        "mode": "judge" if library is not None else "register", "device": device, "framework": problem.framework,
+        "entry": problem.entry, "symbol": symbol, "inputs": [t.model_dump() for t in problem.inputs],
+        "outputs": [t.model_dump() for t in problem.outputs], "shapes": problem.shapes, "rtol": problem.rtol,
+        "atol": problem.atol, "seed": secrets.token_hex(32), "budget_s": BUDGET_S, "round_ms": ROUND_MS,
+        "max_rounds": MAX_ROUNDS, "round_timeout_s": ROUND_TIMEOUT_S, "gpu_index": 0,
+    }  # fmt: skip
+    harness = judge_files()
+    own: dict[str, dict[str, bytes]] = {
+        "owner": {"task.json": json.dumps(task).encode()},
+        "reference": {"reference.py": problem.reference.encode()},
+    }
+    if library is not None:
+        own["candidate"] = {"candidate.so": library}
+    blobs: dict[str, bytes] = {}
+    files = {role: tuple(_ref(n, d, blobs) for n, d in {**harness, **more}.items()) for role, more in own.items()}
+    argv = (python.path, "-I", "-B", "judge/main.py")
+    spec = JobSpec(
+        id=new_job_id(),
+        purpose="judge" if library is not None else "register",
+        processes=tuple(
+            ProcessSpec(argv=(*argv, role), role=role, trusted=role == "owner", workspace=role, env={"OMP_PROC_BIND": "false"})
+            for role in own
+        ),
+        links=tuple(("owner", role) for role in own if role != "owner"),
+        files=files,
+        outputs=("verdict.json",),
+        roots=roots_of(probe, settings.hosts[host].roots),
+        gpus=GpuRequest(count=1, mode="exclusive") if device == "cuda" else GpuRequest(),
+        limits=Limits(wall_s=WALL_S, memory_bytes=MEMORY_BYTES, shm_bytes=SHM_BYTES),
+        min_level=min_level(settings),
+    )
+    return spec, blobs
+
+
+def _ref(name: str, data: bytes, blobs: dict[str, bytes]) -> FileRef:
+    sha256 = hashlib.sha256(data).hexdigest()
+    blobs[sha256] = data
+    return FileRef(name, sha256, len(data))
+
+
+def progress_lines(data: bytes) -> list[str]:
+    """Return the messages in a piece of the owner's stdout; what is no message is left out."""
+    said: list[str] = []
+    for line in data.decode("utf-8", "replace").splitlines():
+        try:
+            message = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(message, dict) and isinstance(message.get("progress"), str):
+            said.append(message["progress"][:200])
+    return said
+
+
+def parse_verdict(data: bytes) -> dict[str, Any]:
+    """Read what the owner wrote.
+
+    Raises:
+        JobBroken: If it is not a verdict.
+    """
+    try:
+        verdict = json.loads(data)
+    except ValueError as error:
+        raise JobBroken(f"The judge wrote no verdict: {error}.") from error
+    if not isinstance(verdict, dict) or "mode" not in verdict:
+        raise JobBroken("The judge wrote something that is no verdict.")
+    return verdict
+
+
+def shape_verdicts(verdict: Mapping[str, Any]) -> list[ShapeVerdict]:
+    """Return the verdict of each shape, without its samples."""
+    found: list[ShapeVerdict] = []
+    for shape in verdict.get("shapes", []):
+        fields = {k: v for k, v in shape.items() if k in ShapeVerdict.model_fields and v is not None}
+        for side in ("candidate", "reference"):
+            timing = fields.get(side)
+            if timing:
+                fields[side] = Timing(**{k: v for k, v in timing.items() if k in Timing.model_fields})
+        found.append(ShapeVerdict(**fields))
+    return found

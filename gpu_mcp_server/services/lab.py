@@ -1,0 +1,60 @@
+"""The laboratory: all services, opened together and closed together."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from gpu_mcp_server.services.compiler import Compiler
+from gpu_mcp_server.services.evaluator import Evaluator
+from gpu_mcp_server.services.experience import Experience
+from gpu_mcp_server.services.gpus import Gpus
+from gpu_mcp_server.services.hosts import Hosts
+from gpu_mcp_server.services.job_table import JobTable
+from gpu_mcp_server.services.jobs import JobRunner
+from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.runner import Runner
+from gpu_mcp_server.services.workspaces import Workspaces
+from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.store.artifacts import Artifacts
+from gpu_mcp_server.store.database import Database
+
+
+@dataclass(frozen=True)
+class Lab:
+    """What tools may ask for."""
+
+    settings: Settings
+    hosts: Hosts
+    jobs: JobRunner
+    workspaces: Workspaces
+    problems: Problems
+    experience: Experience
+    artifacts: Artifacts
+    compiler: Compiler
+    runner: Runner
+    evaluator: Evaluator
+    gpus: Gpus
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: Settings) -> "AsyncGenerator[Lab]":
+        """Open the store; hosts are reached when they are first needed.
+
+        Raises:
+            ConfigError, DiskFull: If the data folder cannot be used.
+        """
+        async with await Database.open(settings.data_dir / "lab.db") as db:
+            artifacts = Artifacts(settings.data_dir / "artifacts", db)
+            await artifacts.clean()
+            hosts = Hosts(settings)
+            table = JobTable(db)
+            jobs = JobRunner(hosts, table)
+            workspaces, problems, experience = Workspaces(db, artifacts), Problems(db), Experience(db)
+            compiler = Compiler(settings, jobs, db, artifacts, experience)
+            runner = Runner(settings, jobs, table, workspaces, artifacts, experience)
+            evaluator = Evaluator(settings, jobs, table, compiler, problems, experience, artifacts)
+            runner.settlers["judge"] = evaluator.settle_line
+            try:
+                yield cls(settings, hosts, jobs, workspaces, problems, experience, artifacts, compiler, runner, evaluator, Gpus(hosts))
+            finally:
+                await hosts.close()

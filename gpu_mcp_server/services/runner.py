@@ -1,0 +1,232 @@
+"""Runs commands in workspaces, and says how any job stands."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+
+from gpu_mcp_server.errors import BadRequest, TooLarge
+from gpu_mcp_server.hostd.protocol import GpuRequest, JobRecord, JobSpec, Limits, ProcessSpec
+from gpu_mcp_server.models.job import JobResult, OutputRef
+from gpu_mcp_server.services.experience import Experience
+from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.job_table import JobRow, JobTable
+from gpu_mcp_server.services.jobs import Blobs, FinishedJob, JobRunner, new_job_id, raise_if_not_run
+from gpu_mcp_server.services.output import head_and_tail, safe_text
+from gpu_mcp_server.services.workspaces import Workspaces
+from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.store.artifacts import Artifacts
+
+Progress = Callable[[str], Awaitable[None]]
+Settle = Callable[[FinishedJob, JobRow], Awaitable[str | None]]
+
+MAX_WALL_S = 6 * 3600.0
+MAX_ARGUMENTS = 1000
+MAX_COMMAND_BYTES = 128 << 10
+MAX_STDIN_BYTES = 1 << 20
+KEPT_OUTPUT_BYTES = 4 << 20
+
+
+class Runner:
+    """Commands as jobs."""
+
+    def __init__(
+        self, settings: Settings, jobs: JobRunner, table: JobTable, workspaces: Workspaces, artifacts: Artifacts, experience: Experience
+    ) -> None:
+        self._settings, self._jobs, self._table = settings, jobs, table
+        self._workspaces, self._artifacts, self._experience = workspaces, artifacts, experience
+        self.settlers: dict[str, Settle] = {}
+        """By purpose: what to do with a finished job beyond its record; returns a line for the agent."""
+
+    async def run(
+        self,
+        argv: Sequence[str],
+        *,
+        workspace_id: str | None = None,
+        host: str | None = None,
+        env: Mapping[str, str] | None = None,
+        gpus: int = 0,
+        timeout_s: float = 60.0,
+        stdin: str = "",
+        outputs: Sequence[str] = (),
+        detach: bool = False,
+        fetch: bool = False,
+        wait_s: float = 240.0,
+        progress: Progress | None = None,
+    ) -> JobResult:
+        """Run a program in a sandbox, its files taken from and returned to a workspace.
+
+        Args:
+            argv: Program and arguments; never a shell line.
+            workspace_id: Files that lie in its working folder; new and changed ones come back into it.
+            host: Where; the default host if not given.
+            env: Environment on top of the fixed one.
+            gpus: GPUs to lease, exclusively.
+            timeout_s: Wall-clock limit of the job.
+            stdin: Text on its stdin.
+            outputs: Files to bring back without a workspace; they make a new one.
+            detach: Whether the job outlives this server.
+            fetch: Whether it may use the network; only without a GPU and if the settings allow it.
+            wait_s: How long to wait before answering with the job's id alone.
+            progress: Told what happens meanwhile.
+
+        Raises:
+            BadRequest, TooLarge: If an argument is beyond its limits.
+        """
+        _check_command(argv, env or {}, timeout_s, stdin)
+        if fetch and not self._settings.allow_fetch:
+            raise BadRequest("Jobs with network access are switched off.", hint="A person can set allow_fetch = true.")
+        if fetch and gpus:
+            raise BadRequest("A fetch job gets no GPU.", hint="Fetch first, then run with gpus.")
+        where = self._jobs.hosts.choose(host)
+        probe = await self._jobs.probe(where)
+        manifest = await self._workspaces.manifest(workspace_id) if workspace_id else []
+        spec = JobSpec(
+            id=new_job_id(),
+            purpose="fetch" if fetch else "run",
+            processes=(ProcessSpec(argv=tuple(argv), env=_environment(probe, env or {})),),
+            files={"main": tuple(manifest)},
+            outputs=("*",) if workspace_id else tuple(outputs),
+            roots=roots_of(probe, self._settings.hosts[where].roots),
+            gpus=GpuRequest(count=gpus, mode="exclusive" if gpus else "none"),
+            limits=Limits(wall_s=timeout_s, output_bytes=KEPT_OUTPUT_BYTES),
+            min_level=min_level(self._settings),
+            network=fetch,
+            detached=detach,
+            stdin=stdin,
+        )
+        attempt_id = await self._experience.start(
+            "run", host=where, job_id=spec.id, level=probe.level, device=device_name(probe, gpus), driver=probe.driver,
+            evidence={"argv": [a[:200] for a in argv[:50]], "workspace_id": workspace_id},
+        )  # fmt: skip
+        blobs = {f.sha256: self._artifacts.blob_path(f.sha256) for f in manifest}
+        row = {"workspace_id": workspace_id, "attempt_id": attempt_id}
+        if progress is not None:
+            await progress(f"job {spec.id} on {where}")
+        if detach:
+            await self._jobs.submit(spec, host=where, blobs=blobs, **row)
+            return await self.status(spec.id, wait_s=0)
+        return await self._run_attached(spec, where, blobs, row, wait_s, progress)
+
+    async def _run_attached(
+        self, spec: JobSpec, where: str, blobs: Blobs, row: Mapping[str, str | None], wait_s: float, progress: Progress | None
+    ) -> JobResult:
+        async def told(name: str, fresh: bytes) -> None:
+            if progress is not None:
+                last = safe_text(fresh[-400:]).strip().rpartition("\n")[2]
+                await progress(f"{name}: {last[:160]}")
+
+        try:
+            await self._jobs.submit(spec, host=where, blobs=blobs, **row)
+            done = await self._jobs.wait(spec.id, where, timeout_s=wait_s, on_output=told if progress else None)
+        except asyncio.CancelledError:
+            await self._jobs.end_quietly(spec.id, where)
+            raise
+        if done is None:
+            return await self.status(spec.id, wait_s=0)
+        raise_if_not_run(done.record, where)
+        return await self._finished(done, await self._table.get(spec.id))
+
+    async def status(self, job_id: str, *, wait_s: float = 0.0, stdout_offset: int = 0) -> JobResult:
+        """Say how a job stands, also one of an earlier server; waits up to `wait_s` for its end."""
+        row = await self._table.get(job_id)
+        seen = await self._jobs.look(job_id, row.host, timeout_s=wait_s, stdout_at=stdout_offset)
+        if seen.record.state == "finished":
+            if stdout_offset == 0 and len(seen.stdout) >= seen.record.stdout_kept and len(seen.stderr) >= seen.record.stderr_kept:
+                return await self._finished(FinishedJob(row.host, seen.record, seen.stdout, seen.stderr), row)
+            done = await self._jobs.wait(job_id, row.host)
+            assert done is not None
+            return await self._finished(replace(done, stdout=done.stdout[stdout_offset:]), row)
+        result = self._result(seen.record, row, seen.stdout, seen.stderr)
+        return result.model_copy(update={"note": f"still {seen.record.state}; job_status with wait_s waits for its end"})
+
+    async def cancel(self, job_id: str) -> JobResult:
+        """End a job and say how it ended."""
+        row = await self._table.get(job_id)
+        await self._jobs.cancel(job_id, row.host)
+        return await self.status(job_id, wait_s=10.0)
+
+    async def recent(self, limit: int = 20) -> list[JobResult]:
+        """Return the newest jobs of this store, as far as their records are known here."""
+        rows = await self._table.recent(limit)
+        return [self._result(r.record or JobRecord(id=r.job_id, state="running", purpose=r.purpose), r, b"", b"") for r in rows]
+
+    async def _finished(self, done: FinishedJob, row: JobRow) -> JobResult:
+        record = done.record
+        result = self._result(record, row, done.stdout, done.stderr)
+        update: dict[str, object] = {}
+        for name, data in (("stdout", done.stdout), ("stderr", done.stderr)):
+            if getattr(result, f"{name}_left_out_bytes"):
+                update[f"{name}_artifact_id"] = await self._artifacts.put(data, name=f"{row.job_id}.{name}", media_type="text/plain")
+        outputs: list[OutputRef] = []
+        for output in record.outputs:
+            artifact_id = None
+            if row.purpose in ("run", "fetch"):
+                if not self._artifacts.has(output.sha256):
+                    await self._artifacts.put_blob(await self._jobs.fetch(row.host, output.sha256))
+                artifact_id = await self._artifacts.put(self._artifacts.blob_path(output.sha256), name=output.path)
+            outputs.append(OutputRef(path=output.path, artifact_id=artifact_id, size_bytes=output.size))
+        refused: list[str] = []
+        if row.workspace_id and record.outputs:
+            refused = await self._workspaces.adopt(row.workspace_id, record.outputs)
+        settle = self.settlers.get(row.purpose)
+        line = await settle(done, row) if settle else None
+        if settle is None and row.attempt_id:
+            await self._experience.finish(row.attempt_id, status=record.status or "broken", reason=record.note or None)
+        notes = [n for n in (line, result.note, "; ".join(refused[:5])) if n]
+        return result.model_copy(update={**update, "outputs": outputs, "note": "; ".join(notes) or None})
+
+    def _result(self, record: JobRecord, row: JobRow, stdout: bytes, stderr: bytes) -> JobResult:
+        out, out_left = head_and_tail(safe_text(stdout))
+        err, err_left = head_and_tail(safe_text(stderr))
+        leader = record.leader
+        notes = [n for n in (record.note, "; ".join(record.outputs_left_out[:5])) if n]
+        return JobResult(
+            job_id=row.job_id, host=row.host, purpose=row.purpose, state=record.state, status=record.status,
+            exit_code=leader.exit_code if leader else None, signal=leader.signal if leader else None,
+            wall_s=record.wall_s, peak_memory_bytes=leader.peak_memory_bytes if leader else None,
+            level=record.level, weaker_because=record.weaker_because or None, note="; ".join(notes) or None,
+            stdout=out, stderr=err,
+            stdout_left_out_bytes=out_left + max(0, record.stdout_bytes - record.stdout_kept) or None,
+            stderr_left_out_bytes=err_left + max(0, record.stderr_bytes - record.stderr_kept) or None,
+            gpus=list(record.gpus), workspace_id=row.workspace_id, attempt_id=row.attempt_id,
+        )  # fmt: skip
+
+
+def min_level(settings: Settings) -> str:
+    """Return the weakest sandbox that the settings accept."""
+    return settings.min_level or "namespaces"
+
+
+def roots_of(probe: HostProbe, more: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the folders that a job is shown read-only besides /usr."""
+    roots = [*(probe.judge.roots if probe.judge else ()), *([probe.nvcc.root] if probe.nvcc else ()), *more]
+    return tuple(dict.fromkeys(r for r in roots if not r.startswith("/usr/")))
+
+
+def device_name(probe: HostProbe, gpus: int) -> str:
+    """Return what a job ran on, as records show it."""
+    return str(probe.gpus[0]["name"]) if gpus and probe.gpus else f"{probe.cpu} ({probe.cores} cores)"
+
+
+def _environment(probe: HostProbe, given: Mapping[str, str]) -> dict[str, str]:
+    path = ["/usr/local/cuda/bin", "/usr/local/bin", "/usr/bin", "/bin"]
+    if probe.nvcc:
+        path.insert(0, f"{probe.nvcc.root}/bin")
+    if probe.judge:
+        path.append(probe.judge.path.rpartition("/")[0])
+    return {"PATH": ":".join(path), **given}
+
+
+def _check_command(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, stdin: str) -> None:
+    if not argv or not argv[0]:
+        raise BadRequest("The command is empty.", hint='Give program and arguments as a list: ["make", "test"].')
+    if len(argv) > MAX_ARGUMENTS or sum(len(a.encode()) for a in argv) > MAX_COMMAND_BYTES:
+        raise TooLarge(f"The command is over {MAX_ARGUMENTS} arguments or {MAX_COMMAND_BYTES} bytes.", hint="Put it into a script file.")
+    if any("\0" in text for text in (*argv, *env, *env.values())):
+        raise BadRequest("A NUL byte is in the command or environment.", hint="Pass binary data as a file of the workspace.")
+    if any(not name or "=" in name or name.startswith("LINK_") for name in env):
+        raise BadRequest("An environment variable's name cannot be used.", hint="Names are without '=' and do not begin with LINK_.")
+    if not 0 < timeout_s <= MAX_WALL_S:
+        raise BadRequest(f"timeout_s is {timeout_s:g}; it may be up to {MAX_WALL_S:g}.", hint="Long work belongs into several jobs.")
+    if len(stdin.encode()) > MAX_STDIN_BYTES:
+        raise TooLarge(f"stdin is over {MAX_STDIN_BYTES} bytes.", hint="Put it into a file of the workspace.")
