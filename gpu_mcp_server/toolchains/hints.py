@@ -1,0 +1,70 @@
+"""What usually mends a compiler's complaint.
+
+Each row was written for a message that an agent met here, or that the compilers' samples show; where no row fits there
+is no hint, as a wrong one costs more than none.
+"""
+
+import re
+
+# The first row that matches decides.
+_ROWS: tuple[tuple[str, str], ...] = (
+    (r"uses too much shared data",
+     "Static shared memory ends at 48 KiB a block: make it `extern __shared__`, raise the limit with "
+     "cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes); give the size at the launch."),
+    (r"Instruction '(?:wgmma|setmaxnreg|tcgen05)[^']*' not supported on \.target|'(?:wgmma|setmaxnreg)[^']*' requires",
+     "This instruction exists on the architecture with suffix a alone: compile with arch sm_90a or sm_100a."),
+    (r"not supported on \.target|requires \.target|Feature '.*' requires|requires PTX ISA",
+     "The instruction needs a newer architecture than the one compiled for."),
+    (r"Unsupported gpu architecture|does not generate code for",
+     "This nvcc is too old or too new for that architecture; gpu_status names the toolchain and the GPUs."),
+    (r"Unresolved extern function|^Undefined reference to '",
+     "A device function is declared but not defined in this file: define it here, or mark it inline in the header."),
+    (r"calling a __host__ function.*from a __(?:global|device)__ function|is undefined in device code",
+     "Mark the function __device__ (or __host__ __device__), or use CUDA's own version of it."),
+    (r"calling a constexpr __host__ function",
+     "Add the flag --expt-relaxed-constexpr, or mark the function __device__."),
+    (r"annotation on (?:a )?lambda requires --extended-lambda", "Add the flag --extended-lambda."),
+    (r"(?:identifier|name) \"?(?:__half2?|half2?|__float2half\w*|__half2float\w*|h\w+2)\"? is undefined",
+     "Add #include <cuda_fp16.h>."),
+    (r"identifier \"(?:__nv_bfloat162?|nv_bfloat162?|__float2bfloat16\w*|__bfloat162float)\" is undefined",
+     "Add #include <cuda_bf16.h>."),
+    (r"identifier \"__nv_fp8\w*\" is undefined", "Add #include <cuda_fp8.h>."),
+    (r"(?:identifier|name(?: must be a)?.*) \"(?:nvcuda|wmma)\"", "Add #include <mma.h>."),
+    (r"\"(?:cooperative_groups|cg)\"", "Add #include <cooperative_groups.h>."),
+    (r"(?:\"|'|unknown type name ')u?int(?:8|16|32|64)_t(?:\"|')",
+     "Add #include <cstdint> (<stdint.h> in C)."),
+    (r"(?:\"|')(?:FLT|DBL)_(?:MAX|MIN|EPSILON)(?:\"|')", "Add #include <cfloat> (<float.h> in C)."),
+    (r"(?:\"|')(?:INFINITY|NAN|M_PI)(?:\"|')", "Add #include <cmath> (<math.h> in C)."),
+    (r"no instance of overloaded function \"atomic\w+\" matches",
+     "This atomic does not take these types here: atomicAdd takes double from sm_60 on; cast the pointer."),
+    (r"more than one instance of overloaded function", "Cast the arguments, so that one overload fits exactly."),
+    (r"static assertion failed|excessive recursion at instantiation",
+     "Look at the instantiation below the message: the template's arguments come from there."),
+    (r"expected a \";\"|expected ['\"]?;", "A statement just before this place does not end."),
+    (r"undefined reference to [`'](?:GOMP_|omp_)", "Add the flag -fopenmp (for nvcc: -Xcompiler -fopenmp)."),
+    (r"undefined reference to [`'](cublasLt|cublas|cufft|curand|cusparse|cusolver)",
+     "Add its library to the flags, such as -lcublas."),
+    (r"undefined reference to [`']cu[A-Z]", "The driver API is not linked; use the runtime API (cudaXxx)."),
+    (r"undefined reference to",
+     "Nothing defines this symbol: define it in this file, or check its spelling and extern \"C\"."),
+    (r"multiple definition of", "The symbol is defined twice: make one static or inline."),
+    (r"cannot find -l", "This library is not on the host; leave the -l flag out."),
+    (r"torch/\w+\.h.*No such file|fatal error: torch",
+     "PyTorch's headers are not needed: export `extern \"C\" int launch(...)`."),
+    (r"No such file or directory|cannot open source file",
+     "The header is neither on the host nor in the workspace: write it with write_files, or include another."),
+    (r"implicit declaration of function", "Include the header that declares it, or define it above its first use."),
+    (r"Killed signal terminated program|out of memory", "The compiler ran out of memory: make the source smaller."),
+    (r"unsupported GNU version|host compiler.*not supported", "This nvcc does not take this version of gcc."),
+    (r"Registers are spilled|Local memory used for function",
+     "Fewer live values a thread, or a higher limit by __launch_bounds__ or -maxrregcount."),
+    (r"no such instruction|selected processor does not support",
+     "The processor's assembler does not know it: see -march."),
+)  # fmt: skip
+
+_HINTS = tuple((re.compile(pattern), hint) for pattern, hint in _ROWS)
+
+
+def hint_for(message: str) -> str | None:
+    """Return what usually mends it, if we know."""
+    return next((hint for pattern, hint in _HINTS if pattern.search(message)), None)

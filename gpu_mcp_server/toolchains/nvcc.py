@@ -1,0 +1,84 @@
+"""CUDA C++ by nvcc.
+
+Source: `nvcc --help` of CUDA 13.0, and its documentation, section "GPU Feature List" for the suffixes `a` and `f`.
+"""
+
+import re
+from collections.abc import Sequence
+
+from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.toolchains.base import OUTPUT, BuildPlan, Toolchain, source_name
+from gpu_mcp_server.toolchains.flags import checked_nvcc_flags, libraries
+
+_ARCH = re.compile(r"(sm_\d{2,3})[af]?\Z")
+_INLINE_PTX = re.compile(r"\b(?:asm|__asm__)\b")
+
+
+def checked_arch(arch: str, toolchain: Toolchain) -> str:
+    """Return the architecture if this nvcc knows it.
+
+    `native` is refused: without a GPU nvcc then silently compiles for its default.
+
+    Raises:
+        BadRequest: If it does not; the hint names those that it knows.
+    """
+    match = _ARCH.match(arch)
+    known = sorted(toolchain.archs, key=lambda a: (len(a), a))
+    if match is None or (known and match.group(1) not in known):
+        names = ", ".join(known) or "such as sm_90"
+        raise BadRequest(
+            f"{toolchain.title} does not generate code for {arch!r}.",
+            hint=f"Known are {names}; sm_90a and later also with the suffix a.",
+        )
+    return arch
+
+
+def plan(
+    source: str,
+    toolchain: Toolchain,
+    arch: str,
+    flags: Sequence[str] = (),
+    host_compiler: str | None = None,
+    *,
+    name: str = "kernel",
+) -> BuildPlan:
+    """Plan the build of one translation unit into a shared library, with the CUDA runtime inside.
+
+    Args:
+        source: CUDA C++.
+        toolchain: nvcc, as found on the host.
+        arch: As `sm_90a`.
+        flags: Further flags, from the caller.
+        host_compiler: Path of g++ or clang++; nvcc searches PATH without it.
+        name: File name, for messages.
+
+    Raises:
+        BadRequest: If the architecture or a flag cannot be used.
+    """
+    given = checked_nvcc_flags(flags)
+    file = source_name(name, "cuda")
+    argv = [toolchain.path, "-shared", "-Xcompiler=-fPIC", "-Xlinker=-z,defs", f"-arch={checked_arch(arch, toolchain)}"]
+    argv += ["-cudart=static", "-Xptxas=-v"]
+    if not any(f.startswith("-O") and not f.startswith("-Ofast") for f in given):
+        argv.append("-O3")
+    if not any(f.startswith("-std=") for f in given):
+        argv.append("-std=c++17")
+    if "-G" not in given and "-lineinfo" not in given:
+        argv.append("-lineinfo")
+    if host_compiler is not None:
+        argv.append(f"-ccbin={host_compiler}")
+    listings: tuple[str, ...] = ()
+    if _INLINE_PTX.search(source):
+        # ptxas names lines of its own input; only a kept listing leads from there to the source.
+        argv.append("-keep")
+        listings = (file.rpartition(".")[0] + ".ptx",)
+    late = libraries(given)
+    argv += [*(f for f in given if f not in late), "-o", OUTPUT, file, *late]
+    path = ":".join([*([f"{toolchain.root}/bin"] if toolchain.root else []), "/usr/local/bin", "/usr/bin", "/bin"])
+    return BuildPlan(
+        tuple(argv),
+        {file: source},
+        {"LC_ALL": "C", "PATH": path},
+        listings=listings,
+        roots=(toolchain.root,) if toolchain.root else (),
+    )
