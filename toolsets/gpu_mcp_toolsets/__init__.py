@@ -1,1 +1,5 @@
-"""The tools, one module a toolset."""
+"""The toolsets that come with the server: one module each, listed here in the order of the docs."""
+
+from gpu_mcp_toolsets import core, evaluate
+
+TOOLSETS = (core.TOOLSET, evaluate.TOOLSET)

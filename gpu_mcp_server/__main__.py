@@ -1,0 +1,5 @@
+"""`python -m gpu_mcp_server`."""
+
+from gpu_mcp_server.cli import main
+
+main()

@@ -1,0 +1,67 @@
+"""The command tree."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from gpu_mcp_server.cli import call, config, docs, doctor, files, hosts, init, install, jobs, selftest, serve, store
+from gpu_mcp_server.cli.output import Json, fail
+from gpu_mcp_server.errors import GpuMcpError
+
+app = typer.Typer(
+    name="gpu-mcp-server",
+    help="A GPU laboratory for coding agents, over MCP. Without a command it serves MCP over stdio.",
+    no_args_is_help=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    toolsets: Annotated[str | None, typer.Option(help="Toolsets to switch on, by commas; `default`, `all`.")] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Only tools that look.")] = False,
+    exclude_tools: Annotated[str | None, typer.Option(help="Tools to leave out, by commas.")] = None,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+) -> None:
+    """Serve over stdio if no command is given."""
+    if version:
+        from gpu_mcp_server import __version__
+
+        typer.echo(f"gpu-mcp-server {__version__}")
+        raise typer.Exit
+    context.obj = {"toolsets": toolsets, "read_only": read_only or None, "exclude_tools": exclude_tools}
+    if context.invoked_subcommand is None:
+        serve.over_stdio(**context.obj)
+
+
+@app.command()
+def demo(as_json: Json = False) -> None:
+    """Register a problem, judge good, wrong and cheating candidates, show the table."""
+    from gpu_mcp_server.cli import demo as demonstration
+
+    demonstration.main(as_json=as_json)
+
+
+COMMANDS = (
+    *(serve.serve, doctor.doctor, call.status, call.call, init.init, selftest.selftest),
+    *(files.push, files.pull, jobs.jobs, jobs.logs, jobs.cancel, call.history, install.install, docs.docs),
+)
+for command in COMMANDS:
+    app.command()(command)
+app.command(context_settings={"allow_interspersed_args": False})(call.run)
+for name, group in (("config", config.app), ("hosts", hosts.app), ("store", store.app)):
+    app.add_typer(group, name=name)
+
+
+def run() -> None:
+    """Run the command line and turn what we foresee into an exit code and two lines at most."""
+    try:
+        app()
+    except GpuMcpError as error:
+        sys.exit(fail(str(error), as_json="--json" in sys.argv, code=2).exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,112 @@
+"""`call`, the twin of every tool, and the commands that are one call with a shorter name."""
+
+import json
+import sys
+from typing import Annotated, Any, cast
+
+import typer
+
+from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli.output import Json, emit, fail
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    if text == "-":
+        text = sys.stdin.read()
+    elif text.startswith("@"):
+        from pathlib import Path
+
+        try:
+            text = Path(text[1:]).read_text(encoding="utf-8")
+        except OSError as error:
+            raise typer.BadParameter(f"{text[1:]}: {error.strerror}") from None
+    try:
+        arguments = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise typer.BadParameter(f"not JSON: {error}") from None
+    if not isinstance(arguments, dict):
+        raise typer.BadParameter("a JSON object is needed")
+    return cast("dict[str, Any]", arguments)
+
+
+def _one_call(tool: str, arguments: dict[str, Any], as_json: bool) -> None:
+    answer = session.answer_of(tool, arguments, as_json=as_json)
+    emit(answer.data, answer.text, as_json=as_json)
+
+
+def call(
+    tool: Annotated[str, typer.Argument(help="Name of the tool.")],
+    args: Annotated[str, typer.Option(help="Arguments as JSON; @FILE, or - for stdin.")] = "{}",
+    as_json: Json = False,
+) -> None:
+    """Call any tool, as an agent would. Exit code 1 if the tool reports an error."""
+    _one_call(tool, _arguments(args), as_json)
+
+
+def status(host: Annotated[str | None, typer.Argument(help="Only this host.")] = None, as_json: Json = False) -> None:
+    """Show hosts, GPUs, compilers, sandboxes."""
+    _one_call("gpu_status", {"host": host}, as_json)
+
+
+def history(
+    problem_id: Annotated[str | None, typer.Argument(help="Only attempts at this problem.")] = None,
+    view: Annotated[str, typer.Option(help="best, recent, ancestors or failures.")] = "recent",
+    attempt_id: Annotated[str | None, typer.Option(help="For ancestors.")] = None,
+    limit: Annotated[int, typer.Option(help="Attempts to show.")] = 10,
+    as_json: Json = False,
+) -> None:
+    """Show what was tried."""
+    arguments = {"problem_id": problem_id, "view": view, "attempt_id": attempt_id, "limit": limit}
+    _one_call("list_attempts", arguments, as_json)
+
+
+def run(
+    command: Annotated[list[str], typer.Argument(help="Program and arguments, after --.")],
+    workspace: Annotated[str | None, typer.Option(help="workspace_id to run in.")] = None,
+    host: Annotated[str | None, typer.Option(help="Host to run on.")] = None,
+    gpus: Annotated[int, typer.Option(help="GPUs to hold.")] = 0,
+    timeout_s: Annotated[float, typer.Option("--timeout", help="Seconds until it is killed.")] = 60,
+    detach: Annotated[bool, typer.Option("--detach", help="Print the job_id and leave.")] = False,
+    fetch: Annotated[bool, typer.Option("--fetch", help="With network, if the settings allow it.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a command in the sandbox: its output is printed, its exit code is ours."""
+    arguments = {
+        "command": command,
+        "workspace_id": workspace,
+        "host": host,
+        "gpus": gpus,
+        "timeout_s": timeout_s,
+        "detach": detach,
+        "fetch": fetch,
+    }
+    _run(arguments, as_json)
+
+
+def _run(arguments: dict[str, Any], as_json: bool) -> None:
+    async def work() -> tuple[session.Answer, bytes, bytes]:
+        async with session.session() as lab:
+            answer = await lab.call("run_command", arguments, quiet=True)
+            data = answer.data
+            if answer.failed or as_json:
+                return answer, b"", b""
+            return answer, await output_of(lab, data, "stdout"), await output_of(lab, data, "stderr")
+
+    answer, out, err = session.run(work)
+    if answer.failed:
+        raise fail(answer.text, as_json=as_json)
+    data = answer.data
+    if as_json:
+        emit(data, "", as_json=True)
+    else:
+        typer.echo(out, nl=False)
+        typer.echo(err, nl=False, err=True)
+        typer.echo(answer.text.partition("\n--- std")[0], err=True)
+    if data.get("state") == "finished" and data.get("status") != "ok":
+        raise typer.Exit(data.get("exit_code") or 1)
+
+
+async def output_of(lab: session.Session, job: dict[str, Any], name: str) -> bytes:
+    """Return the whole of a job's stdout or stderr, as far as it was kept."""
+    artifact = job.get(f"{name}_artifact_id")
+    return await lab.whole(artifact) if artifact else str(job.get(name, "")).encode()

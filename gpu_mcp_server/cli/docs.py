@@ -1,0 +1,96 @@
+"""`docs`: the tables of tools and settings, generated between markers."""
+
+import inspect
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpu_mcp_server.cli.output import Json, emit
+
+BEGIN, END = "<!-- generated: {name} -->", "<!-- end: {name} -->"
+
+TITLES = {"tools": "# Tools\n", "settings": "# Settings\n"}
+
+
+def tools_text() -> str:
+    """Return a section a toolset, with a table of parameters for each tool."""
+    from gpu_mcp_server.toolset import discover
+
+    lines: list[str] = []
+    for toolset in discover().values():
+        lines += [f"## {toolset.id}: {toolset.title}", "", toolset.instructions, ""]
+        if not toolset.default:
+            lines += [f"Off unless `--toolsets default,{toolset.id}`.", ""]
+        for spec in toolset.tools:
+            schema = spec.to_mcp().parameters
+            lines += [f"### `{spec.name}` ({spec.effect})", "", inspect.getdoc(spec.function) or "", ""]
+            if schema["properties"]:
+                lines += ["| argument | type | default | |", "| --- | --- | --- | --- |"]
+                lines += [_argument(name, one, schema) for name, one in schema["properties"].items()] + [""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _argument(name: str, one: dict[str, Any], schema: dict[str, Any]) -> str:
+    kind = " \\| ".join(f"`{v}`" for v in one["enum"]) if "enum" in one else str(one.get("type", "any"))
+    default = (
+        "required"
+        if name in schema.get("required", [])
+        else (f"`{json.dumps(one['default'])}`" if "default" in one else "")
+    )
+    return f"| `{name}` | {kind} | {default} | {one.get('description', '')} |"
+
+
+def settings_text() -> str:
+    """Return a table of the settings, from their docstrings."""
+    from gpu_mcp_server.settings import LocalHost, Settings, SshHost
+
+    blocks = [_table("", Settings)]
+    for heading, model in (("local", LocalHost), ("ssh", SshHost)):
+        blocks.append(f'## A host of kind "{heading}": `[hosts.NAME]`\n\n' + _table("hosts.NAME.", model))
+    return "\n".join(blocks)
+
+
+def _table(prefix: str, model: Any) -> str:
+    lines = ["| setting | environment | default | |", "| --- | --- | --- | --- |"]
+    for name, field in model.model_fields.items():
+        key = prefix + name
+        variable = "GPU_MCP_" + key.upper().replace(".", "__")
+        default = (
+            "required" if field.is_required() else ("" if field.default_factory else f"`{json.dumps(field.default)}`")
+        )
+        text = " ".join((field.description or "").split())
+        lines.append(f"| `{key}` | `{variable}` | {default} | {text} |")
+    return "\n".join(lines) + "\n"
+
+
+def merged(before: str, name: str, generated: str) -> str:
+    """Return `before` with the part between the markers replaced, or added at its end."""
+    begin, end = BEGIN.format(name=name), END.format(name=name)
+    block = f"{begin}\n\n{generated}\n{end}"
+    if begin in before and end in before:
+        return before[: before.index(begin)] + block + before[before.index(end) + len(end) :]
+    return (before or TITLES[name]).rstrip("\n") + f"\n\n{block}\n"
+
+
+def docs(
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; exit code 1 if a page is stale.")] = False,
+    folder: Annotated[Path, typer.Option(help="Where the pages are.")] = Path("docs"),
+    as_json: Json = False,
+) -> None:
+    """Generate docs/tools.md and docs/settings.md."""
+    stale: list[str] = []
+    for name, generated in (("tools", tools_text()), ("settings", settings_text())):
+        page = folder / f"{name}.md"
+        before = page.read_text(encoding="utf-8") if page.exists() else ""
+        after = merged(before, name, generated)
+        if after != before:
+            stale.append(str(page))
+            if not check:
+                folder.mkdir(parents=True, exist_ok=True)
+                page.write_text(after, encoding="utf-8")
+    said = ("stale: " if check else "written: ") + ", ".join(stale) if stale else "up to date"
+    emit({"stale" if check else "written": stale}, said, as_json=as_json)
+    if check and stale:
+        raise typer.Exit(1)

@@ -1,0 +1,129 @@
+"""`doctor`: one line a check, and what to do."""
+
+import os
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
+
+from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli.output import Json, emit
+from gpu_mcp_server.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gpu_mcp_server.settings import Settings
+
+MIN_FREE_BYTES = 1 << 30
+
+
+@dataclass(frozen=True)
+class Check:
+    """What one check found."""
+
+    name: str
+    state: Literal["ok", "warn", "fail"]
+    found: str
+    todo: str = ""
+
+    def line(self) -> str:
+        """Say it on one line."""
+        return f"{self.state:<4} {self.name}: {self.found}" + (f" -> {self.todo}" if self.todo else "")
+
+
+def local_checks(settings: "Settings") -> list[Check]:
+    """Check this machine, apart from what hosts can do."""
+    from gpu_mcp_server.cli.clients import CLIENTS
+
+    version = ".".join(map(str, sys.version_info[:3]))
+    checks = [Check("python", "ok", f"{version} at {sys.executable}")]
+    if sys.platform == "linux":
+        checks.append(Check("platform", "ok", "Linux; jobs can run here"))
+    else:
+        todo = "gpu-mcp-server hosts add NAME user@host"
+        state = "warn" if settings.hosts else "fail"
+        checks.append(Check("platform", state, f"{sys.platform}: no local jobs", "" if settings.hosts else todo))
+    checks.append(_data_dir(settings.data_dir))
+    found = [client.name for client in CLIENTS if client.path]
+    checks.append(
+        Check("clients", "ok", ", ".join(found))
+        if found
+        else Check("clients", "warn", "no Claude Code, Codex or Gemini CLI", "gpu-mcp-server install --print")
+    )
+    return checks
+
+
+def _data_dir(path: Path) -> Check:
+    there = next(p for p in [path, *path.parents] if p.exists())
+    if not os.access(there, os.W_OK):
+        return Check("data", "fail", f"{path} cannot be written", "set data_dir in config.toml")
+    closed = [p for p in [there, *there.parents] if not p.stat().st_mode & 0o001]
+    if os.geteuid() == 0 and closed:  # started by root, jobs run as a uid of their own
+        return Check("data", "warn", f"{path}: jobs cannot reach it", f"chmod o+x {closed[0]}, or set data_dir")
+    free = shutil.disk_usage(there).free
+    if free < MIN_FREE_BYTES:
+        return Check("data", "warn", f"{path}: {free >> 20} MiB free", "make room, or set data_dir")
+    return Check("data", "ok", f"{path}: {free >> 30} GiB free")
+
+
+def host_checks(hosts: list[dict[str, Any]]) -> list[Check]:
+    """Turn what gpu_status found into checks."""
+    checks: list[Check] = []
+    for host in hosts:
+        name = f"host {host['host']}"
+        if not host.get("reachable"):
+            checks.append(Check(name, "fail", "does not answer", str(host.get("problem") or "see the log")))
+            continue
+        checks.append(Check(name, "ok", f"{host.get('cpu')}, {host.get('cores')} cores"))
+        weaker = host.get("weaker_because")
+        level = str(host.get("level"))
+        usable = level in ("full", "namespaces")
+        checks.append(
+            Check(f"{name} sandbox", "ok" if not weaker else ("warn" if usable else "fail"), level, str(weaker or ""))
+        )
+        tools: dict[str, str] = host.get("toolchains", {})
+        found = ", ".join(f"{tool} {version}" for tool, version in tools.items())
+        if not tools:
+            checks.append(Check(f"{name} compilers", "fail", "none", "install gcc (Debian: apt install gcc g++)"))
+        elif host.get("gpus") and "nvcc" not in tools:
+            todo = "install the CUDA toolkit, or set cuda = for this host"
+            checks.append(Check(f"{name} compilers", "warn", f"{found}; a GPU but no nvcc", todo))
+        else:
+            checks.append(Check(f"{name} compilers", "ok", found))
+        judge, devices = host.get("judge"), ", ".join(host.get("devices", []))
+        todo = "set judge_python for this host to a Python with NumPy"
+        checks.append(
+            Check(f"{name} judge", "ok", f"{judge}; judges {devices}")
+            if judge and devices
+            else Check(f"{name} judge", "warn", str(judge or "no Python with NumPy"), todo)
+        )
+        gpus = ", ".join(f"{g['name']} ({g.get('arch') or '?'})" for g in host.get("gpus", []))
+        checks.append(Check(f"{name} gpu", "ok", gpus or "none; device cpu is the full path without one"))
+        if host.get("problem"):
+            checks.append(Check(name, "warn", str(host["problem"])))
+    return checks
+
+
+def examined() -> list[Check]:
+    """Run all checks."""
+    from gpu_mcp_server.settings import load_settings
+
+    try:
+        settings = load_settings()
+    except ConfigError as error:
+        return [Check("settings", "fail", str(error))]
+    checks = [Check("settings", "ok", f"hosts: {', '.join(settings.hosts) or 'none'}"), *local_checks(settings)]
+    answer = session.call("gpu_status", {})
+    if answer.failed:
+        return [*checks, Check("laboratory", "fail", answer.text)]
+    return [*checks, *host_checks(answer.data.get("hosts", []))]
+
+
+def doctor(as_json: Json = False) -> None:
+    """Check everything that the laboratory needs; exit code 1 if something must be mended."""
+    checks = examined()
+    emit({"checks": [asdict(c) for c in checks]}, "\n".join(c.line() for c in checks), as_json=as_json)
+    if any(check.state == "fail" for check in checks):
+        raise typer.Exit(1)

@@ -1,0 +1,50 @@
+"""`jobs`, `logs`, `cancel`: what runs and ran."""
+
+from typing import Annotated, Any
+
+import typer
+
+from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli.call import output_of
+from gpu_mcp_server.cli.output import Json, emit, fail, table
+
+JobId = Annotated[str, typer.Argument(help="job_id.")]
+
+
+def jobs(limit: Annotated[int, typer.Option(help="Jobs to show.")] = 20, as_json: Json = False) -> None:
+    """List the latest jobs."""
+
+    async def work() -> list[dict[str, Any]]:
+        async with session.laboratory() as lab:
+            return [row.model_dump(mode="json") for row in await lab.runner.recent(limit)]
+
+    rows = session.run(work)
+    shown = [[str(row.get(k) or "-") for k in ("job_id", "host", "purpose", "state", "status")] for row in rows]
+    text = table(["JOB", "HOST", "PURPOSE", "STATE", "STATUS"], shown) if rows else "no jobs yet"
+    emit({"jobs": rows}, text, as_json=as_json)
+
+
+def logs(job_id: JobId, as_json: Json = False) -> None:
+    """Print a job's stdout and stderr."""
+
+    async def work() -> tuple[session.Answer, bytes, bytes]:
+        async with session.session() as lab:
+            answer = await lab.call("job_status", {"job_id": job_id})
+            if answer.failed or as_json:
+                return answer, b"", b""
+            return answer, await output_of(lab, answer.data, "stdout"), await output_of(lab, answer.data, "stderr")
+
+    answer, out, err = session.run(work)
+    if answer.failed:
+        raise fail(answer.text, as_json=as_json)
+    if as_json:
+        emit(answer.data, "", as_json=True)
+        return
+    typer.echo(out, nl=False)
+    typer.echo(err, nl=False, err=True)
+
+
+def cancel(job_id: JobId, as_json: Json = False) -> None:
+    """End a job and free its GPUs."""
+    answer = session.answer_of("cancel_job", {"job_id": job_id}, as_json=as_json)
+    emit(answer.data, answer.text, as_json=as_json)

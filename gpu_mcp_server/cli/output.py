@@ -1,0 +1,29 @@
+"""How commands print: text for people, one JSON document for programs."""
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def emit(data: Any, text: str, *, as_json: bool) -> None:
+    """Print `data` as JSON, or `text`."""
+    typer.echo(json.dumps(data, ensure_ascii=False, indent=2) if as_json else text)
+
+
+def fail(message: str, *, as_json: bool, code: int = 1) -> typer.Exit:
+    """Print an error where it belongs, and return the exception that ends the command."""
+    if as_json:
+        emit({"error": message}, "", as_json=True)
+    else:
+        typer.echo(message, err=True)
+    return typer.Exit(code)
+
+
+def table(headings: list[str], rows: list[list[str]]) -> str:
+    """Return aligned columns."""
+    widths = [max(len(row[i]) for row in [headings, *rows]) for i in range(len(headings))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [headings, *rows]]
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,117 @@
+"""The laboratory as commands use it: the same MCP server as agents get, in this process."""
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+
+from gpu_mcp_server.cli.output import fail
+
+if TYPE_CHECKING:
+    from mcp import Client
+
+    from gpu_mcp_server.services.lab import Lab
+    from gpu_mcp_server.settings import Settings
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a tool answered."""
+
+    data: dict[str, Any]
+    text: str
+    failed: bool
+
+
+class Session:
+    """A connection to the server in this process."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+
+    async def call(self, tool: str, arguments: dict[str, Any], *, quiet: bool = False) -> Answer:
+        """Call a tool; its progress goes to stderr unless `quiet`. Arguments that are `None` count as not given."""
+        given = {name: value for name, value in arguments.items() if value is not None}
+        result = await self._client.call_tool(tool, given, progress_callback=None if quiet else _show_progress)
+        text = "\n".join(getattr(block, "text", "") for block in result.content)
+        return Answer(result.structured_content or {}, text, bool(result.is_error))
+
+    async def whole(self, artifact_id: str) -> bytes:
+        """Return the content of an artifact."""
+        import base64
+
+        result = await self._client.read_resource(f"artifact://{artifact_id}")
+        content = result.contents[0]
+        blob = getattr(content, "blob", None)
+        return base64.b64decode(blob) if blob is not None else getattr(content, "text", "").encode()
+
+
+async def _show_progress(progress: float, total: float | None, message: str | None) -> None:
+    if message:
+        typer.echo(message, err=True)
+
+
+@asynccontextmanager
+async def session(settings: "Settings | None" = None) -> AsyncGenerator[Session]:
+    """Open the server in this process, with every toolset."""
+    from mcp import Client
+
+    from gpu_mcp_server.server import server_from
+    from gpu_mcp_server.settings import load_settings
+    from gpu_mcp_server.telemetry import log_to_stderr
+
+    log_to_stderr("WARNING")
+    settings = settings or load_settings()
+    async with Client(server_from(settings.model_copy(update={"toolsets": ["all"]}))) as client:
+        yield Session(client)
+
+
+@asynccontextmanager
+async def laboratory() -> AsyncGenerator["Lab"]:
+    """Open the laboratory itself, for what no tool offers."""
+    from gpu_mcp_server.services.lab import Lab
+    from gpu_mcp_server.settings import load_settings
+    from gpu_mcp_server.telemetry import log_to_stderr
+
+    log_to_stderr("WARNING")
+    async with Lab.open(load_settings()) as lab:
+        yield lab
+
+
+def run(work: Callable[[], Awaitable[T]]) -> T:
+    """Run `work` in an event loop; SIGINT and SIGTERM cancel it, and with it its job."""
+
+    async def cancellable() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        return await work()
+
+    try:
+        return asyncio.run(cancellable())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def call(tool: str, arguments: dict[str, Any]) -> Answer:
+    """Call one tool in a session of its own."""
+
+    async def work() -> Answer:
+        async with session() as lab:
+            return await lab.call(tool, arguments)
+
+    return run(work)
+
+
+def answer_of(tool: str, arguments: dict[str, Any], *, as_json: bool) -> Answer:
+    """Call one tool; an error of it ends the command with exit code 1."""
+    answer = call(tool, arguments)
+    if answer.failed:
+        raise fail(answer.text, as_json=as_json)
+    return answer

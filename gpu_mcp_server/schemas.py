@@ -1,0 +1,58 @@
+"""Input schemas as agents should see them, and what is said of arguments that do not fit."""
+
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+_DROPPED = ("title", "$defs")
+
+
+def lean_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return `schema` flat and short: references inlined, no titles, no null, unknown properties refused."""
+    lean = cast("dict[str, Any]", _lean(schema, schema.get("$defs", {})))
+    lean.setdefault("properties", {})
+    lean["additionalProperties"] = False
+    return lean
+
+
+def _lean(node: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(node, list):
+        return [_lean(item, definitions) for item in cast("list[Any]", node)]
+    if not isinstance(node, dict):
+        return node
+    node = cast("dict[str, Any]", node)
+    if "$ref" in node:
+        name = str(node["$ref"]).rsplit("/", 1)[-1]
+        node = {**definitions[name], **{k: v for k, v in node.items() if k != "$ref"}}
+    lean: dict[str, Any] = {}
+    for key, value in node.items():
+        if key == "properties":
+            lean[key] = {name: _lean(one, definitions) for name, one in value.items()}
+        elif key == "additionalProperties" and isinstance(value, dict):
+            continue  # some clients refuse a schema there; the description says what the values are
+        elif key not in _DROPPED and not (key == "default" and value in (None, [], {}, "")):
+            lean[key] = _lean(value, definitions)
+    return _without_null(lean)
+
+
+def _without_null(node: dict[str, Any]) -> dict[str, Any]:
+    arms = node.get("anyOf")
+    if not arms:
+        return node
+    kept = [arm for arm in arms if arm != {"type": "null"}]
+    rest = {key: value for key, value in node.items() if key != "anyOf"}
+    return {**kept[0], **rest} if len(kept) == 1 else {**rest, "anyOf": kept}
+
+
+def said_of_arguments(tool: str, error: ValidationError, known: list[str]) -> str:
+    """Return one short line for each argument that does not fit."""
+    lines: list[str] = []
+    for fault in error.errors(include_url=False, include_context=False):
+        where = ".".join(str(part) for part in fault["loc"])
+        if fault["type"] == "missing":
+            lines.append(f"{where} is missing")
+            continue
+        given = repr(fault["input"])
+        lines.append(f"{where}: {fault['msg']} (got {given if len(given) <= 60 else given[:57] + '...'})")
+    left_out = f"; and {len(lines) - 8} more" if len(lines) > 8 else ""
+    return f"{tool} cannot use its arguments: {'; '.join(lines[:8])}{left_out}. It takes: {', '.join(known)}."

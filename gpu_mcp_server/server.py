@@ -1,0 +1,234 @@
+"""Puts the laboratory and the toolsets together into one MCP server, and serves it."""
+
+import ipaddress
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError, ToolError
+
+from gpu_mcp_server import __version__
+from gpu_mcp_server.errors import ConfigError, GpuMcpError, NotFound
+from gpu_mcp_server.progress import HEARTBEAT_S
+from gpu_mcp_server.toolset import App, Toolset, ToolSpec, discover
+
+if TYPE_CHECKING:
+    from mcp.types import CallToolResult, InputRequiredResult
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from gpu_mcp_server.services.lab import Lab
+    from gpu_mcp_server.settings import Settings
+
+INSTRUCTIONS_LIMIT = 2_000
+"""Characters of the instructions, which stand in every conversation."""
+
+PREAMBLE = (
+    "A GPU laboratory: it compiles, runs, judges and remembers kernels; you think and write. "
+    "In order of use: {tools}. Results are complete in themselves; handles (workspace_id, job_id, problem_id, "
+    "attempt_id, artifact_id) stay valid across calls and restarts. An error says what to do next."
+)
+
+
+class LabServer(MCPServer[App]):
+    """The SDK's server, which names the tools it has when one is asked for that it has not."""
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[App, Any] | None = None
+    ) -> "CallToolResult | InputRequiredResult":
+        """Call a tool by name."""
+        known = [tool.name for tool in await self.list_tools()]
+        if name not in known:
+            raise ToolError(f"There is no tool {name!r} here; there are: {', '.join(known)}.")
+        return await super().call_tool(name, arguments, context)
+
+
+def selected(
+    available: dict[str, Toolset],
+    *,
+    toolsets: Sequence[str] | None = None,
+    read_only: bool = False,
+    exclude_tools: Sequence[str] = (),
+) -> list[tuple[Toolset, list[ToolSpec]]]:
+    """Return the toolsets that are on, each with those of its tools that may be called.
+
+    Args:
+        available: Toolsets by id.
+        toolsets: Ids to switch on; `default` stands for those that are on anyway, `all` for every one.
+        read_only: Leave out all tools but those that only look.
+        exclude_tools: Names to leave out; wins over `toolsets`.
+
+    Raises:
+        ConfigError: If an id or a name is unknown.
+    """
+    wanted = list(toolsets) if toolsets is not None else ["default"]
+    unknown = [t for t in wanted if t not in available and t not in ("default", "all")]
+    if unknown:
+        raise ConfigError(
+            f"Unknown toolset {', '.join(map(repr, unknown))}.",
+            hint=f"There are: {', '.join(available)}, default, all.",
+        )
+    on = [t for t in available.values() if t.id in wanted or "all" in wanted or ("default" in wanted and t.default)]
+    names = {spec.name for toolset in available.values() for spec in toolset.tools}
+    wrong = [name for name in exclude_tools if name not in names]
+    if wrong:
+        raise ConfigError(
+            f"Unknown tool {', '.join(map(repr, wrong))} in exclude_tools.",
+            hint=f"There are: {', '.join(sorted(names))}.",
+        )
+    chosen = [
+        (t, [s for s in t.tools if s.name not in exclude_tools and (s.effect == "reads" or not read_only)]) for t in on
+    ]
+    return [(toolset, specs) for toolset, specs in chosen if specs]
+
+
+def instructions_for(chosen: Sequence[tuple[Toolset, list[ToolSpec]]]) -> str:
+    """Return what an agent reads before it sees any tool: names in order of use, then how to combine them."""
+    names = ", ".join(spec.name for _, specs in chosen for spec in specs)
+    parts = [PREAMBLE.format(tools=names), *(f"{toolset.title}: {toolset.instructions}" for toolset, _ in chosen)]
+    while len("\n\n".join(parts)) > INSTRUCTIONS_LIMIT and len(parts) > 1:
+        parts.pop()
+    return "\n\n".join(parts)[:INSTRUCTIONS_LIMIT]
+
+
+def build_server(
+    open_lab: "Callable[[], AbstractAsyncContextManager[Lab]]",
+    toolsets: dict[str, Toolset],
+    *,
+    only: Sequence[str] | None = None,
+    read_only: bool = False,
+    exclude_tools: Sequence[str] = (),
+    local_files: bool = True,
+    heartbeat_s: float = HEARTBEAT_S,
+) -> LabServer:
+    """Return a server that offers `toolsets`; the laboratory is opened by the first call of a tool.
+
+    Args:
+        open_lab: Makes the laboratory's context manager.
+        toolsets: All that are installed, by id.
+        only: See `selected`, as the next two.
+        read_only: See `selected`.
+        exclude_tools: See `selected`.
+        local_files: Whether tools may read files of this machine for the caller.
+        heartbeat_s: Longest silence of a running tool.
+    """
+    chosen = selected(toolsets, toolsets=only, read_only=read_only, exclude_tools=exclude_tools)
+
+    @asynccontextmanager
+    async def lifespan(_: MCPServer[App]) -> AsyncGenerator[App]:
+        app = App(open_lab, local_files=local_files, heartbeat_s=heartbeat_s)
+        try:
+            yield app
+        finally:
+            await app.close()
+
+    server = LabServer(
+        "gpu-mcp-server",
+        title="GPU laboratory",
+        version=__version__,
+        instructions=instructions_for(chosen),
+        tools=[spec.to_mcp() for _, specs in chosen for spec in specs],
+        lifespan=lifespan,
+    )
+    if any(spec.name == "read_artifact" for _, specs in chosen for spec in specs):
+        _offer_artifacts(server)
+    _offer_health(server)
+    return server
+
+
+def server_from(settings: "Settings", *, local_files: bool = True) -> LabServer:
+    """Return the server that the settings describe."""
+
+    def open_lab() -> "AbstractAsyncContextManager[Lab]":
+        from gpu_mcp_server.services.lab import Lab
+
+        return Lab.open(settings)
+
+    return build_server(
+        open_lab,
+        discover(),
+        only=settings.toolsets,
+        read_only=settings.read_only,
+        exclude_tools=settings.exclude_tools,
+        local_files=local_files,
+    )
+
+
+def _offer_artifacts(server: LabServer) -> None:
+    @server.resource(
+        "artifact://{artifact_id}",
+        name="artifact",
+        title="Artifact",
+        description="What an artifact_id names: a log, a binary, samples. The tool read_artifact shows lines of it.",
+        mime_type="application/octet-stream",
+    )
+    async def artifact(artifact_id: str, ctx: Context[App]) -> str | bytes:  # pyright: ignore[reportUnusedFunction]
+        lab = await ctx.request_context.lifespan_context.lab()
+        try:
+            content = await lab.artifacts.read(artifact_id)
+        except NotFound as error:
+            raise ResourceNotFoundError(str(error)) from error
+        except GpuMcpError as error:
+            raise ResourceError(str(error)) from error
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            return content
+
+
+def _offer_health(server: LabServer) -> None:
+    @server.custom_route("/healthz", methods=["GET"])
+    async def healthz(_: "Request") -> "Response":  # pyright: ignore[reportUnusedFunction]
+        from starlette.responses import JSONResponse
+
+        return JSONResponse({"status": "ok", "version": __version__})
+
+
+def serve_stdio(server: LabServer) -> None:
+    """Serve one client over stdin and stdout until it hangs up."""
+    server.run("stdio")
+
+
+def checked_loopback(host: str) -> str:
+    """Return `host` if only this machine can reach it.
+
+    Raises:
+        ConfigError: If it is any other address or name.
+    """
+    name = "127.0.0.1" if host == "localhost" else host.strip("[]")
+    try:
+        local = ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        local = False
+    if not local:
+        raise ConfigError(
+            f"serve --http listens on loopback only, not on {host!r}: whoever reaches it runs code here, and it knows "
+            "no users yet.",
+            hint="Use --host 127.0.0.1 and reach it from elsewhere through `ssh -L 8765:127.0.0.1:8765 HOST`.",
+        )
+    return name
+
+
+def http_app(server: LabServer, host: str) -> Any:
+    """Return the ASGI application, which answers only requests that were addressed to this machine."""
+    from mcp.server.transport_security import TransportSecuritySettings
+
+    names = sorted({"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host})
+    security = TransportSecuritySettings(
+        allowed_hosts=[each for name in names for each in (name, f"{name}:*")],
+        allowed_origins=[f"http://{each}" for name in names for each in (name, f"{name}:*")],
+    )
+    return server.streamable_http_app(host=host, transport_security=security)
+
+
+def serve_http(server: LabServer, host: str, port: int) -> None:
+    """Serve many clients over HTTP on this machine until SIGINT or SIGTERM.
+
+    Raises:
+        ConfigError: If `host` is not a loopback address.
+    """
+    import uvicorn
+
+    address = checked_loopback(host)
+    uvicorn.run(http_app(server, address), host=address, port=port, log_config=None, access_log=False)

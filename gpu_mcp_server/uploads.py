@@ -1,0 +1,69 @@
+"""What an agent hands in: text, a file of its workspace, or a file on the machine it shares with us."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_mcp_server.errors import BadRequest
+
+if TYPE_CHECKING:
+    from gpu_mcp_server.models.build import Language
+    from gpu_mcp_server.models.workspace import WorkspaceListing
+    from gpu_mcp_server.services.sources import Source
+    from gpu_mcp_server.services.workspaces import Workspaces
+
+REFERENCE_LIMIT_BYTES = 1 << 20
+
+
+class Sources:
+    """Turns what tools take as source into text or files, once for all tools."""
+
+    def __init__(self, workspaces: "Workspaces", *, local_files: bool) -> None:
+        """Keep where to look; `local_files` only when the caller is on this machine."""
+        self._workspaces = workspaces
+        self._local_files = local_files
+
+    async def of(
+        self, text: str | None, path: str | None, workspace_id: str | None, language: "Language | None"
+    ) -> "Source":
+        """Return the source of a candidate: exactly one of `text` and `path`."""
+        from gpu_mcp_server.services.sources import source_of
+
+        return await source_of(
+            self._workspaces,
+            text=text,
+            path=path,
+            workspace_id=workspace_id,
+            language=language,
+            allow_local=self._local_files,
+        )
+
+    async def reference(self, text: str | None, path: str | None) -> str:
+        """Return the Python source of a reference: exactly one of `text` and `path`."""
+        from gpu_mcp_server.services.local_files import read_local
+
+        if (text is None) == (path is None):
+            raise BadRequest("Give either `reference` or `reference_path`.")
+        if path is None:
+            return str(text)
+        self._require_local("Send the text in `reference`.")
+        try:
+            return (await asyncio.to_thread(read_local, Path(path), REFERENCE_LIMIT_BYTES)).decode()
+        except UnicodeDecodeError as error:
+            raise BadRequest(f"{path!r} is binary junk, not text.", hint="Give Python source in UTF-8.") from error
+
+    async def write(
+        self, files: Mapping[str, str] | None, workspace_id: str | None, local_path: str | None
+    ) -> "WorkspaceListing":
+        """Write texts, or a local file or folder, into a workspace."""
+        if (files is None) == (local_path is None):
+            raise BadRequest("Give either `files` or `local_path`.")
+        if files is not None:
+            return await self._workspaces.write(workspace_id, files)
+        self._require_local("Send the text in `files`.")
+        return await self._workspaces.write_local(workspace_id, Path(str(local_path)))
+
+    def _require_local(self, hint: str) -> None:
+        if not self._local_files:
+            raise BadRequest("A server over HTTP reads no files of its own machine.", hint=hint)

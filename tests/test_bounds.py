@@ -1,0 +1,43 @@
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
+
+from gpu_mcp_server.bounds import RESULT_LIMIT, bounded, cut_text, json_size
+from gpu_mcp_server.models._base import ResultModel
+
+
+class Log(ResultModel):
+    text: str
+    lines: list[str] = Field(default=[])
+    facts: dict[str, str] = Field(default={})
+
+    def summary(self) -> str:
+        return "\n".join([self.text, *self.lines, *(f"{k}: {v}" for k, v in self.facts.items())])
+
+
+def test_a_small_result_is_left_as_it_is():
+    assert bounded(Log(text="x")) == ({"text": "x", "lines": [], "facts": {}}, "x")
+
+
+def test_a_cut_text_keeps_whole_lines_of_its_head_and_tail():
+    text = "".join(f"line {i}\n" for i in range(1000))
+    short = cut_text(text, 400)
+
+    assert short.startswith("line 0\n") and short.endswith("line 999\n")
+    assert all(line.startswith("line ") or "left out" in line for line in short.splitlines() if line)
+
+
+def test_several_long_parts_are_cut_together():
+    data, text = bounded(Log(text="a" * 9000, lines=["b" * 9000, "c"], facts={"d": "e" * 9000}))
+
+    assert {note.partition(":")[0] for note in data["shortened"]} == {"text", "lines[0]", "facts.d"}
+    assert json_size(data) <= RESULT_LIMIT
+    assert len(text) <= RESULT_LIMIT
+
+
+@given(st.text(max_size=200), st.integers(0, 400), st.lists(st.text(max_size=50), max_size=400), st.integers(0, 40))
+def test_no_result_is_over_the_limit_whatever_is_in_it(text: str, times: int, lines: list[str], more: int):
+    data, said = bounded(Log(text=text * times, lines=lines * more))
+
+    assert json_size(data) <= RESULT_LIMIT
+    assert len(said) <= RESULT_LIMIT

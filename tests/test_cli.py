@@ -1,0 +1,346 @@
+"""The command line, as real processes with settings and data of their own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server import __version__
+from gpu_mcp_server.cli.clients import CLIENTS, snippets
+from gpu_mcp_server.cli.docs import merged
+from gpu_mcp_server.cli.doctor import host_checks, local_checks
+from gpu_mcp_server.cli.hosts import parsed_target
+from gpu_mcp_server.cli.init import ssh_host_names
+from gpu_mcp_server.cli.tables import with_host, without_host
+from gpu_mcp_server.errors import ConfigError
+from gpu_mcp_server.settings import Settings
+
+ROOT = Path(__file__).parents[1]
+Done = subprocess.CompletedProcess[str]
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def data_dir() -> Iterator[Path]:
+    """A folder that the uid of jobs can reach too, which pytest's own temporary folders are not."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o711)
+        yield Path(folder) / "data"
+
+
+@pytest.fixture
+def environment(tmp_path: Path, data_dir: Path) -> dict[str, str]:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    return {
+        "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "GPU_MCP_DATA_DIR": str(data_dir),
+    }
+
+
+@pytest.fixture
+def run(environment: dict[str, str], tmp_path: Path) -> Run:
+    def call(*arguments: str, **more: str) -> Done:
+        return subprocess.run(
+            [sys.executable, "-m", "gpu_mcp_server", *arguments],
+            capture_output=True,
+            text=True,
+            env={**environment, **more},
+            cwd=tmp_path,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    return call
+
+
+@pytest.fixture
+def sandboxed(run: Run) -> Run:
+    """Runs commands where jobs can run; skips where they cannot."""
+    status = json.loads(run("status", "--json").stdout)
+    level = next((host.get("level") for host in status.get("hosts", [])), None)
+    if level not in ("full", "namespaces"):
+        pytest.skip(f"jobs cannot run here: sandbox level {level}")
+    return run
+
+
+def test_version_is_printed_without_importing_anything_of_weight(run: Run):
+    done = run("--version")
+    code = (
+        "import sys; sys.argv = ['x', '--version']; from gpu_mcp_server.cli import main; main(); "
+        "print(sorted({'typer', 'mcp', 'pydantic', 'asyncio'} & set(sys.modules)))"
+    )
+    light = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == f"gpu-mcp-server {__version__}\n"
+    assert light.stdout.splitlines()[1] == "[]"
+
+
+def test_every_command_offers_json(run: Run):
+    from gpu_mcp_server.cli.app import app
+
+    assert app.registered_commands
+    groups = [app, *(group.typer_instance for group in app.registered_groups)]
+    for group in groups:
+        assert group is not None
+        for command in group.registered_commands:
+            assert command.callback is not None
+            assert "as_json" in command.callback.__code__.co_varnames, command.callback.__name__
+
+
+def test_call_prints_the_text_of_a_tool_or_its_structure(run: Run):
+    text = run("call", "list_problems")
+    structure = run("call", "list_problems", "--args", "{}", "--json")
+
+    assert (text.returncode, text.stdout) == (0, "no problems yet; register_problem makes one\n")
+    assert json.loads(structure.stdout) == {"problems": []}
+
+
+def test_call_of_a_tool_that_reports_an_error_exits_with_one(run: Run):
+    text = run("call", "list_problems", "--args", '{"id": 1}')
+    structure = run("call", "read_artifact", "--args", '{"artifact_id": "b-0"}', "--json")
+
+    assert (text.returncode, text.stdout) == (1, "")
+    assert "it takes: problem_id" in text.stderr
+    assert structure.returncode == 1
+    assert "There is no artifact" in json.loads(structure.stdout)["error"]
+
+
+@pytest.mark.parametrize("arguments", ["{", "[]", "@missing.json"])
+def test_call_refuses_arguments_that_are_no_object(run: Run, arguments: str):
+    done = run("call", "gpu_status", "--args", arguments)
+
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_call_reads_its_arguments_from_a_file(run: Run, tmp_path: Path):
+    (tmp_path / "arguments.json").write_text('{"files": {"k.c": "int a;\\n"}}')
+    done = run("call", "write_files", "--args", "@arguments.json", "--json")
+
+    assert json.loads(done.stdout)["written"] == ["k.c"]
+
+
+def test_push_and_pull_carry_a_folder_there_and_back(run: Run, tmp_path: Path):
+    source = tmp_path / "source"
+    (source / "sub").mkdir(parents=True)
+    (source / "sub" / "run.sh").write_text("#!/bin/sh\n")
+    (source / "sub" / "run.sh").chmod(0o755)
+    pushed = json.loads(run("push", str(source), "--json").stdout)
+    pulled = run("pull", pushed["workspace_id"], "back")
+    again = run("pull", pushed["workspace_id"], "back")
+    forced = run("pull", pushed["workspace_id"], "back", "--force")
+
+    assert pulled.returncode == 0, pulled.stderr
+    assert (tmp_path / "back" / "sub" / "run.sh").read_text() == "#!/bin/sh\n"
+    assert os.access(tmp_path / "back" / "sub" / "run.sh", os.X_OK)
+    assert (again.returncode, forced.returncode) == (1, 0)
+    assert "--force" in again.stderr
+
+
+def test_run_prints_the_output_and_ends_with_the_exit_code(sandboxed: Run):
+    done = sandboxed("run", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
+
+    assert (done.returncode, done.stdout) == (3, "out\n")
+    assert done.stderr.startswith("err\nfailed: job ")
+
+
+def test_run_prints_all_of_a_long_output(sandboxed: Run):
+    done = sandboxed("run", "--", "seq", "1", "20000")
+
+    assert done.stdout.splitlines() == [str(i) for i in range(1, 20001)]
+
+
+def test_interrupting_a_call_cancels_its_job(sandboxed: Run, environment: dict[str, str], tmp_path: Path):
+    arguments = json.dumps({"command": ["sh", "-c", "echo started; sleep 600"]})
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpu_mcp_server", "call", "run_command", "--args", arguments],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        cwd=tmp_path,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "started" in line:
+            break
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    (job,) = json.loads(sandboxed("jobs", "--json").stdout)["jobs"]
+    seen = json.loads(sandboxed("call", "job_status", "--args", json.dumps({"job_id": job["job_id"]}), "--json").stdout)
+
+    assert process.returncode == 130
+    assert (seen["state"], seen["status"]) == ("finished", "cancelled")
+
+
+def test_selftest_passes_where_jobs_can_run(sandboxed: Run):
+    done = sandboxed("selftest", "--json")
+    steps = json.loads(done.stdout)
+
+    assert done.returncode == 0, steps
+    assert [step["step"] for step in steps["steps"]][-2:] == ["right kernel", "wrong kernel"]
+
+
+def test_doctor_says_one_line_a_check_and_fails_with_wrong_settings(run: Run):
+    done = run("doctor", "--json", GPU_MCP_HOSTS='{"box": {"kind": "teleport"}}')
+    (check,) = json.loads(done.stdout)["checks"]
+
+    assert done.returncode == 1
+    assert (check["name"], check["state"]) == ("settings", "fail")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs as another uid")
+def test_doctor_warns_of_a_data_folder_that_jobs_cannot_reach(tmp_path: Path):
+    tmp_path.chmod(0o700)
+    checks = {check.name: check for check in local_checks(Settings(data_dir=tmp_path / "data"))}
+
+    assert checks["data"].state == "warn"
+    assert str(tmp_path) in checks["data"].todo or "chmod o+x" in checks["data"].todo
+
+
+def test_doctor_says_what_to_do_about_a_host():
+    silent = {"host": "box", "kind": "ssh", "reachable": False, "problem": "The key of box is new; add it."}
+    weak = {"host": "local", "kind": "local", "reachable": True, "level": "landlock", "weaker_because": "no bwrap"}
+
+    assert [check.line() for check in host_checks([silent])] == [
+        "fail host box: does not answer -> The key of box is new; add it."
+    ]
+    assert {check.name: check.state for check in host_checks([weak])} == {
+        "host local": "ok",
+        "host local sandbox": "fail",
+        "host local compilers": "fail",
+        "host local judge": "warn",
+        "host local gpu": "ok",
+    }
+
+
+def test_config_shows_values_and_where_they_come_from(run: Run, tmp_path: Path):
+    (tmp_path / "config" / "gpu-mcp-server").mkdir(parents=True)
+    (tmp_path / "config" / "gpu-mcp-server" / "config.toml").write_text("allow_fetch = true\n")
+    shown = json.loads(run("config", "show", "--origin", "--json", GPU_MCP_READ_ONLY="true").stdout)
+
+    assert shown["allow_fetch"]["value"] is True
+    assert shown["allow_fetch"]["origin"].endswith("config.toml")
+    assert shown["read_only"] == {"value": True, "origin": "environment GPU_MCP_READ_ONLY"}
+    assert run("config", "validate").returncode == 0
+    assert run("config", "validate", GPU_MCP_TOOLSET="x").returncode == 2
+
+
+def test_hosts_are_added_listed_and_removed(run: Run, tmp_path: Path):
+    file = tmp_path / "config" / "gpu-mcp-server" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text("# mine\nallow_fetch = true\n")
+    added = run("hosts", "add", "box", "ada@gpu-box:2222", "--no-check", "--python", "/opt/python")
+    again = run("hosts", "add", "box", "gpu-box", "--no-check")
+    listed = json.loads(run("hosts", "list", "--json").stdout)["hosts"]
+    removed = run("hosts", "remove", "box")
+
+    assert (added.returncode, again.returncode, removed.returncode) == (0, 2, 0)
+    assert listed["box"]["user"] == "ada"
+    assert file.read_text() == "# mine\nallow_fetch = true\n"
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_host_that_the_settings_refuse_leaves_the_file_as_it_was(run: Run, tmp_path: Path):
+    done = run("hosts", "add", "bad name", "gpu-box", "--no-check")
+    file = tmp_path / "config" / "gpu-mcp-server" / "config.toml"
+
+    assert done.returncode == 2
+    assert not file.exists() or file.read_text() == ""
+
+
+def test_init_writes_nothing_in_a_dry_run_and_registers_with_the_clients_found(run: Run, tmp_path: Path):
+    claude = tmp_path / "bin" / "claude"
+    claude.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/registered\n')
+    claude.chmod(0o755)
+    dry = json.loads(run("init", "--dry-run", "--no-probe", "--json").stdout)
+    assert not (tmp_path / "registered").exists()
+    wet = json.loads(run("init", "--yes", "--no-probe", "--json").stdout)
+
+    assert dry["clients"][0]["client"] == "Claude Code"
+    assert wet["clients"] == [{**dry["clients"][0], "registered": True}]
+    assert (tmp_path / "registered").read_text().startswith("mcp add --scope user gpu -- ")
+
+
+def test_install_prints_a_snippet_for_each_client(run: Run):
+    shown = json.loads(run("install", "--print", "--json").stdout)
+
+    assert list(shown) == ["claude", "codex", "gemini", "vscode", "cursor"]
+    assert tomllib.loads(snippets(["/a b/gpu", "--read-only"])["codex"].partition("\n\n")[2])["mcp_servers"]["gpu"] == {
+        "command": "/a b/gpu",
+        "args": ["--read-only"],
+        "required": True,
+        "tool_timeout_sec": 300,
+    }
+    assert {c.program for c in CLIENTS} == {"claude", "codex", "gemini"}
+
+
+def test_store_says_where_it_is_and_how_large(run: Run, data_dir: Path):
+    run("call", "list_problems")
+    size = json.loads(run("store", "size", "--json").stdout)
+
+    assert run("store", "path").stdout == f"{data_dir}\n"
+    assert size["bytes"] == sum(part["bytes"] for part in size["parts"].values()) > 0
+    assert json.loads(run("store", "gc", "--json").stdout) == {"deleted_files": 0}
+
+
+def test_serve_over_http_refuses_other_addresses_before_it_starts(run: Run):
+    done = run("serve", "--http", "--host", "0.0.0.0")
+
+    assert done.returncode == 2
+    assert "loopback" in done.stderr
+
+
+def test_the_generated_pages_are_up_to_date(run: Run):
+    done = run("docs", "--check", "--folder", str(ROOT / "docs"), GPU_MCP_DATA_DIR="/nowhere")
+
+    assert done.returncode == 0, f"{done.stdout}: run `gpu-mcp-server docs`"
+
+
+def test_a_generated_part_replaces_only_what_is_between_its_markers():
+    page = merged("# Tools\n\nMine.\n", "tools", "one\n")
+
+    assert merged(page + "After.\n", "tools", "two\n") == page.replace("one", "two") + "After.\n"
+
+
+@pytest.mark.parametrize(
+    ("target", "values"),
+    [
+        ("gpu-box", {"host": "gpu-box"}),
+        ("ada@gpu-box", {"host": "gpu-box", "user": "ada"}),
+        ("ada@[::1]:22", {"host": "::1", "user": "ada", "port": 22}),
+    ],
+)
+def test_a_target_is_user_host_and_port(target: str, values: dict[str, object]):
+    assert parsed_target(target) == {"kind": "ssh", **values}
+
+
+@pytest.mark.parametrize("target", ["", "a b", "-oProxyCommand=x", "ada@-x", "host:port"])
+def test_a_target_that_ssh_would_read_otherwise_is_refused(target: str):
+    with pytest.raises(ConfigError):
+        parsed_target(target)
+
+
+def test_a_file_that_cannot_be_edited_safely_is_left_alone():
+    text = 'hosts = { box = { kind = "ssh", host = "x" } }\n'
+    with pytest.raises(ConfigError, match="by hand"):
+        without_host(text, "box")
+    with pytest.raises(ConfigError):
+        with_host(text, "other", {"kind": "ssh", "host": "y"})
+
+
+def test_ssh_host_names_leave_out_patterns_and_follow_includes(tmp_path: Path):
+    (tmp_path / "more").write_text("Host inner\n  User x\n")
+    (tmp_path / "config").write_text("Include more\nHost box *.example !no gpu-1\nHost=eq\nMatch host zzz\n")
+
+    assert ssh_host_names(tmp_path / "config") == ["inner", "box", "gpu-1", "eq"]

@@ -1,0 +1,64 @@
+"""The house rules that a machine can check."""
+
+import ast
+import inspect
+from pathlib import Path
+
+import pytest
+from mcp import Client
+
+from gpu_mcp_server.server import INSTRUCTIONS_LIMIT, build_server
+from gpu_mcp_server.toolset import ToolSpec, discover
+from tests.stand_ins import Opener
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted([*ROOT.glob("gpu_mcp_server/**/*.py"), *ROOT.glob("toolsets/**/*.py")])
+SPECS = [spec for toolset in discover().values() for spec in toolset.tools]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_module_fits_in_the_head(path: Path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 400
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = node.body[1 if ast.get_docstring(node) and len(node.body) > 1 else 0]
+            assert (node.body[-1].end_lineno or 0) - first.lineno < 50, f"{node.name} is too long"
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)
+def test_a_tool_is_three_statements_at_most(spec: ToolSpec):
+    (function,) = ast.parse(inspect.getsource(spec.function)).body
+    assert isinstance(function, ast.AsyncFunctionDef)
+    statements = [n for n in ast.walk(function) if isinstance(n, ast.stmt) and n is not function]
+    assert len(statements) - 1 <= 3, "besides its docstring"
+
+
+async def test_every_tool_explains_itself_within_its_budget(tmp_path: Path):
+    async with Client(build_server(Opener(tmp_path), discover(), only=["all"])) as client:
+        tools = (await client.list_tools()).tools
+
+    for tool in tools:
+        assert tool.description and tool.title and tool.annotations, tool.name
+        assert len(tool.description.splitlines()[0]) <= 90, tool.name
+        assert len(tool.description) <= 500, tool.name
+        assert tool.output_schema is None, tool.name
+        assert tool.input_schema["additionalProperties"] is False, tool.name
+        text = tool.model_dump_json(by_alias=True, exclude_none=True)
+        assert "$ref" not in text and '"null"' not in text, tool.name
+        assert '"title"' not in str(tool.input_schema).replace("'", '"'), tool.name
+        assert len(text) <= (2000 if len(tool.input_schema["properties"]) > 8 else 900), tool.name
+        assert not {"anyOf", "oneOf", "allOf"} & tool.input_schema.keys(), tool.name
+        for name, parameter in tool.input_schema["properties"].items():
+            assert parameter.get("description"), f"{tool.name}({name}) has no description"
+        hints = tool.annotations.model_dump(exclude={"title"})
+        assert None not in hints.values(), tool.name
+
+
+async def test_the_default_list_of_tools_is_small(tmp_path: Path):
+    server = build_server(Opener(tmp_path), discover())
+    async with Client(server) as client:
+        listed = await client.list_tools()
+
+    assert sum(len(tool.model_dump_json(by_alias=True, exclude_none=True)) for tool in listed.tools) <= 16_000
+    assert len(server.instructions or "") <= INSTRUCTIONS_LIMIT

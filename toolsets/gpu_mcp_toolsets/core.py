@@ -1,0 +1,196 @@
+"""Toolset `core`: hosts, files, compiling, running, jobs."""
+
+from asyncio import to_thread
+from typing import Annotated
+
+from pydantic import Field
+
+from gpu_mcp_server.models.build import CompileResult
+from gpu_mcp_server.models.host import LabStatus
+from gpu_mcp_server.models.job import JobResult
+from gpu_mcp_server.models.workspace import FileContent, WorkspaceListing
+from gpu_mcp_server.services.texts import file_content
+from gpu_mcp_server.toolset import (
+    ArtifactsDep,
+    CompilerDep,
+    GpusDep,
+    ProgressDep,
+    RunnerDep,
+    SourcesDep,
+    Toolset,
+    WorkspacesDep,
+)
+from gpu_mcp_toolsets.arguments import (
+    FirstLine,
+    Flags,
+    Host,
+    MaxLines,
+    Note,
+    Parent,
+    Source,
+    SourceLanguage,
+    SourcePath,
+    SourceWorkspace,
+    Wait,
+)
+
+TOOLSET = Toolset(
+    id="core",
+    title="Laboratory",
+    instructions=(
+        "gpu_status says which hosts, GPUs, compilers and sandboxes there are. compile_kernel reports errors, "
+        "registers and spills. run_command runs any program in a sandbox, in a workspace made by write_files "
+        "(read_file and list_files look into it); pass `path` instead of text for files that you have on disk. "
+        "Calls that outlast wait_s return a job_id: ask job_status, or cancel_job. Outputs too long for an answer "
+        "are artifacts: read_artifact."
+    ),
+)
+
+JobId = Annotated[str, Field(description="job_id of an earlier answer.")]
+WorkspaceId = Annotated[str, Field(description="workspace_id of an earlier answer.")]
+
+
+@TOOLSET.tool("Status of hosts and GPUs", effect="reads")
+async def gpu_status(
+    gpus: GpusDep, host: Annotated[str | None, Field(description="Only this one.")] = None
+) -> LabStatus:
+    """Show every host: GPUs, compilers, sandbox level, running jobs.
+
+    Call it first, and when a host does not answer. It names the `host` that other tools take and
+    what evaluate_kernel can judge there (cpu, cuda).
+    """
+    return await gpus.status(host)
+
+
+@TOOLSET.tool("Write files into a workspace", effect="runs")
+async def write_files(
+    sources: SourcesDep,
+    files: Annotated[dict[str, str] | None, Field(description="Relative path to text; replaces those files.")] = None,
+    workspace_id: Annotated[str | None, Field(description="Absent: a new workspace.")] = None,
+    local_path: Annotated[str | None, Field(description="Local file or folder of yours to copy in.")] = None,
+) -> WorkspaceListing:
+    """Put files into a workspace that run_command and compile_kernel can use.
+
+    Give `files`, or `local_path` for what is on your disk already. Returns the workspace_id.
+    """
+    return await sources.write(files, workspace_id, local_path)
+
+
+@TOOLSET.tool("Read a file of a workspace", effect="reads")
+async def read_file(
+    workspaces: WorkspacesDep,
+    workspace_id: WorkspaceId,
+    path: Annotated[str, Field(description="Relative path, as list_files shows it.")],
+    first_line: FirstLine = 1,
+    max_lines: MaxLines = 200,
+) -> FileContent:
+    """Show lines of one file of a workspace, also of files that a job left there.
+
+    Continue a long file with first_line.
+    """
+    return await workspaces.read(workspace_id, path, first_line, max_lines)
+
+
+@TOOLSET.tool("List files of a workspace", effect="reads")
+async def list_files(
+    workspaces: WorkspacesDep,
+    workspace_id: WorkspaceId,
+    prefix: Annotated[str, Field(description="Only paths that start so.")] = "",
+) -> WorkspaceListing:
+    """List a workspace's files with their sizes; read one with read_file."""
+    return await workspaces.listing(workspace_id, prefix)
+
+
+@TOOLSET.tool("Compile a kernel", effect="runs")
+async def compile_kernel(
+    compiler: CompilerDep,
+    sources: SourcesDep,
+    source: Source = None,
+    path: SourcePath = None,
+    workspace_id: SourceWorkspace = None,
+    language: SourceLanguage = None,
+    arch: Annotated[str | None, Field(description="CUDA target: sm_90a; else the host's GPU.")] = None,
+    flags: Flags = (),
+    host: Host = None,
+    parent: Parent = None,
+    note: Note = None,
+) -> CompileResult:
+    """Compile C, C++ or CUDA to a shared library: errors, registers, spills, shared memory.
+
+    Use it after each edit. Errors are an answer with status "failed": mend the first one first. Spills
+    above 0: lower registers. Next: evaluate_kernel.
+    """
+    given = await sources.of(source, path, workspace_id, language)
+    return await compiler.compile(given, host=host, arch=arch, flags=flags, parent_id=parent, note=note)
+
+
+@TOOLSET.tool("Run a command in the sandbox", effect="runs")
+async def run_command(
+    runner: RunnerDep,
+    progress: ProgressDep,
+    command: Annotated[list[str], Field(description="Program, arguments; no shell: ['sh','-c','...'].", min_length=1)],
+    workspace_id: Annotated[str | None, Field(description="Its files are the current folder.")] = None,
+    host: Host = None,
+    env: Annotated[dict[str, str] | None, Field(description="Variables to set.")] = None,
+    gpus: Annotated[int, Field(description="GPUs to hold.", ge=0, le=64)] = 0,
+    timeout_s: Annotated[float, Field(description="Then it is killed.", gt=0, le=86_400)] = 60,
+    stdin: Annotated[str, Field(description="Its stdin.")] = "",
+    outputs: Annotated[tuple[str, ...], Field(description="Files to keep; ['*']: all that changed.")] = (),
+    detach: Annotated[bool, Field(description="Return a job_id at once.")] = False,
+    fetch: Annotated[bool, Field(description="With network, no GPU; if the settings allow it.")] = False,
+    wait_s: Wait = 240,
+) -> JobResult:
+    """Run any program in the sandbox: no network, no files but the workspace and /usr.
+
+    For builds, tests, own benchmarks. A non-zero exit or time-out is an answer, not an error. Next:
+    job_status if still running, read_artifact for outputs.
+    """
+    return await runner.run(
+        command,
+        workspace_id=workspace_id,
+        host=host,
+        env=env,
+        gpus=gpus,
+        timeout_s=timeout_s,
+        stdin=stdin,
+        outputs=outputs,
+        detach=detach,
+        fetch=fetch,
+        wait_s=wait_s,
+        progress=progress,
+    )
+
+
+@TOOLSET.tool("Status and output of a job", effect="reads")
+async def job_status(
+    runner: RunnerDep,
+    job_id: JobId,
+    wait_s: Annotated[float, Field(description="Wait for its end, at most.", ge=0, le=240)] = 0,
+    stdout_offset: Annotated[int, Field(description="Byte of stdout to start at.", ge=0)] = 0,
+) -> JobResult:
+    """Show how a job stands: state, exit, output so far; also jobs of an earlier server.
+
+    Use it for every job_id that you were given; wait_s saves calls.
+    """
+    return await runner.status(job_id, wait_s=wait_s, stdout_offset=stdout_offset)
+
+
+@TOOLSET.tool("Cancel a job", effect="changes")
+async def cancel_job(runner: RunnerDep, job_id: JobId) -> JobResult:
+    """End a job and all its processes, and free its GPUs; returns what it did until then."""
+    return await runner.cancel(job_id)
+
+
+@TOOLSET.tool("Read an artifact", effect="reads")
+async def read_artifact(
+    artifacts: ArtifactsDep,
+    artifact_id: Annotated[str, Field(description="An artifact_id of an earlier answer.")],
+    first_line: FirstLine = 1,
+    max_lines: MaxLines = 200,
+) -> FileContent:
+    """Show lines of an artifact: a whole log, all timing samples, a job's output file.
+
+    Continue with first_line. The same as the resource artifact://ID.
+    """
+    content, info = await artifacts.read(artifact_id), await artifacts.info(artifact_id)
+    return await to_thread(file_content, content, info.name, first_line, max_lines, artifact_id=artifact_id)

@@ -1,0 +1,161 @@
+"""Toolset `evaluate`: problems, verdicts, history."""
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import Field, WithJsonSchema
+
+from gpu_mcp_server.models.attempt import AttemptList
+from gpu_mcp_server.models.evaluation import Evaluation
+from gpu_mcp_server.models.problem import DType, ProblemInfo, ProblemList, TensorSpec
+from gpu_mcp_server.toolset import EvaluatorDep, ExperienceDep, ProgressDep, SourcesDep, Toolset
+from gpu_mcp_toolsets.arguments import (
+    Flags,
+    Host,
+    Note,
+    Parent,
+    Source,
+    SourceLanguage,
+    SourcePath,
+    SourceWorkspace,
+    Wait,
+)
+
+TOOLSET = Toolset(
+    id="evaluate",
+    title="Judge and memory",
+    instructions=(
+        "register_problem once: a Python reference, tensors, shapes, tolerances (list_problems shows what is there and "
+        "the launcher that a candidate must define). evaluate_kernel then judges candidates: correct, incorrect "
+        "or cheat, time with interval, speed-up; clock, data and answers are outside the candidate, so measure nothing "
+        "yourself. Pass parent and note; list_attempts shows the best, the ancestors or the failures: look before you "
+        "try again."
+    ),
+)
+
+# Said once and short: pydantic's own schema of two lists of TensorSpec takes 1,900 bytes of every conversation.
+_TENSOR = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "dtype": {"enum": list(get_args(DType))},
+        "shape": {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "integer"}]}},
+        "distribution": {"enum": list(get_args(TensorSpec.model_fields["distribution"].annotation))},
+    },
+    "required": ["name", "dtype", "shape"],
+}
+Inputs = Annotated[list[TensorSpec], Field(min_length=1), WithJsonSchema({"type": "array", "items": _TENSOR})]
+Outputs = Annotated[
+    list[TensorSpec], Field(min_length=1), WithJsonSchema({"type": "array", "items": {"type": "object"}})
+]
+
+
+@TOOLSET.tool("Register a problem", effect="runs")
+async def register_problem(
+    evaluator: EvaluatorDep,
+    sources: SourcesDep,
+    progress: ProgressDep,
+    name: Annotated[str, Field(description="Short name.", max_length=80)],
+    inputs: Annotated[Inputs, Field(description="In order of `entry`'s arguments; shape: symbols or sizes.")],
+    outputs: Annotated[Outputs, Field(description="In the order returned; name, dtype, shape as in inputs.")],
+    shapes: Annotated[
+        list[dict[str, int]], Field(description="Each gives every symbol a size: {rows: 512}.", min_length=1)
+    ],
+    rtol: Annotated[float, Field(description="Relative tolerance.", ge=0)],
+    atol: Annotated[float, Field(description="Absolute tolerance.", ge=0)],
+    reference: Annotated[str | None, Field(description="Python text; or reference_path.")] = None,
+    reference_path: Annotated[str | None, Field(description="Local Python file.")] = None,
+    framework: Annotated[Literal["numpy", "torch"], Field(description="What it computes with.")] = "numpy",
+    entry: Annotated[str, Field(description="Its function.")] = "reference",
+    description: Annotated[str, Field(description="What it computes.", max_length=2000)] = "",
+    host: Host = None,
+) -> ProblemInfo:
+    """Register what is to be computed: a Python reference, tensors, shapes, tolerance.
+
+    The reference runs once; refused if it fails or if trivial answers (zeros, copy, mean) pass.
+    Returns problem_id and the launcher to define. Next: evaluate_kernel.
+    """
+    text = await sources.reference(reference, reference_path)
+    return await evaluator.register(
+        name=name,
+        description=description,
+        framework=framework,
+        entry=entry,
+        inputs=inputs,
+        outputs=outputs,
+        shapes=shapes,
+        rtol=rtol,
+        atol=atol,
+        reference=text,
+        host=host,
+        progress=progress,
+    )
+
+
+@TOOLSET.tool("List problems", effect="reads")
+async def list_problems(
+    evaluator: EvaluatorDep, problem_id: Annotated[str | None, Field(description="Only this one.")] = None
+) -> ProblemList:
+    """List problems: launcher signatures for C and CUDA, shapes, tolerances, best attempt.
+
+    Use it before you write a candidate. Next: evaluate_kernel.
+    """
+    return await evaluator.problems(problem_id)
+
+
+@TOOLSET.tool("Judge a kernel", effect="runs")
+async def evaluate_kernel(
+    evaluator: EvaluatorDep,
+    sources: SourcesDep,
+    progress: ProgressDep,
+    problem_id: Annotated[str, Field(description="From list_problems.")],
+    source: Source = None,
+    path: SourcePath = None,
+    workspace_id: SourceWorkspace = None,
+    language: SourceLanguage = None,
+    device: Annotated[Literal["cpu", "cuda"] | None, Field(description="Else by language.")] = None,
+    entry: Annotated[str, Field(description="Launcher function.")] = "launch",
+    flags: Flags = (),
+    host: Host = None,
+    parent: Parent = None,
+    note: Note = None,
+    wait_s: Wait = 240,
+) -> Evaluation:
+    """Compile and judge a candidate: correct, incorrect or cheat; time; speed-up.
+
+    Every timed call is checked on fresh data. The launcher is in list_problems. Next: improve it with
+    parent=attempt_id, or job_status if still running.
+    """
+    given = await sources.of(source, path, workspace_id, language)
+    return await evaluator.evaluate(
+        problem_id,
+        given,
+        host=host,
+        device=device,
+        flags=flags,
+        entry=entry,
+        parent_id=parent,
+        note=note,
+        wait_s=wait_s,
+        progress=progress,
+    )
+
+
+@TOOLSET.tool("List attempts", effect="reads")
+async def list_attempts(
+    experience: ExperienceDep,
+    problem_id: Annotated[str | None, Field(description="Only attempts at this problem.")] = None,
+    view: Annotated[
+        Literal["best", "recent", "ancestors", "failures"],
+        Field(description="best: correct, of one device; ancestors of attempt_id; failures."),
+    ] = "best",
+    attempt_id: Annotated[str | None, Field(description="Whose ancestors; else: only it, with evidence.")] = None,
+    device: Annotated[str | None, Field(description="For best.")] = None,
+    limit: Annotated[int, Field(description="Attempts to show.", ge=1, le=100)] = 10,
+) -> AttemptList:
+    """Show what was tried: the best first, the ancestors of one, or failures with reasons.
+
+    Use it before a new idea, and to choose a parent.
+    """
+    if attempt_id is not None and view != "ancestors":
+        return AttemptList(view="one", attempts=[await experience.get(attempt_id)])
+    return await experience.list(view, problem_id=problem_id, attempt_id=attempt_id, device=device, limit=limit)
