@@ -1,8 +1,10 @@
 """The command line, as real processes with settings and data of their own."""
 
+import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -11,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from mcp import Client
+from mcp.types import CallToolResult
 
 from gpu_mcp_server import __version__
 from gpu_mcp_server.cli.clients import CLIENTS, snippets
@@ -344,3 +348,31 @@ def test_ssh_host_names_leave_out_patterns_and_follow_includes(tmp_path: Path):
     (tmp_path / "config").write_text("Include more\nHost box *.example !no gpu-1\nHost=eq\nMatch host zzz\n")
 
     assert ssh_host_names(tmp_path / "config") == ["inner", "box", "gpu-1", "eq"]
+
+
+def test_serve_over_http_answers_clients_and_prints_nothing_on_stdout(environment: dict[str, str], tmp_path: Path):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpu_mcp_server", "serve", "--http", "--port", str(port), "--read-only"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        cwd=tmp_path,
+        text=True,
+    )
+    assert process.stderr is not None
+    assert any("Uvicorn running" in line for line in process.stderr)
+
+    async def ask() -> tuple[CallToolResult, CallToolResult]:
+        async with Client(f"http://127.0.0.1:{port}/mcp") as client:
+            return await client.call_tool("list_problems", {}), await client.call_tool("write_files", {"files": {}})
+
+    problems, refused = asyncio.run(ask())
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate()
+
+    assert problems.structured_content == {"problems": []}
+    assert refused.is_error
+    assert out == ""

@@ -39,11 +39,14 @@ def root(
 
 
 @app.command()
-def demo(as_json: Json = False) -> None:
+def demo(
+    host: Annotated[str | None, typer.Option(help="Host to run on; the default one if absent.")] = None,
+    as_json: Json = False,
+) -> None:
     """Register a problem, judge good, wrong and cheating candidates, show the table."""
     from gpu_mcp_server.cli import demo as demonstration
 
-    demonstration.main(as_json=as_json)
+    demonstration.main(host=host, as_json=as_json)
 
 
 COMMANDS = (
