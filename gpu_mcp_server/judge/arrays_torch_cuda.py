@@ -1,0 +1,103 @@
+"""The reference's buffers as torch tensors on the GPU, over the owner's allocations."""
+
+from typing import Any, Dict, List, Sequence, Tuple
+
+import torch
+from arrays_torch import accepted
+from cuda_driver import Driver, Shared
+from reference import BadResult
+from tensors import ITEM_BYTES, Tensor
+
+TYPE_STRINGS = {
+    "float16": "<f2",
+    "bfloat16": "<i2",
+    "float32": "<f4",
+    "float64": "<f8",
+    "int8": "|i1",
+    "uint8": "|u1",
+    "int32": "<i4",
+    "int64": "<i8",
+}
+
+
+class _Window:
+    """A piece of device memory as torch takes it over."""
+
+    def __init__(self, address: int, item: Tensor) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": item.shape,
+            "typestr": TYPE_STRINGS[item.dtype],
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+class TorchCudaArrays:
+    """Maps the owner's GPU memory, inputs read-only. Results are kept and stored after the clock has stopped."""
+
+    store_later = True
+
+    def __init__(self, task: Dict[str, Any]) -> None:
+        ordinal = int(task.get("gpu_index") or 0)
+        self.device = torch.device("cuda", ordinal)
+        torch.cuda.set_device(self.device)
+        torch.zeros(1, device=self.device)
+        self.driver = Driver(ordinal)
+        self.shared: List[Shared] = []
+        self.inputs: List[Tuple[Any, ...]] = []
+        self.targets: List[Tuple[Any, ...]] = []
+        self.outputs: Sequence[Tensor] = ()
+        self.said: Dict[str, None] = {}
+
+    def versions(self) -> Dict[str, str]:
+        """Return what computes."""
+        return {"torch": str(torch.__version__)}
+
+    def open(
+        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], message: Dict[str, Any], descriptors: List[int]
+    ) -> None:
+        """Map inputs and expected outputs."""
+        self.close()
+        given, _ = Shared.adopt(self.driver, descriptors[0], message["inputs"]["bytes"], writable=False)
+        answers, _ = Shared.adopt(self.driver, descriptors[1], message["outputs"]["bytes"], writable=True)
+        self.shared, self.outputs = [given, answers], outputs
+        self.inputs = self._view(given.address, message["inputs"], inputs)
+        self.targets = self._view(answers.address, message["outputs"], outputs)
+
+    def _view(self, base: int, where: Dict[str, Any], items: Sequence[Tensor]) -> List[Tuple[Any, ...]]:
+        sets: List[Tuple[Any, ...]] = []
+        for number in range(where["sets"]):
+            start = base + number * where["stride"]
+            sets.append(tuple(self._tensor(start + offset, item) for offset, item in zip(where["offsets"], items)))
+        return sets
+
+    def _tensor(self, address: int, item: Tensor) -> Any:
+        assert address % ITEM_BYTES[item.dtype] == 0
+        got = torch.as_tensor(_Window(address, item), device=self.device)
+        return got.view(torch.bfloat16) if item.dtype == "bfloat16" else got
+
+    def close(self) -> None:
+        """Unmap."""
+        self.inputs, self.targets = [], []
+        torch.cuda.synchronize()
+        for each in self.shared:
+            each.close()
+        self.shared = []
+
+    def store(self, number: int, results: Sequence[Any]) -> None:
+        """Convert and copy the results of one call."""
+        for item, target, result in zip(self.outputs, self.targets[number], results):
+            target.copy_(accepted(self, item, result))
+
+    def check_shape(self, item: Tensor, shape: Sequence[int]) -> None:
+        """Refuse another shape than the declared one."""
+        if tuple(shape) != item.shape:
+            raise BadResult("output %s has shape %s, declared as %s" % (item.name, list(shape), list(item.shape)))
+
+    def finish(self) -> None:
+        """Wait for the GPU."""
+        torch.cuda.synchronize()
+
+    def notes(self) -> List[str]:
+        """Return what was converted."""
+        return list(self.said)

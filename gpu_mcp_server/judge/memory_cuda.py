@@ -1,0 +1,339 @@
+"""Buffers on a GPU: the owner's allocations, exported as descriptors; its own kernels fill, poison, check and fence."""
+
+import os
+from ctypes import c_double, c_int, c_int64, c_uint64
+from typing import Any, Dict, List, Sequence, Tuple
+
+import numpy as np
+from check import STORAGE
+from cuda_driver import MAJOR, MINOR, Driver, Kernels, Shared
+from devices import Array, Buffers, Device, RoundCheck
+from fill import Well
+from memory_cpu import Region, poison_word
+from memory_cpu import share as share_file
+from nvml import Nvml
+from supervisor import Player
+from tensors import ITEM_BYTES, Layout, Tensor, layout
+from verdicts import JudgeFailed
+
+TYPES = {name: number for number, name in enumerate(ITEM_BYTES)}
+"""As numbered in kernels.cu."""
+DISTRIBUTIONS = {
+    name: number
+    for number, name in enumerate(["normal", "uniform", "offset", "outliers", "zeros", "large", "integers"])
+}
+FENCE_SAMPLES = 64
+"""Positions of every output that the fence looks at."""
+IDLE_SETS = 256
+KERNELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels.ptx")
+
+
+class Tools:
+    """The driver, the owner's kernels, and a little device memory for their results."""
+
+    def __init__(self, ordinal: int) -> None:
+        self.driver = Driver(ordinal)
+        with open(KERNELS, "rb") as file:
+            self.kernels = Kernels(self.driver, file.read() + b"\0")
+        self.results = self.driver.allocate(4096)
+
+    def count(self, name: str, work: int, arguments: Sequence[Any], start: Sequence[int] = (0,)) -> List[int]:
+        """Launch a kernel whose last argument is an array of counters, and return them."""
+        self.set_counters(self.results, start)
+        self.kernels.launch(name, work, [*arguments, c_uint64(self.results)])
+        return self.counters(self.results, len(start))
+
+    def set_counters(self, at: int, values: Sequence[int]) -> None:
+        """Write counters."""
+        data = np.array(values, dtype=np.uint64)
+        self.driver.upload(at, data.ctypes.data, data.nbytes)
+
+    def counters(self, at: int, count: int) -> List[int]:
+        """Wait for the kernels and read counters."""
+        data = np.zeros(count, dtype=np.uint64)
+        self.driver.download(data.ctypes.data, at, data.nbytes)
+        return [int(v) for v in data]
+
+    def elements(self, at: int, item: Tensor) -> Array:
+        """Return a tensor's elements."""
+        data = np.empty(item.count, dtype=STORAGE[item.dtype])
+        self.driver.download(data.ctypes.data, at, data.nbytes)
+        return data
+
+
+class Fence:
+    """One launch that compares secret positions of every output; its end stops the clock."""
+
+    def __init__(self, tools: Tools, rows: Sequence[Sequence[int]], sets: int, rtol: float, atol: float) -> None:
+        self.tools, self.items, self.sets = tools, len(rows), sets
+        table = np.array(rows, dtype=np.int64)
+        self.table = tools.driver.allocate(table.nbytes)
+        tools.driver.upload(self.table, table.ctypes.data, table.nbytes)
+        self.wrong = tools.driver.allocate(8)
+        self.key = c_uint64(0)
+        self.tolerances = (c_double(rtol), c_double(atol))
+
+    def arm(self, key: int) -> None:
+        """Choose new positions; outside the clock."""
+        self.key = c_uint64(key)
+        self.tools.set_counters(self.wrong, [0])
+        self.tools.driver.synchronize()
+
+    def passes(self) -> bool:
+        """Run, wait, and say whether every position is right."""
+        arguments = [c_uint64(self.table), c_int64(self.items), c_int64(self.sets), c_int64(FENCE_SAMPLES), self.key]
+        arguments += [*self.tolerances, c_uint64(self.wrong)]
+        self.tools.kernels.launch("fence", self.items * self.sets * FENCE_SAMPLES, arguments)
+        return self.tools.counters(self.wrong, 1)[0] == 0
+
+    def close(self) -> None:
+        """Free the table."""
+        self.tools.driver.free(self.table)
+        self.tools.driver.free(self.wrong)
+
+
+def share(where: Layout, memory: Shared) -> Dict[str, Any]:
+    """Return a layout as a message."""
+    return dict(share_file(where), bytes=memory.size)
+
+
+class CudaBuffers(Buffers):
+    """Inputs twice (the reference's, and the candidate's, filled at the last moment), outputs, expected outputs."""
+
+    def __init__(self, device: "CudaDevice", inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> None:
+        self.device, self.tools, self.well = device, device.tools, device.well
+        self.inputs, self.outputs, self.sets = inputs, outputs, sets
+        self.input_layout = layout(inputs, sets, guarded=False)
+        self.output_layout = layout(outputs, sets, guarded=True)
+        self.expected_layout = layout(outputs, sets, guarded=False)
+        driver = self.tools.driver
+        self.staged = Shared.create(driver, self.input_layout.total)
+        self.given = Shared.create(driver, self.input_layout.total)
+        self.got = Shared.create(driver, self.output_layout.total)
+        self.expected = Shared.create(driver, self.expected_layout.total)
+        self.files: List[Region] = []
+        if device.framework == "numpy":
+            self.files.append(Region(self.input_layout.total, writable_by_others=False))
+            self.files.append(Region(self.expected_layout.total, writable_by_others=True))
+        self.wrong = driver.allocate(8 * sets * len(outputs))
+        self.fence = Fence(self.tools, self._rows(), sets, device.rtol, device.atol)
+        self.words: List[int] = [0] * len(outputs)
+        self.guard_key = 0
+
+    def _rows(self) -> List[List[int]]:
+        strides = [self.expected_layout.stride, self.output_layout.stride]
+        return [
+            [self._want(number), self._have(number), *strides, item.count, TYPES[item.dtype]]
+            for number, item in enumerate(self.outputs)
+        ]
+
+    def _want(self, number: int) -> int:
+        return self.expected.address + self.expected_layout.offsets[number]
+
+    def _have(self, number: int) -> int:
+        return self.got.address + self.output_layout.offsets[number]
+
+    def describe(self, role: str) -> Tuple[Dict[str, Any], List[int]]:
+        """Return layouts and descriptors for `role`: the candidate never gets the expected outputs."""
+        if role == "candidate":
+            fields = {"inputs": share(self.input_layout, self.given), "outputs": share(self.output_layout, self.got)}
+            return fields, [self.given.descriptor, self.got.descriptor]
+        if self.files:
+            fields = {"inputs": share_file(self.input_layout), "outputs": share_file(self.expected_layout)}
+            return fields, [self.files[0].fd, self.files[1].fd]
+        fields = {
+            "inputs": share(self.input_layout, self.staged),
+            "outputs": share(self.expected_layout, self.expected),
+        }
+        return fields, [self.staged.descriptor, self.expected.descriptor]
+
+    def _span(self, address: int, where: Layout, item: Tensor) -> List[Any]:
+        return [c_uint64(address), c_int64(where.stride), c_int64(item.count), c_int64(self.sets)]
+
+    def fill(self) -> None:
+        """Draw fresh inputs where the candidate does not see them."""
+        for number, item in enumerate(self.inputs):
+            span = self._span(self.staged.address + self.input_layout.offsets[number], self.input_layout, item)
+            kind = DISTRIBUTIONS[item.distribution]
+            if item.dtype.startswith(("int", "uint")) and kind != DISTRIBUTIONS["zeros"]:
+                kind = DISTRIBUTIONS["integers"]
+            arguments = [*span, c_int(TYPES[item.dtype]), c_int(kind), c_uint64(self.well.word())]
+            self.tools.kernels.launch("fill", item.count * self.sets // 4, arguments)
+        self.tools.driver.synchronize()
+        if self.files:
+            self.tools.driver.download(self.files[0].bytes.ctypes.data, self.staged.address, self.input_layout.total)
+
+    def collect_expected(self) -> None:
+        """Take the answers of a reference that runs on the CPU to the GPU."""
+        if self.files:
+            self.tools.driver.upload(self.expected.address, self.files[1].bytes.ctypes.data, self.expected_layout.total)
+
+    def poison(self) -> None:
+        """Overwrite outputs and guards."""
+        self.guard_key = self.well.word()
+        for number, item in enumerate(self.outputs):
+            size = ITEM_BYTES[item.dtype]
+            self.words[number] = poison_word(item.dtype, size, self.well.word())
+            span = self._span(self._have(number), self.output_layout, item)
+            work = item.count * self.sets
+            self.tools.kernels.launch("set_words", work, [*span, c_int(size), c_uint64(self.words[number])])
+            for _, arguments, amount in self._guards(number, item):
+                self.tools.kernels.launch("set_guard", amount, arguments)
+        self.tools.driver.synchronize()
+
+    def _guards(self, number: int, item: Tensor) -> List[Tuple[str, List[Any], int]]:
+        size = self.output_layout.guard_bytes[number]
+        found: List[Tuple[str, List[Any], int]] = []
+        for side, start in (("before", self._have(number) - size), ("behind", self._have(number) + item.nbytes)):
+            arguments = [c_uint64(start), c_int64(self.output_layout.stride), c_int64(size), c_int64(self.sets)]
+            found.append((side, [*arguments, c_uint64(self.guard_key)], size * self.sets))
+        return found
+
+    def publish(self) -> None:
+        """Copy the inputs to the candidate's, as the last thing before its clock starts."""
+        self.fence.arm(self.well.word())
+        self.tools.driver.copy(self.given.address, self.staged.address, self.input_layout.total)
+
+    def stop(self, player: Player) -> bool:
+        """Stop the candidate's clock by the fence; the reference has waited for its own work."""
+        return self.fence.passes() if player.role == "candidate" else True
+
+    def check(self) -> RoundCheck:
+        """Compare all outputs in full."""
+        counters = self.sets * len(self.outputs)
+        self.tools.driver.call("cuMemsetD8_v2", self.wrong, 0, 8 * counters)
+        self.tools.set_counters(self.tools.results, [0, 0])
+        for number, item in enumerate(self.outputs):
+            arguments = [c_uint64(self._want(number)), c_int64(self.expected_layout.stride)]
+            arguments += self._span(self._have(number), self.output_layout, item)
+            arguments += [c_int(TYPES[item.dtype]), c_double(self.device.rtol), c_double(self.device.atol)]
+            arguments += [c_uint64(self.wrong + 8 * self.sets * number), c_uint64(self.tools.results)]
+            self.tools.kernels.launch("compare", item.count * self.sets, arguments)
+        worst = np.array(self.tools.counters(self.tools.results, 2), dtype=np.uint64).view(np.float64)
+        wrong = np.array(self.tools.counters(self.wrong, counters), dtype=np.int64)
+        return RoundCheck(wrong.reshape(len(self.outputs), self.sets).T, float(worst[0]), float(worst[1]))
+
+    def untouched(self) -> bool:
+        """Say whether every output still holds this round's poison."""
+        for number, item in enumerate(self.outputs):
+            span = self._span(self._have(number), self.output_layout, item)
+            arguments = [*span, c_int(ITEM_BYTES[item.dtype]), c_uint64(self.words[number])]
+            if self.tools.count("count_touched", item.count * self.sets, arguments)[0]:
+                return False
+        return True
+
+    def trespass(self) -> str:
+        """Say what was written into the inputs or the guards."""
+        words = self.input_layout.total // 8
+        arguments = [c_uint64(self.staged.address), c_uint64(self.given.address), c_int64(words)]
+        changed = self.tools.count("count_differing", words, arguments)[0]
+        if changed:
+            return "changed its inputs: %d words of 8 bytes" % changed
+        for number, item in enumerate(self.outputs):
+            for side, guard, amount in self._guards(number, item):
+                bad, call = self.tools.count("check_guard", amount, guard, (0, (1 << 64) - 1))
+                if bad:
+                    where = (bad, side, item.name, call + 1)
+                    return "wrote outside its outputs: %d bytes %s output %s, first in call %d" % where
+        return ""
+
+    def pair(self, call: int, output: int) -> Tuple[Array, Array]:
+        """Return expected and actual elements of one output."""
+        item = self.outputs[output]
+        want = self.tools.elements(self._want(output) + call * self.expected_layout.stride, item)
+        return want, self.tools.elements(self._have(output) + call * self.output_layout.stride, item)
+
+    def input_elements(self, number: int) -> Array:
+        """Return an input of the first call."""
+        return self.tools.elements(self.staged.address + self.input_layout.offsets[number], self.inputs[number])
+
+    def samples(self, output: int, positions: Array) -> Tuple[Array, Array]:
+        """Return expected and actual elements at `positions`."""
+        want = self._gather(self._want(output), self.expected_layout, output, positions)
+        return want, self._gather(self._have(output), self.output_layout, output, positions)
+
+    def _gather(self, address: int, where: Layout, output: int, positions: Array) -> Array:
+        dtype = self.outputs[output].dtype
+        into = np.empty((self.sets, positions.size), dtype=STORAGE[dtype])
+        list_at = self.tools.driver.allocate(positions.nbytes)
+        into_at = self.tools.driver.allocate(into.nbytes)
+        self.tools.driver.upload(list_at, positions.ctypes.data, positions.nbytes)
+        arguments = [c_uint64(address), c_int64(where.stride), c_int64(self.sets), c_int(ITEM_BYTES[dtype])]
+        arguments += [c_uint64(list_at), c_int64(positions.size), c_uint64(into_at)]
+        self.tools.kernels.launch("gather", into.size, arguments)
+        self.tools.driver.download(into.ctypes.data, into_at, into.nbytes)
+        self.tools.driver.free(list_at)
+        self.tools.driver.free(into_at)
+        return into
+
+    def close(self) -> None:
+        """Free everything."""
+        self.tools.driver.synchronize()
+        for memory in (self.staged, self.given, self.got, self.expected):
+            memory.close()
+        for file in self.files:
+            file.close()
+        self.tools.driver.free(self.wrong)
+        self.fence.close()
+
+
+class CudaDevice(Device):
+    """One GPU."""
+
+    kind = "cuda"
+    memory = "exported allocations, inputs read-only"
+    max_sets = 8192
+    empty_hint = " (a kernel that failed to launch looks the same: return cudaGetLastError() from the launcher)"
+
+    def __init__(self, well: Well, task: Dict[str, Any]) -> None:
+        pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
+        if pipe or os.path.exists("/tmp/nvidia-mps/control"):
+            raise JudgeFailed("the GPU is served by MPS, under which no time can be trusted; stop MPS on this host")
+        self.well, self.framework = well, str(task["framework"])
+        self.rtol, self.atol = float(task["rtol"]), float(task["atol"])
+        self.tools = Tools(int(task.get("gpu_index") or 0))
+        driver = self.tools.driver
+        self.label = driver.name()
+        self.nvml = Nvml(driver.uuid())
+        self.scratch = driver.allocate(IDLE_SETS * 4096)
+        driver.call("cuMemsetD8_v2", self.scratch, 0, IDLE_SETS * 4096)
+        row = [self.scratch, self.scratch, 4096, 4096, 1024, TYPES["float32"]]
+        self.idle_fence = Fence(self.tools, [row], IDLE_SETS, self.rtol, self.atol)
+        self.idle_fence.arm(1)
+
+    def max_bytes(self) -> int:
+        """Return a quarter of the free memory, 4 GiB at most."""
+        return min(self.tools.driver.free_bytes() // 4, 4 << 30)
+
+    def set_bytes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+        """Return bytes of both copies of the inputs, outputs with guards, and expected outputs."""
+        given = layout(inputs, 1, guarded=False).stride
+        return 2 * given + layout(outputs, 1, guarded=True).stride + layout(outputs, 1, guarded=False).stride
+
+    def buffers(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> Buffers:
+        """Allocate and export."""
+        return CudaBuffers(self, inputs, outputs, sets)
+
+    def stop_idle(self, player: Player) -> None:
+        """Run a fence over nothing for the candidate."""
+        if player.role == "candidate":
+            self.idle_fence.passes()
+
+    def snapshot(self) -> Dict[str, Any]:
+        """Return load, clock, throttle reasons, temperature and power."""
+        return dict(self.nvml.snapshot(), load_average=[round(v, 2) for v in os.getloadavg()])
+
+    def evidence(self) -> Dict[str, Any]:
+        """Return the GPU and what drives it."""
+        driver = self.tools.driver
+        return {
+            "gpu": self.label,
+            "gpu_uuid": driver.uuid(),
+            "compute_capability": "%d.%d" % (driver.attribute(MAJOR), driver.attribute(MINOR)),
+            "driver": self.nvml.driver(),
+            "cuda_driver_api": driver.version(),
+            "memory": self.memory,
+            "stream": "legacy default",
+            "baseline": "reference on the CPU" if self.framework == "numpy" else "reference on the same GPU",
+            "fence_samples_per_output": FENCE_SAMPLES,
+        }

@@ -1,0 +1,67 @@
+"""What NVML says of a GPU at a moment, by ctypes; where there is no NVML it says nothing."""
+
+import ctypes
+from typing import Any, Dict, Optional
+
+SM_CLOCK = 1
+GPU_TEMPERATURE = 0
+"""Source: nvml.h, nvmlClockType_t and nvmlTemperatureSensors_t."""
+
+THROTTLE_REASONS = {
+    0x1: "idle",
+    0x2: "application clocks",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal",
+    0x40: "hardware thermal",
+    0x80: "power brake",
+    0x100: "display clocks",
+}
+"""Source: nvml.h, nvmlClocksThrottleReason*."""
+
+
+class Nvml:
+    """One GPU, found by its UUID."""
+
+    def __init__(self, uuid: str) -> None:
+        self.handle: Optional[ctypes.c_void_p] = None
+        try:
+            self.library: Any = ctypes.CDLL("libnvidia-ml.so.1")
+        except OSError:
+            return
+        handle = ctypes.c_void_p()
+        if self.library.nvmlInit_v2() == 0:
+            find = self.library.nvmlDeviceGetHandleByUUID
+            find.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p)]
+            if find(uuid.encode(), ctypes.byref(handle)) == 0:
+                self.handle = handle
+
+    def driver(self) -> Optional[str]:
+        """Return the driver's version."""
+        if self.handle is None:
+            return None
+        text = ctypes.create_string_buffer(96)
+        return text.value.decode() if self.library.nvmlSystemGetDriverVersion(text, ctypes.c_uint(96)) == 0 else None
+
+    def _number(self, name: str, kind: Any, *arguments: int) -> Optional[int]:
+        value = kind()
+        function = getattr(self.library, name, None)
+        if function is None or function(self.handle, *arguments, ctypes.byref(value)) != 0:
+            return None
+        return int(value.value)
+
+    def snapshot(self) -> Dict[str, Any]:
+        """Return clock, throttle reasons, temperature and power now."""
+        if self.handle is None:
+            return {}
+        reasons = self._number("nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.c_ulonglong)
+        power = self._number("nvmlDeviceGetPowerUsage", ctypes.c_uint)
+        return {
+            "sm_clock_mhz": self._number("nvmlDeviceGetClockInfo", ctypes.c_uint, SM_CLOCK),
+            "throttle_reasons": None
+            if reasons is None
+            else ", ".join(text for bit, text in THROTTLE_REASONS.items() if reasons & bit) or "none",
+            "temperature_c": self._number("nvmlDeviceGetTemperature", ctypes.c_uint, GPU_TEMPERATURE),
+            "power_w": None if power is None else power / 1000,
+        }
