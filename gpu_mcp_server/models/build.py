@@ -26,7 +26,9 @@ class Diagnostic(Model):
         """Say it on one line, with its context below."""
         where = f"{self.file}:{self.line}: " if self.file and self.line else (f"{self.file}: " if self.file else "")
         text = f"{where}{self.severity}: {self.message}" + (f" [{self.code}]" if self.code else "")
-        return "\n".join([text, *(f"    {c}" for c in self.context), *([f"    hint: {self.hint}"] if self.hint else [])])
+        return "\n".join(
+            [text, *(f"    {c}" for c in self.context), *([f"    hint: {self.hint}"] if self.hint else [])]
+        )
 
 
 class KernelResources(Model):
@@ -76,13 +78,15 @@ class CompileResult(ResultModel):
     def summary(self) -> str:
         """Say whether it compiled, resources, then the messages."""
         head = f"compile {self.status}: {self.compiler}" + (f" for {self.arch}" if self.arch else "")
-        head += " (cached)" if self.cached else (f" in {self.seconds:.2f} s" if self.seconds is not None else "")
+        head += " (cached)" if self.cached else ""
+        head += f" in {self.seconds:.2f} s" if self.seconds is not None else ""
         lines = [head]
         if self.artifact_id:
             lines.append(f"library: {self.artifact_id} ({self.binary_bytes} bytes)")
         lines += [
-            f"kernel {r.kernel}: {r.registers_per_thread} registers, spills {r.spill_store_bytes}+{r.spill_load_bytes} B, "
-            f"shared {r.shared_bytes} B, stack {r.stack_bytes} B ({r.arch})"
+            f"kernel {r.kernel}: {r.registers_per_thread} registers, "
+            f"spills {r.spill_store_bytes}+{r.spill_load_bytes} B, shared {r.shared_bytes} B, "
+            f"stack {r.stack_bytes} B ({r.arch})"
             for r in self.resources
         ]
         lines += [d.line_text() for d in self.diagnostics]

@@ -95,15 +95,23 @@ class Evaluation(ResultModel):
         lines += [s.line_text() for s in self.shapes]
         lines += [d.line_text() for d in self.diagnostics]
         lines += [
-            f"kernel {r.kernel}: {r.registers_per_thread} registers, spills {r.spill_store_bytes}+{r.spill_load_bytes} B, shared {r.shared_bytes} B"
+            f"kernel {r.kernel}: {r.registers_per_thread} registers, "
+            f"spills {r.spill_store_bytes}+{r.spill_load_bytes} B, shared {r.shared_bytes} B"
             for r in self.resources
         ]
-        lines.append(f"attempt {self.attempt_id} of {self.problem_id}" + (f", job {self.job_id}" if self.job_id else ""))
-        where = ", ".join(filter(None, [self.device, f"host {self.host}", f"sandbox {self.level}" if self.level else None]))
+        lines.append(
+            f"attempt {self.attempt_id} of {self.problem_id}" + (f", job {self.job_id}" if self.job_id else "")
+        )
+        where = ", ".join(
+            filter(None, [self.device, f"host {self.host}", f"sandbox {self.level}" if self.level else None])
+        )
         lines.append(f"on {where}" + (f" (not full: {self.weaker_because})" if self.weaker_because else ""))
         lines += [f"advice: {a}" for a in self.advice]
         if self.evidence:
-            lines.append("evidence: " + ", ".join(f"{k} {v}" for k, v in self.evidence.items() if not isinstance(v, (dict, list))))
+            lines.append(
+                "evidence: "
+                + ", ".join(f"{k} {v}" for k, v in self.evidence.items() if not isinstance(v, (dict, list)))
+            )
         if self.evidence_artifact_id:
             lines.append(f"all samples: read_artifact {self.evidence_artifact_id}")
         if self.seconds:

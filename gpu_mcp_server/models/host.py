@@ -71,7 +71,8 @@ class LabStatus(ResultModel):
             if h.judge:
                 lines.append(f"  judge: {h.judge}")
             lines += [
-                f"  GPU {g.index} {g.name} {g.arch or ''} {g.memory_used_bytes >> 20}/{g.memory_total_bytes >> 20} MiB, "
+                f"  GPU {g.index} {g.name} {g.arch or ''} "
+                f"{g.memory_used_bytes >> 20}/{g.memory_total_bytes >> 20} MiB, "
                 f"{g.utilization_percent} %, {g.temperature_c} C, {g.uuid}"
                 + (f", held by {g.locked_by}" if g.locked_by else ", free")
                 + (f", {g.foreign_processes} foreign processes" if g.foreign_processes else "")

@@ -75,7 +75,12 @@ class JobResult(ResultModel):
                 lines.append(f"--- {name}\n{text}")
             if left:
                 artifact = getattr(self, f"{name}_artifact_id")
-                lines.append(f"({left} bytes of {name} left out" + (f"; read_artifact {artifact})" if artifact else ")"))
+                lines.append(
+                    f"({left} bytes of {name} left out" + (f"; read_artifact {artifact})" if artifact else ")")
+                )
         if self.outputs:
-            lines.append("outputs: " + ", ".join(f"{o.path} ({o.size_bytes} B, {o.artifact_id or 'kept on host'})" for o in self.outputs))
+            lines.append(
+                "outputs: "
+                + ", ".join(f"{o.path} ({o.size_bytes} B, {o.artifact_id or 'kept on host'})" for o in self.outputs)
+            )
         return "\n".join(lines)

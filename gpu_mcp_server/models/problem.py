@@ -82,8 +82,13 @@ class ProblemInfo(ResultModel):
                 *([self.description] if self.description else []),
                 f"C/C++ candidate: {self.launcher_c}",
                 f"CUDA candidate: {self.launcher_cuda}",
-                f"shapes: {self.shapes}; rtol {self.rtol:g}, atol {self.atol:g}; reference in {self.framework}; hash {self.content_hash[:12]}",
-                *([f"trivial answers that fail, as they must: {', '.join(self.trivial_answers_tried)}"] if self.trivial_answers_tried else []),
+                f"shapes: {self.shapes}; rtol {self.rtol:g}, atol {self.atol:g}; "
+                f"reference in {self.framework}; hash {self.content_hash[:12]}",
+                *(
+                    [f"trivial answers that fail, as they must: {', '.join(self.trivial_answers_tried)}"]
+                    if self.trivial_answers_tried
+                    else []
+                ),
                 *([f"attempts: {self.attempts}"] if self.attempts is not None else []),
                 *([f"best: {self.best}"] if self.best else []),
             ]

@@ -52,6 +52,8 @@ class FileContent(ResultModel):
     def summary(self) -> str:
         """Show the lines."""
         where = self.workspace_id or self.artifact_id or ""
-        head = f"{where} {self.path} lines {self.first_line}-{self.last_line} of {self.total_lines} ({self.size_bytes} bytes, {self.encoding})"
-        tail = f"\n({self.left_out_lines} lines left out; continue with first_line={self.last_line + 1})" if self.left_out_lines else ""
-        return f"{head}\n{self.text}{tail}"
+        shown = f"lines {self.first_line}-{self.last_line} of {self.total_lines}"
+        text = f"{where} {self.path} {shown} ({self.size_bytes} bytes, {self.encoding})\n{self.text}"
+        if self.left_out_lines:
+            text += f"\n({self.left_out_lines} lines left out; continue with first_line={self.last_line + 1})"
+        return text

@@ -1,6 +1,7 @@
 """What a static reading of a source finds suspicious; advice, never the verdict."""
 
 import asyncio
+from typing import Any, cast
 
 import structlog
 
@@ -15,20 +16,21 @@ async def advice_on(source: str) -> list[str]:
 
 def _read(source: str) -> list[str]:
     try:
-        import kernelguard  # 0.1 s to import, needed only here
+        import kernelguard  # pyright: ignore[reportMissingTypeStubs] # 0.1 s to import, needed only here
     except ImportError:
         return []
     try:
-        report = kernelguard.analyze_code(source)
+        report = cast("Any", kernelguard).analyze_code(source)
     except Exception as error:
         _log.warning("kernelguard failed", error=str(error))
         return []
-    patterns = report.get("matched_patterns", []) if isinstance(report, dict) else []
+    patterns = cast("dict[str, list[object]]", report).get("matched_patterns", [])
     return [_say(p) for p in patterns[:MOST]]
 
 
 def _say(pattern: object) -> str:
     if isinstance(pattern, dict):
+        pattern = cast("dict[str, object]", pattern)
         name = pattern.get("pattern") or pattern.get("name") or "finding"
         evidence = str(pattern.get("evidence") or pattern.get("reason") or pattern.get("description") or "")
         return f"{name}: {evidence[:160]}"

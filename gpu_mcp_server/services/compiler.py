@@ -3,9 +3,9 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
-import msgpack
+import msgpack  # pyright: ignore[reportMissingTypeStubs] - it ships none
 
 from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, ProcessSpec
@@ -28,8 +28,13 @@ LOG_BYTES = 1 << 20
 DEFAULT_ARCH = "sm_90"
 """Where the host has no GPU to compile for."""
 CACHE_FORMAT = 1
+_msgpack = cast("Any", msgpack)
+
 MISSING = {
-    "cuda": ("nvcc", "Install the CUDA toolkit there, or set `cuda` of this host to its root; pip's nvidia-cuda-nvcc will do as well."),
+    "cuda": (
+        "nvcc",
+        "Install the CUDA toolkit there, or set `cuda` of this host to its root.",
+    ),
     "c": ("A C compiler", "apt-get install gcc."),
     "cpp": ("A C++ compiler", "apt-get install g++."),
 }
@@ -38,13 +43,27 @@ MISSING = {
 class Compiler:
     """Builds, with a cache by content."""
 
-    def __init__(self, settings: Settings, jobs: JobRunner, db: Database, artifacts: Artifacts, experience: Experience) -> None:
-        self._settings, self._jobs, self._db, self._artifacts, self._experience = settings, jobs, db, artifacts, experience
+    def __init__(
+        self, settings: Settings, jobs: JobRunner, db: Database, artifacts: Artifacts, experience: Experience
+    ) -> None:
+        self._settings, self._jobs, self._db, self._artifacts, self._experience = (
+            settings,
+            jobs,
+            db,
+            artifacts,
+            experience,
+        )
 
     async def compile(
-        self, source: Source, *, host: str | None = None, arch: str | None = None, flags: Sequence[str] = (),
-        parent_id: str | None = None, note: str | None = None,
-    ) -> CompileResult:  # fmt: skip
+        self,
+        source: Source,
+        *,
+        host: str | None = None,
+        arch: str | None = None,
+        flags: Sequence[str] = (),
+        parent_id: str | None = None,
+        note: str | None = None,
+    ) -> CompileResult:
         """Compile a source and remember the attempt.
 
         Raises:
@@ -55,17 +74,32 @@ class Compiler:
         probe = await self._jobs.probe(where)
         result = await self.build(source, host=where, arch=arch, flags=flags)
         attempt_id = await self._experience.start(
-            "compile", parent_id=parent_id, note=note, language=source.language, host=where, driver=probe.driver,
-            device=result.arch or probe.cpu, versions={"compiler": result.compiler}, level=result.level,
+            "compile",
+            parent_id=parent_id,
+            note=note,
+            language=source.language,
+            host=where,
+            driver=probe.driver,
+            device=result.arch or probe.cpu,
+            versions={"compiler": result.compiler},
+            level=result.level,
             source_hash=hashlib.sha256(source.text.encode()).hexdigest(),
-            source_artifact_id=await self._artifacts.put(source.text.encode(), name=source.name, media_type="text/plain"),
-        )  # fmt: skip
+            source_artifact_id=await self._artifacts.put(
+                source.text.encode(), name=source.name, media_type="text/plain"
+            ),
+        )
         first = result.diagnostics[0].line_text() if result.diagnostics and result.status != "ok" else None
-        evidence = {"command": result.command, "artifact_id": result.artifact_id, "resources": [r.model_dump() for r in result.resources]}
+        evidence = {
+            "command": result.command,
+            "artifact_id": result.artifact_id,
+            "resources": [r.model_dump() for r in result.resources],
+        }
         await self._experience.finish(attempt_id, status=result.status, reason=first or result.note, evidence=evidence)
         return result.model_copy(update={"attempt_id": attempt_id})
 
-    async def build(self, source: Source, *, host: str, arch: str | None = None, flags: Sequence[str] = ()) -> CompileResult:
+    async def build(
+        self, source: Source, *, host: str, arch: str | None = None, flags: Sequence[str] = ()
+    ) -> CompileResult:
         """Compile a source, or return what the same compiler made of the same source before."""
         probe = await self._jobs.probe(host)
         toolchain, plan, chosen = self._plan(source, probe, host, arch, flags)
@@ -77,8 +111,10 @@ class Compiler:
         done = await self._jobs.run(spec, host=host, blobs=blobs)
         result = await self._result(done, plan, source, toolchain, chosen)
         if result.status in ("ok", "failed") and done.record.status in ("ok", "failed"):
-            value = msgpack.packb({"format": CACHE_FORMAT, "result": result.model_dump(mode="json")})
-            await self._db.execute("INSERT OR REPLACE INTO builds (key, value, created_at) VALUES (?, ?, datetime('now'))", (key, value))
+            value = cast("bytes", _msgpack.packb({"format": CACHE_FORMAT, "result": result.model_dump(mode="json")}))
+            await self._db.execute(
+                "INSERT OR REPLACE INTO builds (key, value, created_at) VALUES (?, ?, datetime('now'))", (key, value)
+            )
         return result
 
     def _plan(
@@ -122,7 +158,7 @@ class Compiler:
         row = await self._db.fetch_one("SELECT value FROM builds WHERE key = ?", (key,))
         if row is None:
             return None
-        value: dict[str, Any] = msgpack.unpackb(row["value"])
+        value = cast("dict[str, Any]", _msgpack.unpackb(row["value"]))
         if value.get("format") != CACHE_FORMAT:
             return None
         result = CompileResult.model_validate(value["result"])
@@ -139,25 +175,43 @@ class Compiler:
         raise_if_not_run(record, done.host)
         said = safe_text(done.stderr + done.stdout)
         taken = {o.path: o for o in record.outputs}
-        library = await self._jobs.fetch(done.host, taken[plan.output].sha256) if plan.output in taken and record.status == "ok" else None
+        library = (
+            await self._jobs.fetch(done.host, taken[plan.output].sha256)
+            if plan.output in taken and record.status == "ok"
+            else None
+        )
         listing = None
         for name in plan.listings:
             if name in taken:
                 listing = (await self._jobs.fetch(done.host, taken[name].sha256)).decode("utf-8", "replace")
-        messages, left = diagnostics.top(diagnostics.parse(said, listing))
-        last = diagnostics.last_words(said) if not messages and record.status == "failed" else None
-        messages = [last] if last else messages
+        found = diagnostics.parse(said, listing)
+        if record.status == "failed" and not any(d.severity == "error" for d in found):
+            last = diagnostics.last_words(said)
+            found = [last, *found] if last else found
+        messages, left = diagnostics.top(found)
         kernels: list[KernelResources] = resources.parse(said) if source.language == "cuda" else []
-        status = "ok" if library is not None else ("failed" if record.status in ("ok", "failed") else str(record.status))
+        status = (
+            "ok" if library is not None else ("failed" if record.status in ("ok", "failed") else str(record.status))
+        )
         return CompileResult(
             status=status if status in ("ok", "failed", "timeout", "oom") else "broken",  # type: ignore[arg-type]
-            language=source.language, compiler=toolchain.title, arch=arch, host=done.host, command=list(plan.argv),
-            seconds=record.wall_s, level=record.level, note=record.note or None, resources=kernels, diagnostics=messages,
+            language=source.language,
+            compiler=toolchain.title,
+            arch=arch,
+            host=done.host,
+            command=list(plan.argv),
+            seconds=record.wall_s,
+            level=record.level,
+            note=record.note or None,
+            resources=kernels,
+            diagnostics=messages,
             diagnostics_left_out=left or None,
             artifact_id=await self._artifacts.put(library, name=plan.output) if library is not None else None,
             binary_bytes=len(library) if library is not None else None,
-            log_artifact_id=await self._artifacts.put(said.encode(), name="compiler.log", media_type="text/plain") if said.strip() else None,
-        )  # fmt: skip
+            log_artifact_id=await self._artifacts.put(said.encode(), name="compiler.log", media_type="text/plain")
+            if said.strip()
+            else None,
+        )
 
 
 def _key(plan: BuildPlan, toolchain: Toolchain, probe: HostProbe) -> str:

@@ -37,11 +37,22 @@ class Gpus:
         fields = set(Gpu.model_fields) - {"foreign_processes"}
         gpus = [Gpu(**{k: v for k, v in g.items() if k in fields}, foreign_processes=g["foreign"]) for g in now["gpus"]]
         return HostStatus(
-            host=name, kind=kind, reachable=True, problem=_trouble(probe), level=probe.level,
-            weaker_because=probe.weaker_because or None, cpu=probe.cpu, cores=probe.cores, memory_bytes=probe.memory_bytes,
-            driver=probe.driver, toolchains=toolchain_versions(probe), judge=_judge(probe), devices=probe.devices(),
-            gpus=gpus, jobs_running=now["jobs_running"],
-        )  # fmt: skip
+            host=name,
+            kind=kind,
+            reachable=True,
+            problem=_trouble(probe),
+            level=probe.level,
+            weaker_because=probe.weaker_because or None,
+            cpu=probe.cpu,
+            cores=probe.cores,
+            memory_bytes=probe.memory_bytes,
+            driver=probe.driver,
+            toolchains=toolchain_versions(probe),
+            judge=_judge(probe),
+            devices=probe.devices(),
+            gpus=gpus,
+            jobs_running=now["jobs_running"],
+        )
 
 
 def toolchain_versions(probe: HostProbe) -> dict[str, str]:

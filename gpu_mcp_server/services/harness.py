@@ -6,7 +6,7 @@ import json
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gpu_mcp_server.errors import JobBroken, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec
@@ -36,7 +36,14 @@ def judge_files() -> dict[str, bytes]:
 
 
 def judge_spec(
-    problem: Problem, probe: HostProbe, settings: Settings, *, host: str, device: str, library: bytes | None, symbol: str = "launch"
+    problem: Problem,
+    probe: HostProbe,
+    settings: Settings,
+    *,
+    host: str,
+    device: str,
+    library: bytes | None,
+    symbol: str = "launch",
 ) -> tuple[JobSpec, dict[str, bytes]]:
     """Describe a judge job: owner, reference and, to judge, the candidate.
 
@@ -59,14 +66,27 @@ def judge_spec(
     if python is None or not python.numpy:
         raise ToolMissing("a Python with NumPy", host, hint="Set judge_python of this host to one that has it.")
     if problem.framework == "torch" and not python.torch:
-        raise ToolMissing("torch", host, hint=f"{python.path} has none; set judge_python, or write the reference in NumPy.")
+        raise ToolMissing(
+            "torch", host, hint=f"{python.path} has none; set judge_python, or write the reference in NumPy."
+        )
     task = {
-        "mode": "judge" if library is not None else "register", "device": device, "framework": problem.framework,
-        "entry": problem.entry, "symbol": symbol, "inputs": [t.model_dump() for t in problem.inputs],
-        "outputs": [t.model_dump() for t in problem.outputs], "shapes": problem.shapes, "rtol": problem.rtol,
-        "atol": problem.atol, "seed": secrets.token_hex(32), "budget_s": BUDGET_S, "round_ms": ROUND_MS,
-        "max_rounds": MAX_ROUNDS, "round_timeout_s": ROUND_TIMEOUT_S, "gpu_index": 0,
-    }  # fmt: skip
+        "mode": "judge" if library is not None else "register",
+        "device": device,
+        "framework": problem.framework,
+        "entry": problem.entry,
+        "symbol": symbol,
+        "inputs": [t.model_dump() for t in problem.inputs],
+        "outputs": [t.model_dump() for t in problem.outputs],
+        "shapes": problem.shapes,
+        "rtol": problem.rtol,
+        "atol": problem.atol,
+        "seed": secrets.token_hex(32),
+        "budget_s": BUDGET_S,
+        "round_ms": ROUND_MS,
+        "max_rounds": MAX_ROUNDS,
+        "round_timeout_s": ROUND_TIMEOUT_S,
+        "gpu_index": 0,
+    }
     harness = judge_files()
     own: dict[str, dict[str, bytes]] = {
         "owner": {"task.json": json.dumps(task).encode()},
@@ -81,7 +101,9 @@ def judge_spec(
         id=new_job_id(),
         purpose="judge" if library is not None else "register",
         processes=tuple(
-            ProcessSpec(argv=(*argv, role), role=role, trusted=role == "owner", workspace=role, env={"OMP_PROC_BIND": "false"})
+            ProcessSpec(
+                argv=(*argv, role), role=role, trusted=role == "owner", workspace=role, env={"OMP_PROC_BIND": "false"}
+            )
             for role in own
         ),
         links=tuple(("owner", role) for role in own if role != "owner"),
@@ -106,11 +128,12 @@ def progress_lines(data: bytes) -> list[str]:
     said: list[str] = []
     for line in data.decode("utf-8", "replace").splitlines():
         try:
-            message = json.loads(line)
+            message: Any = json.loads(line)
         except ValueError:
             continue
-        if isinstance(message, dict) and isinstance(message.get("progress"), str):
-            said.append(message["progress"][:200])
+        text = cast("dict[str, Any]", message).get("progress") if isinstance(message, dict) else None
+        if isinstance(text, str):
+            said.append(text[:200])
     return said
 
 
@@ -121,12 +144,12 @@ def parse_verdict(data: bytes) -> dict[str, Any]:
         JobBroken: If it is not a verdict.
     """
     try:
-        verdict = json.loads(data)
+        verdict: Any = json.loads(data)
     except ValueError as error:
         raise JobBroken(f"The judge wrote no verdict: {error}.") from error
     if not isinstance(verdict, dict) or "mode" not in verdict:
         raise JobBroken("The judge wrote something that is no verdict.")
-    return verdict
+    return cast("dict[str, Any]", verdict)
 
 
 def shape_verdicts(verdict: Mapping[str, Any]) -> list[ShapeVerdict]:

@@ -59,9 +59,15 @@ class JobRunner:
         return await self.hosts.probe(host)
 
     async def submit(
-        self, spec: JobSpec, *, host: str, blobs: Blobs, workspace_id: str | None = None, attempt_id: str | None = None,
+        self,
+        spec: JobSpec,
+        *,
+        host: str,
+        blobs: Blobs,
+        workspace_id: str | None = None,
+        attempt_id: str | None = None,
         context: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Start a job; returns when its folder exists on the host.
 
         Only contents travel that the host does not have. A submit that is sent twice runs once.
@@ -112,7 +118,12 @@ class JobRunner:
         on_output: bool = False,
     ) -> JobProgress:
         """Return a job's state and its output from the offsets, waiting up to `timeout_s` for its end."""
-        arguments = {"job": job_id, "timeout_s": timeout_s, "stdout_at": stdout_at, "stderr_at": stderr_at}
+        arguments: dict[str, Any] = {
+            "job": job_id,
+            "timeout_s": timeout_s,
+            "stdout_at": stdout_at,
+            "stderr_at": stderr_at,
+        }
         answer, data = await self.hosts.call(host, "wait", **arguments, on_output=on_output)
         record = job_record_from_json(answer["record"])
         if record.state == "finished":

@@ -55,6 +55,18 @@ class Lab:
             evaluator = Evaluator(settings, jobs, table, compiler, problems, experience, artifacts)
             runner.settlers["judge"] = evaluator.settle_line
             try:
-                yield cls(settings, hosts, jobs, workspaces, problems, experience, artifacts, compiler, runner, evaluator, Gpus(hosts))
+                yield cls(
+                    settings,
+                    hosts,
+                    jobs,
+                    workspaces,
+                    problems,
+                    experience,
+                    artifacts,
+                    compiler,
+                    runner,
+                    evaluator,
+                    Gpus(hosts),
+                )
             finally:
                 await hosts.close()

@@ -30,7 +30,13 @@ class Runner:
     """Commands as jobs."""
 
     def __init__(
-        self, settings: Settings, jobs: JobRunner, table: JobTable, workspaces: Workspaces, artifacts: Artifacts, experience: Experience
+        self,
+        settings: Settings,
+        jobs: JobRunner,
+        table: JobTable,
+        workspaces: Workspaces,
+        artifacts: Artifacts,
+        experience: Experience,
     ) -> None:
         self._settings, self._jobs, self._table = settings, jobs, table
         self._workspaces, self._artifacts, self._experience = workspaces, artifacts, experience
@@ -95,20 +101,31 @@ class Runner:
             stdin=stdin,
         )
         attempt_id = await self._experience.start(
-            "run", host=where, job_id=spec.id, level=probe.level, device=device_name(probe, gpus), driver=probe.driver,
+            "run",
+            host=where,
+            job_id=spec.id,
+            level=probe.level,
+            device=device_name(probe, gpus),
+            driver=probe.driver,
             evidence={"argv": [a[:200] for a in argv[:50]], "workspace_id": workspace_id},
-        )  # fmt: skip
+        )
         blobs = {f.sha256: self._artifacts.blob_path(f.sha256) for f in manifest}
-        row = {"workspace_id": workspace_id, "attempt_id": attempt_id}
         if progress is not None:
             await progress(f"job {spec.id} on {where}")
         if detach:
-            await self._jobs.submit(spec, host=where, blobs=blobs, **row)
+            await self._jobs.submit(spec, host=where, blobs=blobs, workspace_id=workspace_id, attempt_id=attempt_id)
             return await self.status(spec.id, wait_s=0)
-        return await self._run_attached(spec, where, blobs, row, wait_s, progress)
+        return await self._run_attached(spec, where, blobs, workspace_id, attempt_id, wait_s, progress)
 
     async def _run_attached(
-        self, spec: JobSpec, where: str, blobs: Blobs, row: Mapping[str, str | None], wait_s: float, progress: Progress | None
+        self,
+        spec: JobSpec,
+        where: str,
+        blobs: Blobs,
+        workspace_id: str | None,
+        attempt_id: str,
+        wait_s: float,
+        progress: Progress | None,
     ) -> JobResult:
         async def told(name: str, fresh: bytes) -> None:
             if progress is not None:
@@ -116,7 +133,7 @@ class Runner:
                 await progress(f"{name}: {last[:160]}")
 
         try:
-            await self._jobs.submit(spec, host=where, blobs=blobs, **row)
+            await self._jobs.submit(spec, host=where, blobs=blobs, workspace_id=workspace_id, attempt_id=attempt_id)
             done = await self._jobs.wait(spec.id, where, timeout_s=wait_s, on_output=told if progress else None)
         except asyncio.CancelledError:
             await self._jobs.end_quietly(spec.id, where)
@@ -131,13 +148,19 @@ class Runner:
         row = await self._table.get(job_id)
         seen = await self._jobs.look(job_id, row.host, timeout_s=wait_s, stdout_at=stdout_offset)
         if seen.record.state == "finished":
-            if stdout_offset == 0 and len(seen.stdout) >= seen.record.stdout_kept and len(seen.stderr) >= seen.record.stderr_kept:
+            if (
+                stdout_offset == 0
+                and len(seen.stdout) >= seen.record.stdout_kept
+                and len(seen.stderr) >= seen.record.stderr_kept
+            ):
                 return await self._finished(FinishedJob(row.host, seen.record, seen.stdout, seen.stderr), row)
             done = await self._jobs.wait(job_id, row.host)
             assert done is not None
             return await self._finished(replace(done, stdout=done.stdout[stdout_offset:]), row)
         result = self._result(seen.record, row, seen.stdout, seen.stderr)
-        return result.model_copy(update={"note": f"still {seen.record.state}; job_status with wait_s waits for its end"})
+        return result.model_copy(
+            update={"note": f"still {seen.record.state}; job_status with wait_s waits for its end"}
+        )
 
     async def cancel(self, job_id: str) -> JobResult:
         """End a job and say how it ended."""
@@ -148,7 +171,10 @@ class Runner:
     async def recent(self, limit: int = 20) -> list[JobResult]:
         """Return the newest jobs of this store, as far as their records are known here."""
         rows = await self._table.recent(limit)
-        return [self._result(r.record or JobRecord(id=r.job_id, state="running", purpose=r.purpose), r, b"", b"") for r in rows]
+        return [
+            self._result(r.record or JobRecord(id=r.job_id, state="running", purpose=r.purpose), r, b"", b"")
+            for r in rows
+        ]
 
     async def _finished(self, done: FinishedJob, row: JobRow) -> JobResult:
         record = done.record
@@ -156,7 +182,9 @@ class Runner:
         update: dict[str, object] = {}
         for name, data in (("stdout", done.stdout), ("stderr", done.stderr)):
             if getattr(result, f"{name}_left_out_bytes"):
-                update[f"{name}_artifact_id"] = await self._artifacts.put(data, name=f"{row.job_id}.{name}", media_type="text/plain")
+                update[f"{name}_artifact_id"] = await self._artifacts.put(
+                    data, name=f"{row.job_id}.{name}", media_type="text/plain"
+                )
         outputs: list[OutputRef] = []
         for output in record.outputs:
             artifact_id = None
@@ -181,15 +209,26 @@ class Runner:
         leader = record.leader
         notes = [n for n in (record.note, "; ".join(record.outputs_left_out[:5])) if n]
         return JobResult(
-            job_id=row.job_id, host=row.host, purpose=row.purpose, state=record.state, status=record.status,
-            exit_code=leader.exit_code if leader else None, signal=leader.signal if leader else None,
-            wall_s=record.wall_s, peak_memory_bytes=leader.peak_memory_bytes if leader else None,
-            level=record.level, weaker_because=record.weaker_because or None, note="; ".join(notes) or None,
-            stdout=out, stderr=err,
+            job_id=row.job_id,
+            host=row.host,
+            purpose=row.purpose,
+            state=record.state,
+            status=record.status,
+            exit_code=leader.exit_code if leader else None,
+            signal=leader.signal if leader else None,
+            wall_s=record.wall_s,
+            peak_memory_bytes=leader.peak_memory_bytes if leader else None,
+            level=record.level,
+            weaker_because=record.weaker_because or None,
+            note="; ".join(notes) or None,
+            stdout=out,
+            stderr=err,
             stdout_left_out_bytes=out_left + max(0, record.stdout_bytes - record.stdout_kept) or None,
             stderr_left_out_bytes=err_left + max(0, record.stderr_bytes - record.stderr_kept) or None,
-            gpus=list(record.gpus), workspace_id=row.workspace_id, attempt_id=row.attempt_id,
-        )  # fmt: skip
+            gpus=list(record.gpus),
+            workspace_id=row.workspace_id,
+            attempt_id=row.attempt_id,
+        )
 
 
 def min_level(settings: Settings) -> str:
@@ -221,12 +260,21 @@ def _check_command(argv: Sequence[str], env: Mapping[str, str], timeout_s: float
     if not argv or not argv[0]:
         raise BadRequest("The command is empty.", hint='Give program and arguments as a list: ["make", "test"].')
     if len(argv) > MAX_ARGUMENTS or sum(len(a.encode()) for a in argv) > MAX_COMMAND_BYTES:
-        raise TooLarge(f"The command is over {MAX_ARGUMENTS} arguments or {MAX_COMMAND_BYTES} bytes.", hint="Put it into a script file.")
+        raise TooLarge(
+            f"The command is over {MAX_ARGUMENTS} arguments or {MAX_COMMAND_BYTES} bytes.",
+            hint="Put it into a script file.",
+        )
     if any("\0" in text for text in (*argv, *env, *env.values())):
-        raise BadRequest("A NUL byte is in the command or environment.", hint="Pass binary data as a file of the workspace.")
+        raise BadRequest(
+            "A NUL byte is in the command or environment.", hint="Pass binary data as a file of the workspace."
+        )
     if any(not name or "=" in name or name.startswith("LINK_") for name in env):
-        raise BadRequest("An environment variable's name cannot be used.", hint="Names are without '=' and do not begin with LINK_.")
+        raise BadRequest(
+            "An environment variable's name cannot be used.", hint="Names are without '=' and do not begin with LINK_."
+        )
     if not 0 < timeout_s <= MAX_WALL_S:
-        raise BadRequest(f"timeout_s is {timeout_s:g}; it may be up to {MAX_WALL_S:g}.", hint="Long work belongs into several jobs.")
+        raise BadRequest(
+            f"timeout_s is {timeout_s:g}; it may be up to {MAX_WALL_S:g}.", hint="Long work belongs into several jobs."
+        )
     if len(stdin.encode()) > MAX_STDIN_BYTES:
         raise TooLarge(f"stdin is over {MAX_STDIN_BYTES} bytes.", hint="Put it into a file of the workspace.")
