@@ -118,7 +118,7 @@ def lay(work: Path, files: dict[str, Path | str]) -> Path:
 
 def start(role: str, work: Path, links: dict[str, socket.socket], output: Any) -> subprocess.Popen[bytes]:
     environment = {"PATH": os.environ["PATH"], "HOME": "/tmp", "LANG": "C.UTF-8"}
-    environment.update({k: v for k, v in os.environ.items() if k.startswith(("LD_LIBRARY", "CUDA_VISIBLE", "OMP_"))})
+    environment.update({k: v for k, v in os.environ.items() if k.startswith(("LD_LIBRARY", "CUDA_", "OMP_"))})
     environment.update({f"LINK_{other.upper()}": str(end.fileno()) for other, end in links.items()})
     process = subprocess.Popen(
         [sys.executable, "-I", "-B", "judge/main.py", role],

@@ -1,0 +1,129 @@
+// A CUDA driver without a GPU, for tests: device memory is a memory file, kernels run one thread after the other on the
+// CPU. It is built from the judge's own kernels.cu, so that what the owner launches and with which arguments is real.
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string>
+#include <sys/mman.h>
+#include <tuple>
+#include <unistd.h>
+#include <utility>
+
+#define __device__ static
+#define __global__
+#define __forceinline__ inline
+struct Three { unsigned x; };
+static Three threadIdx{0}, blockIdx{0}, blockDim{1}, gridDim{1};
+struct uint4 { unsigned x, y, z, w; };
+static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+static unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
+static void sincospif(float x, float *s, float *c) { *s = sinf(x * 3.14159265f), *c = cosf(x * 3.14159265f); }
+static int __syncthreads_count(bool p) { return p; }
+static double __shfl_xor_sync(unsigned, double v, int) { return v; }
+static long long __double_as_longlong(double v) { long long bits; memcpy(&bits, &v, 8); return bits; }
+template <class T> static void atomicAdd(T *at, T v) { *at += v; }
+template <class T> static void atomicMin(T *at, T v) { if (v < *at) *at = v; }
+template <class T> static void atomicMax(T *at, T v) { if (v > *at) *at = v; }
+struct __half { uint16_t bits; };
+struct __nv_bfloat16 { uint16_t bits; };
+static float __half2float(__half) { return 0; }
+static __half __float2half(float) { return {0}; }
+static float __bfloat162float(__nv_bfloat16 v) { uint32_t b = (uint32_t)v.bits << 16; float f; memcpy(&f, &b, 4); return f; }
+static __nv_bfloat16 __float2bfloat16(float f) { uint32_t b; memcpy(&b, &f, 4); return {(uint16_t)((b + 0x7FFF + (b >> 16 & 1)) >> 16)}; }
+using std::isfinite;
+using std::isinf;
+using std::isnan;
+#include "kernels_without_includes.h"
+
+template <class... A, size_t... I> static void run(void (*f)(A...), void **p, std::index_sequence<I...>) {
+    f(*(typename std::remove_const<A>::type *)p[I]...);
+}
+template <class... A> static void run(void (*f)(A...), void **p) { run(f, p, std::index_sequence_for<A...>()); }
+typedef void (*Call)(void **);
+#define KERNEL(name) {#name, [](void **p) { run(name, p); }}
+static const std::map<std::string, Call> kernels = {
+    KERNEL(fill), KERNEL(set_words), KERNEL(count_touched), KERNEL(set_guard), KERNEL(check_guard),
+    KERNEL(count_differing), KERNEL(compare), KERNEL(fence), KERNEL(gather)};
+
+struct Location { int type, id; };
+struct Properties { int type, handles; Location location; void *win32; unsigned char flags[8]; };
+struct Access { Location location; int flags; };
+typedef unsigned long long Pointer;
+static std::map<Pointer, std::pair<int, size_t>> mapped;
+static std::map<Pointer, size_t> allocated;
+enum { OK = 0, INVALID = 1 };
+
+extern "C" {
+int cuInit(unsigned) { return OK; }
+int cuDriverGetVersion(int *v) { *v = 13000; return OK; }
+int cuGetErrorName(int, const char **text) { *text = "CUDA_ERROR_INVALID_VALUE"; return OK; }
+int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal ? INVALID : OK; }
+int cuDeviceGetName(char *name, int size, int) { snprintf(name, size, "Fake GPU"); return OK; }
+int cuDeviceGetUuid_v2(unsigned char *uuid, int) { memset(uuid, 0xAB, 16); return OK; }
+int cuDeviceGetAttribute(int *value, int, int) { *value = 9; return OK; }
+int cuDevicePrimaryCtxRetain(void **context, int) { *context = (void *)1; return OK; }
+int cuCtxSetCurrent(void *context) { return context ? OK : INVALID; }
+int cuCtxSynchronize() { return OK; }
+int cuMemGetInfo_v2(size_t *free, size_t *total) { *free = *total = (size_t)1 << 30; return OK; }
+int cuMemGetAllocationGranularity(size_t *grain, const Properties *p, int) {
+    *grain = 2 << 20;
+    return p->type == 1 && p->handles == 1 && p->location.type == 1 && p->location.id == 0 ? OK : INVALID;
+}
+int cuMemCreate(Pointer *handle, size_t size, const Properties *p, Pointer flags) {
+    int file = memfd_create("device", 0);
+    if (p->handles != 1 || flags || size % (2 << 20) || ftruncate(file, size)) return INVALID;
+    *handle = 1000 + file;
+    return OK;
+}
+int cuMemRelease(Pointer handle) { return close((int)handle - 1000) ? INVALID : OK; }
+int cuMemAddressReserve(Pointer *at, size_t size, size_t, Pointer, Pointer) {
+    *at = (Pointer)mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return OK;
+}
+int cuMemAddressFree(Pointer at, size_t size) { return munmap((void *)at, size) ? INVALID : OK; }
+int cuMemMap(Pointer at, size_t size, size_t, Pointer handle, Pointer) { mapped[at] = {(int)handle - 1000, size}; return OK; }
+int cuMemUnmap(Pointer at, size_t size) { return mapped.erase(at) && size ? OK : INVALID; }
+int cuMemSetAccess(Pointer at, size_t size, const Access *access, size_t count) {
+    if (!mapped.count(at) || count != 1 || mapped[at].second != size || access->location.type != 1) return INVALID;
+    int rights = access->flags == 3 ? PROT_READ | PROT_WRITE : access->flags == 1 ? PROT_READ : -1;
+    if (rights < 0) return INVALID;
+    return mmap((void *)at, size, rights, MAP_SHARED | MAP_FIXED, mapped[at].first, 0) == MAP_FAILED ? INVALID : OK;
+}
+int cuMemExportToShareableHandle(int *out, Pointer handle, int type, Pointer) {
+    *out = dup((int)handle - 1000);
+    return type == 1 ? OK : INVALID;
+}
+int cuMemImportFromShareableHandle(Pointer *handle, void *descriptor, int type) {
+    *handle = 1000 + dup((int)(intptr_t)descriptor);
+    return type == 1 ? OK : INVALID;
+}
+int cuMemAlloc_v2(Pointer *at, size_t size) {
+    *at = (Pointer)mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    allocated[*at] = size;
+    return OK;
+}
+int cuMemFree_v2(Pointer at) {
+    if (!allocated.count(at)) return INVALID;
+    munmap((void *)at, allocated[at]);
+    allocated.erase(at);
+    return OK;
+}
+int cuMemcpyHtoD_v2(Pointer to, const void *from, size_t size) { memcpy((void *)to, from, size); return OK; }
+int cuMemcpyDtoH_v2(void *to, Pointer from, size_t size) { memcpy(to, (void *)from, size); return OK; }
+int cuMemcpyDtoD_v2(Pointer to, Pointer from, size_t size) { memcpy((void *)to, (void *)from, size); return OK; }
+int cuMemsetD8_v2(Pointer at, unsigned char value, size_t size) { memset((void *)at, value, size); return OK; }
+int cuModuleLoadData(void **module, const char *text) { *module = (void *)1; return strstr(text, ".target sm_75") ? OK : INVALID; }
+int cuModuleGetFunction(void **function, void *, const char *name) {
+    auto found = kernels.find(name);
+    if (found == kernels.end()) return INVALID;
+    *function = (void *)found->second;
+    return OK;
+}
+int cuLaunchKernel(void *function, unsigned, unsigned, unsigned, unsigned threads, unsigned, unsigned, unsigned, void *, void **arguments, void **) {
+    if (threads != 256) return INVALID;
+    ((Call)function)(arguments);
+    return OK;
+}
+}

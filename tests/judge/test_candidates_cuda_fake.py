@@ -1,0 +1,152 @@
+"""The judge's CUDA side without a GPU: the driver is a fake over memory files, everything else is real."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.judge.harness import EXAMPLES, JUDGE, build, judge
+
+HERE = Path(__file__).parent
+SHAPES = [{"rows": 16, "cols": 500}, {"rows": 7, "cols": 333}]
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a libcuda.so.1 made from kernels.cu and the fake."""
+    folder = tmp_path_factory.mktemp("driver")
+    kernels = re.sub(r"(?m)^#(include|pragma).*", "", (JUDGE / "kernels.cu").read_text())
+    (folder / "kernels_without_includes.h").write_text(kernels)
+    command = ["g++", "-std=c++20", "-O2", "-shared", "-fPIC", f"-I{folder}", "-o", str(folder / "libcuda.so.1")]
+    subprocess.run([*command, str(HERE / "fake_cuda.cpp")], check=True)
+    return folder
+
+
+@pytest.fixture
+def court(driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver))
+
+    def sit(source: str, **task):
+        path = tmp_path / "candidate.c"
+        path.write_text(source)
+        task = {"device": "cuda", "shapes": SHAPES, "max_rounds": 9, "round_ms": 1, **task}
+        outcome = judge(tmp_path, EXAMPLES / "reference.py", build(path, tmp_path), **task)
+        assert outcome.exit_code == 0, outcome.stderr + (tmp_path / "noise.txt").read_text()
+        return outcome
+
+    return sit
+
+
+def with_stream(name: str) -> str:
+    """Return a C example with the launcher of a CUDA candidate: on the fake, device memory is memory."""
+    return (EXAMPLES / name).read_text().replace(
+        "int launch(const float *x, float *y, int64_t rows, int64_t cols)",
+        "int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "reason"),
+    [
+        ("naive.c", "correct", ""),
+        ("wrong_tail.c", "incorrect", "all in the last 116 of 500 along cols"),
+        ("cached_answer.c", "cheat", "repeats an earlier answer"),
+        ("no_answer.c", "cheat", "returned without computing"),
+    ],
+)
+def test_the_examples_get_their_verdicts_over_the_fake_driver(court, name, verdict, reason):
+    outcome = court(with_stream(name))
+
+    assert outcome.verdict["verdict"] == verdict, outcome.verdict["reason"]
+    assert reason in outcome.verdict["reason"]
+    assert outcome.verdict["evidence"]["memory"] == "exported allocations, inputs read-only"
+    assert outcome.verdict["device"] == "Fake GPU"
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict", "reason"),
+    [
+        ("y[rows * cols] = 1;", "cheat", "wrote outside its outputs: 4 bytes behind output y, first in call 1"),
+        ("y[-1] = 1;", "cheat", "wrote outside its outputs: 4 bytes before output y, first in call 1"),
+        ("*(volatile float *)x = 2;", "incorrect", "crashed with SIGSEGV"),
+        ("return 4;", "incorrect", "the launcher returned 4 in call 1"),
+    ],
+)
+def test_a_trespass_is_seen_by_the_owners_kernels(court, body, verdict, reason):
+    source = with_stream("naive.c").replace("    return 0;\n}", f"    {body}\n    return 0;\n}}")
+    got = court(source).verdict
+
+    assert (got["verdict"], reason in got["reason"]) == (verdict, True), got["reason"]
+
+
+def test_work_after_done_fails_the_fence(court):
+    source = "#include <pthread.h>\n#include <unistd.h>\n#include <stdlib.h>\n" + with_stream("naive.c").replace(
+        "int launch(", "static int honest("
+    )
+    source += """
+    struct work { const float *x; float *y; int64_t rows, cols; };
+    static void *later(void *p) { struct work *w = p; usleep(20000); honest(w->x, w->y, w->rows, w->cols, 0); return 0; }
+    int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream) {
+        struct work *w = malloc(sizeof *w); *w = (struct work){x, y, rows, cols};
+        pthread_t t; pthread_create(&t, 0, later, w); pthread_detach(t); return 0;
+    }
+    """
+    got = court(source).verdict
+
+    assert got["verdict"] == "cheat"
+    assert "finished after it said done" in got["reason"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "int64", "uint8"])
+@pytest.mark.parametrize("distribution", ["normal", "uniform", "outliers", "integers"])
+def test_every_type_survives_the_way_from_fill_to_comparison(court, dtype, distribution, tmp_path):
+    size = {"float32": 4, "float64": 8, "bfloat16": 2, "int64": 8, "uint8": 1}[dtype]
+    (tmp_path / "same.py").write_text("def same(x):\n    return x\n")
+    source = f"""
+    #include <stdint.h>
+    #include <string.h>
+    int launch(const void *x, void *y, int64_t n, void *stream) {{ memcpy(y, x, n * {size}); return 0; }}
+    """
+    path = tmp_path / "copy.c"
+    path.write_text(source)
+    outcome = judge(
+        tmp_path,
+        tmp_path / "same.py",
+        build(path, tmp_path),
+        device="cuda",
+        entry="same",
+        inputs=[{"name": "x", "dtype": dtype, "shape": ["n"], "distribution": distribution}],
+        outputs=[{"name": "y", "dtype": dtype, "shape": ["n"]}],
+        shapes=[{"n": 1001}],
+        max_rounds=2,
+        round_ms=0.1,
+    )
+    assert outcome.exit_code == 0, outcome.stderr + (tmp_path / "noise.txt").read_text()
+    assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]
+    assert outcome.verdict["shapes"][0]["max_abs_error"] == 0
+
+
+def test_timing_under_mps_is_refused(driver, tmp_path, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(driver))
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/pipe")
+    outcome = judge(tmp_path, EXAMPLES / "reference.py", build(EXAMPLES / "naive.c", tmp_path), device="cuda")
+
+    assert outcome.exit_code == 1
+    assert "MPS" in outcome.stderr
+
+
+def test_the_committed_ptx_is_that_of_the_committed_kernels(tmp_path):
+    if not shutil.which("nvcc"):
+        pytest.skip("no nvcc here")
+    command = ["nvcc", "-ptx", "-O3", "-arch=compute_75", str(JUDGE / "kernels.cu"), "-o", str(tmp_path / "k.ptx")]
+    subprocess.run(command, check=True)
+
+    def code(path: Path) -> str:
+        return re.sub(r"(?m)^(//|\.version).*\n", "", path.read_text())
+
+    version = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=True).stdout
+    if "release 13.0" not in version:
+        pytest.skip("another nvcc than the one that made it")
+    assert code(tmp_path / "k.ptx") == code(JUDGE / "kernels.ptx")
