@@ -1,8 +1,7 @@
 """The reference's buffers as NumPy arrays; bfloat16 as its bits in uint16."""
 
-from typing import Any, Dict, List, Sequence, Tuple
-
 import ctypes
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 from check import STORAGE
@@ -15,9 +14,12 @@ from tensors import Tensor
 Array = NDArray[Any]
 
 
-def view(mapping: Mapping, where: Dict[str, Any], items: Sequence[Tensor], *, writable: bool) -> List[Tuple[Array, ...]]:
+def view(
+    mapping: Mapping, where: Dict[str, Any], items: Sequence[Tensor], *, writable: bool
+) -> List[Tuple[Array, ...]]:
     """Return the tensors of every set as arrays over the mapping."""
-    whole = np.frombuffer((ctypes.c_uint8 * mapping.size).from_address(mapping.address), dtype=np.uint8)
+    memory: Any = (ctypes.c_uint8 * mapping.size).from_address(mapping.address)
+    whole: Array = np.frombuffer(memory, dtype=np.uint8)
     whole.flags.writeable = writable
     sets: List[Tuple[Array, ...]] = []
     for number in range(where["sets"]):
@@ -83,15 +85,15 @@ class NumpyArrays:
         if got.dtype != stored:
             if got.dtype.kind not in "biuf" or (got.dtype.kind == "f" and np.dtype(stored).kind != "f"):
                 raise BadResult("output %s is %s, declared as %s" % (item.name, got.dtype, item.dtype))
-            self.said["the reference returns %s for %s; it is converted to %s" % (got.dtype, item.name, item.dtype)] = None
+            self.said["the reference returns %s for %s; it is converted to %s" % (got.dtype, item.name, item.dtype)] = (
+                None
+            )
         return got
 
     def check_shape(self, item: Tensor, shape: Sequence[int]) -> None:
         """Refuse another shape than the declared one."""
         if tuple(shape) != item.shape:
-            raise BadResult(
-                "output %s has shape %s, declared as %s" % (item.name, list(shape), list(item.shape))
-            )
+            raise BadResult("output %s has shape %s, declared as %s" % (item.name, list(shape), list(item.shape)))
 
     def finish(self) -> None:
         """Wait for nothing: NumPy returns when it is done."""

@@ -2,8 +2,7 @@
 
 from typing import Any, Dict, List, Sequence, Tuple
 
-import torch
-from arrays_torch import accepted
+from arrays_torch import accepted, torch
 from cuda_driver import Driver, Shared
 from reference import BadResult
 from tensors import ITEM_BYTES, Tensor

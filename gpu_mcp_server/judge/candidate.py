@@ -138,9 +138,7 @@ class Candidate:
     def go(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Call the launcher once for each set."""
         launch = self.launch
-        number = 0
-        for arguments in self.calls[: message["calls"]]:
-            number += 1
+        for number, arguments in enumerate(self.calls[: message["calls"]], 1):
             code = launch(*arguments)
             if code:
                 return {"code": code, "call": number}

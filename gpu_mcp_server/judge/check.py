@@ -111,7 +111,7 @@ def whereabouts(mask: Array, tensor: Tensor) -> str:
     parts: List[str] = []
     for axis, name in enumerate(tensor.axes):
         others = tuple(i for i in range(cube.ndim) if i != axis)
-        text = _along(cube.any(axis=others), name)
+        text = _along(np.atleast_1d(cube.any(axis=others)), name)
         if text:
             parts.append(text)
     return "all in " + " and ".join(parts) if parts else "scattered"

@@ -114,6 +114,10 @@ class Device:
         """Return what the machine reports now, for the evidence."""
         raise NotImplementedError
 
+    def remarks(self) -> List[str]:
+        """Return what was seen on the device that makes its times doubtful."""
+        return []
+
     def evidence(self) -> Dict[str, Any]:
         """Return what does not change."""
         raise NotImplementedError

@@ -32,7 +32,7 @@ class Well:
     """
 
     def __init__(self, seed: str) -> None:
-        self.rng = np.random.Generator(np.random.PCG64(int(seed, 16)))
+        self.rng: Any = np.random.Generator(np.random.PCG64(int(seed, 16)))
         self.pools: Dict[str, Array] = {}
 
     def next_round(self) -> None:

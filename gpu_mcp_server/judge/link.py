@@ -5,7 +5,7 @@ import json
 import os
 import select
 import socket
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple, cast
 
 MAX_PACKET_BYTES = 64 << 10
 MAX_DESCRIPTORS = 8
@@ -82,9 +82,9 @@ class Link:
         if flags & socket.MSG_TRUNC:
             raise LinkGarbage("a packet of more than %d bytes" % MAX_PACKET_BYTES)
         try:
-            message = json.loads(data.decode("utf-8"))
+            message: Any = json.loads(data.decode("utf-8"))
         except (ValueError, RecursionError):
             raise LinkGarbage("a packet that is no JSON: %r" % data[:40]) from None
         if not isinstance(message, dict):
             raise LinkGarbage("a packet that is no JSON object: %r" % data[:40])
-        return message, list(got)
+        return cast("Dict[str, Any]", message), list(got)

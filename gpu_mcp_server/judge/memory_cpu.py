@@ -154,7 +154,12 @@ class CpuBuffers(Buffers):
                 touched = rows[:, start : start + size] != self.guard[:size]
                 if touched.any():
                     call = int(np.flatnonzero(touched.any(axis=1))[0])
-                    return "wrote outside its outputs: %d bytes %s output %s in call %d" % (touched[call].sum(), side, item.name, call + 1)
+                    return "wrote outside its outputs: %d bytes %s output %s in call %d" % (
+                        touched[call].sum(),
+                        side,
+                        item.name,
+                        call + 1,
+                    )
         return ""
 
     def pair(self, call: int, output: int) -> Tuple[Array, Array]:
@@ -229,4 +234,9 @@ class CpuDevice(Device):
 
     def evidence(self) -> Dict[str, Any]:
         """Return the machine."""
-        return {"cpu": self.label, "cores": len(os.sched_getaffinity(0)), "memory": self.memory, "gomp_spincount": 10000}
+        return {
+            "cpu": self.label,
+            "cores": len(os.sched_getaffinity(0)),
+            "memory": self.memory,
+            "gomp_spincount": 10000,
+        }

@@ -1,6 +1,7 @@
 """Buffers on a GPU: the owner's allocations, exported as descriptors; its own kernels fill, poison, check and fence."""
 
 import os
+import time
 from ctypes import c_double, c_int, c_int64, c_uint64
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -12,6 +13,7 @@ from fill import Well
 from memory_cpu import Region, poison_word
 from memory_cpu import share as share_file
 from nvml import Nvml
+from stats import median
 from supervisor import Player
 from tensors import ITEM_BYTES, Layout, Tensor, layout
 from verdicts import JudgeFailed
@@ -25,6 +27,10 @@ DISTRIBUTIONS = {
 FENCE_SAMPLES = 64
 """Positions of every output that the fence looks at."""
 IDLE_SETS = 256
+ALONE_PROBES = 7
+BUSY = 3
+BUSY_US = 1000.0
+"""A GPU shared with another busy context gives it slices of milliseconds."""
 KERNELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels.ptx")
 
 
@@ -160,6 +166,7 @@ class CudaBuffers(Buffers):
             arguments = [*span, c_int(TYPES[item.dtype]), c_int(kind), c_uint64(self.well.word())]
             self.tools.kernels.launch("fill", item.count * self.sets // 4, arguments)
         self.tools.driver.synchronize()
+        self.device.probe()
         if self.files:
             self.tools.driver.download(self.files[0].bytes.ctypes.data, self.staged.address, self.input_layout.total)
 
@@ -300,6 +307,26 @@ class CudaDevice(Device):
         row = [self.scratch, self.scratch, 4096, 4096, 1024, TYPES["float32"]]
         self.idle_fence = Fence(self.tools, [row], IDLE_SETS, self.rtol, self.atol)
         self.idle_fence.arm(1)
+        self.probes_us: List[float] = []
+        for _ in range(ALONE_PROBES):
+            self.probe()
+        self.alone_us = median(self.probes_us[1:])
+        self.probes_us = []
+
+    def probe(self) -> None:
+        """Time a few empty fences. The candidate is frozen then, but a kernel that it left behind would slow them."""
+        begin = time.perf_counter()
+        for _ in range(5):
+            self.idle_fence.passes()
+        self.probes_us.append((time.perf_counter() - begin) * 1e6)
+
+    def remarks(self) -> List[str]:
+        """Say so if the GPU was not idle between the rounds, when the reference is timed."""
+        between = median(self.probes_us) if self.probes_us else 0.0
+        if between < BUSY * self.alone_us + BUSY_US:
+            return []
+        text = "the GPU was busy between rounds: an empty probe took %.0f us, alone %.0f us; the baseline may be slowed"
+        return [text % (between, self.alone_us)]
 
     def max_bytes(self) -> int:
         """Return a quarter of the free memory, 4 GiB at most."""
@@ -336,4 +363,6 @@ class CudaDevice(Device):
             "stream": "legacy default",
             "baseline": "reference on the CPU" if self.framework == "numpy" else "reference on the same GPU",
             "fence_samples_per_output": FENCE_SAMPLES,
+            "idle_probe_alone_us": round(self.alone_us, 1),
+            "idle_probe_between_rounds_us": round(median(self.probes_us), 1) if self.probes_us else None,
         }

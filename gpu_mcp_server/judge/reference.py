@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 import warnings
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, List, Sequence, cast
 
 from link import Link, LinkClosed
 from tensors import tensors
@@ -149,7 +149,7 @@ class Reference:
 
     def results(self, result: Any) -> Sequence[Any]:
         """Return the outputs as a sequence of the declared length."""
-        found: Sequence[Any] = result if isinstance(result, (tuple, list)) else (result,)
+        found = cast("Sequence[Any]", result) if isinstance(result, (tuple, list)) else (result,)
         if len(found) != len(self.task["outputs"]):
             raise BadResult(
                 "%s returned %d values, the problem declares %d outputs"

@@ -1,7 +1,7 @@
 """A round: fresh inputs, the reference, the candidate under the owner's clock, the check, and why it failed."""
 
 import time
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence, cast
 
 import numpy as np
 from check import compare, describe
@@ -116,9 +116,9 @@ class Rounds:
         buffers.close()
 
     def _note(self, reply: Dict[str, Any]) -> None:
-        notes = reply.get("notes")
+        notes: Any = reply.get("notes")
         if isinstance(notes, list):
-            for note in notes[:8]:
+            for note in cast("List[Any]", notes)[:8]:
                 self.notes[str(note)[:300]] = None
 
     def play(self, buffers: Buffers) -> Round:
@@ -170,7 +170,7 @@ class Rounds:
             return
         if check.passed:
             raise cheat(
-                "finished after it said done: %swhen the clock stopped outputs were missing, a moment later all were there"
+                "finished after it said done: %soutputs were missing when the clock stopped, and there a moment later"
                 % where
             )
         raise self._wrong(buffers, check, where, reference_s)
@@ -180,7 +180,7 @@ class Rounds:
         bad = int(check.wrong.any(axis=1).sum())
         if self._becomes_right(buffers, reference_s):
             return cheat(
-                "finished after it said done: %s%d of %d outputs were wrong or missing when it said done and right later"
+                "finished after it said done: %s%d of %d calls were unfinished when it said done and right later"
                 % (where, bad, buffers.sets)
             )
         if untouched:
@@ -196,7 +196,7 @@ class Rounds:
         rtol, atol = self.history.rtol, self.history.atol
         difference = compare(expected, got, buffers.outputs[output].dtype, rtol, atol)
         if difference.mask is None:
-            return cheat("kept writing after it said done: %sa wrong output changed while it was looked at" % where)
+            return cheat("kept writing after it said done: %sa wrong output changed under the eyes" % where)
         return incorrect(
             "%s (call %d of %d, round %d; %d of %d calls are wrong)"
             % (

@@ -139,5 +139,5 @@ class Shape:
             unsure = self.costs["candidate"].spread_s * 1e6 / self.sets
             if unsure > 0.02 * result["candidate"]["median_us"]:
                 self.notes["the clock's own cost varies by %.3g us a call" % unsure] = None
-        result["notes"] = [*self.notes, *self.rounds.notes]
+        result["notes"] = [*self.notes, *self.rounds.notes, *self.device.remarks()]
         return result

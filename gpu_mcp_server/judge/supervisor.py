@@ -61,6 +61,8 @@ class Supervisor:
                 if message.get(answer) is True:
                     return message
                 if not self._note(message):
+                    if self.exit_of(role, EXIT_EVENT_S) is not None:
+                        return {}
                     raise JudgeFailed("the supervisor answered %r with %r" % (do, str(message)[:200]))
         except (LinkClosed, LinkGarbage, LinkTimeout) as error:
             raise JudgeFailed("the supervisor did not answer %r: %s" % (do, error)) from None

@@ -1,5 +1,6 @@
 """Tensors of a task at one shape, and where they lie in a buffer. Standard library only: the candidate needs it."""
 
+from dataclasses import dataclass
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 ITEM_BYTES = {
@@ -21,7 +22,8 @@ BIG_GUARD_BYTES = 4096
 BIG_TENSOR_BYTES = 64 << 10
 
 
-class Tensor(NamedTuple):
+@dataclass(frozen=True)
+class Tensor:
     """A tensor with numbers for its dimensions."""
 
     name: str

@@ -41,9 +41,13 @@ def court(driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def with_stream(name: str) -> str:
     """Return a C example with the launcher of a CUDA candidate: on the fake, device memory is memory."""
-    return (EXAMPLES / name).read_text().replace(
-        "int launch(const float *x, float *y, int64_t rows, int64_t cols)",
-        "int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream)",
+    return (
+        (EXAMPLES / name)
+        .read_text()
+        .replace(
+            "int launch(const float *x, float *y, int64_t rows, int64_t cols)",
+            "int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream)",
+        )
     )
 
 

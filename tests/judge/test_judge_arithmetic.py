@@ -19,7 +19,8 @@ sys.path.remove(str(JUDGE))
 
 
 @pytest.mark.parametrize(
-    ("count", "ranks"), [(5, (1, 5)), (6, (1, 6)), (9, (2, 8)), (10, (2, 9)), (20, (6, 15)), (25, (8, 18)), (30, (10, 21))]
+    ("count", "ranks"),
+    [(5, (1, 5)), (6, (1, 6)), (9, (2, 8)), (10, (2, 9)), (20, (6, 15)), (25, (8, 18)), (30, (10, 21))],
 )
 def test_ranks_of_the_medians_interval_are_those_of_the_tables(count, ranks):
     assert stats.interval_ranks(count) == ranks

@@ -17,7 +17,9 @@ def test_a_tolerance_that_zeros_pass_is_refused(register):
     verdict = register(EXAMPLES / "reference.py", shapes=[{"rows": 4, "cols": 100000}], atol=1e-3).verdict
 
     assert verdict["status"] == "refused"
-    assert verdict["reason"].startswith("at rows=4,cols=100000: zeros passes as y: atol 0.001 is larger than the outputs")
+    assert verdict["reason"].startswith(
+        "at rows=4,cols=100000: zeros passes as y: atol 0.001 is larger than the outputs"
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,7 +48,11 @@ def test_an_unusable_reference_is_refused_and_the_reason_says_why(register, body
 
 @pytest.mark.parametrize(
     ("source", "reason"),
-    [("def softmax(x:\n", "SyntaxError"), ("def other(x): pass\n", "defines no function softmax"), ("1/0", "ZeroDivision")],
+    [
+        ("def softmax(x:\n", "SyntaxError"),
+        ("def other(x): pass\n", "defines no function softmax"),
+        ("1/0", "ZeroDivision"),
+    ],
 )
 def test_a_source_that_does_not_load_is_refused(register, source, reason):
     verdict = register(source).verdict

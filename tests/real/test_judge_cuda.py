@@ -1,5 +1,6 @@
 """The judge on a real GPU, on the CUDA examples. Also runs without pytest: `python tests/real/test_judge_cuda.py`."""
 
+# ruff: noqa: T201
 import ctypes
 import importlib.util
 import json
@@ -10,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.judge.harness import EXAMPLES, Outcome, build, judge  # noqa: E402
+from tests.judge.harness import EXAMPLES, Outcome, build, judge
 
 SHAPES = [{"rows": 64, "cols": 1000}, {"rows": 4096, "cols": 4096}, {"rows": 333, "cols": 1025}]
 EXPECTED = [
@@ -44,7 +45,7 @@ MORE = [
     ("return 5;", "incorrect", "the launcher returned 5 in call 1"),
     ("softmax<<<rows, 4096>>>(x, y, cols); return cudaGetLastError();", "incorrect", "the launcher returned 9"),
     ("softmax<<<rows - 1, 32>>>(x, y, cols); return 0;", "incorrect", "all in rows = 63 (the last)"),
-    ("puts(\"{}\"); softmax<<<rows, 32>>>(x, y, cols); return 0;", "correct", ""),
+    ('puts("{}"); softmax<<<rows, 32>>>(x, y, cols); return 0;', "correct", ""),
     (
         "static cudaStream_t side; if (!side) cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);"
         "softmax<<<rows, 32, 0, side>>>(x, y, cols); return 0;",
@@ -89,7 +90,11 @@ def written(body: str, folder: Path) -> Path:
 if "pytest" in sys.modules:
     import pytest
 
-    pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400), pytest.mark.skipif(bool(missing()), reason=missing() or "-")]
+    pytestmark = [
+        pytest.mark.gpu,
+        pytest.mark.timeout(400),
+        pytest.mark.skipif(bool(missing()), reason=missing() or "-"),
+    ]
 
     @pytest.mark.parametrize(("name", "verdict", "reason"), EXPECTED)
     def test_a_cuda_example_gets_its_verdict(tmp_path, name, verdict, reason):
@@ -131,9 +136,7 @@ def table() -> None:
     cases = [(name, verdict, None) for name, verdict, _ in EXPECTED]
     cases += [(body, verdict, SHAPES[:1]) for body, verdict, _ in MORE]
     with tempfile.TemporaryDirectory() as top:
-        registered = judge(
-            folder(top), path, device="cuda", framework=framework, shapes=SHAPES, timeout_s=300
-        )
+        registered = judge(folder(top), path, device="cuda", framework=framework, shapes=SHAPES, timeout_s=300)
         print("register:", registered.exit_code, registered.stderr, json.dumps(registered.verdict))
         for number, (what, verdict, shapes) in enumerate(cases):
             here = folder(top)
