@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from gpu_mcp_server.backends.base import Backend, Channel
 from gpu_mcp_server.errors import BadRequest, DiskFull, GpuMcpError, HostError, HostUnavailable, NotFound
@@ -71,6 +71,8 @@ class HostLink:
             raise HostUnavailable(f"The channel to host {self.host!r} has ended ({error}).") from error
         finally:
             self._waiting.pop(number, None)
+            if future.done() and not future.cancelled():
+                future.exception()
 
     async def close(self) -> None:
         """End the channel; attached jobs end with it."""
@@ -93,22 +95,27 @@ class HostLink:
             why = await self._channel.why_ended()
             if error.partial and not self._waiting:
                 why += f"; last bytes {error.partial[:80]!r}"
-        except (protocol.ProtocolError, ValueError, ConnectionError) as error:
-            why = str(error)
+        except (protocol.ProtocolError, ValueError) as error:
+            why = f"it does not speak as hostd does: {error}"
+        except OSError as error:
+            why = str(error) or type(error).__name__
         finally:
             self._ended = why
             for future in self._waiting.values():
                 if not future.done():
                     future.set_exception(HostUnavailable(f"The channel to host {self.host!r} ended ({why})."))
 
-    def _deliver(self, header: Mapping[str, Any], attachment: bytes) -> None:
-        future = self._waiting.get(header.get("id", 0))
+    def _deliver(self, header: Any, attachment: bytes) -> None:
+        if not isinstance(header, dict):
+            raise protocol.ProtocolError(f"a header that is no object: {str(header)[:80]}")
+        answer = cast("dict[str, Any]", header)
+        future = self._waiting.get(answer.get("id", 0))
         if future is None or future.done():
             return
-        if "error" in header:
-            future.set_exception(_error(self.host, header["error"]))
+        if "error" in answer:
+            future.set_exception(_error(self.host, answer["error"]))
         else:
-            future.set_result((header.get("ok"), attachment))
+            future.set_result((answer.get("ok"), attachment))
 
 
 def _error(host: str, said: Mapping[str, str]) -> GpuMcpError:
@@ -119,6 +126,8 @@ def _error(host: str, said: Mapping[str, str]) -> GpuMcpError:
         case "bad_request" | "protocol":
             return BadRequest(message, hint=hint)
         case "disk_full":
-            return DiskFull(f"Host {host!r}: {message}.", hint=hint or "Free space there, or set state_dir to another disk.")
+            return DiskFull(
+                f"Host {host!r}: {message}.", hint=hint or "Free space there, or set state_dir to another disk."
+            )
         case _:
             return HostError(f"Host {host!r}: {message}", hint=hint)

@@ -1,0 +1,304 @@
+"""A machine over SSH, by asyncssh: one channel to a hostd that was pushed by content hash.
+
+Host keys are always verified. An unknown one is refused with its fingerprint and the command that accepts it.
+Environment does not travel by SSH (sshd drops it), nothing is forwarded, and the only command line is one that
+every login shell reads alike; all else goes through stdin.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import shlex
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+import stamina
+
+from gpu_mcp_server.backends.base import Channel
+from gpu_mcp_server.backends.bundle import hostd_zip
+from gpu_mcp_server.backends.host_keys import KeyWatch, KnownHosts, ShownKey, refusal
+from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable, ToolMissing
+from gpu_mcp_server.settings import SshHost
+
+CONNECT_S = 10.0
+LOGIN_S = 20.0
+START_S = 30.0
+KEEPALIVE_S, KEEPALIVE_COUNT = 15.0, 3
+"""Source: measured; without keepalive a cut line is never noticed, with it `wait` ends with status None."""
+STDERR_KEPT = 4096
+BANNER_BYTES = 64 << 10
+"""What a login shell may print before hostd starts."""
+NO_PYTHON = 77
+PYTHONS = ("python3", "/usr/bin/python3", "/usr/local/bin/python3", "python")
+LOADER = Path(__file__).with_name("loader.py")
+
+Process = asyncssh.SSHClientProcess[bytes]
+
+
+class SshBackend:
+    """Connects as the user's own ssh would: ~/.ssh/config, agent, keys, jump hosts."""
+
+    kind = "ssh"
+
+    def __init__(self, name: str, host: SshHost) -> None:
+        self.name = name
+        self._host = host
+
+    async def open(self) -> Channel:
+        """Connect, push hostd if this version is not there, start it.
+
+        Raises:
+            HostUnavailable: If the host does not answer, refuses the login, or lets no command run.
+            HostKeyUnknown: If its key is new or has changed.
+            ToolMissing: If it has no Python 3.8.
+            ConfigError: If ssh's configuration or the key file cannot be read.
+        """
+        connection = await self._connect()
+        try:
+            return await self._start(connection)
+        except (OSError, asyncssh.Error) as error:
+            connection.abort()
+            raise HostUnavailable(f"Host {self._where} broke off while hostd started: {error}.") from error
+        except BaseException:
+            connection.abort()
+            raise
+
+    async def shown_key(self) -> ShownKey:
+        """Return the key that the host shows now; nothing is accepted, nobody is logged in.
+
+        Raises:
+            HostUnavailable: If the host cannot be reached.
+            HostKeyUnknown: If a jump host's key is not accepted.
+            ConfigError: If ssh's configuration or known_hosts cannot be read.
+        """
+        watch = KeyWatch()
+        known = await self._known_hosts()
+        options = self.options() | {"server_host_key_algs": known.algorithms()}
+        try:
+            connection = await asyncssh.connect(
+                self._host.host, client_factory=lambda: watch, known_hosts=asyncssh.import_known_hosts(""), **options
+            )
+            connection.abort()
+        except (OSError, ValueError, asyncssh.Error) as error:
+            if watch.seen is None:
+                raise self._unreachable(error) from error
+        if watch.seen is None:
+            raise HostUnavailable(f"Host {self._where} shows no key (it uses GSSAPI).", retryable=False)
+        return known.judge(watch.seen)
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of the connection besides host keys."""
+        host = self._host
+        options: dict[str, Any] = {
+            "connect_timeout": CONNECT_S, "login_timeout": LOGIN_S, "keepalive_interval": KEEPALIVE_S,
+            "keepalive_count_max": KEEPALIVE_COUNT, "agent_forwarding": False, "x11_forwarding": False,
+            "compression_algs": None, "ignore_encrypted": True,
+        }  # fmt: skip
+        options |= {n: v for n, v in (("username", host.user), ("port", host.port)) if v is not None}
+        if host.identity_file is not None:
+            options["client_keys"] = [str(host.identity_file)]
+        if host.ssh_config is not None:
+            options["config"] = [str(host.ssh_config)]
+        return options
+
+    @property
+    def _where(self) -> str:
+        return repr(self.name) if self.name == self._host.host else f"{self.name!r} ({self._host.host})"
+
+    async def _known_hosts(self) -> KnownHosts:
+        self._check_files()
+        try:
+            return await KnownHosts.of(self._host.host, self.options(), self._host.known_hosts)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"The SSH settings of host {self._where} cannot be used: {error}.") from error
+
+    async def _connect(self) -> asyncssh.SSHClientConnection:
+        watch = KeyWatch()
+        known = await self._known_hosts()
+
+        @stamina.retry(on=(ConnectionResetError, asyncssh.ConnectionLost), attempts=3, timeout=15.0)
+        async def connect() -> asyncssh.SSHClientConnection:
+            return await asyncssh.connect(
+                self._host.host, client_factory=lambda: watch, known_hosts=known.content, **self.options()
+            )
+
+        try:
+            return await connect()
+        except asyncssh.HostKeyNotVerifiable as error:
+            shown = known.judge(watch.seen) if watch.seen else await self.shown_key()
+            if shown.state == "known":
+                raise self._unreachable(error) from error
+            raise refusal(self.name, shown) from error
+        except (OSError, ValueError, asyncssh.Error) as error:
+            raise self._unreachable(error) from error
+
+    def _check_files(self) -> None:
+        for setting, file in (("identity_file", self._host.identity_file), ("ssh_config", self._host.ssh_config)):
+            if file is not None and not file.is_file():
+                raise ConfigError(f"{setting} of host {self.name!r} is {file}, which is no file.")
+
+    def _unreachable(self, error: Exception) -> GpuMcpError:
+        """Say why there is no connection, and what helps."""
+        host = self._host.host
+        match error:
+            case asyncssh.HostKeyNotVerifiable():
+                return HostUnavailable(
+                    f"On the way to host {self._where}: {error.reason}.",
+                    hint="That is a jump host of ssh's configuration; a person must accept its key, as by `ssh` to it.",
+                    retryable=False,
+                )
+            case asyncssh.PermissionDenied():
+                user = f" of {self._host.user!r}" if self._host.user else ""
+                return HostUnavailable(
+                    f"Host {self._where} refuses the login{user}: {error.reason}.",
+                    hint=f"Make `ssh -o BatchMode=yes {host}` work first, by an agent or a key without passphrase.",
+                    retryable=False,
+                )  # fmt: skip
+            case TimeoutError():
+                return HostUnavailable(f"Host {self._where} did not answer within {CONNECT_S:g} s.")
+            case ValueError():
+                return ConfigError(f"The SSH settings of host {self._where} cannot be used: {error}.")
+            case _:
+                return HostUnavailable(f"Host {self._where} cannot be reached: {error or type(error).__name__}.")
+
+    async def _start(self, connection: asyncssh.SSHClientConnection) -> Channel:
+        process: Process = await connection.create_process(start_command(self._host.python), encoding=None)
+        tail = bytearray()
+        listening = asyncio.create_task(_listen(process.stderr, tail), name=f"stderr {self.name}")
+
+        async def close() -> None:
+            process.close()
+            connection.close()
+            with contextlib.suppress(TimeoutError, OSError, asyncssh.Error):
+                await asyncio.wait_for(connection.wait_closed(), 2.0)
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+
+        async def why_ended() -> str:
+            with contextlib.suppress(TimeoutError, OSError, asyncssh.Error):
+                await asyncio.wait_for(process.wait_closed(), 2.0)
+            if process.exit_status is None:
+                return "the connection was lost"
+            said = tail.decode("utf-8", "replace").strip()[-400:]
+            return f"hostd ended with status {process.exit_status}: {said or 'no message'}"
+
+        try:
+            await self._load(process, tail)
+        except BaseException:
+            await close()
+            raise
+        return Channel(_Reader(process.stdout), _Writer(process.stdin), close, why_ended)
+
+    async def _load(self, process: Process, tail: bytearray) -> None:
+        """Talk with the loader until it has become hostd."""
+        digest, content = hostd_zip()
+        mark = f"hostd-{secrets.token_hex(8)}"
+        call = f"\nload(f, {mark!r}, {digest!r}, {len(content)}, {self._host.state_dir or ''!r})\n"
+        process.stdin.write(repr(LOADER.read_text(encoding="utf-8") + call).encode() + b"\n")
+        said = bytearray()
+        try:
+            async with asyncio.timeout(START_S):
+                word = await _answer(process, mark, said)
+                if word == "need":
+                    process.stdin.write(content)
+                    word = await _answer(process, mark, said)
+        except TimeoutError:
+            raise self._not_started(process, said, tail, f"did not start within {START_S:g} s") from None
+        if word is None:
+            raise self._not_started(process, said, tail, "did not start")
+        if word != "go":
+            raise HostUnavailable(
+                f"hostd could not be put on host {self._where}: {word.removeprefix('no ')}.",
+                hint="Is the home folder there writable and not full?", retryable=False,
+            )  # fmt: skip
+
+    def _not_started(self, process: Process, said: bytearray, tail: bytearray, how: str) -> GpuMcpError:
+        if process.exit_status == NO_PYTHON:
+            wanted = self._host.python
+            hint = "Correct `python` of this host." if wanted else "Install python3 there, or set `python`."
+            return ToolMissing(f"Python 3.8 or newer ({wanted or ', '.join(PYTHONS)})", self.name, hint=hint)
+        printed = said.decode("utf-8", "replace").strip()[:300]
+        words = [f"it printed {printed!r}" if printed else "it printed nothing"]
+        errors = tail.decode("utf-8", "replace").strip()[-300:]
+        words += [f"and on stderr {errors!r}"] if errors else []
+        status = "" if process.exit_status is None else f" (the login ended with status {process.exit_status})"
+        return HostUnavailable(
+            f"hostd {how} on host {self._where}{status}; {' '.join(words)}.",
+            hint="The account must let commands run: look for a ForceCommand, a restricted shell, or a start-up file "
+            f"that asks or exits. `ssh {self._host.host} echo ok` must print ok.",
+            retryable=False,
+        )  # fmt: skip
+
+
+def start_command(python: str | None) -> str:
+    """Return the command that finds a Python and makes it run what comes on stdin.
+
+    sh, csh and fish read it alike: no newline, and no backslash inside single quotes.
+    """
+    words = " ".join(_word(p) for p in ([python] if python else PYTHONS))
+    test = "import sys; sys.exit(sys.version_info < (3, 8))"
+    run = "import sys; f = sys.stdin.buffer.raw; exec(eval(f.readline()))"
+    tried = f'"$p" -I -c "{test}" </dev/null >/dev/null 2>&1 && exec "$p" -I -c "{run}"'
+    return f"exec /bin/sh -c {shlex.quote(f'for p in {words}; do {tried}; done; exit {NO_PYTHON}')}"
+
+
+def _word(path: str) -> str:
+    return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
+
+
+async def _answer(process: Process, mark: str, said: bytearray) -> str | None:
+    """Return the next line that carries the mark, or nothing at the end; what else is printed is kept for the error."""
+    start = mark.encode() + b" "
+    while len(said) < BANNER_BYTES:
+        before, found, after = said.partition(start)
+        if found and b"\n" in after:
+            line, _, rest = after.partition(b"\n")
+            said[:] = before + rest
+            return line.decode("utf-8", "replace")
+        chunk = await process.stdout.read(4096)
+        if not chunk:
+            with contextlib.suppress(OSError, asyncssh.Error):
+                await process.wait_closed()
+            return None
+        said += chunk
+    return None
+
+
+async def _listen(stream: Any, tail: bytearray) -> None:
+    with contextlib.suppress(OSError, asyncssh.Error):
+        while chunk := await stream.read(STDERR_KEPT):
+            tail += chunk
+            del tail[:-STDERR_KEPT]
+
+
+class _Reader:
+    """Stdout of hostd, with asyncssh's errors as the connection errors that they are."""
+
+    def __init__(self, stream: "asyncssh.SSHReader[bytes]") -> None:
+        self._stream = stream
+
+    async def readexactly(self, n: int) -> bytes:
+        try:
+            return await self._stream.readexactly(n)
+        except asyncssh.Error as error:
+            raise ConnectionResetError(error.reason) from error
+
+
+class _Writer:
+    """Stdin of hostd, the same."""
+
+    def __init__(self, stream: "asyncssh.SSHWriter[bytes]") -> None:
+        self._stream = stream
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._stream.write(data)
+        except asyncssh.Error as error:
+            raise ConnectionResetError(error.reason) from error
+
+    async def drain(self) -> None:
+        try:
+            await self._stream.drain()
+        except asyncssh.Error as error:
+            raise ConnectionResetError(error.reason) from error
