@@ -9,7 +9,7 @@ import typer
 from gpu_mcp_server.cli import session
 from gpu_mcp_server.cli.output import Json, emit, fail, table
 from gpu_mcp_server.cli.tables import with_host, without_host, write_private
-from gpu_mcp_server.errors import ConfigError
+from gpu_mcp_server.errors import BadRequest, ConfigError, HostError
 
 app = typer.Typer(help="Add, list, check and remove the machines that jobs run on.", no_args_is_help=True)
 
@@ -48,21 +48,21 @@ def add(
     name: Annotated[str, typer.Argument(help="What tools call it.")],
     target: Annotated[str, typer.Argument(help="[user@]host[:port]; host may be a name from ~/.ssh/config.")],
     identity_file: Annotated[Path | None, typer.Option(help="Private key.")] = None,
+    known_hosts: Annotated[Path | None, typer.Option(help="Instead of ~/.ssh/known_hosts.")] = None,
+    ssh_config: Annotated[Path | None, typer.Option(help="Instead of ~/.ssh/config.")] = None,
     python: Annotated[str | None, typer.Option(help="Python 3.8+ there that runs hostd.")] = None,
     judge_python: Annotated[str | None, typer.Option(help="Python there with NumPy or torch, for judging.")] = None,
     cuda: Annotated[str | None, typer.Option(help="CUDA toolkit's folder there.")] = None,
+    state_dir: Annotated[str | None, typer.Option(help="Folder there for jobs and cached files.")] = None,
     check_it: Annotated[bool, typer.Option("--check/--no-check", help="See whether it answers.")] = True,
     as_json: Json = False,
 ) -> None:
     """Write an SSH host into the settings, and see whether it answers."""
     from gpu_mcp_server.settings import load_settings, user_config_file
 
-    options = {
-        "identity_file": str(identity_file.expanduser()) if identity_file else None,
-        "python": python,
-        "judge_python": judge_python,
-        "cuda": cuda,
-    }
+    files = {"identity_file": identity_file, "known_hosts": known_hosts, "ssh_config": ssh_config}
+    options: dict[str, Any] = {key: str(path.expanduser().absolute()) for key, path in files.items() if path}
+    options |= {"python": python, "judge_python": judge_python, "cuda": cuda, "state_dir": state_dir}
     values = parsed_target(target) | {key: value for key, value in options.items() if value is not None}
     path = user_config_file()
     before = read_config(path)
@@ -96,11 +96,23 @@ def list_hosts(as_json: Json = False) -> None:
 
 
 @app.command()
-def check(name: Annotated[str | None, typer.Argument(help="Only this one.")] = None, as_json: Json = False) -> None:
+def check(
+    name: Annotated[str | None, typer.Argument(help="Only this one.")] = None,
+    accept_key: Annotated[
+        str | None, typer.Option(metavar="FINGERPRINT", help="Write the host's key into known_hosts if it is this one.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Connect to the hosts and say what they offer; exit code 1 if one does not answer."""
+    if accept_key is not None and name is None:
+        raise fail("--accept-key needs the name of the host.", as_json=as_json, code=2)
+    key = _key(name, accept_key) if name is not None else None
+    if key is not None and not as_json:
+        typer.echo(_key_line(key))
     answer = session.answer_of("gpu_status", {"host": name}, as_json=as_json)
     hosts: list[dict[str, Any]] = answer.data.get("hosts", [])
-    emit(answer.data, "\n".join(_line(host) for host in hosts), as_json=as_json)
+    data = answer.data if key is None else {**answer.data, "key": key}
+    emit(data, "\n".join(_line(host) for host in hosts), as_json=as_json)
     if not all(host.get("reachable") for host in hosts):
         raise typer.Exit(1)
 
@@ -120,6 +132,52 @@ def _status(name: str, *, as_json: bool) -> dict[str, Any] | None:
     if answer.failed:
         raise fail(answer.text, as_json=as_json)
     return next(iter(answer.data.get("hosts", [])), None)
+
+
+def _key(name: str, accepted: str | None) -> dict[str, Any] | None:
+    """Return what is known of the key of an SSH host, and accept it if `accepted` is its fingerprint.
+
+    Raises:
+        BadRequest: If the host shows another key, or is not reached by SSH.
+        HostKeyUnknown: If known_hosts has another key of the host.
+    """
+    from gpu_mcp_server.settings import SshHost, load_settings
+
+    host = load_settings().hosts.get(name)
+    if not isinstance(host, SshHost):
+        if accepted is not None:
+            raise BadRequest(f"{name!r} is no SSH host in the settings.", hint="`gpu-mcp-server hosts list` shows all.")
+        return None
+    from gpu_mcp_server.backends.host_keys import accept
+    from gpu_mcp_server.backends.ssh import SshBackend
+
+    try:
+        shown = session.run(SshBackend(name, host).shown_key)
+    except HostError:
+        if accepted is not None:
+            raise
+        return None
+    state = shown.state
+    if accepted is not None:
+        state = "accepted" if accept(name, shown, accepted) else state
+    return {
+        "state": state,
+        "kind": shown.kind,
+        "fingerprint": shown.fingerprint,
+        "known_as": shown.pattern,
+        "known_hosts": str(shown.file),
+    }
+
+
+def _key_line(key: dict[str, Any]) -> str:
+    states = {
+        "known": "known",
+        "new": "not accepted yet",
+        "changed": "NOT THE ONE IN known_hosts",
+        "revoked": "REVOKED in known_hosts",
+        "accepted": f"now in {key['known_hosts']}",
+    }
+    return f"{key['known_as']} shows {key['kind']} {key['fingerprint']}: {states[key['state']]}"
 
 
 def _line(host: dict[str, Any]) -> str:

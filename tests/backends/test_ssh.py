@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -241,7 +242,7 @@ async def test_a_home_that_is_full_or_not_writable_is_said(start_sshd: StartSshd
     "shell", ["/bin/sh", "/bin/bash", "/bin/dash", "/usr/bin/fish", "/usr/bin/tcsh", "/usr/bin/zsh"]
 )
 async def test_every_login_shell_reads_the_command_alike(shell: str):
-    if not Path(shell).exists():
+    if not shutil.which(shell):
         pytest.skip(f"no {shell} here")
     for python in (None, "/a b/it's", "~/env/bin/python3"):
         command = start_command(python)
@@ -312,7 +313,7 @@ async def test_a_cut_line_ends_attached_jobs_keeps_detached_ones_and_the_next_ca
 
         own_sshd.cut()
 
-        with pytest.raises(HostUnavailable, match="connection was lost|Connection lost"):
+        with pytest.raises(HostUnavailable, match=r"connection was lost|Connection lost"):
             await waiting
         assert not tested.link.open_
         answer, _ = await hosts.call("box", "wait", job=lost.id, timeout_s=60)

@@ -1,0 +1,88 @@
+"""The laboratory on a machine that SSH reaches gives what it gives on this one."""
+
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.models.problem import ProblemInfo, TensorSpec
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.sources import Source
+from gpu_mcp_server.settings import LocalHost, Settings
+from tests.backends.conftest import Sshd
+
+SOFTMAX = Path(__file__).parents[2] / "examples" / "softmax"
+HOSTS = ("local", "box")
+
+
+@pytest.fixture
+async def lab(sshd: Sshd, state_dir: str, tmp_path: Path) -> AsyncIterator[Lab]:
+    if not shutil.which("gcc"):
+        pytest.skip("no gcc here")
+    box = sshd.settings(state_dir=f"{state_dir}/box", judge_python=sys.executable)
+    local = LocalHost(state_dir=f"{state_dir}/local", judge_python=sys.executable)
+    async with Lab.open(Settings(data_dir=tmp_path, hosts={"local": local, "box": box})) as opened:
+        status = await opened.gpus.status("box")
+        if status.hosts[0].level not in ("full", "namespaces"):
+            pytest.skip(f"jobs cannot run here: {status.hosts[0].weaker_because}")
+        yield opened
+
+
+def source(name: str) -> Source:
+    return Source((SOFTMAX / name).read_text(), "c", name)
+
+
+async def softmax(lab: Lab, host: str) -> ProblemInfo:
+    tensors = [TensorSpec(name=n, dtype="float32", shape=["rows", "cols"]) for n in "xy"]
+    return await lab.evaluator.register(
+        name="softmax", reference=(SOFTMAX / "reference.py").read_text(), entry="softmax", inputs=tensors[:1],
+        outputs=tensors[1:], shapes=[{"rows": 8, "cols": 1000}, {"rows": 3, "cols": 1025}], rtol=1e-4, atol=1e-6, host=host,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "verdict"), [("naive.c", "correct"), ("wrong_tail.c", "incorrect")])
+async def test_a_kernel_gets_the_verdict_over_ssh_that_it_gets_here(lab: Lab, name: str, verdict: str):
+    problem = await softmax(lab, "box")
+
+    here, there = [await lab.evaluator.evaluate(problem.problem_id, source(name), host=host) for host in HOSTS]
+
+    assert (here.host, there.host) == HOSTS
+    assert here.verdict == there.verdict == verdict
+    assert [(s.verdict, s.dims) for s in here.shapes] == [(s.verdict, s.dims) for s in there.shapes]
+    attempts = await lab.experience.list("recent", problem_id=problem.problem_id)
+    assert {a.host for a in attempts.attempts} >= set(HOSTS)
+
+
+async def test_files_go_to_a_program_and_come_back(lab: Lab):
+    code = '#include <stdio.h>\nint main(void) { int a, b; scanf("%d %d", &a, &b); printf("%d\\n", a * b); }\n'
+    written = await lab.workspaces.write(None, {"src/product.c": code, "build.sh": "gcc -o product src/product.c\n"})
+    where = {"workspace_id": written.workspace_id, "host": "box"}
+
+    built = await lab.runner.run(["sh", "build.sh"], **where)
+    ran = await lab.runner.run(["sh", "-c", "./product >answer.txt; cat answer.txt"], stdin="6 7\n", **where)
+
+    assert (built.status, built.stderr) == ("ok", "")
+    assert (ran.host, ran.status, ran.stdout) == ("box", "ok", "42\n")
+    assert (await lab.workspaces.read(written.workspace_id, "answer.txt")).text == "42"
+    listing = await lab.workspaces.listing(written.workspace_id)
+    assert sorted(f.path for f in listing.files) == ["answer.txt", "build.sh", "product", "src/product.c"]
+
+
+async def test_compilers_messages_come_back(lab: Lab):
+    good = await lab.compiler.compile(source("naive.c"), host="box")
+    bad = await lab.compiler.compile(Source("int launch(void) { return missing; }\n", "c", "bad.c"), host="box")
+
+    assert (good.status, good.host, good.binary_bytes is not None) == ("ok", "box", True)
+    assert bad.status == "failed"
+    assert "missing" in bad.diagnostics[0].message
+
+
+async def test_a_detached_job_is_found_by_the_next_server(lab: Lab):
+    started = await lab.runner.run(["sh", "-c", "sleep 1; echo done"], host="box", detach=True)
+    await lab.hosts.close()
+
+    finished = await lab.runner.status(started.job_id, wait_s=60)
+
+    assert (finished.state, finished.status, finished.stdout) == ("finished", "ok", "done\n")
