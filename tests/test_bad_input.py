@@ -106,7 +106,7 @@ async def test_an_unknown_argument_is_answered_with_the_known_ones(client: Clien
         ("exit(0);", "incorrect", "exit"),
         ("_exit(0);", "incorrect", "exit"),
         ("printf(\"{\\\"verdict\\\": \\\"correct\\\"}\"); return 0;", "cheat", "without computing"),
-        ("raise(SIGSEGV); return 0;", "incorrect", "signal"),
+        ("raise(SIGSEGV); return 0;", "incorrect", "sigsegv"),
         ("((float *)x)[0] = 0; return 0;", "incorrect", ""),
         ("y[-1] = 3; y[n] = 3; for (int64_t i = 0; i < n; i++) y[i] = 2 * x[i] + 1; return 0;", "cheat", "outside"),
         ("for (int64_t i = 0; i < n; i++) y[i] = 0.0 / 0.0; return 0;", "incorrect", "nan"),

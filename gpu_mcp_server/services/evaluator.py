@@ -362,7 +362,8 @@ class Evaluator:
 
     async def _verdict(self, done: FinishedJob) -> dict[str, Any] | None:
         found = next((o for o in done.record.outputs if o.path == "verdict.json"), None)
-        if found is None or done.record.status != "ok":
+        leader = done.record.leader
+        if found is None or leader is None or leader.exit_code != 0:
             return None
         return parse_verdict(await self._jobs.fetch(done.host, found.sha256))
 

@@ -91,6 +91,16 @@ class Experience:
             await self._require(attempt_id)
         return changed == 1
 
+    async def abandon(self, older_than_s: float = 6 * 3600) -> int:
+        """End attempts that a killed server left running and that have no job to ask; return how many."""
+        before = datetime.fromtimestamp(time.time() - older_than_s, UTC).isoformat()
+        return await self._db.execute(
+            "UPDATE attempts SET status = 'abandoned', reason = 'its server ended before it did' "
+            "WHERE status = 'running' AND created_at < ? "
+            "AND attempt_id NOT IN (SELECT attempt_id FROM jobs WHERE attempt_id IS NOT NULL AND record IS NULL)",
+            (before,),
+        )
+
     async def get(self, attempt_id: str) -> Attempt:
         """Return an attempt with its evidence.
 

@@ -84,6 +84,11 @@ class JobTable:
             await self.get(job_id)
         return changed == 1
 
+    async def unfinished(self, limit: int = 50) -> list[JobRow]:
+        """Return the newest jobs of which no final record is known here."""
+        rows = await self._db.fetch_all("SELECT * FROM jobs WHERE record IS NULL ORDER BY seq DESC LIMIT ?", (limit,))
+        return [_job(row) for row in rows]
+
     async def recent(self, limit: int = 20) -> list[JobRow]:
         """Return the jobs submitted last, newest first."""
         rows = await self._db.fetch_all("SELECT * FROM jobs ORDER BY seq DESC LIMIT ?", (limit,))

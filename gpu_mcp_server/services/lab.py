@@ -1,5 +1,6 @@
 """The laboratory: all services, opened together and closed together."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -54,6 +55,7 @@ class Lab:
             runner = Runner(settings, jobs, table, workspaces, artifacts, experience)
             evaluator = Evaluator(settings, jobs, table, compiler, problems, experience, artifacts)
             runner.settlers["judge"] = evaluator.settle_line
+            tidying = asyncio.create_task(runner.tidy(), name="tidy")
             try:
                 yield cls(
                     settings,
@@ -69,4 +71,6 @@ class Lab:
                     Gpus(hosts),
                 )
             finally:
+                tidying.cancel()
+                await asyncio.gather(tidying, return_exceptions=True)
                 await hosts.close()

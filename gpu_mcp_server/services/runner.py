@@ -4,7 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
-from gpu_mcp_server.errors import BadRequest, TooLarge
+import structlog
+
+from gpu_mcp_server.errors import BadRequest, GpuMcpError, TooLarge
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobRecord, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.job import JobResult, OutputRef
 from gpu_mcp_server.services.experience import Experience
@@ -18,6 +20,9 @@ from gpu_mcp_server.store.artifacts import Artifacts
 
 Progress = Callable[[str], Awaitable[None]]
 Settle = Callable[[FinishedJob, JobRow], Awaitable[str | None]]
+
+TIDY_S = 20.0
+_log = structlog.get_logger()
 
 MAX_WALL_S = 6 * 3600.0
 MAX_ARGUMENTS = 1000
@@ -161,6 +166,18 @@ class Runner:
         return result.model_copy(
             update={"note": f"still {seen.record.state}; job_status with wait_s waits for its end"}
         )
+
+    async def tidy(self) -> None:
+        """Finish what an earlier server left: jobs that ended without it, and their attempts."""
+        await self._experience.abandon()
+        for row in await self._table.unfinished():
+            try:
+                async with asyncio.timeout(TIDY_S):
+                    seen = await self._jobs.look(row.job_id, row.host)
+                    if seen.record.state == "finished":
+                        await self.status(row.job_id)
+            except (GpuMcpError, TimeoutError) as error:
+                _log.info("a job of an earlier server cannot be asked", job=row.job_id, error=str(error))
 
     async def cancel(self, job_id: str) -> JobResult:
         """End a job and say how it ended."""

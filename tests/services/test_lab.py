@@ -1,0 +1,174 @@
+"""The services together, over the real host: compile, run, judge, remember."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.models.problem import TensorSpec
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.sources import Source
+from tests.laboratory import HONEST, PROBLEM, Folder, laboratory, settings_for
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+C = Source(HONEST, "c", "twice.c")
+CHEAT = Source("int launch(void) { return 0; }", "c", "nothing.c")
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    async with laboratory() as lab:
+        yield lab
+
+
+async def registered(lab: Lab) -> str:
+    given = {k: [TensorSpec(**t) for t in v] if k in ("inputs", "outputs") else v for k, v in PROBLEM.items()}
+    return (await lab.evaluator.register(**given)).problem_id
+
+
+async def test_a_library_is_built_once_and_comes_from_the_cache_then(lab: Lab):
+    first = await lab.compiler.compile(C)
+    second = await lab.compiler.compile(C)
+    assert (first.status, first.cached, second.cached) == ("ok", False, True)
+    assert first.artifact_id == second.artifact_id and first.attempt_id != second.attempt_id
+    assert (await lab.artifacts.read(first.artifact_id or ""))[:4] == b"\x7fELF"
+
+
+async def test_a_failure_is_kept_as_well_as_a_success(lab: Lab):
+    broken = Source("int launch(void) { return x; }", "c", "broken.c")
+    first, second = await lab.compiler.compile(broken), await lab.compiler.compile(broken)
+    assert (first.status, second.status, second.cached) == ("failed", "failed", True)
+    assert "undeclared" in second.diagnostics[0].message and second.diagnostics == first.diagnostics
+
+
+async def test_another_flag_is_another_build(lab: Lab):
+    await lab.compiler.compile(C)
+    assert not (await lab.compiler.compile(C, flags=["-O1"])).cached
+
+
+async def test_a_cuda_kernel_compiles_without_a_gpu_and_says_its_registers(lab: Lab):
+    if (await lab.hosts.probe("local")).nvcc is None:
+        pytest.skip("nvcc is not installed")
+    source = Path("examples/softmax/naive.cu").read_text(encoding="utf-8")
+    result = await lab.compiler.compile(Source(source, "cuda", "naive.cu"), arch="sm_80")
+    assert result.status == "ok" and result.arch == "sm_80"
+    assert 0 < result.resources[0].registers_per_thread < 256 and result.resources[0].arch == "sm_80"
+
+
+async def test_a_job_sees_its_workspace_and_what_it_changes_comes_back(lab: Lab):
+    workspace = (await lab.workspaces.write(None, {"in.txt": "one\n", "sub/run.sh": "#!/bin/sh\ncat in.txt > out.txt\n"})).workspace_id
+    result = await lab.runner.run(["sub/run.sh"], workspace_id=workspace)
+    assert result.status == "ok", result.summary()
+    assert [o.path for o in result.outputs] == ["out.txt"]
+    assert (await lab.workspaces.read(workspace, "out.txt")).text == "one"
+    again = await lab.runner.run(["cat", "out.txt"], workspace_id=workspace)
+    assert again.stdout == "one\n" and again.outputs == []
+
+
+async def test_a_program_that_fails_is_a_result_with_its_code(lab: Lab):
+    result = await lab.runner.run(["sh", "-c", "echo bad >&2; exit 3"])
+    assert (result.status, result.exit_code, result.stderr) == ("failed", 3, "bad\n")
+
+
+async def test_control_sequences_in_the_output_are_escaped(lab: Lab):
+    result = await lab.runner.run(["printf", r"\033]52;c;ZXZp\007\377ok"])
+    assert "\x1b" not in result.stdout and result.stdout.endswith("ok") and "\\x1b" in result.stdout
+
+
+async def test_a_call_that_waits_no_longer_gets_the_job_and_its_end_later(lab: Lab):
+    result = await lab.runner.run(["sh", "-c", "read x; echo got $x"], stdin="it\n", wait_s=0.0)
+    assert result.state in ("queued", "running", "finished")
+    final = await lab.runner.status(result.job_id, wait_s=20)
+    assert (final.state, final.stdout) == ("finished", "got it\n")
+
+
+async def test_a_detached_job_is_found_by_another_server(lab: Lab):
+    started = await lab.runner.run(["sh", "-c", "echo here; sleep 30"], detach=True)
+    async with Lab.open(lab.settings) as other:
+        cancelled = await other.runner.cancel(started.job_id)
+    assert cancelled.status == "cancelled"
+    assert (await lab.runner.status(started.job_id)).status == "cancelled"
+
+
+async def test_cancelling_the_call_ends_the_job(lab: Lab):
+    ids: list[str] = []
+
+    async def told(message: str) -> None:
+        ids.append(message)
+
+    running = asyncio.create_task(lab.runner.run(["sleep", "60"], progress=told))
+    while not ids:
+        await asyncio.sleep(0)
+    while (await lab.gpus.status()).hosts[0].jobs_running == 0:
+        await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    job_id = ids[0].split()[1]
+    assert (await lab.runner.status(job_id, wait_s=10)).status == "cancelled"
+
+
+async def test_the_network_is_only_for_fetch_jobs_and_those_only_where_a_person_allowed_it(lab: Lab):
+    connect = ["python3", "-c", "import socket; socket.create_connection(('192.0.2.1', 9), 1)"]
+    assert "unreachable" in (await lab.runner.run(connect)).stderr
+    with pytest.raises(BadRequest, match="allow_fetch"):
+        await lab.runner.run(["true"], fetch=True)
+    async with laboratory(allow_fetch=True) as allowed:
+        assert (await allowed.runner.run(["true"], fetch=True)).status == "ok"
+        with pytest.raises(BadRequest, match="GPU"):
+            await allowed.runner.run(["true"], fetch=True, gpus=1)
+
+
+async def test_an_unknown_job_or_host_is_named(lab: Lab):
+    with pytest.raises(NotFound, match="j-nope"):
+        await lab.runner.status("j-nope")
+    with pytest.raises(NotFound, match="local"):
+        await lab.runner.run(["true"], host="nowhere")
+
+
+async def test_a_verdict_carries_its_evidence_and_is_remembered(lab: Lab):
+    problem_id = await registered(lab)
+    good = await lab.evaluator.evaluate(problem_id, C, note="plain loop")
+    bad = await lab.evaluator.evaluate(problem_id, CHEAT, parent_id=good.attempt_id)
+    assert (good.verdict, bad.verdict) == ("correct", "cheat"), (good.reason, bad.reason)
+    assert good.speedup is not None and good.shapes[0].candidate is not None
+    assert good.shapes[0].candidate.low_us <= good.shapes[0].candidate.median_us <= good.shapes[0].candidate.high_us
+    whole = json.loads(await lab.artifacts.read(good.evidence_artifact_id or ""))
+    assert len(whole["shapes"][0]["samples"]["candidate_us"]) == good.shapes[0].candidate.rounds
+    best = await lab.experience.list("best", problem_id=problem_id)
+    assert [a.attempt_id for a in best.attempts] == [good.attempt_id]
+    chain = await lab.experience.list("ancestors", attempt_id=bad.attempt_id)
+    assert [a.attempt_id for a in chain.attempts] == [bad.attempt_id, good.attempt_id]
+    failures = await lab.experience.list("failures", problem_id=problem_id)
+    assert failures.attempts[0].reason and "without computing" in failures.attempts[0].reason
+
+
+async def test_a_problem_is_the_hash_of_its_content(lab: Lab):
+    first, again = await registered(lab), await registered(lab)
+    assert first == again
+    assert (await lab.evaluator.problems(first)).problems[0].content_hash.startswith(first.removeprefix("p-"))
+
+
+async def test_a_verdict_that_was_not_waited_for_is_settled_by_job_status(lab: Lab):
+    problem_id = await registered(lab)
+    started = await lab.evaluator.evaluate(problem_id, C, wait_s=0.0)
+    assert started.status == "running" and started.job_id
+    result = await lab.runner.status(started.job_id, wait_s=60)
+    assert result.note and "verdict correct" in result.note
+    assert (await lab.experience.get(started.attempt_id)).verdict == "correct"
+
+
+async def test_what_an_earlier_server_left_running_is_finished_by_the_next():
+    with Folder() as folder:
+        async with Lab.open(settings_for(folder)) as first:
+            problem_id = await registered(first)
+            started = await first.evaluator.evaluate(problem_id, C, wait_s=0.0)
+            assert started.job_id
+        async with Lab.open(settings_for(folder)) as second:
+            await second.runner.tidy()
+            attempt = await second.experience.get(started.attempt_id)
+    assert attempt.status in ("caller_lost", "judged")
