@@ -40,7 +40,7 @@ class HostLink:
         except TimeoutError:
             await link.close()
             raise HostUnavailable(f"hostd on {backend.name!r} did not answer within {HELLO_S:g} s.") from None
-        except GpuMcpError:
+        except BaseException:
             await link.close()
             raise
         return link

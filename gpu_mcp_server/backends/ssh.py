@@ -239,7 +239,7 @@ def start_command(python: str | None) -> str:
     words = " ".join(_word(p) for p in ([python] if python else PYTHONS))
     test = "import sys; sys.exit(sys.version_info < (3, 8))"
     run = "import sys; f = sys.stdin.buffer.raw; exec(eval(f.readline()))"
-    tried = f'"$p" -I -c "{test}" </dev/null >/dev/null 2>&1 && exec "$p" -I -c "{run}"'
+    tried = f'"$p" -IS -c "{test}" </dev/null >/dev/null 2>&1 && exec "$p" -IS -c "{run}"'
     return f"exec /bin/sh -c {shlex.quote(f'for p in {words}; do {tried}; done; exit {NO_PYTHON}')}"
 
 

@@ -126,6 +126,40 @@ async def test_a_login_that_is_refused_says_what_to_try(sshd: Sshd, tmp_path: Pa
     assert "`ssh -o BatchMode=yes 127.0.0.1` work first" in str(error)
 
 
+async def test_a_key_with_a_passphrase_asks_nobody(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    key = tmp_path / "key"
+    asyncssh.read_private_key(sshd.user_key).write_private_key(key, passphrase="secret", rounds=50)
+
+    error = await refused(SshBackend("box", sshd.settings(identity_file=key)))
+
+    assert isinstance(error, HostUnavailable)
+    assert "by an agent or a key without passphrase" in str(error)
+
+
+async def test_a_key_of_the_agent_is_used(sshd: Sshd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    if not shutil.which("ssh-agent"):
+        pytest.skip("no ssh-agent here: apt-get install openssh-client")
+    address = tmp_path / "agent"
+    agent = await asyncio.create_subprocess_exec("ssh-agent", "-D", "-a", address, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert agent.stdout
+        await agent.stdout.readline()
+        monkeypatch.setenv("SSH_AUTH_SOCK", str(address))
+        async with asyncssh.connect_agent(str(address)) as connected:
+            await connected.add_keys([str(sshd.user_key)])
+        assert await answers(SshBackend("box", sshd.settings(identity_file=None)))
+    finally:
+        agent.terminate()
+        await agent.wait()
+
+
+async def test_one_session_is_enough(start_sshd: StartSshd):
+    server = start_sshd("MaxSessions 1")
+
+    assert await answers(SshBackend("box", server.settings()))
+
+
 async def test_a_key_file_that_is_not_there_is_a_fault_of_the_settings(sshd: Sshd, tmp_path: Path):
     error = await refused(SshBackend("box", sshd.settings(identity_file=tmp_path / "nothing")))
 
@@ -323,6 +357,22 @@ async def test_a_cut_line_ends_attached_jobs_keeps_detached_ones_and_the_next_ca
         assert data == b"started\nfinished\n"
     finally:
         await hosts.close()
+
+
+async def test_a_line_that_falls_silent_is_noticed(own_sshd: Sshd, state_dir: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ssh, "KEEPALIVE_S", 0.2)
+    link = await HostLink.open(SshBackend("box", own_sshd.settings(state_dir=state_dir)))
+    silent = own_sshd.sessions()
+    for pid in silent:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(HostUnavailable, match="box"):
+            await link.call("hello")
+        assert not link.open_
+    finally:
+        for pid in silent:
+            os.kill(pid, signal.SIGCONT)
+        await link.close()
 
 
 async def test_a_server_that_was_away_is_found_again(own_sshd: Sshd, state_dir: str, tmp_path: Path):
