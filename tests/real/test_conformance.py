@@ -111,7 +111,7 @@ def checks(url: str, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str
     return found
 
 
-@pytest.mark.parametrize(("era", "scenario"), table())
+@pytest.mark.parametrize(("era", "scenario"), list(table()))
 def test_the_server_conforms(checks: dict[tuple[str, str], list[dict[str, Any]]], era: str, scenario: str):
     found = checks[era, scenario]
     failed = {check["id"]: check.get("errorMessage") for check in found if check["status"] == "FAILURE"}
