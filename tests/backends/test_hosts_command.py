@@ -10,7 +10,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from tests.backends.conftest import USER, Sshd
+from tests.backends.sshd import USER, Sshd
 
 Done = subprocess.CompletedProcess[str]
 Run = Callable[..., Done]

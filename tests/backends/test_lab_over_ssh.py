@@ -11,7 +11,7 @@ from gpu_mcp_server.models.problem import ProblemInfo, TensorSpec
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.settings import LocalHost, Settings
-from tests.backends.conftest import Sshd
+from tests.backends.sshd import Sshd
 
 SOFTMAX = Path(__file__).parents[2] / "examples" / "softmax"
 HOSTS = ("local", "box")
