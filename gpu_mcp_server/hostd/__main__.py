@@ -7,14 +7,16 @@ from typing import List, Optional
 
 from . import probe
 from .host import Host
-from .serve import Channel, sweep_aside
+from .serve import Channel
 
 
 def default_state() -> str:
     """Return where jobs and blobs of this host lie."""
     if os.geteuid() == 0:
         return "/var/lib/gpu-mcp-server/hostd"
-    return os.path.join(os.path.expanduser(os.environ.get("XDG_STATE_HOME", "~/.local/state")), "gpu-mcp-server", "hostd")
+    return os.path.join(
+        os.path.expanduser(os.environ.get("XDG_STATE_HOME", "~/.local/state")), "gpu-mcp-server", "hostd"
+    )
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
@@ -25,14 +27,12 @@ def main(arguments: Optional[List[str]] = None) -> int:
     os.umask(0o022)
     host = Host(os.path.abspath(os.path.expanduser(state)))
     if verb == "probe":
-        sys.stdout.write(json.dumps(probe.probe(host, {}), indent=1) + "\n")
+        sys.stdout.write(json.dumps({**probe.about_host(host, {}), **probe.about_gpus(host)}, indent=1) + "\n")
         return 0
     if verb != "serve":
         sys.stderr.write("hostd: unknown verb %r; known: serve, probe\n" % verb)
         return 2
-    sweep_aside(host)
-    Channel(host).run()
-    return 0
+    return Channel(host).run()
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ class ControlLink:
             answer = self._answer(str(request["do"]), str(request["role"]))
         except (ValueError, KeyError, TypeError) as error:
             answer = {"error": "not a request: %s" % error}
+        except OSError as error:
+            answer = {"error": "%s" % error}
         self._send(answer)
 
     def _answer(self, what: str, name: str) -> Dict[str, Any]:
@@ -51,7 +53,7 @@ class ControlLink:
 
     def say_exit(self, role: Role) -> None:
         """Tell that a role has ended."""
-        oom = bool(role.group is not None and role.group.stats().get("oom_kills"))
+        oom = role.out_of_memory()
         self._send({"event": "exit", "role": role.name, "exit_code": role.exit_code, "signal": role.signal, "oom": oom})
 
     def _send(self, message: Dict[str, Any]) -> None:

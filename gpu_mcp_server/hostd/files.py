@@ -7,17 +7,24 @@ import ctypes
 import errno
 import hashlib
 import os
-import shutil
 import stat
-import subprocess
-from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+import time
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple, Union
 
+from . import trees
 from .protocol import FileRef, OutputFile
 
 MAX_OUTPUT_BYTES = 64 << 20
 MAX_OUTPUTS = 500
+MAX_LEFT_OUT = 50
 MAX_DEPTH = 32
 CHUNK = 1 << 20
+KEEP_BLOBS_S = 7 * 86400
+CLOCK_TICK_NS = 20_000_000
+"""Coarser than any kernel's time stamps of files: 10 ms at 100 Hz."""
+
+Stamps = Dict[str, Tuple[int, int]]
+"""Inode and time of change (ns) of files as they were laid, by path."""
 
 _OPENAT2 = 437  # same number on x86_64 and aarch64
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS, _RESOLVE_BENEATH = 2, 4, 8
@@ -85,17 +92,22 @@ class Blobs:
         return os.path.join(self.root, sha256[:2], sha256)
 
     def has(self, sha256: str) -> bool:
-        """Say whether the blob is here."""
-        return os.path.exists(self.path(sha256))
+        """Say whether the blob is here; if so it is kept for another week."""
+        try:
+            os.utime(self.path(sha256))
+        except OSError:
+            return False
+        return True
 
-    def put(self, data: bytes, sha256: Optional[str] = None) -> str:
+    def put(self, data: Union[bytes, memoryview], sha256: Optional[str] = None) -> str:
         """Store bytes; an announced hash must be theirs."""
         actual = hashlib.sha256(data).hexdigest()
         if sha256 is not None and sha256 != actual:
             raise FilesError("content does not have the hash %s" % sha256)
         if not self.has(actual):
-            with self._new(actual) as out:
-                out.write(data)
+            final = self.path(actual)
+            os.makedirs(os.path.dirname(final), mode=0o700, exist_ok=True)
+            write_whole(final, data)
         return actual
 
     def take(self, fd: int) -> Tuple[str, int]:
@@ -105,13 +117,15 @@ class Blobs:
         partial = os.path.join(self.root, "partial-%d-%d" % (os.getpid(), fd))
         try:
             with open(partial, "wb") as out:
-                while True:
+                while size <= MAX_OUTPUT_BYTES:
                     chunk = os.read(fd, CHUNK)
                     if not chunk:
                         break
                     digest.update(chunk)
                     size += len(chunk)
                     out.write(chunk)
+            if size > MAX_OUTPUT_BYTES:
+                raise OSError(errno.EFBIG, "it grows while it is read", partial)
             final = self.path(digest.hexdigest())
             os.makedirs(os.path.dirname(final), mode=0o700, exist_ok=True)
             os.rename(partial, final)
@@ -120,38 +134,38 @@ class Blobs:
             raise
         return digest.hexdigest(), size
 
-    def _new(self, sha256: str) -> "_Atomic":
-        final = self.path(sha256)
-        os.makedirs(os.path.dirname(final), mode=0o700, exist_ok=True)
-        return _Atomic(final)
+    def sweep(self) -> None:
+        """Drop what nobody has asked for in a week."""
+        oldest = time.time() - KEEP_BLOBS_S
+        for relative, _, entries in trees.walk(self.root, 1):
+            for entry in entries:
+                try:
+                    if _is_file(entry) and entry.stat(follow_symlinks=False).st_mtime < oldest:
+                        os.unlink(os.path.join(self.root, relative + entry.name))
+                except OSError:
+                    continue
 
 
-class _Atomic:
-    """A file that appears under its name only when it is whole."""
-
-    def __init__(self, final: str) -> None:
-        self._final = final
-        self._partial = "%s.%d" % (final, os.getpid())
-
-    def __enter__(self) -> "_Atomic":
-        self._file = open(self._partial, "wb")
-        return self
-
-    def write(self, data: bytes) -> None:
-        self._file.write(data)
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._file.close()
-        if kind is None:
-            os.rename(self._partial, self._final)
-        else:
-            _unlink_quietly(self._partial)
-
-
-def write_whole(path: str, data: bytes) -> None:
+def write_whole(path: str, data: Union[bytes, memoryview]) -> None:
     """Write a file so that a reader sees all of it or nothing."""
-    with _Atomic(path) as out:
-        out.write(data)
+    partial = "%s.%d" % (path, os.getpid())
+    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            write_all(fd, data)
+        finally:
+            os.close(fd)
+        os.rename(partial, path)
+    except OSError:
+        _unlink_quietly(partial)
+        raise
+
+
+def write_all(fd: int, data: Union[bytes, memoryview]) -> None:
+    """Write every byte."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(fd, left) :]
 
 
 def _unlink_quietly(path: str) -> None:
@@ -165,149 +179,168 @@ def checked_path(path: str) -> List[str]:
     """Split a relative path into its parts.
 
     Raises:
-        FilesError: If it is absolute, empty, or has a part that is empty, `.` or `..`.
+        FilesError: If it is absolute, empty, too long, or has a part that is empty, `.` or `..`.
     """
     parts = path.split("/")
     if not path or "\0" in path or any(p in ("", ".", "..") for p in parts) or len(path) > 1024:
         raise FilesError("path %r is not inside the workspace" % path[:200])
+    try:
+        if max(len(os.fsencode(p)) for p in parts) > 255 or len(parts) > MAX_DEPTH:
+            raise FilesError("path %r has a part over 255 bytes or over %d parts" % (path[:200], MAX_DEPTH))
+    except UnicodeEncodeError:
+        raise FilesError("path %s is no text" % ascii(path)[:200]) from None
     return parts
 
 
-def lay(folder: str, files: Iterable[FileRef], blobs: Blobs) -> None:
-    """Copy blobs into a fresh folder that nobody else can write to yet."""
-    made = set()
-    for ref in files:
-        parts = checked_path(ref.path)
-        target = os.path.join(folder, *parts)
-        parent = os.path.dirname(target)
-        if parent not in made:
-            os.makedirs(parent, exist_ok=True)
-            made.add(parent)
-        source = blobs.path(ref.sha256)
-        if not os.path.exists(source):
-            raise FilesError("content %s of %s is not on this host" % (ref.sha256[:12], ref.path))
-        shutil.copyfile(source, target)
-        os.chmod(target, (ref.mode & 0o755) | 0o600)
-
-
-def own(folder: str, uid: int, gid: int) -> None:
-    """Give a folder and all below it to a job's uid."""
-    for at, folders, names in os.walk(folder):
-        os.chown(at, uid, gid)
-        for name in names:
-            os.chown(os.path.join(at, name), uid, gid, follow_symlinks=False)
-        del folders
-
-
-def usage(folder: str, stop_files: int) -> Tuple[int, int]:
-    """Return bytes on disk and number of entries below a folder; counting stops soon after `stop_files`."""
-    total = 0
-    count = 0
-    for at, _, entries in _walk(folder, MAX_DEPTH * 200):
-        del at
-        for entry in entries:
-            count += 1
-            try:
-                total += entry.stat(follow_symlinks=False).st_blocks * 512
-            except OSError:
-                continue
-        if count > stop_files:
-            break
-    return total, count
-
-
-def _walk(folder: str, depth: int) -> Iterator[Tuple[str, int, List["os.DirEntry[str]"]]]:
-    """Walk without recursion and without following links; deeper than `depth` is left out."""
-    todo = [(folder, "", 0)]
-    while todo:
-        path, relative, level = todo.pop()
-        try:
-            with os.scandir(path) as found:
-                entries = list(found)
-        except OSError:
-            continue
-        yield relative, level, entries
-        if level < depth:
-            for entry in entries:
-                try:
-                    if entry.is_dir(follow_symlinks=False):
-                        todo.append((entry.path, relative + entry.name + "/", level + 1))
-                except OSError:
-                    continue
-
-
-def collect(
-    folder: str, wanted: Sequence[str], laid: Dict[str, str], blobs: Blobs
-) -> Tuple[List[OutputFile], List[str]]:
-    """Take a job's outputs: the paths asked for, or with `*` all that is new or changed since `laid` (path to sha256).
+def lay(folder: str, files: Iterable[FileRef], blobs: Blobs, uid: Optional[int]) -> Stamps:
+    """Copy blobs into a fresh folder that nobody else can write to yet, and give all of it to a job's uid.
 
     Returns:
-        The files, and `PATH: why` for each that was left out.
+        What the files look like now, to know later which were changed.
     """
-    taken = []  # type: List[OutputFile]
-    left = []  # type: List[str]
-    names, skipped = _candidates(folder, wanted)
-    left += skipped
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    stamps: Stamps = {}
+    made = {folder}
+    for ref in files:
+        parts = checked_path(ref.path)
+        at = folder
+        for part in parts[:-1]:
+            at = os.path.join(at, part)
+            if at not in made:
+                os.mkdir(at, 0o755)
+                if uid is not None:
+                    os.chown(at, uid, uid)
+                made.add(at)
+        info = _copy(blobs, ref, os.path.join(at, parts[-1]), uid)
+        stamps[ref.path] = (info.st_ino, info.st_ctime_ns)
+    return stamps
+
+
+def _copy(blobs: Blobs, ref: FileRef, target: str, uid: Optional[int]) -> os.stat_result:
     try:
-        for name in names:
-            try:
-                source = open_beneath(fd, name)
-            except OSError as error:
-                if name not in wanted or error.errno != errno.ENOENT:
-                    left.append("%s: %s" % (printable(name), error.strerror))
-                continue
-            try:
-                info = os.fstat(source)
-                if info.st_size > MAX_OUTPUT_BYTES:
-                    left.append("%s: %d bytes, more than %d MiB" % (printable(name), info.st_size, MAX_OUTPUT_BYTES >> 20))
-                    continue
-                sha256, size = blobs.take(source)
-            finally:
-                os.close(source)
-            if "*" not in wanted or laid.get(name) != sha256:
-                taken.append(OutputFile(name, sha256, size, 0o755 if info.st_mode & 0o100 else 0o644))
+        source = os.open(blobs.path(ref.sha256), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise FilesError("content %s of %s is not on this host" % (ref.sha256[:12], ref.path)) from None
+    try:
+        out = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            while os.sendfile(out, source, None, 1 << 30):  # type: ignore[arg-type]  # None is the file's own position
+                pass
+            os.fchmod(out, (ref.mode & 0o755) | 0o600)
+            if uid is not None:
+                os.fchown(out, uid, uid)
+            return os.fstat(out)
+        finally:
+            os.close(out)
     finally:
-        os.close(fd)
-    return taken, left
+        os.close(source)
 
 
-def _candidates(folder: str, wanted: Sequence[str]) -> Tuple[List[str], List[str]]:
-    names = [w for w in wanted if w != "*"]
-    left = []  # type: List[str]
-    if "*" in wanted:
-        for relative, level, entries in _walk(folder, MAX_DEPTH):
+class Collector:
+    """Takes a job's outputs out of its workspace.
+
+    Args:
+        folder: The workspace.
+        laid: Path to sha256 of what was laid there.
+        stamps: How those files looked when they were laid.
+        started_ns: When the job could first write, ns since the epoch.
+        blobs: Where contents go.
+    """
+
+    def __init__(self, folder: str, laid: Dict[str, str], stamps: Stamps, started_ns: int, blobs: Blobs) -> None:
+        self._folder, self._laid, self._stamps, self._blobs = folder, laid, stamps, blobs
+        self._trusted_before_ns = started_ns - CLOCK_TICK_NS
+        self.left: List[str] = []
+
+    def collect(self, wanted: Sequence[str], mend: bool = True) -> Tuple[List[OutputFile], List[str]]:
+        """Take the paths asked for, or with `*` all that is new or changed.
+
+        Args:
+            wanted: Paths, or `*`.
+            mend: Make unreadable folders readable; only when no process of the job lives.
+
+        Returns:
+            The files, and `PATH: why` for each that was left out.
+        """
+        taken: List[OutputFile] = []
+        names = self._everything(mend) if "*" in wanted else list(wanted)
+        fd = os.open(self._folder, trees.FLAGS)
+        try:
+            for number, name in enumerate(names):
+                if len(taken) == MAX_OUTPUTS:
+                    self.left.insert(0, "%d more files: only %d are taken" % (len(names) - number, MAX_OUTPUTS))
+                    break
+                output = self._take(fd, name, name in wanted)
+                if output is not None and ("*" not in wanted or self._laid.get(name) != output.sha256):
+                    taken.append(output)
+        finally:
+            os.close(fd)
+        if len(self.left) > MAX_LEFT_OUT:
+            self.left[MAX_LEFT_OUT:] = ["%d more were left out" % (len(self.left) - MAX_LEFT_OUT)]
+        return taken, self.left
+
+    def _take(self, folder: int, name: str, asked: bool) -> Optional[OutputFile]:
+        try:
+            source = open_beneath(folder, name)
+        except OSError as error:
+            if not asked or error.errno != errno.ENOENT:
+                self.left.append("%s: %s" % (printable(name), error.strerror))
+            return None
+        try:
+            info = os.fstat(source)
+            if info.st_size > MAX_OUTPUT_BYTES:
+                self.left.append(
+                    "%s: %d bytes, more than %d MiB" % (printable(name), info.st_size, MAX_OUTPUT_BYTES >> 20)
+                )
+                return None
+            if not asked and self._unchanged(name, info):
+                return None
+            sha256, size = self._blobs.take(source)
+        except OSError as error:
+            self.left.append("%s: %s" % (printable(name), no_room(error) or error.strerror))
+            return None
+        finally:
+            os.close(source)
+        return OutputFile(name, sha256, size, 0o755 if info.st_mode & 0o100 else 0o644)
+
+    def _unchanged(self, name: str, info: os.stat_result) -> bool:
+        """Say whether a laid file surely is as it was; a change in the clock tick of the laying would not show."""
+        stamp = (info.st_ino, info.st_ctime_ns)
+        return self._stamps.get(name) == stamp and info.st_ctime_ns < self._trusted_before_ns
+
+    def _everything(self, mend: bool) -> List[str]:
+        names: List[str] = []
+        for relative, level, entries in trees.walk(self._folder, MAX_DEPTH, mend):
             for entry in entries:
                 name = relative + entry.name
                 if entry.is_symlink():
-                    left.append("%s: a link" % printable(name))
-                elif entry.is_dir(follow_symlinks=False):
+                    self.left.append("%s: a link" % printable(name))
+                elif trees.is_folder(entry):
                     if level == MAX_DEPTH:
-                        left.append("%s: deeper than %d folders" % (printable(name)[:80], MAX_DEPTH))
-                elif not entry.is_file(follow_symlinks=False):
-                    left.append("%s: not a regular file" % printable(name))
-                elif not _is_text(name):
-                    left.append("%s: its name is not UTF-8 text" % printable(name))
+                        self.left.append("%s: deeper than %d folders" % (printable(name)[:80], MAX_DEPTH))
+                elif not _is_file(entry):
+                    self.left.append("%s: not a regular file" % printable(name))
+                elif not name.isprintable():
+                    self.left.append("%s: its name is not plain UTF-8 text" % printable(name))
                 else:
                     names.append(name)
-    names.sort()
-    if len(names) > MAX_OUTPUTS:
-        left.append("%d more files: only %d are taken" % (len(names) - MAX_OUTPUTS, MAX_OUTPUTS))
-    return names[:MAX_OUTPUTS], left[:50]
+        return sorted(names)
 
 
-def _is_text(name: str) -> bool:
-    return name.isprintable()
+def _is_file(entry: "os.DirEntry[str]") -> bool:
+    try:
+        return entry.is_file(follow_symlinks=False)
+    except OSError:
+        return False
 
 
 def printable(name: str) -> str:
-    """Return a name that is safe to show: odd characters escaped, undecodable bytes as \\xNN."""
+    r"""Return a name that is safe to show: odd characters escaped, undecodable bytes as \\xNN."""
     raw = os.fsencode(name).decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in raw)
 
 
-def remove_tree(path: str) -> None:
-    """Delete a tree of any depth, whatever modes its folders have."""
-    if os.geteuid() != 0:
-        subprocess.run(["chmod", "-R", "--", "u+rwX", path], stderr=subprocess.DEVNULL, check=False)
-    subprocess.run(["rm", "-rf", "--one-file-system", "--", path], stderr=subprocess.DEVNULL, check=False)
+def no_room(error: BaseException) -> str:
+    """Say that a disk is full, when that is what an error means."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "disk_full: the host's disk has no room left (%s)" % os.strerror(error.errno)
+    return ""

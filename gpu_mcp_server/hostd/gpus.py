@@ -11,8 +11,8 @@ class Nvml:
     """NVML, started at the first question and kept."""
 
     def __init__(self) -> None:
-        self._state = None  # type: Optional[str]
-        self._nvml = None  # type: Any
+        self._state: Optional[str] = None
+        self._nvml: Any = None
 
     def why_not(self) -> str:
         """Start NVML if need be; say why it cannot be used, or nothing."""

@@ -4,22 +4,26 @@ import fcntl
 import os
 import select
 import shutil
+import signal
 import sys
 from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
-from . import cgroup, gpus, landlock
+from . import cgroup, descriptors, gpus, landlock
 from .files import Blobs
 from .jobs import JobFolders
 from .locks import GpuLocks
+from .mounts import RUN, reachable_by
 from .processes import descendants
 from .protocol import LEVELS, JobSpec, Limits
 from .sandbox import Confinement, Sandbox
 
-FIRST_UID, UIDS = 61000, 184
+FIRST_UID, UIDS, PROBE_UID = 61000, 183, 61183
 """Uids for jobs when hostd is root. Source: systemd's UIDS-GIDS.md leaves 61000-61183 unused."""
 
 PROBE_S = 5.0
+WEAKEN = "GPU_MCP_HOSTD_LEVEL"
+"""Environment variable that makes hostd behave as on a host that gives no more than this level; for tests."""
 
 
 class HostRefuses(Exception):
@@ -52,10 +56,16 @@ class Host:
         self.nvml = gpus.Nvml()
         self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self.python = _own_python()
-        self.bwrap = shutil.which("bwrap", path="/usr/local/bin:/usr/bin:/bin") or ""
-        self.hierarchy = cgroup.find()
-        self.limits_by_cgroup = frozenset(self.hierarchy.features) if self.hierarchy else frozenset()  # type: FrozenSet[str]
+        weakest = os.environ.get(WEAKEN, "full")
+        self._most = LEVELS.index(weakest) if weakest in LEVELS else len(LEVELS)
+        found = shutil.which("bwrap", path="/usr/local/bin:/usr/bin:/bin")
+        self.bwrap = found if found and self._allows("namespaces") else ""
+        self.hierarchy = cgroup.find() if self._allows("full") else None
+        self.limits_by_cgroup: FrozenSet[str] = frozenset(self.hierarchy.features) if self.hierarchy else frozenset()
         self.level, self.weaker_because, self.hint = self._probe_level()
+
+    def _allows(self, level: str) -> bool:
+        return LEVELS.index(level) <= self._most
 
     def _probe_level(self) -> Tuple[str, str, str]:
         """Try the strongest sandbox with the very command line that jobs get, and fall back by what fails."""
@@ -66,7 +76,7 @@ class Host:
                 return "full", "", ""
             note = "no cgroup for %s: %s" % (" and ".join(sorted(missing)), cgroup.why_not() or "not delegated")
             return "namespaces", note, "Start the server in `systemd-run --user --scope -p Delegate=yes`."
-        if landlock.abi() > 0:
+        if landlock.abi() > 0 and self._allows("landlock"):
             return "landlock", why, hint
         return "unconfined", why + "; the kernel has no Landlock", hint
 
@@ -74,28 +84,30 @@ class Host:
         if not self.bwrap:
             return "bubblewrap is not installed", "apt-get install bubblewrap (or dnf install bubblewrap)."
         box = Sandbox("namespaces", self.bwrap)
-        workdir = os.path.join(self.folders.work, "probe-%d" % os.getpid())
-        os.makedirs(workdir, mode=0o700, exist_ok=True)
-        read, write = os.pipe()
-        slot = self.slot()
+        workdir = self.folders.new_workdir()
+        os.mkdir(workdir, 0o700)
+        read, write = os.pipe2(os.O_CLOEXEC)
+        uid = PROBE_UID if os.geteuid() == 0 else None
         try:
-            if slot.uid is not None:
-                os.chown(workdir, slot.uid, slot.uid)
-            conf = Confinement(workdir=workdir, uid=slot.uid, limits=Limits(), pids_by_cgroup=slot.uid is None)
+            if uid is not None:
+                os.chown(workdir, uid, uid)
+            conf = Confinement(workdir=self._probe_place(workdir, uid), uid=uid, pids_by_cgroup=uid is None)
             pid = box.spawn(["true"], {}, conf, (self.null, write, write))
             os.close(write)
-            said = b""
-            while select.select([read], [], [], PROBE_S)[0]:
-                chunk = os.read(read, 4096)
-                if not chunk:
-                    break
-                said += chunk
+            said = _read_for(read, PROBE_S)
+            if said is None:
+                os.kill(pid, signal.SIGKILL)
             status = os.waitpid(pid, 0)[1]
         finally:
             os.close(read)
-            os.close(slot.lock)
             os.rmdir(workdir)
-        return ("", "") if status == 0 else _why_bwrap_failed(said.decode("utf-8", "replace").strip())
+        if status == 0:
+            return "", ""
+        return _why_bwrap_failed("it hangs" if said is None else said.decode("utf-8", "replace").strip())
+
+    def _probe_place(self, workdir: str, uid: Optional[int]) -> str:
+        """Return a workspace for the probe: what is tried is the sandbox, not the way to the state folder."""
+        return workdir if uid is None or reachable_by(workdir, uid, 0o5) else "/tmp"
 
     def require(self, spec: JobSpec) -> None:
         """Check that the job may run here.
@@ -124,8 +136,7 @@ class Host:
         """
         if os.geteuid() != 0:
             return Slot(None, os.dup(self.null))
-        folder = os.path.join(self.state, "uids")
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        folder = self._uids_folder()
         for number in range(UIDS):
             at = (number + os.getpid()) % UIDS
             fd = os.open(os.path.join(folder, "%d" % at), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -137,13 +148,24 @@ class Host:
             return Slot(FIRST_UID + at, fd)
         raise HostRefuses("refused", "all %d job uids of this host are in use; try again when a job has ended" % UIDS)
 
-    def group(self, name: str, limits: Limits) -> Optional[cgroup.Group]:
-        """Make a cgroup with a job's limits, where this host can."""
-        if self.hierarchy is None:
-            return None
-        group = self.hierarchy.group(name)
+    def _uids_folder(self) -> str:
+        """Return where uids are locked: one place for every hostd of this host, whatever its state folder."""
+        for base in (RUN, self.state):
+            folder = os.path.join(base, "uids")
+            try:
+                os.makedirs(folder, mode=0o711, exist_ok=True)
+                return folder
+            except OSError:
+                continue
+        raise HostRefuses("broken", "no folder for locks on uids can be made in %s" % self.state)
+
+    def group(self, name: str) -> Optional[cgroup.Group]:
+        """Make a cgroup, where this host can."""
+        return self.hierarchy.group(name) if self.hierarchy is not None else None
+
+    def limit(self, group: cgroup.Group, limits: Limits) -> None:
+        """Set a job's limits on its cgroup, those that this host has."""
         group.limit(memory_bytes=limits.memory_bytes, processes=limits.processes, cpus=limits.cpus)
-        return group
 
     def groups(self, devices: Sequence[str]) -> List[int]:
         """Return the supplementary groups that a job needs to open its devices."""
@@ -154,7 +176,7 @@ class Host:
 
         Only leased nodes are shown, so CUDA numbers them from 0 and CUDA_VISIBLE_DEVICES is not needed.
         """
-        env = {}  # type: Dict[str, str]
+        env: Dict[str, str] = {}
         library = gpus.driver_library()
         if library is not None:
             env["LD_LIBRARY_PATH"] = library[1]
@@ -162,14 +184,10 @@ class Host:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str(g["uuid"]) for g in leased)
         return gpus.device_nodes(leased), env
 
-    def is_ours(self, pid: int) -> bool:
-        """Say whether a pid belongs to a job of ours on this host."""
-        ours = set()  # type: Set[int]
-        for folder in self.folders.recent(50):
-            data = folder.read_json("pid.json")
-            if data and folder.is_alive():
-                ours.update(descendants(int(data["pid"])))
-        return pid in ours
+    def ours(self) -> Set[int]:
+        """Return the pids of all jobs on this host."""
+        found = [f.read_json("private.json") for f in self.folders.unfinished()]
+        return set(descendants(*[int(data["pid"]) for data in found if data]))
 
     def after_fork(self, keep: Set[int]) -> None:
         """Drop in a forked supervisor what belongs to hostd's channel: stdio and every other descriptor."""
@@ -177,12 +195,18 @@ class Host:
         os.dup2(self.null, 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        wanted = sorted(keep | {self.null})
-        at = 3
-        for fd in wanted:
-            os.closerange(at, fd)
-            at = fd + 1
-        os.closerange(at, 65536)
+        descriptors.close_all_but(keep | {self.null})
+
+
+def _read_for(fd: int, seconds: float) -> Optional[bytes]:
+    """Read to the end; None when that takes too long."""
+    said = b""
+    while select.select([fd], [], [], seconds)[0]:
+        chunk = os.read(fd, 4096)
+        if not chunk:
+            return said
+        said += chunk
+    return None
 
 
 def _own_python() -> str:

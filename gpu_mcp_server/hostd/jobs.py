@@ -1,19 +1,28 @@
-"""Job folders: the claim, the record, the output, and what is left when a supervisor was killed."""
+"""Job folders: the claim, the record, the output, and what is left when a supervisor was killed.
 
+A folder appears whole, by one rename, and already locked: the lock on its file `alive` is held from then on by whoever
+answers for the job (hostd, then the supervisor). A job that is not locked and has no record was killed, and whoever
+finds it so buries it.
+"""
+
+import errno
 import fcntl
 import json
 import os
-import re
 import signal
 import time
-from typing import Any, Dict, List, Optional
+from dataclasses import replace
+from typing import Any, Dict, List, Optional, Tuple
 
-from . import files
+from . import files, trees, undertaker
 from .protocol import JobRecord, JobSpec, ProtocolError, job_record_from_json, job_spec_from_json, to_json
+from .specification import ID
 
-ID = re.compile(r"^[a-z0-9][a-z0-9-]{3,63}$")
 KEEP_JOBS = 2000
 KEEP_S = 7 * 86400
+STALE_S = 3600
+SPACE_BYTES = 64 << 10
+"""Set aside on the disk for the record of each job, so that a full disk does not cost it."""
 
 
 class JobFolder:
@@ -22,6 +31,8 @@ class JobFolder:
     def __init__(self, path: str) -> None:
         self.path = path
         self.id = os.path.basename(path)
+        self.life = -1
+        """The descriptor that holds the lock `alive`, in the process that answers for the job."""
 
     def at(self, name: str) -> str:
         """Return the path of one of its files."""
@@ -49,20 +60,31 @@ class JobFolder:
         data = self.read_json("spec.json")
         return job_spec_from_json(data) if data else None
 
-    def claim_life(self) -> int:
-        """Take the lock that says that the job's supervisor lives; return its descriptor."""
+    def take_life(self) -> bool:
+        """Take the lock `alive`; False when somebody holds it."""
         fd = os.open(self.at("alive"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return fd
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(fd)
+            return False
+        self.life = fd
+        return True
+
+    def leave_life(self) -> None:
+        """Close our descriptor of the lock; it stays locked as long as another process has one."""
+        if self.life >= 0:
+            os.close(self.life)
+            self.life = -1
 
     def is_alive(self) -> bool:
-        """Say whether a supervisor holds the lock."""
+        """Say whether somebody answers for the job."""
         try:
             fd = os.open(self.at("alive"), os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             return False
         try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return True
         finally:
@@ -75,11 +97,31 @@ class JobFolder:
         Returns:
             False when there was one already.
         """
+        try:
+            return self._write_record(record)
+        except OSError as error:
+            if not files.no_room(error):
+                raise
+        note = "; ".join(n for n in (record.note, "disk_full: the list of outputs is lost") if n)
+        return self._write_record(replace(record, outputs=(), outputs_left_out=(), note=note[:2000]))
+
+    def _write_record(self, record: JobRecord) -> bool:
         partial = self.at("record.%d" % os.getpid())
-        with open(partial, "w", encoding="utf-8") as out:
-            json.dump(to_json(record), out)
-            out.flush()
-            os.fsync(out.fileno())
+        try:
+            os.rename(self.at("space"), partial)
+        except FileNotFoundError:
+            pass
+        data = json.dumps(to_json(record)).encode()
+        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            files.write_all(fd, data)
+            os.ftruncate(fd, len(data))
+            os.fsync(fd)
+        except OSError:
+            os.rename(partial, self.at("space"))
+            raise
+        finally:
+            os.close(fd)
         try:
             os.link(partial, self.at("record.json"))
         except FileExistsError:
@@ -88,55 +130,45 @@ class JobFolder:
             os.unlink(partial)
         return True
 
+    def set_space_aside(self) -> None:
+        """Reserve room on the disk for the record."""
+        fd = os.open(self.at("space"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, SPACE_BYTES)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV):
+                raise
+        finally:
+            os.close(fd)
+
+    def finished(self) -> bool:
+        """Say whether there is a final record."""
+        return os.path.exists(self.at("record.json"))
+
     def record(self) -> JobRecord:
         """Return the final record, or what is known so far.
 
-        A job whose supervisor is gone without a record gets one here: `broken`, or `cancelled` if that was asked.
+        A job that nobody answers for gets one here: `broken`, or `cancelled` if that was asked.
         """
         final = self.read_json("record.json")
-        if final is None:
-            alive = self.is_alive()
+        if final is None and not self.is_alive() and self.take_life():
+            try:
+                if not self.finished():
+                    self.finish(undertaker.bury(self))
+            finally:
+                self.leave_life()
             final = self.read_json("record.json")
-            if final is None and not alive and not self._starting():
-                self._bury()
-                final = self.read_json("record.json")
         if final is not None:
             return job_record_from_json(final)
         live = self.read_json("live.json") or {"id": self.id, "state": "queued"}
-        live.update(stdout_bytes=self.size("main", "stdout"), stderr_bytes=self.size("main", "stderr"))
+        leader = self.leader()
+        live.update(stdout_bytes=self.size(leader, "stdout"), stderr_bytes=self.size(leader, "stderr"))
         return job_record_from_json(live)
-
-    def _starting(self) -> bool:
-        """Say whether the folder is so young that its supervisor may not have locked it yet."""
-        try:
-            return not os.path.exists(self.at("alive")) and time.time() - os.stat(self.path).st_mtime < 5
-        except OSError:
-            return False
-
-    def _bury(self) -> None:
-        live = self.read_json("live.json") or {}
-        asked = os.path.exists(self.at("cancelled"))
-        record = JobRecord(
-            id=self.id,
-            state="finished",
-            purpose=str(live.get("purpose", "run")),
-            status="cancelled" if asked else "broken",
-            note="its supervisor was killed; the sandbox died with it",
-            level=live.get("level"),
-            submitted_at=float(live.get("submitted_at", 0.0)),
-            started_at=live.get("started_at"),
-            ended_at=time.time(),
-            stdout_bytes=self.size("main", "stdout"),
-            stderr_bytes=self.size("main", "stderr"),
-            stdout_kept=self.size("main", "stdout"),
-            stderr_kept=self.size("main", "stderr"),
-        )
-        self.finish(record)
 
     def size(self, role: str, name: str) -> int:
         """Return how many bytes of a stream are kept."""
         try:
-            return os.stat(self.stream(self.leader() if role == "main" else role, name)).st_size
+            return os.stat(self.stream(role, name)).st_size
         except OSError:
             return 0
 
@@ -151,12 +183,12 @@ class JobFolder:
             with open(self.stream(role, name), "rb") as stream:
                 stream.seek(offset)
                 return stream.read(size)
-        except OSError:
+        except (OSError, ValueError):
             return b""
 
     def signal(self, number: int) -> None:
         """Signal the supervisor, if it lives."""
-        data = self.read_json("pid.json")
+        data = self.read_json("private.json")
         if data and self.is_alive():
             try:
                 os.kill(int(data["pid"]), number)
@@ -165,16 +197,18 @@ class JobFolder:
 
 
 class JobFolders:
-    """All jobs of this host."""
+    """All jobs of this host. Those that are not over, with all that they leave, are listed in the folder `open`."""
 
     def __init__(self, state: str) -> None:
         self.root = os.path.join(state, "jobs")
         self.work = os.path.join(state, "work")
+        self.open = os.path.join(state, "open")
         os.makedirs(self.root, mode=0o700, exist_ok=True)
+        os.makedirs(self.open, mode=0o700, exist_ok=True)
         os.makedirs(self.work, mode=0o711, exist_ok=True)
 
     def claim(self, spec: JobSpec) -> Optional[JobFolder]:
-        """Make the job's folder: the one act that makes it exist.
+        """Make the job's folder, locked by us: the one act that makes it exist.
 
         Returns:
             None when the job exists already, so that a submit sent twice runs once.
@@ -184,13 +218,29 @@ class JobFolders:
         """
         if not ID.match(spec.id):
             raise ProtocolError("bad job id %r" % spec.id[:80])
-        folder = JobFolder(os.path.join(self.root, spec.id))
-        try:
-            os.mkdir(folder.path, 0o700)
-        except FileExistsError:
+        final = os.path.join(self.root, spec.id)
+        if os.path.isdir(final):
             return None
-        folder.write_json("spec.json", to_json(spec))
+        folder = JobFolder(os.path.join(self.root, ".%s.%d" % (spec.id, os.getpid())))
+        os.mkdir(folder.path, 0o700)
+        try:
+            folder.write_json("spec.json", to_json(spec))
+            folder.set_space_aside()
+            folder.take_life()
+            os.close(os.open(os.path.join(self.open, spec.id), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.rename(folder.path, final)
+        except OSError as error:
+            folder.leave_life()
+            trees.remove(folder.path)
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return None
+            raise
+        folder.path, folder.id = final, spec.id
         return folder
+
+    def new_workdir(self) -> str:
+        """Return a path for a workspace, to be made; its name says nothing, because the job can see it."""
+        return os.path.join(self.work, os.urandom(8).hex())
 
     def get(self, job_id: str) -> Optional[JobFolder]:
         """Return a job's folder, or None."""
@@ -201,30 +251,69 @@ class JobFolders:
 
     def recent(self, limit: int) -> List[JobFolder]:
         """Return the newest jobs first."""
-        with os.scandir(self.root) as found:
-            entries = sorted(found, key=lambda e: e.stat().st_mtime, reverse=True)
-        return [JobFolder(e.path) for e in entries[:limit]]
+        found = [(changed, path) for path, changed in self._all() if not os.path.basename(path).startswith(".")]
+        return [JobFolder(path) for _, path in sorted(found, reverse=True)[:limit]]
 
-    def running(self) -> int:
-        """Count the jobs whose supervisor lives."""
-        return sum(1 for f in self.recent(200) if not os.path.exists(f.at("record.json")) and f.is_alive())
+    def _all(self) -> List[Tuple[str, float]]:
+        found: List[Tuple[str, float]] = []
+        with os.scandir(self.root) as entries:
+            for entry in entries:
+                try:
+                    found.append((entry.path, entry.stat(follow_symlinks=False).st_mtime))
+                except OSError:
+                    continue
+        return found
+
+    def unfinished(self) -> List[JobFolder]:
+        """Return the jobs that somebody answers for."""
+        found = [self.get(name) for name in os.listdir(self.open)]
+        return [f for f in found if f is not None and not f.finished() and f.is_alive()]
 
     def cancel(self, folder: JobFolder) -> None:
         """Ask a job to end."""
-        if not os.path.exists(folder.at("record.json")):
+        if not folder.finished():
             with open(folder.at("cancelled"), "w", encoding="ascii"):
                 pass
             folder.signal(signal.SIGTERM)
 
+    def close(self, folder: JobFolder) -> None:
+        """Note that nothing of a finished job is left but its folder."""
+        try:
+            os.unlink(os.path.join(self.open, folder.id))
+        except OSError:
+            pass
+
     def sweep(self) -> None:
-        """Finish the jobs of dead supervisors and drop old folders and workspaces that nobody uses."""
+        """Finish the jobs of dead supervisors; drop old folders, and workspaces that nobody uses."""
         now = time.time()
-        for number, folder in enumerate(self.recent(KEEP_JOBS * 2)):
-            if folder.record().state != "finished":
-                continue
-            private = folder.read_json("private.json") or {}
-            for workdir in private.get("workdirs", []):
-                if os.path.dirname(workdir) == self.work and os.path.isdir(workdir):
-                    files.remove_tree(workdir)
-            if number > KEEP_JOBS or now - os.stat(folder.path).st_mtime > KEEP_S:
-                files.remove_tree(folder.path)
+        for name in os.listdir(self.open):
+            folder = self.get(name)
+            if folder is None:
+                self._drop_stale(os.path.join(self.open, name), now)
+            elif folder.record().state == "finished" and not folder.is_alive():
+                for workdir in undertaker.workdirs(folder):
+                    trees.remove(workdir)
+                self.close(folder)
+        for name in os.listdir(self.work):
+            self._drop_stale(os.path.join(self.work, name), now)
+        old = sorted(self._all(), key=lambda pair: -pair[1])
+        for number, (path, changed) in enumerate(old):
+            stale = now - changed > (STALE_S if os.path.basename(path).startswith(".") else KEEP_S)
+            if (stale or number > KEEP_JOBS) and not JobFolder(path).is_alive():
+                trees.remove(path)
+
+    def _drop_stale(self, path: str, now: float) -> None:
+        """Delete what has been there for long and is locked by nobody."""
+        try:
+            if now - os.stat(path).st_mtime < STALE_S:
+                return
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            trees.remove(path) if os.path.isdir(path) else os.unlink(path)
+        except OSError:
+            pass
+        finally:
+            os.close(fd)

@@ -141,6 +141,11 @@ class Ruleset:
         finally:
             os.close(fd)
 
+    @property
+    def descriptor(self) -> int:
+        """Return what `apply` needs open."""
+        return self._fd
+
     def apply(self) -> None:
         """Bind the calling thread and what it starts; there is no way back.
 

@@ -2,6 +2,10 @@
 
 The truth is an flock on one file per UUID in a local folder that every user shares. The kernel frees it when the last
 descriptor closes, so the death of any process frees the GPU. The file's text says who holds it, for people only.
+
+Plain locks starve who wants a GPU alone: sharers overlap without end. So each GPU has a second lock, the turn: nobody
+takes the GPU without its turn, and who finds the GPU taken keeps the turn while waiting. Those who hold a GPU never
+wait for a turn, and turns are taken all or none, so nobody can wait in a circle.
 """
 
 import fcntl
@@ -12,7 +16,11 @@ import time
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 FOLDER = "/run/lock/gpu-mcp-server"
-POLL_S = 0.01
+POLL_S = 0.004
+LEAST_WAIT_S = 0.02
+"""Who only asks for the holder of a GPU has its lock for a moment."""
+
+Held = List[Tuple[str, int]]
 
 
 class GpuLocks:
@@ -21,22 +29,37 @@ class GpuLocks:
     def __init__(self, folder: str = FOLDER) -> None:
         self.folder = folder
 
-    def _path(self, uuid: str) -> str:
+    def _open(self, uuid: str, kind: str) -> int:
+        """Open a lock's file, made for all users when it is not there."""
+        path = os.path.join(self.folder, re.sub(r"[^A-Za-z0-9-]", "_", uuid) + "." + kind)
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW
+        for _ in range(3):
+            for access in (os.O_RDWR, os.O_RDONLY):
+                try:
+                    return os.open(path, flags | access)
+                except FileNotFoundError:
+                    break
+                except PermissionError:
+                    continue
+            # O_CREAT on a file of another user is refused in a sticky folder: fs.protected_regular in proc(5).
+            try:
+                self._make_folder()
+                fd = os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+                os.fchmod(fd, 0o666)
+                return fd
+            except FileExistsError:
+                continue
+        raise OSError("the lock %s cannot be opened" % path)
+
+    def _make_folder(self) -> None:
         if not os.path.isdir(self.folder):
             os.makedirs(self.folder, exist_ok=True)
-            try:
-                os.chmod(self.folder, 0o1777)
-            except PermissionError:
-                pass
-        return os.path.join(self.folder, re.sub(r"[^A-Za-z0-9-]", "_", uuid) + ".lock")
+            os.chmod(self.folder, 0o1777)
 
     def try_one(self, uuid: str, mode: str, owner: Dict[str, object]) -> Optional[int]:
         """Take one lock without waiting; return the descriptor that holds it, or None."""
-        fd = os.open(self._path(uuid), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
-        try:
-            fcntl.flock(fd, (fcntl.LOCK_EX if mode == "exclusive" else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except OSError:
-            os.close(fd)
+        fd = self._open(uuid, "lock")
+        if not _locked(fd, fcntl.LOCK_EX if mode == "exclusive" else fcntl.LOCK_SH):
             return None
         try:
             os.ftruncate(fd, 0)
@@ -53,35 +76,68 @@ class GpuLocks:
         owner: Dict[str, object],
         wait_s: float,
         stop: Callable[[], bool],
-    ) -> List[Tuple[str, int]]:
-        """Take `count` of `uuids`, all or none, so that two jobs can never wait for each other.
+    ) -> Held:
+        """Take `count` of `uuids`, all or none.
 
         Returns:
             Pairs of UUID and descriptor; empty when `wait_s` passed or `stop()` said so.
         """
-        deadline = time.monotonic() + wait_s
-        while True:
-            held = []  # type: List[Tuple[str, int]]
-            for uuid in sorted(uuids):
-                fd = self.try_one(uuid, mode, owner)
-                if fd is not None:
-                    held.append((uuid, fd))
-                    if len(held) == count:
-                        return held
-            for _, fd in held:
-                os.close(fd)
-            if time.monotonic() >= deadline or stop():
-                return []
-            time.sleep(POLL_S)
+        deadline = time.monotonic() + max(wait_s, LEAST_WAIT_S)
+        turns: Held = []
+        try:
+            while True:
+                held = self._try_all(uuids, count, mode, owner, turns)
+                if held:
+                    return held
+                if time.monotonic() >= deadline or stop():
+                    return []
+                if not turns:
+                    turns = self._take_turns(uuids, count)
+                time.sleep(POLL_S)
+        finally:
+            _close(turns)
+
+    def _try_all(self, uuids: Sequence[str], count: int, mode: str, owner: Dict[str, object], turns: Held) -> Held:
+        ours = {uuid for uuid, _ in turns}
+        held: Held = []
+        for uuid in sorted(uuids, key=lambda u: (u not in ours, u)):
+            turn = -1 if uuid in ours else self._turn(uuid)
+            if turn is None:
+                continue
+            fd = self.try_one(uuid, mode, owner)
+            if turn >= 0:
+                os.close(turn)
+            if fd is not None:
+                held.append((uuid, fd))
+                if len(held) == count:
+                    return held
+        _close(held)
+        return []
+
+    def _turn(self, uuid: str) -> Optional[int]:
+        fd = self._open(uuid, "turn")
+        return fd if _locked(fd, fcntl.LOCK_EX) else None
+
+    def _take_turns(self, uuids: Sequence[str], count: int) -> Held:
+        turns: Held = []
+        for uuid in sorted(uuids):
+            fd = self._turn(uuid)
+            if fd is not None:
+                turns.append((uuid, fd))
+                if len(turns) == count:
+                    return turns
+        _close(turns)
+        return []
 
     def holder(self, uuid: str) -> Optional[str]:
         """Say who holds a GPU, or None when it is free."""
-        path = self._path(uuid)
-        if not os.path.exists(path):
+        try:
+            fd = self._open(uuid, "lock")
+        except OSError:
             return None
-        fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
             try:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return None
             except OSError:
@@ -90,6 +146,23 @@ class GpuLocks:
             os.close(fd)
         try:
             owner = json.loads(text)
-            return "%s (%s)" % (owner.get("job"), owner.get("mode"))
-        except ValueError:
+            words = "%s (%s)" % (owner.get("job"), owner.get("mode"))
+        except (ValueError, AttributeError):
             return "another process"
+        return "".join(c if c.isprintable() else "?" for c in words)[:120]
+
+
+def _locked(fd: int, how: int) -> bool:
+    """Lock a descriptor without waiting; when that fails it is closed."""
+    try:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return False
+    return True
+
+
+def _close(held: Held) -> None:
+    for _, fd in held:
+        os.close(fd)
+    held.clear()

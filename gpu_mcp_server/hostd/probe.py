@@ -33,14 +33,24 @@ print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.pr
 """
 
 
-def probe(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
-    """Describe the host.
+def about_gpus(host: Host) -> Dict[str, Any]:
+    """Describe what NVML knows; not in a forked child, where NVML does not work."""
+    library = driver_library()
+    return {
+        "driver": host.nvml.driver(),
+        "driver_library": library[0] if library else None,
+        "gpus": host.nvml.gpus(),
+        "why_no_gpu": host.nvml.why_not(),
+    }
+
+
+def about_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
+    """Describe the host besides its GPUs; starts compilers and interpreters and takes a while.
 
     Args:
         host: The host.
         wishes: `judge_pythons` (interpreters to try for the judge, best first) and `cuda` (toolkit root), from the settings.
     """
-    library = driver_library()
     return {
         "hostname": platform.node(),
         "system": platform.system(),
@@ -56,10 +66,6 @@ def probe(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
         "compilers": _compilers(),
         "nvcc": _nvcc(wishes.get("cuda")),
         "judge": _judge_python([str(p) for p in wishes.get("judge_pythons", [])]),
-        "driver": host.nvml.driver(),
-        "driver_library": library[0] if library else None,
-        "gpus": host.nvml.gpus(),
-        "why_no_gpu": host.nvml.why_not(),
     }
 
 
@@ -67,7 +73,12 @@ def _say(argv: List[str]) -> str:
     """Return what a program prints, or nothing when it cannot be run."""
     try:
         done = subprocess.run(
-            argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, timeout=TIMEOUT_S, check=False
+            argv,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            timeout=TIMEOUT_S,
+            check=False,
         )
     except (OSError, subprocess.SubprocessError):
         return ""
@@ -75,11 +86,13 @@ def _say(argv: List[str]) -> str:
 
 
 def _compilers() -> Dict[str, Dict[str, str]]:
-    found = {}  # type: Dict[str, Dict[str, str]]
+    found: Dict[str, Dict[str, str]] = {}
     for name in COMPILERS:
         path = shutil.which(name, path="/usr/local/bin:/usr/bin:/bin")
         if path:
-            version = re.search(r"\d+\.\d+(\.\d+)?", _say([path, "--version"]).partition("\n")[0].rpartition(")")[2] or "")
+            version = re.search(
+                r"\d+\.\d+(\.\d+)?", _say([path, "--version"]).partition("\n")[0].rpartition(")")[2] or ""
+            )
             line = _say([path, "--version"]).partition("\n")[0]
             found[name] = {"path": path, "version": version.group(0) if version else line}
     return found
@@ -97,7 +110,13 @@ def _nvcc(root: Any) -> Optional[Dict[str, Any]]:
         if match:
             archs = _say([path, "--list-gpu-code"]).split()
             real = _toolkit_root(path)
-            return {"path": path, "version": match.group(2), "root": real, "archs": archs, "build": text.strip().rpartition("\n")[2]}
+            return {
+                "path": path,
+                "version": match.group(2),
+                "root": real,
+                "archs": archs,
+                "build": text.strip().rpartition("\n")[2],
+            }
     return None
 
 
@@ -111,7 +130,7 @@ def _toolkit_root(nvcc: str) -> str:
 
 def _judge_python(candidates: List[str]) -> Optional[Dict[str, Any]]:
     """Choose the first interpreter that has NumPy, and say what must be shown inside the sandbox for it."""
-    best = None  # type: Optional[Dict[str, Any]]
+    best: Optional[Dict[str, Any]] = None
     for path in [*candidates, "/usr/bin/python3"]:
         text = _say([path, "-I", "-c", _ABOUT])
         if not text:

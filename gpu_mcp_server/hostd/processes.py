@@ -2,11 +2,17 @@
 
 import os
 import signal
-from typing import Dict, List, Set
+import stat
+import time
+from typing import Dict, Iterable, List, Set, Tuple
+
+STOP_S = 2.0
+STILL = frozenset(("T", "t", "Z", "X", "x", ""))
+MAX_DESCRIPTORS = 20_000
 
 
 def _parents() -> Dict[int, int]:
-    found = {}  # type: Dict[int, int]
+    found: Dict[int, int] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -17,13 +23,13 @@ def _parents() -> Dict[int, int]:
     return found
 
 
-def descendants(root: int) -> List[int]:
-    """Return a process and all below it."""
-    children = {}  # type: Dict[int, List[int]]
+def descendants(*roots: int) -> List[int]:
+    """Return processes and all below them."""
+    children: Dict[int, List[int]] = {}
     for pid, parent in _parents().items():
         children.setdefault(parent, []).append(pid)
-    seen = set()  # type: Set[int]
-    todo = [root]
+    seen: Set[int] = set()
+    todo = list(roots)
     while todo:
         pid = todo.pop()
         if pid not in seen:
@@ -32,56 +38,147 @@ def descendants(root: int) -> List[int]:
     return sorted(seen)
 
 
-def state_of(pid: int) -> str:
-    """Return the one-letter state of a process, or nothing when it is gone."""
+def below(root: int) -> List[int]:
+    """Return all below a process, without itself."""
+    return [pid for pid in descendants(root) if pid != root]
+
+
+def states_of(pid: int) -> Set[str]:
+    """Return the one-letter states of all threads of a process, none when it is gone.
+
+    Its first thread alone would not do: that one may have ended, or stand still already while others run on.
+    """
+    found: Set[str] = set()
     try:
-        with open("/proc/%d/stat" % pid, "rb") as text:
-            return text.read().rpartition(b")")[2].split()[0].decode("ascii")
+        for task in os.listdir("/proc/%d/task" % pid):
+            with open("/proc/%d/task/%s/stat" % (pid, task), "rb") as text:
+                found.add(text.read().rpartition(b")")[2].split()[0].decode("ascii"))
     except (OSError, IndexError):
-        return ""
+        pass
+    return found
 
 
 def stop(root: int) -> bool:
-    """Stop a process and all below it; True once each of them stands still.
+    """Stop all below a process; True once each of their threads stands still.
 
-    A process that forks meanwhile is caught by the next pass: passes go on until one finds nobody running.
+    A process that forks meanwhile is caught by the next pass; two passes in a row must find nobody running.
     """
-    for _ in range(200):
-        running = [p for p in descendants(root) if state_of(p) not in ("T", "t", "Z", "X", "")]
-        if not running:
-            return True
+    deadline = time.monotonic() + STOP_S
+    quiet = 0
+    while quiet < 2:
+        running = [p for p in below(root) if not states_of(p) <= STILL]
+        quiet = 0 if running else quiet + 1
         for pid in running:
             _signal(pid, signal.SIGSTOP)
-    return False
+        if running and time.monotonic() > deadline:
+            return False
+    return True
 
 
 def resume(root: int) -> None:
-    """Let a stopped process and all below it go on."""
-    for pid in descendants(root):
+    """Let all below a stopped process go on."""
+    for pid in below(root):
         _signal(pid, signal.SIGCONT)
 
 
-def kill_below(root: int) -> None:
-    """Kill all below a process, not itself."""
-    for pid in descendants(root):
-        if pid != root:
-            _signal(pid, signal.SIGKILL)
+def kill(pids: Iterable[int]) -> None:
+    """Kill processes; those that are gone are left out."""
+    for pid in pids:
+        _signal(pid, signal.SIGKILL)
 
 
-def memory_and_threads(root: int) -> "tuple[int, int]":
-    """Return resident bytes (shared pages counted once a process) and threads of a process and all below it."""
-    total = 0
+def memory_and_threads(root: int, limit: int) -> Tuple[int, int]:
+    """Return memory in bytes and threads of all below a process.
+
+    Shared pages are counted in each process first; only when that is over `limit`, shares of them are added up.
+    """
+    pids = below(root)
     threads = 0
-    page = os.sysconf("SC_PAGE_SIZE")
-    for pid in descendants(root):
+    for pid in pids:
         try:
-            with open("/proc/%d/statm" % pid, "rb") as text:
-                fields = text.read().split()
-            total += (int(fields[1]) - int(fields[2])) * page
             threads += len(os.listdir("/proc/%d/task" % pid))
-        except (OSError, IndexError, ValueError):
+        except OSError:
             continue
+    total = sum(_field(pid, "status", (b"RssAnon:", b"RssShmem:")) for pid in pids)
+    if total > limit:
+        total = sum(_field(pid, "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:")) for pid in pids) or total
     return total, threads
+
+
+def _field(pid: int, file: str, names: Tuple[bytes, ...]) -> int:
+    total = 0
+    try:
+        with open("/proc/%d/%s" % (pid, file), "rb") as text:
+            for line in text:
+                if line.startswith(names):
+                    total += int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return total
+
+
+def deleted_bytes(pids: Iterable[int], device: int) -> int:
+    """Return the bytes of files on a device that have no name any more but are still held open."""
+    seen: Dict[int, int] = {}
+    left = MAX_DESCRIPTORS
+    for pid in pids:
+        try:
+            names = os.listdir("/proc/%d/fd" % pid)[:left]
+        except OSError:
+            continue
+        left -= len(names)
+        for name in names:
+            try:
+                info = os.stat("/proc/%d/fd/%s" % (pid, name))
+            except OSError:
+                continue
+            if info.st_nlink == 0 and info.st_dev == device and stat.S_ISREG(info.st_mode):
+                seen[info.st_ino] = info.st_blocks * 512
+    return sum(seen.values())
+
+
+def holders(link: str) -> List[int]:
+    """Return the processes that have a descriptor which /proc shows as `link`, such as `socket:[4711]`."""
+    found: List[int] = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            for fd in os.listdir("/proc/%s/fd" % name):
+                if os.readlink("/proc/%s/fd/%s" % (name, fd)) == link:
+                    found.append(int(name))
+                    break
+        except OSError:
+            continue
+    return found
+
+
+def at_home_in(folder: str) -> List[int]:
+    """Return the processes that were started with HOME in a folder, or work there."""
+    found: List[int] = []
+    word = b"HOME=" + os.fsencode(folder)
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            with open("/proc/%s/environ" % name, "rb") as text:
+                ours = word in text.read().split(b"\0")
+            ours = ours or (os.readlink("/proc/%s/cwd" % name) + "/").startswith(folder + "/")
+        except OSError:
+            continue
+        if ours:
+            found.append(int(name))
+    return found
+
+
+def reaped_all() -> bool:
+    """Take the end of children that have ended; True when none is left, of any kind."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
+    return False
 
 
 def _signal(pid: int, number: int) -> None:

@@ -207,7 +207,7 @@ def _build(cls: Type[Any], data: Mapping[str, Any], nested: Mapping[str, Any]) -
     extra = set(data) - known
     if extra:
         raise ProtocolError("unknown fields in %s: %s" % (cls.__name__, ", ".join(sorted(extra))))
-    out = {}  # type: Dict[str, Any]
+    out: Dict[str, Any] = {}
     for key, value in data.items():
         if key in nested:
             value = nested[key](value)
@@ -276,9 +276,9 @@ def read_frame(stream: BinaryIO) -> Optional[Tuple[Dict[str, Any], bytes]]:
     return json.loads(text.decode("ascii")), attachment
 
 
-def split_attachment(blobs: List[List[Any]], attachment: bytes) -> Dict[str, bytes]:
+def split_attachment(blobs: List[List[Any]], attachment: memoryview) -> Dict[str, memoryview]:
     """Cut an attachment into its files by sha256."""
-    found = {}  # type: Dict[str, bytes]
+    found: Dict[str, memoryview] = {}
     at = 0
     for sha256, size in blobs:
         found[sha256] = attachment[at : at + size]

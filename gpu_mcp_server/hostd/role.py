@@ -5,36 +5,42 @@ import os
 import signal
 from typing import Dict, List, Optional
 
-from . import processes
+from . import files, processes
 from .cgroup import Group
 from .jobs import JobFolder
-from .protocol import Limits, ProcessRecord, ProcessSpec
+from .protocol import Limits, ProcessRecord
 
-PIPE_BYTES = 1 << 20
+PIPE_BYTES = 256 << 10
+"""An ordinary user may have 64 MiB of pipes in all. Source: pipe(7), pipe-user-pages-soft."""
 _F_SETPIPE_SZ = 1031
 
 
 class Role:
     """A process, from before its start to its record."""
 
-    def __init__(self, process: ProcessSpec, folder: JobFolder, keep_bytes: int) -> None:
-        self.name = process.role
-        self.trusted = process.trusted
+    def __init__(self, name: str, trusted: bool = False) -> None:
+        self.name = name
+        self.trusted = trusted
         self.pid = 0
         self.ended = False
-        self.exit_code = None  # type: Optional[int]
-        self.signal = None  # type: Optional[int]
-        self.group = None  # type: Optional[Group]
+        self.exit_code: Optional[int] = None
+        self.signal: Optional[int] = None
+        self.group: Optional[Group] = None
+        self.oom = False
+        """Whether the watcher found it over its memory; a group's own count is in `oom_kills`."""
+        self._cpu_s = 0.0
         self._frozen = ""
-        self._keep = keep_bytes
+        self._room = {"stdout": 0, "stderr": 0}
         self._seen = {"stdout": 0, "stderr": 0}
         self._kept = {"stdout": 0, "stderr": 0}
-        self._names = {}  # type: Dict[int, str]
-        self._files = {}  # type: Dict[str, int]
-        self.out_write = self._pipe("stdout", folder)
-        self.err_write = self._pipe("stderr", folder)
+        self._lost = ""
+        self._names: Dict[int, str] = {}
+        self._files: Dict[str, int] = {}
+        self._writes: List[int] = []
+        self.out_write = self._pipe("stdout")
+        self.err_write = self._pipe("stderr")
 
-    def _pipe(self, name: str, folder: JobFolder) -> int:
+    def _pipe(self, name: str) -> int:
         read, write = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(read, False)
         try:
@@ -42,14 +48,24 @@ class Role:
         except OSError:
             pass
         self._names[read] = name
-        self._files[name] = os.open(folder.stream(self.name, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._writes.append(write)
         return write
+
+    def write_to(self, folder: JobFolder, keep_bytes: int) -> None:
+        """Say where its output goes, and how much of each stream is kept."""
+        for name in ("stdout", "stderr"):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._files[name] = os.open(folder.stream(self.name, name), flags, 0o600)
+            self._room[name] = keep_bytes
 
     def started(self, pid: int) -> None:
         """Note the pid and drop our copies of what it writes to."""
         self.pid = pid
-        os.close(self.out_write)
-        os.close(self.err_write)
+        self._drop_writes()
+
+    def _drop_writes(self) -> None:
+        while self._writes:
+            os.close(self._writes.pop())
 
     def pipes(self) -> List[int]:
         """Return the descriptors that may still bring output."""
@@ -69,13 +85,15 @@ class Role:
             del self._names[fd]
             return False
         self._seen[name] += len(chunk)
-        room = self._keep - self._kept[name]
+        room = min(self._room[name] - self._kept[name], len(chunk))
         if room <= 0:
             return False
         try:
-            self._kept[name] += os.write(self._files[name], chunk[:room])
-        except OSError:  # disk full: the count goes on, the output is lost, and the record shows both numbers
-            self._keep = 0
+            self._kept[name] += os.write(self._files[name], memoryview(chunk)[:room])
+        except OSError as error:  # the count goes on, the output is lost, and the record says so
+            self._lost = files.no_room(error) or "%s cannot be written: %s" % (name, error)
+            self._room[name] = 0
+            return False
         return True
 
     def seen(self, name: str) -> int:
@@ -93,8 +111,22 @@ class Role:
             self.signal = os.WTERMSIG(wait_status)
         else:
             self.exit_code = os.WEXITSTATUS(wait_status)
-            if self.exit_code > 128 and self.exit_code - 128 in _SIGNALS:
+            if self.exit_code - 128 in _SIGNALS:
                 self.signal = self.exit_code - 128
+
+    def out_of_memory(self) -> bool:
+        """Say whether its memory limit struck."""
+        return self.oom or bool(self.group is not None and self.group.stats().get("oom_kills"))
+
+    def hit_cpu_limit(self, cpu_s: float) -> bool:
+        """Say whether the CPU limit ended it, by the signal that can be caught or by the one that cannot."""
+        return self.signal == signal.SIGXCPU or (self.signal == signal.SIGKILL and self._cpu_s >= cpu_s)
+
+    def pids(self) -> List[int]:
+        """Return the processes that run for it."""
+        if self.group is not None:
+            return self.group.pids()
+        return processes.below(self.pid) if self.pid else []
 
     def freeze(self) -> str:
         """Stop all its processes; return how: `freezer` or `sigstop`, or nothing when it could not be done."""
@@ -102,7 +134,7 @@ class Role:
             self._frozen = "freezer"
         else:
             self._frozen = "sigstop"
-            if not processes.stop(self.pid):
+            if not self.pid or not processes.stop(self.pid):
                 return ""
         return self._frozen
 
@@ -110,55 +142,62 @@ class Role:
         """Let them go on."""
         if self._frozen == "freezer" and self.group is not None:
             self.group.thaw()
-        elif self._frozen:
+        elif self._frozen and self.pid:
             processes.resume(self.pid)
         self._frozen = ""
 
     def kill(self) -> None:
         """Kill all its processes."""
-        if not self.pid:
-            return
-        if not self.ended:
-            processes.kill_below(self.pid) if self.group is None else self.group.kill()
-            try:
-                os.kill(self.pid, signal.SIGKILL)
-            except OSError:
-                pass
-        elif self.group is not None:
+        if self.group is not None:
             self.group.kill()
+        if self.pid and not self.ended:
+            if self.group is None:
+                processes.kill(processes.below(self.pid))
+            processes.kill([self.pid])
         if self._frozen:
             self.thaw()
 
-    def close(self) -> ProcessRecord:
-        """Wait until its group is empty, remove it, and return the record."""
-        for fd in self.pipes():
+    def close(self, limits: Limits) -> "tuple[ProcessRecord, list[str]]":
+        """Wait until its group is empty, remove it, and return the record and what to note about it."""
+        self._drop_writes()
+        for fd in [*self._names, *self._files.values()]:
             os.close(fd)
-        for fd in self._files.values():
-            os.close(fd)
-        stats = {}  # type: Dict[str, object]
+        self._names.clear()
+        self._files.clear()
+        stats: Dict[str, Optional[float]] = {}
+        notes = self._notes(limits)
         if self.group is not None:
             if not self.group.wait_empty(2.0):
                 self.group.kill()
-                self.group.wait_empty(5.0)
-            stats = dict(self.group.stats())
+                if not self.group.wait_empty(5.0):
+                    notes.append("role %s: processes that do not die: %s" % (self.name, self.group.pids()))
+            stats = self.group.stats()
+            self._cpu_s = stats.get("cpu_s") or 0.0
             self.group.remove()
+        hits = int(stats.get("pids_max_hits") or 0)
+        if hits:
+            notes.append(
+                "role %s: the limit of %d processes and threads struck %d times" % (self.name, limits.processes, hits)
+            )
         peak = stats.get("peak_memory_bytes")
-        return ProcessRecord(
+        record = ProcessRecord(
             role=self.name,
             exit_code=self.exit_code,
             signal=self.signal,
-            peak_memory_bytes=peak if isinstance(peak, int) else None,
-            oom_kills=int(str(stats.get("oom_kills") or 0)),
+            peak_memory_bytes=int(peak) if peak is not None else None,
+            oom_kills=max(int(stats.get("oom_kills") or 0), int(self.oom)),
         )
+        return record, notes
 
-    def notes(self, limits: Limits) -> List[str]:
+    def _notes(self, limits: Limits) -> List[str]:
         """Say which of the limits on output and files struck."""
-        notes = []  # type: List[str]
+        notes = [self._lost] if self._lost else []
         for name in ("stdout", "stderr"):
-            if self._seen[name] > self._kept[name]:
-                notes.append("%s: %d of %d bytes kept (limit %d)" % (name, self._kept[name], self._seen[name], limits.output_bytes))
+            if self._room[name] and self._seen[name] > self._kept[name]:
+                words = (name, self._kept[name], self._seen[name], self._room[name])
+                notes.append("%s: %d of %d bytes kept (limit %d)" % words)
         if self.signal == signal.SIGXFSZ:
-            notes.append("a file went over %d bytes" % limits.file_bytes)
+            notes.append("a file went over the limit of %d bytes" % limits.file_bytes)
         return notes
 
 

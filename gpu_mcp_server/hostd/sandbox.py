@@ -12,10 +12,11 @@ import ctypes
 import os
 import resource
 import shutil
+import signal
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Sequence, Tuple
 
-from . import landlock, seccomp
+from . import descriptors, keeper, landlock, seccomp
 from .protocol import Limits
 
 INNER_UID = 10001
@@ -29,8 +30,12 @@ SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32")
 SYSTEM_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/OpenCL")
 NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl", "/etc/ca-certificates", "/etc/pki")
 
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
-_MS_RDONLY, _MS_BIND, _MS_REC, _MS_PRIVATE, _CLONE_NEWNS = 1, 4096, 16384, 1 << 18, 0x00020000
+CPU_GRACE_S = 2
+"""Between SIGXCPU at the CPU limit, which a record can name, and SIGKILL, which a program cannot catch."""
+OOM_SCORE = "500"
+"""A host that runs out of memory ends jobs first."""
+
+_PR_SET_NO_NEW_PRIVS = 38
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -87,13 +92,16 @@ class Sandbox:
 
         Raises:
             OSError: If the process could not be forked.
+            PermissionError: If it would run as root.
         """
+        if os.geteuid() == 0 and not box.uid:
+            raise PermissionError("hostd is root and the job has no uid of its own")
         inside = dict(BASE_ENV, **env)
         held = list(keep)
         if self.namespaces():
             inside.update(HOME="/job", TMPDIR="/tmp")
             command, more = self._bwrap_command(list(argv), inside, box)
-            held += more
+            held += more + ([box.sync_fd] if box.sync_fd is not None else [])
             outer = {"PATH": "/usr/bin:/bin"}
             rules = guard = None
         else:
@@ -101,15 +109,18 @@ class Sandbox:
             inside.update(HOME=box.workdir, TMPDIR=os.path.join(box.workdir, ".tmp"))
             command, outer = list(argv), inside
             rules, guard = self._landlock(box) if self.level == "landlock" else (None, None)
+        parent = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
-                self._become(command, outer, box, stdio, held, rules, guard)
+                self._become(command, outer, box, stdio, held, rules, guard, parent)
             except BaseException as error:  # the child must never return into the parent's code
                 os.write(2, ("cannot start %s: %s\n" % (argv[0], error)).encode("utf-8", "replace"))
             os._exit(127)
         for fd in more:
             os.close(fd)
+        if rules is not None:
+            rules.close()
         return pid
 
     def _become(
@@ -121,6 +132,7 @@ class Sandbox:
         keep: Sequence[int],
         rules: Optional[landlock.Ruleset],
         guard: Optional[seccomp.Filter],
+        parent: int,
     ) -> None:
         os.setsid()
         for path in box.join:
@@ -128,9 +140,41 @@ class Sandbox:
                 procs.write("0")
         for number, fd in enumerate(stdio):
             os.dup2(fd, number)
-        _close_all_but(keep)
+        if self.namespaces():
+            descriptors.close_all_but(keep)
+            _plain_signals()
+            self._drop(box, keep)
+            keeper.die_with(parent)
+            os.execve(command[0], command, env)
+        null = os.open(os.devnull, os.O_RDWR)
+        held = [] if box.sync_fd is None else [box.sync_fd]
+        ours = [null, *held, *keep] + ([rules.descriptor] if rules is not None else [])
+        descriptors.close_all_but(ours)
+        _plain_signals()
+
+        def start() -> None:
+            self._drop(box, keep)
+            keeper.die_with(os.getppid())
+            os.close(null)
+            os.chdir(box.workdir)
+            os.makedirs(".tmp", exist_ok=True)
+            if rules is not None:
+                rules.apply()
+                rules.close()
+            if guard is not None:
+                guard.apply()
+            os.execvpe(command[0], command, env)
+
+        keeper.keep(start, held, null, parent)
+
+    def _drop(self, box: Confinement, keep: Sequence[int]) -> None:
         for fd in keep:
             os.set_inheritable(fd, True)
+        try:
+            with open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
+                score.write(OOM_SCORE)
+        except OSError:
+            pass
         _apply_rlimits(box)
         os.umask(0o022)
         if box.uid is not None:
@@ -140,15 +184,6 @@ class Sandbox:
             if os.geteuid() == 0:
                 raise PermissionError("still root after dropping the uid")
         _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        if not self.namespaces():
-            _libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
-            os.chdir(box.workdir)
-            os.makedirs(".tmp", exist_ok=True)
-            if rules is not None:
-                rules.apply()
-            if guard is not None:
-                guard.apply()
-        os.execvpe(command[0], command, env)
 
     def _landlock(self, box: Confinement) -> Tuple[landlock.Ruleset, seccomp.Filter]:
         read = ["/usr", "/proc", "/sys", *SYSTEM_FOLDERS, *SYSTEM_FILES, *(NETWORK_FILES if box.network else ())]
@@ -159,18 +194,12 @@ class Sandbox:
 
     def _bwrap_command(self, argv: List[str], env: Dict[str, str], box: Confinement) -> Tuple[List[str], List[int]]:
         options = self._bwrap_options(env, box)
-        guard = _memory_file("seccomp", seccomp.program(os.uname().machine, box.profiler))
+        guard = descriptors.memory_file("seccomp", seccomp.program(os.uname().machine, box.profiler))
         options += ["--seccomp", str(guard)]
         if box.sync_fd is not None:
             options += ["--sync-fd", str(box.sync_fd)]
-        listed = _memory_file("args", b"".join(os.fsencode(o) + b"\0" for o in options))
-        fds = [guard, listed] + ([os.dup(box.sync_fd)] if box.sync_fd is not None else [])
-        if box.sync_fd is not None:
-            options[-1] = str(fds[-1])
-            os.ftruncate(listed, 0)
-            os.pwrite(listed, b"".join(os.fsencode(o) + b"\0" for o in options), 0)
-            os.lseek(listed, 0, os.SEEK_SET)
-        return [self.bwrap, "--args", str(listed), "--", *argv], fds
+        listed = descriptors.memory_file("args", b"".join(os.fsencode(o) + b"\0" for o in options))
+        return [self.bwrap, "--args", str(listed), "--", *argv], [guard, listed]
 
     def _bwrap_options(self, env: Dict[str, str], box: Confinement) -> List[str]:
         o = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
@@ -201,7 +230,7 @@ class Sandbox:
         return o
 
 
-_DISABLE_USERNS = {}  # type: Dict[str, bool]
+_DISABLE_USERNS: Dict[str, bool] = {}
 
 
 def _has_disable_userns(bwrap: str) -> bool:
@@ -212,20 +241,10 @@ def _has_disable_userns(bwrap: str) -> bool:
     return _DISABLE_USERNS[bwrap]
 
 
-def _memory_file(name: str, content: bytes) -> int:
-    fd = os.memfd_create(name, 0)
-    os.write(fd, content)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
-
-
-def _close_all_but(keep: Sequence[int]) -> None:
-    at = 3
-    for fd in sorted(set(keep)):
-        if fd >= 3:
-            os.closerange(at, fd)
-            at = fd + 1
-    os.closerange(at, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+def _plain_signals() -> None:
+    """Undo what Python and hostd ignore; an ignored signal would stay ignored in the job."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def _apply_rlimits(box: Confinement) -> None:
@@ -236,57 +255,14 @@ def _apply_rlimits(box: Confinement) -> None:
         (resource.RLIMIT_NOFILE, 4096),
         (resource.RLIMIT_MSGQUEUE, 0),
     ]
-    if limits.cpu_s is not None:
-        wanted.append((resource.RLIMIT_CPU, max(1, int(limits.cpu_s + 0.999))))
     if not box.pids_by_cgroup and box.uid is not None:
         wanted.append((resource.RLIMIT_NPROC, limits.processes))
     for what, value in wanted:
         hard = resource.getrlimit(what)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(what, (value, value))
-
-
-def readable_by(path: str, uid: int) -> bool:
-    """Say whether a foreign uid without groups can reach and read a folder."""
-    at = os.path.realpath(path)
-    need = 0o5
-    while True:
-        info = os.stat(at)
-        mode = info.st_mode >> (6 if info.st_uid == uid else 0)
-        if mode & need != need:
-            return False
-        if at == "/":
-            return True
-        at, need = os.path.dirname(at), 0o1
-
-
-def shown(roots: Sequence[str], uid: Optional[int], folder: str) -> List[Tuple[str, str]]:
-    """Pair each root with a path that the job's uid can reach.
-
-    A root below a closed folder (an interpreter under /root) is bind-mounted at a readable place, in this process's
-    own mount namespace. Only a hostd that is root needs and can do that.
-
-    Raises:
-        OSError: If the mount is refused.
-    """
-    pairs = []  # type: List[Tuple[str, str]]
-    private = False
-    for number, root in enumerate(roots):
-        if uid is None or readable_by(root, uid):
-            pairs.append((root, root))
-            continue
-        if not private:
-            _check(_libc.unshare(_CLONE_NEWNS), "unshare")
-            _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "make mounts private")
-            private = True
-        place = os.path.join(folder, "root%d" % number)
-        os.makedirs(place, exist_ok=True)
-        _check(_libc.mount(os.fsencode(os.path.realpath(root)), os.fsencode(place), None, _MS_BIND | _MS_REC, None), root)
-        pairs.append((place, root))
-    return pairs
-
-
-def _check(result: int, what: str) -> None:
-    if result != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, "%s: %s" % (what, os.strerror(code)))
+    if limits.cpu_s is not None:
+        soft = max(1, int(limits.cpu_s + 0.999))
+        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+        most = soft + CPU_GRACE_S if hard == resource.RLIM_INFINITY else min(soft + CPU_GRACE_S, hard)
+        resource.setrlimit(resource.RLIMIT_CPU, (min(soft, most), most))

@@ -8,10 +8,10 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from . import probe
-from .files import FilesError, checked_path, collect
+from . import probe, processes
+from .files import FilesError
 from .host import Host
 from .jobs import JobFolder
 from .protocol import (
@@ -24,11 +24,15 @@ from .protocol import (
     split_attachment,
     to_json,
 )
+from .specification import checked
 from .supervisor import fork_supervisor
 
-POLL_S = 0.1
+POLL_S = 0.05
+SWEEP_S = 3600.0
 READ_BYTES = 1 << 20
 MAX_REPLY_OUTPUT = 1 << 20
+MAX_READ = 16 << 20
+NOT_A_FRAME = 3
 
 
 class Refusal(Exception):
@@ -49,6 +53,21 @@ class Waiter:
         self.offsets = {"stdout": int(request.get("stdout_at", 0)), "stderr": int(request.get("stderr_at", 0))}
         self.on_output = bool(request.get("on_output"))
         self.deadline = time.monotonic() + float(request.get("timeout_s", 0.0))
+        self.fresh = True
+        """Not looked at yet: what it waits for may have come before it."""
+
+    def answer(self, late: bool) -> Optional[Tuple[Dict[str, Any], bytes]]:
+        """Return the answer when the job has ended, has written something that is asked for, or it is `late`."""
+        self.fresh = False
+        record = self.folder.record()
+        ended = record.state == "finished"
+        if not ended and not late and not self.on_output:
+            return None
+        leader = self.role or self.folder.leader()
+        out, err = (self.folder.read(leader, n, at, MAX_REPLY_OUTPUT) for n, at in self.offsets.items())
+        if not ended and not late and not out and not err:
+            return None
+        return {"record": to_json(record), "stdout": len(out), "stderr": len(err)}, out + err
 
 
 class Channel:
@@ -57,12 +76,13 @@ class Channel:
     def __init__(self, host: Host) -> None:
         self.host = host
         self._buffer = bytearray()
-        self._jobs = {}  # type: Dict[str, socket.socket]
-        self._changed = set()  # type: set[str]
-        self._waiters = []  # type: List[Waiter]
-        self._verbs = {
+        self._jobs: Dict[str, socket.socket] = {}
+        self._changed: Set[str] = set()
+        self._waiters: List[Waiter] = []
+        self._asides: Dict[int, Tuple[Any, bytearray]] = {}
+        self._sweep_at = 0.0
+        self._verbs: Dict[str, Callable[[Dict[str, Any], memoryview], Tuple[Any, bytes]]] = {
             "hello": self._hello,
-            "probe": self._probe,
             "gpus": self._gpus,
             "have": self._have,
             "put": self._put,
@@ -70,36 +90,59 @@ class Channel:
             "record": self._record,
             "read": self._read,
             "fetch": self._fetch,
-            "peek": self._peek,
             "cancel": self._cancel,
             "list": self._list,
-        }  # type: Dict[str, Callable[[Dict[str, Any], bytes], Tuple[Any, bytes]]]
+        }
 
-    def run(self) -> None:
-        """Serve until stdin ends; attached jobs notice by their own sockets."""
+    def run(self) -> int:
+        """Serve until stdin ends; attached jobs notice by their own sockets. Returns the exit status."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        while True:
-            poll = select.poll()
-            poll.register(0, select.POLLIN)
-            owners = {}  # type: Dict[int, str]
-            for job_id, end in self._jobs.items():
-                poll.register(end.fileno(), select.POLLIN)
-                owners[end.fileno()] = job_id
-            for fd, _ in poll.poll(self._patience()):
-                if fd == 0:
-                    if not self._receive():
-                        return
-                elif fd in owners:
-                    self._hear(owners[fd])
-            self._answer_waiters()
-            _reap()
+        try:
+            while self._turn():
+                pass
+        except BrokenPipeError:
+            return 0
+        except ProtocolError as error:
+            sys.stderr.write("hostd: %s\n" % error)
+            return NOT_A_FRAME
+        return 0
 
-    def _patience(self) -> Optional[float]:
-        if not self._waiters:
-            return None
-        soonest = min(w.deadline for w in self._waiters) - time.monotonic()
-        foreign = any(w.folder.id not in self._jobs for w in self._waiters)
-        return 1000 * max(0.0, min(soonest, POLL_S) if foreign else soonest)
+    def _turn(self) -> bool:
+        self._sweep_when_due()
+        poll = select.poll()
+        poll.register(0, select.POLLIN)
+        owners: Dict[int, str] = {}
+        for job_id, end in self._jobs.items():
+            poll.register(end.fileno(), select.POLLIN)
+            owners[end.fileno()] = job_id
+        for fd in self._asides:
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(self._patience()):
+            if fd == 0:
+                if not self._receive():
+                    return False
+            elif fd in owners:
+                self._hear(owners[fd])
+            else:
+                self._take_aside(fd)
+        self._answer_waiters()
+        processes.reaped_all()
+        return True
+
+    def _patience(self) -> float:
+        """Return how long nothing is due, in milliseconds."""
+        soonest = self._sweep_at - time.monotonic()
+        for waiter in self._waiters:
+            soonest = min(soonest, waiter.deadline - time.monotonic())
+            if waiter.folder.id not in self._jobs:
+                soonest = min(soonest, POLL_S)
+        return 1000 * max(0.0, soonest)
+
+    def _sweep_when_due(self) -> None:
+        """Clean up after dead supervisors, without holding up the channel."""
+        if time.monotonic() >= self._sweep_at:
+            self._sweep_at = time.monotonic() + SWEEP_S
+            self._fork(None, lambda: {"swept": [self.host.folders.sweep(), self.host.blobs.sweep()]})
 
     def _receive(self) -> bool:
         chunk = os.read(0, READ_BYTES)
@@ -111,37 +154,84 @@ class Channel:
             whole = HEADER.size + header + attachment
             if len(self._buffer) < whole:
                 break
-            frame = bytes(self._buffer[:whole])
-            del self._buffer[:whole]
-            self._serve(frame[HEADER.size : HEADER.size + header], frame[HEADER.size + header :])
+            if len(self._buffer) == whole:
+                frame, self._buffer = self._buffer, bytearray()
+            else:
+                frame = self._buffer[:whole]
+                del self._buffer[:whole]
+            content = memoryview(frame)[HEADER.size :]
+            self._serve(bytes(content[:header]), content[header:])
         return True
 
-    def _serve(self, text: bytes, attachment: bytes) -> None:
-        request = json.loads(text.decode("ascii"))
+    def _serve(self, text: bytes, attachment: memoryview) -> None:
+        request: Dict[str, Any] = {}
         try:
-            if request["verb"] == "wait":
-                self._waiters.append(Waiter(request, self._folder(request)))
-                return
-            verb = self._verbs.get(request["verb"])
-            if verb is None:
-                raise Refusal("protocol", "unknown verb %r" % request["verb"])
-            answer, payload = verb(request, attachment)
-            self._send({"id": request["id"], "ok": answer}, payload)
+            request = json.loads(text.decode("ascii"))
+            self._serve_request(request, attachment)
         except Refusal as refusal:
             self._fail(request, refusal.kind, str(refusal), refusal.hint)
         except (ProtocolError, FilesError) as error:
             self._fail(request, "bad_request", str(error))
+        except BrokenPipeError:
+            raise
         except OSError as error:
             kind = "disk_full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "host"
             self._fail(request, kind, "%s: %s" % (type(error).__name__, error))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            self._fail(request, "bad_request", "not a request: %s: %s" % (type(error).__name__, str(error)[:200]))
 
-    def _fail(self, request: Dict[str, Any], kind: str, message: str, hint: str = "") -> None:
-        self._send({"id": request.get("id"), "error": {"kind": kind, "message": message, "hint": hint}})
+    def _serve_request(self, request: Dict[str, Any], attachment: memoryview) -> None:
+        name = request["verb"]
+        if name == "wait":
+            self._waiters.append(Waiter(request, self._folder(request)))
+            return
+        if name == "probe":
+            gpus = probe.about_gpus(self.host)
+            self._fork(request["id"], lambda: dict(probe.about_host(self.host, request), **gpus))
+            return
+        verb = self._verbs.get(name) if isinstance(name, str) else None
+        if verb is None:
+            raise Refusal("protocol", "unknown verb %.80r" % name)
+        answer, payload = verb(request, attachment)
+        self._send({"id": request["id"], "ok": answer}, payload)
+
+    def _fail(self, request: Any, kind: str, message: str, hint: str = "") -> None:
+        number = request.get("id") if isinstance(request, dict) else None
+        self._send({"id": number, "error": {"kind": kind, "message": message, "hint": hint}})
 
     def _send(self, header: Dict[str, Any], attachment: bytes = b"") -> None:
         data = memoryview(pack(header, attachment))
         while data:
             data = data[os.write(1, data) :]
+
+    def _fork(self, number: Any, work: Callable[[], Dict[str, Any]]) -> None:
+        """Do what takes long in a child; its answer is sent when it comes."""
+        read, write = os.pipe2(os.O_CLOEXEC)
+        if os.fork() == 0:
+            try:
+                os.setsid()
+                self.host.after_fork({write})
+                with open(write, "wb") as out:
+                    out.write(json.dumps(work()).encode())
+            finally:
+                os._exit(0)
+        os.close(write)
+        self._asides[read] = (number, bytearray())
+
+    def _take_aside(self, fd: int) -> None:
+        number, said = self._asides[fd]
+        chunk = os.read(fd, READ_BYTES)
+        said += chunk
+        if chunk:
+            return
+        os.close(fd)
+        del self._asides[fd]
+        if number is None:
+            return
+        if said:
+            self._send({"id": number, "ok": json.loads(said.decode("ascii"))})
+        else:
+            self._fail({"id": number}, "host", "it failed; %s/supervisor.log says why" % self.host.state)
 
     def _hear(self, job_id: str) -> None:
         try:
@@ -156,21 +246,15 @@ class Channel:
 
     def _answer_waiters(self) -> None:
         now = time.monotonic()
-        left = []  # type: List[Waiter]
+        left: List[Waiter] = []
         for waiter in self._waiters:
-            ours = waiter.folder.id in self._jobs
-            if ours and waiter.folder.id not in self._changed and now < waiter.deadline:
+            late = not now < waiter.deadline
+            quiet = waiter.folder.id in self._jobs and waiter.folder.id not in self._changed and not waiter.fresh
+            answer = None if quiet and not late else waiter.answer(late)
+            if answer is None:
                 left.append(waiter)
-                continue
-            record = waiter.folder.record()
-            leader = waiter.role or waiter.folder.leader()
-            streams = {n: waiter.folder.read(leader, n, at, MAX_REPLY_OUTPUT) for n, at in waiter.offsets.items()}
-            fresh = waiter.on_output and any(streams.values())
-            if record.state != "finished" and now < waiter.deadline and not fresh:
-                left.append(waiter)
-                continue
-            answer = {"record": to_json(record), "stdout": len(streams["stdout"]), "stderr": len(streams["stderr"])}
-            self._send({"id": waiter.id, "ok": answer}, streams["stdout"] + streams["stderr"])
+            else:
+                self._send({"id": waiter.id, "ok": answer[0]}, answer[1])
         self._waiters = left
         self._changed.clear()
 
@@ -180,38 +264,39 @@ class Channel:
             raise Refusal("not_found", "no job %r on this host" % str(request.get("job"))[:80])
         return folder
 
-    def _hello(self, request: Dict[str, Any], _: bytes) -> Tuple[Any, bytes]:
+    def _hello(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
         host = self.host
         return {
-            "protocol": PROTOCOL_VERSION, "python": "%d.%d.%d" % sys.version_info[:3], "pid": os.getpid(),
-            "level": host.level, "weaker_because": host.weaker_because, "hint": host.hint, "root": os.geteuid() == 0,
+            "protocol": PROTOCOL_VERSION,
+            "python": "%d.%d.%d" % sys.version_info[:3],
+            "pid": os.getpid(),
+            "level": host.level,
+            "weaker_because": host.weaker_because,
+            "hint": host.hint,
+            "root": os.geteuid() == 0,
         }, b""
 
-    def _probe(self, request: Dict[str, Any], _: bytes) -> Tuple[Any, bytes]:
-        return probe.probe(self.host, request), b""
-
-    def _gpus(self, request: Dict[str, Any], _: bytes) -> Tuple[Any, bytes]:
+    def _gpus(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
         gpus = self.host.nvml.gpus()
+        ours = self.host.ours() if any(g["pids"] for g in gpus) else set()
         for gpu in gpus:
             gpu["locked_by"] = self.host.locks.holder(gpu["uuid"])
-            gpu["foreign"] = sum(1 for p in gpu.pop("pids") if not self.host.is_ours(p))
-        return {"gpus": gpus, "jobs_running": self.host.folders.running(), "why_none": self.host.nvml.why_not()}, b""
+            gpu["foreign"] = len(set(gpu.pop("pids")) - ours)
+        running = len(self.host.folders.unfinished())
+        return {"gpus": gpus, "jobs_running": running, "why_none": self.host.nvml.why_not()}, b""
 
-    def _have(self, request: Dict[str, Any], _: bytes) -> Tuple[Any, bytes]:
+    def _have(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
         return {"missing": [s for s in request["sha256"] if not self.host.blobs.has(s)]}, b""
 
-    def _put(self, request: Dict[str, Any], attachment: bytes) -> Tuple[Any, bytes]:
+    def _put(self, request: Dict[str, Any], attachment: memoryview) -> Tuple[Any, bytes]:
         for sha256, data in split_attachment(request["blobs"], attachment).items():
             self.host.blobs.put(data, sha256)
         return {}, b""
 
-    def _submit(self, request: Dict[str, Any], attachment: bytes) -> Tuple[Any, bytes]:
+    def _submit(self, request: Dict[str, Any], attachment: memoryview) -> Tuple[Any, bytes]:
+        spec = checked(job_spec_from_json(request["spec"]))
         self._put({"blobs": request.get("blobs", [])}, attachment)
-        spec = job_spec_from_json(request["spec"])
         wanted = {f.sha256 for files in spec.files.values() for f in files}
-        for files in spec.files.values():
-            for ref in files:
-                checked_path(ref.path)
         missing = [s for s in sorted(wanted) if not self.host.blobs.has(s)]
         if missing:
             return {"missing": missing}, b""
@@ -223,57 +308,29 @@ class Channel:
         self._jobs[spec.id] = end
         return {"claimed": True}, b""
 
-    def _record(self, request: Dict[str, Any], _: bytes) -> Tuple[Any, bytes]:
+    def _record(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
         return {"record": to_json(self._folder(request).record())}, b""
 
-    def _read(self, request: Dict[str, Any], _: bytes) -> Tuple[Any, bytes]:
+    def _read(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
         folder = self._folder(request)
         role = str(request.get("role") or folder.leader())
         known = {p.role for p in spec.processes} if (spec := folder.spec()) else set()
         if role not in known or request["stream"] not in ("stdout", "stderr"):
             raise Refusal("not_found", "no stream %s of role %s" % (request["stream"], role))
-        data = folder.read(role, request["stream"], int(request["offset"]), min(int(request["size"]), 16 << 20))
+        data = folder.read(role, request["stream"], int(request["offset"]), min(int(request["size"]), MAX_READ))
         return {"size": len(data)}, data
 
-    def _fetch(self, request: Dict[str, Any], _: bytes) -> Tuple[Any, bytes]:
-        path = self.host.blobs.path(request["sha256"])
-        if not os.path.exists(path):
-            raise Refusal("not_found", "no content %s on this host" % request["sha256"][:12])
-        with open(path, "rb") as source:
-            return {}, source.read()
+    def _fetch(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
+        try:
+            with open(self.host.blobs.path(request["sha256"]), "rb") as source:
+                return {}, source.read()
+        except FileNotFoundError:
+            raise Refusal("not_found", "no content %s on this host" % request["sha256"][:12]) from None
 
-    def _peek(self, request: Dict[str, Any], _: bytes) -> Tuple[Any, bytes]:
-        """Take files out of the workspace of a job that still runs."""
-        private = self._folder(request).read_json("private.json") or {"workdirs": []}
-        found, left = [], []  # type: List[Any], List[str]
-        for workdir in private["workdirs"][:1]:
-            if os.path.isdir(workdir):
-                found, left = collect(workdir, [str(p) for p in request["paths"]], {}, self.host.blobs)
-        return {"outputs": [to_json(f) for f in found], "left_out": left}, b""
-
-    def _cancel(self, request: Dict[str, Any], _: bytes) -> Tuple[Any, bytes]:
+    def _cancel(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
         self.host.folders.cancel(self._folder(request))
         return {}, b""
 
-    def _list(self, request: Dict[str, Any], _: bytes) -> Tuple[Any, bytes]:
-        jobs = self.host.folders.recent(min(int(request.get("limit", 20)), 500))
+    def _list(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
+        jobs = self.host.folders.recent(max(0, min(int(request.get("limit", 20)), 500)))
         return {"records": [to_json(f.record()) for f in jobs]}, b""
-
-
-def _reap() -> None:
-    try:
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-    except ChildProcessError:
-        pass
-
-
-def sweep_aside(host: Host) -> None:
-    """Clean up after dead supervisors without holding up the channel."""
-    if os.fork() == 0:
-        try:
-            os.setsid()
-            host.after_fork(set())
-            host.folders.sweep()
-        finally:
-            os._exit(0)

@@ -1,0 +1,61 @@
+"""Descriptors of this process: closing what a child must not have, and keeping others open beyond one's own life."""
+
+import array
+import os
+import socket
+from typing import Iterable, Sequence
+
+FALLBACK_LIMIT = 4096
+
+
+def close_all_but(keep: Iterable[int]) -> None:
+    """Close every descriptor above 2 that is not in `keep`."""
+    wanted = set(keep)
+    try:
+        found = [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:
+        found = list(range(FALLBACK_LIMIT))
+    for fd in found:
+        if fd > 2 and fd not in wanted:
+            try:
+                os.close(fd)
+            except OSError:
+                pass  # the listing's own
+
+
+def bundle(fds: Sequence[int]) -> socket.socket:
+    """Return one socket that holds several descriptors open: they are on their way through it and never arrive.
+
+    bubblewrap takes a single descriptor to hold as long as its sandbox lives; the locks of a job are more than one.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours:
+        if fds:
+            send_with(ours, b"x", fds)
+    return theirs
+
+
+def memory_file(name: str, content: bytes) -> int:
+    """Return a descriptor from which bytes can be read; it is closed on exec."""
+    fd = os.memfd_create(name, os.MFD_CLOEXEC)
+    left = memoryview(content)
+    while left:
+        left = left[os.write(fd, left) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
+def send_with(end: socket.socket, message: bytes, fds: Sequence[int]) -> None:
+    """Send a message and descriptors."""
+    end.sendmsg([message], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+
+
+def receive_with(end: socket.socket, size: int, most: int) -> "tuple[bytes, list[int]]":
+    """Receive a message and up to `most` descriptors, closed on exec."""
+    room = socket.CMSG_SPACE(most * array.array("i").itemsize)
+    message, ancillary, _, _ = end.recvmsg(size, room, socket.MSG_CMSG_CLOEXEC)
+    fds = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+    return message, list(fds)

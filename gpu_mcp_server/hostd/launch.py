@@ -1,0 +1,98 @@
+"""Starts the processes of a job, each in its sandbox, joined by the sockets that the job asks for."""
+
+import os
+import socket
+from typing import Dict, List, Sequence, Tuple
+
+from . import descriptors
+from .control import ControlLink
+from .host import Host
+from .lease import Lease
+from .mounts import Mounts
+from .place import Place
+from .protocol import JobSpec, ProcessSpec
+from .role import Role
+from .sandbox import Confinement, Sandbox
+
+Ends = Dict[str, List[Tuple[str, socket.socket]]]
+
+
+def roots_of(spec: JobSpec) -> List[str]:
+    """Return the folders that must be shown besides the system's own."""
+    return [r for r in spec.roots if os.path.isdir(r) and not (r + "/").startswith("/usr/")]
+
+
+def argv_of(process: ProcessSpec, host: Host) -> List[str]:
+    """Return the arguments with our interpreter put in."""
+    return [host.python if a == "{python}" else a for a in process.argv]
+
+
+def stdin_of(spec: JobSpec) -> int:
+    """Return a descriptor that gives a job's stdin."""
+    return descriptors.memory_file("stdin", spec.stdin.encode("utf-8", "surrogateescape"))
+
+
+def start(
+    host: Host, spec: JobSpec, place: Place, lease: Lease, roles: List[Role], held: socket.socket
+) -> List[ControlLink]:
+    """Start all processes and return the supervisor's ends of the trusted roles' links.
+
+    Args:
+        host: Where.
+        spec: What.
+        place: Made and laid.
+        lease: Taken.
+        roles: One for each process, in order.
+        held: What the sandboxes hold open as long as they live.
+    """
+    devices, gpu_env = lease.view()
+    mounts = Mounts(place.slot.uid, host.state)
+    sandbox = Sandbox(host.level, host.bwrap)
+    roots = roots_of(spec)
+    pairs = mounts.shown(roots) if sandbox.namespaces() else [(r, r) for r in roots]
+    reached = place.reach(mounts)
+    ends, links = _join(spec, roles)
+    stdin = stdin_of(spec)
+    for process, role in zip(spec.processes, roles):
+        env = dict(process.env)
+        env.update(gpu_env if process.gpu else {"CUDA_VISIBLE_DEVICES": ""})
+        own = ends.get(process.role, [])
+        env.update({name: str(end.fileno()) for name, end in own})
+        box = Confinement(
+            workdir=reached[process.workspace],
+            roots=pairs,
+            devices=devices if process.gpu else [],
+            limits=spec.limits,
+            network=spec.network,
+            uid=place.slot.uid,
+            groups=host.groups(devices if process.gpu else []),
+            join=role.group.procs_paths() if role.group else (),
+            pids_by_cgroup=role.group is not None and "pids" in host.limits_by_cgroup,
+            sync_fd=held.fileno(),
+        )
+        fds = (stdin if role is roles[0] else host.null, role.out_write, role.err_write)
+        role.started(sandbox.spawn(argv_of(process, host), env, box, fds, [end.fileno() for _, end in own]))
+    _close(ends)
+    os.close(stdin)
+    return links
+
+
+def _join(spec: JobSpec, roles: Sequence[Role]) -> Tuple[Ends, List[ControlLink]]:
+    ends: Ends = {}
+    links: List[ControlLink] = []
+    for one, other in spec.links:
+        a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ends.setdefault(one, []).append(("LINK_" + other.upper(), a))
+        ends.setdefault(other, []).append(("LINK_" + one.upper(), b))
+    for process in spec.processes:
+        if process.trusted:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            ends.setdefault(process.role, []).append(("LINK_SUPERVISOR", theirs))
+            links.append(ControlLink(ours, list(roles)))
+    return ends, links
+
+
+def _close(ends: Ends) -> None:
+    for own in ends.values():
+        for _, end in own:
+            end.close()

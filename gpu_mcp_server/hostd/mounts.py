@@ -1,0 +1,89 @@
+"""Folders of the host as a job's uid can reach them: a closed folder on the way is got around with a bind mount.
+
+Only a hostd that is root needs that, and only it can. The mounts are in the supervisor's own mount namespace.
+"""
+
+import ctypes
+import os
+import tempfile
+from typing import List, Optional, Sequence, Tuple
+
+_MS_BIND, _MS_REC, _MS_PRIVATE, _CLONE_NEWNS = 4096, 16384, 1 << 18, 0x00020000
+RUN = "/run/gpu-mcp-server"
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def reachable_by(path: str, uid: int, need: int) -> bool:
+    """Say whether a foreign uid without groups has the rights `need` (5: list and enter) on a folder and can get there."""
+    at = os.path.realpath(path)
+    while True:
+        info = os.stat(at)
+        mode = info.st_mode >> (6 if info.st_uid == uid else 0)
+        if mode & need != need:
+            return False
+        if at == "/":
+            return True
+        at, need = os.path.dirname(at), 0o1
+
+
+class Mounts:
+    """What one supervisor has mounted.
+
+    Args:
+        uid: The job's uid, None when hostd is no root.
+        state: hostd's state folder.
+    """
+
+    def __init__(self, uid: Optional[int], state: str) -> None:
+        self._uid, self._state = uid, state
+        self._base = ""
+        self._count = 0
+
+    def reach(self, path: str, need: int = 0o5) -> str:
+        """Return a path under which the job's uid reaches a folder.
+
+        Raises:
+            OSError: If it would have to be mounted and the kernel refuses.
+        """
+        if self._uid is None or reachable_by(path, self._uid, need):
+            return path
+        place = os.path.join(self._private_base(), "%d" % self._count)
+        self._count += 1
+        os.makedirs(place, exist_ok=True)
+        _mount(os.path.realpath(path), place)
+        return place
+
+    def shown(self, roots: Sequence[str]) -> List[Tuple[str, str]]:
+        """Pair each root with a path that the job's uid can reach."""
+        return [(self.reach(root), root) for root in roots]
+
+    def _private_base(self) -> str:
+        if not self._base:
+            base = self._find_base()
+            _check(_libc.unshare(_CLONE_NEWNS), "unshare")
+            _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "make mounts private")
+            self._base = base
+        return self._base
+
+    def _find_base(self) -> str:
+        assert self._uid is not None
+        for base in (os.path.join(self._state, "mounts"), os.path.join(RUN, "mounts")):
+            try:
+                os.makedirs(base, mode=0o711, exist_ok=True)
+                if reachable_by(base, self._uid, 0o1):
+                    return base
+            except OSError:
+                continue
+        base = tempfile.mkdtemp(prefix="gpu-mcp-server-", dir="/tmp")
+        os.chmod(base, 0o711)
+        return base
+
+
+def _mount(source: str, place: str) -> None:
+    _check(_libc.mount(os.fsencode(source), os.fsencode(place), None, _MS_BIND | _MS_REC, None), source)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, "%s: %s" % (what, os.strerror(code)))

@@ -1,0 +1,66 @@
+"""Where a job runs on its host: an identity of its own, and a folder for each of its workspaces."""
+
+import fcntl
+import os
+from typing import Dict, Iterable, List, Mapping, Sequence
+
+from . import files, trees
+from .host import Host, HostRefuses
+from .mounts import Mounts
+from .protocol import FileRef
+
+
+class Place:
+    """A uid and workspaces, made and removed by one supervisor.
+
+    Each folder is locked by this process, so that a sweep tells those in use from those that a crash left.
+
+    Attributes:
+        slot: The identity.
+        workdirs: Folder by name of the workspace.
+    """
+
+    def __init__(self, host: Host, names: Iterable[str]) -> None:
+        self._host = host
+        self.slot = host.slot()
+        self.workdirs: Dict[str, str] = {name: host.folders.new_workdir() for name in sorted(set(names))}
+
+    def make(self) -> None:
+        """Make the folders, empty."""
+        for workdir in self.workdirs.values():
+            os.mkdir(workdir, 0o700)
+            fcntl.flock(os.open(workdir, trees.FLAGS), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if self.slot.uid is not None:
+                os.chown(workdir, self.slot.uid, self.slot.uid)
+
+    def rename(self, name: str) -> None:
+        """Give the one workspace another name."""
+        self.workdirs = {name: workdir for workdir in self.workdirs.values()}
+
+    def lay(self, wanted: Mapping[str, Sequence[FileRef]]) -> Dict[str, files.Stamps]:
+        """Lay files, before any process of the job runs; return how they look, by workspace."""
+        return {
+            name: files.lay(workdir, wanted.get(name, ()), self._host.blobs, self.slot.uid)
+            for name, workdir in self.workdirs.items()
+        }
+
+    def reach(self, mounts: Mounts) -> Dict[str, str]:
+        """Return the paths under which the job's uid reaches the folders.
+
+        Raises:
+            HostRefuses: If there is no way.
+        """
+        try:
+            return {name: mounts.reach(workdir) for name, workdir in self.workdirs.items()}
+        except OSError as error:
+            hint = "set state_dir to a folder that others may enter"
+            raise HostRefuses("refused", "the job's uid cannot reach its folder (%s); %s" % (error, hint)) from error
+
+    def paths(self) -> List[str]:
+        """Return the folders."""
+        return list(self.workdirs.values())
+
+    def remove(self) -> None:
+        """Delete the folders."""
+        for workdir in self.workdirs.values():
+            trees.remove(workdir)

@@ -1,0 +1,84 @@
+"""Looks after the limits that no kernel enforces here: disk everywhere, memory and processes where there is no group."""
+
+import os
+import time
+from typing import Callable, Dict, FrozenSet, List
+
+from . import processes, trees
+from .protocol import Limits
+from .role import Role
+
+WATCH_S = 0.2
+SHARE = 20
+"""A look may take one part in this many of the time."""
+
+
+class Quota:
+    """The watch over one job.
+
+    Args:
+        limits: Of the job.
+        by_group: What groups limit here.
+        end: Called with status and note when the job must end.
+    """
+
+    def __init__(self, limits: Limits, by_group: FrozenSet[str], end: Callable[[str, str], None]) -> None:
+        self._limits, self._by_group, self._end = limits, by_group, end
+        self.next_at = time.monotonic() + WATCH_S
+
+    def look(self, workdirs: Dict[str, str], roles: List[Role]) -> None:
+        """Look once, while the job runs."""
+        began = time.monotonic()
+        self.disk(workdirs, roles)
+        for role in roles:
+            if not role.ended or role.group is not None:
+                self._memory_and_processes(role, roles)
+        now = time.monotonic()
+        self.next_at = now + max(WATCH_S, SHARE * (now - began))
+
+    def disk(self, workdirs: Dict[str, str], roles: List[Role], final: bool = False) -> None:
+        """Measure the workspaces; `final` when no process of the job lives any more."""
+        limits = self._limits
+        for name, workdir in workdirs.items():
+            if not os.path.isdir(workdir):
+                continue
+            used = trees.usage(workdir, limits.disk_files, mend=final)
+            total = used.bytes
+            if not final and total <= limits.disk_bytes:
+                device = os.stat(workdir).st_dev
+                total += processes.deleted_bytes([p for r in roles for p in r.pids()], device)
+            if total > limits.disk_bytes:
+                self._end(
+                    "disk_quota", "workspace %s holds more than the limit of %d bytes" % (name, limits.disk_bytes)
+                )
+            elif used.entries > limits.disk_files:
+                self._end(
+                    "disk_quota", "workspace %s holds more than the limit of %d files" % (name, limits.disk_files)
+                )
+            elif used.too_deep:
+                self._end("disk_quota", "workspace %s has folders nested deeper than %d" % (name, trees.MAX_NESTING))
+
+    def _memory_and_processes(self, role: Role, roles: List[Role]) -> None:
+        limits = self._limits
+        memory, threads = 0, 0
+        if role.group is None or not {"memory", "pids"} <= self._by_group:
+            memory, threads = processes.memory_and_threads(role.pid, limits.memory_bytes)
+        over = memory > limits.memory_bytes
+        if over or role.out_of_memory():
+            role.oom = role.oom or over
+            self._strike(
+                role,
+                roles,
+                "oom",
+                "role %s went over the limit of %d bytes of memory" % (role.name, limits.memory_bytes),
+            )
+        elif threads > limits.processes:
+            note = "role %s went over the limit of %d processes and threads" % (role.name, limits.processes)
+            self._strike(role, roles, "failed", note)
+
+    def _strike(self, role: Role, roles: List[Role], status: str, note: str) -> None:
+        """End the job, or only the role when a trusted leader is there to say what that means."""
+        if roles[0].trusted and role is not roles[0]:
+            role.kill()
+        else:
+            self._end(status, note)

@@ -1,0 +1,152 @@
+"""What a job specification may say. The server checks its own input too; here nothing is taken on trust.
+
+A NUL byte in a text would end up between bubblewrap's options, a role's name is part of paths: both are refused.
+"""
+
+import math
+import re
+from typing import Any, Dict, Iterable, Mapping, Set, Tuple
+
+from .files import FilesError, checked_path
+from .protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec, ProtocolError
+
+ID = re.compile(r"[a-z0-9][a-z0-9-]{3,63}\Z")
+NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
+SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+VARIABLE = re.compile(r"[^=\0]+\Z", re.DOTALL)
+MODES = ("exclusive", "shared", "none")
+MAX_PROCESSES = 64
+MAX_FILES = 50_000
+MAX_STDIN_BYTES = 1 << 20
+MAX_COMMAND_BYTES = 1 << 20
+
+
+def checked(spec: JobSpec) -> JobSpec:
+    """Return the specification when it is sound.
+
+    Raises:
+        ProtocolError: Naming the first thing that is not.
+    """
+    _need(isinstance(spec.id, str) and bool(ID.match(spec.id)), "bad job id %r", spec.id)
+    _need(isinstance(spec.purpose, str) and bool(NAME.match(spec.purpose)), "bad purpose %r", spec.purpose)
+    _need(0 < len(spec.processes) <= MAX_PROCESSES, "%d processes, 1 to 64 are possible", len(spec.processes))
+    for process in spec.processes:
+        _process(process)
+    roles = [p.role for p in spec.processes]
+    _need(len(set(roles)) == len(roles), "roles are named twice: %r", roles)
+    _links(spec.links, set(roles))
+    _files(spec.files, {p.workspace for p in spec.processes})
+    for path in _texts(spec.outputs, "outputs"):
+        if path != "*":
+            _path(path)
+    for root in _texts(spec.roots, "roots"):
+        _need(root.startswith("/"), "root %r is no absolute path", root)
+    _gpus(spec.gpus)
+    _limits(spec.limits)
+    _need(isinstance(spec.min_level, str), "bad min_level %r", spec.min_level)
+    for name in ("network", "detached"):
+        _need(isinstance(getattr(spec, name), bool), "bad " + name + " %r", getattr(spec, name))
+    size = len(_text(spec.stdin, "stdin", nul=True))
+    _need(size <= MAX_STDIN_BYTES, "stdin of %d bytes, 1 MiB is possible", size)
+    return spec
+
+
+def _need(sound: bool, message: str, shown: Any) -> None:
+    if not sound:
+        if isinstance(shown, (bool, int)):
+            raise ProtocolError(message % shown)
+        raise ProtocolError((message.replace("%r", "%s").replace("%d", "%s")) % repr(shown)[:120])
+
+
+def _text(value: Any, what: str, nul: bool = False) -> bytes:
+    if not isinstance(value, str) or ("\0" in value and not nul):
+        raise ProtocolError("%s: not a text without NUL: %.80r" % (what, value))
+    try:
+        return value.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise ProtocolError("%s: not a text: %s" % (what, ascii(value)[:80])) from None
+
+
+def _texts(values: Any, what: str) -> Tuple[str, ...]:
+    _need(isinstance(values, tuple), what + " is no list: %r", values)
+    for value in values:
+        _text(value, what)
+    return values
+
+
+def _path(path: str) -> None:
+    try:
+        checked_path(path)
+    except FilesError as error:
+        raise ProtocolError(str(error)) from None
+
+
+def _process(process: ProcessSpec) -> None:
+    for name in (process.role, process.workspace):
+        _need(isinstance(name, str) and bool(NAME.match(name)), "bad name of a role or workspace: %r", name)
+    _need(bool(_texts(process.argv, "argv")) and bool(process.argv[0]), "no program in argv: %r", process.argv)
+    _need(isinstance(process.env, Mapping), "env is no mapping: %r", process.env)
+    size = sum(len(_text(a, "argv")) + 1 for a in process.argv)
+    for name, value in process.env.items():
+        _need(bool(VARIABLE.match(name)) and not name.startswith("LINK_"), "bad environment variable %r", name)
+        size += len(_text(name, "env")) + len(_text(value, "env")) + 2
+    _need(size <= MAX_COMMAND_BYTES, "a command of %d bytes, 1 MiB is possible", size)
+
+
+def _links(links: Any, roles: Set[str]) -> None:
+    _need(isinstance(links, tuple), "links is no list: %r", links)
+    for link in links:
+        pair = isinstance(link, tuple) and len(link) == 2 and link[0] != link[1]
+        _need(pair and set(link) <= roles, "a link must join two roles: %r", link)
+
+
+def _files(files: Any, workspaces: Set[str]) -> None:
+    _need(isinstance(files, dict), "files is no mapping: %r", files)
+    for workspace, refs in files.items():
+        _need(workspace in workspaces, "files for a workspace that no process has: %r", workspace)
+        _need(len(refs) <= MAX_FILES, "%d files, 50000 are possible", len(refs))
+        _tree(refs)
+
+
+def _tree(refs: Iterable[FileRef]) -> None:
+    names: Set[str] = set()
+    folders: Set[str] = set()
+    for ref in refs:
+        _text(ref.path, "path")
+        _path(ref.path)
+        _need(isinstance(ref.sha256, str) and bool(SHA256.match(ref.sha256)), "not a sha256: %r", ref.sha256)
+        _need(_whole(ref.size) and _whole(ref.mode), "bad size or mode of %r", ref.path)
+        names.add(ref.path)
+        at = ref.path.rpartition("/")[0]
+        while at and at not in folders:
+            folders.add(at)
+            at = at.rpartition("/")[0]
+    both = names & folders
+    _need(not both, "a path is a file and a folder: %r", next(iter(both), ""))
+
+
+def _whole(value: Any, least: int = 0) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < 1 << 62
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _gpus(gpus: GpuRequest) -> None:
+    _need(_whole(gpus.count) and gpus.count <= 64, "bad count of GPUs: %r", gpus.count)
+    _need(gpus.mode in MODES and (gpus.count == 0 or gpus.mode != "none"), "bad mode of GPUs: %r", gpus.mode)
+    _texts(gpus.uuids, "uuids")
+    _need(_number(gpus.wait_s) and gpus.wait_s >= 0, "bad wait_s: %r", gpus.wait_s)
+
+
+def _limits(limits: Limits) -> None:
+    values: Dict[str, Any] = vars(limits)
+    for name in ("wall_s", "cpu_s", "cpus"):
+        value = values[name]
+        unset = value is None and name != "wall_s"
+        _need(unset or (_number(value) and value > 0), "limit " + name + " must be above 0: %r", value)
+    for name, value in values.items():
+        if name not in ("wall_s", "cpu_s", "cpus"):
+            least = 0 if name == "output_bytes" else 1
+            _need(_whole(value, least), "limit " + name + " must be a whole number above 0: %r", value)

@@ -1,0 +1,90 @@
+"""What is done for a job whose supervisor was killed: nothing of it may live on, and it gets its one record.
+
+bubblewrap asks the kernel to die with its parent, but it can be killed itself before its inner half has asked. So the
+sandboxes of a job hold a socket open, the supervisor notes which, and here its holders are looked for and killed.
+"""
+
+import os
+import time
+from typing import TYPE_CHECKING, Any, Dict, List
+
+from . import cgroup, processes
+from .protocol import JobRecord
+
+if TYPE_CHECKING:
+    from .jobs import JobFolder
+
+PATIENCE_S = 5.0
+PAUSE_S = 0.002
+
+
+def bury(folder: "JobFolder") -> JobRecord:
+    """Kill what is left of a job and return its record; the caller holds the job's lock."""
+    private = folder.read_json("private.json") or {}
+    left = _kill_all(private)
+    live = folder.read_json("live.json") or {}
+    spec = folder.read_json("spec.json") or {}
+    leader = folder.leader()
+    sizes = {name: folder.size(leader, name) for name in ("stdout", "stderr")}
+    note = "its supervisor was killed; the sandbox died with it"
+    if left:
+        note = "its supervisor was killed; processes that do not die: %s" % left
+    return JobRecord(
+        id=folder.id,
+        state="finished",
+        purpose=str(spec.get("purpose", "run")),
+        status="cancelled" if os.path.exists(folder.at("cancelled")) else "broken",
+        note=note,
+        level=live.get("level"),
+        weaker_because=str(live.get("weaker_because") or ""),
+        gpus=tuple(live.get("gpus") or ()),
+        submitted_at=float(live.get("submitted_at") or _made_at(folder)),
+        started_at=live.get("started_at"),
+        ended_at=time.time(),
+        stdout_bytes=sizes["stdout"],
+        stderr_bytes=sizes["stderr"],
+        stdout_kept=sizes["stdout"],
+        stderr_kept=sizes["stderr"],
+    )
+
+
+def _made_at(folder: "JobFolder") -> float:
+    try:
+        return os.stat(folder.at("spec.json")).st_mtime
+    except OSError:
+        return 0.0
+
+
+def workdirs(folder: "JobFolder") -> List[str]:
+    """Return the workspaces of a job on this host."""
+    private = folder.read_json("private.json") or {}
+    work = os.path.join(os.path.dirname(os.path.dirname(folder.path)), "work")
+    return [w for w in private.get("workdirs", []) if os.path.dirname(w) == work]
+
+
+def _kill_all(private: Dict[str, Any]) -> List[int]:
+    """Kill groups, sandboxes and whatever else is known of a job; return what is still there in the end."""
+    _kill_groups([str(g) for g in private.get("groups", [])])
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        left = processes.holders(str(private["held"])) if private.get("held") else []
+        if private.get("level") not in ("full", "namespaces"):
+            for workdir in private.get("workdirs", []):
+                left += processes.at_home_in(str(workdir))
+        if not left or time.monotonic() > deadline:
+            return sorted(set(left))
+        processes.kill(left)
+        time.sleep(PAUSE_S)
+
+
+def _kill_groups(names: List[str]) -> None:
+    hierarchy = cgroup.find() if names else None
+    for name in names if hierarchy is not None else ():
+        assert hierarchy is not None
+        try:
+            group = hierarchy.group(name)
+            group.kill()
+            group.wait_empty(PATIENCE_S)
+            group.remove()
+        except (OSError, ValueError):
+            continue
