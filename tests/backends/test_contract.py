@@ -58,6 +58,16 @@ async def test_output_streams_while_the_job_runs_and_is_read_again_from_any_offs
     assert (await host.look(spec.id, stdout_at=2, stderr_at=4)).stdout == b"e\n"
 
 
+async def test_output_that_is_there_already_is_given_at_once(host: TestedHost):
+    spec = job(*SAY_AND_WAIT)
+    await host.submit(spec)
+    await host.started(spec.id)
+
+    again = await asyncio.wait_for(host.look(spec.id, timeout_s=600, on_output=True), 60)
+
+    assert (again.record.state, again.stdout) == ("running", b"started\n")
+
+
 async def test_all_bytes_of_output_come_back(host: TestedHost):
     done = await host.run("{python}", "-c", "import os; os.write(1, bytes(range(256)) * 2048)")
 
