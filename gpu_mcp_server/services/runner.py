@@ -74,7 +74,7 @@ class Runner:
             gpus: GPUs to lease, exclusively.
             timeout_s: Wall-clock limit of the job.
             stdin: Text on its stdin.
-            outputs: Files to bring back without a workspace; they make a new one.
+            outputs: Files to bring back as artifacts when there is no workspace.
             detach: Whether the job outlives this server.
             fetch: Whether it may use the network; only without a GPU and if the settings allow it.
             wait_s: How long to wait before answering with the job's id alone.
