@@ -173,7 +173,7 @@ def test_the_model_is_shown_every_tool_and_the_words_of_an_error(claude: Claude,
 def test_a_call_that_claude_code_gives_up_on_ends_its_job(sandboxed: Claude):
     steps: list[Step] = [always("mcp__gpu__run_command", command=["sleep", "600"], timeout_s=900), lambda _: "done"]
     with ScriptedModel(steps) as model:
-        sandboxed.ask(model, server={"timeout": 3000}, ENABLE_TOOL_SEARCH="false")
+        sandboxed.ask(model, server={"timeout": 6000}, ENABLE_TOOL_SEARCH="false")
 
     (given_up,) = model.shown
     (job,) = lab(sandboxed, "jobs")["jobs"]
