@@ -7,11 +7,8 @@ import numpy as np
 from check import STORAGE
 from fill import bfloat16_bits
 from mapping import Mapping
-from numpy.typing import NDArray
 from reference import BadResult
-from tensors import Tensor
-
-Array = NDArray[Any]
+from tensors import Array, Tensor
 
 
 def view(
@@ -53,22 +50,27 @@ class NumpyArrays:
         self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], message: Dict[str, Any], descriptors: List[int]
     ) -> None:
         """Map inputs (read-only) and expected outputs."""
-        self.close()
-        self.maps = [Mapping(descriptors[0], writable=False), Mapping(descriptors[1], writable=True)]
+        if descriptors:
+            self.close()
+            for each in self.maps:
+                each.close()
+            self.maps = [Mapping(descriptors[0], writable=False), Mapping(descriptors[1], writable=True)]
+        for each, where in zip(self.maps, (message["inputs"], message["outputs"])):
+            each.populate(where["stride"] * where["sets"])
         self.outputs = outputs
         self.inputs = self.wrap(view(self.maps[0], message["inputs"], inputs, writable=False), inputs)
         self.targets = view(self.maps[1], message["outputs"], outputs, writable=True)
+
+    def start(self) -> None:
+        """Prepare nothing: there is no context."""
 
     def wrap(self, sets: List[Tuple[Array, ...]], items: Sequence[Tensor]) -> List[Tuple[Any, ...]]:
         """Return what the function is called with."""
         return list(sets)
 
     def close(self) -> None:
-        """Unmap."""
+        """Let the arrays go and keep the maps: the next shape lies in the same files, unless it comes with others."""
         self.inputs, self.targets = [], []
-        for each in self.maps:
-            each.close()
-        self.maps = []
 
     def store(self, number: int, results: Sequence[Any]) -> None:
         """Convert and copy the results of one call."""

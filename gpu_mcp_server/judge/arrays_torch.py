@@ -4,9 +4,9 @@ import importlib
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
-from arrays_numpy import Array, NumpyArrays
+from arrays_numpy import NumpyArrays
 from reference import BadResult
-from tensors import FLOATS, Tensor
+from tensors import FLOATS, Array, Tensor
 
 torch: Any = importlib.import_module("torch")
 """Untyped on purpose: the machine that checks types need not have it."""

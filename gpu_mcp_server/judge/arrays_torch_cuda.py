@@ -37,16 +37,21 @@ class TorchCudaArrays:
     store_later = True
 
     def __init__(self, task: Dict[str, Any]) -> None:
-        ordinal = int(task.get("gpu_index") or 0)
-        self.device = torch.device("cuda", ordinal)
-        torch.cuda.set_device(self.device)
-        torch.zeros(1, device=self.device)
-        self.driver = Driver(ordinal)
+        self.ordinal = int(task.get("gpu_index") or 0)
+        self.device: Any = None
+        self.driver: Any = None
         self.shared: List[Shared] = []
         self.inputs: List[Tuple[Any, ...]] = []
         self.targets: List[Tuple[Any, ...]] = []
         self.outputs: Sequence[Tensor] = ()
         self.said: Dict[str, None] = {}
+
+    def start(self) -> None:
+        """Create the context."""
+        self.device = torch.device("cuda", self.ordinal)
+        torch.cuda.set_device(self.device)
+        torch.zeros(1, device=self.device)
+        self.driver = Driver(self.ordinal)
 
     def versions(self) -> Dict[str, str]:
         """Return what computes."""

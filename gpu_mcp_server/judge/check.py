@@ -1,15 +1,13 @@
 """Comparison of outputs with what is expected, on the CPU, and where they differ, in words."""
 
+import math
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 from fill import bfloat16_values
-from numpy.typing import NDArray
-from tensors import FLOATS, Tensor
+from tensors import FLOATS, Array, Tensor
 
-Array = NDArray[Any]
-
-CHUNK = 1 << 16
+CHUNK = 1 << 15
 """Elements compared at a time, so that the temporaries stay in the cache."""
 
 STORAGE: Dict[str, Any] = {
@@ -45,37 +43,74 @@ def numbers(stored: Array, dtype: str) -> Array:
     return stored
 
 
-def _compare_part(expected: Array, got: Array, dtype: str, rtol: float, atol: float) -> Tuple[Array, float, float]:
-    if dtype not in FLOATS:
-        equal = expected == got
-        if equal.all():
-            return ~equal, 0.0, 0.0
-        expected, got = expected.astype(np.float64), got.astype(np.float64)
-    expected, got = numbers(expected, dtype), numbers(got, dtype)
-    with np.errstate(all="ignore"):
-        error = np.abs(got - expected)
-        size = np.abs(expected)
-        allowed = size * expected.dtype.type(rtol)
-        allowed += expected.dtype.type(atol)
-        wrong = ~(error <= allowed)
-        if not np.isfinite(allowed.max()):
-            wrong |= np.isinf(allowed) & (got != expected)
-        if wrong.any():
-            wrong &= ~((got == expected) | (np.isnan(got) & np.isnan(expected)))
-        finite = error if np.isfinite(error.max()) else np.where(np.isfinite(error), error, 0)
-        relative = finite / np.maximum(size, max(atol, 1e-30))
-        return wrong, float(finite.max()), float(np.nanmax(relative)) if not np.isnan(relative).all() else 0.0
+class Scratch(NamedTuple):
+    """Room for the steps of a comparison."""
+
+    error: Array
+    size: Array
+    allowed: Array
+    fine: Array
 
 
-def compare(expected: Array, got: Array, dtype: str, rtol: float, atol: float) -> Difference:
+def scratch_for(dtype: str, count: int) -> Scratch:
+    """Return room for up to `CHUNK` elements."""
+    kind = np.float64 if dtype == "float64" or dtype not in FLOATS else np.float32
+    size = min(count, CHUNK)
+    error, bound, allowed = (np.empty(size, dtype=kind) for _ in range(3))
+    return Scratch(error, bound, allowed, np.empty(size, dtype=bool))
+
+
+def _passes(expected: Array, got: Array, rtol: float, atol: float, room: Scratch) -> Optional[Tuple[float, float]]:
+    """Return the largest absolute and relative error if all elements are finite and right, otherwise `None`."""
+    error, size, allowed, fine = (part[: expected.size] for part in room)
+    kind = error.dtype.type
+    np.subtract(got, expected, out=error)
+    np.abs(error, out=error)
+    np.abs(expected, out=size)
+    np.multiply(size, kind(rtol), out=allowed)
+    np.add(allowed, kind(atol), out=allowed)
+    if not np.less_equal(error, allowed, out=fine).all():
+        return None
+    worst = float(error.max())
+    if not math.isfinite(worst):
+        return None
+    np.maximum(size, kind(max(atol, 1e-30)), out=size)
+    np.divide(error, size, out=size)
+    return worst, float(size.max())
+
+
+def _compare_part(expected: Array, got: Array, rtol: float, atol: float) -> Tuple[Array, float, float]:
+    error = np.abs(got - expected)
+    size = np.abs(expected)
+    allowed = size * expected.dtype.type(rtol)
+    allowed += expected.dtype.type(atol)
+    wrong = ~(error <= allowed) | (np.isinf(allowed) & (got != expected))
+    wrong &= ~((got == expected) | (np.isnan(got) & np.isnan(expected)))
+    finite = np.where(np.isfinite(error), error, 0)
+    relative = finite / np.maximum(size, max(atol, 1e-30))
+    return wrong, float(finite.max()), 0.0 if np.isnan(relative).all() else float(np.nanmax(relative))
+
+
+def compare(
+    expected: Array, got: Array, dtype: str, rtol: float, atol: float, room: Optional[Scratch] = None
+) -> Difference:
     """Compare flat arrays: |got - expected| <= atol + rtol |expected|; NaN matches NaN, an infinity itself."""
     count, max_abs, max_rel = 0, 0.0, 0.0
     mask: Optional[Array] = None
+    room = room or scratch_for(dtype, expected.size)
     for start in range(0, expected.size, CHUNK):
         part = slice(start, start + CHUNK)
-        wrong, worst_abs, worst_rel = _compare_part(expected[part], got[part], dtype, rtol, atol)
+        want, have = expected[part], got[part]
+        if dtype not in FLOATS:
+            if (want == have).all():
+                continue
+            want, have = want.astype(np.float64), have.astype(np.float64)
+        want, have = numbers(want, dtype), numbers(have, dtype)
+        with np.errstate(all="ignore"):
+            passed = _passes(want, have, rtol, atol, room)
+            wrong, worst_abs, worst_rel = (None, *passed) if passed else _compare_part(want, have, rtol, atol)
         max_abs, max_rel = max(max_abs, worst_abs), max(max_rel, worst_rel)
-        bad = int(np.count_nonzero(wrong))
+        bad = 0 if wrong is None else int(np.count_nonzero(wrong))
         if bad:
             mask = np.zeros(expected.size, dtype=bool) if mask is None else mask
             mask[part] = wrong

@@ -2,18 +2,14 @@
 
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
-import numpy as np
-from numpy.typing import NDArray
 from supervisor import Player
-from tensors import Tensor
-
-Array = NDArray[Any]
+from tensors import Array, Tensor
 
 
 class RoundCheck(NamedTuple):
     """All outputs of a round against what is expected."""
 
-    wrong: NDArray[np.int64]
+    wrong: Array
     """Wrong elements, [sets, outputs]."""
     max_abs: float
     max_rel: float
@@ -28,6 +24,8 @@ class Buffers:
     """Inputs, outputs and expected outputs of B calls at one shape."""
 
     sets: int
+    stores_later = False
+    """Whether the reference keeps its results until it is asked, outside the clock, to store them."""
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor]
 
@@ -117,6 +115,10 @@ class Device:
     def remarks(self) -> List[str]:
         """Return what was seen on the device that makes its times doubtful."""
         return []
+
+    def short_round(self, round_s: float) -> str:
+        """Return what a round of only `round_s` does to the times."""
+        return ""
 
     def evidence(self) -> Dict[str, Any]:
         """Return what does not change."""

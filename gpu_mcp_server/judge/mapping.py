@@ -4,10 +4,11 @@ import ctypes
 import mmap
 import os
 
-MAP_POPULATE = 0x8000
-"""Maps all pages at once, so that no timed call pays for a page fault.
+POPULATE_READ = 22
+POPULATE_WRITE = 23
+"""Advice that maps all pages at once, so that no timed call pays for a page fault.
 
-Source: Linux, include/uapi/asm-generic/mman.h.
+Source: Linux 5.14, include/uapi/asm-generic/mman-common.h, MADV_POPULATE_*.
 """
 
 FAILED = ctypes.c_void_p(-1).value
@@ -31,13 +32,20 @@ class Mapping:
         ]
         self._unmap = libc.munmap
         self._unmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        self._advise = libc.madvise
+        self._advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        self.writable = writable
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
-        address = self._map(None, self.size, protection, mmap.MAP_SHARED | MAP_POPULATE, descriptor, 0)
+        address = self._map(None, self.size, protection, mmap.MAP_SHARED, descriptor, 0)
         if address is None or address == FAILED:
             code = ctypes.get_errno()
             raise OSError(code, "mmap: " + os.strerror(code))
         self.address = int(address)
         os.close(descriptor)
+
+    def populate(self, size: int) -> None:
+        """Map the first `size` bytes now; an older system does it at the first, untimed round."""
+        self._advise(self.address, min(size, self.size), POPULATE_WRITE if self.writable else POPULATE_READ)
 
     def close(self) -> None:
         """Unmap; arrays over it must be gone."""

@@ -3,14 +3,15 @@
 import fcntl
 import mmap
 import os
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
-from check import STORAGE, compare
-from devices import Array, Buffers, Device, RoundCheck
-from fill import Well
+from check import CHUNK, STORAGE, compare, scratch_for
+from devices import Buffers, Device, RoundCheck
+from fill import SLAB, Well
+from lanes import spread
 from supervisor import Player
-from tensors import Layout, Tensor, layout
+from tensors import Array, Layout, Tensor, layout, tensors
 
 F_ADD_SEALS = 1033
 F_SEAL_SEAL = 0x1
@@ -22,6 +23,8 @@ MFD_ALLOW_SEALING = 0x2
 
 Source: Linux, include/uapi/linux/fcntl.h and memfd.h.
 """
+
+MAX_BYTES = 96 << 20
 
 QUIET_NAN = {"float16": 0x7E00, "bfloat16": 0x7FC0, "float32": 0x7FC00000, "float64": 0x7FF8000000000000}
 PAYLOAD_BITS = {"float16": 9, "bfloat16": 6, "float32": 22, "float64": 51}
@@ -51,9 +54,13 @@ class Region:
 
     def tensor(self, where: Layout, item: Tensor, number: int) -> Array:
         """Return tensor `number` of all sets as [sets, count]."""
-        rows = self.bytes.reshape(where.sets, where.stride)
+        rows = self.rows(where)
         start = where.offsets[number]
         return rows[:, start : start + item.nbytes].view(STORAGE[item.dtype])
+
+    def rows(self, where: Layout) -> Array:
+        """Return the bytes of a layout as [sets, stride]; it begins where the file does."""
+        return self.bytes[: where.total].reshape(where.sets, where.stride)
 
     def close(self) -> None:
         """Give the descriptor back; the mapping goes with the last array."""
@@ -65,20 +72,39 @@ def share(where: Layout) -> Dict[str, Any]:
     return {"offsets": list(where.offsets), "stride": where.stride, "sets": where.sets}
 
 
+class Files(NamedTuple):
+    """Inputs (sealed against every other writer), outputs, expected outputs; of all shapes, one after the other.
+
+    Files are as long as the longest of them needs and have pages only where somebody wrote: on a virtual machine a
+    page that is new costs more than all that is done with it in ten rounds.
+    """
+
+    inputs: Region
+    outputs: Region
+    expected: Region
+
+
 class CpuBuffers(Buffers):
-    """Three memory files: inputs (sealed against every other writer), outputs, expected outputs."""
+    """The layouts of one shape in the files."""
 
     def __init__(
-        self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int, well: Well, rtol: float, atol: float
+        self,
+        files: Files,
+        inputs: Sequence[Tensor],
+        outputs: Sequence[Tensor],
+        sets: int,
+        well: Well,
+        rtol: float,
+        atol: float,
+        told: Set[str],
     ) -> None:
         self.inputs, self.outputs, self.sets, self.well = inputs, outputs, sets, well
         self.rtol, self.atol = rtol, atol
         self.input_layout = layout(inputs, sets, guarded=False)
         self.output_layout = layout(outputs, sets, guarded=True)
         self.expected_layout = layout(outputs, sets, guarded=False)
-        self.input_region = Region(self.input_layout.total, writable_by_others=False)
-        self.output_region = Region(self.output_layout.total, writable_by_others=True)
-        self.expected_region = Region(self.expected_layout.total, writable_by_others=True)
+        self.input_region, self.output_region, self.expected_region = files
+        self.told = told
         self.words: List[int] = [0] * len(outputs)
         self.guard: Array = np.zeros(0, dtype=np.uint8)
 
@@ -90,27 +116,35 @@ class CpuBuffers(Buffers):
             else (self.expected_region, self.expected_layout)
         )
         fields = {"inputs": share(self.input_layout), "outputs": share(where)}
+        if role in self.told:
+            return fields, []
+        self.told.add(role)
         return fields, [self.input_region.fd, mine.fd]
 
     def fill(self) -> None:
         """Draw fresh inputs, set after set."""
-        self.well.next_round()
         for number, item in enumerate(self.inputs):
-            every = self.input_region.tensor(self.input_layout, item, number)
-            for one in every:
-                self.well.fill(one, item.dtype, item.distribution)
+            self.well.fill(self.input_region.tensor(self.input_layout, item, number), item.dtype, item.distribution)
 
     def poison(self) -> None:
         """Overwrite outputs and guards."""
         self.guard = np.frombuffer(self.well.bytes(max(self.output_layout.guard_bytes)), dtype=np.uint8)
-        rows = self.output_region.bytes.reshape(self.sets, self.output_layout.stride)
+        rows = self.output_region.rows(self.output_layout)
         for number, item in enumerate(self.outputs):
             every = self.output_region.tensor(self.output_layout, item, number)
             word = WORDS[every.itemsize]
             self.words[number] = poison_word(item.dtype, every.itemsize, self.well.word())
-            every.view(word)[...] = word(self.words[number])
+            self._set(every.view(word), word(self.words[number]))
             for start, size in self._guards(number, item):
                 rows[:, start : start + size] = self.guard[:size]
+
+    def _set(self, every: Array, word: Any) -> None:
+        step = max(1, (1 << 20) // max(1, every.shape[1]))
+
+        def some(number: int) -> None:
+            every[number * step : (number + 1) * step] = word
+
+        spread((self.sets + step - 1) // step, some)
 
     def _guards(self, number: int, item: Tensor) -> List[Tuple[int, int]]:
         offset, size = self.output_layout.offsets[number], self.output_layout.guard_bytes[number]
@@ -124,18 +158,29 @@ class CpuBuffers(Buffers):
     def check(self) -> RoundCheck:
         """Compare all outputs in full."""
         wrong = np.zeros((self.sets, len(self.outputs)), dtype=np.int64)
-        worst_abs = worst_rel = 0.0
+        worst: List[Tuple[float, float]] = [(0.0, 0.0)]
         for number, item in enumerate(self.outputs):
             expected = self.expected_region.tensor(self.expected_layout, item, number)
             got = self.output_region.tensor(self.output_layout, item, number)
-            step = max(1, (1 << 16) // item.count)
-            for first in range(0, self.sets, step):
-                rows = slice(first, first + step)
-                found = compare(expected[rows].ravel(), got[rows].ravel(), item.dtype, self.rtol, self.atol)
-                worst_abs, worst_rel = max(worst_abs, found.max_abs), max(worst_rel, found.max_rel)
-                if found.mask is not None:
-                    wrong[rows, number] = np.count_nonzero(found.mask.reshape(-1, item.count), axis=1)
-        return RoundCheck(wrong, worst_abs, worst_rel)
+            worst += self._check_tensor(item, expected, got, wrong[:, number])
+        return RoundCheck(wrong, max(w[0] for w in worst), max(w[1] for w in worst))
+
+    def _check_tensor(self, item: Tensor, expected: Array, got: Array, wrong: Array) -> List[Tuple[float, float]]:
+        step = max(1, CHUNK // max(1, item.count))
+        slab = max(step, SLAB // max(1, item.count) // step * step)
+        found: List[Tuple[float, float]] = []
+
+        def some(number: int) -> None:
+            room = scratch_for(item.dtype, item.count * step)
+            for first in range(number * slab, min(self.sets, (number + 1) * slab), step):
+                rows = slice(first, min(first + step, (number + 1) * slab))
+                result = compare(expected[rows].ravel(), got[rows].ravel(), item.dtype, self.rtol, self.atol, room)
+                found.append((result.max_abs, result.max_rel))
+                if result.mask is not None:
+                    wrong[rows] = np.count_nonzero(result.mask.reshape(-1, item.count), axis=1)
+
+        spread((self.sets + slab - 1) // slab, some)
+        return found
 
     def untouched(self) -> bool:
         """Say whether every output still holds this round's poison."""
@@ -148,7 +193,7 @@ class CpuBuffers(Buffers):
 
     def trespass(self) -> str:
         """Say which guard was written; inputs cannot be."""
-        rows = self.output_region.bytes.reshape(self.sets, self.output_layout.stride)
+        rows = self.output_region.rows(self.output_layout)
         for number, item in enumerate(self.outputs):
             for side, (start, size) in zip(("before", "behind"), self._guards(number, item)):
                 touched = rows[:, start : start + size] != self.guard[:size]
@@ -183,9 +228,7 @@ class CpuBuffers(Buffers):
         )
 
     def close(self) -> None:
-        """Give the descriptors back."""
-        for region in (self.input_region, self.output_region, self.expected_region):
-            region.close()
+        """Do nothing: the files serve the next shape."""
 
 
 def cpu_model() -> str:
@@ -207,13 +250,26 @@ class CpuDevice(Device):
     memory = "memfd, inputs sealed"
     max_sets = 512
 
-    def __init__(self, well: Well, rtol: float, atol: float) -> None:
-        self.well, self.rtol, self.atol = well, rtol, atol
+    def __init__(self, well: Well, task: Dict[str, Any]) -> None:
+        self.well, self.task = well, task
+        self.rtol, self.atol = float(task["rtol"]), float(task["atol"])
         self.label = cpu_model()
+        self.files = self._files()
+        self.told: Set[str] = set()
+
+    def _files(self) -> Files:
+        longest = [0, 0, 0]
+        for dims in self.task["shapes"]:
+            inputs, outputs = tensors(self.task["inputs"], dims), tensors(self.task["outputs"], dims)
+            sets = max(1, min(self.max_sets, self.max_bytes() // self.set_bytes(inputs, outputs)))
+            plans = [(inputs, False), (outputs, True), (outputs, False)]
+            sizes = [layout(items, sets, guarded=guarded).total for items, guarded in plans]
+            longest = [max(pair) for pair in zip(longest, sizes)]
+        return Files(*(Region(size, writable_by_others=i > 0) for i, size in enumerate(longest)))
 
     def max_bytes(self) -> int:
-        """Return 192 MiB: beyond it, filling and checking would take longer than timing."""
-        return 192 << 20
+        """Return 96 MiB: beyond it, new pages, filling and checking would take longer than timing."""
+        return MAX_BYTES
 
     def set_bytes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
         """Return bytes of inputs, outputs with guards, and expected outputs."""
@@ -221,8 +277,8 @@ class CpuDevice(Device):
         return plain + layout(outputs, 1, guarded=True).stride
 
     def buffers(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> Buffers:
-        """Allocate memory files."""
-        return CpuBuffers(inputs, outputs, sets, self.well, self.rtol, self.atol)
+        """Lay a shape out in the files."""
+        return CpuBuffers(self.files, inputs, outputs, sets, self.well, self.rtol, self.atol, self.told)
 
     def stop_idle(self, player: Player) -> None:
         """Freeze."""

@@ -8,14 +8,14 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 from check import STORAGE
 from cuda_driver import MAJOR, MINOR, Driver, Kernels, Shared
-from devices import Array, Buffers, Device, RoundCheck
+from devices import Buffers, Device, RoundCheck
 from fill import Well
 from memory_cpu import Region, poison_word
 from memory_cpu import share as share_file
 from nvml import Nvml
 from stats import median
 from supervisor import Player
-from tensors import ITEM_BYTES, Layout, Tensor, layout
+from tensors import ITEM_BYTES, Array, Layout, Tensor, layout
 from verdicts import JudgeFailed
 
 TYPES = {name: number for number, name in enumerate(ITEM_BYTES)}
@@ -26,6 +26,7 @@ DISTRIBUTIONS = {
 }
 FENCE_SAMPLES = 64
 """Positions of every output that the fence looks at."""
+MAX_BYTES = 32 << 30
 IDLE_SETS = 256
 ALONE_PROBES = 7
 BUSY = 3
@@ -109,6 +110,7 @@ class CudaBuffers(Buffers):
     def __init__(self, device: "CudaDevice", inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> None:
         self.device, self.tools, self.well = device, device.tools, device.well
         self.inputs, self.outputs, self.sets = inputs, outputs, sets
+        self.stores_later = device.framework == "torch"
         self.input_layout = layout(inputs, sets, guarded=False)
         self.output_layout = layout(outputs, sets, guarded=True)
         self.expected_layout = layout(outputs, sets, guarded=False)
@@ -329,8 +331,8 @@ class CudaDevice(Device):
         return [text % (between, self.alone_us)]
 
     def max_bytes(self) -> int:
-        """Return a quarter of the free memory, 4 GiB at most."""
-        return min(self.tools.driver.free_bytes() // 4, 4 << 30)
+        """Return a quarter of the free memory, 32 GiB at most."""
+        return min(self.tools.driver.free_bytes() // 4, MAX_BYTES)
 
     def set_bytes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
         """Return bytes of both copies of the inputs, outputs with guards, and expected outputs."""

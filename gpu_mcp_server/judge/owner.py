@@ -1,16 +1,17 @@
 """The owner's process: it holds the seed, the clock and the answers, and writes `verdict.json`."""
 
+import contextlib
 import hashlib
 import json
 import os
-import platform
 import sys
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Generator, List, Tuple
 
 import numpy as np
 from devices import Device
 from fill import Well
+from ledger import Ledger
 from link import Link
 from registration import Registration
 from rounds import OPEN_S, Cost, empty_cost, named
@@ -24,6 +25,8 @@ WORK = os.path.dirname(HERE)
 VERSION = "1"
 START_S = 120.0
 """For the other processes to import what they need; torch on a cold disk takes most of it."""
+OVERHEAD_S = 0.8
+"""What the rounds of all shapes may cost besides the running of candidate and reference, before fewer rounds do."""
 PUBLIC = ("device", "framework", "entry", "symbol", "inputs", "outputs", "gpu_index")
 """What the other processes may know of the task: neither seed nor tolerances."""
 
@@ -52,19 +55,21 @@ def device_of(task: Dict[str, Any], well: Well) -> Device:
         return CudaDevice(well, task)
     from memory_cpu import CpuDevice
 
-    return CpuDevice(well, float(task["rtol"]), float(task["atol"]))
+    return CpuDevice(well, task)
 
 
 class Owner:
     """Judges one task."""
 
-    def __init__(self, task: Dict[str, Any]) -> None:
-        self.task = task
+    def __init__(self, task: Dict[str, Any], ledger: Ledger) -> None:
+        self.task, self.ledger = task, ledger
         self.well = Well(task["seed"])
         self.commitment = hashlib.sha256(task["seed"].encode()).hexdigest()
         self.supervisor = Supervisor(self._link("supervisor"))
         self.versions: Dict[str, str] = {}
         self.costs: Dict[str, Cost] = {}
+        self.steps: Dict[str, float] = {}
+        self.overhead_s = float(task.get("overhead_s", OVERHEAD_S))
 
     def _link(self, role: str) -> Link:
         link = Link.from_environment(role)
@@ -72,22 +77,28 @@ class Owner:
             raise JudgeFailed("no link to the %s in the environment" % role)
         return link
 
-    def _player(self, role: str) -> Player:
+    def _invite(self, role: str) -> Player:
+        """Let a player start; it imports what it needs while the owner goes on."""
         player = Player(role, self._link(role), self.supervisor)
-        public = {name: self.task.get(name) for name in PUBLIC}
-        reply = player.ask("hello", START_S, task=public)
-        if reply.get("error"):
-            raise JudgeFailed("the %s did not start: %s" % (role, str(reply["error"])[:2000]))
-        for name, version in dict(reply.get("versions", {})).items():
-            self.versions["%s_%s" % (role, name)] = str(version)[:40]
+        player.tell("hello", task={name: self.task.get(name) for name in PUBLIC})
         return player
+
+    def _welcome(self, player: Player) -> None:
+        """Wait until a player has started."""
+        with self._step("wait for " + player.role):
+            reply = player.hear(START_S)
+        if reply.get("error"):
+            raise JudgeFailed("the %s did not start: %s" % (player.role, str(reply["error"])[:2000]))
+        for name, version in dict(reply.get("versions", {})).items():
+            self.versions["%s_%s" % (player.role, name)] = str(version)[:40]
 
     def register(self) -> Dict[str, Any]:
         """Try the reference."""
         say("starting the reference", 0.0)
-        device = device_of(self.task, self.well)
         try:
-            reference = self._player("reference")
+            reference = self._invite("reference")
+            device = device_of(self.task, self.well)
+            self._welcome(reference)
         except JudgeFailed as error:
             return {
                 "mode": "register", "status": "refused", "reason": str(error),
@@ -99,17 +110,22 @@ class Owner:
 
     def judge(self) -> Dict[str, Any]:
         """Judge the candidate at every shape, until one is not correct."""
-        begin = time.monotonic()
         say("starting reference and candidate", 0.0)
         print(json.dumps({"commitment": self.commitment}), flush=True)
-        device = device_of(self.task, self.well)
-        before = device.snapshot()
         shapes: List[Dict[str, Any]] = []
         verdict, reason = "correct", ""
+        with self.ledger.part("start"):
+            reference = self._invite("reference")
+            candidate = self._invite("candidate")
+            with self._step("device"):
+                device = device_of(self.task, self.well)
+            before = device.snapshot()
         try:
-            players = self._start(device)
+            with self.ledger.part("start"):
+                self._start(device, candidate, reference)
+            self.overhead_s += self.ledger.besides_s()
             for number, dims in enumerate(self.task["shapes"]):
-                shapes.append(self._shape(number, dims, device, players))
+                shapes.append(self._shape(number, dims, device, (candidate, reference)))
                 if shapes[-1]["verdict"] != "correct":
                     break
         except Judged as judged:
@@ -119,8 +135,6 @@ class Owner:
             verdict = worst["verdict"]
             reason = "" if verdict == "correct" else "%s: %s" % (self._name(worst["dims"]), worst["reason"])
         correct = verdict == "correct"
-        evidence = self._evidence(device, before, device.snapshot())
-        evidence["judging_s"] = round(time.monotonic() - begin, 3)
         return {
             "mode": "judge",
             "verdict": verdict,
@@ -128,19 +142,41 @@ class Owner:
             "speedup": geometric_mean([s["speedup"] for s in shapes]) if correct else None,
             "device": device.label,
             "shapes": shapes,
-            "evidence": evidence,
+            "evidence": self._evidence(device, before, device.snapshot()),
         }
 
-    def _start(self, device: Device) -> Tuple[Player, Player]:
-        reference, candidate = self._player("reference"), self._player("candidate")
-        for player in (reference, candidate):
-            self.costs[player.role] = empty_cost(player, device)
-            player.thaw()
-        named(reference.ask("load", OPEN_S), "load")
-        reply = candidate.ask("load", OPEN_S)
+    def _start(self, device: Device, candidate: Player, reference: Player) -> None:
+        """Wait for both, calibrate, load; the candidate first, so that one that cannot be loaded is told at once.
+
+        On the CPU both must have started before anything is calibrated, as they share the cores.
+        """
+        if device.kind == "cpu":
+            self._welcome(reference)
+        self._welcome(candidate)
+        self._calibrate(candidate, device)
+        with self._step("load candidate"):
+            reply = candidate.ask("load", OPEN_S)
         if reply.get("error"):
             raise incorrect(str(reply["error"])[:2000])
-        return candidate, reference
+        candidate.freeze()
+        if device.kind != "cpu":
+            self._welcome(reference)
+        with self._step("context of reference"):
+            named(reference.ask("start", OPEN_S), "start")
+        self._calibrate(reference, device)
+        with self._step("load reference"):
+            named(reference.ask("load", OPEN_S), "load")
+
+    @contextlib.contextmanager
+    def _step(self, name: str) -> Generator[None, None, None]:
+        begin = time.perf_counter()
+        yield
+        self.steps[name] = round(time.perf_counter() - begin, 4)
+
+    def _calibrate(self, player: Player, device: Device) -> None:
+        with self._step("calibrate " + player.role):
+            self.costs[player.role] = empty_cost(player, device)
+        player.thaw()
 
     def _shape(
         self, number: int, dims: Dict[str, int], device: Device, players: Tuple[Player, Player]
@@ -150,7 +186,10 @@ class Owner:
         def progress(text: str, part: float) -> None:
             say("shape %d of %d: %s" % (number + 1, total, text), (number + part) / total)
 
-        return Shape(self.task, dims, device, players, self.costs, self.well).judge(progress)
+        left = self.overhead_s - self.ledger.besides_s()
+        share_s = max(0.0, left) / (total - number)
+        shape = Shape(self.task, dims, device, players, self.costs, self.well, self.ledger, share_s)
+        return shape.judge(progress)
 
     def _name(self, dims: Dict[str, int]) -> str:
         return ", ".join("%s=%d" % pair for pair in dims.items()) or "the only shape"
@@ -161,7 +200,7 @@ class Owner:
             "harness_sha256": harness_hash(),
             "seed_commitment": self.commitment,
             "seed": self.task["seed"],
-            "owner_python": platform.python_version(),
+            "owner_python": sys.version.split()[0],
             "owner_numpy": np.__version__,
             "freeze": self.supervisor.how,
         }
@@ -172,15 +211,18 @@ class Owner:
         for role, cost in self.costs.items():
             evidence["%s_pass_cost_us" % role] = round(cost.median_s * 1e6, 1)
             evidence["%s_pass_cost_spread_us" % role] = round(cost.spread_s * 1e6, 1)
+        evidence["start_seconds"] = self.steps
+        evidence["seconds"] = self.ledger.report()
         return evidence
 
 
 def main() -> int:
     """Read the task, judge, write the verdict."""
+    ledger = Ledger()
     try:
         with open(os.path.join(WORK, "task.json"), encoding="utf-8") as file:
             task = json.load(file)
-        owner = Owner(task)
+        owner = Owner(task, ledger)
         result = owner.register() if task["mode"] == "register" else owner.judge()
         temporary = os.path.join(WORK, "verdict.json.part")
         with open(temporary, "w", encoding="utf-8") as file:

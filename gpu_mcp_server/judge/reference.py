@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import platform
 import sys
 import time
 import traceback
@@ -60,6 +59,7 @@ class Reference:
         """Answer until the owner closes the link."""
         verbs: Dict[str, Callable[[Dict[str, Any], List[int]], Reply]] = {
             "hello": self.hello,
+            "start": self.start,
             "ping": self.ping,
             "load": self.load,
             "open": self.open,
@@ -85,7 +85,12 @@ class Reference:
         """Take the public part of the task and import the framework."""
         self.task = message["task"]
         self.arrays = arrays_of(self.task)
-        return {"versions": dict(self.arrays.versions(), python=platform.python_version())}
+        return {"versions": dict(self.arrays.versions(), python=sys.version.split()[0])}
+
+    def start(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Make ready what the device needs: a context, on a GPU."""
+        self.arrays.start()
+        return {}
 
     def ping(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Switch in."""

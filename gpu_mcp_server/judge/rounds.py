@@ -7,6 +7,7 @@ import numpy as np
 from check import compare, describe
 from devices import Buffers, Device, RoundCheck
 from history import History
+from ledger import Ledger
 from stats import median
 from supervisor import Player
 from verdicts import Judged, JudgeFailed, cheat, incorrect
@@ -85,7 +86,9 @@ class Rounds:
         costs: Dict[str, Cost],
         history: History,
         timeout_s: float,
+        ledger: Ledger,
     ) -> None:
+        self.ledger = ledger
         self.device, self.candidate, self.reference = device, candidate, reference
         self.costs, self.history, self.timeout_s = costs, history, timeout_s
         self.number = 0
@@ -94,12 +97,13 @@ class Rounds:
 
     def open(self, buffers: Buffers, dims: Dict[str, int], order: Sequence[str]) -> None:
         """Have both players map `buffers`, and freeze them."""
+        sizes = [dims[name] for name in order]
         for player in (self.reference, self.candidate):
             player.thaw()
             fields, descriptors = buffers.describe(player.role)
-            reply = player.ask(
-                "open", OPEN_S, descriptors, dims=[dims[name] for name in order], named_dims=dims, **fields
-            )
+            player.tell("open", descriptors, dims=sizes, named_dims=dims, **fields)
+        for player in (self.reference, self.candidate):
+            reply = player.hear(OPEN_S)
             if player is self.reference:
                 named(reply, "map its buffers")
             elif reply.get("error"):
@@ -111,7 +115,9 @@ class Rounds:
         """Have both players let go of `buffers`, and free them."""
         for player in (self.reference, self.candidate):
             player.thaw()
-            player.ask("close", OPEN_S)
+            player.tell("close")
+        for player in (self.reference, self.candidate):
+            player.hear(OPEN_S)
             player.freeze()
         buffers.close()
 
@@ -128,19 +134,25 @@ class Rounds:
             Judged: If the candidate did not pass.
         """
         self.number += 1
-        buffers.fill()
-        reference_s = self._reference(buffers)
-        buffers.collect_expected()
-        buffers.poison()
-        buffers.publish()
-        elapsed, reply, finished = timed_pass(self.candidate, buffers.sets, buffers, self.timeout_s)
-        self.candidate.freeze()
-        self.candidate.quiet()
-        check = buffers.check()
-        self._judge(buffers, reply, check, finished, reference_s)
-        self.history.add(self.number, buffers)
+        with self.ledger.part("fill"):
+            buffers.fill()
+        with self.ledger.part("wait"):
+            reference_s = self._reference(buffers)
+        with self.ledger.part("fill"):
+            buffers.collect_expected()
+            buffers.poison()
+            buffers.publish()
+        with self.ledger.part("wait"):
+            elapsed, reply, finished = timed_pass(self.candidate, buffers.sets, buffers, self.timeout_s)
+            candidate_s = max(elapsed - self.costs["candidate"].median_s, 1e-9)
+            self.ledger.move(candidate_s, "candidate")
+            self.candidate.freeze()
+            self.candidate.quiet()
+        with self.ledger.part("check"):
+            check = buffers.check()
+            self._judge(buffers, reply, check, finished, reference_s)
+            self.history.add(self.number, buffers)
         self.calls_checked += buffers.sets
-        candidate_s = max(elapsed - self.costs["candidate"].median_s, 1e-9)
         return Round(candidate_s, reference_s, check)
 
     def _reference(self, buffers: Buffers) -> float:
@@ -149,10 +161,13 @@ class Rounds:
         self._note(reply)
         told = reply.get("store_us")
         storing = min(float(told) / 1e6, elapsed) if isinstance(told, (int, float)) and told > 0 else 0.0
-        self.reference.thaw()
-        self._note(named(self.reference.ask("store", self.timeout_s * 6), "store its results"))
+        reference_s = max(elapsed - storing - self.costs["reference"].median_s, 1e-9)
+        self.ledger.move(reference_s, "reference")
+        if buffers.stores_later:
+            self.reference.thaw()
+            self._note(named(self.reference.ask("store", self.timeout_s * 6), "store its results"))
         self.reference.freeze()
-        return max(elapsed - storing - self.costs["reference"].median_s, 1e-9)
+        return reference_s
 
     def _judge(
         self, buffers: Buffers, reply: Dict[str, Any], check: RoundCheck, finished: bool, reference_s: float

@@ -7,19 +7,24 @@ from typing import Any, Callable, Dict, List, Tuple
 from devices import Buffers, Device
 from fill import Well
 from history import History
+from ledger import Ledger
 from rounds import Cost, Round, Rounds
 from stats import half_width, speedup, timing
 from supervisor import Player
 from tensors import symbols, tensors
 from verdicts import Judged
 
-LEAST_ROUNDS = 9
+LEAST_ROUNDS = 7
 PATIENCE = 4
 """Budgets after which fewer rounds do."""
 FEWEST_ROUNDS = 6
 """Below 6 samples no pair of order statistics reaches 95 %."""
-NARROW = 0.01
+NARROW = 0.02
+"""Half the interval's width, as a part of the median, at which more rounds are not worth their time."""
 GROWTH = 16
+AIM = 1.15
+LONG = 1.3
+"""A round is meant to last `AIM` times what is asked, at most `LONG` times: longer ones cost data, not error."""
 
 Progress = Callable[[str, float], None]
 
@@ -35,13 +40,18 @@ class Shape:
         players: Tuple[Player, Player],
         costs: Dict[str, Cost],
         well: Well,
+        ledger: Ledger,
+        overhead_s: float,
     ) -> None:
+        self.ledger = ledger
+        self.limit_s = ledger.besides_s() + overhead_s
+        """Where the ledger stands when this shape has cost enough besides what it is about."""
         self.task, self.dims, self.device = task, dims, device
         self.inputs, self.outputs = tensors(task["inputs"], dims), tensors(task["outputs"], dims)
         self.costs = costs
         history = History(self.outputs, well, task["rtol"], task["atol"])
         candidate, reference = players
-        self.rounds = Rounds(device, candidate, reference, costs, history, float(task["round_timeout_s"]))
+        self.rounds = Rounds(device, candidate, reference, costs, history, float(task["round_timeout_s"]), ledger)
         self.round_s = float(task["round_ms"]) / 1000
         self.notes: Dict[str, None] = {}
         self.played: List[Round] = []
@@ -52,9 +62,10 @@ class Shape:
         """Return the verdict at this shape."""
         verdict, reason = "correct", ""
         try:
-            buffers = self._grow(progress)
-            self._measure(buffers, progress)
-            self.rounds.close(buffers)
+            with self.ledger.part("wait"):
+                buffers = self._grow(progress)
+                self._measure(buffers, progress)
+                self.rounds.close(buffers)
         except Judged as judged:
             verdict, reason = judged.verdict, judged.reason
         return self._result(verdict, reason)
@@ -83,18 +94,23 @@ class Shape:
             floor_s = self.costs["candidate"].spread_s / 2 + 1e-7
             each = max(played.candidate_s, floor_s) / sets
             slow = max(1, int(float(self.task["budget_s"]) / 3 / (played.reference_s / sets)))
-            cap = min(memory_cap, max(slow, 1))
-            if played.candidate_s >= self.round_s or sets >= cap:
+            cap = min(memory_cap, slow)
+            wanted = min(cap, math.ceil(AIM * self.round_s / each))
+            if played.candidate_s < self.round_s and sets < cap:
+                wanted = min(max(wanted, sets + 1), sets * GROWTH)
+            elif sets == 1 or played.candidate_s <= LONG * self.round_s or wanted >= sets:
                 break
-            wanted = math.ceil(1.2 * self.round_s / each)
             self.rounds.close(buffers)
             progress("finding the length of a round", 0.05)
-            buffers = self._open(min(cap, max(wanted, sets + 1), sets * GROWTH))
+            buffers = self._open(wanted)
+            if wanted < sets:
+                return buffers
             played = self._play(buffers)
         if played.candidate_s < self.round_s:
             why = "buffers are at their limit" if buffers.sets >= memory_cap else "the reference is slow"
             text = "round of %.3g ms, shorter than %.3g ms: %s"
-            self.notes[text % (played.candidate_s * 1000, self.round_s * 1000, why)] = None
+            text %= (played.candidate_s * 1000, self.round_s * 1000, why)
+            self.notes[text + self.device.short_round(played.candidate_s)] = None
         return buffers
 
     def _measure(self, buffers: Buffers, progress: Progress) -> None:
@@ -106,7 +122,8 @@ class Shape:
             self.played.append(self._play(buffers))
             count, elapsed = len(self.played), time.monotonic() - begin
             progress("round %d" % count, min(0.99, max(elapsed / budget_s, count / most)))
-            if count >= LEAST_ROUNDS and (elapsed >= budget_s or self._narrow()):
+            spent = elapsed >= budget_s or self.ledger.besides_s() >= self.limit_s
+            if count >= LEAST_ROUNDS and (spent or self._narrow()):
                 return
             if (count >= FEWEST_ROUNDS and elapsed >= PATIENCE * budget_s) or elapsed >= 10 * PATIENCE * budget_s:
                 self.notes["only %d rounds: each takes %.3g s" % (count, elapsed / count)] = None

@@ -76,6 +76,8 @@ class Player:
         self.link = link
         self.supervisor = supervisor
         self.frozen = False
+        self.asked = ""
+        self.sequence = 0
 
     def freeze(self) -> None:
         """Return when nothing of the player can run."""
@@ -100,20 +102,33 @@ class Player:
             Judged: If the candidate died, timed out, or said what it was not asked.
             JudgeFailed: If the reference did.
         """
-        sequence = int.from_bytes(os.urandom(6), "big")
+        self.tell(do, descriptors, **fields)
+        return self.hear(timeout_s)
+
+    def tell(self, do: str, descriptors: Sequence[int] = (), **fields: Any) -> None:
+        """Send a request, whose reply `hear` returns; if the player is gone, `hear` tells how."""
+        self.asked, self.sequence = do, int.from_bytes(os.urandom(6), "big")
         try:
             if self.link.pending():
                 self._unasked()
-            self.link.send(dict(fields, do=do, seq=sequence), descriptors)
+            self.link.send(dict(fields, do=do, seq=self.sequence), descriptors)
+        except LinkClosed:
+            return
+        except LinkGarbage as error:
+            raise self._lied("spoke out of turn on its link: %s" % error) from None
+
+    def hear(self, timeout_s: float) -> Dict[str, Any]:
+        """Return the reply to the last request; raises as `ask` does."""
+        try:
             reply = self.link.receive(timeout_s)
         except LinkClosed:
             raise self._fault(death(self.supervisor.exit_of(self.role, EXIT_EVENT_S))) from None
         except LinkTimeout:
             self.kill()
-            raise self._fault("did not answer %r within %.0f s and was killed" % (do, timeout_s)) from None
+            raise self._fault("did not answer %r within %.0f s and was killed" % (self.asked, timeout_s)) from None
         except LinkGarbage as error:
             raise self._lied("spoke out of turn on its link: %s" % error) from None
-        if reply.get("seq") != sequence:
+        if reply.get("seq") != self.sequence:
             raise self._lied("spoke out of turn on its link: an answer to nothing that was asked")
         return reply
 

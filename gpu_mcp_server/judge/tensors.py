@@ -1,7 +1,14 @@
 """Tensors of a task at one shape, and where they lie in a buffer. Standard library only: the candidate needs it."""
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, NamedTuple, Sequence, Tuple
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+else:
+    Array = Any
 
 ITEM_BYTES = {
     "float16": 2,

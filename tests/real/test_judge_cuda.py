@@ -43,7 +43,7 @@ MORE = [
     ("softmax<<<rows, 32>>>(x, y, cols); put<<<1, 1>>>(y + rows * cols); return 0;", "cheat", "bytes behind output y"),
     ("softmax<<<rows, 32>>>(x, y, cols); put<<<1, 1>>>(y - 1); return 0;", "cheat", "bytes before output y"),
     ("return 5;", "incorrect", "the launcher returned 5 in call 1"),
-    ("softmax<<<rows, 4096>>>(x, y, cols); return cudaGetLastError();", "incorrect", "the launcher returned 9"),
+    ("softmax<<<rows, 4096>>>(x, y, cols); return cudaGetLastError();", "incorrect", "the launcher returned "),
     ("softmax<<<rows - 1, 32>>>(x, y, cols); return 0;", "incorrect", "all in rows = 63 (the last)"),
     ('puts("{}"); softmax<<<rows, 32>>>(x, y, cols); return 0;', "correct", ""),
     (

@@ -1,0 +1,64 @@
+"""Where the owner's time went."""
+
+import contextlib
+import os
+import time
+from typing import Dict, Generator, List
+
+PARTS = ("start", "fill", "reference", "candidate", "check", "wait")
+"""`fill` includes poison; `reference` and `candidate` are their own running time, in timed and untimed rounds; `wait`
+is for the other processes and the supervisor: to map, to store, to freeze."""
+
+
+def since_start_s() -> float:
+    """Return seconds since this process began, 0 if the system does not say."""
+    try:
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+class Ledger:
+    """Seconds by part; a part that begins within another one interrupts it."""
+
+    def __init__(self) -> None:
+        self.seconds: Dict[str, float] = dict.fromkeys(PARTS, 0.0)
+        self.open: List[str] = []
+        self.mark = time.perf_counter()
+        self.began = self.mark - since_start_s()
+        self.seconds["start"] = self.mark - self.began
+
+    def _settle(self) -> None:
+        now = time.perf_counter()
+        if self.open:
+            self.seconds[self.open[-1]] += now - self.mark
+        self.mark = now
+
+    @contextlib.contextmanager
+    def part(self, name: str) -> Generator[None, None, None]:
+        """Count the time of a block."""
+        self._settle()
+        self.open.append(name)
+        try:
+            yield
+        finally:
+            self._settle()
+            self.open.pop()
+
+    def move(self, seconds: float, to: str) -> None:
+        """Take time that the part under way spent for another one."""
+        self.seconds[self.open[-1]] -= seconds
+        self.seconds[to] += seconds
+
+    def besides_s(self) -> float:
+        """Return seconds until now that neither candidate nor reference ran."""
+        return time.perf_counter() - self.began - self.seconds["candidate"] - self.seconds["reference"]
+
+    def report(self) -> Dict[str, float]:
+        """Return seconds by part, what is left over, and the total."""
+        self._settle()
+        total = time.perf_counter() - self.began
+        found = dict(self.seconds, other=total - sum(self.seconds.values()), total=total)
+        return {name: round(value, 4) for name, value in found.items()}
