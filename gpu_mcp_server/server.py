@@ -1,12 +1,20 @@
 """Puts the laboratory and the toolsets together into one MCP server, and serves it."""
 
 import ipaddress
+import signal
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ResourceNotFoundError, ToolError
+from mcp.types import (
+    Completion,
+    CompletionArgument,
+    CompletionContext,
+    PromptReference,
+    ResourceTemplateReference,
+)
 
 from gpu_mcp_server import __version__
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, NotFound
@@ -114,10 +122,10 @@ def build_server(
         heartbeat_s: Longest silence of a running tool.
     """
     chosen = selected(toolsets, toolsets=only, read_only=read_only, exclude_tools=exclude_tools)
+    app = App(open_lab, local_files=local_files, heartbeat_s=heartbeat_s)
 
     @asynccontextmanager
     async def lifespan(_: MCPServer[App]) -> AsyncGenerator[App]:
-        app = App(open_lab, local_files=local_files, heartbeat_s=heartbeat_s)
         try:
             yield app
         finally:
@@ -132,7 +140,7 @@ def build_server(
         lifespan=lifespan,
     )
     if any(spec.name == "read_artifact" for _, specs in chosen for spec in specs):
-        _offer_artifacts(server)
+        _offer_artifacts(server, app)
     _offer_health(server)
     return server
 
@@ -155,7 +163,7 @@ def server_from(settings: "Settings", *, local_files: bool = True) -> LabServer:
     )
 
 
-def _offer_artifacts(server: LabServer) -> None:
+def _offer_artifacts(server: LabServer, app: App) -> None:
     @server.resource(
         "artifact://{artifact_id}",
         name="artifact",
@@ -163,8 +171,8 @@ def _offer_artifacts(server: LabServer) -> None:
         description="What an artifact_id names: a log, a binary, samples. The tool read_artifact shows lines of it.",
         mime_type="application/octet-stream",
     )
-    async def artifact(artifact_id: str, ctx: Context[App]) -> str | bytes:  # pyright: ignore[reportUnusedFunction]
-        lab = await ctx.request_context.lifespan_context.lab()
+    async def artifact(artifact_id: str) -> str | bytes:  # pyright: ignore[reportUnusedFunction]
+        lab = await app.lab()
         try:
             content = await lab.artifacts.read(artifact_id)
         except NotFound as error:
@@ -176,6 +184,14 @@ def _offer_artifacts(server: LabServer) -> None:
         except UnicodeDecodeError:
             return content
 
+    @server.completion()
+    async def complete(  # pyright: ignore[reportUnusedFunction]
+        ref: PromptReference | ResourceTemplateReference, argument: CompletionArgument, _: CompletionContext | None
+    ) -> Completion | None:
+        if argument.name != "artifact_id":
+            return None
+        return Completion(values=await (await app.lab()).artifacts.ids(argument.value))
+
 
 def _offer_health(server: LabServer) -> None:
     @server.custom_route("/healthz", methods=["GET"])
@@ -186,7 +202,12 @@ def _offer_health(server: LabServer) -> None:
 
 
 def serve_stdio(server: LabServer) -> None:
-    """Serve one client over stdin and stdout until it hangs up."""
+    """Serve one client over stdin and stdout until it hangs up.
+
+    SIGINT ends the process at once, as SIGTERM does: asyncio's own handler would wait for stdin, which a client keeps
+    open. The hosts notice that the channel has ended, and end the attached jobs.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     server.run("stdio")
 
 
@@ -231,4 +252,6 @@ def serve_http(server: LabServer, host: str, port: int) -> None:
     import uvicorn
 
     address = checked_loopback(host)
-    uvicorn.run(http_app(server, address), host=address, port=port, log_config=None, access_log=False)
+    # h11: httptools keeps the white space behind a header's value, against RFC 9110, section 5.5
+    app = http_app(server, address)
+    uvicorn.run(app, host=address, port=port, http="h11", log_config=None, access_log=False)

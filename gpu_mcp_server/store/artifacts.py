@@ -69,6 +69,15 @@ class Artifacts:
             raise NotFound("artifact", artifact_id, hint="Artifact ids (b-...) come from the results of other tools.")
         return ArtifactInfo(**dict(row))
 
+    async def ids(self, prefix: str = "", limit: int = 50) -> list[str]:
+        """Return the ids that begin with `prefix`, newest first."""
+        rows = await self._db.fetch_all(
+            "SELECT artifact_id FROM artifacts WHERE substr(artifact_id, 1, length(?)) = ? "
+            "ORDER BY created_at DESC LIMIT ?",
+            (prefix, prefix, limit),
+        )
+        return [row["artifact_id"] for row in rows]
+
     async def path(self, artifact_id: str) -> Path:
         """Return the file that holds the content; nobody may change it.
 

@@ -53,18 +53,11 @@ NEED_A_FIXTURE = {
 }
 """Checks that call a tool named test_missing_capability, which only a server made for the suite has."""
 
-NOT_YET = {
-    "completion-complete": "the server completes no arguments, nor says that it does",
-    "http-header-validation": "httptools leaves white space behind a header's value, h11 does not",
-}
-
 
 def table() -> Iterator[Any]:
     for era, scenarios in SCENARIOS.items():
         for scenario in scenarios:
-            reason = NOT_YET.get(scenario)
-            marks = [pytest.mark.xfail(reason=reason, strict=False)] if reason else []
-            yield pytest.param(era, scenario, marks=marks)
+            yield pytest.param(era, scenario)
 
 
 @pytest.fixture(scope="module")
