@@ -236,7 +236,7 @@ def test_a_client_that_hangs_up_cancels_its_job(laboratory: Laboratory, a_server
     assert (record["status"], attempt["status"]) == ("cancelled", "cancelled")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda n: n.name)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT], ids=lambda n: n.name)
 def test_a_server_that_is_stopped_leaves_one_job_with_one_final_record(
     laboratory: Laboratory, a_server: Judging, number: signal.Signals
 ):
