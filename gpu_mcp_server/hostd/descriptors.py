@@ -59,3 +59,12 @@ def receive_with(end: socket.socket, size: int, most: int) -> "tuple[bytes, list
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     return message, list(fds)
+
+
+def drain(fd: int) -> None:
+    """Read all that a non-blocking descriptor has to give."""
+    try:
+        while os.read(fd, 4096):
+            pass
+    except BlockingIOError:
+        pass

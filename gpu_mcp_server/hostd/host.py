@@ -192,6 +192,8 @@ class Host:
     def after_fork(self, keep: Set[int]) -> None:
         """Drop in a forked supervisor what belongs to hostd's channel: stdio and every other descriptor."""
         log = os.open(os.path.join(self.state, "supervisor.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.dup2(self.null, 0)
         os.dup2(log, 1)
         os.dup2(log, 2)

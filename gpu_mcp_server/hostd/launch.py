@@ -53,6 +53,8 @@ def start(
     reached = place.reach(mounts)
     ends, links = _join(spec, roles)
     stdin = stdin_of(spec)
+    if place.slot.uid is not None:
+        os.fchown(stdin, place.slot.uid, place.slot.uid)
     for process, role in zip(spec.processes, roles):
         env = dict(process.env)
         env.update(gpu_env if process.gpu else {"CUDA_VISIBLE_DEVICES": ""})
@@ -70,6 +72,8 @@ def start(
             pids_by_cgroup=role.group is not None and "pids" in host.limits_by_cgroup,
             sync_fd=held.fileno(),
         )
+        if place.slot.uid is not None:
+            role.belong_to(place.slot.uid)
         fds = (stdin if role is roles[0] else host.null, role.out_write, role.err_write)
         role.started(sandbox.spawn(argv_of(process, host), env, box, fds, [end.fileno() for _, end in own]))
     _close(ends)

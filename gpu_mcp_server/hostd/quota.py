@@ -1,14 +1,16 @@
-"""Looks after the limits that no kernel enforces here: disk everywhere, memory and processes where there is no group."""
+"""Looks after the limits that no kernel enforces: disk everywhere, memory and processes where there is no group."""
 
 import os
 import time
-from typing import Callable, Dict, FrozenSet, List
+from typing import Callable, Dict, FrozenSet, List, Set
 
 from . import processes, trees
 from .protocol import Limits
 from .role import Role
 
 WATCH_S = 0.2
+SYSTEM_PROCESSES = 4
+"""Processes of the sandbox itself that a limit by uid counts too."""
 SHARE = 20
 """A look may take one part in this many of the time."""
 
@@ -24,6 +26,8 @@ class Quota:
 
     def __init__(self, limits: Limits, by_group: FrozenSet[str], end: Callable[[str, str], None]) -> None:
         self._limits, self._by_group, self._end = limits, by_group, end
+        self.notes: Set[str] = set()
+        """Limits that something came up to without going over them."""
         self.next_at = time.monotonic() + WATCH_S
 
     def look(self, workdirs: Dict[str, str], roles: List[Role]) -> None:
@@ -75,6 +79,9 @@ class Quota:
         elif threads > limits.processes:
             note = "role %s went over the limit of %d processes and threads" % (role.name, limits.processes)
             self._strike(role, roles, "failed", note)
+        elif threads + SYSTEM_PROCESSES >= limits.processes:
+            note = "role %s came up to the limit of %d processes and threads" % (role.name, limits.processes)
+            self.notes.add(note)
 
     def _strike(self, role: Role, roles: List[Role], status: str, note: str) -> None:
         """End the job, or only the role when a trusted leader is there to say what that means."""

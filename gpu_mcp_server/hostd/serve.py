@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
-from . import probe, processes
+from . import descriptors, probe, processes
 from .files import FilesError
 from .host import Host
 from .jobs import JobFolder
@@ -81,6 +81,7 @@ class Channel:
         self._waiters: List[Waiter] = []
         self._asides: Dict[int, Tuple[Any, bytearray]] = {}
         self._sweep_at = 0.0
+        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._verbs: Dict[str, Callable[[Dict[str, Any], memoryview], Tuple[Any, bytes]]] = {
             "hello": self._hello,
             "gpus": self._gpus,
@@ -97,6 +98,8 @@ class Channel:
     def run(self) -> int:
         """Serve until stdin ends; attached jobs notice by their own sockets. Returns the exit status."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, _pass)
         try:
             while self._turn():
                 pass
@@ -111,6 +114,7 @@ class Channel:
         self._sweep_when_due()
         poll = select.poll()
         poll.register(0, select.POLLIN)
+        poll.register(self._wake_read, select.POLLIN)
         owners: Dict[int, str] = {}
         for job_id, end in self._jobs.items():
             poll.register(end.fileno(), select.POLLIN)
@@ -123,6 +127,8 @@ class Channel:
                     return False
             elif fd in owners:
                 self._hear(owners[fd])
+            elif fd == self._wake_read:
+                descriptors.drain(fd)
             else:
                 self._take_aside(fd)
         self._answer_waiters()
@@ -334,3 +340,8 @@ class Channel:
     def _list(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
         jobs = self.host.folders.recent(max(0, min(int(request.get("limit", 20)), 500)))
         return {"records": [to_json(f.record()) for f in jobs]}, b""
+
+
+def _pass(number: int, frame: object) -> None:
+    """Let a signal do nothing but wake the loop."""
+    del number, frame

@@ -72,10 +72,14 @@ class Supervisor:
     def _settle(self) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGTERM, lambda *_: self._end("cancelled", ""))
+        signal.signal(signal.SIGCHLD, _pass)
+        signal.signal(signal.SIGTERM, self._cancelled)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+    def _cancelled(self, number: int, frame: object) -> None:
+        del number, frame
+        self._end("cancelled", "")
 
     def _note_live(self, state: str) -> None:
         """Say how the job stands; for those who ask, so a full disk does not matter."""
@@ -162,6 +166,7 @@ class Supervisor:
                 break
             if now >= quota.next_at:
                 quota.look(workdirs, self.roles)
+                self.notes += quota.notes
             self._pump(max(0.0, min(deadline, quota.next_at) - time.monotonic()))
             self._reap()
 
@@ -188,7 +193,7 @@ class Supervisor:
             elif isinstance(owner, ControlLink):
                 owner.serve()
             elif fd == self._wake_read:
-                _drain(fd)
+                descriptors.drain(fd)
             else:
                 self._poll_channel()
 
@@ -293,7 +298,7 @@ class Supervisor:
         while not self._reap() and time.monotonic() < limit:
             if not select.select([self._wake_read], [], [], patience)[0]:
                 processes.kill(processes.below(os.getpid()))
-            _drain(self._wake_read)
+            descriptors.drain(self._wake_read)
 
     def _record(
         self,
@@ -335,16 +340,13 @@ class Supervisor:
                 pass
 
 
+def _pass(number: int, frame: object) -> None:
+    """Let a signal do nothing but wake the loop."""
+    del number, frame
+
+
 def _explained(error: Exception) -> str:
     return files.no_room(error) or "%s: %s" % (type(error).__name__, error)
-
-
-def _drain(fd: int) -> None:
-    try:
-        while os.read(fd, 4096):
-            pass
-    except BlockingIOError:
-        pass
 
 
 def fork_supervisor(
