@@ -5,7 +5,7 @@ import os
 import sys
 from typing import List, Optional
 
-from . import probe
+from . import probe, scope
 from .host import Host
 from .serve import Channel
 
@@ -25,6 +25,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
     verb = words[0] if words else "serve"
     state = words[1] if len(words) > 1 and words[1] else default_state()
     os.umask(0o022)
+    if verb == "serve":
+        scope.enter(scope.own_command())
     host = Host(os.path.abspath(os.path.expanduser(state)))
     if verb == "probe":
         sys.stdout.write(json.dumps({**probe.about_host(host, {}), **probe.about_gpus(host)}, indent=1) + "\n")

@@ -106,7 +106,7 @@ class JobFolder:
         return self._write_record(replace(record, outputs=(), outputs_left_out=(), note=note[:2000]))
 
     def _write_record(self, record: JobRecord) -> bool:
-        partial = self.at("record.%d" % os.getpid())
+        partial = self.at("record.partial")  # who writes it holds the lock, and the dead leave it to the next
         try:
             os.rename(self.at("space"), partial)
         except FileNotFoundError:
@@ -155,6 +155,7 @@ class JobFolder:
             try:
                 if not self.finished():
                     self.finish(undertaker.bury(self))
+                    undertaker.clear(self)
             finally:
                 self.leave_life()
             final = self.read_json("record.json")
@@ -276,13 +277,6 @@ class JobFolders:
                 pass
             folder.signal(signal.SIGTERM)
 
-    def close(self, folder: JobFolder) -> None:
-        """Note that nothing of a finished job is left but its folder."""
-        try:
-            os.unlink(os.path.join(self.open, folder.id))
-        except OSError:
-            pass
-
     def sweep(self) -> None:
         """Finish the jobs of dead supervisors; drop old folders, and workspaces that nobody uses."""
         now = time.time()
@@ -291,9 +285,7 @@ class JobFolders:
             if folder is None:
                 self._drop_stale(os.path.join(self.open, name), now)
             elif folder.record().state == "finished" and not folder.is_alive():
-                for workdir in undertaker.workdirs(folder):
-                    trees.remove(workdir)
-                self.close(folder)
+                undertaker.clear(folder)
         for name in os.listdir(self.work):
             self._drop_stale(os.path.join(self.work, name), now)
         old = sorted(self._all(), key=lambda pair: -pair[1])

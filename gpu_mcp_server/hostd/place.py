@@ -59,8 +59,3 @@ class Place:
     def paths(self) -> List[str]:
         """Return the folders."""
         return list(self.workdirs.values())
-
-    def remove(self) -> None:
-        """Delete the folders."""
-        for workdir in self.workdirs.values():
-            trees.remove(workdir)

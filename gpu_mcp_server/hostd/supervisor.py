@@ -11,7 +11,7 @@ import socket
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from . import descriptors, files, launch, processes
+from . import descriptors, files, launch, processes, undertaker
 from .control import ControlLink
 from .host import Host, HostRefuses
 from .jobs import JobFolder
@@ -65,9 +65,7 @@ class Supervisor:
             record = self._record("broken", "; ".join([*self.notes, "while ending: " + _explained(error)]))
         self.folder.finish(record)
         self._tell(b"end")
-        if self.place is not None:
-            self.place.remove()
-        self.host.folders.close(self.folder)
+        undertaker.clear(self.folder)
 
     def _settle(self) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

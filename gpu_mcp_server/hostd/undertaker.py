@@ -8,7 +8,7 @@ import os
 import time
 from typing import TYPE_CHECKING, Any, Dict, List
 
-from . import cgroup, processes
+from . import cgroup, processes, trees
 from .protocol import JobRecord
 
 if TYPE_CHECKING:
@@ -55,11 +55,17 @@ def _made_at(folder: "JobFolder") -> float:
         return 0.0
 
 
-def workdirs(folder: "JobFolder") -> List[str]:
-    """Return the workspaces of a job on this host."""
+def clear(folder: "JobFolder") -> None:
+    """Remove the workspaces of a finished job, and note that nothing is left of it but its folder."""
     private = folder.read_json("private.json") or {}
-    work = os.path.join(os.path.dirname(os.path.dirname(folder.path)), "work")
-    return [w for w in private.get("workdirs", []) if os.path.dirname(w) == work]
+    state = os.path.dirname(os.path.dirname(folder.path))
+    for workdir in private.get("workdirs", []):
+        if os.path.dirname(workdir) == os.path.join(state, "work"):
+            trees.remove(workdir)
+    try:
+        os.unlink(os.path.join(state, "open", folder.id))
+    except OSError:
+        pass
 
 
 def _kill_all(private: Dict[str, Any]) -> List[int]:

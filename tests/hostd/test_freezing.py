@@ -1,0 +1,129 @@
+"""A trusted role stops another, with all its threads and children, and lets it go on."""
+
+import json
+
+import pytest
+
+from gpu_mcp_server.hostd import processes
+from gpu_mcp_server.hostd.protocol import ProcessSpec
+
+RUNNERS = r"""
+import os, threading, mmap, time
+count = 6
+fd = os.open("counters", os.O_RDWR | os.O_CREAT)
+os.ftruncate(fd, 4096)
+page = mmap.mmap(fd, 4096)
+def run(at):
+    while True:
+        page[at * 8:at * 8 + 8] = (int.from_bytes(page[at * 8:at * 8 + 8], "little") + 1).to_bytes(8, "little")
+def forks():
+    while True:
+        pid = os.fork()
+        if pid == 0:
+            page[40:48] = (int.from_bytes(page[40:48], "little") + 1).to_bytes(8, "little")
+            os._exit(0)
+        os.waitpid(pid, 0)
+for at in (0, 1):
+    threading.Thread(target=run, args=(at,), daemon=True).start()
+if os.fork() == 0:
+    run(2)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        run(3)
+    os._exit(0)
+if os.fork() == 0:
+    forks()
+import ctypes
+threading.Thread(target=run, args=(4,)).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+OWNER = r"""
+import json, os, socket, sys, time
+link = socket.socket(fileno=int(os.environ["LINK_SUPERVISOR"]))
+link.settimeout(20)
+def ask(**request):
+    link.send(json.dumps(request).encode())
+    return json.loads(link.recv(4096))
+peer = socket.socket(fileno=int(os.environ["LINK_CANDIDATE"]))
+peer.settimeout(20)
+import mmap, array
+data, anc, _, _ = peer.recvmsg(10, socket.CMSG_SPACE(4))
+fd = array.array("i", anc[0][2])[0]
+page = mmap.mmap(fd, 4096)
+def moving(seconds):
+    before = bytes(page)
+    time.sleep(seconds)
+    after = bytes(page)
+    return [before[i * 8:i * 8 + 8] != after[i * 8:i * 8 + 8] for i in range(6)]
+def all_move():
+    end = time.monotonic() + 10
+    seen = [False] * 6
+    while not all(seen) and time.monotonic() < end:
+        seen = [a or b for a, b in zip(seen, moving(0.05))]
+    return all(seen)
+said = {"first": all_move(), "rounds": []}
+for _ in range(5):
+    how = ask(do="freeze", role="candidate")
+    still = not any(moving(0.05))
+    ask(do="thaw", role="candidate")
+    said["rounds"].append([how, still, all_move()])
+said["owner"] = ask(do="freeze", role="owner")
+said["junk"] = ask(do="fly", role="candidate")
+link.send(b"\xff{")
+said["garbage"] = json.loads(link.recv(4096))
+said["frozen"] = ask(do="freeze", role="candidate")
+said["killed"] = ask(do="kill", role="candidate")
+said["exit"] = json.loads(link.recv(4096))
+print(json.dumps(said))
+"""
+
+SHARE = r"""
+import array, os, socket
+fd = os.open("counters", os.O_RDWR | os.O_CREAT)
+os.ftruncate(fd, 4096)
+socket.socket(fileno=int(os.environ["LINK_OWNER"])).sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+"""
+
+
+async def test_a_frozen_role_stands_still_with_all_that_it_started(lab):
+    two = (
+        ProcessSpec(("{python}", "-c", OWNER), role="owner", trusted=True, workspace="owner"),
+        ProcessSpec(("{python}", "-c", SHARE + RUNNERS), role="candidate", workspace="candidate"),
+    )
+    done = await lab.run(processes=two, links=(("owner", "candidate"),))
+    assert done.record.status == "ok", done
+    said = json.loads(done.text)
+    assert said["first"]
+    how = {"full": "freezer"}.get(lab.level, "sigstop")
+    assert said["rounds"] == [[{"frozen": True, "how": how}, True, True]] * 5
+    assert "error" in said["owner"]
+    assert "error" in said["junk"]
+    assert "error" in said["garbage"]
+    assert (said["frozen"]["frozen"], said["killed"]) == (True, {"killed": True})
+    assert (said["exit"]["event"], said["exit"]["role"]) == ("exit", "candidate")
+
+
+async def test_a_job_that_ends_while_a_role_is_frozen_ends_whole(lab):
+    freeze = (
+        "import json, os, socket\nl = socket.socket(fileno=int(os.environ['LINK_SUPERVISOR']))\n"
+        "l.send(json.dumps({'do': 'freeze', 'role': 'candidate'}).encode()); print(l.recv(99).decode())"
+    )
+    two = (
+        ProcessSpec(("{python}", "-c", freeze), role="owner", trusted=True, workspace="owner"),
+        ProcessSpec(("/bin/sh", "-c", "while :; do :; done"), role="candidate", workspace="candidate"),
+    )
+    done = await lab.run(processes=two)
+    assert done.record.status == "ok"
+    assert json.loads(done.text)["frozen"]
+
+
+def test_a_process_that_is_gone_has_no_states():
+    assert processes.states_of(2**22 - 1) == set()
+    assert processes.stop(2**22 - 1)
+
+
+@pytest.mark.parametrize("state", ["R", "S", "D"])
+def test_a_thread_that_may_run_is_not_still(state):
+    assert not {state, "T"} <= processes.STILL

@@ -1,0 +1,106 @@
+"""hostd as an ordinary user, as most people start it; and as root, which must never run a job as root."""
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.backends.bundle import HOSTD
+from gpu_mcp_server.backends.link import HostLink
+from gpu_mcp_server.backends.local import LocalBackend
+from gpu_mcp_server.hostd.mounts import reachable_by
+from gpu_mcp_server.hostd.sandbox import Confinement, Sandbox
+from tests.hostd.conftest import needs_root
+from tests.hostd.laboratory import Laboratory, eventually, processes_with, wrapped
+
+UID = 61500
+AS_USER = f"setpriv --reuid {UID} --regid {UID} --clear-groups"
+PYTHON = "/usr/bin/python3"
+
+
+@pytest.fixture(params=["full", "namespaces", "landlock"])
+async def user(request, state: Path):
+    """Return a hostd that an ordinary user has started; a level is the most that it may find."""
+    if os.geteuid() != 0 or not shutil.which("setpriv") or not Path(PYTHON).exists():
+        pytest.skip("needs root, setpriv and a system Python to become an ordinary user")
+    if not reachable_by(str(HOSTD), UID, 0o5):
+        pytest.skip(f"{HOSTD} cannot be read by an ordinary user")
+    python = wrapped(state, {"GPU_MCP_HOSTD_LEVEL": request.param, "HOME": "/nonexistent"}, AS_USER, PYTHON)
+    state.mkdir(mode=0o700)
+    os.chown(state, UID, UID)
+    lab = Laboratory(await HostLink.open(LocalBackend(python=str(python), state_dir=str(state))), state)
+    assert lab.link.greeting["root"] is False
+    assert lab.level in (("full", "namespaces") if request.param != "landlock" else ("landlock",)), lab.weaker_because
+    yield lab
+    await lab.close()
+
+
+async def test_jobs_of_an_ordinary_user_run_and_bring_their_files_back(user):
+    script = "id -u; cat f; echo changed >> f; mkdir -p d; echo new > d/n; echo err > /dev/stderr"
+    done = await user.sh(script, contents={"f": b"laid\n"}, outputs=("*",))
+    assert done.record.status == "ok", done
+    assert done.text == ("10001" if user.level != "landlock" else str(UID)) + "\nlaid\n"
+    assert done.stderr == b"err\n"
+    assert sorted(o.path for o in done.record.outputs) == ["d/n", "f"]
+    assert done.record.level == user.level
+
+
+async def test_jobs_of_an_ordinary_user_have_limits(user):
+    hog = "held = []\nwhile True: held.append(bytearray(b'x') * (4 << 20))"
+    done = await user.python(hog, limits={"memory_bytes": 64 << 20})
+    assert done.record.status == "oom"
+    bomb = "import os, time\nwhile True:\n  if os.fork() == 0: time.sleep(1000)"
+    done = await user.python(bomb, limits={"processes": 30, "wall_s": 5})
+    assert done.record.status == "failed"
+    assert "limit of 30 processes" in done.record.note
+    done = await user.sh("head -c 40000000 /dev/zero > a; sleep 1000", limits={"disk_bytes": 16 << 20})
+    assert done.record.status == "disk_quota"
+    done = await user.sh("sleep 1000", limits={"wall_s": 0.3})
+    assert done.record.status == "timeout"
+
+
+async def test_trees_that_a_job_closed_are_removed_by_an_ordinary_user(user):
+    done = await user.sh("mkdir -p a/b; touch a/b/f; chmod 000 a/b a; chmod 500 .", outputs=("*",))
+    assert [o.path for o in done.record.outputs] == ["a/b/f"]
+    assert eventually(lambda: os.listdir(user.state / "work") == [])
+
+
+async def test_a_killed_supervisor_of_an_ordinary_user_leaves_nothing(user):
+    marker = secrets.token_hex(8)
+    script = "echo ready; (setsid sleep 1000 &); cd /; exec env -i sleep 1000"
+    job = await user.start("/bin/sh", "-c", script, env={"MARKER": marker}, until=b"ready")
+    os.kill(user.supervisor(job), 9)
+    done = await user.wait(job)
+    assert done.record.status == "broken"
+    assert eventually(lambda: processes_with(marker) == [])
+    assert eventually(lambda: os.listdir(user.state / "work") == [])
+
+
+async def test_a_hundred_jobs_of_an_ordinary_user_run_at_once(user):
+    import asyncio
+
+    specs = [user.spec("/bin/sh", "-c", f"echo {i}") for i in range(50)]
+    await asyncio.gather(*(user.submit(s) for s in specs))
+    done = await asyncio.gather(*(user.wait(s.id, timeout_s=60) for s in specs))
+    assert [d.text for d in done] == [f"{i}\n" for i in range(50)]
+
+
+@needs_root
+def test_root_without_another_uid_starts_no_job(tmp_path):
+    for level in ("full", "landlock", "unconfined"):
+        for uid in (None, 0):
+            with pytest.raises(PermissionError, match="no uid of its own"):
+                Sandbox(level).spawn(["true"], {}, Confinement(str(tmp_path), uid=uid), (0, 1, 2))
+
+
+@needs_root
+async def test_every_job_of_root_has_a_uid_of_its_own(open_lab):
+    lab = await open_lab()
+    jobs = [await lab.start("/bin/sh", "-c", "echo ready; sleep 1000", until=b"ready") for _ in range(3)]
+    owners = {(lab.state / "work" / name).stat().st_uid for name in os.listdir(lab.state / "work")}
+    assert len(owners) == 3
+    assert all(61000 <= uid < 61184 for uid in owners)
+    for job in jobs:
+        await lab.link.call("cancel", job=job)
