@@ -7,8 +7,8 @@ import numpy as np
 from lanes import spread
 from tensors import FLOATS, Array
 
-CHUNK = 1 << 15
-"""Elements made at a time, so that every step finds them in the cache."""
+CHUNK = 1 << 16
+"""Elements made at a time: in the cache for every step, and long enough steps for threads to run side by side."""
 SLAB = 1 << 20
 """Elements from one generator; whoever makes a slab, its content is the same."""
 LEVELS = 1 << 16

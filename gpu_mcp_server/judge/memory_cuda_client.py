@@ -3,9 +3,24 @@
 import ctypes
 from typing import Any, Dict, List, Sequence
 
-from cuda_driver import CudaError, Driver, Shared
+from cuda_driver import CudaError, Driver, Kernels, Shared
 
 SCRATCH_BYTES = 256
+TOUCH = b"""
+.version 7.0
+.target sm_75
+.address_size 64
+.visible .entry touch(.param .u64 at)
+{
+    .reg .u64 %a;
+    .reg .u32 %v;
+    ld.param.u64 %a, [at];
+    cvta.to.global.u64 %a, %a;
+    mov.u32 %v, 1;
+    st.global.u32 [%a], %v;
+    ret;
+}
+\0"""
 
 
 class CudaMemory:
@@ -14,6 +29,7 @@ class CudaMemory:
     def __init__(self, task: Dict[str, Any]) -> None:
         self.driver = Driver(int(task.get("gpu_index") or 0))
         self.scratch = self.driver.allocate(SCRATCH_BYTES)
+        self.kernels = Kernels(self.driver, TOUCH)
         self.shared: List[Shared] = []
         self.said: List[str] = []
 
@@ -33,8 +49,8 @@ class CudaMemory:
         self.shared = []
 
     def ping(self) -> None:
-        """Switch in: a tiny piece of work on the GPU, and wait for it."""
-        self.driver.call("cuMemsetD8_v2", self.scratch, 1, SCRATCH_BYTES)
+        """Switch in by a kernel: a small memset goes another way and leaves the multiprocessors to the owner."""
+        self.kernels.launch("touch", 1, [ctypes.c_uint64(self.scratch)])
         self.driver.synchronize()
 
     def finish(self) -> str:

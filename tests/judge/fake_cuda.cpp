@@ -41,11 +41,12 @@ template <class... A, size_t... I> static void run(void (*f)(A...), void **p, st
     f(*(typename std::remove_const<A>::type *)p[I]...);
 }
 template <class... A> static void run(void (*f)(A...), void **p) { run(f, p, std::index_sequence_for<A...>()); }
+static void touch(uint32_t *at) { *at = 1; }
 typedef void (*Call)(void **);
 #define KERNEL(name) {#name, [](void **p) { run(name, p); }}
 static const std::map<std::string, Call> kernels = {
     KERNEL(fill), KERNEL(set_words), KERNEL(count_touched), KERNEL(set_guard), KERNEL(check_guard),
-    KERNEL(count_differing), KERNEL(compare), KERNEL(fence), KERNEL(gather)};
+    KERNEL(count_differing), KERNEL(compare), KERNEL(fence), KERNEL(gather), KERNEL(touch)};
 
 struct Location { int type, id; };
 struct Properties { int type, handles; Location location; void *win32; unsigned char flags[8]; };
