@@ -1,7 +1,7 @@
 """The GPUs of this host, by NVML (the pure module pynvml travels with hostd)."""
 
 import os
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 DRIVER_NODES = ("/dev/nvidiactl", "/dev/dxg")
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
@@ -24,7 +24,7 @@ class Nvml:
         if not any(os.path.exists(n) for n in DRIVER_NODES):
             return "no NVIDIA driver on this host"
         try:
-            import pynvml  # a large module, needed only where there is a driver
+            import pynvml  # type: ignore[import-untyped]  # large, and needed only where there is a driver
         except ImportError:
             return "the module pynvml is not with hostd"
         try:
@@ -89,7 +89,7 @@ def device_nodes(gpus: List[Dict[str, Any]]) -> List[str]:
 
 def device_groups(nodes: List[str]) -> List[int]:
     """Return the groups that own nodes which not everybody may open."""
-    groups = set()
+    groups: Set[int] = set()
     for node in nodes:
         info = os.stat(node)
         if info.st_mode & 0o006 != 0o006:

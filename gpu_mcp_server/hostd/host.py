@@ -230,6 +230,6 @@ def _why_bwrap_failed(said: str) -> Tuple[str, str]:
     if "No permissions to create" in said or "Operation not permitted" in said or "user namespace" in said:
         return (
             "user namespaces are switched off on this host (%s)" % said[:120],
-            "Ask the administrator to allow them: sysctl kernel.unprivileged_userns_clone=1, user.max_user_namespaces>0.",
+            "Ask the administrator to allow them: kernel.unprivileged_userns_clone=1, user.max_user_namespaces>0.",
         )
     return "bubblewrap does not start: %s" % (said[:200] or "no message"), "Run `bwrap --ro-bind / / true` to see why."

@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from dataclasses import replace
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple, cast
 
 from . import files, trees, undertaker
 from .protocol import JobRecord, JobSpec, ProtocolError, job_record_from_json, job_spec_from_json, to_json
@@ -46,10 +46,10 @@ class JobFolder:
         """Return one of its JSON files, or None."""
         try:
             with open(self.at(name), encoding="utf-8") as text:
-                data = json.load(text)
+                data: Any = json.load(text)
         except (OSError, ValueError):
             return None
-        return data if isinstance(data, dict) else None
+        return cast("Dict[str, Any]", data) if isinstance(data, dict) else None
 
     def write_json(self, name: str, value: Any) -> None:
         """Write one of its files, whole or not at all."""
@@ -280,19 +280,34 @@ class JobFolders:
     def sweep(self) -> None:
         """Finish the jobs of dead supervisors; drop old folders, and workspaces that nobody uses."""
         now = time.time()
-        for name in os.listdir(self.open):
+        unfinished = os.listdir(self.open)
+        claiming = self._drop_broken_claims()
+        for name in unfinished:
             folder = self.get(name)
             if folder is None:
-                self._drop_stale(os.path.join(self.open, name), now)
+                if name not in claiming:
+                    _unlink_quietly(os.path.join(self.open, name))
             elif folder.record().state == "finished" and not folder.is_alive():
                 undertaker.clear(folder)
         for name in os.listdir(self.work):
             self._drop_stale(os.path.join(self.work, name), now)
         old = sorted(self._all(), key=lambda pair: -pair[1])
         for number, (path, changed) in enumerate(old):
-            stale = now - changed > (STALE_S if os.path.basename(path).startswith(".") else KEEP_S)
-            if (stale or number > KEEP_JOBS) and not JobFolder(path).is_alive():
+            if (number > KEEP_JOBS or now - changed > KEEP_S) and not JobFolder(path).is_alive():
                 trees.remove(path)
+
+    def _drop_broken_claims(self) -> Set[str]:
+        """Delete what a hostd left that was killed while it claimed; return the jobs that others are claiming."""
+        claiming: Set[str] = set()
+        for name in os.listdir(self.root):
+            if not name.startswith("."):
+                continue
+            job_id, _, pid = name[1:].rpartition(".")
+            if JobFolder(os.path.join(self.root, name)).is_alive() or os.path.exists("/proc/" + pid):
+                claiming.add(job_id)
+            else:
+                trees.remove(os.path.join(self.root, name))
+        return claiming
 
     def _drop_stale(self, path: str, now: float) -> None:
         """Delete what has been there for long and is locked by nobody."""
@@ -309,3 +324,10 @@ class JobFolders:
             pass
         finally:
             os.close(fd)
+
+
+def _unlink_quietly(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass

@@ -14,8 +14,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def reachable_by(path: str, uid: int, need: int) -> bool:
-    """Say whether a foreign uid without groups has the rights `need` (5: list and enter) on a folder and can get there."""
-    at = os.path.realpath(path)
+    """Say whether a uid without groups has the rights `need` (5: list and enter) on a folder and can get there."""
+    at: str = os.path.realpath(path)
     while True:
         info = os.stat(at)
         mode = info.st_mode >> (6 if info.st_uid == uid else 0)

@@ -35,7 +35,8 @@ class Place:
 
     def rename(self, name: str) -> None:
         """Give the one workspace another name."""
-        self.workdirs = {name: workdir for workdir in self.workdirs.values()}
+        (workdir,) = self.workdirs.values()
+        self.workdirs = {name: workdir}
 
     def lay(self, wanted: Mapping[str, Sequence[FileRef]]) -> Dict[str, files.Stamps]:
         """Lay files, before any process of the job runs; return how they look, by workspace."""

@@ -29,7 +29,8 @@ def version(name):
 import os
 roots = {os.path.realpath(p) for p in (sys.prefix, sys.base_prefix)}
 print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix, "base_prefix": sys.base_prefix,
-    "real": os.path.realpath(sys.executable), "numpy": version("numpy"), "torch": version("torch"), "triton": version("triton")}))
+    "real": os.path.realpath(sys.executable), "numpy": version("numpy"), "torch": version("torch"),
+    "triton": version("triton")}))
 """
 
 
@@ -49,7 +50,7 @@ def about_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
 
     Args:
         host: The host.
-        wishes: `judge_pythons` (interpreters to try for the judge, best first) and `cuda` (toolkit root), from the settings.
+        wishes: From the settings: `judge_pythons` (interpreters for the judge, best first), `cuda` (toolkit root).
     """
     return {
         "hostname": platform.node(),

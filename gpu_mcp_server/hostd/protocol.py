@@ -9,7 +9,7 @@ import dataclasses
 import json
 import struct
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
+from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Tuple, Type, TypeVar, cast
 
 PROTOCOL_VERSION = 1
 
@@ -84,7 +84,7 @@ class ProcessSpec:
     argv: Tuple[str, ...]
     """Never a shell line. `{python}` as argv[0] is the interpreter that runs hostd."""
     role: str = "main"
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=lambda: {})
     trusted: bool = False
     """True for our own harness: it gets the control link and is never frozen. It is sandboxed all the same."""
     workspace: str = "main"
@@ -105,7 +105,7 @@ class JobSpec:
     links: Tuple[Tuple[str, str], ...] = ()
     """Pairs of roles that get a connected `SOCK_SEQPACKET` pair. A process finds its end in the environment:
     `LINK_<OTHER ROLE IN CAPITALS>` holds the descriptor's number."""
-    files: Mapping[str, Tuple[FileRef, ...]] = field(default_factory=dict)
+    files: Mapping[str, Tuple[FileRef, ...]] = field(default_factory=lambda: {})
     """Files laid into each workspace before the start."""
     outputs: Tuple[str, ...] = ()
     """Files of the leader's workspace to bring back: paths, or `*` for everything that is new or changed."""
@@ -212,7 +212,7 @@ def _build(cls: Type[Any], data: Mapping[str, Any], nested: Mapping[str, Any]) -
         if key in nested:
             value = nested[key](value)
         elif isinstance(value, list):
-            value = tuple(tuple(v) if isinstance(v, list) else v for v in value)
+            value = _as_tuple(cast("List[Any]", value))
         out[key] = value
     try:
         return cls(**out)
@@ -220,8 +220,26 @@ def _build(cls: Type[Any], data: Mapping[str, Any], nested: Mapping[str, Any]) -
         raise ProtocolError("%s: %s" % (cls.__name__, error)) from None
 
 
-def _each(cls: Type[T]) -> Any:
-    return lambda items: tuple(_build(cls, item, {}) for item in items)
+def _as_tuple(values: List[Any]) -> Tuple[Any, ...]:
+    return tuple(tuple(cast("List[Any]", v)) if isinstance(v, list) else v for v in values)
+
+
+def _one(cls: Type[T]) -> Callable[[Mapping[str, Any]], Any]:
+    def build(data: Mapping[str, Any]) -> Any:
+        return _build(cls, data, {})
+
+    return build
+
+
+def _each(cls: Type[T]) -> Callable[[List[Mapping[str, Any]]], Tuple[Any, ...]]:
+    def build(items: List[Mapping[str, Any]]) -> Tuple[Any, ...]:
+        return tuple(_build(cls, item, {}) for item in items)
+
+    return build
+
+
+def _by_workspace(files: Mapping[str, List[Mapping[str, Any]]]) -> Dict[str, Tuple[Any, ...]]:
+    return {name: _each(FileRef)(refs) for name, refs in files.items()}
 
 
 def job_spec_from_json(data: Mapping[str, Any]) -> JobSpec:
@@ -230,10 +248,10 @@ def job_spec_from_json(data: Mapping[str, Any]) -> JobSpec:
         JobSpec,
         data,
         {
-            "processes": lambda items: tuple(_build(ProcessSpec, item, {}) for item in items),
-            "files": lambda m: {k: tuple(_build(FileRef, f, {}) for f in v) for k, v in m.items()},
-            "gpus": lambda d: _build(GpuRequest, d, {}),
-            "limits": lambda d: _build(Limits, d, {}),
+            "processes": _each(ProcessSpec),
+            "files": _by_workspace,
+            "gpus": _one(GpuRequest),
+            "limits": _one(Limits),
         },
     )
     return spec  # type: ignore[no-any-return]

@@ -33,10 +33,10 @@ class Quota:
     def look(self, workdirs: Dict[str, str], roles: List[Role]) -> None:
         """Look once, while the job runs."""
         began = time.monotonic()
-        self.disk(workdirs, roles)
         for role in roles:
             if not role.ended or role.group is not None:
                 self._memory_and_processes(role, roles)
+        self.disk(workdirs, roles)
         now = time.monotonic()
         self.next_at = now + max(WATCH_S, SHARE * (now - began))
 

@@ -156,9 +156,8 @@ class Role:
         if self.group is not None:
             self.group.kill()
         if self.pid and not self.ended:
-            if self.group is None:
-                processes.kill(processes.below(self.pid))
-            processes.kill([self.pid])
+            below = processes.below(self.pid) if self.group is None else []
+            processes.kill([self.pid, *below])  # with the first of them goes its namespace, if it has one
         if self._frozen:
             self.thaw()
 

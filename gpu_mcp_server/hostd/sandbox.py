@@ -13,6 +13,7 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
 from dataclasses import dataclass, field
 from typing import Dict, List, Optional, Sequence, Tuple
 
@@ -32,6 +33,8 @@ NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/s
 
 CPU_GRACE_S = 2
 """Between SIGXCPU at the CPU limit, which a record can name, and SIGKILL, which a program cannot catch."""
+OTHERS_MAY_START = 512
+"""RLIMIT_NPROC counts all of a user's processes; where jobs share the user's uid it only keeps a bomb within bounds."""
 OOM_SCORE = "500"
 """A host that runs out of memory ends jobs first."""
 
@@ -236,8 +239,8 @@ _DISABLE_USERNS: Dict[str, bool] = {}
 def _has_disable_userns(bwrap: str) -> bool:
     """Say whether this bwrap (0.8 and later) can forbid nested user namespaces."""
     if bwrap not in _DISABLE_USERNS:
-        with os.popen("'%s' --help 2>&1" % bwrap) as text:
-            _DISABLE_USERNS[bwrap] = "--disable-userns" in text.read()
+        said = subprocess.run([bwrap, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False).stdout
+        _DISABLE_USERNS[bwrap] = b"--disable-userns" in said
     return _DISABLE_USERNS[bwrap]
 
 
@@ -245,6 +248,15 @@ def _plain_signals() -> None:
     """Undo what Python and hostd ignore; an ignored signal would stay ignored in the job."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
+
+
+def _tasks() -> int:
+    """Return how many processes and threads the whole machine has."""
+    try:
+        with open("/proc/loadavg", encoding="ascii") as text:
+            return int(text.read().split()[3].partition("/")[2])
+    except (OSError, ValueError, IndexError):
+        return 1 << 15
 
 
 def _apply_rlimits(box: Confinement) -> None:
@@ -255,8 +267,9 @@ def _apply_rlimits(box: Confinement) -> None:
         (resource.RLIMIT_NOFILE, 4096),
         (resource.RLIMIT_MSGQUEUE, 0),
     ]
-    if not box.pids_by_cgroup and box.uid is not None:
-        wanted.append((resource.RLIMIT_NPROC, limits.processes))
+    if not box.pids_by_cgroup:
+        others = 0 if box.uid is not None else _tasks() + OTHERS_MAY_START
+        wanted.append((resource.RLIMIT_NPROC, others + limits.processes))
     for what, value in wanted:
         hard = resource.getrlimit(what)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)

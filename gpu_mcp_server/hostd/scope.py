@@ -13,14 +13,14 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import List, Mapping, Optional
+from typing import List, Mapping, Optional, Tuple
 
 from . import cgroup
 
 MARK = "GPU_MCP_HOSTD_SCOPED"
 """Set once hostd has tried, so that it tries once."""
 SCOPE = ["--user", "--scope", "--quiet", "--collect", "-p", "Delegate=yes"]
-VARIANTS = (["-p", "OOMPolicy=continue"], [])
+VARIANTS: Tuple[List[str], List[str]] = (["-p", "OOMPolicy=continue"], [])
 TRIAL_S = 5.0
 UNIFIED = "/sys/fs/cgroup/cgroup.controllers"
 

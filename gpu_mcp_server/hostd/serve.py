@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple, cast
 
 from . import descriptors, probe, processes
 from .files import FilesError
@@ -202,7 +202,7 @@ class Channel:
         self._send({"id": request["id"], "ok": answer}, payload)
 
     def _fail(self, request: Any, kind: str, message: str, hint: str = "") -> None:
-        number = request.get("id") if isinstance(request, dict) else None
+        number = cast("Dict[str, Any]", request).get("id") if isinstance(request, dict) else None
         self._send({"id": number, "error": {"kind": kind, "message": message, "hint": hint}})
 
     def _send(self, header: Dict[str, Any], attachment: bytes = b"") -> None:
@@ -284,7 +284,7 @@ class Channel:
 
     def _gpus(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
         gpus = self.host.nvml.gpus()
-        ours = self.host.ours() if any(g["pids"] for g in gpus) else set()
+        ours: Set[int] = self.host.ours() if any(g["pids"] for g in gpus) else set()
         for gpu in gpus:
             gpu["locked_by"] = self.host.locks.holder(gpu["uuid"])
             gpu["foreign"] = len(set(gpu.pop("pids")) - ours)
@@ -320,7 +320,8 @@ class Channel:
     def _read(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
         folder = self._folder(request)
         role = str(request.get("role") or folder.leader())
-        known = {p.role for p in spec.processes} if (spec := folder.spec()) else set()
+        spec = folder.spec()
+        known = [p.role for p in spec.processes] if spec else []
         if role not in known or request["stream"] not in ("stdout", "stderr"):
             raise Refusal("not_found", "no stream %s of role %s" % (request["stream"], role))
         data = folder.read(role, request["stream"], int(request["offset"]), min(int(request["size"]), MAX_READ))

@@ -5,7 +5,7 @@ A NUL byte in a text would end up between bubblewrap's options, a role's name is
 
 import math
 import re
-from typing import Any, Dict, Iterable, Mapping, Set, Tuple
+from typing import Any, Dict, Iterable, Set, Tuple
 
 from .files import FilesError, checked_path
 from .protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec, ProtocolError
@@ -27,8 +27,8 @@ def checked(spec: JobSpec) -> JobSpec:
     Raises:
         ProtocolError: Naming the first thing that is not.
     """
-    _need(isinstance(spec.id, str) and bool(ID.match(spec.id)), "bad job id %r", spec.id)
-    _need(isinstance(spec.purpose, str) and bool(NAME.match(spec.purpose)), "bad purpose %r", spec.purpose)
+    _need(_named(ID, spec.id), "bad job id %r", spec.id)
+    _need(_named(NAME, spec.purpose), "bad purpose %r", spec.purpose)
     _need(0 < len(spec.processes) <= MAX_PROCESSES, "%d processes, 1 to 64 are possible", len(spec.processes))
     for process in spec.processes:
         _process(process)
@@ -43,7 +43,7 @@ def checked(spec: JobSpec) -> JobSpec:
         _need(root.startswith("/"), "root %r is no absolute path", root)
     _gpus(spec.gpus)
     _limits(spec.limits)
-    _need(isinstance(spec.min_level, str), "bad min_level %r", spec.min_level)
+    _text(spec.min_level, "min_level")
     for name in ("network", "detached"):
         _need(isinstance(getattr(spec, name), bool), "bad " + name + " %r", getattr(spec, name))
     size = len(_text(spec.stdin, "stdin", nul=True))
@@ -56,6 +56,10 @@ def _need(sound: bool, message: str, shown: Any) -> None:
         if isinstance(shown, (bool, int)):
             raise ProtocolError(message % shown)
         raise ProtocolError((message.replace("%r", "%s").replace("%d", "%s")) % repr(shown)[:120])
+
+
+def _named(pattern: "re.Pattern[str]", value: Any) -> bool:
+    return isinstance(value, str) and bool(pattern.match(value))
 
 
 def _text(value: Any, what: str, nul: bool = False) -> bytes:
@@ -83,9 +87,9 @@ def _path(path: str) -> None:
 
 def _process(process: ProcessSpec) -> None:
     for name in (process.role, process.workspace):
-        _need(isinstance(name, str) and bool(NAME.match(name)), "bad name of a role or workspace: %r", name)
+        _need(_named(NAME, name), "bad name of a role or workspace: %r", name)
     _need(bool(_texts(process.argv, "argv")) and bool(process.argv[0]), "no program in argv: %r", process.argv)
-    _need(isinstance(process.env, Mapping), "env is no mapping: %r", process.env)
+    _need(hasattr(process.env, "items"), "env is no mapping: %r", process.env)
     size = sum(len(_text(a, "argv")) + 1 for a in process.argv)
     for name, value in process.env.items():
         _need(bool(VARIABLE.match(name)) and not name.startswith("LINK_"), "bad environment variable %r", name)
@@ -96,8 +100,8 @@ def _process(process: ProcessSpec) -> None:
 def _links(links: Any, roles: Set[str]) -> None:
     _need(isinstance(links, tuple), "links is no list: %r", links)
     for link in links:
-        pair = isinstance(link, tuple) and len(link) == 2 and link[0] != link[1]
-        _need(pair and set(link) <= roles, "a link must join two roles: %r", link)
+        pair: Set[Any] = set(link)
+        _need(len(link) == 2 == len(pair) and pair <= roles, "a link must join two roles: %r", link)
 
 
 def _files(files: Any, workspaces: Set[str]) -> None:
@@ -114,7 +118,7 @@ def _tree(refs: Iterable[FileRef]) -> None:
     for ref in refs:
         _text(ref.path, "path")
         _path(ref.path)
-        _need(isinstance(ref.sha256, str) and bool(SHA256.match(ref.sha256)), "not a sha256: %r", ref.sha256)
+        _need(_named(SHA256, ref.sha256), "not a sha256: %r", ref.sha256)
         _need(_whole(ref.size) and _whole(ref.mode), "bad size or mode of %r", ref.path)
         names.add(ref.path)
         at = ref.path.rpartition("/")[0]
@@ -133,6 +137,10 @@ def _number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
+def _positive(value: Any) -> bool:
+    return _number(value) and value > 0
+
+
 def _gpus(gpus: GpuRequest) -> None:
     _need(_whole(gpus.count) and gpus.count <= 64, "bad count of GPUs: %r", gpus.count)
     _need(gpus.mode in MODES and (gpus.count == 0 or gpus.mode != "none"), "bad mode of GPUs: %r", gpus.mode)
@@ -143,9 +151,9 @@ def _gpus(gpus: GpuRequest) -> None:
 def _limits(limits: Limits) -> None:
     values: Dict[str, Any] = vars(limits)
     for name in ("wall_s", "cpu_s", "cpus"):
-        value = values[name]
-        unset = value is None and name != "wall_s"
-        _need(unset or (_number(value) and value > 0), "limit " + name + " must be above 0: %r", value)
+        value: Any = values[name]
+        if value is not None or name == "wall_s":
+            _need(_positive(value), "limit " + name + " must be above 0: %r", value)
     for name, value in values.items():
         if name not in ("wall_s", "cpu_s", "cpus"):
             least = 0 if name == "output_bytes" else 1

@@ -23,6 +23,8 @@ from .role import Role
 
 DRAIN_S = 1.0
 DYING_S = 5.0
+REST_S = 0.02
+"""Between two rounds of killing what has not died yet."""
 OTHER_ROLES_KEEP = 65536
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -292,11 +294,13 @@ class Supervisor:
         for role in self.roles:
             role.kill()
         limit = time.monotonic() + DYING_S
-        patience = 0.02
+        next_kill = time.monotonic() + REST_S
         while not self._reap() and time.monotonic() < limit:
-            if not select.select([self._wake_read], [], [], patience)[0]:
-                processes.kill(processes.below(os.getpid()))
+            select.select([self._wake_read], [], [], max(0.0, next_kill - time.monotonic()))
             descriptors.drain(self._wake_read)
+            if time.monotonic() >= next_kill:
+                processes.kill(processes.below(os.getpid()))
+                next_kill = time.monotonic() + REST_S
 
     def _record(
         self,

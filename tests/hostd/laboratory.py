@@ -123,6 +123,11 @@ def new_id() -> str:
     return "t-" + secrets.token_hex(8)
 
 
+def names(folder: Path) -> list[str]:
+    """Return what lies in a folder."""
+    return sorted(path.name for path in folder.iterdir())
+
+
 def alive(pid: int) -> bool:
     """Say whether a process runs; a zombie does not."""
     try:

@@ -13,6 +13,7 @@ import pytest
 from gpu_mcp_server.backends.bundle import HOSTD
 from gpu_mcp_server.errors import BadRequest, GpuMcpError, HostUnavailable
 from gpu_mcp_server.hostd.protocol import GpuRequest, ProcessSpec, pack, read_frame
+from tests.hostd.laboratory import names
 
 
 async def refused(lab, **changes) -> str:
@@ -46,7 +47,7 @@ async def refused(lab, **changes) -> str:
 async def test_a_specification_that_is_not_sound_is_refused_and_makes_no_job(full, changes):
     message = await refused(full, **changes)
     assert message
-    assert os.listdir(full.state / "jobs") == []
+    assert names(full.state / "jobs") == []
     assert (await full.link.call("hello"))[0]["pid"] == full.pid
 
 

@@ -1,4 +1,5 @@
 """What a job cannot reach: facts of escape attempts, each tried from inside, at every level where it must fail."""
+# ruff: noqa: ASYNC240  # nothing else runs on the loop of a test
 
 import json
 import os
@@ -134,7 +135,17 @@ async def test_nothing_of_ours_is_handed_on(attempts):
     assert attempts["fds"] == ["0", "1", "2", "3"], "3 is the listing's own"
     assert {e.partition("=")[0] for e in str(attempts["environ"]).split("\0")} <= {"", "PATH", "PWD"}
     assert "/gpu-mcp-test" not in str(attempts["cmdline"])
-    assert set(attempts["env"]) <= {"CUDA_VISIBLE_DEVICES", "HOME", "LANG", "LC_CTYPE", "LOGNAME", "PATH", "PWD", "TMPDIR", "USER"}
+    assert set(attempts["env"]) <= {
+        "CUDA_VISIBLE_DEVICES",
+        "HOME",
+        "LANG",
+        "LC_CTYPE",
+        "LOGNAME",
+        "PATH",
+        "PWD",
+        "TMPDIR",
+        "USER",
+    }
 
 
 async def test_the_servers_environment_does_not_reach_a_job(open_lab):

@@ -3,6 +3,7 @@
 import os
 import secrets
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +11,7 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd import trees
 from gpu_mcp_server.hostd.files import Blobs, Collector, FilesError, checked_path, lay, open_beneath
 from gpu_mcp_server.hostd.protocol import FileRef
-from tests.hostd.laboratory import eventually
+from tests.hostd.laboratory import eventually, names
 
 
 async def test_new_and_changed_files_come_out_and_untouched_ones_do_not(lab):
@@ -65,7 +66,7 @@ async def test_setuid_bits_do_not_come_out(lab):
 async def test_any_tree_is_removed_after_the_job(lab, script):
     done = await lab.sh(script)
     assert done.record.state == "finished"
-    assert eventually(lambda: os.listdir(lab.state / "work") == [])
+    assert eventually(lambda: names(lab.state / "work") == [])
 
 
 async def test_a_swarm_of_files_is_cut_and_the_rest_counted(full):
@@ -103,8 +104,8 @@ def test_a_race_of_links_never_leads_outside(tmp_path):
     def swap() -> None:
         while not over.is_set():
             for target in (str(outside), "real"):
-                os.symlink(target, inside / "new")
-                os.rename(inside / "new", inside / "d")
+                (inside / "new").symlink_to(target)
+                (inside / "new").rename(inside / "d")
 
     thread = threading.Thread(target=swap)
     thread.start()
@@ -151,10 +152,10 @@ def test_a_change_in_the_same_clock_tick_is_seen_by_its_content(tmp_path):
 def test_blobs_that_nobody_asks_for_are_dropped_after_a_week(tmp_path):
     blobs = Blobs(str(tmp_path))
     old, new = blobs.put(b"old"), blobs.put(b"new")
-    long_ago = os.stat(blobs.path(old)).st_mtime - 8 * 86400
+    long_ago = Path(blobs.path(old)).stat().st_mtime - 8 * 86400
     os.utime(blobs.path(old), (long_ago, long_ago))
     blobs.sweep()
-    assert (os.path.exists(blobs.path(old)), blobs.has(new)) == (False, True)
+    assert (Path(blobs.path(old)).exists(), blobs.has(new)) == (False, True)
 
 
 def test_path_parts_are_given_back():

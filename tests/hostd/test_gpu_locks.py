@@ -151,7 +151,7 @@ def client(folder: str, seed: int, inside: str) -> None:
         mode = chance.choice(("exclusive", "shared"))
         held = take(locks, (ONE, TWO), chance.choice((1, 1, 2)), mode, 1.0)
         for uuid, _ in held:
-            with open(f"{inside}/{uuid}", "a+b") as file:
+            with Path(inside, uuid).open("a+b") as file:
                 # A lock of its own kind (POSIX, freed by death as well) shows whether the grant was ours alone.
                 import fcntl
 

@@ -1,4 +1,5 @@
 """One job, one record: submitted twice, cancelled, detached, found by another hostd, a hundred at once."""
+# ruff: noqa: ASYNC221  # nothing else runs on the loop of a test
 
 import asyncio
 import contextlib
@@ -14,7 +15,7 @@ import pytest
 from gpu_mcp_server.errors import DiskFull, NotFound
 from gpu_mcp_server.hostd.protocol import GpuRequest, ProcessSpec
 from tests.hostd.conftest import needs_root
-from tests.hostd.laboratory import eventually, processes_with
+from tests.hostd.laboratory import eventually, names, processes_with
 
 
 async def test_a_submit_that_is_sent_twice_runs_once(lab):
@@ -81,7 +82,9 @@ async def test_an_attached_job_ends_with_its_channel(lab, open_lab):
 
 async def test_a_detached_job_outlives_its_hostd_and_another_reads_on_where_the_first_stopped(lab, open_lab):
     gate = "while [ ! -e go ]; do sleep 0.02; done"
-    job = await lab.start("/bin/sh", "-c", f"echo first; ({gate}) 2>/dev/null & sleep 0.6; echo second", detached=True, until=b"first\n")
+    job = await lab.start(
+        "/bin/sh", "-c", f"echo first; ({gate}) 2>/dev/null & sleep 0.6; echo second", detached=True, until=b"first\n"
+    )
     os.kill(lab.pid, 9)
     other = await open_lab(lab.level)
     seen = await other.wait(job, stdout_at=len("first\n"))
@@ -108,14 +111,14 @@ async def test_a_hundred_jobs_at_once_all_run(full):
 
 async def test_nothing_is_left_of_finished_jobs_but_their_folders(lab):
     def descriptors() -> int:
-        return len(os.listdir(f"/proc/{lab.pid}/fd"))
+        return len(names(Path(f"/proc/{lab.pid}/fd")))
 
     await lab.sh("true")
     before = descriptors()
     for _ in range(10):
         await lab.sh("true", contents={"f": b"x"}, outputs=("*",))
-    assert eventually(lambda: os.listdir(lab.state / "work") == [])
-    assert eventually(lambda: os.listdir(lab.state / "open") == [])
+    assert eventually(lambda: names(lab.state / "work") == [])
+    assert eventually(lambda: names(lab.state / "open") == [])
     assert eventually(lambda: descriptors() == before)
     assert (lab.state / "supervisor.log").read_text() == ""
     children = Path(f"/proc/{lab.pid}/task/{lab.pid}/children")
@@ -143,7 +146,13 @@ async def test_a_job_for_more_gpus_than_there_are_gets_none(full):
 async def test_the_network_is_for_fetching_only(full):
     done = await full.run("true", network=True)
     assert done.record.status == "refused"
-    done = await full.run("/bin/sh", "-c", "ls /sys/class/net /proc/self/net/dev; wc -l < /proc/self/net/dev", network=True, purpose="fetch")
+    done = await full.run(
+        "/bin/sh",
+        "-c",
+        "ls /sys/class/net /proc/self/net/dev; wc -l < /proc/self/net/dev",
+        network=True,
+        purpose="fetch",
+    )
     assert done.record.status in ("ok", "failed")
 
 
@@ -169,7 +178,9 @@ async def test_a_full_disk_is_said_and_loses_no_record(open_lab, state):
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m,mode=711", "none", str(state)], check=True)
     try:
         lab = await open_lab()
-        spec = lab.spec("/bin/sh", "-c", "head -c 9000000 /dev/zero; echo >&2; head -c 9000000 /dev/zero > f", outputs=("*",))
+        spec = lab.spec(
+            "/bin/sh", "-c", "head -c 9000000 /dev/zero; echo >&2; head -c 9000000 /dev/zero > f", outputs=("*",)
+        )
         await lab.submit(replace(spec, limits=replace(spec.limits, output_bytes=9_000_000)))
         done = await lab.wait(spec.id)
         assert done.record.status == "failed"

@@ -139,7 +139,9 @@ async def test_a_supervisor_does_not_grow_with_the_output_that_it_counts(full):
 
 
 async def test_one_line_of_any_length_and_any_bytes_is_output(lab):
-    done = await lab.sh("head -c 3000000 /dev/zero | tr '\\0' x; printf '\\033]52;c;ZXZp\\007\\377'", limits={"output_bytes": 4 * MIB})
+    done = await lab.sh(
+        "head -c 3000000 /dev/zero | tr '\\0' x; printf '\\033]52;c;ZXZp\\007\\377'", limits={"output_bytes": 4 * MIB}
+    )
     assert done.record.stdout_bytes == 3_000_013
     rest, _ = await lab.link.call("read", job=done.record.id, stream="stdout", offset=2_999_999, size=100)
     assert rest == {"size": 14}
@@ -182,7 +184,9 @@ async def test_too_many_files_in_the_workspace_are_named(lab, ending):
 
 
 async def test_tmp_and_shared_memory_have_their_sizes(boxed):
-    script = "head -c 40000000 /dev/zero > /tmp/a; head -c 40000000 /dev/zero > /dev/shm/a; stat -c %s /tmp/a /dev/shm/a"
+    script = (
+        "head -c 40000000 /dev/zero > /tmp/a; head -c 40000000 /dev/zero > /dev/shm/a; stat -c %s /tmp/a /dev/shm/a"
+    )
     done = await boxed.sh(script, limits={"tmp_bytes": 16 * MIB, "shm_bytes": 8 * MIB})
     assert [int(n) for n in done.text.split()] == [16 * MIB, 8 * MIB]
     assert done.stderr.count(b"No space left on device") == 2
