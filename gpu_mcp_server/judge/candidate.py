@@ -3,6 +3,7 @@
 import ctypes
 import os
 import sys
+import time
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from link import Link, LinkClosed
@@ -135,6 +136,8 @@ class Candidate:
 
     def go(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Call the launcher once for each set."""
+        if "spin_s" in message:
+            return self.rehearse(float(message["spin_s"]))
         launch = self.launch
         for number, arguments in enumerate(self.calls[: message["calls"]], 1):
             code = launch(*arguments)
@@ -142,6 +145,14 @@ class Candidate:
                 return {"code": code, "call": number}
         error = self.memory.finish()
         return {"error": error} if error else {}
+
+    def rehearse(self, spin_s: float) -> Reply:
+        """Be busy for a while instead of calling anything; nothing but this file is loaded yet."""
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < spin_s:
+            pass
+        self.memory.finish()
+        return {"spun_s": time.perf_counter() - begin}
 
 
 def main() -> int:

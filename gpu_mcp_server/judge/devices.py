@@ -89,6 +89,12 @@ class Device:
     memory: str
     """How memory is shared, for the evidence."""
     max_sets: int
+    rehearsals = 9
+    """Passes that give the clock's own cost."""
+    pause_s = 0.002
+    spin_s = 0.002
+    spins = False
+    """Whether the owner keeps a core awake while it waits for an answer, for which there must be a core to spare."""
     empty_hint = ""
     """What to add when nothing was written."""
 
@@ -115,10 +121,6 @@ class Device:
     def remarks(self) -> List[str]:
         """Return what was seen on the device that makes its times doubtful."""
         return []
-
-    def short_round(self, round_s: float) -> str:
-        """Return what a round of only `round_s` does to the times."""
-        return ""
 
     def evidence(self) -> Dict[str, Any]:
         """Return what does not change."""

@@ -24,7 +24,7 @@ MFD_ALLOW_SEALING = 0x2
 Source: Linux, include/uapi/linux/fcntl.h and memfd.h.
 """
 
-MAX_BYTES = 96 << 20
+MAX_BYTES = 100 << 20
 
 QUIET_NAN = {"float16": 0x7E00, "bfloat16": 0x7FC0, "float32": 0x7FC00000, "float64": 0x7FF8000000000000}
 PAYLOAD_BITS = {"float16": 9, "bfloat16": 6, "float32": 22, "float64": 51}
@@ -268,7 +268,7 @@ class CpuDevice(Device):
         return Files(*(Region(size, writable_by_others=i > 0) for i, size in enumerate(longest)))
 
     def max_bytes(self) -> int:
-        """Return 96 MiB: beyond it, new pages, filling and checking would take longer than timing."""
+        """Return 100 MiB: beyond it, new pages, filling and checking would take longer than timing."""
         return MAX_BYTES
 
     def set_bytes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:

@@ -27,6 +27,7 @@ DISTRIBUTIONS = {
 FENCE_SAMPLES = 64
 """Positions of every output that the fence looks at."""
 MAX_BYTES = 32 << 30
+SPARE_CORES = 4
 IDLE_SETS = 256
 ALONE_PROBES = 7
 BUSY = 3
@@ -292,6 +293,8 @@ class CudaDevice(Device):
     kind = "cuda"
     memory = "exported allocations, inputs read-only"
     max_sets = 8192
+    pause_s = 0.01
+    spin_s = 0.005
     empty_hint = " (a kernel that failed to launch looks the same: return cudaGetLastError() from the launcher)"
 
     def __init__(self, well: Well, task: Dict[str, Any]) -> None:
@@ -303,6 +306,7 @@ class CudaDevice(Device):
         self.tools = Tools(int(task.get("gpu_index") or 0))
         driver = self.tools.driver
         self.label = driver.name()
+        self.spins = len(os.sched_getaffinity(0)) >= SPARE_CORES
         self.nvml = Nvml(driver.uuid())
         self.scratch = driver.allocate(IDLE_SETS * 4096)
         driver.call("cuMemsetD8_v2", self.scratch, 0, IDLE_SETS * 4096)

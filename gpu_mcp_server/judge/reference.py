@@ -131,6 +131,10 @@ class Reference:
         Where results are stored at once (CPU), the time of storing is told, so that the owner takes it off: a
         candidate writes in place and a Python function returns.
         """
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < message.get("spin_s", 0):
+            pass
+        spun_s = time.perf_counter() - begin
         storing = 0
         for left in reversed(range(message.get("passes", 1))):
             self.kept = []
@@ -144,7 +148,7 @@ class Reference:
                     storing += time.perf_counter_ns() - begin
                 del result
         self.arrays.finish()
-        return {"store_us": storing / 1000, "notes": self.arrays.notes()}
+        return {"spun_s": spun_s, "store_us": storing / 1000, "notes": self.arrays.notes()}
 
     def store(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Store the results that were kept, outside the clock."""

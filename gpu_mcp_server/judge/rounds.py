@@ -8,12 +8,9 @@ from check import compare, describe
 from devices import Buffers, Device, RoundCheck
 from history import History
 from ledger import Ledger
-from stats import median
 from supervisor import Player
 from verdicts import Judged, JudgeFailed, cheat, incorrect
 
-EMPTY_PASSES = 15
-"""Passes without a call that give the clock's own cost."""
 LATE_S = 0.05
 LATE_AT_MOST_S = 5.0
 """How long outputs that are wrong are watched for becoming right."""
@@ -21,9 +18,10 @@ OPEN_S = 60.0
 
 
 class Cost(NamedTuple):
-    """What a pass without calls takes: thaw, switch in, go, done, stop."""
+    """What a pass takes besides its calls: thaw, switch in, go, done, stop."""
 
-    median_s: float
+    low_s: float
+    """The lower quartile: a machine that was busy just then must not make anybody look faster."""
     spread_s: float
     """Between the quartiles."""
 
@@ -50,22 +48,28 @@ def timed_pass(player: Player, buffers: Buffers, timeout_s: float, **more: Any) 
     return time.perf_counter() - begin, reply, finished
 
 
-def empty_cost(player: Player, device: Device) -> Cost:
-    """Measure passes without calls. For the candidate this is done before its library is loaded.
+def rehearsed_cost(player: Player, device: Device) -> Cost:
+    """Measure passes in which the player only spins for as long as it is told, by its own clock, and says how long.
 
-    Later it could make the empty passes slow and have that taken off its time.
+    As in a round, the player was frozen for a while before, in which the owner was busy, and then the owner waits:
+    cores that slept and are woken make up most of the cost. This is done before somebody's library is loaded into the
+    candidate. Later it could lie about the time, or be slow to answer, and have that taken off.
     """
     samples: List[float] = []
-    for _ in range(EMPTY_PASSES + 3):
+    for _ in range(device.rehearsals + 1):
         player.freeze()
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < device.pause_s:
+            pass
         begin = time.perf_counter()
         player.thaw()
         player.ask("ping", OPEN_S)
-        player.ask("go", OPEN_S, calls=0)
+        reply = player.ask("go", OPEN_S, calls=0, spin_s=device.spin_s)
         device.stop_idle(player)
-        samples.append(time.perf_counter() - begin)
-    ordered = sorted(samples[3:])
-    return Cost(median(ordered), ordered[len(ordered) * 3 // 4] - ordered[len(ordered) // 4])
+        samples.append(time.perf_counter() - begin - float(reply["spun_s"]))
+    ordered = sorted(samples[1:])
+    quarter = ordered[len(ordered) // 4]
+    return Cost(quarter, ordered[len(ordered) * 3 // 4] - quarter)
 
 
 def named(reply: Dict[str, Any], what: str) -> Dict[str, Any]:
@@ -146,7 +150,7 @@ class Rounds:
             buffers.publish()
         with self.ledger.part("wait"):
             elapsed, reply, finished = timed_pass(self.candidate, buffers, self.timeout_s)
-            candidate_s = max(elapsed - self.costs["candidate"].median_s, 1e-9)
+            candidate_s = max(elapsed - self.costs["candidate"].low_s, 1e-9)
             self.ledger.move(candidate_s, "candidate")
             self.candidate.freeze()
             self.candidate.quiet()
@@ -163,7 +167,7 @@ class Rounds:
         self._note(reply)
         told = reply.get("store_us")
         storing = min(float(told) / 1e6, elapsed) if isinstance(told, (int, float)) and told > 0 else 0.0
-        reference_s = max(elapsed - storing - self.costs["reference"].median_s, 1e-9)
+        reference_s = max(elapsed - storing - self.costs["reference"].low_s, 1e-9)
         self.ledger.move(reference_s, "reference")
         reference_s /= self.passes
         if buffers.stores_later:

@@ -110,9 +110,9 @@ class Shape:
             played = self._play(buffers)
         if played.candidate_s < self.round_s:
             why = "buffers are at their limit" if buffers.sets >= memory_cap else "the reference is slow"
-            text = "round of %.3g ms, shorter than %.3g ms: %s"
-            text %= (played.candidate_s * 1000, self.round_s * 1000, why)
-            self.notes[text + self.device.short_round(played.candidate_s)] = None
+            text = "round of %.3g ms, shorter than %.3g ms: %s; the clock's own cost varies by %.2g %% of it"
+            unsure = 100 * self.costs["candidate"].spread_s / played.candidate_s
+            self.notes[text % (played.candidate_s * 1000, self.round_s * 1000, why, unsure)] = None
         return buffers
 
     def _measure(self, buffers: Buffers, progress: Progress) -> None:

@@ -28,7 +28,7 @@ class ShapeVerdict(Model):
     candidate: Timing | None = None
     reference: Timing | None = None
     speedup: float | None = None
-    """Reference's median over the candidate's."""
+    """Median of the rounds' ratios, reference over candidate; a round's two times are paired."""
     speedup_low: float | None = None
     speedup_high: float | None = None
     calls_checked: int = 0
