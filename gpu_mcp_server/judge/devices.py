@@ -89,10 +89,10 @@ class Device:
     memory: str
     """How memory is shared, for the evidence."""
     max_sets: int
-    rehearsals = 9
+    rehearsals = 7
     """Passes that give the clock's own cost."""
-    pause_s = 0.002
-    spin_s = 0.002
+    pause_s = 0.001
+    spin_s = 0.001
     spins = False
     """Whether the owner keeps a core awake while it waits for an answer, for which there must be a core to spare."""
     empty_hint = ""

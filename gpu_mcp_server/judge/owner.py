@@ -13,7 +13,6 @@ from devices import Device
 from fill import Well
 from ledger import Ledger
 from link import Link
-from registration import Registration
 from rounds import OPEN_S, Cost, named, rehearsed_cost
 from shapes import Shape
 from stats import geometric_mean
@@ -104,6 +103,8 @@ class Owner:
                 "mode": "register", "status": "refused", "reason": str(error),
                 "tried": [], "notes": [], "reference_us": [],
             }  # fmt: skip
+        from registration import Registration
+
         result = Registration(self.task, device, reference, self.well).run()
         result["evidence"] = self._evidence(device, {}, {})
         return result

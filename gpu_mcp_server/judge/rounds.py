@@ -21,7 +21,7 @@ class Cost(NamedTuple):
     """What a pass takes besides its calls: thaw, switch in, go, done, stop."""
 
     low_s: float
-    """The lower quartile: a machine that was busy just then must not make anybody look faster."""
+    """The second lowest: a machine that was busy just then must not make anybody look faster."""
     spread_s: float
     """Between the quartiles."""
 
@@ -68,8 +68,7 @@ def rehearsed_cost(player: Player, device: Device) -> Cost:
         device.stop_idle(player)
         samples.append(time.perf_counter() - begin - float(reply["spun_s"]))
     ordered = sorted(samples[1:])
-    quarter = ordered[len(ordered) // 4]
-    return Cost(quarter, ordered[len(ordered) * 3 // 4] - quarter)
+    return Cost(ordered[1], ordered[len(ordered) * 3 // 4] - ordered[len(ordered) // 4])
 
 
 def named(reply: Dict[str, Any], what: str) -> Dict[str, Any]:

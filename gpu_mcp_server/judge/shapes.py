@@ -2,7 +2,7 @@
 
 import math
 import time
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from devices import Buffers, Device
 from fill import Well
@@ -56,6 +56,8 @@ class Shape:
         self.round_s = float(task["round_ms"]) / 1000
         self.notes: Dict[str, None] = {}
         self.played: List[Round] = []
+        self.last: Optional[Round] = None
+        """The round that showed how many calls make one; it is as good as the others."""
         self.worst_abs = self.worst_rel = self.reference_call_s = 0.0
         self.sets = 1
 
@@ -104,10 +106,10 @@ class Shape:
                 break
             self.rounds.close(buffers)
             progress("finding the length of a round", 0.05)
-            buffers = self._open(wanted)
+            buffers, self.last = self._open(wanted), None
             if wanted < sets:
                 return buffers
-            played = self._play(buffers)
+            played = self.last = self._play(buffers)
         if played.candidate_s < self.round_s:
             why = "buffers are at their limit" if buffers.sets >= memory_cap else "the reference is slow"
             text = "round of %.3g ms, shorter than %.3g ms: %s; the clock's own cost varies by %.2g %% of it"
@@ -118,10 +120,11 @@ class Shape:
     def _measure(self, buffers: Buffers, progress: Progress) -> None:
         budget_s, most = float(self.task["budget_s"]), int(self.task["max_rounds"])
         begin = time.monotonic()
-        if self.sets == 1:
-            self._play(buffers)
+        last = self._play(buffers) if self.sets == 1 else self.last
         passes = round(self.round_s / (self.reference_call_s * self.sets))
         self.rounds.passes = max(1, min(MOST_PASSES, passes))
+        if last is not None and passes <= 1:
+            self.played.append(last)
         if passes > 1:
             self.notes["the reference is timed over %d passes of a round's inputs" % self.rounds.passes] = None
         while len(self.played) < max(most, 1):

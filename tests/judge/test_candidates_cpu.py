@@ -41,6 +41,9 @@ def test_an_honest_candidate_is_correct_and_has_a_time_with_an_interval(court, n
         assert shape["calls_checked"] >= shape["candidate"]["rounds"] * shape["candidate"]["calls_per_round"]
         assert shape["max_rel_error"] < 1e-4
     assert verdict["evidence"]["memory"] == "memfd, inputs sealed"
+    seconds = verdict["evidence"]["seconds"]
+    assert set(seconds) == {"start", "fill", "reference", "candidate", "check", "wait", "other", "total"}
+    assert seconds["candidate"] > 0 < seconds["reference"]
 
 
 def test_the_seed_is_committed_to_before_and_revealed_after(court):

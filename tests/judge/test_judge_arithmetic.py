@@ -11,6 +11,8 @@ sys.path.insert(0, str(JUDGE))
 
 import check
 import fill
+import lanes
+import ledger
 import memory_cpu
 import stats
 import tensors
@@ -122,6 +124,55 @@ def test_two_rounds_share_no_input_and_a_seed_gives_the_same_again():
     first, second = rounds("01" * 32)
     assert not np.intersect1d(first[:1000], second[:1000]).size
     assert (rounds("01" * 32)[1] == second).all()
+
+
+def test_what_is_drawn_does_not_depend_on_the_number_of_cores(monkeypatch):
+    def drawn():
+        into = np.zeros((5, 700_000), dtype=np.float32)
+        fill.Well("02" * 32).fill(into, "float32", "normal")
+        return into
+
+    alone = drawn()
+    monkeypatch.setattr(lanes, "MOST", 1)
+    assert (drawn() == alone).all()
+
+
+def test_hardly_any_two_inputs_are_equal():
+    into = np.zeros((1, 100_000), dtype=np.float32)
+    fill.Well("03" * 32).fill(into, "float32", "normal")
+    assert np.unique(into).size > 99_000
+
+
+def test_normal_inputs_have_the_quantiles_of_the_normal_distribution():
+    from statistics import NormalDist
+
+    into = np.zeros((1, 1_000_000), dtype=np.float32)
+    fill.Well("04" * 32).fill(into, "float32", "normal")
+    parts = [0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999]
+    expected = [NormalDist().inv_cdf(part) for part in parts]
+    assert np.quantile(into, parts) == pytest.approx(expected, abs=0.03)
+
+
+def test_an_error_in_one_lane_is_raised():
+    def work(number):
+        if number == 3:
+            raise ValueError("three")
+
+    with pytest.raises(ValueError, match="three"):
+        lanes.spread(8, work)
+
+
+def test_the_account_adds_up_and_an_inner_part_is_not_counted_twice():
+    book = ledger.Ledger()
+    with book.part("wait"):
+        with book.part("fill"):
+            sum(range(100_000))
+        book.move(0.5, "candidate")
+    found = book.report()
+    assert sum(found[name] for name in (*ledger.PARTS, "other")) == pytest.approx(found["total"], abs=1e-3)
+    assert found["candidate"] == 0.5
+    assert found["fill"] > 0
+    assert found["wait"] < 0
 
 
 def test_bfloat16_rounds_to_the_nearest_even():
