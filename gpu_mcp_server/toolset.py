@@ -32,11 +32,12 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.experience import Experience
     from gpu_mcp_server.services.gpus import Gpus
     from gpu_mcp_server.services.lab import Lab
+    from gpu_mcp_server.services.registry import Registry
     from gpu_mcp_server.services.runner import Runner
     from gpu_mcp_server.services.workspaces import Workspaces
     from gpu_mcp_server.store.artifacts import Artifacts
 else:  # services bring asyncssh and the store; `tools/list` must not wait for them
-    Artifacts = Compiler = Evaluator = Experience = Gpus = Lab = Runner = Workspaces = Any
+    Artifacts = Compiler = Evaluator = Experience = Gpus = Lab = Registry = Runner = Workspaces = Any
 
 F = TypeVar("F", bound=Callable[..., Awaitable[ResultModel]])
 OpenLab = Callable[[], "AbstractAsyncContextManager[Lab]"]
@@ -122,6 +123,7 @@ def _service(name: str) -> Resolve:
 ArtifactsDep = Annotated[Artifacts, _service("artifacts")]
 CompilerDep = Annotated[Compiler, _service("compiler")]
 EvaluatorDep = Annotated[Evaluator, _service("evaluator")]
+RegistryDep = Annotated[Registry, _service("registry")]
 ExperienceDep = Annotated[Experience, _service("experience")]
 GpusDep = Annotated[Gpus, _service("gpus")]
 RunnerDep = Annotated[Runner, _service("runner")]

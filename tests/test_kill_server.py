@@ -100,7 +100,7 @@ def judging(process: subprocess.Popen[str], progress: IO[str]) -> Judging:
     job_id, heard = "", ""
     for heard in progress:
         job_id = (re.findall(r"judging, job (j-[0-9a-f-]+)", heard) or [job_id])[0]
-        if "first call" in heard:
+        if "first call" in heard or '"result"' in heard or '"error"' in heard:
             break
     assert job_id and "first call" in heard, f"it ended first: {heard}"
     made = {*below(process.pid), *of_job(job_id)}

@@ -11,6 +11,7 @@ from gpu_mcp_server.errors import HostUnavailable
 
 STDERR_KEPT = 4096
 FRAME_LIMIT = 1 << 20
+CLOSE_S = 2.0
 
 
 class LocalBackend:
@@ -31,41 +32,65 @@ class LocalBackend:
         """
         if sys.platform != "linux":
             raise HostUnavailable(
-                "Jobs run only on Linux hosts.", hint="Add one with `gpu-mcp-server hosts add NAME user@host`.", retryable=False
+                "Jobs run only on Linux hosts.",
+                hint="Add one with `gpu-mcp-server hosts add NAME user@host`.",
+                retryable=False,
             )
         nvml = nvml_module()
         paths = f"sys.path.insert(0, {str(HOSTD.parent)!r}); sys.path.append({str(nvml.parent) if nvml else ''!r})"
         code = f"import sys; {paths}; from hostd.__main__ import main; sys.exit(main())"
-        keep = ("PATH", "HOME", "CUDA_HOME", "LD_LIBRARY_PATH", "XDG_STATE_HOME", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")
+        keep = (
+            "PATH",
+            "HOME",
+            "CUDA_HOME",
+            "LD_LIBRARY_PATH",
+            "XDG_STATE_HOME",
+            "XDG_RUNTIME_DIR",
+            "DBUS_SESSION_BUS_ADDRESS",
+        )
         env = {k: v for k, v in os.environ.items() if k in keep}
         try:
             process = await asyncio.create_subprocess_exec(
-                self._python, "-I", "-c", code, "serve", self._state,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-                env=env, cwd=Path("/"), start_new_session=True, limit=FRAME_LIMIT,
-            )  # fmt: skip
+                self._python,
+                "-I",
+                "-c",
+                code,
+                "serve",
+                self._state,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=env,
+                cwd=Path("/"),
+                start_new_session=True,
+                limit=FRAME_LIMIT,
+            )
         except OSError as error:
             raise HostUnavailable(f"hostd does not start: {error}.", retryable=False) from error
-        assert process.stdin and process.stdout and process.stderr
-        tail = bytearray()
-        listening = asyncio.create_task(_listen(process.stderr, tail))
+        return _channel(process)
 
-        async def close() -> None:
-            assert process.stdin
-            process.stdin.close()
-            try:
-                await asyncio.wait_for(process.wait(), 2.0)
-            except TimeoutError:
-                process.kill()
-                await process.wait()
-            await listening
 
-        async def why_ended() -> str:
-            code = await process.wait()
-            await listening
-            return f"exit status {code}: {tail.decode('utf-8', 'replace').strip()[-400:] or 'no message'}"
+def _channel(process: asyncio.subprocess.Process) -> Channel:
+    assert process.stdin and process.stdout and process.stderr
+    tail = bytearray()
+    listening = asyncio.create_task(_listen(process.stderr, tail))
 
-        return Channel(process.stdout, process.stdin, close, why_ended)
+    async def close() -> None:
+        assert process.stdin
+        process.stdin.close()
+        try:
+            await asyncio.wait_for(process.wait(), CLOSE_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+        await listening
+
+    async def why_ended() -> str:
+        code = await process.wait()
+        await listening
+        return f"exit status {code}: {tail.decode('utf-8', 'replace').strip()[-400:] or 'no message'}"
+
+    return Channel(process.stdout, process.stdin, close, why_ended)
 
 
 async def _listen(stream: asyncio.StreamReader, tail: bytearray) -> None:

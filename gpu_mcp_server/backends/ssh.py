@@ -195,13 +195,15 @@ class SshBackend:
         digest, content = hostd_zip()
         mark = f"hostd-{secrets.token_hex(8)}"
         call = f"\nload(f, {mark!r}, {digest!r}, {len(content)}, {self._host.state_dir or ''!r})\n"
-        process.stdin.write(repr(LOADER.read_text(encoding="utf-8") + call).encode() + b"\n")
+        with contextlib.suppress(OSError):  # a login that ended already is told below, by what it printed
+            process.stdin.write(repr(LOADER.read_text(encoding="utf-8") + call).encode() + b"\n")
         said = bytearray()
         try:
             async with asyncio.timeout(START_S):
                 word = await _answer(process, mark, said)
                 if word == "need":
-                    process.stdin.write(content)
+                    with contextlib.suppress(OSError):
+                        process.stdin.write(content)
                     word = await _answer(process, mark, said)
         except TimeoutError:
             raise self._not_started(process, said, tail, f"did not start within {START_S:g} s") from None

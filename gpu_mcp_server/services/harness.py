@@ -69,27 +69,9 @@ def judge_spec(
         raise ToolMissing(
             "torch", host, hint=f"{python.path} has none; set judge_python, or write the reference in NumPy."
         )
-    task = {
-        "mode": "judge" if library is not None else "register",
-        "device": device,
-        "framework": problem.framework,
-        "entry": problem.entry,
-        "symbol": symbol,
-        "inputs": [t.model_dump() for t in problem.inputs],
-        "outputs": [t.model_dump() for t in problem.outputs],
-        "shapes": problem.shapes,
-        "rtol": problem.rtol,
-        "atol": problem.atol,
-        "seed": secrets.token_hex(32),
-        "budget_s": BUDGET_S,
-        "round_ms": ROUND_MS,
-        "max_rounds": MAX_ROUNDS,
-        "round_timeout_s": ROUND_TIMEOUT_S,
-        "gpu_index": 0,
-    }
     harness = judge_files()
     own: dict[str, dict[str, bytes]] = {
-        "owner": {"task.json": json.dumps(task).encode()},
+        "owner": {"task.json": json.dumps(_task(problem, device, symbol, judge=library is not None)).encode()},
         "reference": {"reference.py": problem.reference.encode()},
     }
     if library is not None:
@@ -115,6 +97,27 @@ def judge_spec(
         min_level=min_level(settings),
     )
     return spec, blobs
+
+
+def _task(problem: Problem, device: str, symbol: str, *, judge: bool) -> dict[str, Any]:
+    return {
+        "mode": "judge" if judge else "register",
+        "device": device,
+        "framework": problem.framework,
+        "entry": problem.entry,
+        "symbol": symbol,
+        "inputs": [t.model_dump() for t in problem.inputs],
+        "outputs": [t.model_dump() for t in problem.outputs],
+        "shapes": problem.shapes,
+        "rtol": problem.rtol,
+        "atol": problem.atol,
+        "seed": secrets.token_hex(32),
+        "budget_s": BUDGET_S,
+        "round_ms": ROUND_MS,
+        "max_rounds": MAX_ROUNDS,
+        "round_timeout_s": ROUND_TIMEOUT_S,
+        "gpu_index": 0,
+    }
 
 
 def _ref(name: str, data: bytes, blobs: dict[str, bytes]) -> FileRef:

@@ -13,7 +13,9 @@ from gpu_mcp_server.services.hosts import Hosts
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.registry import Registry
 from gpu_mcp_server.services.runner import Runner
+from gpu_mcp_server.services.verdicts import Verdicts
 from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -33,6 +35,7 @@ class Lab:
     artifacts: Artifacts
     compiler: Compiler
     runner: Runner
+    registry: Registry
     evaluator: Evaluator
     gpus: Gpus
 
@@ -53,8 +56,10 @@ class Lab:
             workspaces, problems, experience = Workspaces(db, artifacts), Problems(db), Experience(db)
             compiler = Compiler(settings, jobs, db, artifacts, experience)
             runner = Runner(settings, jobs, table, workspaces, artifacts, experience)
-            evaluator = Evaluator(settings, jobs, table, compiler, problems, experience, artifacts)
-            runner.settlers["judge"] = evaluator.settle_line
+            verdicts = Verdicts(jobs, problems, experience, artifacts)
+            registry = Registry(settings, jobs, problems, experience, verdicts)
+            evaluator = Evaluator(settings, jobs, table, compiler, problems, experience, artifacts, verdicts)
+            runner.settlers["judge"] = verdicts.settle_line
             tidying = asyncio.create_task(runner.tidy(), name="tidy")
             try:
                 yield cls(
@@ -67,6 +72,7 @@ class Lab:
                     artifacts,
                     compiler,
                     runner,
+                    registry,
                     evaluator,
                     Gpus(hosts),
                 )

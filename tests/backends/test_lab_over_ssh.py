@@ -36,7 +36,7 @@ def source(name: str) -> Source:
 
 async def softmax(lab: Lab, host: str) -> ProblemInfo:
     tensors = [TensorSpec(name=n, dtype="float32", shape=["rows", "cols"]) for n in "xy"]
-    return await lab.evaluator.register(
+    return await lab.registry.register(
         name="softmax", reference=(SOFTMAX / "reference.py").read_text(), entry="softmax", inputs=tensors[:1],
         outputs=tensors[1:], shapes=[{"rows": 8, "cols": 1000}, {"rows": 3, "cols": 1025}], rtol=1e-4, atol=1e-6, host=host,
     )  # fmt: skip

@@ -30,7 +30,7 @@ async def registered(lab: Lab) -> str:
     judge = (await lab.hosts.probe("local")).judge
     framework = "torch" if judge and judge.torch else "numpy"
     reference = EXAMPLES / ("reference_torch.py" if framework == "torch" else "reference.py")
-    info = await lab.evaluator.register(
+    info = await lab.registry.register(
         name="softmax", reference=reference.read_text(encoding="utf-8"), framework=framework, entry="softmax", shapes=SHAPES,
         inputs=[TensorSpec(name="x", **TENSOR)], outputs=[TensorSpec(name="y", **TENSOR)], rtol=1e-4, atol=1e-6,
     )  # fmt: skip

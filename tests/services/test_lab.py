@@ -27,7 +27,7 @@ async def lab() -> AsyncIterator[Lab]:
 
 async def registered(lab: Lab) -> str:
     given = {k: [TensorSpec(**t) for t in v] if k in ("inputs", "outputs") else v for k, v in PROBLEM.items()}
-    return (await lab.evaluator.register(**given)).problem_id
+    return (await lab.registry.register(**given)).problem_id
 
 
 async def test_a_library_is_built_once_and_comes_from_the_cache_then(lab: Lab):
@@ -150,7 +150,7 @@ async def test_a_verdict_carries_its_evidence_and_is_remembered(lab: Lab):
 async def test_a_problem_is_the_hash_of_its_content(lab: Lab):
     first, again = await registered(lab), await registered(lab)
     assert first == again
-    assert (await lab.evaluator.problems(first)).problems[0].content_hash.startswith(first.removeprefix("p-"))
+    assert (await lab.registry.problems(first)).problems[0].content_hash.startswith(first.removeprefix("p-"))
 
 
 async def test_a_verdict_that_was_not_waited_for_is_settled_by_job_status(lab: Lab):

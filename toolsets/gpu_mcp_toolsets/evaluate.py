@@ -7,7 +7,7 @@ from pydantic import Field, WithJsonSchema
 from gpu_mcp_server.models.attempt import AttemptList
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.models.problem import DType, ProblemInfo, ProblemList, TensorSpec
-from gpu_mcp_server.toolset import EvaluatorDep, ExperienceDep, ProgressDep, SourcesDep, Toolset
+from gpu_mcp_server.toolset import EvaluatorDep, ExperienceDep, ProgressDep, RegistryDep, SourcesDep, Toolset
 from gpu_mcp_toolsets.arguments import (
     Flags,
     Host,
@@ -51,7 +51,7 @@ Outputs = Annotated[
 
 @TOOLSET.tool("Register a problem", effect="runs")
 async def register_problem(
-    evaluator: EvaluatorDep,
+    registry: RegistryDep,
     sources: SourcesDep,
     progress: ProgressDep,
     name: Annotated[str, Field(description="Short name.", max_length=80)],
@@ -75,7 +75,7 @@ async def register_problem(
     Returns problem_id and the launcher to define. Next: evaluate_kernel.
     """
     text = await sources.reference(reference, reference_path)
-    return await evaluator.register(
+    return await registry.register(
         name=name,
         description=description,
         framework=framework,
@@ -93,13 +93,13 @@ async def register_problem(
 
 @TOOLSET.tool("List problems", effect="reads")
 async def list_problems(
-    evaluator: EvaluatorDep, problem_id: Annotated[str | None, Field(description="Only this one.")] = None
+    registry: RegistryDep, problem_id: Annotated[str | None, Field(description="Only this one.")] = None
 ) -> ProblemList:
     """List problems: launcher signatures for C and CUDA, shapes, tolerances, best attempt.
 
     Use it before you write a candidate. Next: evaluate_kernel.
     """
-    return await evaluator.problems(problem_id)
+    return await registry.problems(problem_id)
 
 
 @TOOLSET.tool("Judge a kernel", effect="runs")

@@ -1,0 +1,85 @@
+"""Registers problems: a problem is kept only after its reference ran and trivial answers failed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpu_mcp_server.errors import ProblemRefused
+from gpu_mcp_server.models.problem import Problem, ProblemInfo, ProblemList, TensorSpec
+from gpu_mcp_server.services.experience import Experience
+from gpu_mcp_server.services.harness import judge_spec
+from gpu_mcp_server.services.jobs import JobRunner
+from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.runner import Progress
+from gpu_mcp_server.services.verdicts import Verdicts, how_it_ended
+from gpu_mcp_server.settings import Settings
+
+LISTED = 10
+
+
+class Registry:
+    """The way in for problems, and the list of them."""
+
+    def __init__(
+        self, settings: Settings, jobs: JobRunner, problems: Problems, experience: Experience, verdicts: Verdicts
+    ) -> None:
+        self._settings, self._jobs, self._problems = settings, jobs, problems
+        self._experience, self._verdicts = experience, verdicts
+
+    async def register(
+        self,
+        *,
+        name: str,
+        reference: str,
+        inputs: Sequence[TensorSpec],
+        outputs: Sequence[TensorSpec],
+        shapes: Sequence[Mapping[str, int]],
+        rtol: float,
+        atol: float,
+        framework: str = "numpy",
+        entry: str = "reference",
+        description: str = "",
+        host: str | None = None,
+        progress: Progress | None = None,
+    ) -> ProblemInfo:
+        """Register a problem.
+
+        Raises:
+            ProblemRefused: If the reference raises or is not what it says, or zeros, ones, a copy or the mean pass.
+            BadRequest: If the description contradicts itself.
+        """
+        problem = Problems.make_problem(
+            name, description, framework, entry, inputs, outputs, shapes, rtol, atol, reference
+        )
+        where = self._jobs.hosts.choose(host)
+        probe = await self._jobs.probe(where)
+        spec, blobs = judge_spec(problem, probe, self._settings, host=where, device="cpu", library=None)
+        if progress is not None:
+            await progress("running the reference and the trivial answers")
+        done = await self._jobs.run(spec, host=where, blobs=blobs)
+        verdict = await self._verdicts.read(done)
+        if verdict is None:
+            raise ProblemRefused(
+                f"The problem could not be tried: {how_it_ended(done)}.", hint="Mend the reference and register again."
+            )
+        if verdict.get("status") != "ok":
+            raise ProblemRefused(f"Refused: {verdict.get('reason')}", hint="Mend the problem and register it again.")
+        registered = await self._problems.add(problem)
+        tried = list(verdict.get("tried", []))
+        return Problems.info(problem).model_copy(update={"registered": registered, "trivial_answers_tried": tried})
+
+    async def problems(self, problem_id: str | None = None) -> ProblemList:
+        """Return one problem with its best attempt, or the newest."""
+        if problem_id is not None:
+            return ProblemList(problems=[await self._with_best(await self._problems.get(problem_id))])
+        problems = await self._problems.list(limit=LISTED)
+        left = await self._problems.count() - len(problems)
+        return ProblemList(problems=[await self._with_best(p) for p in problems], left_out=left or None)
+
+    async def _with_best(self, problem: Problem) -> ProblemInfo:
+        best = await self._experience.list("best", problem_id=problem.problem_id, limit=1)
+        recent = await self._experience.list("recent", problem_id=problem.problem_id, limit=1)
+        update: dict[str, Any] = {"attempts": len(recent.attempts) + (recent.left_out or 0)}
+        if best.attempts:
+            a = best.attempts[0]
+            update["best"] = f"{a.attempt_id} speed-up {a.speedup:.3g} on {a.device}" if a.speedup else a.attempt_id
+        return Problems.info(problem).model_copy(update=update)

@@ -1,0 +1,142 @@
+"""Turns finished judge jobs into evaluations, and remembers them."""
+
+import json
+from typing import Any
+
+from gpu_mcp_server.errors import JobBroken
+from gpu_mcp_server.models.evaluation import Evaluation
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services.experience import Experience
+from gpu_mcp_server.services.harness import parse_verdict, shape_verdicts
+from gpu_mcp_server.services.job_table import JobRow
+from gpu_mcp_server.services.jobs import FinishedJob, JobRunner
+from gpu_mcp_server.services.output import safe_text
+from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.store.artifacts import Artifacts
+
+SHOWN_EVIDENCE = (
+    "seed_commitment",
+    "harness_sha256",
+    "memory",
+    "freeze",
+    "baseline",
+    "handshake_us",
+    "freeze_us",
+    "fence_us",
+    "sm_clock_mhz",
+    "throttle_reasons",
+    "load_before",
+    "notes",
+)
+UNJUDGED = ("cancelled", "caller_lost", "timeout", "oom")
+"""Ways for a judge job to end that are nobody's failure."""
+
+
+class Verdicts:
+    """What became of judge jobs."""
+
+    def __init__(self, jobs: JobRunner, problems: Problems, experience: Experience, artifacts: Artifacts) -> None:
+        self._jobs, self._problems, self._experience, self._artifacts = jobs, problems, experience, artifacts
+
+    async def settle(self, done: FinishedJob, row: JobRow) -> Evaluation:
+        """Turn a finished judge job into its evaluation and remember it; may be done twice, counts once.
+
+        Raises:
+            JobBroken: If the judge itself failed.
+        """
+        assert row.attempt_id
+        problem = await self._problems.get(str(row.context["problem_id"]))
+        verdict = await self.read(done)
+        if verdict is None:
+            why = how_it_ended(done)
+            await self._experience.finish(row.attempt_id, status=done.record.status or "broken", reason=why)
+            if done.record.status in UNJUDGED:
+                return _unjudged(problem, row, done, why)
+            raise JobBroken(
+                f"The judge failed on {row.host!r}: {why}.", hint="This is our failure; the candidate was not judged."
+            )
+        evaluation = await self._evaluation(problem, verdict, done, row)
+        timed = [s.candidate for s in evaluation.shapes if s.candidate]
+        await self._experience.finish(
+            row.attempt_id,
+            status="judged",
+            verdict=evaluation.verdict,
+            reason=evaluation.reason or None,
+            speedup=evaluation.speedup,
+            median_us=timed[-1].median_us if timed else None,
+            level=done.record.level,
+            job_id=row.job_id,
+            evidence={
+                **evaluation.evidence,
+                "verdict_artifact": evaluation.evidence_artifact_id,
+                "resources": row.context.get("resources"),
+                "compiler": row.context.get("compiler"),
+            },
+        )
+        return evaluation
+
+    async def _evaluation(
+        self, problem: Problem, verdict: dict[str, Any], done: FinishedJob, row: JobRow
+    ) -> Evaluation:
+        attempt = await self._experience.get(row.attempt_id or "")
+        whole = json.dumps(verdict, indent=1).encode()
+        evidence: dict[str, Any] = verdict.get("evidence", {})
+        return Evaluation(
+            status="judged",
+            verdict=verdict["verdict"],
+            reason=verdict.get("reason") or "",
+            attempt_id=attempt.attempt_id,
+            job_id=row.job_id,
+            problem_id=problem.problem_id,
+            problem_hash=problem.content_hash,
+            language=row.context["language"],
+            device=attempt.device,
+            host=row.host,
+            speedup=verdict.get("speedup"),
+            shapes=shape_verdicts(verdict),
+            resources=row.context.get("resources") or [],
+            advice=row.context.get("advice") or [],
+            level=done.record.level,
+            weaker_because=done.record.weaker_because or None,
+            evidence={k: evidence[k] for k in SHOWN_EVIDENCE if k in evidence},
+            evidence_artifact_id=await self._artifacts.put(whole, name="verdict.json", media_type="application/json"),
+            seconds={"compile": row.context["compile_s"], "judge": done.record.wall_s or 0.0},
+            note=done.record.note or None,
+        )
+
+    async def settle_line(self, done: FinishedJob, row: JobRow) -> str | None:
+        """Settle a judge job that job_status found finished, and say the verdict on one line."""
+        evaluation = await self.settle(done, row)
+        if evaluation.verdict is None:
+            return f"not judged: {evaluation.reason}"
+        speed = f", speed-up {evaluation.speedup:.3g}" if evaluation.speedup else ""
+        return f"verdict {evaluation.verdict}{speed}" + (f": {evaluation.reason}" if evaluation.reason else "")
+
+    async def read(self, done: FinishedJob) -> dict[str, Any] | None:
+        """Return what the owner wrote, or None when it did not end in good order."""
+        found = next((o for o in done.record.outputs if o.path == "verdict.json"), None)
+        leader = done.record.leader
+        if found is None or leader is None or leader.exit_code != 0:
+            return None
+        return parse_verdict(await self._jobs.fetch(done.host, found.sha256))
+
+
+def how_it_ended(done: FinishedJob) -> str:
+    """Say how a judge job ended that wrote no verdict."""
+    tail = safe_text(done.stderr).strip()[-600:]
+    return "; ".join(filter(None, [f"job {done.record.id} {done.record.status}", done.record.note, tail]))
+
+
+def _unjudged(problem: Problem, row: JobRow, done: FinishedJob, why: str) -> Evaluation:
+    return Evaluation(
+        status="refused",
+        reason=why,
+        attempt_id=row.attempt_id or "",
+        job_id=row.job_id,
+        problem_id=problem.problem_id,
+        problem_hash=problem.content_hash,
+        language=row.context["language"],
+        host=row.host,
+        level=done.record.level,
+        note="there is no verdict; evaluate_kernel may be called again",
+    )
