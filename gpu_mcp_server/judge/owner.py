@@ -24,7 +24,7 @@ WORK = os.path.dirname(HERE)
 VERSION = "1"
 START_S = 120.0
 """For the other processes to import what they need; torch on a cold disk takes most of it."""
-OVERHEAD_S = 0.8
+OVERHEAD_S = 0.6
 """What the rounds of all shapes may cost besides the running of candidate and reference, before fewer rounds do."""
 PUBLIC = ("device", "framework", "entry", "symbol", "inputs", "outputs", "gpu_index")
 """What the other processes may know of the task: neither seed nor tolerances."""
