@@ -23,16 +23,32 @@ def close_all_but(keep: Iterable[int]) -> None:
                 pass  # the listing's own
 
 
-def bundle(fds: Sequence[int]) -> socket.socket:
-    """Return one socket that holds several descriptors open: they are on their way through it and never arrive.
+class Bundle:
+    """One socket that holds several descriptors open: they are on their way through it and never arrive.
 
     bubblewrap takes a single descriptor to hold as long as its sandbox lives; the locks of a job are more than one.
     """
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    with ours:
+
+    def __init__(self) -> None:
+        self._way_in, self._held = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def add(self, fds: Sequence[int]) -> None:
+        """Have it hold descriptors; ours may be closed then."""
         if fds:
-            send_with(ours, b"x", fds)
-    return theirs
+            send_with(self._way_in, b"x", fds)
+
+    def fileno(self) -> int:
+        """Return the descriptor that holds the others."""
+        return self._held.fileno()
+
+    def link(self) -> str:
+        """Return how /proc shows it."""
+        return os.readlink("/proc/self/fd/%d" % self.fileno())
+
+    def close(self) -> None:
+        """Leave the holding to the processes that have it."""
+        self._way_in.close()
+        self._held.close()
 
 
 def memory_file(name: str, content: bytes) -> int:

@@ -186,8 +186,8 @@ class Host:
 
     def ours(self) -> Set[int]:
         """Return the pids of all jobs on this host."""
-        found = [f.read_json("private.json") for f in self.folders.unfinished()]
-        return set(descendants(*[int(data["pid"]) for data in found if data]))
+        found = [f.noted().get("pid") for f in self.folders.unfinished()]
+        return set(descendants(*[pid for pid in found if isinstance(pid, int)]))
 
     def after_fork(self, keep: Set[int]) -> None:
         """Drop in a forked supervisor what belongs to hostd's channel: stdio and every other descriptor."""

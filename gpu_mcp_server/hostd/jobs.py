@@ -1,6 +1,6 @@
 """Job folders: the claim, the record, the output, and what is left when a supervisor was killed.
 
-A folder appears whole, by one rename, and already locked: the lock on its file `alive` is held from then on by whoever
+A folder appears whole, by one rename, and already locked: the lock on it is held from then on by whoever
 answers for the job (hostd, then the supervisor). A job that is not locked and has no record was killed, and whoever
 finds it so buries it.
 """
@@ -20,9 +20,12 @@ from .specification import ID
 
 KEEP_JOBS = 2000
 KEEP_S = 7 * 86400
-STALE_S = 3600
+STALE_S = 60.0
+"""A workspace is locked by its owner a moment after it is made."""
 SPACE_BYTES = 64 << 10
 """Set aside on the disk for the record of each job, so that a full disk does not cost it."""
+AMPLE_BYTES = 16 << 30
+"""With so much left nothing is set aside, which takes a third of the time of a claim."""
 
 
 class JobFolder:
@@ -32,7 +35,7 @@ class JobFolder:
         self.path = path
         self.id = os.path.basename(path)
         self.life = -1
-        """The descriptor that holds the lock `alive`, in the process that answers for the job."""
+        """The descriptor that holds the lock on the folder, in the process that answers for the job."""
 
     def at(self, name: str) -> str:
         """Return the path of one of its files."""
@@ -45,15 +48,31 @@ class JobFolder:
     def read_json(self, name: str) -> Optional[Dict[str, Any]]:
         """Return one of its JSON files, or None."""
         try:
-            with open(self.at(name), encoding="utf-8") as text:
-                data: Any = json.load(text)
+            with open(self.at(name), "rb") as text:
+                data: Any = json.loads(text.read().rstrip(b"\0").decode("ascii"))
         except (OSError, ValueError):
             return None
         return cast("Dict[str, Any]", data) if isinstance(data, dict) else None
 
-    def write_json(self, name: str, value: Any) -> None:
-        """Write one of its files, whole or not at all."""
-        files.write_whole(self.at(name), json.dumps(value).encode())
+    def note(self, about: Dict[str, Any]) -> None:
+        """Add to what is known of the job while it runs; whoever is killed in between leaves what was there."""
+        fd = os.open(self.at("state"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            files.write_all(fd, json.dumps(about).encode() + b"\n")
+        finally:
+            os.close(fd)
+
+    def noted(self) -> Dict[str, Any]:
+        """Return all that was noted."""
+        found: Dict[str, Any] = {}
+        try:
+            with open(self.at("state"), "rb") as text:
+                lines = text.read().split(b"\n")[:-1]
+            for line in lines:
+                found.update(json.loads(line.decode("ascii")))
+        except (OSError, ValueError):
+            pass
+        return found
 
     def spec(self) -> Optional[JobSpec]:
         """Return what was submitted."""
@@ -61,8 +80,8 @@ class JobFolder:
         return job_spec_from_json(data) if data else None
 
     def take_life(self) -> bool:
-        """Take the lock `alive`; False when somebody holds it."""
-        fd = os.open(self.at("alive"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Lock the folder; False when somebody holds it."""
+        fd = os.open(self.path, trees.FLAGS)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -80,7 +99,7 @@ class JobFolder:
     def is_alive(self) -> bool:
         """Say whether somebody answers for the job."""
         try:
-            fd = os.open(self.at("alive"), os.O_RDWR | os.O_CLOEXEC)
+            fd = os.open(self.path, trees.FLAGS)
         except OSError:
             return False
         try:
@@ -102,26 +121,13 @@ class JobFolder:
         except OSError as error:
             if not files.no_room(error):
                 raise
+        self._use_space()
         note = "; ".join(n for n in (record.note, "disk_full: the list of outputs is lost") if n)
         return self._write_record(replace(record, outputs=(), outputs_left_out=(), note=note[:2000]))
 
     def _write_record(self, record: JobRecord) -> bool:
         partial = self.at("record.partial")  # who writes it holds the lock, and the dead leave it to the next
-        try:
-            os.rename(self.at("space"), partial)
-        except FileNotFoundError:
-            pass
-        data = json.dumps(to_json(record)).encode()
-        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            files.write_all(fd, data)
-            os.ftruncate(fd, len(data))
-            os.fsync(fd)
-        except OSError:
-            os.rename(partial, self.at("space"))
-            raise
-        finally:
-            os.close(fd)
+        files.write_whole(partial, json.dumps(to_json(record)).encode())
         try:
             os.link(partial, self.at("record.json"))
         except FileExistsError:
@@ -130,16 +136,33 @@ class JobFolder:
             os.unlink(partial)
         return True
 
-    def set_space_aside(self) -> None:
-        """Reserve room on the disk for the record."""
-        fd = os.open(self.at("space"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    def keep(self) -> None:
+        """Make sure that the record outlasts a loss of power."""
         try:
-            os.posix_fallocate(fd, 0, SPACE_BYTES)
+            fd = os.open(self.at("record.json"), os.O_RDONLY | os.O_CLOEXEC)
+            os.fsync(fd)
+            os.close(fd)
+        except OSError:
+            pass
+
+    def write_spec(self, spec: JobSpec) -> None:
+        """Write what was submitted, and set room aside behind it for the record, should the disk be full then."""
+        data = json.dumps(to_json(spec)).encode()
+        fd = os.open(self.at("spec.json"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            files.write_all(fd, data)
+            disk = os.fstatvfs(fd)
+            if disk.f_bavail * disk.f_frsize < AMPLE_BYTES:
+                os.posix_fallocate(fd, 0, len(data) + SPACE_BYTES)
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENODEV):
                 raise
         finally:
             os.close(fd)
+
+    def _use_space(self) -> None:
+        with open(self.at("spec.json"), "r+b") as text:
+            text.truncate(len(text.read().rstrip(b"\0")))
 
     def finished(self) -> bool:
         """Say whether there is a final record."""
@@ -153,18 +176,25 @@ class JobFolder:
         final = self.read_json("record.json")
         if final is None and not self.is_alive() and self.take_life():
             try:
-                if not self.finished():
-                    self.finish(undertaker.bury(self))
-                    undertaker.clear(self)
+                final = self.read_json("record.json")
+                if final is None:
+                    self._bury()
+                    final = self.read_json("record.json")
             finally:
                 self.leave_life()
-            final = self.read_json("record.json")
         if final is not None:
             return job_record_from_json(final)
-        live = self.read_json("live.json") or {"id": self.id, "state": "queued"}
-        leader = self.leader()
+        known = self.noted()
+        leader = str(known.get("leader", "main"))
+        live: Dict[str, Any] = known.get("live") or {"id": self.id, "state": "queued"}
         live.update(stdout_bytes=self.size(leader, "stdout"), stderr_bytes=self.size(leader, "stderr"))
         return job_record_from_json(live)
+
+    def _bury(self) -> None:
+        if self.finished():
+            os.unlink(self.at("record.json"))  # unreadable: power was lost while it was written
+        self.finish(undertaker.bury(self))
+        undertaker.clear(self)
 
     def size(self, role: str, name: str) -> int:
         """Return how many bytes of a stream are kept."""
@@ -175,8 +205,7 @@ class JobFolder:
 
     def leader(self) -> str:
         """Return the role whose output is the job's."""
-        private = self.read_json("private.json")
-        return str(private["leader"]) if private else "main"
+        return str(self.noted().get("leader", "main"))
 
     def read(self, role: str, name: str, offset: int, size: int) -> bytes:
         """Return part of a stream from a byte offset."""
@@ -189,11 +218,11 @@ class JobFolder:
 
     def signal(self, number: int) -> None:
         """Signal the supervisor, if it lives."""
-        data = self.read_json("private.json")
-        if data and self.is_alive():
+        pid = self.noted().get("pid")
+        if isinstance(pid, int) and self.is_alive():
             try:
-                os.kill(int(data["pid"]), number)
-            except (OSError, ValueError, KeyError):
+                os.kill(pid, number)
+            except OSError:
                 pass
 
 
@@ -225,10 +254,9 @@ class JobFolders:
         folder = JobFolder(os.path.join(self.root, ".%s.%d" % (spec.id, os.getpid())))
         os.mkdir(folder.path, 0o700)
         try:
-            folder.write_json("spec.json", to_json(spec))
-            folder.set_space_aside()
             folder.take_life()
-            os.close(os.open(os.path.join(self.open, spec.id), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            folder.write_spec(spec)
+            self._list(folder, spec.id)
             os.rename(folder.path, final)
         except OSError as error:
             folder.leave_life()
@@ -238,6 +266,13 @@ class JobFolders:
             raise
         folder.path, folder.id = final, spec.id
         return folder
+
+    def _list(self, folder: JobFolder, job_id: str) -> None:
+        """Enter a job into `open`; a second name for a file is cheaper than a file."""
+        try:
+            os.link(folder.at("spec.json"), os.path.join(self.open, job_id))
+        except FileExistsError:
+            pass
 
     def new_workdir(self) -> str:
         """Return a path for a workspace, to be made; its name says nothing, because the job can see it."""
@@ -291,6 +326,7 @@ class JobFolders:
                 undertaker.clear(folder)
         for name in os.listdir(self.work):
             self._drop_stale(os.path.join(self.work, name), now)
+        undertaker.drop_stale_groups()
         old = sorted(self._all(), key=lambda pair: -pair[1])
         for number, (path, changed) in enumerate(old):
             if (number > KEEP_JOBS or now - changed > KEEP_S) and not JobFolder(path).is_alive():

@@ -33,7 +33,7 @@ def stdin_of(spec: JobSpec) -> int:
 
 
 def start(
-    host: Host, spec: JobSpec, place: Place, lease: Lease, roles: List[Role], held: socket.socket
+    host: Host, spec: JobSpec, place: Place, lease: Lease, roles: List[Role], held: descriptors.Bundle
 ) -> List[ControlLink]:
     """Start all processes and return the supervisor's ends of the trusted roles' links.
 

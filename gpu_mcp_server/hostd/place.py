@@ -2,12 +2,13 @@
 
 import fcntl
 import os
-from typing import Dict, Iterable, List, Mapping, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Sequence
 
-from . import files, trees
+from . import descriptors, files, trees
 from .host import Host, HostRefuses
 from .mounts import Mounts
-from .protocol import FileRef
+from .protocol import FileRef, JobSpec
+from .role import Role
 
 
 class Place:
@@ -57,6 +58,36 @@ class Place:
             hint = "set state_dir to a folder that others may enter"
             raise HostRefuses("refused", "the job's uid cannot reach its folder (%s); %s" % (error, hint)) from error
 
+    def about(self, host: Host, held: descriptors.Bundle, groups: Sequence[str]) -> Dict[str, Any]:
+        """Return what must be cleared away should this process be killed, to be noted before any of it is made."""
+        return {
+            "pid": os.getpid(),
+            "level": host.level,
+            "held": held.link(),
+            "workdirs": self.paths(),
+            "groups": list(groups) if host.hierarchy is not None else [],
+        }
+
     def paths(self) -> List[str]:
         """Return the folders."""
         return list(self.workdirs.values())
+
+
+class Premade:
+    """What was made ahead of a job; `warm` makes it.
+
+    Attributes:
+        place: Identity and workspace.
+        role: The process that waits in it.
+        group_name: Name of the role's group.
+        held: What the sandbox holds open.
+    """
+
+    place: Place
+    role: Role
+    group_name: str
+    held: descriptors.Bundle
+
+    def start(self, spec: JobSpec) -> None:
+        """Let the process that waits become the job's."""
+        raise NotImplementedError

@@ -186,3 +186,8 @@ def _signal(pid: int, number: int) -> None:
         os.kill(pid, number)
     except OSError:
         pass
+
+
+def wake_up(number: int, frame: object) -> None:
+    """Handle a signal by nothing but waking the loop that waits."""
+    del number, frame

@@ -34,6 +34,7 @@ class Role:
         self._seen = {"stdout": 0, "stderr": 0}
         self._kept = {"stdout": 0, "stderr": 0}
         self._lost = ""
+        self._folder: Optional[JobFolder] = None
         self._names: Dict[int, str] = {}
         self._files: Dict[str, int] = {}
         self._writes: List[int] = []
@@ -53,10 +54,8 @@ class Role:
 
     def write_to(self, folder: JobFolder, keep_bytes: int) -> None:
         """Say where its output goes, and how much of each stream is kept."""
-        for name in ("stdout", "stderr"):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-            self._files[name] = os.open(folder.stream(self.name, name), flags, 0o600)
-            self._room[name] = keep_bytes
+        self._folder = folder
+        self._room = {"stdout": keep_bytes, "stderr": keep_bytes}
 
     def belong_to(self, uid: int) -> None:
         """Let a uid open its output again, as programs do that write to /dev/stderr."""
@@ -94,12 +93,19 @@ class Role:
         if room <= 0:
             return False
         try:
-            self._kept[name] += os.write(self._files[name], memoryview(chunk)[:room])
+            self._kept[name] += os.write(self._file(name), memoryview(chunk)[:room])
         except OSError as error:  # the count goes on, the output is lost, and the record says so
             self._lost = files.no_room(error) or "%s cannot be written: %s" % (name, error)
             self._room[name] = 0
             return False
         return True
+
+    def _file(self, name: str) -> int:
+        if name not in self._files:
+            assert self._folder is not None
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._files[name] = os.open(self._folder.stream(self.name, name), flags, 0o600)
+        return self._files[name]
 
     def seen(self, name: str) -> int:
         """Return the bytes that it wrote."""

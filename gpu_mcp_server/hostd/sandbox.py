@@ -15,7 +15,7 @@ import shutil
 import signal
 import subprocess
 from dataclasses import dataclass, field
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import descriptors, keeper, landlock, seccomp
 from .protocol import Limits
@@ -99,17 +99,16 @@ class Sandbox:
         """
         if os.geteuid() == 0 and not box.uid:
             raise PermissionError("hostd is root and the job has no uid of its own")
-        inside = dict(BASE_ENV, **env)
         held = list(keep)
         if self.namespaces():
-            inside.update(HOME="/job", TMPDIR="/tmp")
+            inside = environment(env)
             command, more = self._bwrap_command(list(argv), inside, box)
             held += more + ([box.sync_fd] if box.sync_fd is not None else [])
             outer = {"PATH": "/usr/bin:/bin"}
             rules = guard = None
         else:
             more = []
-            inside.update(HOME=box.workdir, TMPDIR=os.path.join(box.workdir, ".tmp"))
+            inside = {**BASE_ENV, **env, "HOME": box.workdir, "TMPDIR": os.path.join(box.workdir, ".tmp")}
             command, outer = list(argv), inside
             rules, guard = self._landlock(box) if self.level == "landlock" else (None, None)
         parent = os.getpid()
@@ -178,7 +177,8 @@ class Sandbox:
                 score.write(OOM_SCORE)
         except OSError:
             pass
-        _apply_rlimits(box)
+        for what, soft, hard in rlimits(box):
+            resource.setrlimit(what, (soft, hard))
         os.umask(0o022)
         if box.uid is not None:
             os.setgroups(list(box.groups))
@@ -220,8 +220,6 @@ class Sandbox:
                 o += ["--ro-bind", folder, folder]
         for path in SYSTEM_FILES + (NETWORK_FILES if box.network else ()):
             o += ["--ro-bind-try", os.path.realpath(path), path]
-        for outside, inside in box.roots:
-            o += ["--ro-bind", outside, inside]
         o += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"]
         for node in box.devices:
             o += ["--dev-bind", node, node]
@@ -229,6 +227,8 @@ class Sandbox:
             o += ["--ro-bind", "/sys", "/sys"]
         o += ["--size", str(box.limits.tmp_bytes), "--perms", "1777", "--tmpfs", "/tmp"]
         o += ["--size", str(box.limits.shm_bytes), "--perms", "1777", "--tmpfs", "/dev/shm"]
+        for outside, inside in box.roots:
+            o += ["--ro-bind", outside, inside]
         o += ["--bind", box.workdir, "/job", "--chdir", "/job", "--remount-ro", "/dev", "--remount-ro", "/"]
         return o
 
@@ -259,7 +259,13 @@ def _tasks() -> int:
         return 1 << 15
 
 
-def _apply_rlimits(box: Confinement) -> None:
+def environment(more: Mapping[str, str]) -> Dict[str, str]:
+    """Return the environment inside a sandbox with namespaces."""
+    return {**BASE_ENV, **more, "HOME": "/job", "TMPDIR": "/tmp"}
+
+
+def rlimits(box: Confinement) -> List[Tuple[int, int, int]]:
+    """Return the kernel's limits for one process: what, soft, hard."""
     limits = box.limits
     wanted = [
         (resource.RLIMIT_CORE, 0),
@@ -270,12 +276,14 @@ def _apply_rlimits(box: Confinement) -> None:
     if not box.pids_by_cgroup:
         others = 0 if box.uid is not None else _tasks() + OTHERS_MAY_START
         wanted.append((resource.RLIMIT_NPROC, others + limits.processes))
+    found: List[Tuple[int, int, int]] = []
     for what, value in wanted:
         hard = resource.getrlimit(what)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(what, (value, value))
+        found.append((what, value, value))
     if limits.cpu_s is not None:
         soft = max(1, int(limits.cpu_s + 0.999))
         hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
         most = soft + CPU_GRACE_S if hard == resource.RLIM_INFINITY else min(soft + CPU_GRACE_S, hard)
-        resource.setrlimit(resource.RLIMIT_CPU, (min(soft, most), most))
+        found.append((resource.RLIMIT_CPU, min(soft, most), most))
+    return found

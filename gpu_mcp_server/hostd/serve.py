@@ -26,9 +26,10 @@ from .protocol import (
 )
 from .specification import checked
 from .supervisor import fork_supervisor
+from .warm import Pool
 
 POLL_S = 0.05
-SWEEP_S = 3600.0
+SWEEP_S = 900.0
 READ_BYTES = 1 << 20
 MAX_REPLY_OUTPUT = 1 << 20
 MAX_READ = 16 << 20
@@ -81,6 +82,7 @@ class Channel:
         self._waiters: List[Waiter] = []
         self._asides: Dict[int, Tuple[Any, bytearray]] = {}
         self._sweep_at = 0.0
+        self._pool = Pool(host)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._verbs: Dict[str, Callable[[Dict[str, Any], memoryview], Tuple[Any, bytes]]] = {
             "hello": self._hello,
@@ -99,7 +101,7 @@ class Channel:
         """Serve until stdin ends; attached jobs notice by their own sockets. Returns the exit status."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _pass)
+        signal.signal(signal.SIGCHLD, processes.wake_up)
         try:
             while self._turn():
                 pass
@@ -112,6 +114,8 @@ class Channel:
 
     def _turn(self) -> bool:
         self._sweep_when_due()
+        if self._pool.due_in() == 0.0:
+            self._pool.make()
         poll = select.poll()
         poll.register(0, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
@@ -119,7 +123,7 @@ class Channel:
         for job_id, end in self._jobs.items():
             poll.register(end.fileno(), select.POLLIN)
             owners[end.fileno()] = job_id
-        for fd in self._asides:
+        for fd in (*self._asides, *self._pool.ends()):
             poll.register(fd, select.POLLIN)
         for fd, _ in poll.poll(self._patience()):
             if fd == 0:
@@ -129,8 +133,10 @@ class Channel:
                 self._hear(owners[fd])
             elif fd == self._wake_read:
                 descriptors.drain(fd)
-            else:
+            elif fd in self._asides:
                 self._take_aside(fd)
+            elif fd in self._pool.ends():
+                self._pool.hear(fd)
         self._answer_waiters()
         processes.reaped_all()
         return True
@@ -138,6 +144,8 @@ class Channel:
     def _patience(self) -> float:
         """Return how long nothing is due, in milliseconds."""
         soonest = self._sweep_at - time.monotonic()
+        due = self._pool.due_in()
+        soonest = soonest if due is None else min(soonest, due)
         for waiter in self._waiters:
             soonest = min(soonest, waiter.deadline - time.monotonic())
             if waiter.folder.id not in self._jobs:
@@ -247,6 +255,7 @@ class Channel:
         except OSError:
             said = b""
         self._changed.add(job_id)
+        self._pool.busy()
         if said in (b"", b"end"):
             self._jobs.pop(job_id).close()
 
@@ -280,6 +289,7 @@ class Channel:
             "weaker_because": host.weaker_because,
             "hint": host.hint,
             "root": os.geteuid() == 0,
+            "warm": self._pool.ready(),
         }, b""
 
     def _gpus(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
@@ -309,8 +319,11 @@ class Channel:
         folder = self.host.folders.claim(spec)
         if folder is None:
             return {"claimed": False}, b""
-        gpus = self.host.nvml.gpus() if spec.gpus.count else []
-        _, end = fork_supervisor(self.host, folder, spec, gpus)
+        self._pool.busy()
+        end = self._pool.adopt(folder, spec)
+        if end is None:
+            gpus = self.host.nvml.gpus() if spec.gpus.count else []
+            _, end = fork_supervisor(self.host, folder, spec, gpus)
         self._jobs[spec.id] = end
         return {"claimed": True}, b""
 
@@ -341,8 +354,3 @@ class Channel:
     def _list(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
         jobs = self.host.folders.recent(max(0, min(int(request.get("limit", 20)), 500)))
         return {"records": [to_json(f.record()) for f in jobs]}, b""
-
-
-def _pass(number: int, frame: object) -> None:
-    """Let a signal do nothing but wake the loop."""
-    del number, frame

@@ -16,7 +16,7 @@ from .control import ControlLink
 from .host import Host, HostRefuses
 from .jobs import JobFolder
 from .lease import Lease
-from .place import Place
+from .place import Place, Premade
 from .protocol import JobRecord, JobSpec, ProcessRecord
 from .quota import Quota
 from .role import Role
@@ -33,7 +33,13 @@ class Supervisor:
     """Runs one job from claim to record."""
 
     def __init__(
-        self, host: Host, folder: JobFolder, spec: JobSpec, channel: Optional[socket.socket], gpus: List[Dict[str, Any]]
+        self,
+        host: Host,
+        folder: JobFolder,
+        spec: JobSpec,
+        channel: Optional[socket.socket],
+        gpus: List[Dict[str, Any]],
+        premade: Optional[Premade] = None,
     ) -> None:
         self.host, self.folder, self.spec = host, folder, spec
         self.lease = Lease(host, spec, gpus)
@@ -47,7 +53,9 @@ class Supervisor:
         self.place: Optional[Place] = None
         self.stamps: Dict[str, files.Stamps] = {}
         self.clock = time.monotonic()
-        self.held: Optional[socket.socket] = None
+        self.groups: List[str] = []
+        self.held = premade.held if premade is not None else descriptors.Bundle()
+        self.premade = premade
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def main(self) -> None:
@@ -67,12 +75,13 @@ class Supervisor:
             record = self._record("broken", "; ".join([*self.notes, "while ending: " + _explained(error)]))
         self.folder.finish(record)
         self._tell(b"end")
+        self.folder.keep()
         undertaker.clear(self.folder)
 
     def _settle(self) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, _pass)
+        signal.signal(signal.SIGCHLD, processes.wake_up)
         signal.signal(signal.SIGTERM, self._cancelled)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -81,11 +90,11 @@ class Supervisor:
         del number, frame
         self._end("cancelled", "")
 
-    def _note_live(self, state: str) -> None:
+    def _note_running(self) -> None:
         """Say how the job stands; for those who ask, so a full disk does not matter."""
         live: Dict[str, Any] = {
             "id": self.spec.id,
-            "state": state,
+            "state": "running",
             "purpose": self.spec.purpose,
             "level": self.host.level,
             "weaker_because": self.host.weaker_because,
@@ -94,63 +103,70 @@ class Supervisor:
             "gpus": self.lease.uuids(),
         }
         try:
-            self.folder.write_json("live.json", live)
+            self.folder.note({"live": live})
         except OSError:
             pass
 
-    def _note_private(self) -> None:
-        """Write down what must be cleared away should this process be killed."""
-        held = os.readlink("/proc/self/fd/%d" % self.held.fileno()) if self.held is not None else ""
-        private: Dict[str, Any] = {
-            "pid": os.getpid(),
-            "leader": self.spec.processes[0].role,
-            "level": self.host.level,
-            "held": held,
-            "workdirs": self.place.paths() if self.place is not None else [],
-            "groups": [self._group_name(r) for r in self.roles] if self.host.hierarchy is not None else [],
-        }
-        self.folder.write_json("private.json", private)
+    def _heed_earlier(self) -> None:
+        """Heed a cancellation that came before there was a process to tell."""
         if os.path.exists(self.folder.at("cancelled")):
             self._end("cancelled", "")
 
     def _prepare(self) -> None:
         self.host.require(self.spec)
-        self.place = Place(self.host, (p.workspace for p in self.spec.processes))
-        self.roles = [Role(p.role, p.trusted) for p in self.spec.processes]
-        self.held = descriptors.bundle([])
-        self._note_private()
-        self._note_live("queued")
-        for role in self.roles:
-            self._furnish(role)
-        self.place.make()
+        if self.premade is not None:
+            self._move_in(self.premade)
+        else:
+            self._furnish()
+        assert self.place is not None
         self.stamps = self.place.lay(self.spec.files)
         self.lease.take(self._poll_channel)
         self.notes += self.lease.notes
 
-    def _furnish(self, role: Role) -> None:
+    def _furnish(self) -> None:
+        self.place = Place(self.host, (p.workspace for p in self.spec.processes))
+        self.roles = [Role(p.role, p.trusted) for p in self.spec.processes]
+        self.groups = ["%s.%s" % (self.spec.id, r.name) for r in self.roles]
+        leader = self.roles[0].name
+        self.folder.note(dict(self.place.about(self.host, self.held, self.groups), leader=leader))
+        self._heed_earlier()
+        for role, name in zip(self.roles, self.groups):
+            role.group = self.host.group(name)
+            self._bound(role)
+        self.place.make()
+
+    def _move_in(self, premade: Premade) -> None:
+        process = self.spec.processes[0]
+        self.place, self.roles = premade.place, [premade.role]
+        self.groups = [premade.group_name]
+        self.place.rename(process.workspace)
+        premade.role.name = process.role
+        self._heed_earlier()
+        self._bound(premade.role)
+
+    def _bound(self, role: Role) -> None:
+        """Set the limits of a role's group and the place and size of its output."""
         leads = role is self.roles[0]
         role.write_to(self.folder, self.spec.limits.output_bytes if leads else OTHER_ROLES_KEEP)
-        role.group = self.host.group(self._group_name(role))
         if role.group is not None:
             self.host.limit(role.group, self.spec.limits)
-
-    def _group_name(self, role: Role) -> str:
-        return "%s.%s" % (self.spec.id, role.name)
 
     def _start(self) -> None:
         if self.status is not None:
             raise HostRefuses(self.status, "before it started")
         assert self.place is not None
-        self.held = descriptors.bundle(self.lease.descriptors())
-        self._note_private()
-        self.links = launch.start(self.host, self.spec, self.place, self.lease, self.roles, self.held)
+        if self.premade is not None:
+            self.premade.start(self.spec)
+        else:
+            self.held.add(self.lease.descriptors())
+            self.links = launch.start(self.host, self.spec, self.place, self.lease, self.roles, self.held)
         self.held.close()
         self._running()
 
     def _running(self) -> None:
         self.started_at = time.time()
         self.clock = time.monotonic()
-        self._note_live("running")
+        self._note_running()
         self._tell(b"start")
 
     def _watch(self) -> None:
@@ -340,11 +356,6 @@ class Supervisor:
                 self.channel.send(what, socket.MSG_DONTWAIT)
             except OSError:
                 pass
-
-
-def _pass(number: int, frame: object) -> None:
-    """Let a signal do nothing but wake the loop."""
-    del number, frame
 
 
 def _explained(error: Exception) -> str:

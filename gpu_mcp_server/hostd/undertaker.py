@@ -14,15 +14,18 @@ from .protocol import JobRecord
 if TYPE_CHECKING:
     from .jobs import JobFolder
 
+WARM = "warm-"
+"""How the groups of sandboxes begin that wait for a job; they are entered as soon as they are made."""
+STALE_S = 60.0
 PATIENCE_S = 5.0
 PAUSE_S = 0.002
 
 
 def bury(folder: "JobFolder") -> JobRecord:
     """Kill what is left of a job and return its record; the caller holds the job's lock."""
-    private = folder.read_json("private.json") or {}
+    private = folder.noted()
     left = _kill_all(private)
-    live = folder.read_json("live.json") or {}
+    live: Dict[str, Any] = private.get("live") or {}
     spec = folder.read_json("spec.json") or {}
     leader = folder.leader()
     sizes = {name: folder.size(leader, name) for name in ("stdout", "stderr")}
@@ -35,7 +38,7 @@ def bury(folder: "JobFolder") -> JobRecord:
         purpose=str(spec.get("purpose", "run")),
         status="cancelled" if os.path.exists(folder.at("cancelled")) else "broken",
         note=note,
-        level=live.get("level"),
+        level=private.get("level"),
         weaker_because=str(live.get("weaker_because") or ""),
         gpus=tuple(live.get("gpus") or ()),
         submitted_at=float(live.get("submitted_at") or _made_at(folder)),
@@ -57,7 +60,7 @@ def _made_at(folder: "JobFolder") -> float:
 
 def clear(folder: "JobFolder") -> None:
     """Remove the workspaces of a finished job, and note that nothing is left of it but its folder."""
-    private = folder.read_json("private.json") or {}
+    private = folder.noted()
     state = os.path.dirname(os.path.dirname(folder.path))
     for workdir in private.get("workdirs", []):
         if os.path.dirname(workdir) == os.path.join(state, "work"):
@@ -94,3 +97,20 @@ def _kill_groups(names: List[str]) -> None:
             group.remove()
         except (OSError, ValueError):
             continue
+
+
+def drop_stale_groups() -> None:
+    """Remove groups in which a sandbox waited for a job and was killed; those in use cannot be removed."""
+    hierarchy = cgroup.find()
+    oldest = time.time() - STALE_S
+    for parent in hierarchy.parents.values() if hierarchy is not None else ():
+        try:
+            names = [name for name in os.listdir(parent) if name.startswith(WARM)]
+        except OSError:
+            continue
+        for name in names:
+            try:
+                if os.stat(os.path.join(parent, name)).st_mtime < oldest:
+                    os.rmdir(os.path.join(parent, name))
+            except OSError:
+                continue

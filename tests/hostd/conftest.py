@@ -52,6 +52,16 @@ async def lab(request: pytest.FixtureRequest, open_lab: Opener) -> Laboratory:
     return await open_lab(request.param)
 
 
+@pytest.fixture(params=["full", "full-warm", "namespaces", "namespaces-warm", "landlock"])
+async def any_lab(request: pytest.FixtureRequest, open_lab: Opener) -> Laboratory:
+    """Return a hostd at each of the levels; `warm` when a sandbox waits for the job already."""
+    level, _, warm = request.param.partition("-")
+    lab = await open_lab(level)
+    if warm:
+        await lab.warm_up()
+    return lab
+
+
 @pytest.fixture
 async def full(open_lab: Opener) -> Laboratory:
     """Return a hostd at the strongest level."""

@@ -1,5 +1,6 @@
 """A short way to run jobs on a real hostd over a real channel."""
 
+import asyncio
 import hashlib
 import os
 import secrets
@@ -12,6 +13,7 @@ from typing import Any
 
 from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.backends.local import LocalBackend
+from gpu_mcp_server.hostd.jobs import JobFolder
 from gpu_mcp_server.hostd.protocol import (
     FileRef,
     JobRecord,
@@ -50,6 +52,19 @@ class Laboratory:
 
     async def close(self) -> None:
         await self.link.close()
+
+    async def warm_up(self) -> None:
+        """Wait until a sandbox waits for a job."""
+        await self.run("true")
+        await self.until_warm()
+
+    async def until_warm(self) -> None:
+        """Wait until a sandbox of the last job's shape waits."""
+        for _ in range(2000):
+            if (await self.link.call("hello"))[0]["warm"]:
+                return
+            await asyncio.sleep(0.005)
+        raise AssertionError("no sandbox was made ahead")
 
     def spec(self, *argv: str, env: Mapping[str, str] | None = None, **fields: Any) -> JobSpec:
         limits = fields.pop("limits", {})
@@ -103,9 +118,7 @@ class Laboratory:
         return job_record_from_json(answer["record"])
 
     def supervisor(self, job: str) -> int:
-        import json
-
-        return int(json.loads((self.state / "jobs" / job / "private.json").read_text())["pid"])
+        return supervisor_of(self.state, job) or 0
 
 
 def wrapped(state: Path, env: Mapping[str, str], prefix: str = "", python: str = sys.executable) -> Path:
@@ -121,6 +134,17 @@ def wrapped(state: Path, env: Mapping[str, str], prefix: str = "", python: str =
 
 def new_id() -> str:
     return "t-" + secrets.token_hex(8)
+
+
+def supervisor_of(state: Path, job: str) -> int | None:
+    """Return the pid of a job's supervisor once it is known."""
+    return JobFolder(str(state / "jobs" / job)).noted().get("pid")
+
+
+def workspaces(state: Path, *jobs: str) -> list[str]:
+    """Return the workspaces of jobs that are still there."""
+    noted = [JobFolder(str(state / "jobs" / job)).noted() for job in jobs]
+    return [w for about in noted for w in about.get("workdirs", []) if Path(w).exists()]
 
 
 def names(folder: Path) -> list[str]:

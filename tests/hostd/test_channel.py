@@ -1,4 +1,5 @@
 """Whatever comes over the channel: a clear error, and jobs of others unharmed."""
+# ruff: noqa: ASYNC221, ASYNC240  # nothing else runs on the loop of a test
 
 import asyncio
 import hashlib
@@ -7,13 +8,16 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
 from gpu_mcp_server.backends.bundle import HOSTD
+from gpu_mcp_server.backends.link import HostLink
+from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.errors import BadRequest, GpuMcpError, HostUnavailable
 from gpu_mcp_server.hostd.protocol import GpuRequest, ProcessSpec, pack, read_frame
-from tests.hostd.laboratory import names
+from tests.hostd.laboratory import Laboratory, names
 
 
 async def refused(lab, **changes) -> str:
@@ -162,3 +166,21 @@ async def test_finished_and_running_jobs_are_listed_newest_first(full):
 async def test_more_gpus_than_a_host_can_have_are_refused(full):
     with pytest.raises(BadRequest):
         await full.submit(full.spec(processes=(ProcessSpec(("true",)),), gpus=GpuRequest(1000, "shared")))
+
+
+async def test_hostd_runs_under_python_3_8(state):
+    known = [*Path("/root/.pyenv/versions").glob("3.8.*/bin/python3.8"), *Path("/usr/bin").glob("python3.8")]
+    works = [p for p in known if subprocess.run([p, "-c", "import ctypes"], capture_output=True).returncode == 0]
+    if not works:
+        pytest.skip("no Python 3.8 here")
+    lab = Laboratory(await HostLink.open(LocalBackend(python=str(works[0]), state_dir=str(state))), state)
+    try:
+        assert str(lab.link.greeting["python"]).startswith("3.8.")
+        for _ in range(2):
+            await lab.warm_up()
+            done = await lab.sh("cat f; echo x > out", contents={"f": b"laid"}, outputs=("*",))
+            assert (done.record.status, done.text, len(done.record.outputs)) == ("ok", "laid", 1)
+        assert (await lab.link.call("probe"))[0]["machine"]
+        assert (state / "supervisor.log").read_text() == ""
+    finally:
+        await lab.close()

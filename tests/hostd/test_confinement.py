@@ -79,8 +79,9 @@ print(json.dumps({
 
 
 @pytest.fixture
-async def attempts(lab: Laboratory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+async def attempts(any_lab: Laboratory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """Return what each attempt came to, and `boxed` for levels with namespaces."""
+    lab = any_lab
     secret = tmp_path / "id_ed25519"
     secret.write_text("secret")
     boxed = lab.level != "landlock"
@@ -167,8 +168,8 @@ async def test_a_program_that_is_not_there_is_a_failed_job(lab):
     assert b"/no/such/program" in done.stderr
 
 
-async def test_signals_are_not_ignored_inside(lab):
-    done = await lab.sh("yes | head -n1; grep SigIgn /proc/self/status")
+async def test_signals_are_not_ignored_inside(any_lab):
+    done = await any_lab.sh("yes | head -n1; grep SigIgn /proc/self/status")
     assert done.text.splitlines()[0] == "y"
     assert int(done.text.split()[-1], 16) == 0
     assert done.stderr == b""
@@ -180,9 +181,11 @@ async def test_a_segmentation_fault_is_signal_11_and_leaves_no_core(lab):
     assert done.record.outputs == ()
 
 
-async def test_stdin_arguments_and_environment_arrive_as_given(lab):
+async def test_stdin_arguments_and_environment_arrive_as_given(any_lab):
     odd = "a b'\"$(id)\n\tü"
-    done = await lab.run("/bin/sh", "-c", 'cat; printf "%s|%s" "$1" "$ODD"', "sh", odd, env={"ODD": odd}, stdin="in\n")
+    done = await any_lab.run(
+        "/bin/sh", "-c", 'cat; printf "%s|%s" "$1" "$ODD"', "sh", odd, env={"ODD": odd}, stdin="in\n"
+    )
     assert done.text == f"in\n{odd}|{odd}"
 
 

@@ -11,7 +11,7 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd import trees
 from gpu_mcp_server.hostd.files import Blobs, Collector, FilesError, checked_path, lay, open_beneath
 from gpu_mcp_server.hostd.protocol import FileRef
-from tests.hostd.laboratory import eventually, names
+from tests.hostd.laboratory import eventually, workspaces
 
 
 async def test_new_and_changed_files_come_out_and_untouched_ones_do_not(lab):
@@ -66,7 +66,7 @@ async def test_setuid_bits_do_not_come_out(lab):
 async def test_any_tree_is_removed_after_the_job(lab, script):
     done = await lab.sh(script)
     assert done.record.state == "finished"
-    assert eventually(lambda: names(lab.state / "work") == [])
+    assert eventually(lambda: workspaces(lab.state, done.record.id) == [])
 
 
 async def test_a_swarm_of_files_is_cut_and_the_rest_counted(full):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd.descriptors import bundle
+from gpu_mcp_server.hostd.descriptors import Bundle
 from gpu_mcp_server.hostd.locks import GpuLocks
 from tests.hostd.conftest import needs_root
 from tests.hostd.laboratory import eventually
@@ -108,7 +108,8 @@ def test_kill_9_of_the_holder_lets_the_next_one_in(locks, tmp_path):
 
 def test_locks_that_travel_in_a_socket_are_held_as_long_as_it_is(locks):
     held = take(locks, (ONE, TWO), 2)
-    carrier = bundle([fd for _, fd in held])
+    carrier = Bundle()
+    carrier.add([fd for _, fd in held])
     other = os.dup(carrier.fileno())
     let_go(held)
     carrier.close()

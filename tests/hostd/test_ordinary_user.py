@@ -14,7 +14,7 @@ from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.hostd.mounts import reachable_by
 from gpu_mcp_server.hostd.sandbox import Confinement, Sandbox
 from tests.hostd.conftest import needs_root
-from tests.hostd.laboratory import Laboratory, eventually, names, processes_with, wrapped
+from tests.hostd.laboratory import Laboratory, eventually, processes_with, workspaces, wrapped
 
 UID = 61500
 AS_USER = f"setpriv --reuid {UID} --regid {UID} --clear-groups"
@@ -68,7 +68,7 @@ async def test_jobs_of_an_ordinary_user_have_limits(user):
 async def test_trees_that_a_job_closed_are_removed_by_an_ordinary_user(user):
     done = await user.sh("mkdir -p a/b; touch a/b/f; chmod 000 a/b a; chmod 500 .", outputs=("*",))
     assert [o.path for o in done.record.outputs] == ["a/b/f"]
-    assert eventually(lambda: names(user.state / "work") == [])
+    assert eventually(lambda: workspaces(user.state, done.record.id) == [])
 
 
 async def test_a_killed_supervisor_of_an_ordinary_user_leaves_nothing(user):
@@ -79,7 +79,7 @@ async def test_a_killed_supervisor_of_an_ordinary_user_leaves_nothing(user):
     done = await user.wait(job)
     assert done.record.status == "broken"
     assert eventually(lambda: processes_with(marker) == [])
-    assert eventually(lambda: names(user.state / "work") == [])
+    assert eventually(lambda: workspaces(user.state, done.record.id) == [])
 
 
 async def test_a_hundred_jobs_of_an_ordinary_user_run_at_once(user):
@@ -103,7 +103,7 @@ def test_root_without_another_uid_starts_no_job(tmp_path):
 async def test_every_job_of_root_has_a_uid_of_its_own(open_lab):
     lab = await open_lab()
     jobs = [await lab.start("/bin/sh", "-c", "echo ready; sleep 1000", until=b"ready") for _ in range(3)]
-    owners = {(lab.state / "work" / name).stat().st_uid for name in names(lab.state / "work")}
+    owners = {Path(workdir).stat().st_uid for workdir in workspaces(lab.state, *jobs)}
     assert len(owners) == 3
     assert all(61000 <= uid < 61184 for uid in owners)
     for job in jobs:

@@ -3,7 +3,6 @@
 
 import asyncio
 import contextlib
-import json
 import os
 import random
 import secrets
@@ -15,7 +14,7 @@ import pytest
 from gpu_mcp_server.errors import HostUnavailable
 from gpu_mcp_server.hostd import cgroup
 from gpu_mcp_server.hostd.protocol import JobRecord, ProcessSpec
-from tests.hostd.laboratory import Laboratory, eventually, names, processes_with
+from tests.hostd.laboratory import Laboratory, eventually, names, processes_with, supervisor_of, workspaces
 
 ROUNDS = 8
 SCRIPT = "echo ready; (sleep 1000 &) ; setsid sleep 1000 & head -c 100000 /dev/zero > out; sleep 1000"
@@ -34,7 +33,7 @@ def left_in_groups(job: str) -> list[str]:
 
 def check_nothing_is_left(state: Path, job: str, marker: str) -> None:
     assert eventually(lambda: processes_with(marker) == []), processes_with(marker)
-    assert eventually(lambda: names(state / "work") == [])
+    assert eventually(lambda: workspaces(state, job) == [])
     assert eventually(lambda: names(state / "open") == [])
     assert eventually(lambda: left_in_groups(job) == []), left_in_groups(job)
 
@@ -49,7 +48,8 @@ async def final_record(lab: Laboratory, job: str) -> JobRecord:
 
 
 @pytest.mark.parametrize("victim", ["supervisor", "sandbox", "inside"])
-async def test_killing_one_of_a_job_s_processes_ends_all_of_it(lab: Laboratory, victim: str):
+async def test_killing_one_of_a_job_s_processes_ends_all_of_it(any_lab: Laboratory, victim: str):
+    lab = any_lab
     marker = secrets.token_hex(8)
     job = await lab.start("/bin/sh", "-c", SCRIPT, env={"MARKER": marker}, until=b"ready")
     supervisor = lab.supervisor(job)
@@ -63,7 +63,8 @@ async def test_killing_one_of_a_job_s_processes_ends_all_of_it(lab: Laboratory, 
     check_nothing_is_left(lab.state, job, marker)
 
 
-async def test_the_workspace_of_a_killed_job_goes_with_the_next_start(lab: Laboratory, open_lab):
+async def test_the_workspace_of_a_killed_job_goes_with_the_next_start(any_lab: Laboratory, open_lab):
+    lab = any_lab
     marker = secrets.token_hex(8)
     job = await lab.start("/bin/sh", "-c", SCRIPT, env={"MARKER": marker}, detached=True, until=b"ready")
     kill(lab.pid)
@@ -82,7 +83,8 @@ async def test_a_job_that_was_cancelled_before_its_supervisor_was_killed_is_canc
     assert (await final_record(full, job)).status == "cancelled"
 
 
-async def test_killing_hostd_ends_its_attached_jobs_and_frees_the_next_to_say_so(lab, open_lab):
+async def test_killing_hostd_ends_its_attached_jobs_and_frees_the_next_to_say_so(any_lab, open_lab):
+    lab = any_lab
     marker = secrets.token_hex(8)
     jobs = [await lab.start("/bin/sh", "-c", SCRIPT, env={"MARKER": marker}, until=b"ready") for _ in range(3)]
     kill(lab.pid)
@@ -94,8 +96,9 @@ async def test_killing_hostd_ends_its_attached_jobs_and_frees_the_next_to_say_so
 
 
 @pytest.mark.parametrize("victims", ["supervisor", "both"])
-async def test_killing_at_any_moment_of_a_job_s_life_leaves_one_record_and_nothing_else(lab, open_lab, victims):
+async def test_killing_at_any_moment_of_a_job_s_life_leaves_one_record_and_nothing_else(any_lab, open_lab, victims):
     """From the submit through the laying of files, the start, the run and the conclusion, at random moments."""
+    lab = any_lab
     chance = random.Random(7)
     contents = {f"f{i}": os.urandom(2000) for i in range(30)}
     script = "cat f* > all; (setsid sleep 1000 &); sleep 0.03; exit 0"
@@ -105,15 +108,13 @@ async def test_killing_at_any_moment_of_a_job_s_life_leaves_one_record_and_nothi
         submitting = asyncio.create_task(lab.submit(spec, contents))
         delay = chance.uniform(0, 0.09)
         began = time.monotonic()
-        private = lab.state / "jobs" / spec.id / "private.json"
-        while time.monotonic() - began < delay or not private.exists():
+        while time.monotonic() - began < delay or not supervisor_of(lab.state, spec.id):
             await asyncio.sleep(0.0005)
             if victims == "both" and time.monotonic() - began > delay:
                 break
         if victims == "both":
             kill(lab.pid)
-        if private.exists():
-            kill(int(json.loads(private.read_text())["pid"]))
+        kill(supervisor_of(lab.state, spec.id) or 2**22 - 1)
         with contextlib.suppress(HostUnavailable):
             await submitting
         if victims == "both":
@@ -130,10 +131,9 @@ async def test_a_sandbox_that_lost_its_outer_half_while_it_was_made_is_found_and
         marker = secrets.token_hex(8)
         spec = boxed.spec("sleep", "1000", env={"MARKER": marker}, detached=True)
         await boxed.submit(spec)
-        private = boxed.state / "jobs" / spec.id / "private.json"
-        while not private.exists():
+        while not supervisor_of(boxed.state, spec.id):
             await asyncio.sleep(0)
-        supervisor = int(json.loads(private.read_text())["pid"])
+        supervisor = boxed.supervisor(spec.id)
         listing = Path(f"/proc/{supervisor}/task/{supervisor}/children")
         children: list[str] = []
         while not children:

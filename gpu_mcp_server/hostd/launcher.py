@@ -1,0 +1,28 @@
+"""What waits inside a sandbox that was made ahead of its job: it takes one command and limits, and execs.
+
+Only its source travels, as an argument; it must not import anything of ours.
+"""
+
+SOURCE = """
+import array, json, os, resource, signal, socket, sys
+link = socket.socket(fileno=int(sys.argv[1]))
+os.set_inheritable(link.fileno(), False)
+link.send(b"ready")
+message, ancillary, flags, address = link.recvmsg(8, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
+if not ancillary:
+    sys.exit(0)
+command, stdin = array.array("i", ancillary[0][2])
+with open(command, "rb") as text:
+    job = json.loads(text.read())
+os.dup2(stdin, 0)
+for what, soft, hard in job["rlimits"]:
+    resource.setrlimit(what, (soft, hard))
+for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+    signal.signal(number, signal.SIG_DFL)
+try:
+    os.execvpe(job["argv"][0], job["argv"], job["env"])
+except OSError as error:
+    os.write(2, ("cannot start %s: %s\\n" % (job["argv"][0], error.strerror)).encode("utf-8", "replace"))
+    os._exit(127)
+"""
+"""After the exec only 0, 1 and 2 are open: all else is closed on exec."""

@@ -1,0 +1,237 @@
+"""Sandboxes made ahead of their jobs, so that a plain command does not wait for one.
+
+Each is a supervisor with a place, a group and a sandbox whose inside only waits. It takes one job and dies with it.
+What differs from job to job (files, limits, arguments, environment) is given at adoption; what cannot be given then
+(roots, GPUs, network, several processes, sizes of /tmp) makes a job start cold. They end with the hostd that made them.
+"""
+
+import json
+import os
+import select
+import socket
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from . import descriptors, launch, launcher, sandbox, trees, undertaker
+from .host import Host
+from .jobs import JobFolder
+from .mounts import Mounts
+from .place import Place, Premade
+from .protocol import JobSpec, Limits
+from .role import Role
+from .sandbox import Confinement, Sandbox
+from .supervisor import Supervisor
+
+SIZE = 2
+QUIET_S = 0.01
+"""How long no job must have begun or ended before one is made: making it must not be in a job's way."""
+IDLE_S = 600.0
+"""After that long without a job they are given up."""
+LEAST_MEMORY_BYTES = 64 << 20
+UNLIMITED = Limits(file_bytes=1 << 60, processes=1 << 20)
+"""What the sandbox starts with; the launcher lowers it to the job's own."""
+
+
+class Waiting:
+    """One that waits for a job, as hostd sees it.
+
+    Attributes:
+        end: Our end of its socket.
+        about: What must be cleared away should it be killed; it says so when it is ready.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self.end = end
+        self.about: Dict[str, Any] = {}
+
+
+class Pool:
+    """The few that wait, all of one shape: the roots that were asked for last."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._roots: Optional[List[str]] = None
+        self._waiting: Dict[int, Waiting] = {}
+        self._used_at = time.monotonic()
+        self._able = host.level in ("full", "namespaces") and os.path.realpath(host.python).startswith("/usr/")
+
+    def fits(self, spec: JobSpec) -> bool:
+        """Say whether a job can be run in one of them, roots aside."""
+        plain = len(spec.processes) == 1 and not spec.processes[0].trusted
+        apart = not spec.gpus.count and not spec.network and not spec.links
+        limits, usual = spec.limits, Limits()
+        sizes = (limits.tmp_bytes, limits.shm_bytes) == (usual.tmp_bytes, usual.shm_bytes)
+        return self._able and plain and apart and sizes and limits.memory_bytes >= LEAST_MEMORY_BYTES
+
+    def adopt(self, folder: JobFolder, spec: JobSpec) -> Optional[socket.socket]:
+        """Hand a claimed job to one that waits; return our end of its socket, or None when there is none that fits."""
+        if not self.fits(spec):
+            return None
+        roots = launch.roots_of(spec)
+        if roots != self._roots:
+            self.give_up()
+            self._roots = roots
+        for fd, waiting in list(self._waiting.items()):
+            if not waiting.about:
+                continue
+            del self._waiting[fd]
+            folder.note(dict(waiting.about, leader=spec.processes[0].role))
+            try:
+                descriptors.send_with(waiting.end, spec.id.encode("ascii"), [folder.life])
+            except OSError:
+                waiting.end.close()
+                continue
+            folder.leave_life()
+            return waiting.end
+        return None
+
+    def ends(self) -> List[int]:
+        """Return the descriptors over which those that wait speak."""
+        return list(self._waiting)
+
+    def ready(self) -> int:
+        """Return how many a job could take now."""
+        return sum(1 for waiting in self._waiting.values() if waiting.about)
+
+    def hear(self, fd: int) -> None:
+        """Note that one is ready, or is gone."""
+        waiting = self._waiting[fd]
+        try:
+            said = waiting.end.recv(4096, socket.MSG_DONTWAIT)
+        except OSError:
+            said = b""
+        if said:
+            waiting.about = json.loads(said.decode("ascii"))
+        else:
+            waiting.end.close()
+            del self._waiting[fd]
+
+    def give_up(self) -> None:
+        """Let all that wait end."""
+        for waiting in self._waiting.values():
+            waiting.end.close()
+        self._waiting.clear()
+
+    def busy(self) -> None:
+        """Note that a job has just begun or ended."""
+        self._used_at = time.monotonic()
+
+    def due_in(self) -> Optional[float]:
+        """Return in how many seconds one should be made, None when there are enough."""
+        if self._waiting and time.monotonic() - self._used_at > IDLE_S:
+            self.give_up()
+            self._roots = None
+        if self._roots is None or len(self._waiting) >= SIZE:
+            return None
+        return max(0.0, self._used_at + QUIET_S - time.monotonic())
+
+    def make(self) -> None:
+        """Make one."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        if os.fork():
+            theirs.close()
+            self._waiting[ours.fileno()] = Waiting(ours)
+            return
+        try:
+            os.setsid()
+            self._host.after_fork({theirs.fileno()})
+            _Nest(self._host, list(self._roots or ()), theirs).main()
+        finally:
+            os._exit(0)
+
+
+class _Nest(Premade):
+    """The process that holds one: from its making to its job, or to the end of hostd."""
+
+    def __init__(self, host: Host, roots: List[str], channel: socket.socket) -> None:
+        self._host, self._roots, self._channel = host, roots, channel
+        self.place = Place(host, ["main"])
+        self.role = Role("main")
+        self.group_name = "%s%s.main" % (undertaker.WARM, os.urandom(8).hex())
+        self.held = descriptors.Bundle()
+        self._link, self._inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def main(self) -> None:
+        """Make the sandbox, wait for a job, run it."""
+        adopted = False
+        try:
+            self._make()
+            job = self._wait()
+            if job is not None:
+                adopted = True
+                self._run(*job)
+        finally:
+            if not adopted:
+                self._remove()
+
+    def _make(self) -> None:
+        host, uid = self._host, self.place.slot.uid
+        self.place.make()
+        self.role.group = host.group(self.group_name)
+        if uid is not None:
+            self.role.belong_to(uid)
+        mounts = Mounts(uid, host.state)
+        box = Confinement(
+            workdir=self.place.reach(mounts)["main"],
+            roots=mounts.shown(self._roots),
+            limits=UNLIMITED,
+            uid=uid,
+            join=self.role.group.procs_paths() if self.role.group else (),
+            pids_by_cgroup=self._pids_by_group(),
+            sync_fd=self.held.fileno(),
+        )
+        inside = self._inside.fileno()
+        argv = [host.python, "-I", "-S", "-E", "-c", launcher.SOURCE, str(inside)]
+        fds = (host.null, self.role.out_write, self.role.err_write)
+        self.role.started(Sandbox(host.level, host.bwrap).spawn(argv, {}, box, fds, [inside]))
+        self._inside.close()
+
+    def _pids_by_group(self) -> bool:
+        return self.role.group is not None and "pids" in self._host.limits_by_cgroup
+
+    def _wait(self) -> Optional[Tuple[str, int]]:
+        """Return the job's id and the descriptor of its lock; None when hostd or the sandbox has ended."""
+        poll = select.poll()
+        for end in (self._channel, self._link):
+            poll.register(end.fileno(), select.POLLIN)
+        while True:
+            for fd, _ in poll.poll():
+                if fd == self._link.fileno():
+                    if not self._link.recv(8):
+                        return None
+                    self._channel.send(json.dumps(self.about()).encode())
+                    continue
+                message, fds = descriptors.receive_with(self._channel, 64, 1)
+                return (message.decode("ascii"), fds[0]) if message and fds else None
+
+    def about(self) -> Dict[str, Any]:
+        """Return what must be cleared away should this process be killed."""
+        return self.place.about(self._host, self.held, [self.group_name])
+
+    def _run(self, job_id: str, life: int) -> None:
+        folder = JobFolder(os.path.join(self._host.folders.root, job_id))
+        folder.life = life
+        spec = folder.spec()
+        assert spec is not None
+        Supervisor(self._host, folder, spec, self._channel, [], self).main()
+
+    def start(self, spec: JobSpec) -> None:
+        """Give the command to what waits inside."""
+        process = spec.processes[0]
+        uid = self.place.slot.uid
+        box = Confinement("", limits=spec.limits, uid=uid, pids_by_cgroup=self._pids_by_group())
+        env = dict(sandbox.environment(process.env), PWD="/job", CUDA_VISIBLE_DEVICES="")
+        command = {"argv": launch.argv_of(process, self._host), "env": env, "rlimits": sandbox.rlimits(box)}
+        fds = [descriptors.memory_file("command", json.dumps(command).encode()), launch.stdin_of(spec)]
+        for fd in fds if uid is not None else ():
+            os.fchown(fd, uid, uid)  # type: ignore[arg-type]
+        descriptors.send_with(self._link, b"go", fds)
+        for fd in fds:
+            os.close(fd)
+        self._link.close()
+
+    def _remove(self) -> None:
+        self.role.kill()
+        self.role.close(UNLIMITED)
+        for workdir in self.place.paths():
+            trees.remove(workdir)
