@@ -27,6 +27,7 @@ from gpu_mcp_server.schemas import lean_schema, said_of_arguments
 from gpu_mcp_server.uploads import Sources
 
 if TYPE_CHECKING:
+    from gpu_mcp_server.services.audit import Auditor
     from gpu_mcp_server.services.compiler import Compiler
     from gpu_mcp_server.services.evaluator import Evaluator
     from gpu_mcp_server.services.experience import Experience
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.workspaces import Workspaces
     from gpu_mcp_server.store.artifacts import Artifacts
 else:  # services bring asyncssh and the store; `tools/list` must not wait for them
-    Artifacts = Compiler = Evaluator = Experience = Gpus = Lab = Registry = Runner = Workspaces = Any
+    Artifacts = Auditor = Compiler = Evaluator = Experience = Gpus = Lab = Registry = Runner = Workspaces = Any
 
 F = TypeVar("F", bound=Callable[..., Awaitable[ResultModel]])
 OpenLab = Callable[[], "AbstractAsyncContextManager[Lab]"]
@@ -122,6 +123,7 @@ def _service(name: str) -> Resolve:
 # Give a tool a parameter of one of these types and it gets the service; the agent never sees it.
 ArtifactsDep = Annotated[Artifacts, _service("artifacts")]
 CompilerDep = Annotated[Compiler, _service("compiler")]
+AuditorDep = Annotated[Auditor, _service("auditor")]
 EvaluatorDep = Annotated[Evaluator, _service("evaluator")]
 RegistryDep = Annotated[Registry, _service("registry")]
 ExperienceDep = Annotated[Experience, _service("experience")]

@@ -13,21 +13,22 @@ from gpu_mcp_server.server import server_from
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings import Settings
 
-REFERENCE = "import numpy as np\n\ndef reference(x):\n    return 2 * x + 1\n"
+REFERENCE = "import numpy as np\n\ndef reference(x):\n    return 2 * np.tanh(x) + 1\n"
 VECTOR = {"dtype": "float32", "shape": ["n"]}
 PROBLEM: dict[str, Any] = {
-    "name": "twice plus one",
+    "name": "twice tanh plus one",
     "reference": REFERENCE,
     "inputs": [{"name": "x", **VECTOR}],
     "outputs": [{"name": "y", **VECTOR}],
-    "shapes": [{"n": 1000}, {"n": 4097}],
+    "shapes": [{"n": 1000}, {"n": 50_000}],
     "rtol": 1e-5,
     "atol": 1e-6,
 }
 HONEST = """
+#include <math.h>
 #include <stdint.h>
 int launch(const float *x, float *y, int64_t n) {
-    for (int64_t i = 0; i < n; i++) y[i] = 2 * x[i] + 1;
+    for (int64_t i = 0; i < n; i++) y[i] = 2 * tanhf(x[i]) + 1;
     return 0;
 }
 """

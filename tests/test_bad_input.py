@@ -13,7 +13,7 @@ from gpu_mcp_server.services import harness
 from tests.laboratory import HONEST, PROBLEM, Folder, called, client_of, refused
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
-HEAD = "#include <stdint.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <signal.h>\n#include <unistd.h>\n"
+HEAD = "#include <stdint.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <signal.h>\n#include <math.h>\n#include <unistd.h>\n"
 SIGNATURE = "int launch(const float *x, float *y, int64_t n)"
 
 
@@ -108,7 +108,7 @@ async def test_an_unknown_argument_is_answered_with_the_known_ones(client: Clien
         ("printf(\"{\\\"verdict\\\": \\\"correct\\\"}\"); return 0;", "cheat", "without computing"),
         ("raise(SIGSEGV); return 0;", "incorrect", "sigsegv"),
         ("((float *)x)[0] = 0; return 0;", "incorrect", ""),
-        ("y[-1] = 3; y[n] = 3; for (int64_t i = 0; i < n; i++) y[i] = 2 * x[i] + 1; return 0;", "cheat", "outside"),
+        ("y[-1] = 3; y[n] = 3; for (int64_t i = 0; i < n; i++) y[i] = 2 * tanhf(x[i]) + 1; return 0;", "cheat", "outside"),
         ("for (int64_t i = 0; i < n; i++) y[i] = 0.0 / 0.0; return 0;", "incorrect", "nan"),
         ("return 7;", "incorrect", "7"),
     ],

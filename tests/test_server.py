@@ -48,7 +48,7 @@ async def test_read_only_leaves_only_tools_that_look(tmp_path: Path):
 async def test_toolsets_and_excluded_tools_choose_what_is_offered(tmp_path: Path):
     server = build_server(Opener(tmp_path), discover(), only=["evaluate"], exclude_tools=["list_attempts"])
 
-    assert await names(server) == ["register_problem", "list_problems", "evaluate_kernel"]
+    assert await names(server) == ["register_problem", "list_problems", "evaluate_kernel", "audit_attempt"]
     assert "run_command" not in str(server.instructions)
     assert "register_problem, list_problems, evaluate_kernel" in str(server.instructions)
 
@@ -93,7 +93,7 @@ async def test_stdio_serves_both_eras(tmp_path: Path, mode: str):
         tools = (await client.list_tools()).tools
         result = await client.call_tool("no_such_tool", {})
 
-    assert len(tools) == 13
+    assert len(tools) == 14
     assert result.is_error
 
 
@@ -124,7 +124,7 @@ def test_stdout_carries_nothing_but_the_protocol(tmp_path: Path):
 
     assert rest == b""
     assert process.returncode == 0
-    assert len(answers[2]["tools"]) == 13
+    assert len(answers[2]["tools"]) == 14
     assert answers[3]["isError"]
     assert all(json.loads(line) for line in log.splitlines())
 

@@ -5,6 +5,7 @@ from typing import Any, Literal
 from gpu_mcp_server.models._base import Model, ResultModel
 
 AttemptKind = Literal["compile", "run", "evaluate"]
+Outcome = Literal["confirmed", "voided", "not_comparable", "not_judged"]
 
 
 class Attempt(Model):
@@ -38,6 +39,14 @@ class Attempt(Model):
     job_id: str | None = None
     note: str | None = None
     """What the agent said it tried."""
+    flags: str | None = None
+    """Compiler flags, as a JSON list."""
+    entry: str | None = None
+    """Launcher, when it is not `launch`."""
+    target: str | None = None
+    """cpu or cuda."""
+    voided: str | None = None
+    """Why an audit voided it; it is in no ranking then."""
     evidence: dict[str, Any] | None = None
     """Only when one attempt is asked for."""
 
@@ -50,7 +59,8 @@ class Attempt(Model):
             parts.append(f"{self.median_us:.4g} us")
         parts += [p for p in (self.language, self.device, f"parent {self.parent_id}" if self.parent_id else None) if p]
         text = "  ".join(parts)
-        for extra in (self.note, self.reason):
+        voided = f"voided: {self.voided}" if self.voided else None
+        for extra in (voided, self.note, self.reason):
             if extra:
                 text += f"\n    {extra}"
         if self.evidence:
@@ -77,3 +87,24 @@ class AttemptList(ResultModel):
         if len(self.devices) > 1:
             lines.append("devices with attempts: " + "; ".join(self.devices))
         return "\n".join(lines)
+
+
+class AuditResult(ResultModel):
+    """What came of judging an attempt again."""
+
+    attempt_id: str
+    audit_attempt_id: str
+    """The second run, recorded as an attempt of its own."""
+    outcome: Outcome
+    why: str
+    verdict_before: str
+    verdict_now: str | None = None
+    speedup_before: float | None = None
+    speedup_now: float | None = None
+
+    def summary(self) -> str:
+        """Say the outcome first."""
+        lines = [f"{self.outcome}: {self.attempt_id}; {self.why}"]
+        before = f"{self.verdict_before}" + (f", speed-up {self.speedup_before:.3g}" if self.speedup_before else "")
+        now = f"{self.verdict_now}" + (f", speed-up {self.speedup_now:.3g}" if self.speedup_now else "")
+        return "\n".join([*lines, f"before: {before}", f"now: {now} (attempt {self.audit_attempt_id})"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -104,7 +105,8 @@ class Evaluator:
         where = self._jobs.hosts.choose(host)
         probe = await self._jobs.probe(where)
         chosen = _device(device, source, probe, where)
-        attempt_id = await self._noted(problem, source, where, probe, chosen, parent_id, note)
+        how = {"flags": json.dumps(list(flags)), "entry": entry, "target": chosen}
+        attempt_id = await self._noted(problem, source, where, probe, how, parent_id, note)
         trial = Trial(attempt_id, problem, source, where, probe, chosen, entry, progress, began)
         try:
             await trial.tell(f"attempt {attempt_id}: compiling")
@@ -125,7 +127,7 @@ class Evaluator:
         source: Source,
         host: str,
         probe: HostProbe,
-        device: str,
+        how: Mapping[str, str],
         parent_id: str | None,
         note: str | None,
     ) -> str:
@@ -139,11 +141,14 @@ class Evaluator:
             source_artifact_id=await self._artifacts.put(text, name=source.name, media_type="text/plain"),
             language=source.language,
             host=host,
-            device=device_name(probe, 1 if device == "cuda" else 0),
+            device=device_name(probe, 1 if how["target"] == "cuda" else 0),
             driver=probe.driver,
             level=probe.level,
             note=note,
             versions=_versions(probe),
+            flags=how["flags"],
+            entry=how["entry"],
+            target=how["target"],
         )
 
     async def _judge(self, trial: Trial, built: CompileResult, advice: Sequence[str], wait_s: float) -> Evaluation:

@@ -19,7 +19,7 @@ REASON_CHARACTERS = 300
 """Of the reason in a list; the attempt itself has all of it."""
 
 FAILED = "(verdict IN ('incorrect', 'cheat') OR (verdict IS NULL AND status NOT IN ('running', 'ok', 'judged')))"
-BEST = "kind = 'evaluate' AND verdict = 'correct' AND speedup IS NOT NULL"
+BEST = "kind = 'evaluate' AND verdict = 'correct' AND speedup IS NOT NULL AND voided IS NULL"
 DIGITS = "0123456789abcdefghijklmnopqrstuv"
 
 
@@ -44,6 +44,9 @@ class AttemptColumns(TypedDict, total=False):
     level: str | None
     job_id: str | None
     note: str | None
+    flags: str | None
+    entry: str | None
+    target: str | None
     evidence: Mapping[str, Any] | None
 
 
@@ -100,6 +103,15 @@ class Experience:
             "AND attempt_id NOT IN (SELECT attempt_id FROM jobs WHERE attempt_id IS NOT NULL AND record IS NULL)",
             (before,),
         )
+
+    async def void(self, attempt_id: str, why: str) -> None:
+        """Mark an attempt as voided; the row stays.
+
+        Raises:
+            NotFound: If no attempt has this id.
+        """
+        await self._require(attempt_id)
+        await self._db.execute("UPDATE attempts SET voided = ? WHERE attempt_id = ?", (why, attempt_id))
 
     async def get(self, attempt_id: str) -> Attempt:
         """Return an attempt with its evidence.

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from gpu_mcp_server.services.audit import Auditor
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.evaluator import Evaluator
 from gpu_mcp_server.services.experience import Experience
@@ -37,6 +38,7 @@ class Lab:
     runner: Runner
     registry: Registry
     evaluator: Evaluator
+    auditor: Auditor
     gpus: Gpus
 
     @classmethod
@@ -74,6 +76,7 @@ class Lab:
                     runner,
                     registry,
                     evaluator,
+                    Auditor(evaluator, experience, artifacts),
                     Gpus(hosts),
                 )
             finally:

@@ -172,3 +172,32 @@ async def test_what_an_earlier_server_left_running_is_finished_by_the_next():
             await second.runner.tidy()
             attempt = await second.experience.get(started.attempt_id)
     assert attempt.status in ("caller_lost", "judged")
+
+
+async def test_an_audit_confirms_what_can_be_had_twice(lab: Lab):
+    problem_id = await registered(lab)
+    cheat = await lab.evaluator.evaluate(problem_id, CHEAT, flags=["-O1"])
+    audit = await lab.auditor.audit(cheat.attempt_id)
+    assert (audit.outcome, audit.verdict_now) == ("confirmed", "cheat"), audit.why
+    assert (await lab.experience.get(audit.audit_attempt_id)).parent_id == cheat.attempt_id
+
+
+async def test_an_audit_voids_a_verdict_that_does_not_come_again_and_the_row_stays(lab: Lab):
+    problem_id = await registered(lab)
+    good = await lab.evaluator.evaluate(problem_id, C)
+    forged = await lab.experience.start(
+        "evaluate", problem_id=problem_id, host="local", device=(await lab.experience.get(good.attempt_id)).device,
+        language="c", source_artifact_id=await lab.artifacts.put(CHEAT.text.encode(), name="kernel.c"),
+    )  # fmt: skip
+    await lab.experience.finish(forged, status="judged", verdict="correct", speedup=1000.0)
+    assert (await lab.experience.list("best", problem_id=problem_id)).attempts[0].attempt_id == forged
+    audit = await lab.auditor.audit(forged)
+    assert audit.outcome == "voided" and "cheat" in audit.why
+    assert [a.attempt_id for a in (await lab.experience.list("best", problem_id=problem_id)).attempts] == [good.attempt_id]
+    assert audit.why in ((await lab.experience.get(forged)).voided or "")
+
+
+async def test_only_a_verdict_can_be_audited(lab: Lab):
+    compiled = await lab.compiler.compile(C)
+    with pytest.raises(BadRequest, match="no verdict"):
+        await lab.auditor.audit(compiled.attempt_id or "")

@@ -4,10 +4,18 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, WithJsonSchema
 
-from gpu_mcp_server.models.attempt import AttemptList
+from gpu_mcp_server.models.attempt import AttemptList, AuditResult
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.models.problem import DType, ProblemInfo, ProblemList, TensorSpec
-from gpu_mcp_server.toolset import EvaluatorDep, ExperienceDep, ProgressDep, RegistryDep, SourcesDep, Toolset
+from gpu_mcp_server.toolset import (
+    AuditorDep,
+    EvaluatorDep,
+    ExperienceDep,
+    ProgressDep,
+    RegistryDep,
+    SourcesDep,
+    Toolset,
+)
 from gpu_mcp_toolsets.arguments import (
     Flags,
     Host,
@@ -159,3 +167,16 @@ async def list_attempts(
     if attempt_id is not None and view != "ancestors":
         return AttemptList(view="one", attempts=[await experience.get(attempt_id)])
     return await experience.list(view, problem_id=problem_id, attempt_id=attempt_id, device=device, limit=limit)
+
+
+@TOOLSET.tool("Audit an attempt", effect="runs")
+async def audit_attempt(
+    auditor: AuditorDep,
+    progress: ProgressDep,
+    attempt_id: Annotated[str, Field(description="An evaluation with a verdict.")],
+) -> AuditResult:
+    """Judge an attempt again from its record and confirm or void it.
+
+    It is voided if its verdict or speed is not had twice. Use it before you build on a record or report it.
+    """
+    return await auditor.audit(attempt_id, progress=progress)
