@@ -5,9 +5,10 @@ import os
 import time
 from typing import Dict, Generator, List
 
-PARTS = ("start", "fill", "reference", "candidate", "check", "wait")
-"""`fill` includes poison; `reference` and `candidate` are their own running time, in timed and untimed rounds; `wait`
-is for the other processes and the supervisor: to map, to store, to freeze."""
+PARTS = ("start", "trials", "fill", "reference", "candidate", "check", "wait")
+"""`trials` are the untimed calls, whatever their parts; `fill` includes poison; `reference` and `candidate` are their
+own running time, in timed and untimed rounds; `wait` is for the other processes and the supervisor: to map, to store,
+to freeze."""
 
 
 def since_start_s() -> float:
@@ -26,6 +27,8 @@ class Ledger:
     def __init__(self) -> None:
         self.seconds: Dict[str, float] = dict.fromkeys(PARTS, 0.0)
         self.open: List[str] = []
+        self.whole = ""
+        """The part that parts within it count for."""
         self.mark = time.perf_counter()
         self.began = self.mark - since_start_s()
         self.seconds["start"] = self.mark - self.began
@@ -40,12 +43,22 @@ class Ledger:
     def part(self, name: str) -> Generator[None, None, None]:
         """Count the time of a block."""
         self._settle()
-        self.open.append(name)
+        self.open.append(self.whole or name)
         try:
             yield
         finally:
             self._settle()
             self.open.pop()
+
+    @contextlib.contextmanager
+    def undivided(self, name: str) -> Generator[None, None, None]:
+        """Count the time of a block, and of every part within it, as one."""
+        with self.part(name):
+            self.whole = name
+            try:
+                yield
+            finally:
+                self.whole = ""
 
     def move(self, seconds: float, to: str) -> None:
         """Take time that the part under way spent for another one."""

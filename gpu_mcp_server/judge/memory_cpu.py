@@ -248,7 +248,7 @@ class CpuDevice(Device):
 
     kind = "cpu"
     memory = "memfd, inputs sealed"
-    max_sets = 512
+    max_sets = 4096
 
     def __init__(self, well: Well, task: Dict[str, Any]) -> None:
         self.well, self.task = well, task
@@ -259,7 +259,7 @@ class CpuDevice(Device):
 
     def _files(self) -> Files:
         longest = [0, 0, 0]
-        for dims in self.task["shapes"]:
+        for dims in [*self.task["shapes"], *self.task.get("hidden", [])]:
             inputs, outputs = tensors(self.task["inputs"], dims), tensors(self.task["outputs"], dims)
             sets = max(1, min(self.max_sets, self.max_bytes() // self.set_bytes(inputs, outputs)))
             plans = [(inputs, False), (outputs, True), (outputs, False)]

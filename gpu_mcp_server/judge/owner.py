@@ -6,17 +6,19 @@ import json
 import os
 import sys
 import time
-from typing import Any, Dict, Generator, List, Tuple
+from typing import Any, Dict, Generator, List, Optional, Tuple
 
 import numpy as np
 from devices import Device
 from fill import Well
+from hidden import hidden_shapes
 from ledger import Ledger
 from link import Link
 from rounds import OPEN_S, Cost, named, rehearsed_cost
 from shapes import Shape
 from stats import geometric_mean
 from supervisor import Player, Supervisor
+from trials import Trials
 from verdicts import VERDICTS, Judged, JudgeFailed, incorrect
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -26,6 +28,8 @@ START_S = 120.0
 """For the other processes to import what they need; torch on a cold disk takes most of it."""
 OVERHEAD_S = 0.6
 """What the rounds of all shapes may cost besides the running of candidate and reference, before fewer rounds do."""
+TRIAL_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 22}
+"""Of the largest tensor at a hidden shape."""
 PUBLIC = ("device", "framework", "entry", "symbol", "inputs", "outputs", "gpu_index")
 """What the other processes may know of the task: neither seed nor tolerances."""
 
@@ -61,7 +65,8 @@ class Owner:
     """Judges one task."""
 
     def __init__(self, task: Dict[str, Any], ledger: Ledger) -> None:
-        self.task, self.ledger = task, ledger
+        self.hidden = hidden_shapes(task, TRIAL_ELEMENTS[task["device"]])
+        self.task, self.ledger = dict(task, hidden=self.hidden), ledger
         self.well = Well(task["seed"])
         self.commitment = hashlib.sha256(task["seed"].encode()).hexdigest()
         self.supervisor = Supervisor(self._link("supervisor"))
@@ -115,6 +120,7 @@ class Owner:
         print(json.dumps({"commitment": self.commitment}), flush=True)
         shapes: List[Dict[str, Any]] = []
         verdict, reason = "correct", ""
+        trials: Optional[Trials] = None
         with self.ledger.part("start"):
             reference = self._invite("reference")
             candidate = self._invite("candidate")
@@ -127,8 +133,13 @@ class Owner:
             with self.ledger.part("start"):
                 self._start(device, candidate, reference)
             self.overhead_s += self.ledger.besides_s()
-            for number, dims in enumerate(self.task["shapes"]):
-                shapes.append(self._shape(number, dims, device, (candidate, reference)))
+            players = (candidate, reference)
+            trials = Trials(self.task, device, players, self.costs, self.well, self.ledger, self.hidden)
+            with self.ledger.undivided("trials"):
+                failed = trials.run(say)
+            shapes += [failed] if failed else []
+            for number, dims in enumerate([] if failed else self.task["shapes"]):
+                shapes.append(self._shape(number, dims, device, players))
                 if shapes[-1]["verdict"] != "correct":
                     break
         except Judged as judged:
@@ -142,9 +153,12 @@ class Owner:
             "mode": "judge",
             "verdict": verdict,
             "reason": reason,
-            "speedup": geometric_mean([s["speedup"] for s in shapes]) if correct else None,
+            "speedup": geometric_mean([s["speedup"] for s in shapes if s["speedup"]]) if correct else None,
             "device": device.label,
             "shapes": shapes,
+            "trials": trials.entries if trials else [],
+            "trials_summary": trials.summary() if trials else "",
+            "errors": trials.errors if trials else {},
             "evidence": self._evidence(device, before, device.snapshot()),
         }
 

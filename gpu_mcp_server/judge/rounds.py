@@ -1,7 +1,7 @@
 """A round: fresh inputs, the reference, the candidate under the owner's clock, the check, and why it failed."""
 
 import time
-from typing import Any, Dict, List, NamedTuple, Sequence, cast
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, cast
 
 import numpy as np
 from check import compare, describe
@@ -24,6 +24,10 @@ class Cost(NamedTuple):
     """The second lowest: a machine that was busy just then must not make anybody look faster."""
     spread_s: float
     """Between the quartiles."""
+
+
+class ReferenceFailed(JudgeFailed):
+    """The reference raised; at a hidden shape or another distribution that only leaves a trial out."""
 
 
 class Round(NamedTuple):
@@ -74,7 +78,7 @@ def rehearsed_cost(player: Player, device: Device) -> Cost:
 def named(reply: Dict[str, Any], what: str) -> Dict[str, Any]:
     """Return a reply of the reference, or fail with its error."""
     if reply.get("error"):
-        raise JudgeFailed("the reference failed to %s: %s" % (what, reply["error"]))
+        raise ReferenceFailed("the reference failed to %s: %s" % (what, reply["error"]))
     return reply
 
 
@@ -99,6 +103,8 @@ class Rounds:
         """How often the reference goes through the inputs of a round, where once would be too short to time."""
         self.calls_checked = 0
         self.notes: Dict[str, None] = {}
+        self.forgives: Optional[Callable[[], bool]] = None
+        """In a trial: whether outputs beyond the tolerance are as right as rounding allows."""
 
     def open(self, buffers: Buffers, dims: Dict[str, int], order: Sequence[str]) -> None:
         """Have both players map `buffers`, and freeze them."""
@@ -138,6 +144,10 @@ class Rounds:
         Raises:
             Judged: If the candidate did not pass.
         """
+        return self.answer(buffers, self.expect(buffers))
+
+    def expect(self, buffers: Buffers) -> float:
+        """Draw fresh inputs and have the reference answer; return its time."""
         self.number += 1
         with self.ledger.part("fill"):
             buffers.fill()
@@ -145,6 +155,15 @@ class Rounds:
             reference_s = self._reference(buffers)
         with self.ledger.part("fill"):
             buffers.collect_expected()
+        return reference_s
+
+    def answer(self, buffers: Buffers, reference_s: float) -> Round:
+        """Have the candidate answer the inputs that are there, and check it.
+
+        Raises:
+            Judged: If the candidate did not pass.
+        """
+        with self.ledger.part("fill"):
             buffers.poison()
             buffers.publish()
         with self.ledger.part("wait"):
@@ -188,6 +207,8 @@ class Rounds:
         if reply.get("error"):
             raise incorrect("%s%s" % (where, str(reply["error"])[:500]))
         if check.passed and finished:
+            return
+        if not check.passed and self.forgives is not None and self.forgives():
             return
         if check.passed:
             raise cheat(

@@ -1,0 +1,104 @@
+"""Shapes that nobody is told of: at them, untimed, a candidate must be right too."""
+
+import hashlib
+import itertools
+import random
+from typing import Any, Callable, Dict, List, Optional
+
+from tensors import symbols, tensors
+
+PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
+ODD = (67, 97, 131, 193, 259, 331, 389, 509, 523, 1027)
+"""No multiples of 4, 32, 64 or 256, and no neighbours of one."""
+MOST = 20
+TRIES = 4
+
+Dims = Dict[str, int]
+
+COMPARISONS: Dict[str, Callable[[int, int], bool]] = {
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "<=": lambda a, b: a <= b,
+    ">=": lambda a, b: a >= b,
+    "<": lambda a, b: a < b,
+    ">": lambda a, b: a > b,
+}
+
+
+def value_of(term: Any, dims: Dims) -> int:
+    """Return a constraint's right side: a number, or a symbol's value."""
+    return dims[term] if isinstance(term, str) else int(term)
+
+
+def holds(constraint: Dict[str, Any], dims: Dims) -> bool:
+    """Say whether a shape complies with a constraint."""
+    left = dims[constraint["symbol"]]
+    if constraint["modulus"]:
+        left %= constraint["modulus"]
+    return COMPARISONS[constraint["operator"]](left, value_of(constraint["right"], dims))
+
+
+def repaired(dims: Dims, constraints: List[Dict[str, Any]]) -> Optional[Dims]:
+    """Return the shape moved a little so that it complies with every constraint, `None` if that is not to be had."""
+    dims = dict(dims)
+    for _ in range(TRIES):
+        broken = [c for c in constraints if not holds(c, dims)]
+        if not broken:
+            return dims if min(dims.values()) >= 1 else None
+        for constraint in broken:
+            name, right = constraint["symbol"], value_of(constraint["right"], dims)
+            if constraint["modulus"]:
+                near = (v for v in range(dims[name], dims[name] + constraint["modulus"] + 1) if v >= 1)
+                dims[name] = next((v for v in near if holds(constraint, dict(dims, **{name: v}))), dims[name])
+            else:
+                dims[name] = right + {"<": -1, ">": 1, "!=": 1}.get(constraint["operator"], 0)
+    return None
+
+
+def elements(task: Dict[str, Any], dims: Dims) -> int:
+    """Return the elements of the largest tensor."""
+    return max(t.count for t in tensors(list(task["inputs"]) + list(task["outputs"]), dims))
+
+
+class Drawing:
+    """Draws shapes around those that a task declares."""
+
+    def __init__(self, task: Dict[str, Any], rng: random.Random) -> None:
+        self.rng, self.names = rng, symbols(task)
+        self.declared: List[Dims] = sorted(task["shapes"], key=lambda dims: elements(task, dims))
+
+    def primes(self) -> Dims:
+        """Return a small prime for every symbol, no two alike while there are enough."""
+        chosen = self.rng.sample(PRIMES, min(len(PRIMES), len(self.names)))
+        return dict(zip(self.names, itertools.cycle(chosen)))
+
+    def all(self) -> List[Dims]:
+        """Return ones, primes, numbers that divide by nothing, neighbours of declared sizes, and exchanged sizes."""
+        found: List[Dims] = [dict.fromkeys(self.names, 1), self.primes()]
+        for name in self.names:
+            sizes = sorted({dims[name] for dims in self.declared})
+            odd = [v for v in ODD if v <= max(ODD[0], sizes[-1] + 1)]
+            near = [self.rng.choice(sizes) + 1, self.rng.choice(sizes) - 1]
+            found += [dict(self.primes(), **{name: size}) for size in [1, self.rng.choice(odd), *near]]
+        smallest = self.declared[0]
+        found.append({name: size - 1 for name, size in smallest.items()})
+        found.append({name: size + 1 for name, size in smallest.items()})
+        for dims in (smallest, self.declared[-1], self.declared[len(self.declared) // 2]):
+            sizes = [dims[name] for name in self.names]
+            found.append(dict(zip(self.names, sizes[1:] + sizes[:1])))
+        return found
+
+
+def hidden_shapes(task: Dict[str, Any], most_elements: int) -> List[Dims]:
+    """Return shapes that follow from the secret seed, smallest first; none where the task fixes its shapes."""
+    names = symbols(task)
+    if task.get("fixed_shapes") or not names:
+        return []
+    secret = hashlib.sha256(b"hidden shapes" + bytes.fromhex(task["seed"])).digest()
+    chosen: List[Dims] = []
+    for dims in Drawing(task, random.Random(secret)).all():
+        fit = repaired({name: max(1, dims[name]) for name in names}, task.get("constraints") or [])
+        known = any(fit == {n: other[n] for n in names} for other in [*chosen, *task["shapes"]])
+        if fit and not known and elements(task, fit) <= most_elements and len(chosen) < MOST:
+            chosen.append(fit)
+    return sorted(chosen, key=lambda dims: elements(task, dims))

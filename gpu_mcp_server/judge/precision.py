@@ -1,0 +1,54 @@
+"""Errors of an answer and of the reference, both against double precision: is it less exact than its type allows?"""
+
+from typing import Any, Dict
+
+import numpy as np
+from oracle import EPSILON
+from tensors import Array
+
+COARSE = 50.0
+"""Times the noise floor from which biased errors look like lower precision."""
+VERY_COARSE = 1000.0
+"""As above, without bias: bfloat16, float16 and TF32 are 2^13 to 2^16 times as coarse as float32."""
+BIASED = 0.1
+"""Mean signed error over its spread."""
+BFLOAT16_LIKE = 2.0**-10.5
+"""Relative root mean square error between what eight and what eleven bits of mantissa give."""
+
+
+def distribution(oracle: Array, expected: Array, got: Array, dtype: str) -> Dict[str, Any]:
+    """Return mean, 99th percentile and largest error, absolute, relative, and as multiples of the noise floor.
+
+    The floor is the reference's own root mean square error, at least an eighth of the type's epsilon at the values'
+    size. Signed errors count outwards as positive: what is cut off is negative for both signs.
+    """
+    fine = np.isfinite(oracle) & np.isfinite(expected) & np.isfinite(got)
+    truth, answer, known = oracle[fine], got[fine].astype(np.float64), expected[fine].astype(np.float64)
+    if not truth.size:
+        return {}
+    error = np.abs(answer - truth)
+    size = float(np.sqrt(np.mean(truth * truth)))
+    least = max(EPSILON[dtype] / 8 * size, 1e-300)
+    floor = max(float(np.sqrt(np.mean((known - truth) ** 2))), least)
+    relative = error / np.maximum(np.abs(truth), max(size * 1e-6, 1e-300))
+    signed = (answer - truth) * np.sign(truth)
+    spread = float(signed.std())
+    found: Dict[str, Any] = {"noise_floor": floor, "rms": float(np.sqrt(np.mean(error * error))), "rms_of_values": size}
+    found["bias"] = float(signed.mean()) / spread if spread else 0.0
+    for name, values, scale in (("abs", error, 1.0), ("rel", relative, 1.0), ("floors", error, floor)):
+        p99 = float(np.percentile(values, 99))
+        found["mean_" + name], found["p99_" + name] = float(values.mean()) / scale, p99 / scale
+        found["max_" + name] = float(values.max()) / scale
+    return {name: float("%.4g" % value) for name, value in found.items()}
+
+
+def suspicion(errors: Dict[str, Any]) -> str:
+    """Say so if errors look like those of a lower precision; empty if not."""
+    times = errors.get("rms", 0.0) / errors["noise_floor"] if errors else 0.0
+    biased = abs(errors.get("bias", 0.0)) > BIASED
+    if times <= COARSE or not (biased or times > VERY_COARSE):
+        return ""
+    relative = errors["rms"] / max(errors["rms_of_values"], 1e-300)
+    like = "bfloat16" if relative > BFLOAT16_LIKE else "float16 or TF32"
+    text = "looks like lower precision (as %s would): errors are %.3g times the noise floor%s"
+    return text % (like, times, ", biased" if biased else "")

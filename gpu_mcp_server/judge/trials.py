@@ -1,0 +1,314 @@
+"""Untimed calls before the timed rounds: hidden shapes, other distributions, the same inputs again."""
+
+import time
+from dataclasses import replace
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
+from check import numbers
+from devices import Buffers, Device
+from fill import Well
+from hidden import Dims, elements
+from history import History
+from ledger import Ledger
+from memory_cpu import Region
+from oracle import EPSILON, available, split
+from precision import distribution, suspicion
+from rounds import Cost, ReferenceFailed, Rounds
+from supervisor import Player
+from tensors import FLOATS, Array, Tensor, symbols, tensors
+from verdicts import Judged, JudgeFailed, incorrect
+
+DISTRIBUTIONS = ("uniform", "normal", "offset", "outliers", "zeros", "large")
+SMALL = 1 << 18
+"""Elements of a tensor up to which a declared shape is tried with every distribution."""
+ORACLE_ELEMENTS = 1 << 22
+REPEATS = 2
+NOISE = 8.0
+"""How many times its sensitivity to half a last place of the inputs an answer may be off where no tolerance was
+declared: at other distributions and shapes."""
+TRIALS_S = 20.0
+"""After so long the remaining trials are left out, and that is said."""
+HONEST = ("returned without computing", "wrote outside its outputs")
+"""What an ordinary bug does at a shape that the author did not think of."""
+
+
+def named_dims(dims: Dims) -> str:
+    """Return a shape in words."""
+    return ",".join("%s=%d" % pair for pair in dims.items()) or "the only shape"
+
+
+class Table:
+    """One shape under trial: players, buffers and what was played."""
+
+    def __init__(self, rounds: Rounds, buffers: Buffers, dims: Dims, hidden: bool) -> None:
+        self.rounds, self.buffers, self.dims, self.hidden = rounds, buffers, dims, hidden
+        self.declared: Sequence[Tensor] = buffers.inputs
+
+
+class Trials:
+    """Tries a candidate where nothing is timed, cheapest first."""
+
+    def __init__(
+        self,
+        task: Dict[str, Any],
+        device: Device,
+        players: Tuple[Player, Player],
+        costs: Dict[str, Cost],
+        well: Well,
+        ledger: Ledger,
+        hidden: Sequence[Dims],
+    ) -> None:
+        self.task, self.device, self.players, self.costs = task, device, players, costs
+        self.well, self.ledger, self.hidden = well, ledger, hidden
+        self.entries: List[Dict[str, Any]] = []
+        self.errors: Dict[str, Any] = {}
+        self.notes: Dict[str, None] = {}
+        self.left_out: Dict[str, None] = {}
+        self.begin = time.monotonic()
+        self.shapes_tried = 0
+        self.drawn: Dict[str, None] = {}
+        self.repeats = 0
+        self.unsteady = ""
+        self.complete = False
+        declared = sorted(task["shapes"], key=lambda dims: elements(task, dims))
+        self.smallest: Dims = declared[0]
+
+    def run(self, progress: Callable[[str, float], None]) -> Optional[Dict[str, Any]]:
+        """Try everything; return the verdict at the smallest declared shape if that one is not passed.
+
+        Raises:
+            Judged: If the candidate fails elsewhere.
+        """
+        progress("first call", 0.0)
+        first = self._sit(self.smallest, hidden=False)
+        try:
+            self._declared(first)
+        except Judged as judged:
+            checked = first.rounds.calls_checked
+            words = {"verdict": judged.verdict, "reason": judged.reason}
+            return dict(words, dims=self.smallest, calls_checked=checked, notes=[])
+        first.rounds.close(first.buffers)
+        progress("hidden shapes", 0.02)
+        for number, dims in enumerate(self.hidden):
+            if self._late("%d hidden shapes" % (len(self.hidden) - number)):
+                break
+            self._hidden(dims, number)
+        self.complete = True
+        return None
+
+    def _declared(self, table: Table) -> None:
+        self._play(table, "")
+        count = elements(self.task, self.smallest)
+        if count <= ORACLE_ELEMENTS:
+            self._precision(table)
+        self._again(table)
+        if count <= SMALL or not self.hidden:
+            self._distributions(table)
+
+    def _hidden(self, dims: Dims, number: int) -> None:
+        table = self._sit(dims, hidden=True)
+        if self._play(table, "") is not None:
+            self.shapes_tried += 1
+            if number == len(self.hidden) - 1:
+                self._again(table)
+                if not self.errors:
+                    self._precision(table)
+        if number == len(self.hidden) // 2:
+            self._distributions(table)
+        table.rounds.close(table.buffers)
+
+    def _sit(self, dims: Dims, *, hidden: bool) -> Table:
+        inputs, outputs = tensors(self.task["inputs"], dims), tensors(self.task["outputs"], dims)
+        buffers = self.device.buffers(inputs, outputs, 1)
+        history = History(outputs, self.well, self.task["rtol"], self.task["atol"])
+        limit_s = float(self.task["round_timeout_s"])
+        rounds = Rounds(self.device, *self.players, self.costs, history, limit_s, self.ledger)
+        table = Table(rounds, buffers, dims, hidden)
+        try:
+            rounds.open(buffers, dims, symbols(self.task))
+        except Judged as judged:
+            raise self._told(judged, table, "") from None
+        return table
+
+    def _play(self, table: Table, drawn: str) -> Optional[float]:
+        """Play a call with inputs of a distribution; return the reference's time, `None` if it has no answer."""
+        rounds, buffers = table.rounds, table.buffers
+        what = drawn or "declared"
+        entry: Dict[str, Any] = {"dims": table.dims, "distribution": what, "hidden": table.hidden, "verdict": "correct"}
+        strict = not drawn and not table.hidden
+        rounds.forgives = None if strict else lambda: self._forgiven(table)
+        try:
+            reference_s = rounds.expect(buffers)
+            if not (strict or self._sound(buffers)):
+                raise ReferenceFailed("the reference is not finite")
+            rounds.answer(buffers, reference_s)
+        except ReferenceFailed as error:
+            if strict:
+                raise
+            rounds.reference.freeze()
+            entry["verdict"] = "left out"
+            where = drawn or "shape " + named_dims(table.dims)
+            self.left_out["%s (%s)" % (where, (str(error).strip().splitlines() or ["failed"])[-1][:100])] = None
+            self.entries.append(entry)
+            return None
+        except Judged as judged:
+            told = judged if strict else self._told(judged, table, drawn)
+            self.entries.append(dict(entry, verdict=told.verdict, reason=told.reason[:300]))
+            raise told from None
+        self.entries.append(entry)
+        return reference_s
+
+    def _told(self, judged: Judged, table: Table, drawn: str) -> Judged:
+        """Return a failure with where it was, and what had been right before."""
+        verdict = judged.verdict
+        if table.hidden and judged.reason.startswith(HONEST):
+            verdict = "incorrect"
+        if verdict == "cheat":
+            return Judged(verdict, judged.reason + (" (at %s)" % self._place(table) if table.hidden else ""))
+        several = len(self.task["shapes"]) > 1
+        text = "right at %s, wrong" % ("the smallest declared shape" if several else "the declared shapes")
+        if drawn:
+            text = "right with inputs as declared, wrong with the distribution %s" % drawn
+        at = " at " + self._place(table) if table.hidden else ""
+        return Judged(verdict, "%s%s: %s" % (text, at, judged.reason))
+
+    def _place(self, table: Table) -> str:
+        return named_dims(table.dims) + (" (hidden shape)" if table.hidden else "")
+
+    def _sound(self, buffers: Buffers) -> bool:
+        """Say whether everything that the reference expects is finite."""
+        kinds = [item.dtype for item in buffers.outputs]
+        return all(np.isfinite(numbers(buffers.pair(0, i)[0], kind)).all() for i, kind in enumerate(kinds))
+
+    def _distributions(self, table: Table) -> None:
+        """Try every distribution besides the declared one, for the inputs that may have another."""
+        if self.task.get("distributions") == "declared":
+            return
+        free = [item.dtype in FLOATS and item.distribution != "integers" for item in table.declared]
+        if not any(free):
+            self.left_out["other distributions (the inputs are declared as integers)"] = None
+            return
+        own = {item.distribution for item, may in zip(table.declared, free) if may}
+        self.drawn.update(dict.fromkeys(sorted(own)))
+        for drawn in DISTRIBUTIONS:
+            if own == {drawn} or self._late("distribution %s" % drawn):
+                continue
+            table.buffers.inputs = [
+                replace(item, distribution=drawn) if may else item for item, may in zip(table.declared, free)
+            ]
+            if self._play(table, drawn) is not None:
+                self.drawn[drawn] = None
+        table.buffers.inputs = table.declared
+
+    def _late(self, what: str) -> bool:
+        late = time.monotonic() - self.begin > TRIALS_S
+        if late:
+            self.left_out["%s (no time)" % what] = None
+        return late
+
+    def _again(self, table: Table) -> None:
+        """Have the same inputs answered again, and compare bit by bit."""
+        rounds, buffers = table.rounds, table.buffers
+        before = [buffers.pair(0, i)[1].copy() for i in range(len(buffers.outputs))]
+        for _ in range(REPEATS):
+            try:
+                rounds.answer(buffers, 0.0)
+            except Judged as judged:
+                text = "right at first and wrong with the same inputs again, as with a race, at %s: %s"
+                if judged.verdict == "incorrect":
+                    raise incorrect(text % (self._place(table), judged.reason)) from None
+                raise self._told(judged, table, "") from None
+            self.repeats += 1
+            for item, first, number in zip(buffers.outputs, before, range(len(before))):
+                now = buffers.pair(0, number)[1]
+                if first.tobytes() != now.tobytes():
+                    a, b = (numbers(part, item.dtype).astype(np.float64) for part in (first, now))
+                    with np.errstate(all="ignore"):
+                        apart = float(np.nanmax(np.abs(a - b)))
+                    self.unsteady = "not deterministic: max difference %.3g in %s" % (apart, item.name)
+
+    def _oracle(self, table: Table, *, nudge: bool) -> Optional[List[Array]]:
+        """Return the reference's answers to the inputs of now in double precision, `None` if there are none."""
+        outputs = table.buffers.outputs
+        if not available(self.task, outputs):
+            return None
+        memory = Region(8 * sum(item.count for item in outputs), writable_by_others=True)
+        player, begin = table.rounds.reference, time.perf_counter()
+        try:
+            player.thaw()
+            reply = player.ask("oracle", 6 * table.rounds.timeout_s, [memory.fd], nudge=nudge)
+            if reply.get("error"):
+                self.notes["no double precision oracle: %s" % str(reply["error"]).splitlines()[-1][:120]] = None
+                return None
+            ran_s = reply.get("ran_s")
+            if isinstance(ran_s, float):
+                self.ledger.move(min(max(ran_s, 0.0), time.perf_counter() - begin), "reference")
+            return [part.copy() for part in split(memory.bytes.view(np.float64), outputs)]
+        finally:
+            player.freeze()
+            memory.close()
+
+    def _precision(self, table: Table) -> None:
+        """Compare errors of the candidate and of the reference against double precision."""
+        truth = self._oracle(table, nudge=False)
+        if truth is None:
+            return
+        for number, item in enumerate(table.buffers.outputs):
+            if item.dtype not in EPSILON:
+                continue
+            expected, got = (numbers(part, item.dtype) for part in table.buffers.pair(0, number))
+            errors = distribution(truth[number], expected, got, item.dtype)
+            self.errors[item.name] = dict(errors, dims=table.dims)
+            doubt = suspicion(errors)
+            if doubt and self.task.get("precision") == "strict":
+                raise incorrect("output %s %s, and the problem wants strict precision" % (item.name, doubt))
+            if doubt:
+                self.notes["%s %s" % (item.name, doubt)] = None
+
+    def _forgiven(self, table: Table) -> bool:
+        """Say whether what is beyond the tolerance is within what rounding the inputs does to the answer."""
+        buffers = table.buffers
+        found = [numbers(buffers.pair(0, i)[1], item.dtype) for i, item in enumerate(buffers.outputs)]
+        if not all(np.isfinite(each).all() for each in found):
+            return False
+        exact, moved = self._oracle(table, nudge=False), self._oracle(table, nudge=True)
+        for number, item in enumerate(buffers.outputs):
+            expected, got = (numbers(part, item.dtype).astype(np.float64) for part in buffers.pair(0, number))
+            if item.dtype not in EPSILON:
+                if not np.array_equal(expected, got):
+                    return False
+                continue
+            slack = 2 * NOISE * EPSILON[item.dtype] * float(np.abs(expected).max())
+            if exact is not None and moved is not None:
+                truth, shifted = exact[number], moved[number]
+                if np.isfinite(truth).all() and np.isfinite(shifted).all():
+                    slack = NOISE * max(float(np.abs(shifted - truth).max()), float(np.abs(expected - truth).max()))
+            allowed = float(self.task["atol"]) + float(self.task["rtol"]) * np.abs(expected) + slack
+            if not (np.abs(got - expected) <= allowed).all():
+                return False
+        return True
+
+    def summary(self) -> str:
+        """Say in one line what was tried."""
+        if not self.complete:
+            return "stopped at the first failure, after %d trials" % len(self.entries)
+        if self.task.get("fixed_shapes"):
+            parts = ["no hidden shapes (the problem fixes its shapes)"]
+        elif not symbols(self.task):
+            parts = ["no hidden shapes (the tensors have fixed sizes)"]
+        else:
+            parts = ["%d hidden shapes" % self.shapes_tried]
+        if self.task.get("distributions") == "declared":
+            parts.append("declared distribution only")
+        elif self.drawn:
+            parts.append("%d distributions" % len(self.drawn))
+        if self.repeats:
+            parts.append(self.unsteady or "deterministic")
+        text = ", ".join(parts)
+        if self.left_out:
+            text += "; left out: " + ", ".join(list(self.left_out)[:6])
+        return "; ".join([text, *self.notes])
+
+
+__all__ = ["JudgeFailed", "Trials"]
