@@ -22,6 +22,11 @@ from typing import Any
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
+from gpu_mcp_server.hostd.protocol import JobSpec, Limits, ProcessSpec
+from gpu_mcp_server.services.jobs import new_job_id
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.settings import Settings
+
 ROOT = Path(__file__).parents[1]
 SERVER = [sys.executable, "-m", "gpu_mcp_server"]
 BARE = """
@@ -33,6 +38,7 @@ async def nothing(text: str) -> str:
     return text
 server.run("stdio")
 """
+SPACE_S = 0.3
 TENSOR = {"dtype": "float32", "shape": ["rows", "cols"]}
 SHAPES = [{"rows": 64, "cols": 1000}, {"rows": 512, "cols": 1023}, {"rows": 1024, "cols": 4096}]
 
@@ -40,7 +46,9 @@ SHAPES = [{"rows": 64, "cols": 1000}, {"rows": 512, "cols": 1023}, {"rows": 1024
 def start_to_tools_list(command: list[str], env: dict[str, str]) -> float:
     """Return seconds from the start of a server to its answer to tools/list, over raw stdio."""
     began = time.perf_counter()
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env
+    )
     assert process.stdin and process.stdout
     client = {"name": "bench", "version": "0"}
     first = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client}
@@ -78,15 +86,16 @@ async def timed_call(client: Client, tool: str, arguments: dict[str, Any]) -> tu
 
 async def calls(env: dict[str, str], repeats: int) -> dict[str, list[float]]:
     """Time tools against one warm server."""
-    found: dict[str, list[float]] = {"gpu_status": [], "run_command true": [], "plain true": []}
+    found: dict[str, list[float]] = {"gpu_status": [], "warm": [], "plain true": []}
     async with Client(StdioServerParameters(command=SERVER[0], args=SERVER[1:], env=env)) as client:
         for _ in range(5):
             await client.call_tool("gpu_status", {})
             await client.call_tool("run_command", {"command": ["true"]})
         for _ in range(repeats):
             found["gpu_status"].append((await timed_call(client, "gpu_status", {}))[0])
+            await asyncio.sleep(SPACE_S)  # as an agent's calls come: a sandbox has been made meanwhile
             found["plain true"].append(plain(["true"]))
-            found["run_command true"].append((await timed_call(client, "run_command", {"command": ["true"]}))[0])
+            found["warm"].append((await timed_call(client, "run_command", {"command": ["true"]}))[0])
         problem = {
             "name": "softmax", "reference": (ROOT / "examples/softmax/reference.py").read_text(encoding="utf-8"), "entry": "softmax",
             "inputs": [{"name": "x", **TENSOR}], "outputs": [{"name": "y", **TENSOR}], "shapes": SHAPES, "rtol": 1e-4, "atol": 1e-6,
@@ -101,6 +110,20 @@ async def calls(env: dict[str, str], repeats: int) -> dict[str, list[float]]:
             found.setdefault("evaluate_kernel whole", []).append(took)
             found.setdefault("evaluate_kernel candidate and reference", []).append(own)
             found.setdefault("evaluate_kernel besides", []).append(took - own)
+    return found
+
+
+async def cold(folder: Path, repeats: int) -> list[float]:
+    """Time the same job where no sandbox made ahead of time fits it, through the services that run_command uses."""
+    found: list[float] = []
+    async with Lab.open(Settings(data_dir=folder)) as lab:
+        for _ in range(repeats):
+            await asyncio.sleep(SPACE_S / 4)
+            process = ProcessSpec(argv=("true",))
+            spec = JobSpec(id=new_job_id(), processes=(process,), limits=Limits(tmp_bytes=32 << 20))
+            began = time.perf_counter()
+            await lab.jobs.run(spec, host="local")
+            found.append(time.perf_counter() - began)
     return found
 
 
@@ -134,27 +157,32 @@ def main() -> None:
             bare.append(start_to_tools_list([sys.executable, "-c", BARE], env))
             ours.append(start_to_tools_list(SERVER, env))
         found = asyncio.run(calls(env, options.repeats))
+        found["cold"] = asyncio.run(cold(folder, options.repeats))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    over = [a - b for a, b in zip(found["run_command true"], found["plain true"], strict=True)]
+    base = statistics.median(found["plain true"])
     lines = [
         ["what", "median ms", "min-p95 ms", "n", "goal"],
         row("start to tools/list", ours, "<= 1500"),
         row("  bare SDK server", bare, f"ratio {statistics.median(ours) / statistics.median(bare):.2f} (<= 2)"),
         row("gpu_status, warm", found["gpu_status"], "<= 5"),
         row("plain exec of true", found["plain true"]),
-        row("run_command true", found["run_command true"]),
-        row("  over the plain exec", over, "<= 6 warm, <= 25 cold"),
+        row("run_command true over it, sandbox made ahead", [s - base for s in found["warm"]], "<= 6"),
+        row("run_command true over it, sandbox made now", [s - base for s in found["cold"]], "<= 25"),
         row("evaluate_kernel softmax.c, compile cached", found["evaluate_kernel whole"]),
         row("  candidate and reference themselves", found["evaluate_kernel candidate and reference"]),
         row("  besides them", found["evaluate_kernel besides"], "<= 1000"),
     ]
     widths = [max(len(line[i]) for line in lines) for i in range(5)]
     head = f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}, load {os.getloadavg()[0]:.2f}"
-    text = "\n".join([head, *("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)])
+    text = "\n".join(
+        [head, *("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)]
+    )
     print(text)
     if options.json:
-        options.json.write_text(json.dumps({"about": head, "seconds": {"start": ours, "bare": bare, **found}}, indent=1), encoding="utf-8")
+        options.json.write_text(
+            json.dumps({"about": head, "seconds": {"start": ours, "bare": bare, **found}}, indent=1), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":
