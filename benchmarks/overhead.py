@@ -174,10 +174,11 @@ def main() -> None:
         row("  besides them", found["evaluate_kernel besides"], "<= 1000"),
     ]
     widths = [max(len(line[i]) for line in lines) for i in range(5)]
-    head = f"{datetime.now(UTC):%Y-%m-%d}, {platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}, load {os.getloadavg()[0]:.2f}"
-    text = "\n".join(
-        [head, *("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)]
-    )
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}"
+    now = f"{datetime.now(UTC):%Y-%m-%d}, load {os.getloadavg()[0]:.2f}"
+    head = f"{now}, {machine}, Python {platform.python_version()}"
+    aligned = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
+    text = "\n".join([head, *aligned])
     print(text)
     if options.json:
         options.json.write_text(

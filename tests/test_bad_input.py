@@ -120,7 +120,9 @@ async def test_a_candidate_that_misbehaves_gets_its_verdict_and_the_server_lives
 ):
     monkeypatch.setattr(harness, "ROUND_TIMEOUT_S", 3.0)
     monkeypatch.setattr(harness, "MEMORY_BYTES", 1 << 30)
-    found = await called(client, "evaluate_kernel", problem_id=problem_id, source=HEAD + SIGNATURE + "{" + body + "}", language="c")
+    found = await called(
+        client, "evaluate_kernel", problem_id=problem_id, source=HEAD + SIGNATURE + "{" + body + "}", language="c"
+    )
     assert found["status"] == "judged", found
     assert found["verdict"] == verdict if verdict else found["verdict"] in ("incorrect", "cheat"), found["reason"]
     assert words in found["reason"].lower()

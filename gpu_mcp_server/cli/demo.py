@@ -43,9 +43,10 @@ class Demo:
     async def call(self, tool: str, **arguments: Any) -> Any:
         """Call a tool as an agent does; an error of ours ends the demonstration."""
 
-        async def told(_: float, __: float | None, message: str | None) -> None:
+        async def told(progress: float, total: float | None, message: str | None) -> None:
             if message and self.console.is_terminal:
                 self.console.print(f"    [dim]{message[:100]}[/dim]", highlight=False)
+            del progress, total  # the SDK's names; messages say more
 
         if self.host:
             arguments["host"] = self.host

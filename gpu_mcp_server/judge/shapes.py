@@ -19,6 +19,8 @@ PATIENCE = 4
 """Budgets after which fewer rounds do."""
 FEWEST_ROUNDS = 6
 """Below 6 samples no pair of order statistics reaches 95 %."""
+RESOLVED = 2.0
+"""Spreads of the clock's own cost below which a time is not told from none."""
 NARROW = 0.02
 """Half the interval's width, as a part of the median, at which more rounds are not worth their time."""
 GROWTH = 16
@@ -155,15 +157,20 @@ class Shape:
             "calls_checked": self.rounds.calls_checked,
             "max_abs_error": self.worst_abs if self.rounds.calls_checked else None,
             "max_rel_error": self.worst_rel if self.rounds.calls_checked else None,
+            "speedup": None,
         }
         if verdict == "correct" and self.played:
             candidate, reference = self._samples()
             result["candidate"] = timing(candidate, self.sets)
             result["reference"] = timing(reference, self.sets)
-            result["speedup"], result["speedup_low"], result["speedup_high"] = speedup(reference, candidate)
             result["samples"] = {"candidate_us": candidate, "reference_us": reference}
             unsure = self.costs["candidate"].spread_s * 1e6 / self.sets
-            if unsure > 0.02 * result["candidate"]["median_us"]:
-                self.notes["the clock's own cost varies by %.3g us a call" % unsure] = None
+            if result["candidate"]["low_us"] < RESOLVED * unsure:
+                text = "too short to time here, so no speed-up: the clock's own cost varies by %.3g us a call"
+                self.notes[text % unsure] = None
+            else:
+                result["speedup"], result["speedup_low"], result["speedup_high"] = speedup(reference, candidate)
+                if unsure > 0.02 * result["candidate"]["median_us"]:
+                    self.notes["the clock's own cost varies by %.3g us a call" % unsure] = None
         result["notes"] = [*self.notes, *self.rounds.notes, *self.device.remarks()]
         return result

@@ -1,7 +1,7 @@
 """Statistics of the rounds: medians with exact confidence intervals. Pure functions, standard library only."""
 
 import math
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 
 def median(values: Sequence[float]) -> float:
@@ -43,9 +43,9 @@ def half_width(values: Sequence[float]) -> float:
     return (high - low) / 2 / middle if middle > 0 else math.inf
 
 
-def geometric_mean(values: Sequence[float]) -> float:
-    """Return the geometric mean of positive values."""
-    return math.exp(sum(math.log(v) for v in values) / len(values))
+def geometric_mean(values: Sequence[float]) -> Optional[float]:
+    """Return the geometric mean of positive values; None of none."""
+    return None if not values else math.exp(sum(math.log(v) for v in values) / len(values))
 
 
 def timing(samples_us: Sequence[float], calls: int) -> Dict[str, float]:

@@ -1,5 +1,5 @@
 """Whatever comes over the channel: a clear error, and jobs of others unharmed."""
-# ruff: noqa: ASYNC221, ASYNC240  # nothing else runs on the loop of a test
+# nothing else runs on the loop of a test
 
 import asyncio
 import hashlib

@@ -1,5 +1,5 @@
 """What a job cannot reach: facts of escape attempts, each tried from inside, at every level where it must fail."""
-# ruff: noqa: ASYNC240  # nothing else runs on the loop of a test
+# nothing else runs on the loop of a test
 
 import json
 import os

@@ -1,5 +1,5 @@
 """One job, one record: submitted twice, cancelled, detached, found by another hostd, a hundred at once."""
-# ruff: noqa: ASYNC221  # nothing else runs on the loop of a test
+# nothing else runs on the loop of a test
 
 import asyncio
 import contextlib

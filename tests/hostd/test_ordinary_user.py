@@ -1,5 +1,5 @@
 """hostd as an ordinary user, as most people start it; and as root, which must never run a job as root."""
-# ruff: noqa: ASYNC240  # nothing else runs on the loop of a test
+# nothing else runs on the loop of a test
 
 import os
 import secrets

@@ -1,5 +1,5 @@
 """kill -9 of anything at any moment: one final record, nothing that lives on, nothing that stays."""
-# ruff: noqa: ASYNC110, ASYNC240, ASYNC251  # nothing else runs on the loop of a test
+# ruff: noqa: ASYNC251  # nothing else runs on the loop of a test
 
 import asyncio
 import contextlib

@@ -1,5 +1,5 @@
 """Sandboxes that were made ahead: taken by one job, never by one that does not fit, gone with their hostd."""
-# ruff: noqa: ASYNC240  # nothing else runs on the loop of a test
+# nothing else runs on the loop of a test
 
 import asyncio
 import os

@@ -43,14 +43,22 @@ def candidate(name: str) -> Source:
 
 async def test_candidates_get_their_verdicts_on_the_gpu_with_resources_and_evidence(lab: Lab):
     problem_id = await registered(lab)
-    wanted = {"vectorized": "correct", "wrong_tail": "incorrect", "cached_answer": "cheat", "late_answer": "cheat", "no_answer": "cheat"}
+    wanted = {
+        "vectorized": "correct",
+        "wrong_tail": "incorrect",
+        "cached_answer": "cheat",
+        "late_answer": "cheat",
+        "no_answer": "cheat",
+    }
     for name, verdict in wanted.items():
         found = await lab.evaluator.evaluate(problem_id, candidate(f"{name}.cu"))
         assert found.verdict == verdict, f"{name}: {found.reason}"
         assert name == "no_answer" or found.resources[0].registers_per_thread > 0
     best = await lab.experience.list("best", problem_id=problem_id)
     assert [a.verdict for a in best.attempts] == ["correct"]
-    evidence = json.loads(await lab.artifacts.read((await lab.experience.get(best.attempts[0].attempt_id)).evidence["verdict_artifact"]))["evidence"]  # type: ignore[index]
+    evidence = json.loads(
+        await lab.artifacts.read((await lab.experience.get(best.attempts[0].attempt_id)).evidence["verdict_artifact"])
+    )["evidence"]  # type: ignore[index]
     assert evidence["memory"] and evidence["seed_commitment"]
 
 

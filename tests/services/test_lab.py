@@ -60,7 +60,9 @@ async def test_a_cuda_kernel_compiles_without_a_gpu_and_says_its_registers(lab: 
 
 
 async def test_a_job_sees_its_workspace_and_what_it_changes_comes_back(lab: Lab):
-    workspace = (await lab.workspaces.write(None, {"in.txt": "one\n", "sub/run.sh": "#!/bin/sh\ncat in.txt > out.txt\n"})).workspace_id
+    workspace = (
+        await lab.workspaces.write(None, {"in.txt": "one\n", "sub/run.sh": "#!/bin/sh\ncat in.txt > out.txt\n"})
+    ).workspace_id
     result = await lab.runner.run(["sub/run.sh"], workspace_id=workspace)
     assert result.status == "ok", result.summary()
     assert [o.path for o in result.outputs] == ["out.txt"]
@@ -193,7 +195,9 @@ async def test_an_audit_voids_a_verdict_that_does_not_come_again_and_the_row_sta
     assert (await lab.experience.list("best", problem_id=problem_id)).attempts[0].attempt_id == forged
     audit = await lab.auditor.audit(forged)
     assert audit.outcome == "voided" and "cheat" in audit.why
-    assert [a.attempt_id for a in (await lab.experience.list("best", problem_id=problem_id)).attempts] == [good.attempt_id]
+    assert [a.attempt_id for a in (await lab.experience.list("best", problem_id=problem_id)).attempts] == [
+        good.attempt_id
+    ]
     assert audit.why in ((await lab.experience.get(forged)).voided or "")
 
 
