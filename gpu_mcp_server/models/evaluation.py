@@ -71,6 +71,8 @@ class Evaluation(ResultModel):
     speedup: float | None = None
     """Geometric mean over the shapes, against the reference; only when correct."""
     shapes: list[ShapeVerdict] = []
+    trials: str = ""
+    """Untimed calls before: hidden shapes, other distributions, the same inputs again; what was left out."""
     resources: list[KernelResources] = []
     diagnostics: list[Diagnostic] = []
     advice: list[str] = []
@@ -93,6 +95,7 @@ class Evaluation(ResultModel):
         if self.speedup is not None:
             lines.append(f"speed-up against the reference: {self.speedup:.3g}")
         lines += [s.line_text() for s in self.shapes]
+        lines += [f"also tried, untimed: {self.trials}"] if self.trials else []
         lines += [d.line_text() for d in self.diagnostics]
         lines += [
             f"kernel {r.kernel}: {r.registers_per_thread} registers, "

@@ -41,6 +41,14 @@ class Problem(Model):
     atol: float
     reference: str
     """Python source."""
+    constraints: list[str] = []
+    """What every shape complies with, the hidden ones too: `cols % 4 == 0`, `rows >= 2`, `k <= n`."""
+    fixed_shapes: bool = False
+    """Candidates are tried at the declared shapes alone."""
+    distributions: Literal["all", "declared"] = "all"
+    """With which inputs candidates are tried, besides the timed calls."""
+    precision: Literal["tolerance", "strict"] = "tolerance"
+    """Whether errors like those of a lower precision fail even within the tolerance."""
 
     def symbols(self) -> list[str]:
         """Return the dimension symbols in order of first use, inputs first."""
@@ -67,6 +75,8 @@ class ProblemInfo(ResultModel):
     shapes: list[dict[str, int]]
     rtol: float
     atol: float
+    conditions: list[str] = []
+    """Constraints on shapes, and what is tried otherwise than usual."""
     registered: Literal["new", "already"] | None = None
     trivial_answers_tried: list[str] | None = None
     """Answers that must fail, and did."""
@@ -84,6 +94,7 @@ class ProblemInfo(ResultModel):
                 f"CUDA candidate: {self.launcher_cuda}",
                 f"shapes: {self.shapes}; rtol {self.rtol:g}, atol {self.atol:g}; "
                 f"reference in {self.framework}; hash {self.content_hash[:12]}",
+                *([f"conditions: {'; '.join(self.conditions)}"] if self.conditions else []),
                 *(
                     [f"trivial answers that fail, as they must: {', '.join(self.trivial_answers_tried)}"]
                     if self.trivial_answers_tried

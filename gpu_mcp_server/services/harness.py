@@ -12,6 +12,7 @@ from gpu_mcp_server.errors import JobBroken, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing
 from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services.constraints import parsed
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import new_job_id
 from gpu_mcp_server.services.runner import min_level, roots_of
@@ -111,6 +112,10 @@ def _task(problem: Problem, device: str, symbol: str, *, judge: bool) -> dict[st
         "shapes": problem.shapes,
         "rtol": problem.rtol,
         "atol": problem.atol,
+        "constraints": [parsed(text, problem.symbols()) for text in problem.constraints],
+        "fixed_shapes": problem.fixed_shapes,
+        "distributions": problem.distributions,
+        "precision": problem.precision,
         "seed": secrets.token_hex(32),
         "budget_s": BUDGET_S,
         "round_ms": ROUND_MS,

@@ -14,11 +14,14 @@ from pydantic import ValidationError
 
 from gpu_mcp_server.errors import BadRequest, NotFound, TooLarge
 from gpu_mcp_server.models.problem import DType, Problem, ProblemInfo, TensorSpec
+from gpu_mcp_server.services.constraints import check_constraints
 from gpu_mcp_server.store.database import Database
 
 MAX_REFERENCE_BYTES = 1 << 20
 MAX_SHAPE_BYTES = 1 << 30
 """Inputs and outputs of one shape together."""
+LATER = ("constraints", "fixed_shapes", "distributions", "precision")
+"""Fields that came later: they count for the hash where they are not what they were before."""
 MAX_SHAPES = 32
 MAX_TENSORS = 16
 
@@ -105,6 +108,10 @@ class Problems:
         rtol: float,
         atol: float,
         reference: str,
+        constraints: Sequence[str] = (),
+        fixed_shapes: bool = False,
+        distributions: str = "all",
+        precision: str = "tolerance",
     ) -> Problem:
         """Check what was given and name it by its content; nothing is run.
 
@@ -123,6 +130,10 @@ class Problems:
             "rtol": rtol,
             "atol": atol,
             "reference": reference,
+            "constraints": [" ".join(text.split()) for text in constraints],
+            "fixed_shapes": fixed_shapes,
+            "distributions": distributions,
+            "precision": precision,
         }
         try:
             draft = Problem.model_validate({**content, "problem_id": "p-", "content_hash": ""})
@@ -133,6 +144,7 @@ class Problems:
         _check_numbers(draft)
         _check_tensors(draft)
         _check_shapes(draft)
+        check_constraints(draft)
         _check_reference(draft)
         digest = content_hash(draft)
         return draft.model_copy(update={"problem_id": f"p-{digest[:12]}", "content_hash": digest})
@@ -151,12 +163,16 @@ class Problems:
             shapes=problem.shapes,
             rtol=problem.rtol,
             atol=problem.atol,
+            conditions=_conditions(problem),
         )
 
 
 def content_hash(problem: Problem) -> str:
     """Return the sha256 of everything but the id, as canonical JSON."""
     content = problem.model_dump(mode="json", exclude={"problem_id", "content_hash"})
+    for name in LATER:
+        if content[name] == Problem.model_fields[name].default:
+            del content[name]
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
@@ -177,6 +193,13 @@ def _launcher(problem: Problem, types: Mapping[DType, str], last: Sequence[str])
         *last,
     ]
     return f'extern "C" int launch({", ".join(parameters)})'
+
+
+def _conditions(problem: Problem) -> list[str]:
+    said = list(problem.constraints)
+    said += ["no hidden shapes"] if problem.fixed_shapes else []
+    said += ["declared distributions only"] if problem.distributions == "declared" else []
+    return [*said, "strict precision"] if problem.precision == "strict" else said
 
 
 def _check_numbers(problem: Problem) -> None:

@@ -38,6 +38,10 @@ class Registry:
         framework: str = "numpy",
         entry: str = "reference",
         description: str = "",
+        constraints: Sequence[str] = (),
+        fixed_shapes: bool = False,
+        distributions: str = "all",
+        precision: str = "tolerance",
         host: str | None = None,
         progress: Progress | None = None,
     ) -> ProblemInfo:
@@ -48,8 +52,9 @@ class Registry:
             BadRequest: If the description contradicts itself.
         """
         problem = Problems.make_problem(
-            name, description, framework, entry, inputs, outputs, shapes, rtol, atol, reference
-        )
+            name, description, framework, entry, inputs, outputs, shapes, rtol, atol, reference, constraints,
+            fixed_shapes, distributions, precision,
+        )  # fmt: skip
         where = self._jobs.hosts.choose(host)
         probe = await self._jobs.probe(where)
         spec, blobs = judge_spec(problem, probe, self._settings, host=where, device="cpu", library=None)

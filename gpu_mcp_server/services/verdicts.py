@@ -94,6 +94,7 @@ class Verdicts:
             host=row.host,
             speedup=verdict.get("speedup"),
             shapes=shape_verdicts(verdict),
+            trials=verdict.get("trials_summary") or "",
             resources=row.context.get("resources") or [],
             advice=row.context.get("advice") or [],
             level=done.record.level,

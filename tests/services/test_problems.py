@@ -1,3 +1,6 @@
+import hashlib
+import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -169,3 +172,43 @@ def test_a_gibibyte_a_shape_is_the_limit():
 def test_a_mebibyte_of_reference_is_the_limit():
     with pytest.raises(TooLarge, match="1048576"):
         softmax(reference=REFERENCE + "#" * (1 << 20))
+
+
+def test_a_problem_without_later_fields_keeps_the_hash_that_it_had_before_them():
+    problem = softmax()
+    before = "name description framework entry inputs outputs shapes rtol atol reference".split()  # noqa: SIM905
+    old = problem.model_dump(mode="json", include=set(before))
+    text = json.dumps(old, sort_keys=True, separators=(",", ":"))
+    assert problem.content_hash == hashlib.sha256(text.encode()).hexdigest()
+    assert len({softmax(**change).content_hash for change in LATER} | {problem.content_hash}) == len(LATER) + 1
+
+
+LATER: list[dict[str, Any]] = [
+    {"constraints": ["cols >= 1"]},
+    {"fixed_shapes": True},
+    {"distributions": "declared"},
+    {"precision": "strict"},
+]
+
+
+@pytest.mark.parametrize(
+    ("constraint", "says"),
+    [
+        ("cols % 4 == 0", "declared shape"),
+        ("cols >= rows + 1", "cannot be read"),
+        ("cols % 0 == 0", "cannot be read"),
+        ("cols % 2 < 1", "cannot be read"),
+        ("k <= 4096", "'k', which no tensor uses"),
+        ("__import__('os') == 1", "cannot be read"),
+        ("rows", "cannot be read"),
+        ("", "cannot be read"),
+    ],
+)
+def test_a_constraint_that_is_none_or_is_broken_is_refused(constraint: str, says: str):
+    with pytest.raises(BadRequest, match=re.escape(says)):
+        softmax(constraints=[constraint])
+
+
+def test_constraints_are_said_with_the_problem():
+    problem = softmax(constraints=["cols  <=  4096", "rows<=cols", "rows != 7"], fixed_shapes=True)
+    assert "conditions: cols <= 4096; rows<=cols; rows != 7; no hidden shapes" in Problems.info(problem).summary()

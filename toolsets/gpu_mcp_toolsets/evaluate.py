@@ -75,6 +75,14 @@ async def register_problem(
     framework: Annotated[Literal["numpy", "torch"], Field(description="What it computes with.")] = "numpy",
     entry: Annotated[str, Field(description="Its function.")] = "reference",
     description: Annotated[str, Field(description="What it computes.", max_length=2000)] = "",
+    constraints: Annotated[
+        list[str], Field(description="Of secretly tried shapes: `cols % 4 == 0`, `rows >= 2`, `k <= n`.")
+    ] = [],  # noqa: B006 - pydantic copies it
+    fixed_shapes: Annotated[bool, Field(description="Try the declared shapes alone.")] = False,
+    distributions: Annotated[Literal["all", "declared"], Field(description="Inputs tried besides.")] = "all",
+    precision: Annotated[
+        Literal["tolerance", "strict"], Field(description="strict: coarser errors than its type's fail.")
+    ] = "tolerance",
     host: Host = None,
 ) -> ProblemInfo:
     """Register what is to be computed: a Python reference, tensors, shapes, tolerance.
@@ -94,6 +102,10 @@ async def register_problem(
         rtol=rtol,
         atol=atol,
         reference=text,
+        constraints=constraints,
+        fixed_shapes=fixed_shapes,
+        distributions=distributions,
+        precision=precision,
         host=host,
         progress=progress,
     )
