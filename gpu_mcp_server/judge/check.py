@@ -1,11 +1,12 @@
 """Comparison of outputs with what is expected, on the CPU, and where they differ, in words."""
 
 import math
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 from fill import bfloat16_values
 from tensors import FLOATS, Array, Tensor
+from whereabouts import misplaced, whereabouts
 
 CHUNK = 1 << 16
 """Elements compared at a time: in the cache for every step, and long enough steps for threads to run side by side."""
@@ -118,40 +119,6 @@ def compare(
     return Difference(count, max_abs, max_rel, mask)
 
 
-def _along(hit: Array, axis: str) -> str:
-    size = hit.size
-    where = np.flatnonzero(hit)
-    first, last, found = int(where[0]), int(where[-1]), int(where.size)
-    if found == size:
-        return ""
-    if found == 1:
-        return "%s = %d%s" % (axis, first, " (the last)" if first == size - 1 else "")
-    if last - first + 1 == found:
-        if last == size - 1:
-            return "the last %d of %d along %s" % (found, size, axis)
-        if first == 0:
-            return "the first %d of %d along %s" % (found, size, axis)
-        return "%s %d to %d of %d" % (axis, first, last, size)
-    steps = np.unique(np.diff(where))
-    if steps.size == 1:
-        return "every %dth along %s from %d" % (int(steps[0]), axis, first)
-    return ""
-
-
-def whereabouts(mask: Array, tensor: Tensor) -> str:
-    """Say where the wrong elements lie, if they have a pattern."""
-    cube = mask.reshape(tensor.shape)
-    if cube.all():
-        return "every element"
-    parts: List[str] = []
-    for axis, name in enumerate(tensor.axes):
-        others = tuple(i for i in range(cube.ndim) if i != axis)
-        text = _along(np.atleast_1d(cube.any(axis=others)), name)
-        if text:
-            parts.append(text)
-    return "all in " + " and ".join(parts) if parts else "scattered"
-
-
 def describe(expected: Array, got: Array, difference: Difference, tensor: Tensor) -> str:
     """Return the reason for a wrong tensor: first wrong element, how many, and where."""
     assert difference.mask is not None
@@ -168,6 +135,9 @@ def describe(expected: Array, got: Array, difference: Difference, tensor: Tensor
         tensor.count,
         whereabouts(difference.mask, tensor),
     )
+    instead = misplaced(numbers(expected, tensor.dtype), numbers(got, tensor.dtype), difference.mask, tensor)
+    if instead:
+        text += "; " + instead
     if tensor.dtype in FLOATS:
         bad = numbers(got[difference.mask], tensor.dtype)
         good = numbers(expected[difference.mask], tensor.dtype)

@@ -212,6 +212,7 @@ class Trials:
         rounds, buffers = table.rounds, table.buffers
         before = [buffers.pair(0, i)[1].copy() for i in range(len(buffers.outputs))]
         for _ in range(REPEATS):
+            rounds.history.rounds.clear()
             try:
                 rounds.answer(buffers, 0.0)
             except Judged as judged:

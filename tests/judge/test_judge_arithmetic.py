@@ -78,9 +78,15 @@ def test_large_integers_are_compared_exactly():
     [
         (np.s_[:, -24:], "all in the last 24 of 100 along cols"),
         (np.s_[:, :8], "all in the first 8 of 100 along cols"),
-        (np.s_[9, :], "all in rows = 9 (the last)"),
+        (np.s_[9, :], "all in rows = 9 (the last), one block of 100 starting at element 900"),
         (np.s_[2:5, 10:20], "all in rows 2 to 4 of 10 and cols 10 to 19 of 100"),
         (np.s_[:, ::4], "all in every 4th along cols from 0"),
+        (np.s_[1::2], "all in every 2nd along rows from 1"),
+        (np.s_[0], "all in rows = 0 (the first), one block of 100 starting at element 0"),
+        (np.s_[3:], "all in the last 7 of 10 along rows, one block of 700 starting at element 300"),
+        (np.s_[:, 32:64], "all in cols 32 to 63 of 100"),
+        (np.s_[4, 32:64], "all in rows = 4 and cols 32 to 63 of 100, one block of 32 starting at element 432"),
+        (np.s_[:, np.arange(100) % 32 >= 28], "all in 4 of every 32 along cols from 28"),
         (np.s_[:, :], "every element"),
     ],
 )

@@ -1,0 +1,117 @@
+"""Where wrong elements lie, and whose values they hold instead, in words."""
+
+from typing import Callable, List, Tuple
+
+import numpy as np
+from tensors import Array, Tensor
+
+SAMPLES = 256
+ALIKE = 0.9
+"""Part of the wrong elements that a mistake of addressing must explain."""
+CLOSE = 1e-5
+SHIFTS = (1, -1, 2, -2, 3, -3, 4, -4, 8, -8, 16, -16, 32, -32)
+PITCHES = (4, 8, 16, 32, 64, 128, 256)
+
+
+def ordinal(number: int) -> str:
+    """Return 2nd, 3rd, 11th."""
+    tens = number // 10 % 10 == 1
+    return "%d%s" % (number, "th" if tens else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th"))
+
+
+def _runs(where: Array) -> Tuple[Array, Array]:
+    """Return starts and lengths of runs of consecutive numbers."""
+    breaks = np.flatnonzero(np.diff(where) != 1) + 1
+    starts = where[np.concatenate([[0], breaks])]
+    return starts, np.diff(np.concatenate([[0], breaks, [where.size]]))
+
+
+def along(hit: Array, axis: str) -> str:
+    """Say in which indices of an axis something is, empty if in all or without a pattern."""
+    size = hit.size
+    where = np.flatnonzero(hit)
+    first, last, found = int(where[0]), int(where[-1]), int(where.size)
+    if found == size:
+        return ""
+    if found == 1:
+        which = " (the last)" if first == size - 1 else " (the first)" if first == 0 else ""
+        return "%s = %d%s" % (axis, first, which)
+    if last - first + 1 == found:
+        if last == size - 1:
+            return "the last %d of %d along %s" % (found, size, axis)
+        if first == 0:
+            return "the first %d of %d along %s" % (found, size, axis)
+        return "%s %d to %d of %d" % (axis, first, last, size)
+    starts, lengths = _runs(where)
+    steps = np.unique(np.diff(starts))
+    if steps.size == 1:
+        step = int(steps[0])
+        if (lengths == 1).all():
+            return "every %s along %s from %d" % (ordinal(step), axis, first)
+        if (lengths[:-1] == lengths[0]).all():
+            return "%d of every %d along %s from %d" % (int(lengths[0]), step, axis, first)
+    return ""
+
+
+def whereabouts(mask: Array, tensor: Tensor) -> str:
+    """Say where the wrong elements lie, if they have a pattern."""
+    cube = mask.reshape(tensor.shape)
+    if cube.all():
+        return "every element"
+    parts: List[str] = []
+    for axis, name in enumerate(tensor.axes):
+        others = tuple(i for i in range(cube.ndim) if i != axis)
+        text = along(np.atleast_1d(cube.any(axis=others)), name)
+        if text:
+            parts.append(text)
+    flat = np.flatnonzero(mask)
+    first, last = int(flat[0]), int(flat[-1])
+    if parts:
+        block = ", one block of %d starting at element %d" % (flat.size, first)
+        return "all in " + " and ".join(parts) + (block if flat.size > 1 and last - first + 1 == flat.size else "")
+    if last == mask.size - 1 and last - first + 1 == flat.size:
+        return "all elements from %d on, counted through" % first
+    if last - first + 1 == flat.size:
+        return "one block of %d starting at element %d" % (flat.size, first)
+    starts, lengths = _runs(flat)
+    steps = np.unique(np.diff(starts))
+    if steps.size == 1 and (lengths[:-1] == lengths[0]).all():
+        return "%d of every %d elements from %d" % (int(lengths[0]), int(steps[0]), first)
+    return "scattered"
+
+
+def misplaced(expected: Array, got: Array, mask: Array, tensor: Tensor) -> str:
+    """Say so if wrong elements hold what is expected elsewhere: transposed, shifted, another row stride."""
+    wrong = np.flatnonzero(mask)
+    wrong = wrong[:: max(1, wrong.size // SAMPLES)]
+    if wrong.size < 4 or np.unique(expected).size < 4:
+        return ""
+    columns = tensor.shape[-1] if tensor.shape else 1
+    rows = tensor.count // columns
+    row, column = wrong // columns, wrong % columns
+
+    def explains(at: Array) -> bool:
+        inside = (at >= 0) & (at < tensor.count)
+        if np.count_nonzero(inside) < ALIKE * wrong.size:
+            return False
+        want, have = expected[at[inside]].astype(np.float64), got[wrong[inside]].astype(np.float64)
+        near = np.abs(want - have) <= CLOSE * np.abs(want)
+        return bool(np.count_nonzero(near) >= ALIKE * wrong.size)
+
+    ideas: List[Tuple[str, Callable[[], Array]]] = []
+    if len(tensor.shape) >= 2 and rows > 1 < columns:
+        ideas.append(
+            ("they hold what belongs at the transposed index", lambda: (wrong % rows) * columns + wrong // rows)
+        )
+        if rows == tensor.shape[0]:
+            ideas.append(("they hold what belongs at the transposed index", lambda: column * rows + row))
+        pitches = {(columns + p - 1) // p * p for p in PITCHES} | {rows, columns - 1, columns + 1}
+        for pitch in sorted(pitches - {columns, 0}):
+            text = "they hold what a row stride of %d instead of %d gives" % (pitch, columns)
+            ideas.append((text, lambda pitch=pitch: row * pitch + column))
+            ideas.append((text, lambda pitch=pitch: wrong // pitch * columns + wrong % pitch))
+    for shift in (*SHIFTS, columns, -columns):
+        text = "they hold what belongs %d elements %s" % (abs(shift), "on" if shift > 0 else "before")
+        ideas.append((text, lambda shift=shift: wrong + shift))
+    with np.errstate(all="ignore"):
+        return next((text for text, where in ideas if explains(where())), "")

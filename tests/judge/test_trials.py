@@ -1,0 +1,230 @@
+"""What is tried besides the declared shapes and inputs, before anything is timed: real candidates in C."""
+
+import sys
+
+import pytest
+
+from tests.judge.harness import JUDGE, SOFTMAX
+from tests.judge.test_candidates_cpu import HEAD, SMALL, launcher
+
+sys.path.insert(0, str(JUDGE))
+
+import hidden
+
+sys.path.remove(str(JUDGE))
+
+BFLOAT16 = """
+static float bf16(float v) { union { float f; uint32_t b; } u = {.f = v}; u.b &= 0xFFFF0000u; return u.f; }
+"""
+NAIVE = """
+for (int64_t r = 0; r < rows; r++) {
+    float sum = 0;
+    for (int64_t c = 0; c < cols; c++) sum += y[r * cols + c] = expf(x[r * cols + c]);
+    for (int64_t c = 0; c < cols; c++) y[r * cols + c] /= sum;
+}
+"""
+SCALE = """
+import numpy as np
+def scale(x):
+    return x * np.float32(3)
+"""
+SCALING = {
+    "reference": SCALE,
+    "entry": "scale",
+    "rtol": 1e-5,
+    "atol": 1e-7,
+    "shapes": [{"rows": 8, "cols": 100}],
+    "max_rounds": 6,
+    "round_ms": 1,
+}
+
+
+def scaling(body: str, before: str = "") -> str:
+    """Return a candidate for `SCALING`: `i` counts elements, `n` is their number."""
+    return (
+        HEAD + before + "int launch(const float *x, float *y, int64_t rows, int64_t cols) { int64_t n = rows * cols;"
+        " for (int64_t i = 0; i < n; i++) {" + body + "} return 0; }"
+    )
+
+
+@pytest.mark.parametrize("name", ["naive.c", "vectorized.c"])
+def test_an_honest_candidate_passes_every_trial_and_the_verdict_says_which(court, name):
+    verdict = court(name, shapes=[{"rows": 64, "cols": 1000}], max_rounds=6, round_ms=1).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert verdict["trials_summary"].endswith(" hidden shapes, 6 distributions, deterministic")
+    hidden = [t["dims"] for t in verdict["trials"] if t["hidden"]]
+    assert {"rows": 1, "cols": 1} in hidden
+    assert {"rows": 1000, "cols": 64} in hidden
+    assert len({tuple(dims.values()) for dims in hidden}) >= 8
+    assert {t["distribution"] for t in verdict["trials"] if not t["hidden"]} == {
+        "declared", "uniform", "offset", "outliers", "zeros", "large",
+    }  # fmt: skip
+    errors = verdict["errors"]["y"]
+    assert 0 < errors["mean_floors"] < errors["p99_floors"] <= errors["max_floors"]
+    assert verdict["evidence"]["seconds"]["trials"] > 0
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ("if (cols == 100) softmax(x, y, rows, cols); else memset(y, 0, rows * cols * 4);", ""),
+        ("softmax(x, y, rows, cols); if (cols == 1) y[0] = 2;", "cols=1 "),
+        ("softmax(x, y, rows, cols); if (cols % 4) y[rows * cols - 1] = 0;", ""),
+        ("if (cols % 4) return 0; softmax(x, y, rows, cols);", ""),
+        ("softmax(x, y, rows, cols); if (cols % 4) y[rows * cols] = 0;", ""),
+    ],
+    ids=["hard-coded", "one column", "tail", "nothing", "behind"],
+)
+def test_right_at_the_declared_shape_alone_is_incorrect(court, body, place):
+    verdict = court(launcher(body), shapes=SMALL).verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert verdict["reason"].startswith("right at the declared shapes, wrong at rows=")
+    assert place + "(hidden shape): " in verdict["reason"]
+    assert verdict["trials_summary"].startswith("stopped at the first failure")
+
+
+def test_a_crash_at_a_hidden_shape_says_at_which(court):
+    verdict = court(launcher("if (rows == 1) abort(); softmax(x, y, rows, cols);"), shapes=SMALL).verdict
+
+    assert verdict["reason"].startswith("right at the declared shapes, wrong at rows=1,cols=")
+    assert "crashed with SIGABRT" in verdict["reason"]
+
+
+def test_fixed_shapes_are_not_varied_and_the_verdict_says_so(court):
+    body = "if (cols == 100) softmax(x, y, rows, cols);"
+    verdict = court(launcher(body), shapes=SMALL, fixed_shapes=True, max_rounds=6, round_ms=1).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert verdict["trials_summary"].startswith("no hidden shapes (the problem fixes its shapes), 6 distributions")
+
+
+def test_hidden_shapes_comply_with_the_constraints(court):
+    constraints = [
+        {"symbol": "cols", "modulus": 4, "operator": "==", "right": 0},
+        {"symbol": "rows", "modulus": None, "operator": "<=", "right": "cols"},
+        {"symbol": "rows", "modulus": None, "operator": ">=", "right": 2},
+    ]
+    body = "if (cols % 4 || rows > cols || rows < 2) return 9; softmax(x, y, rows, cols);"
+    verdict = court(launcher(body), shapes=SMALL, constraints=constraints, max_rounds=6, round_ms=1).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert sum(t["hidden"] for t in verdict["trials"]) >= 5
+
+
+def test_a_shape_that_the_reference_cannot_do_is_left_out_and_said(court):
+    reference = """
+import numpy as np
+def softmax(x):
+    x.reshape(x.shape[0], -1, 4)
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+"""
+    verdict = court("naive.c", reference=reference, shapes=SMALL, max_rounds=6, round_ms=1).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert "left out: shape rows=1,cols=1 (ValueError: cannot reshape" in verdict["trials_summary"]
+
+
+def test_a_softmax_without_its_maximum_fails_with_large_inputs(court):
+    verdict = court(launcher(NAIVE), shapes=SMALL).verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert "right with inputs as declared, wrong with the distribution large: " in verdict["reason"]
+    assert "NaN or infinite where the reference is finite" in verdict["reason"]
+
+
+def test_other_distributions_can_be_left_to_the_problem(court):
+    more = {"shapes": SMALL, "distributions": "declared", "max_rounds": 6, "round_ms": 1}
+    verdict = court(launcher(NAIVE), **more).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert "declared distribution only" in verdict["trials_summary"]
+
+
+def test_a_distribution_without_a_finite_answer_is_left_out_and_said(court):
+    reference = "import numpy as np\ndef scale(x):\n    with np.errstate(all='ignore'):\n        return np.log(x)\n"
+    task = {**SCALING, "reference": reference}
+    task["inputs"] = [{"name": "x", "dtype": "float32", "shape": ["rows", "cols"], "distribution": "uniform"}]
+    verdict = court(scaling("y[i] = logf(x[i] + 0.0f);"), **{**task, "rtol": 1e-3, "atol": 1e-5}).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    for name in ("normal", "zeros", "large"):
+        assert f"{name} (the reference is not finite)" in verdict["trials_summary"]
+
+
+def test_sums_in_another_order_are_not_held_against_a_candidate_where_values_are_large(court):
+    reference = "import numpy as np\ndef total(x):\n    return x.sum(axis=1)\n"
+    source = (
+        HEAD
+        + """int launch(const float *x, float *y, int64_t rows, int64_t cols) {
+        for (int64_t r = 0; r < rows; r++) { float s = 0; for (int64_t c = cols; c--;) s += x[r * cols + c]; y[r] = s; }
+        return 0; }"""
+    )
+    outputs = [{"name": "y", "dtype": "float32", "shape": ["rows"]}]
+    task = {**SCALING, "reference": reference, "entry": "total", "outputs": outputs, "rtol": 1e-5, "atol": 1e-4}
+    verdict = court(source, **{**task, "shapes": [{"rows": 64, "cols": 1000}]}).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+
+
+def test_answers_that_differ_from_run_to_run_within_the_tolerance_are_noted(court):
+    body = "static int calls; softmax(x, y, rows, cols); y[0] *= 1 + 1e-6f * (++calls % 2);"
+    verdict = court(launcher(body), shapes=SMALL, max_rounds=6, round_ms=1).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert "not deterministic: max difference " in verdict["trials_summary"]
+
+
+def test_a_race_is_told_from_an_error(court):
+    body = "static int calls; softmax(x, y, rows, cols); if (++calls == 2) y[5] = 0;"
+    verdict = court(launcher(body), shapes=SMALL).verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert (
+        "right at first and wrong with the same inputs again, as with a race, at rows=8,cols=100: " in verdict["reason"]
+    )
+
+
+@pytest.mark.parametrize("precision", ["tolerance", "strict"])
+def test_bfloat16_within_a_wide_tolerance_is_noted_and_fails_where_strict(court, precision):
+    task = {**SCALING, "rtol": 1e-2, "precision": precision}
+    verdict = court(scaling("y[i] = bf16(x[i] * 3.0f);", BFLOAT16), **task).verdict
+
+    assert verdict["verdict"] == ("incorrect" if precision == "strict" else "correct"), verdict["reason"]
+    text = verdict["reason"] if precision == "strict" else verdict["trials_summary"]
+    assert "y looks like lower precision (as bfloat16 would): errors are " in text
+    assert "times the noise floor, biased" in text
+
+
+def test_hidden_shapes_follow_from_the_seed_and_are_none_of_the_declared():
+    task = {**SOFTMAX, "seed": "01" * 32}
+    first = hidden.hidden_shapes(task, 1 << 20)
+    other = hidden.hidden_shapes({**task, "seed": "02" * 32}, 1 << 20)
+
+    assert first == hidden.hidden_shapes(task, 1 << 20) != other
+    for shapes in (first, other):
+        assert not [dims for dims in shapes if dims in task["shapes"]]
+        assert all(dims["rows"] * dims["cols"] <= 1 << 20 for dims in shapes)
+        assert {999, 1001} & {dims["cols"] for dims in shapes}
+        assert any(dims["cols"] % 4 and dims["cols"] > 64 and dims["cols"] not in (999, 1001) for dims in shapes)
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("y[i % cols * rows + i / cols] = 3 * x[i];", "they hold what belongs at the transposed index"),
+        (
+            "y[i] = 3 * x[i / cols * 128 + i % cols < n ? i / cols * 128 + i % cols : i];",
+            "a row stride of 128 instead of 100",
+        ),
+        ("y[i] = 3 * x[i + 1 < n ? i + 1 : i];", "they hold what belongs 1 elements on"),
+    ],
+    ids=["transposed", "stride", "shifted"],
+)
+def test_a_mistake_of_addressing_is_named(court, source, words):
+    verdict = court(scaling(source), **SCALING).verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert words in verdict["reason"]
