@@ -26,7 +26,7 @@ WORK = os.path.dirname(HERE)
 VERSION = "1"
 START_S = 120.0
 """For the other processes to import what they need; torch on a cold disk takes most of it."""
-OVERHEAD_S = 0.6
+OVERHEAD_S = 0.5
 """What the rounds of all shapes may cost besides the running of candidate and reference, before fewer rounds do."""
 TRIAL_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 22}
 """Of the largest tensor at a hidden shape."""

@@ -88,7 +88,7 @@ class Trials:
             checked = first.rounds.calls_checked
             words = {"verdict": judged.verdict, "reason": judged.reason}
             return dict(words, dims=self.smallest, calls_checked=checked, notes=[])
-        first.rounds.close(first.buffers)
+        first.buffers.close()
         progress("hidden shapes", 0.02)
         for number, dims in enumerate(self.hidden):
             if self._late("%d hidden shapes" % (len(self.hidden) - number)):
@@ -116,9 +116,10 @@ class Trials:
                     self._precision(table)
         if number == len(self.hidden) // 2:
             self._distributions(table)
-        table.rounds.close(table.buffers)
+        table.buffers.close()
 
     def _sit(self, dims: Dims, *, hidden: bool) -> Table:
+        """Open a shape; the players let the one before go by themselves then."""
         inputs, outputs = tensors(self.task["inputs"], dims), tensors(self.task["outputs"], dims)
         buffers = self.device.buffers(inputs, outputs, 1)
         history = History(outputs, self.well, self.task["rtol"], self.task["atol"])
