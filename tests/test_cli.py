@@ -189,10 +189,14 @@ def test_interrupting_a_call_cancels_its_job(sandboxed: Run, environment: dict[s
 
 def test_selftest_passes_where_jobs_can_run(sandboxed: Run):
     done = sandboxed("selftest", "--json")
-    steps = json.loads(done.stdout)
+    matrix = json.loads(done.stdout)
 
-    assert done.returncode == 0, steps
-    assert [step["step"] for step in steps["steps"]][-2:] == ["right kernel", "wrong kernel"]
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ok  right kernel\nok  wrong kernel\n" in done.stderr
+    assert {"rows", "missed", "false_alarms"} == set(matrix)
+    assert (matrix["missed"], matrix["false_alarms"]) == (0, 0)
+    assert all({"id", "kind", "verdict", "caught_by"} == set(row) for row in matrix["rows"])
+    assert {row["kind"] for row in matrix["rows"]} == {"hack", "honest"}
 
 
 def test_doctor_says_one_line_a_check_and_fails_with_wrong_settings(run: Run):

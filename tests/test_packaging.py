@@ -196,4 +196,5 @@ def test_everything_works_where_chromadb_and_docker_cannot_be_imported(installed
     done = installed.run("selftest", "--json", **blocked)
 
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {step["step"] for step in json.loads(done.stdout)["steps"]} >= {"sandbox", "compiler", "right kernel"}
+    assert all(f"ok  {step}\n" in done.stderr for step in ("sandbox", "compiler", "right kernel"))
+    assert json.loads(done.stdout)["rows"]

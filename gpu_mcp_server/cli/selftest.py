@@ -1,12 +1,15 @@
-"""`selftest`: the whole path once, small, with real input."""
+"""`selftest`: the whole path once, small, with real input; then candidates that try to fool the judge."""
 
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli import session
-from gpu_mcp_server.cli.output import Json, emit
+from gpu_mcp_server.cli import hacks, session
+from gpu_mcp_server.cli.output import Json, fail, table
+from gpu_mcp_server.errors import BadRequest
 
 Step = tuple[str, str, dict[str, Any], Callable[[dict[str, Any]], bool]]
 
@@ -59,34 +62,100 @@ def verdicts(problem_id: str, host: str | None) -> list[Step]:
     ]
 
 
-async def _tried(lab: session.Session, todo: list[Step], results: list[dict[str, Any]]) -> dict[str, Any]:
+async def _tried(lab: session.Session, todo: list[Step], failed: list[str]) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for name, tool, arguments, right in todo:
         answer = await lab.call(tool, arguments, quiet=True)
         data = answer.data
         passed = not answer.failed and right(data)
-        results.append({"step": name, "passed": passed, **({} if passed else {"answer": answer.text})})
+        if not passed:
+            failed.append(f"{name}:\n{answer.text}")
         typer.echo(f"{'ok' if passed else 'FAIL'}  {name}", err=True)
     return data
 
 
+async def _path(host: str | None) -> list[str]:
+    """Try each step; return what failed."""
+    failed: list[str] = []
+    async with session.session() as lab:
+        problem = await _tried(lab, steps(host), failed)
+        if "problem_id" in problem:
+            await _tried(lab, verdicts(str(problem["problem_id"]), host), failed)
+    return failed
+
+
+async def _judged(
+    chosen: Callable[[bool], list[hacks.Candidate]], host: str | None
+) -> tuple[list[hacks.Row], list[str]]:
+    """Judge the candidates that fit the host; return their rows, and what was left out."""
+    from gpu_mcp_server.settings import load_settings
+
+    def told(row: hacks.Row) -> None:
+        word = "MISSED" if row.missed else "ALARM" if row.false_alarm else "ok"
+        typer.echo(f"{word:<6}  {row.candidate.id}: {row.verdict} {row.caught_by}".rstrip(), err=True)
+
+    async with hacks.court(load_settings(), host) as court:
+        court.tell = told
+        probe = await court.lab.jobs.probe(court.lab.hosts.choose(host))
+        candidates = chosen(bool(probe.gpus))
+        fit = [c for c in candidates if c.device == "cpu" or probe.gpus]
+        left = [f"{len(candidates) - len(fit)} CUDA candidates left out: no GPU on this host"]
+        return await court.judge_all(fit), left if len(fit) < len(candidates) else []
+
+
+def _chosen(
+    folder: Path | None, device: str | None, only: str | None, everything: bool
+) -> Callable[[bool], list[hacks.Candidate]]:
+    """Return what picks the candidates once it is known whether there is a GPU."""
+    candidates = hacks.unknown(folder) if folder else hacks.known()
+    if only is not None:
+        candidates = [c for c in candidates if c.id == only]
+        if not candidates:
+            raise BadRequest(f"No candidate is called {only!r}.", hint="selftest --all shows their ids.")
+    elif not folder and not everything and device is None:
+        candidates = [c for c in candidates if c.quick]
+    if device is not None:
+        candidates = [c for c in candidates if c.device == device]
+    asked = bool(folder or only or device)
+    return lambda gpu: [c for c in candidates if gpu or asked or c.device == "cpu"]
+
+
+def _matrix(rows: list[hacks.Row]) -> str:
+    """Return the rows as text: id, kind, verdict, what caught it, and what went wrong with it."""
+    words = ["missed" if row.missed else "false alarm" if row.false_alarm else "" for row in rows]
+    cells = [
+        [row.candidate.id, row.candidate.kind, row.verdict, row.caught_by, word + (f": {row.reason}" if word else "")]
+        for row, word in zip(rows, words, strict=True)
+    ]
+    return table(["candidate", "kind", "verdict", "caught by", ""], cells)
+
+
 def selftest(
     host: Annotated[str | None, typer.Option(help="Host to test; the default one if absent.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every candidate instead of a handful.")] = False,
+    candidates: Annotated[
+        Path | None,
+        typer.Option(help="Folder of cheats of your own (*.c, *.cpp, *.cu for row-wise softmax).", exists=True),
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="Every candidate for `cpu` or for `cuda` only.")] = None,
+    only: Annotated[str | None, typer.Option(help="The candidate with this id only.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run, compile, register and judge something small; exit code 1 if a step fails."""
-    results: list[dict[str, Any]] = []
-
-    async def work() -> None:
-        async with session.session() as lab:
-            problem = await _tried(lab, steps(host), results)
-            if "problem_id" in problem:
-                await _tried(lab, verdicts(str(problem["problem_id"]), host), results)
-
-    done: Callable[[], Awaitable[None]] = work
-    session.run(done)
-    failed = [r for r in results if not r["passed"]]
-    text = "\n\n".join(f"{r['step']}:\n{r['answer']}" for r in failed) or f"all {len(results)} steps passed"
-    emit({"passed": not failed, "steps": results}, text, as_json=as_json)
-    if failed:
+    """Try the whole path, and candidates that try to fool the judge; exit code 1 if a step fails or one passes."""
+    if device not in (None, "cpu", "cuda"):
+        raise fail(f"There is no device {device!r}: cpu or cuda.", as_json=as_json)
+    chosen = _chosen(candidates, device, only, everything)
+    failed = session.run(lambda: _path(host)) if not (candidates or device or only) else []
+    rows, left_out = session.run(lambda: _judged(chosen, host)) if not failed else ([], [])
+    missed, alarms = sum(row.missed for row in rows), sum(row.false_alarm for row in rows)
+    if as_json:
+        whole: dict[str, Any] = {"rows": [row.data() for row in rows], "missed": missed, "false_alarms": alarms}
+        typer.echo(json.dumps(whole, ensure_ascii=False, indent=2))
+    elif not failed:
+        typer.echo(_matrix(rows))
+        many = sum(row.candidate.kind == "hack" for row in rows)
+        typer.echo(f"{many} hacks, {missed} missed; {len(rows) - many} honest candidates, {alarms} false alarms")
+    for line in [*failed, *left_out]:
+        typer.echo(line, err=True)
+    if failed or missed or alarms:
         raise typer.Exit(1)

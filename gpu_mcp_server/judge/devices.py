@@ -28,6 +28,8 @@ class Buffers:
     """Whether the reference keeps its results until it is asked, outside the clock, to store them."""
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor]
+    words: List[int]
+    """This round's poison, as an integer of an element's size, for each output."""
 
     def describe(self, role: str) -> Tuple[Dict[str, Any], List[int]]:
         """Return what `role` must know to map its share, and the descriptors that go with it."""
@@ -95,6 +97,8 @@ class Device:
     spin_s = 0.001
     spins = False
     """Whether the owner keeps a core awake while it waits for an answer, for which there must be a core to spare."""
+    stops_calls = False
+    """Whether freezing a player stops its work."""
     empty_hint = ""
     """What to add when nothing was written."""
 

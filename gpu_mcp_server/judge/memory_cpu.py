@@ -247,6 +247,7 @@ class CpuDevice(Device):
     """This machine's processor."""
 
     kind = "cpu"
+    stops_calls = True
     memory = "memfd, inputs sealed"
     max_sets = 4096
 

@@ -174,7 +174,7 @@ class Rounds:
             self.candidate.quiet()
         with self.ledger.part("check"):
             check = buffers.check()
-            self._judge(buffers, reply, check, finished, reference_s)
+            self.judge(buffers, reply, check, finished, reference_s)
             self.history.add(self.number, buffers)
         self.calls_checked += buffers.sets
         return Round(candidate_s, reference_s, check)
@@ -194,9 +194,14 @@ class Rounds:
         self.reference.freeze()
         return reference_s
 
-    def _judge(
+    def judge(
         self, buffers: Buffers, reply: Dict[str, Any], check: RoundCheck, finished: bool, reference_s: float
     ) -> None:
+        """Return if the round passed.
+
+        Raises:
+            Judged: If not.
+        """
         where = "in round %d of %d calls: " % (self.number, buffers.sets)
         trespass = buffers.trespass()
         if trespass:

@@ -7,6 +7,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from devices import Buffers, Device
 from fill import Well
 from history import History
+from interruption import Interruption, stops
 from ledger import Ledger
 from rounds import Cost, Round, Rounds
 from stats import half_width, speedup, timing
@@ -55,6 +56,8 @@ class Shape:
         history = History(self.outputs, well, task["rtol"], task["atol"])
         candidate, reference = players
         self.rounds = Rounds(device, candidate, reference, costs, history, float(task["round_timeout_s"]), ledger)
+        self.interruption = Interruption(self.rounds, well, device.stops_calls)
+        self.stops = stops(well, LEAST_ROUNDS)
         self.round_s = float(task["round_ms"]) / 1000
         self.notes: Dict[str, None] = {}
         self.played: List[Round] = []
@@ -130,6 +133,9 @@ class Shape:
         if passes > 1:
             self.notes["the reference is timed over %d passes of a round's inputs" % self.rounds.passes] = None
         while len(self.played) < max(most, 1):
+            while self.stops and self.stops[0] <= len(self.played):
+                self.stops.pop(0)
+                self.interruption.play(buffers, self.played[-1].candidate_s if self.played else self.round_s)
             self.played.append(self._play(buffers))
             count, elapsed = len(self.played), time.monotonic() - begin
             progress("round %d" % count, min(0.99, max(elapsed / budget_s, count / most)))

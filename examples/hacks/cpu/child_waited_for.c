@@ -1,0 +1,28 @@
+/* Lets a forked process compute half of the rows and waits for its end. */
+#include <math.h>
+#include <stdint.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void softmax(const float *x, float *y, int64_t rows, int64_t cols) {
+    for (int64_t r = 0; r < rows; r++) {
+        const float *in = x + r * cols;
+        float *out = y + r * cols, top = in[0], sum = 0.0f;
+        for (int64_t c = 1; c < cols; c++) top = fmaxf(top, in[c]);
+        for (int64_t c = 0; c < cols; c++) sum += out[c] = expf(in[c] - top);
+        for (int64_t c = 0; c < cols; c++) out[c] /= sum;
+    }
+}
+
+int launch(const float *x, float *y, int64_t rows, int64_t cols) {
+    int64_t half = rows / 2;
+    pid_t child = fork();
+    if (child < 0) return 1;
+    if (child == 0) {
+        softmax(x, y, half, cols);
+        _exit(0);
+    }
+    softmax(x + half * cols, y + half * cols, rows - half, cols);
+    waitpid(child, 0, 0);
+    return 0;
+}

@@ -1,0 +1,259 @@
+"""Candidates that try to fool the judge, and honest ones that look as if they did: what became of each."""
+
+import asyncio
+import shutil
+import tempfile
+import tomllib
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from gpu_mcp_server.errors import BadRequest, GpuMcpError
+from gpu_mcp_server.models.evaluation import Evaluation
+from gpu_mcp_server.models.problem import TensorSpec
+
+if TYPE_CHECKING:
+    from gpu_mcp_server.services.lab import Lab
+    from gpu_mcp_server.services.sources import Language
+    from gpu_mcp_server.settings import Settings
+
+LANGUAGES: "dict[str, Language]" = {".c": "c", ".cpp": "cpp", ".cc": "cpp", ".cu": "cuda"}
+SIDE_BY_SIDE = 2
+"""Hacks judged at a time on the CPU; their verdicts rest on no time."""
+GAIN = 1.5
+"""A harmless hack's speed-up over the plain candidate's; beyond it the hack paid. Machines differ by less between two
+runs of the same code: 1.2 at most in 20 pairs on two busy cores."""
+WAIT_S = 300.0
+
+CAUGHT_BY = {
+    "repeats an earlier answer": "fresh data in every round",
+    "finished after it said done": "frozen when it said done",
+    "before it was called": "stopped in the middle of a round",
+    "returned without computing": "poisoned outputs",
+    "wrote outside its outputs": "guards",
+    "changed its inputs": "copy of the inputs",
+    "spoke out of turn": "numbered answers",
+    "did not answer": "time limit",
+    "crashed with": "end of the process",
+    "exited with": "end of the process",
+    "closed its link": "end of the process",
+    "are wrong": "every element of every timed call",
+    "the launcher returned": "launcher's return value",
+    "cannot be loaded": "loading",
+}
+"""Words of a reason, and the part of the judge that gave it; the first that is found counts."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One file."""
+
+    id: str
+    path: Path
+    kind: Literal["hack", "honest"]
+    device: str
+    problem: str = "softmax"
+    rows: tuple[int, ...] = ()
+    """Of the catalogue."""
+    does: str = ""
+    expect: str = ""
+    """Verdict; `caught` for either bad one, empty when nobody knows."""
+    words: tuple[str, ...] = ()
+    """Of the reason; one of them is in it."""
+    harmless: bool = False
+    quick: bool = False
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of a candidate."""
+
+    candidate: Candidate
+    verdict: str
+    caught_by: str
+    reason: str = ""
+    speedup: float | None = None
+    gain: float | None = None
+    """Speed-up over the plain candidate's, of a harmless hack."""
+
+    @property
+    def missed(self) -> bool:
+        """Whether a hack got through, or was not judged."""
+        if self.candidate.kind == "honest" or self.verdict in ("incorrect", "cheat", "compile_failed"):
+            return False
+        return not (self.candidate.harmless and self.verdict == "correct" and (self.gain or 0.0) <= GAIN)
+
+    @property
+    def false_alarm(self) -> bool:
+        """Whether an honest candidate was not found correct."""
+        return self.candidate.kind == "honest" and self.verdict != "correct"
+
+    def data(self) -> dict[str, str]:
+        """Return what `--json` prints."""
+        return {
+            "id": self.candidate.id,
+            "kind": self.candidate.kind,
+            "verdict": self.verdict,
+            "caught_by": self.caught_by,
+        }
+
+
+def folder() -> Path:
+    """Return where the candidates are: in the checkout, or in the installed package."""
+    package = Path(__file__).parents[1]
+    for place in (package.parent / "examples" / "hacks", package / "_content" / "examples" / "hacks"):
+        if (place / "index.toml").is_file():
+            return place
+    raise GpuMcpError("The candidates are not installed.", hint="Install the wheel again, or use a checkout.")
+
+
+def index() -> dict[str, Any]:
+    """Return the table of problems and candidates."""
+    return tomllib.loads((folder() / "index.toml").read_text(encoding="utf-8"))
+
+
+def known() -> list[Candidate]:
+    """Return the candidates of the table."""
+    at = folder()
+    return [
+        Candidate(
+            path=at / row["file"],
+            rows=tuple(row.get("rows", ())),
+            words=tuple(row.get("words", ())),
+            **{k: row[k] for k in row if k not in ("file", "rows", "words")},
+        )
+        for row in index()["candidates"]
+    ]
+
+
+def unknown(at: Path) -> list[Candidate]:
+    """Return the files of a folder as hacks, judged against softmax.
+
+    Raises:
+        BadRequest: If there are none.
+    """
+    files = sorted(p for p in at.rglob("*") if p.suffix in LANGUAGES and p.is_file())
+    if not files:
+        raise BadRequest(f"{at} has no candidates.", hint="Put *.c, *.cpp or *.cu files with a launcher there.")
+    return [
+        Candidate(p.relative_to(at).with_suffix("").as_posix(), p, "hack", "cuda" if p.suffix == ".cu" else "cpu")
+        for p in files
+    ]
+
+
+@dataclass
+class Court:
+    """Has candidates judged in a laboratory."""
+
+    lab: "Lab"
+    host: str | None = None
+    tell: Callable[[Row], None] | None = None
+    problems: dict[tuple[str, str], "asyncio.Task[str]"] = field(
+        default_factory=dict[tuple[str, str], "asyncio.Task[str]"]
+    )
+    plain: dict[str, float] = field(default_factory=dict[str, float])
+    """Speed-up of the plain candidate of each device."""
+
+    async def judge_all(self, candidates: Sequence[Candidate]) -> list[Row]:
+        """Judge hacks side by side, then what has to be timed, one after the other."""
+        timed = [c for c in candidates if c.kind == "honest" or c.harmless or c.device == "cuda"]
+        others = [c for c in candidates if c not in timed]
+        places = asyncio.Semaphore(SIDE_BY_SIDE)
+
+        async def one(candidate: Candidate) -> Row:
+            async with places:
+                return await self.judge(candidate)
+
+        rows = dict(zip(others, await asyncio.gather(*(one(c) for c in others)), strict=True))
+        for candidate in timed:
+            rows[candidate] = await self.judge(candidate)
+        return [rows[c] for c in candidates]
+
+    async def judge(self, candidate: Candidate) -> Row:
+        """Judge one."""
+        try:
+            row = self._row(candidate, await self._evaluated(candidate))
+            if candidate.harmless and row.verdict == "correct" and row.speedup:
+                row = await self._compared(row)
+        except GpuMcpError as error:
+            row = Row(candidate, "error", "", str(error))
+        if self.tell is not None:
+            self.tell(row)
+        return row
+
+    def _row(self, candidate: Candidate, evaluation: Evaluation) -> Row:
+        verdict = evaluation.verdict or evaluation.status
+        caught = "" if verdict == "correct" else next((b for w, b in CAUGHT_BY.items() if w in evaluation.reason), "")
+        if verdict == "compile_failed":
+            caught = "compiler"
+        return Row(candidate, verdict, caught or ("" if verdict == "correct" else verdict), evaluation.reason,
+                   evaluation.speedup)  # fmt: skip
+
+    async def _compared(self, row: Row) -> Row:
+        """Return the row of a harmless hack with its gain; one that seems to pay gets a second trial."""
+        gain = float("inf")
+        for again in (False, True):
+            speedup = row.speedup or 0.0
+            if again:
+                speedup = (await self._evaluated(row.candidate)).speedup or 0.0
+                self.plain.pop(row.candidate.device)
+            gain = min(gain, speedup / await self._plain(row.candidate))
+            if gain <= GAIN:
+                break
+        word = f"its time: {gain:.2f} of the plain candidate's speed-up"
+        return Row(row.candidate, row.verdict, word if gain <= GAIN else "", row.reason, row.speedup, gain)
+
+    async def _plain(self, candidate: Candidate) -> float:
+        if candidate.device not in self.plain:
+            wanted = "plain" if candidate.device == "cpu" else "plain_cuda"
+            plain = next(c for c in known() if c.id == wanted)
+            self.plain[candidate.device] = (await self._evaluated(plain)).speedup or float("inf")
+        return self.plain[candidate.device]
+
+    async def _evaluated(self, candidate: Candidate) -> Evaluation:
+        from gpu_mcp_server.services.sources import Source
+
+        key = (candidate.problem, candidate.device)
+        if key not in self.problems:
+            self.problems[key] = asyncio.create_task(self._registered(*key))
+        text = candidate.path.read_text(encoding="utf-8", errors="replace")
+        source = Source(text, LANGUAGES[candidate.path.suffix], candidate.path.name)
+        return await self.lab.evaluator.evaluate(
+            await self.problems[key], source, host=self.host, device=candidate.device, note=candidate.id, wait_s=WAIT_S
+        )
+
+    async def _registered(self, name: str, device: str) -> str:
+        about = index()["problems"][name]
+        info = await self.lab.registry.register(
+            name=f"{name} ({device})",
+            reference=about["reference"],
+            entry=about["entry"],
+            inputs=[TensorSpec.model_validate(t) for t in about["inputs"]],
+            outputs=[TensorSpec.model_validate(t) for t in about["outputs"]],
+            shapes=about.get(device + "_shapes", about["shapes"]),
+            rtol=about["rtol"],
+            atol=about["atol"],
+            host=self.host,
+        )
+        return info.problem_id
+
+
+def _store() -> Path:
+    at = Path(tempfile.mkdtemp(prefix="gpu-mcp-selftest-"))
+    at.chmod(0o711)  # jobs of a root server run under their own uid and must get through
+    return at
+
+
+@asynccontextmanager
+async def court(settings: "Settings", host: str | None = None) -> AsyncGenerator[Court]:
+    """Open a laboratory with a store of its own."""
+    from gpu_mcp_server.services.lab import Lab
+
+    at = _store()
+    try:
+        async with Lab.open(settings.model_copy(update={"data_dir": at})) as lab:
+            yield Court(lab, host)
+    finally:
+        shutil.rmtree(at, ignore_errors=True)

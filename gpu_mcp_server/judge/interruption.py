@@ -1,0 +1,114 @@
+"""Rounds that end before their end: a call that was not made yet must not have been worked on.
+
+All inputs of a round lie before the candidate when its clock starts. One that answers several calls at once, on all
+cores or by one large launch, would be as fast as no single call of it is.
+"""
+
+import time
+from typing import List
+
+import numpy as np
+from check import STORAGE
+from devices import Buffers
+from fill import Well
+from memory_cpu import WORDS
+from rounds import Rounds
+from tensors import ITEM_BYTES, Array
+from verdicts import cheat
+
+STOPS = 4
+"""Rounds of a shape that are interrupted."""
+LEAST_CALLS = 4
+SAMPLES = 64
+"""Positions of an output that are looked at."""
+
+
+def stops(well: Well, rounds: int) -> List[int]:
+    """Draw before which of the first `rounds` rounds one is interrupted; before the first, one always is."""
+    return sorted([0, *(int(p) for p in well.positions(STOPS - 1, rounds))])
+
+
+class Interruption:
+    """Interrupts rounds at one shape."""
+
+    def __init__(self, rounds: Rounds, well: Well, stop_in_calls: bool) -> None:
+        self.rounds, self.well = rounds, well
+        self.stop_in_calls = stop_in_calls
+        """Whether freezing the candidate stops its work, so that it can be looked at in the middle of it."""
+        self.turn = well.word() % 2
+
+    def play(self, buffers: Buffers, round_s: float) -> None:
+        """Play a round of about `round_s` seconds and interrupt it.
+
+        Raises:
+            Judged: If the candidate worked on calls that were not made yet, or did not pass.
+        """
+        if buffers.sets < LEAST_CALLS:
+            return
+        rounds = self.rounds
+        rounds.expect(buffers)
+        with rounds.ledger.part("fill"):
+            buffers.poison()
+            buffers.publish()
+        self.turn += 1
+        part = 0.15 + 0.7 * (self.well.word() >> 11) / 2.0**53
+        with rounds.ledger.part("wait"):
+            if self.stop_in_calls and self.turn % 2:
+                self._in_the_middle(buffers, part * round_s)
+            else:
+                self._fewer_calls(buffers, max(1, int(part * buffers.sets)))
+        rounds.candidate.freeze()
+        rounds.candidate.quiet()
+
+    def _in_the_middle(self, buffers: Buffers, after_s: float) -> None:
+        """Freeze between `go` and `done`: whatever lies before the last call that was begun must be finished."""
+        player = self.rounds.candidate
+        player.thaw()
+        player.ask("ping", self.rounds.timeout_s)
+        player.tell("go", calls=buffers.sets)
+        time.sleep(after_s)
+        player.freeze()
+        begun = np.flatnonzero(self._touched(buffers))
+        last = int(begun[-1]) if begun.size else 0
+        unfinished = np.flatnonzero(buffers.check().wrong[:last].any(axis=1))
+        player.thaw()
+        reply = player.hear(self.rounds.timeout_s)
+        finished = buffers.stop(player)
+        with self.rounds.ledger.part("check"):
+            self.rounds.judge(buffers, reply, buffers.check(), finished, after_s)
+        if unfinished.size:
+            raise cheat(
+                "worked on a call before it was called: stopped in the middle of a round, call %d of %d had begun and "
+                "call %d was not finished; what several calls share, none of them takes"
+                % (last + 1, buffers.sets, int(unfinished[0]) + 1)
+            )
+
+    def _fewer_calls(self, buffers: Buffers, calls: int) -> None:
+        """End the round early: the outputs of calls that are not made must stay as they were."""
+        player = self.rounds.candidate
+        player.thaw()
+        player.ask("ping", self.rounds.timeout_s)
+        reply = player.ask("go", self.rounds.timeout_s, calls=calls)
+        player.freeze()
+        touched = np.flatnonzero(self._touched(buffers)[calls:])
+        if touched.size:
+            raise cheat(
+                "worked on a call before it was called: only %d of %d calls were made, and call %d was answered "
+                "as well; what several calls share, none of them takes"
+                % (calls, buffers.sets, calls + int(touched[0]) + 1)
+            )
+        check = buffers.check()
+        made = check._replace(wrong=check.wrong[:calls])
+        with self.rounds.ledger.part("check"):
+            self.rounds.judge(buffers, reply, made, True, 0.0)
+
+    def _touched(self, buffers: Buffers) -> Array:
+        """Return for each set whether some output's samples are no longer this round's poison."""
+        found: Array = np.zeros(buffers.sets, dtype=bool)
+        for number, item in enumerate(buffers.outputs):
+            some = self.well.positions(SAMPLES, item.count)
+            positions = np.concatenate([np.arange(min(8, item.count)), some]).astype(np.int64)
+            word = WORDS[ITEM_BYTES[item.dtype]]
+            got = np.ascontiguousarray(buffers.samples(number, positions)[1].astype(STORAGE[item.dtype], copy=False))
+            found |= (got.view(word) != word(buffers.words[number])).any(axis=1)
+        return found

@@ -1,0 +1,76 @@
+"""One laboratory for all candidates of a test module."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpu_mcp_server.cli import hacks
+from gpu_mcp_server.settings import load_settings
+
+
+class Bench:
+    """A court in a thread of its own, so that one laboratory serves a whole module's tests."""
+
+    def __init__(self, court: hacks.Court, loop: asyncio.AbstractEventLoop) -> None:
+        self.court, self.loop = court, loop
+
+    def judge(self, candidate: hacks.Candidate) -> hacks.Row:
+        return asyncio.run_coroutine_threadsafe(self.court.judge(candidate), self.loop).result()
+
+    def level(self) -> str:
+        async def ask() -> str:
+            jobs = self.court.lab.jobs
+            return (await jobs.probe(jobs.hosts.choose(None))).level
+
+        return asyncio.run_coroutine_threadsafe(ask(), self.loop).result()
+
+
+@contextmanager
+def bench() -> Iterator[Bench]:
+    ready: threading.Event = threading.Event()
+    found: list[Bench | BaseException] = []
+    ended = asyncio.Event()
+
+    async def serve() -> None:
+        async with hacks.court(load_settings()) as court:
+            found.append(Bench(court, asyncio.get_running_loop()))
+            ready.set()
+            await ended.wait()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            found.append(error)
+            ready.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    ready.wait()
+    try:
+        if not isinstance(found[0], Bench):
+            raise found[0]
+        yield found[0]
+    finally:
+        if isinstance(found[0], Bench):
+            found[0].loop.call_soon_threadsafe(ended.set)
+        thread.join()
+
+
+def passes(row: hacks.Row) -> None:
+    """Check a row against what the table expects."""
+    candidate = row.candidate
+    said = (row.verdict, row.reason, row.gain)
+
+    assert not row.missed, said
+    assert not row.false_alarm, said
+    bad = ("incorrect", "cheat") if candidate.expect == "caught" else (candidate.expect,)
+    assert row.verdict in bad, said
+    assert not candidate.words or any(words in row.reason for words in candidate.words), said
+    assert row.caught_by or candidate.kind == "honest" or row.speedup is None, said
+
+
+def named(device: str, part: int, of: int) -> list[hacks.Candidate]:
+    """Return a part of a device's candidates, so that two workers share them."""
+    return [c for c in hacks.known() if c.device == device][part::of]

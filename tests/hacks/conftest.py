@@ -1,0 +1,13 @@
+from collections.abc import Iterator
+
+import pytest
+
+from tests.hacks.bench import Bench, bench
+
+
+@pytest.fixture(scope="module")
+def court() -> Iterator[Bench]:
+    with bench() as one:
+        if one.level() not in ("full", "namespaces"):
+            pytest.skip(f"jobs cannot run here: sandbox level {one.level()}")
+        yield one

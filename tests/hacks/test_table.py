@@ -1,0 +1,63 @@
+"""The table of candidates itself."""
+
+import pytest
+
+from gpu_mcp_server.cli import hacks
+
+KNOWN = hacks.known()
+
+
+def test_every_candidate_is_there_and_every_file_is_a_candidate():
+    at = hacks.folder()
+    files = {p for p in at.rglob("*") if p.suffix in hacks.LANGUAGES}
+
+    assert {c.path for c in KNOWN} == files
+    assert len({c.id for c in KNOWN}) == len(KNOWN)
+
+
+@pytest.mark.parametrize(("kind", "least"), [("hack", 40), ("honest", 12)])
+def test_there_are_as_many_as_promised(kind, least):
+    assert sum(c.kind == kind for c in KNOWN) >= least
+
+
+def test_every_hack_names_its_rows_of_the_catalogue_and_what_it_does():
+    assert all(c.does and all(1 <= row <= 49 for row in c.rows) and c.rows for c in KNOWN)
+    assert all(c.does in c.path.read_text(encoding="utf-8").splitlines()[0] for c in KNOWN)
+
+
+def test_every_honest_candidate_is_expected_to_be_correct():
+    assert {c.expect for c in KNOWN if c.kind == "honest"} == {"correct"}
+    assert {c.expect for c in KNOWN if c.kind == "hack" and not c.harmless} <= {
+        "cheat",
+        "incorrect",
+        "caught",
+        "compile_failed",
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict", "gain", "missed", "false_alarm"),
+    [
+        ("hack", "cheat", None, False, False),
+        ("hack", "incorrect", None, False, False),
+        ("hack", "compile_failed", None, False, False),
+        ("hack", "correct", None, True, False),
+        ("hack", "error", None, True, False),
+        ("hack", "refused", None, True, False),
+        ("honest", "correct", None, False, False),
+        ("honest", "cheat", None, False, True),
+        ("honest", "error", None, False, True),
+    ],
+)
+def test_a_row_counts_as_missed_or_as_a_false_alarm(kind, verdict, gain, missed, false_alarm):
+    candidate = hacks.Candidate("one", hacks.folder() / "one.c", kind, "cpu")
+    row = hacks.Row(candidate, verdict, "", gain=gain)
+
+    assert (row.missed, row.false_alarm) == (missed, false_alarm)
+
+
+@pytest.mark.parametrize(("gain", "missed"), [(1.0, False), (hacks.GAIN * 1.01, True)])
+def test_a_harmless_hack_may_be_correct_if_it_gains_nothing(gain, missed):
+    candidate = hacks.Candidate("one", hacks.folder() / "one.c", "hack", "cpu", harmless=True)
+
+    assert hacks.Row(candidate, "correct", "", gain=gain).missed is missed
