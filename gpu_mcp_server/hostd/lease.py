@@ -6,6 +6,9 @@ from typing import Any, Callable, Dict, List, Tuple
 from .host import Host, HostRefuses
 from .protocol import JobSpec
 
+PROCESSOR = "processor"
+"""The lock of those who time on the processor alone: two at once would time each other."""
+
 
 class Lease:
     """GPUs for a job, by locks that live as long as its processes.
@@ -29,17 +32,24 @@ class Lease:
         """
         want = self._spec.gpus
         if want.count == 0:
+            if want.mode == "exclusive":
+                self._locks = self._turn([PROCESSOR], 1, stop)
             return
         if len(self._gpus) < want.count:
             raise HostRefuses("no_gpu", "%d GPUs wanted, %d fit" % (want.count, len(self._gpus)))
-        owner: Dict[str, object] = {"job": self._spec.id, "pid": os.getpid()}
-        self._locks = self._host.locks.acquire(sorted(self._gpus), want.count, want.mode, owner, want.wait_s, stop)
-        if not self._locks:
-            holders = ", ".join("%s by %s" % (u, self._host.locks.holder(u)) for u in sorted(self._gpus))
-            raise HostRefuses("no_gpu", "not free within %g s: %s" % (want.wait_s, holders))
+        self._locks = self._turn(sorted(self._gpus), want.count, stop)
         self._uuids = [u for u, _ in self._locks]
         if want.mode == "exclusive":
             self._look_for_others()
+
+    def _turn(self, names: List[str], count: int, stop: Callable[[], bool]) -> List[Tuple[str, int]]:
+        want = self._spec.gpus
+        owner: Dict[str, object] = {"job": self._spec.id, "pid": os.getpid()}
+        locks = self._host.locks.acquire(names, count, want.mode, owner, want.wait_s, stop)
+        if not locks:
+            holders = ", ".join("%s by %s" % (name, self._host.locks.holder(name)) for name in names)
+            raise HostRefuses("no_gpu", "not free within %g s: %s" % (want.wait_s, holders))
+        return locks
 
     def _look_for_others(self) -> None:
         pids = {p for u in self._uuids for p in self._gpus[u]["pids"] if os.path.exists("/proc/%d" % p)}

@@ -70,7 +70,9 @@ class GpuRequest:
 
     count: int = 0
     mode: str = "none"
-    """`exclusive` for timing and profiling, `shared` for correctness, `none` otherwise."""
+    """`exclusive` for timing and profiling, `shared` for correctness, `none` otherwise.
+
+    `exclusive` with no GPU asks for a turn of the processor: one such job runs at a time."""
     uuids: Tuple[str, ...] = ()
     """Only these, when not empty."""
     wait_s: float = 60.0

@@ -25,6 +25,8 @@ ROUND_MS = 10.0
 MAX_ROUNDS = 30
 ROUND_TIMEOUT_S = 20.0
 WALL_S = 300.0
+TURN_S = 600.0
+"""How long to wait for the GPU, or for a turn of the processor."""
 MEMORY_BYTES = 16 << 30
 SHM_BYTES = 1 << 30
 
@@ -93,11 +95,18 @@ def judge_spec(
         files=files,
         outputs=("verdict.json",),
         roots=roots_of(probe, settings.hosts[host].roots),
-        gpus=GpuRequest(count=1, mode="exclusive") if device == "cuda" else GpuRequest(),
+        gpus=_turn(device, judge=library is not None),
         limits=Limits(wall_s=WALL_S, memory_bytes=MEMORY_BYTES, shm_bytes=SHM_BYTES),
         min_level=min_level(settings),
     )
     return spec, blobs
+
+
+def _turn(device: str, *, judge: bool) -> GpuRequest:
+    """Return what must be held while something is timed: the GPU, or the processor."""
+    if device == "cuda":
+        return GpuRequest(count=1, mode="exclusive", wait_s=TURN_S)
+    return GpuRequest(mode="exclusive", wait_s=TURN_S) if judge else GpuRequest()
 
 
 def _task(problem: Problem, device: str, symbol: str, *, judge: bool) -> dict[str, Any]:

@@ -203,7 +203,8 @@ def raise_if_not_run(record: JobRecord, host: str) -> None:
             raise SandboxTooWeak(f"Host {host!r} refused the job: {record.note}.")
         case "no_gpu":
             raise NoFreeGpu(
-                f"No GPU on {host!r}: {record.note}.", hint="gpu_status shows who holds them; try again later."
+                f"Host {host!r} has nothing free: {record.note}.",
+                hint="gpu_status shows who holds the GPUs; try again later.",
             )
         case "broken":
             raise JobBroken(
