@@ -87,7 +87,7 @@ class Trials:
         except Judged as judged:
             checked = first.rounds.calls_checked
             words = {"verdict": judged.verdict, "reason": judged.reason}
-            return dict(words, dims=self.smallest, calls_checked=checked, notes=[])
+            return dict(words, dims=self.smallest, calls_checked=checked, speedup=None, notes=[])
         first.buffers.close()
         progress("hidden shapes", 0.02)
         for number, dims in enumerate(self.hidden):
