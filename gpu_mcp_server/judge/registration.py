@@ -7,12 +7,14 @@ import numpy as np
 from check import STORAGE, compare, numbers
 from devices import Buffers, Device
 from fill import Well, bfloat16_bits
-from rounds import OPEN_S, named
+from rounds import OPEN_S, ReferenceFailed, named
 from supervisor import Player
 from tensors import FLOATS, Array, Tensor, symbols, tensors
 from verdicts import JudgeFailed
 
 SEEDS = 2
+HIDDEN_S = 5.0
+"""Time for the reference at shapes besides the declared ones."""
 RUNS = 2
 """Of the same inputs, to see whether the reference answers the same."""
 
@@ -33,8 +35,9 @@ def trivial_answers(item: Tensor, expected: Array, inputs: Sequence[Tuple[Tensor
     answers = [
         ("zeros", stored(np.zeros(item.count), item.dtype)),
         ("ones", stored(np.ones(item.count), item.dtype)),
-        ("mean", stored(mean, item.dtype)),
     ]
+    if item.count > 1:  # the mean of one value is the answer itself
+        answers.append(("mean", stored(mean, item.dtype)))
     for other, elements in inputs:
         if other.count == item.count:
             answers.append(("copy of %s" % other.name, stored(numbers(elements, other.dtype), item.dtype)))
@@ -61,6 +64,8 @@ class Registration:
                 reason = self._shape(dims)
                 if reason:
                     break
+            if not reason:
+                self._hidden()
         except JudgeFailed as error:
             reason = str(error)
         return {
@@ -93,6 +98,33 @@ class Registration:
         buffers.close()
         self.reference_us.append(min(times) * 1e6)
         return at + reason if reason else ""
+
+    def _hidden(self) -> None:
+        """Note at which hidden shapes the reference has no answer; candidates are not tried there."""
+        begin = time.monotonic()
+        failed: List[Tuple[Dict[str, int], str]] = []
+        tried = 0
+        for dims in self.task.get("hidden", []):
+            if time.monotonic() - begin > HIDDEN_S:
+                break
+            inputs, outputs = tensors(self.task["inputs"], dims), tensors(self.task["outputs"], dims)
+            buffers = self.device.buffers(inputs, outputs, 1)
+            fields, descriptors = buffers.describe("reference")
+            order = [dims[name] for name in symbols(self.task)]
+            named(self.reference.ask("open", OPEN_S, descriptors, dims=order, named_dims=dims, **fields), "start")
+            buffers.fill()
+            tried += 1
+            try:
+                self._run_once()
+            except ReferenceFailed as error:
+                failed.append((dims, (str(error).strip().splitlines() or ["?"])[-1][:120]))
+            buffers.close()
+        if failed:
+            dims, why = failed[0]
+            at = ",".join("%s=%d" % pair for pair in dims.items())
+            text = "the reference has no answer at %d of %d shapes besides the declared ones, as %s (%s)"
+            more = "; candidates are not tried there: say by constraints which shapes it takes, or fixed_shapes"
+            self.notes[text % (len(failed), tried, at, why) + more] = None
 
     def _run_once(self) -> float:
         begin = time.perf_counter()

@@ -80,6 +80,8 @@ class ProblemInfo(ResultModel):
     registered: Literal["new", "already"] | None = None
     trivial_answers_tried: list[str] | None = None
     """Answers that must fail, and did."""
+    notes: list[str] = []
+    """What was seen when the reference was tried."""
     attempts: int | None = None
     best: str | None = None
     """Best attempt so far, a device each."""
@@ -100,6 +102,7 @@ class ProblemInfo(ResultModel):
                     if self.trivial_answers_tried
                     else []
                 ),
+                *(f"note: {note}" for note in self.notes),
                 *([f"attempts: {self.attempts}"] if self.attempts is not None else []),
                 *([f"best: {self.best}"] if self.best else []),
             ]

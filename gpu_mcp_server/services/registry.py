@@ -70,7 +70,8 @@ class Registry:
             raise ProblemRefused(f"Refused: {verdict.get('reason')}", hint="Mend the problem and register it again.")
         registered = await self._problems.add(problem)
         tried = list(verdict.get("tried", []))
-        return Problems.info(problem).model_copy(update={"registered": registered, "trivial_answers_tried": tried})
+        seen = {"registered": registered, "trivial_answers_tried": tried, "notes": list(verdict.get("notes", []))[:8]}
+        return Problems.info(problem).model_copy(update=seen)
 
     async def problems(self, problem_id: str | None = None) -> ProblemList:
         """Return one problem with its best attempt, or the newest."""

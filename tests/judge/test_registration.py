@@ -67,3 +67,20 @@ def test_a_result_of_another_float_type_is_converted_and_noted(register):
 
     assert verdict["status"] == "ok"
     assert verdict["notes"] == ["the reference returns float64 for y; it is converted to float32"]
+
+
+def test_shapes_at_which_the_reference_has_no_answer_are_noted(register):
+    source = "import numpy as np\ndef softmax(x):\n    x.reshape(x.shape[0], -1, 8)\n    return np.sin(x)\n"
+    verdict = register(source, rtol=1e-6, atol=1e-7).verdict
+
+    assert verdict["status"] == "ok"
+    assert "the reference has no answer at " in verdict["notes"][0]
+    assert "ValueError: cannot reshape" in verdict["notes"][0]
+
+
+def test_a_constraint_spares_the_reference_shapes_that_it_cannot_do(register):
+    source = "import numpy as np\ndef softmax(x):\n    x.reshape(x.shape[0], -1, 8)\n    return np.sin(x)\n"
+    eights = {"symbol": "cols", "modulus": 8, "operator": "==", "right": 0}
+    verdict = register(source, rtol=1e-6, atol=1e-7, constraints=[eights]).verdict
+
+    assert (verdict["status"], verdict["notes"]) == ("ok", [])
