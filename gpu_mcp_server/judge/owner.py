@@ -158,8 +158,9 @@ class Owner:
             "shapes": shapes,
             "trials": trials.entries if trials else [],
             "trials_summary": trials.summary() if trials else "",
-            "errors": trials.errors if trials else {},
-            "evidence": self._evidence(device, before, device.snapshot()),
+            "evidence": dict(
+                self._evidence(device, before, device.snapshot()), errors=trials.errors if trials else {}
+            ),
         }
 
     def _start(self, device: Device, candidate: Player, reference: Player) -> None:

@@ -60,7 +60,7 @@ def test_an_honest_candidate_passes_every_trial_and_the_verdict_says_which(court
     assert {t["distribution"] for t in verdict["trials"] if not t["hidden"]} == {
         "declared", "uniform", "offset", "outliers", "zeros", "large",
     }  # fmt: skip
-    errors = verdict["errors"]["y"]
+    errors = verdict["evidence"]["errors"]["y"]
     assert 0 < errors["mean_floors"] < errors["p99_floors"] <= errors["max_floors"]
     assert verdict["evidence"]["seconds"]["trials"] > 0
 
