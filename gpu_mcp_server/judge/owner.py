@@ -158,9 +158,7 @@ class Owner:
             "shapes": shapes,
             "trials": trials.entries if trials else [],
             "trials_summary": trials.summary() if trials else "",
-            "evidence": dict(
-                self._evidence(device, before, device.snapshot()), errors=trials.errors if trials else {}
-            ),
+            "evidence": dict(self._evidence(device, before, device.snapshot()), errors=trials.errors if trials else {}),
         }
 
     def _start(self, device: Device, candidate: Player, reference: Player) -> None:
