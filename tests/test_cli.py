@@ -380,3 +380,9 @@ def test_serve_over_http_answers_clients_and_prints_nothing_on_stdout(environmen
     assert problems.structured_content == {"problems": []}
     assert refused.is_error
     assert out == ""
+
+
+def test_a_job_that_outlasts_the_wait_is_waited_for_by_the_command_line(sandboxed: Run):
+    arguments = {"command": ["sh", "-c", "read x; echo got $x"], "stdin": "it\n", "wait_s": 0}
+    done = sandboxed("call", "run_command", "--args", json.dumps(arguments), "--json")
+    assert json.loads(done.stdout)["stdout"] == "got it\n"

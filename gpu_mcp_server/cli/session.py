@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+STARTERS = ("run_command", "evaluate_kernel", "audit_attempt")
+WAIT_S = 60
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -100,13 +103,30 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
 
 
 def call(tool: str, arguments: dict[str, Any]) -> Answer:
-    """Call one tool in a session of its own."""
+    """Call one tool in a session of its own.
+
+    An attached job ends with its caller, which is this process: where an agent would get a job_id, the job is waited
+    for.
+    """
 
     async def work() -> Answer:
         async with session() as lab:
-            return await lab.call(tool, arguments)
+            answer = await lab.call(tool, arguments)
+            if tool in STARTERS and not answer.failed and not arguments.get("detach"):
+                answer = await _ended(lab, answer)
+            return answer
 
     return run(work)
+
+
+async def _ended(lab: Session, answer: Answer) -> Answer:
+    job_id = answer.data.get("job_id")
+    if answer.data.get("status") != "running" and answer.data.get("state") not in ("queued", "running"):
+        return answer
+    typer.echo(f"job {job_id} still runs and would end with this command: waiting for it (Ctrl-C ends both)", err=True)
+    while answer.data.get("state") != "finished" and not answer.failed:
+        answer = await lab.call("job_status", {"job_id": job_id, "wait_s": WAIT_S})
+    return answer
 
 
 def answer_of(tool: str, arguments: dict[str, Any], *, as_json: bool) -> Answer:

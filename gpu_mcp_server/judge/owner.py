@@ -149,11 +149,13 @@ class Owner:
             verdict = worst["verdict"]
             reason = "" if verdict == "correct" else "%s: %s" % (self._name(worst["dims"]), worst["reason"])
         correct = verdict == "correct"
+        untimed = [self._name(s["dims"]) for s in shapes if not s["speedup"]]
         return {
             "mode": "judge",
             "verdict": verdict,
             "reason": reason,
-            "speedup": geometric_mean([s["speedup"] for s in shapes if s["speedup"]]) if correct else None,
+            "speedup": geometric_mean([s["speedup"] for s in shapes]) if correct and not untimed else None,
+            "note": "no overall speed-up: not timed at %s" % "; ".join(untimed) if correct and untimed else "",
             "device": device.label,
             "shapes": shapes,
             "trials": trials.entries if trials else [],

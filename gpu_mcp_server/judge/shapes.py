@@ -22,6 +22,9 @@ FEWEST_ROUNDS = 6
 """Below 6 samples no pair of order statistics reaches 95 %."""
 RESOLVED = 2.0
 """Spreads of the clock's own cost below which a time is not told from none."""
+COSTLY = 4.0
+"""Times the clock's own cost that a round must last. What is taken off is measured beforehand; were the machine busy
+then and idle in the rounds, a candidate would look faster than it is, by no more than a quarter with this bound."""
 NARROW = 0.02
 """Half the interval's width, as a part of the median, at which more rounds are not worth their time."""
 GROWTH = 16
@@ -170,13 +173,21 @@ class Shape:
             result["candidate"] = timing(candidate, self.sets)
             result["reference"] = timing(reference, self.sets)
             result["samples"] = {"candidate_us": candidate, "reference_us": reference}
-            unsure = self.costs["candidate"].spread_s * 1e6 / self.sets
-            if result["candidate"]["low_us"] < RESOLVED * unsure:
-                text = "too short to time here, so no speed-up: the clock's own cost varies by %.3g us a call"
-                self.notes[text % unsure] = None
+            cost = self.costs["candidate"]
+            unsure = cost.spread_s * 1e6 / self.sets
+            least = max(RESOLVED * cost.spread_s, COSTLY * cost.low_s) * 1e6 / self.sets
+            if result["candidate"]["low_us"] < least:
+                result["candidate"] = None
+                text = (
+                    "too short to time here, so no speed-up: less than %.3g us a call is lost in the clock's own cost"
+                )
+                self.notes[text % least] = None
             else:
                 result["speedup"], result["speedup_low"], result["speedup_high"] = speedup(reference, candidate)
                 if unsure > 0.02 * result["candidate"]["median_us"]:
                     self.notes["the clock's own cost varies by %.3g us a call" % unsure] = None
-        result["notes"] = [*self.notes, *self.rounds.notes, *self.device.remarks()]
+        doubts = self.device.remarks()
+        if doubts:
+            result["speedup"] = None
+        result["notes"] = [*self.notes, *self.rounds.notes, *doubts]
         return result

@@ -69,7 +69,7 @@ class ProblemInfo(ResultModel):
     content_hash: str
     framework: str
     launcher_c: str
-    """What a C or C++ candidate must define."""
+    """What a C candidate must define; C++ puts extern "C" before it. float16 and bfloat16 are passed as their bits."""
     launcher_cuda: str
     """What a CUDA candidate must define."""
     shapes: list[dict[str, int]]
@@ -92,7 +92,7 @@ class ProblemInfo(ResultModel):
             [
                 f"problem {self.problem_id} {self.name}" + (f" ({self.registered})" if self.registered else ""),
                 *([self.description] if self.description else []),
-                f"C/C++ candidate: {self.launcher_c}",
+                f'C candidate: {self.launcher_c}  (C++: extern "C" before it)',
                 f"CUDA candidate: {self.launcher_cuda}",
                 f"shapes: {self.shapes}; rtol {self.rtol:g}, atol {self.atol:g}; "
                 f"reference in {self.framework}; hash {self.content_hash[:12]}",

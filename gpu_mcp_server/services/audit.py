@@ -1,22 +1,24 @@
 """Runs an attempt again from its record: a verdict that cannot be had twice is voided."""
 
 import json
+from collections.abc import Sequence
 
-from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.attempt import Attempt, AuditResult, Outcome
-from gpu_mcp_server.models.evaluation import Evaluation
+from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
 from gpu_mcp_server.services.evaluator import Evaluator
 from gpu_mcp_server.services.experience import Experience
+from gpu_mcp_server.services.harness import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.runner import Progress
 from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.store.artifacts import Artifacts
 
 SUFFIXES = {"c": "kernel.c", "cpp": "kernel.cpp", "cuda": "kernel.cu"}
 SLOWER = 0.8
-"""Part of the recorded speed-up that the second run must reach.
+"""A shape is slower when the upper end of its speed-up's interval is below this part of the recorded lower end.
 
-Medians of honest candidates repeat within a few percent on an idle GPU and within 10 % on a shared processor
-(benchmarks/results); a fifth less is neither.
+Medians alone do not tell: on a shared processor those of one honest candidate were 6.9 and 5.0, with intervals that
+touched.
 """
 
 
@@ -39,6 +41,10 @@ class Auditor:
                 f"Attempt {attempt_id} has no verdict to audit: it is a {attempt.kind} with status {attempt.status}.",
                 hint="list_attempts shows evaluations with their verdicts.",
             )
+        if attempt.entry is None:
+            raise BadRequest(
+                f"Attempt {attempt_id} was recorded without its launcher and flags.", hint="Evaluate its source again."
+            )
         text = (await self._artifacts.read(attempt.source_artifact_id)).decode()
         language = attempt.language if attempt.language in ("c", "cpp", "cuda") else "c"
         again = await self._evaluator.evaluate(
@@ -47,12 +53,12 @@ class Auditor:
             host=attempt.host,
             device=attempt.target,
             flags=json.loads(attempt.flags or "[]"),
-            entry=attempt.entry or "launch",
+            entry=attempt.entry,
             parent_id=attempt_id,
             note=f"audit of {attempt_id}",
             progress=progress,
         )
-        outcome, why = judged_again(attempt, again)
+        outcome, why = judged_again(attempt, await self._shapes(attempt), again)
         if outcome == "voided":
             await self._experience.void(attempt_id, f"{why} (audit {again.attempt_id})")
         return AuditResult(
@@ -66,8 +72,16 @@ class Auditor:
             speedup_now=again.speedup,
         )
 
+    async def _shapes(self, attempt: Attempt) -> list[ShapeVerdict]:
+        """Return the recorded verdicts by shape; none when their artifact is gone."""
+        try:
+            whole = await self._artifacts.read(str((attempt.evidence or {}).get("verdict_artifact")))
+        except NotFound:
+            return []
+        return shape_verdicts(parse_verdict(whole))
 
-def judged_again(before: Attempt, now: Evaluation) -> tuple[Outcome, str]:
+
+def judged_again(before: Attempt, shapes: Sequence[ShapeVerdict], now: Evaluation) -> tuple[Outcome, str]:
     """Say whether the second verdict confirms the first, and why."""
     if now.verdict is None:
         return "not_judged", f"the second run has no verdict: {now.reason or now.status}"
@@ -75,6 +89,14 @@ def judged_again(before: Attempt, now: Evaluation) -> tuple[Outcome, str]:
         return "not_comparable", f"the host is another device now: {now.device} instead of {before.device}"
     if now.verdict != before.verdict:
         return "voided", f"the second run says {now.verdict}: {now.reason or 'no reason given'}"
-    if before.speedup and now.speedup and now.speedup < SLOWER * before.speedup:
-        return "voided", f"the second run reaches a speed-up of {now.speedup:.3g}, not {before.speedup:.3g}"
+    if before.speedup and not shapes:
+        return "not_comparable", "the same verdict; the recorded times are gone"
+    for then, again in zip(shapes, now.shapes, strict=False):
+        if then.speedup_low and again.speedup_high and again.speedup_high < SLOWER * then.speedup_low:
+            return "voided", (
+                f"at {then.dims} the second run reaches a speed-up of "
+                f"{again.speedup_low:.3g}-{again.speedup_high:.3g}, not {then.speedup_low:.3g}-{then.speedup_high:.3g}"
+            )
+    if before.speedup and not now.speedup:
+        return "not_comparable", "the same verdict; the second run could not time every shape"
     return "confirmed", "the same verdict" + (f", speed-up {now.speedup:.3g}" if now.speedup else "")

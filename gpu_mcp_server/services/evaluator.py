@@ -117,8 +117,9 @@ class Evaluator:
                 return await self._not_compiled(trial, built, advice)
             return await self._judge(trial, built, advice, wait_s)
         except BaseException as error:
-            status = "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
-            await self._experience.finish(attempt_id, status=status, reason=str(error)[:500])
+            gone = isinstance(error, asyncio.CancelledError)
+            reason = "the call was cancelled, or its client went away" if gone else str(error)[:500]
+            await self._experience.finish(attempt_id, status="cancelled" if gone else "error", reason=reason)
             raise
 
     async def _noted(

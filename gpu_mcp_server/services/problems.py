@@ -58,6 +58,9 @@ C_WORDS = frozenset(
 )
 
 
+EXTERN_C = 'extern "C" '
+
+
 class Problems:
     """Registered problems."""
 
@@ -158,7 +161,7 @@ class Problems:
             description=problem.description,
             content_hash=problem.content_hash,
             framework=problem.framework,
-            launcher_c=_launcher(problem, C_TYPES, []),
+            launcher_c=_launcher(problem, C_TYPES, []).removeprefix(EXTERN_C),
             launcher_cuda=_launcher(problem, CUDA_TYPES, ["cudaStream_t stream"]),
             shapes=problem.shapes,
             rtol=problem.rtol,
@@ -192,7 +195,7 @@ def _launcher(problem: Problem, types: Mapping[DType, str], last: Sequence[str])
         *(f"int64_t {symbol}" for symbol in problem.symbols()),
         *last,
     ]
-    return f'extern "C" int launch({", ".join(parameters)})'
+    return f"{EXTERN_C}int launch({', '.join(parameters)})"
 
 
 def _conditions(problem: Problem) -> list[str]:

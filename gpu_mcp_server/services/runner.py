@@ -1,12 +1,13 @@
 """Runs commands in workspaces, and says how any job stands."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
 import structlog
 
-from gpu_mcp_server.errors import BadRequest, GpuMcpError, TooLarge
+from gpu_mcp_server.errors import BadRequest, GpuMcpError, NoFreeGpu, TooLarge
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobRecord, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.job import JobResult, OutputRef
 from gpu_mcp_server.services.experience import Experience
@@ -23,6 +24,8 @@ Settle = Callable[[FinishedJob, JobRow], Awaitable[str | None]]
 
 TIDY_S = 20.0
 _log = structlog.get_logger()
+
+_NO_PROGRAM = re.compile(r"^bwrap: execvp (.{1,200}): No such file", re.MULTILINE)
 
 MAX_WALL_S = 6 * 3600.0
 MAX_ARGUMENTS = 1000
@@ -90,6 +93,12 @@ class Runner:
             raise BadRequest("A fetch job gets no GPU.", hint="Fetch first, then run with gpus.")
         where = self._jobs.hosts.choose(host)
         probe = await self._jobs.probe(where)
+        if gpus > len(probe.gpus):
+            raise NoFreeGpu(
+                f"Host {where!r} has {len(probe.gpus)} GPUs, {gpus} were asked for.",
+                hint="Name another host (gpu_status), or ask for fewer.",
+                retryable=False,
+            )
         manifest = await self._workspaces.manifest(workspace_id) if workspace_id else []
         spec = JobSpec(
             id=new_job_id(),
@@ -182,6 +191,10 @@ class Runner:
     async def cancel(self, job_id: str) -> JobResult:
         """End a job and say how it ended."""
         row = await self._table.get(job_id)
+        if row.record is not None:
+            result = await self.status(job_id)
+            notes = filter(None, ["it had ended before, nothing was cancelled", result.note])
+            return result.model_copy(update={"note": "; ".join(notes)})
         await self._jobs.cancel(job_id, row.host)
         return await self.status(job_id, wait_s=10.0)
 
@@ -224,7 +237,13 @@ class Runner:
         out, out_left = head_and_tail(safe_text(stdout))
         err, err_left = head_and_tail(safe_text(stderr))
         leader = record.leader
-        notes = [n for n in (record.note, "; ".join(record.outputs_left_out[:5])) if n]
+        absent = _NO_PROGRAM.search(err) if leader and leader.exit_code == 1 else None
+        program = f"there is no program {absent.group(1)!r} in the sandbox" if absent else ""
+        notes = [n for n in (program, record.note, "; ".join(record.outputs_left_out[:5])) if n]
+
+        def dropped(count: int) -> int:
+            return max(0, count) if record.state == "finished" else 0
+
         return JobResult(
             job_id=row.job_id,
             host=row.host,
@@ -240,8 +259,8 @@ class Runner:
             note="; ".join(notes) or None,
             stdout=out,
             stderr=err,
-            stdout_left_out_bytes=out_left + max(0, record.stdout_bytes - record.stdout_kept) or None,
-            stderr_left_out_bytes=err_left + max(0, record.stderr_bytes - record.stderr_kept) or None,
+            stdout_left_out_bytes=out_left + dropped(record.stdout_bytes - record.stdout_kept) or None,
+            stderr_left_out_bytes=err_left + dropped(record.stderr_bytes - record.stderr_kept) or None,
             gpus=list(record.gpus),
             workspace_id=row.workspace_id,
             attempt_id=row.attempt_id,

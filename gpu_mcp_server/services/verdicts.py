@@ -102,7 +102,7 @@ class Verdicts:
             evidence={k: evidence[k] for k in SHOWN_EVIDENCE if k in evidence},
             evidence_artifact_id=await self._artifacts.put(whole, name="verdict.json", media_type="application/json"),
             seconds={"compile": row.context["compile_s"], "judge": done.record.wall_s or 0.0},
-            note=done.record.note or None,
+            note="; ".join(filter(None, [verdict.get("note"), done.record.note])) or None,
         )
 
     async def settle_line(self, done: FinishedJob, row: JobRow) -> str | None:

@@ -197,7 +197,7 @@ async def test_an_audit_voids_a_verdict_that_does_not_come_again_and_the_row_sta
     good = await lab.evaluator.evaluate(problem_id, C)
     forged = await lab.experience.start(
         "evaluate", problem_id=problem_id, host="local", device=(await lab.experience.get(good.attempt_id)).device,
-        language="c", source_artifact_id=await lab.artifacts.put(CHEAT.text.encode(), name="kernel.c"),
+        language="c", entry="launch", source_artifact_id=await lab.artifacts.put(CHEAT.text.encode(), name="kernel.c"),
     )  # fmt: skip
     await lab.experience.finish(forged, status="judged", verdict="correct", speedup=1000.0)
     assert (await lab.experience.list("best", problem_id=problem_id)).attempts[0].attempt_id == forged

@@ -78,7 +78,7 @@ def test_the_id_is_the_hash_of_everything_but_itself():
 
 def test_a_launcher_takes_inputs_outputs_then_dimensions_in_order_of_use():
     info = Problems.info(softmax())
-    assert info.launcher_c == 'extern "C" int launch(const float* x, float* y, int64_t rows, int64_t cols)'
+    assert info.launcher_c == "int launch(const float* x, float* y, int64_t rows, int64_t cols)"
     assert info.launcher_cuda == (
         'extern "C" int launch(const float* x, float* y, int64_t rows, int64_t cols, cudaStream_t stream)'
     )
@@ -95,7 +95,7 @@ def test_each_type_has_its_c_and_its_cuda_name():
     )
     info = Problems.info(problem)
     assert info.launcher_c == (
-        'extern "C" int launch(const uint16_t* t0, const uint16_t* t1, const double* t2, const int8_t* t3, '
+        "int launch(const uint16_t* t0, const uint16_t* t1, const double* t2, const int8_t* t3, "
         "const uint8_t* t4, const int32_t* t5, const int64_t* t6, uint16_t* y, int64_t n)"
     )
     assert "const __half* t0, const __nv_bfloat16* t1," in info.launcher_cuda
