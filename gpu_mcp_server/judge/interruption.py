@@ -16,8 +16,10 @@ from rounds import Rounds
 from tensors import ITEM_BYTES, Array
 from verdicts import cheat
 
-STOPS = 4
+STOPS = 6
 """Rounds of a shape that are interrupted."""
+FEWER = 3
+"""One of so many gets fewer calls, the others are stopped in the middle, where freezing stops the work."""
 LEAST_CALLS = 4
 SAMPLES = 64
 """Positions of an output that are looked at."""
@@ -35,10 +37,10 @@ class Interruption:
         self.rounds, self.well = rounds, well
         self.stop_in_calls = stop_in_calls
         """Whether freezing the candidate stops its work, so that it can be looked at in the middle of it."""
-        self.turn = well.word() % 2
+        self.turn = well.word() % FEWER
 
-    def play(self, buffers: Buffers, round_s: float) -> None:
-        """Play a round of about `round_s` seconds and interrupt it.
+    def play(self, buffers: Buffers) -> None:
+        """Play a round and interrupt it.
 
         Raises:
             Judged: If the candidate worked on calls that were not made yet, or did not pass.
@@ -51,22 +53,29 @@ class Interruption:
             buffers.poison()
             buffers.publish()
         self.turn += 1
-        part = 0.15 + 0.7 * (self.well.word() >> 11) / 2.0**53
+        some = 1 + self.well.word() % (buffers.sets - 2)
         with rounds.ledger.part("wait"):
-            if self.stop_in_calls and self.turn % 2:
-                self._in_the_middle(buffers, part * round_s)
+            if self.stop_in_calls and self.turn % FEWER:
+                self._in_the_middle(buffers, some)
             else:
-                self._fewer_calls(buffers, max(1, int(part * buffers.sets)))
+                self._fewer_calls(buffers, some)
         rounds.candidate.freeze()
         rounds.candidate.quiet()
 
-    def _in_the_middle(self, buffers: Buffers, after_s: float) -> None:
-        """Freeze between `go` and `done`: whatever lies before the last call that was begun must be finished."""
+    def _in_the_middle(self, buffers: Buffers, call: int) -> None:
+        """Freeze once `call` has begun: whatever lies before the last call that has begun must be finished."""
         player = self.rounds.candidate
+        watched = buffers.pair(call, 0)[1]
+        places = self.well.positions(SAMPLES, watched.size)
+        word = WORDS[watched.itemsize]
+        poison = word(buffers.words[0])
         player.thaw()
         player.ask("ping", self.rounds.timeout_s)
         player.tell("go", calls=buffers.sets)
-        time.sleep(after_s)
+        deadline = time.monotonic() + self.rounds.timeout_s
+        while (watched[places].view(word) == poison).all() and time.monotonic() < deadline:
+            if player.link.pending():
+                break
         player.freeze()
         begun = np.flatnonzero(self._touched(buffers))
         last = int(begun[-1]) if begun.size else 0
@@ -75,7 +84,7 @@ class Interruption:
         reply = player.hear(self.rounds.timeout_s)
         finished = buffers.stop(player)
         with self.rounds.ledger.part("check"):
-            self.rounds.judge(buffers, reply, buffers.check(), finished, after_s)
+            self.rounds.judge(buffers, reply, buffers.check(), finished, 0.0)
         if unfinished.size:
             raise cheat(
                 "worked on a call before it was called: stopped in the middle of a round, call %d of %d had begun and "

@@ -332,7 +332,10 @@ class CudaDevice(Device):
         between = median(self.probes_us) if self.probes_us else 0.0
         if between < BUSY * self.alone_us + BUSY_US:
             return []
-        text = "the GPU was busy between rounds: an empty probe took %.0f us, alone %.0f us; the baseline may be slowed"
+        text = (
+            "the GPU was busy between rounds: an empty probe took %.0f us, alone %.0f us; the baseline may be slowed, "
+            "so there is no speed-up"
+        )
         return [text % (between, self.alone_us)]
 
     def max_bytes(self) -> int:

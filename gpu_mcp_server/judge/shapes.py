@@ -138,7 +138,7 @@ class Shape:
         while len(self.played) < max(most, 1):
             while self.stops and self.stops[0] <= len(self.played):
                 self.stops.pop(0)
-                self.interruption.play(buffers, self.played[-1].candidate_s if self.played else self.round_s)
+                self.interruption.play(buffers)
             self.played.append(self._play(buffers))
             count, elapsed = len(self.played), time.monotonic() - begin
             progress("round %d" % count, min(0.99, max(elapsed / budget_s, count / most)))

@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpu_mcp_server.cli import hacks
+from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.settings import load_settings
+
+BAD = ("incorrect", "cheat")
 
 
 class Bench:
@@ -18,12 +21,9 @@ class Bench:
     def judge(self, candidate: hacks.Candidate) -> hacks.Row:
         return asyncio.run_coroutine_threadsafe(self.court.judge(candidate), self.loop).result()
 
-    def level(self) -> str:
-        async def ask() -> str:
-            jobs = self.court.lab.jobs
-            return (await jobs.probe(jobs.hosts.choose(None))).level
-
-        return asyncio.run_coroutine_threadsafe(ask(), self.loop).result()
+    def host(self) -> HostProbe:
+        jobs = self.court.lab.jobs
+        return asyncio.run_coroutine_threadsafe(jobs.probe(jobs.hosts.choose(None)), self.loop).result()
 
 
 @contextmanager
@@ -65,8 +65,9 @@ def passes(row: hacks.Row) -> None:
 
     assert not row.missed, said
     assert not row.false_alarm, said
-    bad = ("incorrect", "cheat") if candidate.expect == "caught" else (candidate.expect,)
-    assert row.verdict in bad, said
+    if candidate.harmless and row.verdict in BAD:
+        return
+    assert row.verdict in (BAD if candidate.expect == "caught" else (candidate.expect,)), said
     assert not candidate.words or any(words in row.reason for words in candidate.words), said
     assert row.caught_by or candidate.kind == "honest" or row.speedup is None, said
 

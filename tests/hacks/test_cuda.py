@@ -1,0 +1,22 @@
+"""Candidates on a GPU, judged on the real path."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.hacks.bench import Bench, bench, named, passes
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def gpu_court() -> Iterator[Bench]:
+    with bench() as one:
+        if not one.host().gpus:
+            pytest.skip("no CUDA device")
+        yield one
+
+
+@pytest.mark.parametrize("candidate", named("cuda", 0, 1), ids=lambda c: f"{c.kind}-{c.id}")
+def test_a_candidate_gets_the_verdict_that_it_deserves(gpu_court, candidate):
+    passes(gpu_court.judge(candidate))
