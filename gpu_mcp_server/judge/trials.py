@@ -195,6 +195,9 @@ class Trials:
         for drawn in DISTRIBUTIONS:
             if own == {drawn} or self._late("distribution %s" % drawn):
                 continue
+            if drawn == "zeros" and any(item.dtype not in FLOATS for item in table.buffers.outputs):
+                self.left_out["zeros (an index among equals may be any of them)"] = None
+                continue
             table.buffers.inputs = [
                 replace(item, distribution=drawn) if may else item for item, may in zip(table.declared, free)
             ]

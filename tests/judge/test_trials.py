@@ -228,3 +228,20 @@ def test_a_mistake_of_addressing_is_named(court, source, words):
 
     assert verdict["verdict"] == "incorrect"
     assert words in verdict["reason"]
+
+
+def test_an_index_among_equals_is_not_asked_for(court):
+    reference = "import numpy as np\ndef largest(x):\n    return x.argmax(axis=1).astype(np.int32)\n"
+    source = (
+        HEAD
+        + """int launch(const float *x, int32_t *y, int64_t rows, int64_t cols) {
+        for (int64_t r = 0; r < rows; r++) { int32_t at = cols - 1;
+            for (int64_t c = cols; c--;) if (x[r * cols + c] > x[r * cols + at]) at = c;
+            y[r] = at; }
+        return 0; }"""
+    )
+    outputs = [{"name": "y", "dtype": "int32", "shape": ["rows"]}]
+    verdict = court(source, **{**SCALING, "reference": reference, "entry": "largest", "outputs": outputs}).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert "left out: zeros (an index among equals may be any of them)" in verdict["trials_summary"]
