@@ -31,6 +31,7 @@ CAUGHT_BY = {
     "repeats an earlier answer": "fresh data in every round",
     "finished after it said done": "frozen when it said done",
     "before it was called": "stopped in the middle of a round",
+    "ran while it was stopped": "run time while stopped",
     "returned without computing": "poisoned outputs",
     "wrote outside its outputs": "guards",
     "changed its inputs": "copy of the inputs",

@@ -44,8 +44,7 @@ class ControlLink:
             how = role.freeze()
             return {"frozen": bool(how), "how": how}
         if what == "thaw":
-            role.thaw()
-            return {"thawed": True}
+            return {"thawed": True, "ran": True} if role.thaw() else {"thawed": True}
         if what == "kill":
             role.kill()
             return {"killed": True}

@@ -7,6 +7,8 @@ import time
 from typing import Dict, Iterable, List, Set, Tuple
 
 STOP_S = 2.0
+STOPPING_NS = 500_000
+"""What a thread may still run after it is seen to be stopped: it may have been put aside on its way there."""
 STILL = frozenset(("T", "t", "Z", "X", "x", ""))
 MAX_DESCRIPTORS = 20_000
 
@@ -73,6 +75,33 @@ def stop(root: int) -> bool:
         if running and time.monotonic() > deadline:
             return False
     return True
+
+
+def run_ns(root: int) -> Dict[str, int]:
+    """Return for how long each thread below a process has run; empty where the kernel does not count it.
+
+    Source: Linux, Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat.
+    """
+    found: Dict[str, int] = {}
+    for pid in below(root):
+        try:
+            for task in os.listdir("/proc/%d/task" % pid):
+                with open("/proc/%d/task/%s/schedstat" % (pid, task), "rb") as text:
+                    found[task] = int(text.read().split()[0])
+        except (OSError, ValueError, IndexError):
+            continue
+    return found
+
+
+def ran(root: int, before: Dict[str, int]) -> bool:
+    """Say whether something below a stopped process has run since `before`, what `run_ns` said then.
+
+    A timer's SIGCONT, for one, lets a process go on that nobody else has told to.
+    """
+    if any(not states_of(pid) <= STILL for pid in below(root)):
+        return True
+    now = run_ns(root)
+    return any(now[task] - before.get(task, 0) > STOPPING_NS for task in now)
 
 
 def resume(root: int) -> None:

@@ -30,6 +30,7 @@ class Role:
         """Whether the watcher found it over its memory; a group's own count is in `oom_kills`."""
         self._cpu_s = 0.0
         self._frozen = ""
+        self._run_ns: Dict[str, int] = {}
         self._room = {"stdout": 0, "stderr": 0}
         self._seen = {"stdout": 0, "stderr": 0}
         self._kept = {"stdout": 0, "stderr": 0}
@@ -147,15 +148,19 @@ class Role:
             self._frozen = "sigstop"
             if not self.pid or not processes.stop(self.pid):
                 return ""
+            self._run_ns = processes.run_ns(self.pid)
         return self._frozen
 
-    def thaw(self) -> None:
-        """Let them go on."""
+    def thaw(self) -> bool:
+        """Let them go on; return whether one of them had gone on by itself."""
+        had_run = False
         if self._frozen == "freezer" and self.group is not None:
             self.group.thaw()
         elif self._frozen and self.pid:
+            had_run = processes.ran(self.pid, self._run_ns)
             processes.resume(self.pid)
         self._frozen = ""
+        return had_run
 
     def kill(self) -> None:
         """Kill all its processes."""

@@ -26,9 +26,9 @@ class Supervisor:
         """Return when no thread of `role` can run."""
         self.how = str(self._request("freeze", role, "frozen").get("how", ""))[:40]
 
-    def thaw(self, role: str) -> None:
-        """Let `role` run again."""
-        self._request("thaw", role, "thawed")
+    def thaw(self, role: str) -> bool:
+        """Let `role` run again; return whether it had run although it was stopped."""
+        return self._request("thaw", role, "thawed").get("ran") is True
 
     def kill(self, role: str) -> None:
         """End `role` and everything that it started."""
@@ -88,8 +88,10 @@ class Player:
     def thaw(self) -> None:
         """Let the player run."""
         if self.frozen:
-            self.supervisor.thaw(self.role)
+            ran = self.supervisor.thaw(self.role)
             self.frozen = False
+            if ran:
+                raise self._lied("ran while it was stopped: it has itself sent SIGCONT, or something like it")
 
     def kill(self) -> None:
         """End the player."""

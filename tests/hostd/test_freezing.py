@@ -1,6 +1,9 @@
 """A trusted role stops another, with all its threads and children, and lets it go on."""
 
 import json
+import os
+import signal
+import subprocess
 
 import pytest
 
@@ -127,3 +130,24 @@ def test_a_process_that_is_gone_has_no_states():
 @pytest.mark.parametrize("state", ["R", "S", "D"])
 def test_a_thread_that_may_run_is_not_still(state):
     assert not {state, "T"} <= processes.STILL
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_stopped_process_that_ran_meanwhile_is_seen_even_if_it_stands_still_again(goes_on):
+    parent = subprocess.Popen(["sh", "-c", "while :; do :; done & wait"], start_new_session=True)
+    try:
+        while not (children := processes.below(parent.pid)):
+            pass
+        assert processes.stop(parent.pid)
+        before = processes.run_ns(parent.pid)
+        if goes_on:
+            os.kill(children[0], signal.SIGCONT)
+            while sum(processes.run_ns(parent.pid).values()) < sum(before.values()) + 2 * processes.STOPPING_NS:
+                pass
+            assert processes.stop(parent.pid)
+        found = processes.ran(parent.pid, before)
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.wait()
+
+    assert found is goes_on
