@@ -22,6 +22,19 @@ class TensorSpec(Model):
     large = normal*1e3, integers = 0..99. Ignored for outputs."""
 
 
+class TrialOptions(Model):
+    """How a candidate is tried, untimed, besides the declared shapes."""
+
+    constraints: list[str] = []
+    """What secretly tried shapes must comply with: `cols % 4 == 0`, `rows >= 2`, `k <= n`."""
+    fixed_shapes: bool = False
+    """Try the declared shapes alone."""
+    distributions: Literal["all", "declared"] = "all"
+    """Inputs tried besides."""
+    precision: Literal["tolerance", "strict"] = "tolerance"
+    """strict: errors coarser than the type's own fail."""
+
+
 class Problem(Model):
     """A problem as it is stored; its id is the hash of its content."""
 

@@ -179,6 +179,7 @@ async def test_what_an_earlier_server_left_running_is_finished_by_the_next():
             started = await first.evaluator.evaluate(problem_id, C, wait_s=0.0)
             assert started.job_id
         async with Lab.open(settings_for(folder)) as second:
+            await second.jobs.look(started.job_id, "local", timeout_s=20)
             await second.runner.tidy()
             attempt = await second.experience.get(started.attempt_id)
     assert attempt.status in ("caller_lost", "judged")

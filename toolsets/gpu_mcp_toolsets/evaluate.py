@@ -6,7 +6,7 @@ from pydantic import Field, WithJsonSchema
 
 from gpu_mcp_server.models.attempt import AttemptList, AuditResult
 from gpu_mcp_server.models.evaluation import Evaluation
-from gpu_mcp_server.models.problem import DType, ProblemInfo, ProblemList, TensorSpec
+from gpu_mcp_server.models.problem import DType, ProblemInfo, ProblemList, TensorSpec, TrialOptions
 from gpu_mcp_server.toolset import (
     AuditorDep,
     EvaluatorDep,
@@ -46,15 +46,19 @@ _TENSOR = {
     "properties": {
         "name": {"type": "string"},
         "dtype": {"enum": list(get_args(DType))},
-        "shape": {"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "integer"}]}},
+        "shape": {"type": "array"},
         "distribution": {"enum": list(get_args(TensorSpec.model_fields["distribution"].annotation))},
     },
-    "required": ["name", "dtype", "shape"],
 }
 Inputs = Annotated[list[TensorSpec], Field(min_length=1), WithJsonSchema({"type": "array", "items": _TENSOR})]
 Outputs = Annotated[
     list[TensorSpec], Field(min_length=1), WithJsonSchema({"type": "array", "items": {"type": "object"}})
 ]
+DEFAULT_TRIALS = TrialOptions()
+Trials = Annotated[TrialOptions, WithJsonSchema({"type": "object"})]
+TRIALS = (
+    'Untimed secret trials: {constraints: ["cols % 4 == 0"], fixed_shapes, distributions: declared, precision: strict}.'
+)
 
 
 @TOOLSET.tool("Register a problem", effect="runs")
@@ -62,33 +66,23 @@ async def register_problem(
     registry: RegistryDep,
     sources: SourcesDep,
     progress: ProgressDep,
-    name: Annotated[str, Field(description="Short name.", max_length=80)],
+    name: Annotated[str, Field(description="Short.", max_length=80)],
     inputs: Annotated[Inputs, Field(description="In order of `entry`'s arguments; shape: symbols or sizes.")],
-    outputs: Annotated[Outputs, Field(description="In the order returned; name, dtype, shape as in inputs.")],
-    shapes: Annotated[
-        list[dict[str, int]], Field(description="Each gives every symbol a size: {rows: 512}.", min_length=1)
-    ],
+    outputs: Annotated[Outputs, Field(description="Likewise, as returned.")],
+    shapes: Annotated[list[dict[str, int]], Field(description="A size for every symbol: {rows: 512}.", min_length=1)],
     rtol: Annotated[float, Field(description="Relative tolerance.", ge=0)],
     atol: Annotated[float, Field(description="Absolute tolerance.", ge=0)],
     reference: Annotated[str | None, Field(description="Python text; or reference_path.")] = None,
     reference_path: Annotated[str | None, Field(description="Local Python file.")] = None,
-    framework: Annotated[Literal["numpy", "torch"], Field(description="What it computes with.")] = "numpy",
+    framework: Annotated[Literal["numpy", "torch"], Field(description="Its library.")] = "numpy",
     entry: Annotated[str, Field(description="Its function.")] = "reference",
-    description: Annotated[str, Field(description="What it computes.", max_length=2000)] = "",
-    constraints: Annotated[
-        list[str], Field(description="Of secretly tried shapes: `cols % 4 == 0`, `rows >= 2`, `k <= n`.")
-    ] = [],  # noqa: B006 - pydantic copies it
-    fixed_shapes: Annotated[bool, Field(description="Try the declared shapes alone.")] = False,
-    distributions: Annotated[Literal["all", "declared"], Field(description="Inputs tried besides.")] = "all",
-    precision: Annotated[
-        Literal["tolerance", "strict"], Field(description="strict: coarser errors than its type's fail.")
-    ] = "tolerance",
+    description: Annotated[str, Field(description="What it computes.")] = "",
+    trials: Annotated[Trials, Field(description=TRIALS)] = DEFAULT_TRIALS,
     host: Host = None,
 ) -> ProblemInfo:
-    """Register what is to be computed: a Python reference, tensors, shapes, tolerance.
+    """Register a problem: a Python reference, tensors, shapes, tolerance.
 
-    The reference runs once; refused if it fails or if trivial answers (zeros, copy, mean) pass.
-    Returns problem_id and the launcher to define. Next: evaluate_kernel.
+    Refused if the reference fails, or trivial answers (zeros, copy, mean) pass. Returns problem_id and launcher.
     """
     text = await sources.reference(reference, reference_path)
     return await registry.register(
@@ -102,10 +96,7 @@ async def register_problem(
         rtol=rtol,
         atol=atol,
         reference=text,
-        constraints=constraints,
-        fixed_shapes=fixed_shapes,
-        distributions=distributions,
-        precision=precision,
+        **trials.model_dump(),
         host=host,
         progress=progress,
     )
