@@ -23,8 +23,7 @@ LANGUAGES: "dict[str, Language]" = {".c": "c", ".cpp": "cpp", ".cc": "cpp", ".cu
 SIDE_BY_SIDE = 2
 """Hacks judged at a time on the CPU; their verdicts rest on no time."""
 GAIN = 1.5
-"""A harmless hack's speed-up over the plain candidate's; beyond it the hack paid. Machines differ by less between two
-runs of the same code: 1.2 at most in 20 pairs on two busy cores."""
+"""A harmless hack's speed-up over the plain candidate's; beyond it the hack paid. It leaves room for a busy machine."""
 WAIT_S = 300.0
 
 CAUGHT_BY = {
