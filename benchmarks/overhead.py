@@ -97,9 +97,15 @@ async def calls(env: dict[str, str], repeats: int) -> dict[str, list[float]]:
             found["plain true"].append(plain(["true"]))
             found["warm"].append((await timed_call(client, "run_command", {"command": ["true"]}))[0])
         problem = {
-            "name": "softmax", "reference": (ROOT / "examples/softmax/reference.py").read_text(encoding="utf-8"), "entry": "softmax",
-            "inputs": [{"name": "x", **TENSOR}], "outputs": [{"name": "y", **TENSOR}], "shapes": SHAPES, "rtol": 1e-4, "atol": 1e-6,
-        }  # fmt: skip
+            "name": "softmax",
+            "reference": (ROOT / "examples/softmax/reference.py").read_text(encoding="utf-8"),
+            "entry": "softmax",
+            "inputs": [{"name": "x", **TENSOR}],
+            "outputs": [{"name": "y", **TENSOR}],
+            "shapes": SHAPES,
+            "rtol": 1e-4,
+            "atol": 1e-6,
+        }
         _, registered = await timed_call(client, "register_problem", problem)
         source = (ROOT / "examples/softmax/vectorized.c").read_text(encoding="utf-8")
         arguments = {"problem_id": registered["problem_id"], "source": source, "language": "c"}

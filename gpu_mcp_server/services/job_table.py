@@ -85,8 +85,12 @@ class JobTable:
         return changed == 1
 
     async def unfinished(self, limit: int = 50) -> list[JobRow]:
-        """Return the newest jobs of which no final record is known here."""
-        rows = await self._db.fetch_all("SELECT * FROM jobs WHERE record IS NULL ORDER BY seq DESC LIMIT ?", (limit,))
+        """Return the newest jobs of which no final record is known here, or whose attempt was not told of it."""
+        rows = await self._db.fetch_all(
+            "SELECT * FROM jobs WHERE record IS NULL "
+            "OR attempt_id IN (SELECT attempt_id FROM attempts WHERE status = 'running') ORDER BY seq DESC LIMIT ?",
+            (limit,),
+        )
         return [_job(row) for row in rows]
 
     async def recent(self, limit: int = 20) -> list[JobRow]:

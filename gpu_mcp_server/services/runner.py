@@ -178,7 +178,6 @@ class Runner:
 
     async def tidy(self) -> None:
         """Finish what an earlier server left: jobs that ended without it, and their attempts."""
-        await self._experience.abandon()
         for row in await self._table.unfinished():
             try:
                 async with asyncio.timeout(TIDY_S):
@@ -187,6 +186,7 @@ class Runner:
                         await self.status(row.job_id)
             except (GpuMcpError, TimeoutError) as error:
                 _log.info("a job of an earlier server cannot be asked", job=row.job_id, error=str(error))
+        await self._experience.abandon()
 
     async def cancel(self, job_id: str) -> JobResult:
         """End a job and say how it ended."""

@@ -171,7 +171,8 @@ async def test_a_program_that_is_not_there_is_a_failed_job(lab):
 async def test_signals_are_not_ignored_inside(any_lab):
     done = await any_lab.sh("yes | head -n1; grep SigIgn /proc/self/status")
     assert done.text.splitlines()[0] == "y"
-    assert int(done.text.split()[-1], 16) == 0
+    own = 0b11 << 31  # 32 and 33 belong to the C library: whoever ignores them, no program can undo it
+    assert int(done.text.split()[-1], 16) & ~own == 0
     assert done.stderr == b""
 
 

@@ -137,12 +137,15 @@ async def test_a_verdict_carries_its_evidence_and_is_remembered(lab: Lab):
     good = await lab.evaluator.evaluate(problem_id, C, note="plain loop")
     bad = await lab.evaluator.evaluate(problem_id, CHEAT, parent_id=good.attempt_id)
     assert (good.verdict, bad.verdict) == ("correct", "cheat"), (good.reason, bad.reason)
-    assert good.speedup is not None and good.shapes[0].candidate is not None
-    assert good.shapes[0].candidate.low_us <= good.shapes[0].candidate.median_us <= good.shapes[0].candidate.high_us
+    assert good.speedup is not None or "not timed" in (good.note or "")  # a busy machine cannot time it, and says so
     whole = json.loads(await lab.artifacts.read(good.evidence_artifact_id or ""))
-    assert len(whole["shapes"][0]["samples"]["candidate_us"]) == good.shapes[0].candidate.rounds
+    for shape, recorded in zip(good.shapes, whole["shapes"], strict=True):
+        assert len(recorded["samples"]["candidate_us"]) >= 6
+        if shape.candidate is not None:
+            assert shape.candidate.low_us <= shape.candidate.median_us <= shape.candidate.high_us
+            assert len(recorded["samples"]["candidate_us"]) == shape.candidate.rounds
     best = await lab.experience.list("best", problem_id=problem_id)
-    assert [a.attempt_id for a in best.attempts] == [good.attempt_id]
+    assert [a.attempt_id for a in best.attempts] == ([good.attempt_id] if good.speedup else [])
     chain = await lab.experience.list("ancestors", attempt_id=bad.attempt_id)
     assert [a.attempt_id for a in chain.attempts] == [bad.attempt_id, good.attempt_id]
     failures = await lab.experience.list("failures", problem_id=problem_id)
