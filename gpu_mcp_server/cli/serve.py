@@ -29,7 +29,7 @@ def serve(
     context: typer.Context,
     http: Annotated[bool, typer.Option("--http", help="HTTP on loopback instead of stdio.")] = False,
     host: Annotated[str, typer.Option(help="Loopback address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.", min=1, max=65535)] = 8765,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any that is free.", min=0, max=65535)] = 8765,
     toolsets: Annotated[str | None, typer.Option(help="As before `serve`.")] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="As before `serve`.")] = False,
     exclude_tools: Annotated[str | None, typer.Option(help="As before `serve`.")] = None,
