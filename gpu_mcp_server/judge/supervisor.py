@@ -82,7 +82,12 @@ class Player:
     def freeze(self) -> None:
         """Return when nothing of the player can run."""
         if not self.frozen:
-            self.supervisor.freeze(self.role)
+            try:
+                self.supervisor.freeze(self.role)
+            except JudgeFailed as error:
+                if self.role == "candidate" and "'frozen': False" in str(error):
+                    raise self._lied("cannot be stopped when it says done") from None
+                raise
             self.frozen = True
 
     def thaw(self) -> None:
