@@ -175,7 +175,7 @@ def processes_with(marker: str) -> list[int]:
     return found
 
 
-def eventually(check: Callable[[], bool], timeout_s: float = 45.0) -> bool:
+def eventually(check: Callable[[], bool], timeout_s: float = 10.0) -> bool:
     """Say whether something becomes true in time."""
     deadline = time.monotonic() + timeout_s
     while not check():
