@@ -27,6 +27,8 @@ REPEATS = 2
 NOISE = 8.0
 """How many times its sensitivity to half a last place of the inputs an answer may be off where no tolerance was
 declared: at other distributions and shapes."""
+MOST_TERMS = 1 << 14
+"""Summands beyond which nobody may add one after the other in float32 and be forgiven what that loses."""
 TRIALS_S = 20.0
 """After so long the remaining trials are left out, and that is said."""
 HONEST = ("returned without computing", "wrote outside its outputs")
@@ -36,6 +38,19 @@ HONEST = ("returned without computing", "wrote outside its outputs")
 def named_dims(dims: Dims) -> str:
     """Return a shape in words."""
     return ",".join("%s=%d" % pair for pair in dims.items()) or "the only shape"
+
+
+def summation(inputs: Sequence[Tensor], output: Tensor) -> float:
+    """Return the relative error of a sum whose terms have one sign and are added one after the other.
+
+    It is (n - 1) u with u half an epsilon (Higham, Accuracy and Stability of Numerical Algorithms, 4.2), and reached
+    where one term is so large that each of the others is lost in it, as an outlier is. Partial sums may be float32, or
+    the output's type if that is finer. n: the longest extent of an input, or inputs for each output.
+    """
+    longest = max((max(item.shape, default=1) for item in inputs), default=1)
+    gathered = max((item.count for item in inputs), default=1) // max(output.count, 1)
+    terms = min(max(longest, gathered), MOST_TERMS)
+    return (terms - 1) * min(EPSILON.get(output.dtype, 0.0), EPSILON["float32"]) / 2
 
 
 class Table:
@@ -272,7 +287,7 @@ class Trials:
                 self.notes["%s %s" % (item.name, doubt)] = None
 
     def _forgiven(self, table: Table) -> bool:
-        """Say whether what is beyond the tolerance is within what rounding the inputs does to the answer."""
+        """Say whether what is beyond the tolerance is what rounding of inputs and partial sums does."""
         buffers = table.buffers
         found = [numbers(buffers.pair(0, i)[1], item.dtype) for i, item in enumerate(buffers.outputs)]
         if not all(np.isfinite(each).all() for each in found):
@@ -289,6 +304,7 @@ class Trials:
                 truth, shifted = exact[number], moved[number]
                 if np.isfinite(truth).all() and np.isfinite(shifted).all():
                     slack = NOISE * max(float(np.abs(shifted - truth).max()), float(np.abs(expected - truth).max()))
+            slack += summation(buffers.inputs, item) * float(np.abs(expected).max())
             allowed = float(self.task["atol"]) + float(self.task["rtol"]) * np.abs(expected) + slack
             if not (np.abs(got - expected) <= allowed).all():
                 return False
