@@ -10,6 +10,7 @@ from gpu_mcp_server.errors import BadRequest
 if TYPE_CHECKING:
     from gpu_mcp_server.models.build import Language
     from gpu_mcp_server.models.workspace import WorkspaceListing
+    from gpu_mcp_server.services.problem_files.base import ProblemSource
     from gpu_mcp_server.services.sources import Source
     from gpu_mcp_server.services.workspaces import Workspaces
 
@@ -52,6 +53,18 @@ class Sources:
             return (await asyncio.to_thread(read_local, Path(path), REFERENCE_LIMIT_BYTES)).decode()
         except UnicodeDecodeError as error:
             raise BadRequest(f"{path!r} is binary junk, not text.", hint="Give Python source in UTF-8.") from error
+
+    async def problem(self, text: str | None, path: str | None) -> "ProblemSource":
+        """Return a problem's file: exactly one of `text` and `path`, a file or its folder."""
+        from gpu_mcp_server.services.problem_files.base import ProblemSource
+        from gpu_mcp_server.services.problem_files.reader import source_at
+
+        if (text is None) == (path is None):
+            raise BadRequest("Give either `path` or `text`.")
+        if path is None:
+            return ProblemSource("", str(text))
+        self._require_local("Send the file in `text`.")
+        return await source_at(Path(path))
 
     async def write(
         self, files: Mapping[str, str] | None, workspace_id: str | None, local_path: str | None

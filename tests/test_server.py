@@ -48,9 +48,15 @@ async def test_read_only_leaves_only_tools_that_look(tmp_path: Path):
 async def test_toolsets_and_excluded_tools_choose_what_is_offered(tmp_path: Path):
     server = build_server(Opener(tmp_path), discover(), only=["evaluate"], exclude_tools=["list_attempts"])
 
-    assert await names(server) == ["register_problem", "list_problems", "evaluate_kernel", "audit_attempt"]
+    assert await names(server) == [
+        "register_problem",
+        "import_problem",
+        "list_problems",
+        "evaluate_kernel",
+        "audit_attempt",
+    ]
     assert "run_command" not in str(server.instructions)
-    assert "register_problem, list_problems, evaluate_kernel" in str(server.instructions)
+    assert "register_problem, import_problem, list_problems, evaluate_kernel" in str(server.instructions)
 
 
 def test_an_unknown_toolset_or_tool_is_refused_with_the_known_ones():

@@ -43,6 +43,8 @@ class Problem(Model):
     """sha256 over everything but the id; stands in every verdict."""
     name: str
     description: str = ""
+    kind: Literal["function", "module"] = "function"
+    """function: `entry` takes the inputs and returns the outputs. module: KernelBench's `Model`."""
     framework: Literal["numpy", "torch"]
     entry: str
     """Function of the reference source; takes the inputs in order, returns the outputs (one, or a tuple)."""

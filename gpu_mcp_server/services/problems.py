@@ -20,7 +20,7 @@ from gpu_mcp_server.store.database import Database
 MAX_REFERENCE_BYTES = 1 << 20
 MAX_SHAPE_BYTES = 1 << 30
 """Inputs and outputs of one shape together."""
-LATER = ("constraints", "fixed_shapes", "distributions", "precision")
+LATER = ("kind", "constraints", "fixed_shapes", "distributions", "precision")
 """Fields that came later: they count for the hash where they are not what they were before."""
 MAX_SHAPES = 32
 MAX_TENSORS = 16

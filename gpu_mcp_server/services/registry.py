@@ -8,6 +8,8 @@ from gpu_mcp_server.models.problem import Problem, ProblemInfo, ProblemList, Ten
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.harness import judge_spec
 from gpu_mcp_server.services.jobs import JobRunner
+from gpu_mcp_server.services.problem_files.base import ProblemSource
+from gpu_mcp_server.services.problem_files.reader import read_problem
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.services.runner import Progress
 from gpu_mcp_server.services.verdicts import Verdicts, how_it_ended
@@ -55,6 +57,24 @@ class Registry:
             name, description, framework, entry, inputs, outputs, shapes, rtol, atol, reference, constraints,
             fixed_shapes, distributions, precision,
         )  # fmt: skip
+        return await self.keep(problem, host=host, progress=progress)
+
+    async def import_file(
+        self, source: ProblemSource, *, host: str | None = None, progress: Progress | None = None
+    ) -> ProblemInfo:
+        """Register the problem that a file describes, of whatever format it is.
+
+        Raises:
+            ProblemRefused, BadRequest: As `register` does.
+        """
+        return await self.keep(await read_problem(source), host=host, progress=progress)
+
+    async def keep(self, problem: Problem, *, host: str | None = None, progress: Progress | None = None) -> ProblemInfo:
+        """Try a problem on a host, and keep it if it is sound.
+
+        Raises:
+            ProblemRefused: If the reference raises or is not what it says, or zeros, ones, a copy or the mean pass.
+        """
         where = self._jobs.hosts.choose(host)
         probe = await self._jobs.probe(where)
         spec, blobs = judge_spec(problem, probe, self._settings, host=where, device="cpu", library=None)

@@ -102,6 +102,22 @@ async def register_problem(
     )
 
 
+@TOOLSET.tool("Import a problem", effect="runs")
+async def import_problem(
+    registry: RegistryDep,
+    sources: SourcesDep,
+    progress: ProgressDep,
+    path: Annotated[str | None, Field(description="Local file, or its folder.")] = None,
+    text: Annotated[str | None, Field(description="Or the file's text.", max_length=2**20)] = None,
+    host: Host = None,
+) -> ProblemInfo:
+    """Register a problem from its file: problem.toml (the arguments of register_problem).
+
+    The content says which format it is. Tried and refused as by register_problem. Next: evaluate_kernel.
+    """
+    return await registry.import_file(await sources.problem(text, path), host=host, progress=progress)
+
+
 @TOOLSET.tool("List problems", effect="reads")
 async def list_problems(
     registry: RegistryDep, problem_id: Annotated[str | None, Field(description="Only this one.")] = None

@@ -1,0 +1,63 @@
+"""What every format is given, and what it makes of it."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services.local_files import checked_path, read_local
+
+MAX_FILE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class ProblemSource:
+    """A problem's file, and the folder that it lies in."""
+
+    name: str
+    """File name without folder; empty for a text that was sent."""
+    text: str
+    folder: Path | None = None
+    """On the server's own machine; None for a text that was sent."""
+
+    async def beside(self, name: str) -> str:
+        """Return the text of another file of the folder.
+
+        Raises:
+            BadRequest: If there is no folder, or the file is not text.
+            NotFound, PathRefused, TooLarge: As for every local file; it may not leave the folder.
+        """
+        if self.folder is None:
+            raise BadRequest(
+                f"The problem names the file {name!r}, and it was sent as text.", hint="Put that file's text into it."
+            )
+        path = self.folder / checked_path(name)
+        if not path.resolve().is_relative_to(self.folder.resolve()):
+            raise BadRequest(f"{name!r} leaves the problem's folder.", hint="Put the file beside the problem.")
+        try:
+            return (await asyncio.to_thread(read_local, path, MAX_FILE_BYTES)).decode()
+        except UnicodeDecodeError as error:
+            raise BadRequest(f"{name!r} is binary junk, not text.", hint="Give UTF-8 text.") from error
+
+
+class Format(Protocol):
+    """A module of this package."""
+
+    TITLE: str
+    """As errors name it."""
+    MAIN_FILES: tuple[str, ...]
+    """File names that stand for a folder of this format."""
+
+    def recognizes(self, source: ProblemSource) -> bool:
+        """Say whether the content is of this format; cheap, never raises."""
+        ...
+
+    async def problem(self, source: ProblemSource) -> Problem:
+        """Return the problem; nothing of it is run.
+
+        Raises:
+            BadRequest: If it is of this format and not right; says what and where.
+        """
+        ...

@@ -1,0 +1,78 @@
+"""Our own format: `problem.toml` has the arguments of register_problem, its reference inside or beside it."""
+
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ConfigDict, ValidationError
+
+from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.models._base import Model
+from gpu_mcp_server.models.problem import Problem, TensorSpec, TrialOptions
+from gpu_mcp_server.services.problem_files.base import ProblemSource
+from gpu_mcp_server.services.problems import Problems
+
+TITLE = "problem.toml (the arguments of register_problem)"
+MAIN_FILES = ("problem.toml",)
+TELLING = ("inputs", "outputs", "shapes")
+
+
+class ProblemToml(Model):
+    """What a `problem.toml` may say."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    description: str = ""
+    framework: str = "numpy"
+    entry: str = "reference"
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
+    shapes: list[dict[str, int]]
+    rtol: float
+    atol: float
+    reference: str | None = None
+    """Python text."""
+    reference_path: str | None = None
+    """File beside it; `reference.py` if neither is given."""
+    trials: TrialOptions = TrialOptions()
+
+
+def _table(text: str) -> Mapping[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+def recognizes(source: ProblemSource) -> bool:
+    """Say whether it is TOML with tensors, or has our name."""
+    return source.name in MAIN_FILES or all(name in _table(source.text) for name in TELLING)
+
+
+async def problem(source: ProblemSource) -> Problem:
+    """Return the problem.
+
+    Raises:
+        BadRequest: If it is no TOML, a field is missing, unknown or wrong, or the reference is given twice.
+    """
+    try:
+        given = ProblemToml.model_validate(tomllib.loads(source.text))
+    except tomllib.TOMLDecodeError as error:
+        raise BadRequest(f"{source.name or 'The text'} is no TOML: {error}.", hint="Correct it.") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise BadRequest(
+            f"{source.name or 'The problem'}: {where}: {first['msg']}.",
+            hint=f"It takes {', '.join(ProblemToml.model_fields)}.",
+        ) from error
+    if given.reference is not None and given.reference_path is not None:
+        raise BadRequest("reference and reference_path are both given.", hint="Leave one of them out.")
+    reference = given.reference
+    if reference is None:
+        reference = await source.beside(given.reference_path or "reference.py")
+    return Problems.make_problem(
+        given.name, given.description, given.framework, given.entry, given.inputs, given.outputs, given.shapes,
+        given.rtol, given.atol, reference, **given.trials.model_dump(),
+    )  # fmt: skip

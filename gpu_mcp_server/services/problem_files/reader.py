@@ -1,0 +1,58 @@
+"""Decides by content which format a problem's file is of, and reads it."""
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services.local_files import read_local
+from gpu_mcp_server.services.problem_files import own
+from gpu_mcp_server.services.problem_files.base import MAX_FILE_BYTES, Format, ProblemSource
+
+FORMATS = cast("tuple[Format, ...]", (own,))
+"""In the order in which they are asked."""
+
+
+async def source_at(path: Path) -> ProblemSource:
+    """Return a problem's file by its path, or by the path of the folder that holds it.
+
+    Raises:
+        NotFound: If there is nothing, or the folder has no file that a format is known by.
+        BadRequest: If it is not text.
+    """
+    path = await asyncio.to_thread(_main_file, path)
+    try:
+        text = (await asyncio.to_thread(read_local, path, MAX_FILE_BYTES)).decode()
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"{str(path)!r} is binary junk, not text.", hint="Give UTF-8 text.") from error
+    return ProblemSource(path.name, text, path.absolute().parent)
+
+
+def _main_file(path: Path) -> Path:
+    try:
+        path = path.expanduser()
+    except RuntimeError as error:
+        raise PathRefused(f"{str(path)!r} cannot be a path: {error}.", hint="Give an absolute path.") from error
+    if not path.is_dir():
+        return path
+    names = [name for each in FORMATS for name in each.MAIN_FILES]
+    found = next((path / name for name in names if (path / name).is_file()), None)
+    if found is None:
+        raise NotFound("problem file", str(path), hint=f"A folder is known by one of {', '.join(names)}.")
+    return found
+
+
+async def read_problem(source: ProblemSource) -> Problem:
+    """Return the problem that a file describes; nothing is run.
+
+    Raises:
+        BadRequest: If no format knows it, or the one that does finds it wrong.
+    """
+    known = next((each for each in FORMATS if each.recognizes(source)), None)
+    if known is None:
+        titles = ", ".join(each.TITLE for each in FORMATS)
+        raise BadRequest(
+            "This is no problem file that is known here.", hint=f"Known are: {titles}. Or use register_problem."
+        )
+    return await known.problem(source)

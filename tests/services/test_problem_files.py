@@ -1,0 +1,87 @@
+"""Problem files: which format, and what is made of it."""
+
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused
+from gpu_mcp_server.services.problem_files.base import ProblemSource
+from gpu_mcp_server.services.problem_files.reader import read_problem, source_at
+from gpu_mcp_server.services.problems import Problems
+from tests.laboratory import PROBLEM, client_of
+
+TOML = """
+name = "twice"
+inputs = [{ name = "x", dtype = "float32", shape = ["n"] }]
+outputs = [{ name = "y", dtype = "float32", shape = ["n"] }]
+shapes = [{ n = 100 }]
+rtol = 1e-5
+atol = 1e-6
+
+[trials]
+constraints = ["n % 4 == 0"]
+"""
+REFERENCE = "def reference(x):\n    return 2 * x + 1\n"
+
+
+async def test_our_own_file_takes_its_reference_from_beside_it(tmp_path: Path):
+    (tmp_path / "problem.toml").write_text(TOML)
+    (tmp_path / "reference.py").write_text(REFERENCE)
+    by_folder = await read_problem(await source_at(tmp_path))
+    by_file = await read_problem(await source_at(tmp_path / "problem.toml"))
+
+    assert by_folder == by_file
+    assert (by_folder.name, by_folder.reference, by_folder.constraints) == ("twice", REFERENCE, ["n % 4 == 0"])
+
+
+async def test_the_same_problem_has_the_same_hash_by_file_and_by_arguments():
+    source = ProblemSource("", f"reference = '''{REFERENCE}'''\n{TOML}")
+    problem = await read_problem(source)
+    given = problem.model_dump(exclude={"problem_id", "content_hash", "kind"})
+
+    assert Problems.make_problem(**given).problem_id == problem.problem_id
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (TOML, "sent as text"),
+        ("reference = 'x'\nreference_path = 'y'\n" + TOML, "both given"),
+        (TOML.replace("rtol = 1e-5", ""), "rtol: Field required"),
+        (TOML.replace("[trials]", "[trial]"), "trial: Extra inputs"),
+        ("hello", "no problem file that is known"),
+        ("", "no problem file that is known"),
+    ],
+)
+async def test_what_is_wrong_with_a_file_is_said(text: str, words: str):
+    with pytest.raises(BadRequest, match=words):
+        await read_problem(ProblemSource("", text))
+
+
+async def test_a_reference_does_not_leave_the_folder(tmp_path: Path):
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    (tmp_path / "secret.py").write_text(REFERENCE)
+    (inner / "link.py").symlink_to(tmp_path / "secret.py")
+    for name, error in (("../secret.py", PathRefused), ("link.py", BadRequest)):
+        (inner / "problem.toml").write_text(f"reference_path = '{name}'\n{TOML}")
+        with pytest.raises(error):
+            await read_problem(await source_at(inner))
+
+
+async def test_a_folder_without_a_problem_says_what_it_is_known_by(tmp_path: Path):
+    with pytest.raises(NotFound, match=r"problem\.toml"):
+        await source_at(tmp_path)
+
+
+async def test_a_file_is_registered_by_the_tool(tmp_path: Path):
+    (tmp_path / "problem.toml").write_text(TOML)
+    (tmp_path / "reference.py").write_text(REFERENCE)
+    data = tmp_path / "data"
+    data.mkdir()
+    async with client_of(data) as client:
+        result = await client.call_tool("import_problem", {"path": str(tmp_path), "host": None})
+
+    assert not result.is_error, result.content
+    assert result.structured_content["registered"] == "new"
+    assert PROBLEM["name"] != result.structured_content["name"] == "twice"
