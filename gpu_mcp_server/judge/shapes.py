@@ -1,8 +1,7 @@
 """One shape: first a checked call, then rounds of the right length until the interval is narrow."""
 
 import math
-import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from devices import Buffers, Device
 from fill import Well
@@ -10,30 +9,25 @@ from history import History
 from interruption import Interruption, stops
 from ledger import Ledger
 from rounds import Cost, Round, Rounds
+from series import LEAST_ROUNDS, Goal, Progress, Series
 from stats import half_width, speedup, timing
 from supervisor import Player
 from tensors import symbols, tensors
 from verdicts import Judged
 
-LEAST_ROUNDS = 7
-PATIENCE = 4
-"""Budgets after which fewer rounds do."""
-FEWEST_ROUNDS = 6
-"""Below 6 samples no pair of order statistics reaches 95 %."""
 RESOLVED = 2.0
 """Spreads of the clock's own cost below which a time is not told from none."""
 COSTLY = 4.0
 """Times the clock's own cost that a round must last. What is taken off is measured beforehand; were the machine busy
 then and idle in the rounds, a candidate would look faster than it is, by no more than a quarter with this bound."""
-NARROW = 0.02
-"""Half the interval's width, as a part of the median, at which more rounds are not worth their time."""
+SELDOM = 8
+"""Of the rounds behind the first ones, before which some are interrupted as well, one in so many is; and one at the
+end always, so that a candidate gains nothing by waiting for the interruptions to be over."""
 GROWTH = 16
 MOST_PASSES = 64
 AIM = 1.15
 LONG = 1.3
 """A round is meant to last `AIM` times what is asked, at most `LONG` times: longer ones cost data, not error."""
-
-Progress = Callable[[str, float], None]
 
 
 class Shape:
@@ -51,8 +45,7 @@ class Shape:
         overhead_s: float,
     ) -> None:
         self.ledger = ledger
-        self.limit_s = ledger.besides_s() + overhead_s
-        """Where the ledger stands when this shape has cost enough besides what it is about."""
+        self.goal = Goal.of(task, ledger.besides_s() + overhead_s)
         self.task, self.dims, self.device = task, dims, device
         self.inputs, self.outputs = tensors(task["inputs"], dims), tensors(task["outputs"], dims)
         self.costs = costs
@@ -60,10 +53,11 @@ class Shape:
         candidate, reference = players
         self.rounds = Rounds(device, candidate, reference, costs, history, float(task["round_timeout_s"]), ledger)
         self.interruption = Interruption(self.rounds, well, device.stops_calls)
+        self.well = well
         self.stops = stops(well, LEAST_ROUNDS)
         self.round_s = float(task["round_ms"]) / 1000
         self.notes: Dict[str, None] = {}
-        self.played: List[Round] = []
+        self.series: Optional[Series] = None
         self.last: Optional[Round] = None
         """The round that showed how many calls make one; it is as good as the others."""
         self.worst_abs = self.worst_rel = self.reference_call_s = 0.0
@@ -126,37 +120,27 @@ class Shape:
         return buffers
 
     def _measure(self, buffers: Buffers, progress: Progress) -> None:
-        budget_s, most = float(self.task["budget_s"]), int(self.task["max_rounds"])
-        begin = time.monotonic()
         last = self._play(buffers) if self.sets == 1 else self.last
         passes = round(self.round_s / (self.reference_call_s * self.sets))
         self.rounds.passes = max(1, min(MOST_PASSES, passes))
+        self.series = series = Series(self.goal, self.ledger, self.sets)
         if last is not None and passes <= 1:
-            self.played.append(last)
+            series.played.append(last)
         if passes > 1:
             self.notes["the reference is timed over %d passes of a round's inputs" % self.rounds.passes] = None
-        while len(self.played) < max(most, 1):
-            while self.stops and self.stops[0] <= len(self.played):
-                self.stops.pop(0)
-                self.interruption.play(buffers)
-            self.played.append(self._play(buffers))
-            count, elapsed = len(self.played), time.monotonic() - begin
-            progress("round %d" % count, min(0.99, max(elapsed / budget_s, count / most)))
-            spent = elapsed >= budget_s or self.ledger.besides_s() >= self.limit_s
-            if count >= LEAST_ROUNDS and (spent or self._narrow()):
-                return
-            if (count >= FEWEST_ROUNDS and elapsed >= PATIENCE * budget_s) or elapsed >= 10 * PATIENCE * budget_s:
-                self.notes["only %d rounds: each takes %.3g s" % (count, elapsed / count)] = None
-                return
+        series.measure(buffers, self._next, progress)
+        if len(series.played) > LEAST_ROUNDS:
+            self.interruption.play(buffers)
+        if series.note:
+            self.notes[series.note] = None
 
-    def _narrow(self) -> bool:
-        candidate, reference = self._samples()
-        ratios = [r / c for r, c in zip(reference, candidate)]
-        return half_width(candidate) < NARROW and half_width(ratios) < NARROW
-
-    def _samples(self) -> Tuple[List[float], List[float]]:
-        scale = 1e6 / self.sets
-        return [p.candidate_s * scale for p in self.played], [p.reference_s * scale for p in self.played]
+    def _next(self, buffers: Buffers, played: int) -> Round:
+        while self.stops and self.stops[0] <= played:
+            self.stops.pop(0)
+            self.interruption.play(buffers)
+        if played >= LEAST_ROUNDS and self.well.word() % SELDOM == 0:
+            self.interruption.play(buffers)
+        return self._play(buffers)
 
     def _result(self, verdict: str, reason: str) -> Dict[str, Any]:
         result: Dict[str, Any] = {
@@ -168,10 +152,11 @@ class Shape:
             "max_rel_error": self.worst_rel if self.rounds.calls_checked else None,
             "speedup": None,
         }
-        if verdict == "correct" and self.played:
-            candidate, reference = self._samples()
+        if verdict == "correct" and self.series and self.series.played:
+            candidate, reference = self.series.samples_us()
             result["candidate"] = timing(candidate, self.sets)
             result["reference"] = timing(reference, self.sets)
+            result["half_width"], result["stopped_by"] = half_width(candidate), self.series.stopped_by
             result["samples"] = {"candidate_us": candidate, "reference_us": reference}
             cost = self.costs["candidate"]
             unsure = cost.spread_s * 1e6 / self.sets

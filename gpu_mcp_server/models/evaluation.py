@@ -2,10 +2,15 @@
 
 from typing import Any, Literal
 
+from pydantic import Field
+
 from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.build import Diagnostic, KernelResources, Language
 
 Verdict = Literal["correct", "incorrect", "cheat"]
+
+
+STOPPED = {"half_width": "narrow enough", "rounds": "rounds used up", "time": "time used up"}
 
 
 class Timing(Model):
@@ -17,6 +22,17 @@ class Timing(Model):
     high_us: float
     rounds: int
     calls_per_round: int
+
+
+class TimingOptions(Model):
+    """How a candidate is timed."""
+
+    precision: Literal["quick", "exact"] = "quick"
+    """quick: rounds end at an interval of 2 %, 30 rounds or 2 s a shape, and all shapes together may cost half a
+    second besides candidate and reference; enough to choose the next idea. exact: 0.5 %, 200 rounds, 5 s a shape;
+    for a record, and what audit_attempt uses."""
+    half_width: float | None = Field(default=None, gt=0, le=0.5)
+    """Half the width of the median's 95 % interval to reach instead, as a part of the median."""
 
 
 class ShapeVerdict(Model):
@@ -31,6 +47,10 @@ class ShapeVerdict(Model):
     """Median of the rounds' ratios, reference over candidate; a round's two times are paired."""
     speedup_low: float | None = None
     speedup_high: float | None = None
+    half_width: float | None = None
+    """Half the width of the interval of the candidate's median, as a part of it."""
+    stopped_by: Literal["half_width", "rounds", "time"] | None = None
+    """What ended the rounds: the interval was narrow enough, or rounds or time were used up."""
     calls_checked: int = 0
     """Calls whose outputs were compared in full; every timed call is among them."""
     max_abs_error: float | None = None
@@ -44,6 +64,8 @@ class ShapeVerdict(Model):
         if self.candidate:
             c = self.candidate
             text += f", {c.median_us:.4g} us (95 % {c.low_us:.4g}-{c.high_us:.4g}, {c.rounds}x{c.calls_per_round})"
+            if self.half_width is not None and self.stopped_by:
+                text += f", half-width {self.half_width:.2%}, {STOPPED[self.stopped_by]}"
         if self.reference:
             text += f", reference {self.reference.median_us:.4g} us"
         if self.speedup:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.attempt import Attempt, AuditResult, Outcome
-from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
+from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, TimingOptions
 from gpu_mcp_server.services.evaluator import Evaluator
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.harness import parse_verdict, shape_verdicts
@@ -54,6 +54,7 @@ class Auditor:
             device=attempt.target,
             flags=json.loads(attempt.flags or "[]"),
             entry=attempt.entry,
+            timing=TimingOptions(precision="exact"),
             parent_id=attempt_id,
             note=f"audit of {attempt_id}",
             progress=progress,

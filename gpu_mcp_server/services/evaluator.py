@@ -10,12 +10,12 @@ from typing import Any
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.models.build import CompileResult
-from gpu_mcp_server.models.evaluation import Evaluation
+from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.advice import advice_on
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.experience import Experience
-from gpu_mcp_server.services.harness import judge_spec, progress_lines
+from gpu_mcp_server.services.harness import QUICK, judge_spec, progress_lines
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
@@ -38,6 +38,7 @@ class Trial:
     probe: HostProbe
     device: str
     entry: str
+    timing: TimingOptions
     progress: Progress | None
     began: float
     """On the monotonic clock."""
@@ -85,6 +86,7 @@ class Evaluator:
         device: str | None = None,
         flags: Sequence[str] = (),
         entry: str = "launch",
+        timing: TimingOptions = QUICK,
         parent_id: str | None = None,
         note: str | None = None,
         wait_s: float = 240.0,
@@ -107,7 +109,7 @@ class Evaluator:
         chosen = _device(device, source, probe, where)
         how = {"flags": json.dumps(list(flags)), "entry": entry, "target": chosen}
         attempt_id = await self._noted(problem, source, where, probe, how, parent_id, note)
-        trial = Trial(attempt_id, problem, source, where, probe, chosen, entry, progress, began)
+        trial = Trial(attempt_id, problem, source, where, probe, chosen, entry, timing, progress, began)
         try:
             await trial.tell(f"attempt {attempt_id}: compiling")
             advising = asyncio.create_task(advice_on(source.text))
@@ -162,6 +164,7 @@ class Evaluator:
             device=trial.device,
             library=library,
             symbol=trial.entry,
+            timing=trial.timing,
         )
         await trial.tell(f"attempt {trial.attempt_id}: judging, job {spec.id}")
 

@@ -5,12 +5,13 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from gpu_mcp_server.errors import JobBroken, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec
-from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing
+from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.constraints import parsed
 from gpu_mcp_server.services.hosts import HostProbe
@@ -19,16 +20,32 @@ from gpu_mcp_server.services.runner import min_level, roots_of
 from gpu_mcp_server.settings import Settings
 
 JUDGE = Path(__file__).parents[1] / "judge"
-BUDGET_S = 2.0
-"""Time for the timed rounds of one shape."""
 ROUND_MS = 10.0
-MAX_ROUNDS = 30
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long a candidate is timed."""
+
+    half_width: float
+    """Of the median's 95 % interval, as a part of the median, at which rounds end."""
+    max_rounds: int
+    budget_s: float
+    """For the rounds of one shape."""
+    overhead_s: float
+    """What all shapes' rounds may cost together besides candidate and reference."""
+
+
+EFFORTS = {"quick": Effort(0.02, 30, 2.0, 0.5), "exact": Effort(0.005, 200, 5.0, 200.0)}
 ROUND_TIMEOUT_S = 20.0
 WALL_S = 300.0
 TURN_S = 600.0
 """How long to wait for the GPU, or for a turn of the processor."""
 MEMORY_BYTES = 16 << 30
 SHM_BYTES = 1 << 30
+
+
+QUICK = TimingOptions()
 
 
 @functools.cache
@@ -47,6 +64,7 @@ def judge_spec(
     device: str,
     library: bytes | None,
     symbol: str = "launch",
+    timing: TimingOptions = QUICK,
 ) -> tuple[JobSpec, dict[str, bytes]]:
     """Describe a judge job: owner, reference and, to judge, the candidate.
 
@@ -58,6 +76,7 @@ def judge_spec(
         device: `cpu` or `cuda`.
         library: The candidate's shared library; none to try a problem before it is registered.
         symbol: The launcher in it.
+        timing: How it is timed.
 
     Returns:
         The job and the contents that it names.
@@ -74,7 +93,7 @@ def judge_spec(
         )
     harness = judge_files()
     own: dict[str, dict[str, bytes]] = {
-        "owner": {"task.json": json.dumps(_task(problem, device, symbol, judge=library is not None)).encode()},
+        "owner": {"task.json": json.dumps(_task(problem, device, symbol, timing, judge=library is not None)).encode()},
         "reference": {"reference.py": problem.reference.encode()},
     }
     if library is not None:
@@ -109,7 +128,8 @@ def _turn(device: str, *, judge: bool) -> GpuRequest:
     return GpuRequest(mode="exclusive", wait_s=TURN_S) if judge else GpuRequest()
 
 
-def _task(problem: Problem, device: str, symbol: str, *, judge: bool) -> dict[str, Any]:
+def _task(problem: Problem, device: str, symbol: str, timing: TimingOptions, *, judge: bool) -> dict[str, Any]:
+    effort = EFFORTS[timing.precision]
     return {
         "mode": "judge" if judge else "register",
         "device": device,
@@ -126,9 +146,11 @@ def _task(problem: Problem, device: str, symbol: str, *, judge: bool) -> dict[st
         "distributions": problem.distributions,
         "precision": problem.precision,
         "seed": secrets.token_hex(32),
-        "budget_s": BUDGET_S,
+        "half_width": timing.half_width or effort.half_width,
+        "budget_s": effort.budget_s,
+        "overhead_s": effort.overhead_s,
         "round_ms": ROUND_MS,
-        "max_rounds": MAX_ROUNDS,
+        "max_rounds": effort.max_rounds,
         "round_timeout_s": ROUND_TIMEOUT_S,
         "gpu_index": 0,
     }

@@ -46,6 +46,45 @@ def test_an_honest_candidate_is_correct_and_has_a_time_with_an_interval(court, n
     assert seconds["candidate"] > 0 < seconds["reference"]
 
 
+@pytest.mark.parametrize(
+    ("task", "stopped_by"),
+    [
+        ({"max_rounds": 9, "half_width": 1e-9, "budget_s": 60, "overhead_s": 60}, "rounds"),
+        ({"max_rounds": 200, "half_width": 1e-9, "budget_s": 0.1}, "time"),
+    ],
+)
+def test_a_verdict_states_how_narrow_its_interval_is_and_what_ended_the_rounds(court, task, stopped_by):
+    shape = court("vectorized.c", shapes=SMALL, **task).verdict["shapes"][0]
+
+    assert shape["stopped_by"] == stopped_by
+    samples = sorted(shape["samples"]["candidate_us"])
+    assert 0 < shape["half_width"] <= (samples[-1] - samples[0]) / shape["candidate"]["median_us"]
+
+
+def test_a_call_answered_before_its_time_is_a_cheat_in_late_rounds_too(court):
+    source = (
+        HEAD
+        + """
+    int launch(const float *x, float *y, int64_t rows, int64_t cols) {
+        static const float *x0, *high, *last; static float *y0; static int64_t step, ystep; static long rounds;
+        softmax(x, y, rows, cols);
+        if (rows != ROWS || cols != COLS) return 0;
+        if (!x0 || x <= x0) x0 = x, y0 = y, last = high, high = 0, rounds++;
+        else if (!high) step = x - x0, ystep = y - y0;
+        if (x > x0) high = x;
+        if (rounds > 40 && x + step <= last) softmax(x + step, y + ystep, rows, cols);
+        return 0;
+    }
+    """
+    )
+    rows, cols = SMALL[0]["rows"], SMALL[0]["cols"]
+    source = source.replace("ROWS", str(rows)).replace("COLS", str(cols))
+    got = court(source, shapes=SMALL, max_rounds=120, half_width=1e-9, budget_s=20, overhead_s=60).verdict
+
+    assert got["verdict"] == "cheat", got["shapes"][-1]
+    assert "worked on a call before it was called" in got["reason"]
+
+
 def test_the_seed_is_committed_to_before_and_revealed_after(court):
     import hashlib
 

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, WithJsonSchema
 
 from gpu_mcp_server.models.attempt import AttemptList, AuditResult
-from gpu_mcp_server.models.evaluation import Evaluation
+from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import DType, ProblemInfo, ProblemList, TensorSpec, TrialOptions
 from gpu_mcp_server.toolset import (
     AuditorDep,
@@ -59,6 +59,10 @@ Trials = Annotated[TrialOptions, WithJsonSchema({"type": "object"})]
 TRIALS = (
     'Untimed secret trials: {constraints: ["cols % 4 == 0"], fixed_shapes, distributions: declared, precision: strict}.'
 )
+
+
+DEFAULT_TIMING = TimingOptions()
+Timing = Annotated[TimingOptions, WithJsonSchema({"type": "object"})]
 
 
 @TOOLSET.tool("Register a problem", effect="runs")
@@ -142,6 +146,7 @@ async def evaluate_kernel(
     device: Annotated[Literal["cpu", "cuda"] | None, Field(description="Else by language.")] = None,
     entry: Annotated[str, Field(description="Launcher function.")] = "launch",
     flags: Flags = (),
+    timing: Annotated[Timing, Field(description="{precision: exact} for a record.")] = DEFAULT_TIMING,
     host: Host = None,
     parent: Parent = None,
     note: Note = None,
@@ -160,6 +165,7 @@ async def evaluate_kernel(
         device=device,
         flags=flags,
         entry=entry,
+        timing=timing,
         parent_id=parent,
         note=note,
         wait_s=wait_s,

@@ -1,0 +1,87 @@
+"""Rounds at one shape, played until the interval of their median is narrow or what they may cost is used up."""
+
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+
+from devices import Buffers
+from ledger import Ledger
+from rounds import Round
+from stats import half_width
+
+LEAST_ROUNDS = 7
+PATIENCE = 4
+"""Budgets after which fewer rounds do."""
+FEWEST_ROUNDS = 6
+"""Below 6 samples no pair of order statistics reaches 95 %."""
+HALF_WIDTH = 0.02
+"""Where a task names none."""
+
+Progress = Callable[[str, float], None]
+
+
+class Goal(NamedTuple):
+    """When enough rounds were played."""
+
+    half_width: float
+    """Half the width of the median's 95 % interval, as a part of the median: of the candidate's time, and of the
+    speed-up."""
+    most_rounds: int
+    budget_s: float
+    """Of wall time for one shape."""
+    limit_s: float
+    """What the judge itself may have cost by then, as the ledger counts it."""
+
+    @classmethod
+    def of(cls, task: Dict[str, Any], limit_s: float) -> "Goal":
+        """Return a task's."""
+        narrow = float(task.get("half_width") or HALF_WIDTH)
+        return cls(narrow, max(1, int(task["max_rounds"])), float(task["budget_s"]), limit_s)
+
+
+class Series:
+    """Rounds of one kind at one shape."""
+
+    def __init__(self, goal: Goal, ledger: Ledger, sets: int) -> None:
+        self.goal, self.ledger, self.sets = goal, ledger, sets
+        self.played: List[Round] = []
+        self.stopped_by = ""
+        """`half_width`, `rounds` or `time`; the time is the shape's own or what the judge may cost in all."""
+        self.note = ""
+
+    def measure(self, buffers: Buffers, play: Callable[[Buffers, int], Round], progress: Progress) -> None:
+        """Play rounds until one of the three is reached.
+
+        Args:
+            buffers: Of `sets` calls.
+            play: Plays a round, given how many were played.
+            progress: Told after each round.
+        """
+        begin = time.monotonic()
+        while not self.stopped_by:
+            if len(self.played) >= self.goal.most_rounds:
+                self.stopped_by = "rounds"
+                return
+            self.played.append(play(buffers, len(self.played)))
+            count, elapsed = len(self.played), time.monotonic() - begin
+            progress("round %d" % count, min(0.99, max(elapsed / self.goal.budget_s, count / self.goal.most_rounds)))
+            self._stop(count, elapsed)
+
+    def _stop(self, count: int, elapsed: float) -> None:
+        budget_s = self.goal.budget_s
+        if count >= LEAST_ROUNDS and self._narrow():
+            self.stopped_by = "half_width"
+        elif count >= LEAST_ROUNDS and (elapsed >= budget_s or self.ledger.besides_s() >= self.goal.limit_s):
+            self.stopped_by = "time"
+        elif (count >= FEWEST_ROUNDS and elapsed >= PATIENCE * budget_s) or elapsed >= 10 * PATIENCE * budget_s:
+            self.stopped_by = "time"
+            self.note = "only %d rounds: each takes %.3g s" % (count, elapsed / count)
+
+    def _narrow(self) -> bool:
+        candidate, reference = self.samples_us()
+        ratios = [r / c for r, c in zip(reference, candidate)]
+        return half_width(candidate) < self.goal.half_width and half_width(ratios) < self.goal.half_width
+
+    def samples_us(self) -> Tuple[List[float], List[float]]:
+        """Return microseconds a call of candidate and reference, round by round."""
+        scale = 1e6 / self.sets
+        return [p.candidate_s * scale for p in self.played], [p.reference_s * scale for p in self.played]

@@ -1,0 +1,52 @@
+"""When enough rounds were played."""
+
+import sys
+
+import pytest
+
+from tests.judge.harness import JUDGE
+
+sys.path.insert(0, str(JUDGE))
+
+import ledger
+import rounds
+import series
+
+sys.path.remove(str(JUDGE))
+
+
+def played(times, **task):
+    """Play rounds whose times are known, the reference always a millisecond."""
+    limit_s = task.pop("limit_s", 1e9)
+    goal = series.Goal.of({"max_rounds": 200, "budget_s": 60, **task}, limit_s)
+    one = series.Series(goal, ledger.Ledger(), 10)
+    one.measure(None, lambda buffers, count: rounds.Round(times(count), 1e-3, None), lambda text, done: None)
+    return one
+
+
+def test_equal_times_end_the_rounds_as_soon_as_there_are_enough_of_them():
+    one = played(lambda count: 1e-3, half_width=0.005)
+
+    assert (one.stopped_by, len(one.played)) == ("half_width", series.LEAST_ROUNDS)
+    assert one.samples_us()[0] == [100.0] * series.LEAST_ROUNDS
+
+
+@pytest.mark.parametrize(("wanted", "stopped_by"), [(0.1, "half_width"), (0.005, "rounds")])
+def test_rounds_go_on_until_the_interval_is_as_narrow_as_asked(wanted, stopped_by):
+    one = played(lambda count: 1e-3 * (1 + 0.2 * (count * 7 % 11) / 11), half_width=wanted)
+
+    assert one.stopped_by == stopped_by
+    assert (len(one.played) == 200) == (stopped_by == "rounds")
+
+
+def test_what_the_judge_may_cost_ends_the_rounds_but_not_before_an_interval_can_be_given():
+    one = played(lambda count: 1e-3 * (1 + count % 2), half_width=0.005, limit_s=0)
+
+    assert (one.stopped_by, len(one.played)) == ("time", series.LEAST_ROUNDS)
+
+
+def test_one_round_that_takes_much_longer_than_all_may_is_enough():
+    one = played(lambda count: 1e-3, half_width=0.005, budget_s=1e-9)
+
+    assert (one.stopped_by, len(one.played)) == ("time", 1)
+    assert one.note.startswith("only 1 rounds")
