@@ -1,4 +1,4 @@
-"""Start one of the judge's three processes: `main.py owner|reference|candidate`."""
+"""Start one of the judge's processes: `main.py owner|reference|candidate|program`."""
 
 import os
 import sys
@@ -20,7 +20,11 @@ def main() -> int:
         import candidate
 
         return candidate.main()
-    print("usage: main.py owner|reference|candidate", file=sys.stderr)
+    if role == "program":
+        import program_player
+
+        return program_player.main()
+    print("usage: main.py owner|reference|candidate|program", file=sys.stderr)
     return 2
 
 

@@ -240,7 +240,12 @@ def main() -> int:
     try:
         with open(os.path.join(WORK, "task.json"), encoding="utf-8") as file:
             task = json.load(file)
-        owner = Owner(task, ledger)
+        if task.get("kind") == "program":
+            from programs import ProgramOwner
+
+            owner: Any = ProgramOwner(task, ledger)
+        else:
+            owner = Owner(task, ledger)
         result = owner.register() if task["mode"] == "register" else owner.judge()
         temporary = os.path.join(WORK, "verdict.json.part")
         with open(temporary, "w", encoding="utf-8") as file:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Any, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from link import Link, LinkClosed, LinkGarbage, LinkTimeout
 from verdicts import Judged, JudgeFailed, cheat, death, incorrect
@@ -73,6 +73,8 @@ class Player:
 
     def __init__(self, role: str, link: Link, supervisor: Supervisor) -> None:
         self.role = role
+        self.foreign = role != "reference"
+        """Whether what goes wrong is the candidate's doing; a program has a sandbox for each of its runs."""
         self.link = link
         self.supervisor = supervisor
         self.frozen = False
@@ -85,7 +87,7 @@ class Player:
             try:
                 self.supervisor.freeze(self.role)
             except JudgeFailed as error:
-                if self.role == "candidate" and "'frozen': False" in str(error):
+                if self.foreign and "'frozen': False" in str(error):
                     raise self._lied("cannot be stopped when it says done") from None
                 raise
             self.frozen = True
@@ -126,8 +128,17 @@ class Player:
 
     def hear(self, timeout_s: float) -> Dict[str, Any]:
         """Return the reply to the last request; raises as `ask` does."""
+        return self._heard(timeout_s, lambda: (self.link.receive(timeout_s), []))[0]
+
+    def hear_files(self, timeout_s: float) -> Tuple[Dict[str, Any], List[int]]:
+        """Return the reply to the last request and the descriptors that came with it; raises as `ask` does."""
+        return self._heard(timeout_s, lambda: self.link.receive_with_descriptors(timeout_s))
+
+    def _heard(
+        self, timeout_s: float, receive: Callable[[], Tuple[Dict[str, Any], List[int]]]
+    ) -> Tuple[Dict[str, Any], List[int]]:
         try:
-            reply = self.link.receive(timeout_s)
+            reply, files = receive()
         except LinkClosed:
             raise self._fault(death(self.supervisor.exit_of(self.role, EXIT_EVENT_S))) from None
         except LinkTimeout:
@@ -137,7 +148,7 @@ class Player:
             raise self._lied("spoke out of turn on its link: %s" % error) from None
         if reply.get("seq") != self.sequence:
             raise self._lied("spoke out of turn on its link: an answer to nothing that was asked")
-        return reply
+        return reply, files
 
     def quiet(self) -> None:
         """Complain if the player said more than it was asked."""
@@ -154,10 +165,10 @@ class Player:
         raise self._lied("spoke out of turn on its link: a message that nobody asked for")
 
     def _fault(self, how: str) -> Exception:
-        return incorrect(how) if self.role == "candidate" else JudgeFailed("the reference %s" % how)
+        return incorrect(how) if self.foreign else JudgeFailed("the reference %s" % how)
 
     def _lied(self, how: str) -> Exception:
-        return cheat(how) if self.role == "candidate" else JudgeFailed("the reference %s" % how)
+        return cheat(how) if self.foreign else JudgeFailed("the reference %s" % how)
 
 
 __all__ = ["Judged", "Player", "Supervisor"]

@@ -1,0 +1,208 @@
+"""A program's process: lays a fresh folder, runs somebody's program in it when the owner says so, hands over its files.
+
+Reference and candidate run this same file. What the candidate's says is not believed: the owner takes the time, freezes
+everything here before it reads a byte, and looks at each descriptor that it is handed.
+"""
+
+import ctypes
+import errno
+import os
+import resource
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+from link import Link, LinkClosed
+
+Reply = Dict[str, Any]
+Answer = Tuple[Reply, List[int]]
+
+WORK = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PROJECT = os.path.join(WORK, "project")
+RUNS = os.path.join(WORK, "runs")
+GRACE_S = 0.3
+"""How long processes may take to end after the program that started them."""
+PYTHON = "{python}"
+_PR_SET_CHILD_SUBREAPER = 36
+_CHUNK = 1 << 30
+
+
+def opened(folder: str, path: str) -> int:
+    """Open a regular file below a folder, never through a link and never waiting for another end.
+
+    Raises:
+        ValueError: Saying why it is none.
+    """
+    whole = os.path.join(folder, path)
+    if os.path.realpath(os.path.dirname(whole)) != os.path.normpath(os.path.dirname(whole)):
+        raise ValueError("lies behind a symbolic link")
+    try:
+        fd = os.open(whole, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ValueError("is a symbolic link") from None
+        words = {errno.ENOENT: "is not there", errno.ENXIO: "is a socket or a device"}
+        raise ValueError(words.get(error.errno or 0, "cannot be opened: %s" % os.strerror(error.errno or 0))) from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ValueError("is a folder, a FIFO or a device")
+    return fd
+
+
+def below() -> List[int]:
+    """Return the processes that this one has to wait for; orphans among them."""
+    found: List[int] = []
+    for task in os.listdir("/proc/self/task"):
+        try:
+            with open("/proc/self/task/%s/children" % task, encoding="ascii") as text:
+                found += [int(word) for word in text.read().split()]
+        except OSError:
+            continue
+    return found
+
+
+def reap() -> None:
+    """Let go of processes that have ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return
+
+
+class ProgramPlayer:
+    """Answers the owner's requests."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.files: Sequence[str] = ()
+        self.number = 0
+        self.folder = ""
+        self.said: List[str] = []
+
+    def serve(self) -> None:
+        """Answer until the owner closes the link."""
+        verbs: Dict[str, Callable[[Dict[str, Any], List[int]], Answer]] = {
+            "hello": self.hello,
+            "prepare": self.prepare,
+            "run": self.run,
+            "look": self.look,
+            "left": self.left,
+            "clean": self.clean,
+        }
+        while True:
+            try:
+                message, descriptors = self.link.receive_with_descriptors(None)
+            except LinkClosed:
+                return
+            try:
+                reply, files = verbs[message["do"]](message, descriptors)
+            except OSError as error:
+                reply, files = {"error": "%s: %s" % (message["do"], error)}, []
+            reply["seq"] = message["seq"]
+            self.link.send(reply, files)
+            for fd in [*files, *descriptors]:
+                os.close(fd)
+
+    def hello(self, message: Dict[str, Any], descriptors: List[int]) -> Answer:
+        """Take the limit on files, for this process and all that it starts."""
+        most = int(message["file_bytes"])
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        return {"versions": {"python": sys.version.split()[0]}}, []
+
+    def prepare(self, message: Dict[str, Any], descriptors: List[int]) -> Answer:
+        """Lay a fresh copy of the project, without what the next run is to write; tell which of that lay there."""
+        shutil.rmtree(RUNS, ignore_errors=True)
+        self.number += 1
+        self.folder = os.path.join(RUNS, "%d" % self.number, "project")
+        self.said = [os.path.join(RUNS, "%d" % self.number, name) for name in ("stdout", "stderr")]
+        shutil.copytree(PROJECT, self.folder)
+        stale: List[str] = []
+        for path in message["fresh"]:
+            whole = os.path.join(self.folder, path)
+            os.makedirs(os.path.dirname(whole), exist_ok=True)
+            if os.path.lexists(whole):
+                stale.append(path)
+                shutil.rmtree(whole) if os.path.isdir(whole) else os.unlink(whole)
+        return {"stale": stale}, []
+
+    def run(self, message: Dict[str, Any], descriptors: List[int]) -> Answer:
+        """Lay the inputs, run the program, wait for it, and hand over what it wrote."""
+        self.files = message["files"]
+        for path, fd in zip(message["inputs"], descriptors):
+            self._lay(path, fd)
+        stdin = message["stdin"]
+        argv = [sys.executable if word == PYTHON else word for word in message["argv"]]
+        source = os.path.join(self.folder, stdin) if stdin else os.devnull
+        with open(source, "rb") as given, open(self.said[0], "wb") as out, open(self.said[1], "wb") as err:
+            environment = {k: v for k, v in os.environ.items() if not k.startswith("LINK_")}
+            try:
+                program = subprocess.Popen(argv, cwd=self.folder, stdin=given, stdout=out, stderr=err, env=environment)
+            except OSError as error:
+                return {"error": "cannot start %s: %s" % (argv[0], error.strerror)}, []
+            code = program.wait()
+        reply, files = self._files()
+        reply["code"] = code
+        return reply, files
+
+    def _lay(self, path: str, fd: int) -> None:
+        size = os.fstat(fd).st_size
+        with open(os.path.join(self.folder, path), "wb") as file:
+            at = 0
+            while at < size:
+                at += os.sendfile(file.fileno(), fd, at, min(_CHUNK, size - at))
+
+    def look(self, message: Dict[str, Any], descriptors: List[int]) -> Answer:
+        """Hand over the files as they are now."""
+        return self._files()
+
+    def _files(self) -> Answer:
+        handed: List[Optional[str]] = []
+        files: List[int] = []
+        for folder, path in [*((os.path.dirname(s), os.path.basename(s)) for s in self.said), *self._declared()]:
+            try:
+                files.append(opened(folder, path))
+                handed.append(None)
+            except ValueError as error:
+                handed.append(str(error))
+        return {"files": handed}, files
+
+    def _declared(self) -> List[Tuple[str, str]]:
+        return [(self.folder, path) for path in self.files]
+
+    def left(self, message: Dict[str, Any], descriptors: List[int]) -> Answer:
+        """Tell how many processes outlived the program, after a moment's grace."""
+        deadline = time.monotonic() + GRACE_S
+        while True:
+            reap()
+            remaining = below()
+            if not remaining or time.monotonic() > deadline:
+                return {"left": len(remaining)}, []
+            time.sleep(0.005)
+
+    def clean(self, message: Dict[str, Any], descriptors: List[int]) -> Answer:
+        """End what is left."""
+        deadline = time.monotonic() + GRACE_S
+        while below() and time.monotonic() < deadline:
+            for pid in below():
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.005)
+            reap()
+        return {}, []
+
+
+def main() -> int:
+    """Serve the owner."""
+    link = Link.from_environment("owner")
+    if link is None:
+        print("no LINK_OWNER in the environment", file=sys.stderr)
+        return 2
+    ProgramPlayer(link).serve()
+    return 0

@@ -1,0 +1,238 @@
+"""One run of a program under the owner's clock: inputs in, start to frozen, bytes out."""
+
+import fcntl
+import os
+import signal
+import time
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, cast
+
+from check import compare, describe
+from extractors import READ_S, TEXT_BYTES, Series, Unreadable, contents, extract, within
+from supervisor import Player
+from tensors import Tensor
+from verdicts import HINTS, Judged, JudgeFailed, incorrect
+
+OPEN_S = 60.0
+FILES_BYTES = 512 << 20
+"""Of all inputs, or all outputs, of one run."""
+ERROR_CHARACTERS = 400
+SEALS = fcntl.F_ADD_SEALS if hasattr(fcntl, "F_ADD_SEALS") else 1033
+SEALED = 0x1 | 0x2 | 0x4 | 0x8
+"""F_SEAL_SEAL, SHRINK, GROW and WRITE. Source: Linux, include/uapi/linux/fcntl.h."""
+
+Params = Dict[str, Any]
+
+
+def filled(argv: Sequence[str], params: Params, seed: int) -> List[str]:
+    """Return a command with its parameters put in."""
+    values = dict(params, seed=seed)
+    words: List[str] = []
+    for word in argv:
+        for name, value in values.items():
+            word = word.replace("{%s}" % name, str(value))
+        words.append(word)
+    return words
+
+
+def sealed(data: bytes) -> int:
+    """Return a memory file that nobody can change any more."""
+    fd = os.memfd_create("input", os.MFD_CLOEXEC | 0x2)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+    fcntl.fcntl(fd, SEALS, SEALED)
+    return fd
+
+
+class Ran(NamedTuple):
+    """A run that ended in good order."""
+
+    seconds: float
+    """From the moment at which the player heard of it to the one at which everything of it stood still."""
+    files: Dict[str, bytes]
+    """By rule's source: declared files, `stdout` and `stderr`."""
+
+
+class Runs:
+    """Runs the program of one player."""
+
+    def __init__(self, task: Dict[str, Any], player: Player) -> None:
+        self.task, self.player = task, player
+        self.who = "the program" if player.foreign else "the reference program"
+        self.outputs: List[str] = list(dict.fromkeys(r["source"] for r in task["rules"] if r["source"] != "stdout"))
+        self.timeout_s = float(task["run_timeout_s"])
+        self.stale: List[str] = []
+        self.took_s = 0.0
+
+    def wrong(self, how: str) -> Exception:
+        """Return what to raise when a run goes wrong."""
+        text = "%s %s" % (self.who, how)
+        return incorrect(text) if self.player.foreign else JudgeFailed(text)
+
+    def generate(self, params: Params, seed: int) -> Dict[str, bytes]:
+        """Have the generator make the inputs of a run; only the reference's sandbox does that."""
+        wanted = self.task["inputs"]
+        self.player.thaw()
+        self._ask("prepare", fresh=wanted)
+        argv = filled(self.task["generator"], params, seed)
+        files = self._go(argv, {}, wanted, "")
+        self.player.freeze()
+        return {path: files[path] for path in wanted}
+
+    def run(self, argv: List[str], inputs: Dict[str, bytes]) -> Ran:
+        """Lay a fresh folder, start the clock, run, freeze, stop the clock, read.
+
+        Raises:
+            Judged: If the candidate's program fails or does not write what it should.
+            JudgeFailed: If the reference's does.
+        """
+        self.player.thaw()
+        self.stale = self._ask("prepare", fresh=[*self.outputs, *inputs]).get("stale", [])
+        files = self._go(argv, inputs, self.outputs, self.task.get("stdin") or "")
+        return Ran(self.took_s, files)
+
+    def _go(self, argv: List[str], inputs: Dict[str, bytes], wanted: Sequence[str], stdin: str) -> Dict[str, bytes]:
+        laid = [sealed(data) for data in inputs.values()]
+        begin = time.perf_counter()
+        self.player.tell("run", laid, argv=argv, inputs=list(inputs), files=list(wanted), stdin=stdin)
+        try:
+            reply, given = self.player.hear_files(self.timeout_s)
+            self.player.freeze()
+        finally:
+            for fd in laid:
+                os.close(fd)
+        self.took_s = time.perf_counter() - begin
+        try:
+            if reply.get("error"):
+                raise self.wrong(str(reply["error"])[:500])
+            names = ["stdout", "stderr", *wanted]
+            found, why = self._read(reply, names, given)
+            self._check_end(reply.get("code"), found)
+        finally:
+            for fd in given:
+                os.close(fd)
+        missing = next((name for name in names if name in why), None)
+        if missing is not None:
+            stale = ", and one that lay in its folder before had been taken away" if missing in self.stale else ""
+            raise self.wrong("exited with status 0, but its output %s %s%s" % (missing, why[missing], stale))
+        return found
+
+    def _ask(self, do: str, **fields: Any) -> Dict[str, Any]:
+        reply = self.player.ask(do, OPEN_S, **fields)
+        if reply.get("error"):
+            raise JudgeFailed("%s: %s" % (self.who, str(reply["error"])[:500]))
+        return reply
+
+    def _read(
+        self, reply: Dict[str, Any], names: Sequence[str], given: Sequence[int]
+    ) -> Tuple[Dict[str, bytes], Dict[str, str]]:
+        """Return the files by name, and why those that are missing are."""
+        listed: Any = reply.get("files")
+        told = cast("List[Any]", listed) if isinstance(listed, list) else []
+        if len(told) != len(names) or told.count(None) != len(given):
+            raise self.wrong("handed over other files than were asked for")
+        found: Dict[str, bytes] = {}
+        why: Dict[str, str] = {}
+        left = FILES_BYTES
+        descriptors = iter(given)
+        for name, problem in zip(names, told):
+            try:
+                if problem is not None:
+                    raise Unreadable(str(problem)[:200])
+                limit = min(left, TEXT_BYTES if name in ("stdout", "stderr") else FILES_BYTES)
+                found[name] = contents(next(descriptors), limit)
+                left -= len(found[name])
+            except Unreadable as error:
+                why[name] = str(error)
+        return found, why
+
+    def _check_end(self, code: Any, found: Dict[str, bytes]) -> None:
+        """Complain of a program that did not end with status 0."""
+        if code == 0:
+            return
+        if not isinstance(code, int):
+            raise self.wrong("ended nobody knows how")
+        how = "exited with status %d" % code
+        if code < 0 or code > 128:
+            how = self._signal(-code if code < 0 else code - 128, how)
+        tail = found.get("stderr", b"")[-2000:].decode("utf-8", "replace").strip()[-ERROR_CHARACTERS:]
+        raise self.wrong(how + (": %s" % tail if tail else ""))
+
+    def _signal(self, number: int, otherwise: str) -> str:
+        try:
+            name = signal.Signals(number).name
+        except ValueError:
+            return otherwise
+        if name == "SIGXFSZ":
+            return "wrote a file of more than %d bytes, which is the limit, and was ended" % self.task["file_bytes"]
+        return "crashed with %s" % name + (": %s" % HINTS[name] if name in HINTS and name != "SIGSEGV" else "")
+
+    def look(self) -> Dict[str, bytes]:
+        """Return the output files as they are a moment later, as far as they can be read."""
+        self.player.thaw()
+        self.player.tell("look")
+        reply, given = self.player.hear_files(OPEN_S)
+        try:
+            return self._read(reply, ["stdout", "stderr", *self.outputs], given)[0]
+        finally:
+            for fd in given:
+                os.close(fd)
+
+    def left(self) -> int:
+        """Return how many processes the program left behind."""
+        self.player.thaw()
+        left = self._ask("left").get("left")
+        return left if isinstance(left, int) else 0
+
+    def clean(self) -> None:
+        """End what the program left behind, and stand still."""
+        self.player.thaw()
+        self._ask("clean")
+        self.player.freeze()
+
+
+def series_of(rules: Sequence[Dict[str, Any]], files: Dict[str, bytes], who: str) -> List[Series]:
+    """Return all series that the rules find.
+
+    Raises:
+        Unreadable: If one of them finds none.
+    """
+    found: List[Series] = []
+    with within(READ_S):
+        for rule in rules:
+            try:
+                found += extract(rule, files[rule["source"]])
+            except Unreadable as error:
+                raise Unreadable("%s: its output %s %s" % (who, rule["source"], error)) from None
+    return found
+
+
+class Match(NamedTuple):
+    """How a run's series compare with what is expected."""
+
+    reason: str
+    """Empty if they match."""
+    max_abs: float
+    max_rel: float
+
+
+def matched(expected: Sequence[Series], got: Sequence[Series], rtol: float, atol: float) -> Match:
+    """Compare the series of a run with those of the reference's run of the same case and seed."""
+    worst_abs = worst_rel = 0.0
+    for want, have in zip(expected, got):
+        if want.values.size != have.values.size:
+            words = (want.name, have.values.size, want.values.size)
+            unit = "bytes" if want.exact else "numbers"
+            return Match("output %s has %d %s, the reference's has %d" % (*words[:2], unit, words[2]), 0.0, 0.0)
+        r, a = (0.0, 0.0) if want.exact else (rtol, atol)
+        difference = compare(want.values, have.values, want.dtype, r, a)
+        worst_abs, worst_rel = max(worst_abs, difference.max_abs), max(worst_rel, difference.max_rel)
+        if difference.wrong:
+            shape = Tensor(want.name, want.dtype, (want.values.size,), ("position",), "normal")
+            return Match(describe(want.values, have.values, difference, shape), worst_abs, worst_rel)
+    if len(expected) != len(got):
+        return Match("%d series of numbers, the reference has %d" % (len(got), len(expected)), 0.0, 0.0)
+    return Match("", worst_abs, worst_rel)
+
+
+__all__ = ["Judged", "Match", "Ran", "Runs", "filled", "matched", "series_of"]
