@@ -122,6 +122,10 @@ class Device:
         """Return what the machine reports now, for the evidence."""
         raise NotImplementedError
 
+    def state(self) -> Dict[str, Any]:
+        """Return what may change from round to round: clocks, power, throttling, other processes, stolen time."""
+        return {}
+
     def remarks(self) -> List[str]:
         """Return what was seen on the device that makes its times doubtful."""
         return []

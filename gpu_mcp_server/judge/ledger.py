@@ -5,10 +5,10 @@ import os
 import time
 from typing import Dict, Generator, List
 
-PARTS = ("start", "trials", "fill", "reference", "candidate", "check", "wait")
+PARTS = ("start", "trials", "fill", "reference", "candidate", "check", "state", "wait")
 """`trials` are the untimed calls, whatever their parts; `fill` includes poison; `reference` and `candidate` are their
-own running time, in timed and untimed rounds; `wait` is for the other processes and the supervisor: to map, to store,
-to freeze."""
+own running time, in timed and untimed rounds; `state` is looking at clocks and the like; `wait` is for the other
+processes and the supervisor: to map, to store, to freeze."""
 
 
 def since_start_s() -> float:

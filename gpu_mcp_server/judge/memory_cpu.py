@@ -243,6 +243,32 @@ def cpu_model() -> str:
     return os.uname().machine
 
 
+FREQUENCY = "/sys/devices/system/cpu/cpu%d/cpufreq/scaling_cur_freq"
+CORES_READ = 8
+STEAL = 8
+"""Column of a `cpu` line in /proc/stat, in clock ticks. Source: Linux, Documentation/filesystems/proc.rst."""
+
+
+def processor_state() -> Dict[str, Any]:
+    """Return load of a minute, seconds stolen so far by the hypervisor, and the mean frequency in MHz.
+
+    What cannot be read is left out; virtual machines have no frequency.
+    """
+    state: Dict[str, Any] = {"load_1min": round(os.getloadavg()[0], 2)}
+    cores = sorted(os.sched_getaffinity(0))
+    try:
+        with open("/proc/stat", encoding="ascii") as lines:
+            state["steal_s"] = int(lines.readline().split()[STEAL]) / os.sysconf("SC_CLK_TCK")
+        clocks: List[int] = []
+        for core in cores[:CORES_READ]:
+            with open(FREQUENCY % core, encoding="ascii") as text:
+                clocks.append(int(text.read()))
+        state["cpu_mhz"] = round(sum(clocks) / len(clocks) / 1000)
+    except (OSError, ValueError, IndexError):
+        pass
+    return state
+
+
 class CpuDevice(Device):
     """This machine's processor."""
 
@@ -288,6 +314,10 @@ class CpuDevice(Device):
     def snapshot(self) -> Dict[str, Any]:
         """Return the load."""
         return {"load_average": [round(v, 2) for v in os.getloadavg()]}
+
+    def state(self) -> Dict[str, Any]:
+        """Return load, time stolen from the cores that may be used, and their frequency where it can be read."""
+        return processor_state()
 
     def evidence(self) -> Dict[str, Any]:
         """Return the machine."""

@@ -309,6 +309,7 @@ class CudaDevice(Device):
         self.label = driver.name()
         self.spins = len(os.sched_getaffinity(0)) >= SPARE_CORES
         self.nvml = Nvml(driver.uuid())
+        self.contexts = 3 if self.framework == "torch" else 2
         self.scratch = driver.allocate(IDLE_SETS * 4096)
         driver.call("cuMemsetD8_v2", self.scratch, 0, IDLE_SETS * 4096)
         row = [self.scratch, self.scratch, 4096, 4096, 1024, TYPES["float32"]]
@@ -359,6 +360,14 @@ class CudaDevice(Device):
     def snapshot(self) -> Dict[str, Any]:
         """Return load, clock, throttle reasons, temperature and power."""
         return dict(self.nvml.snapshot(), load_average=[round(v, 2) for v in os.getloadavg()])
+
+    def state(self) -> Dict[str, Any]:
+        """Return what NVML says, and how many processes compute on the GPU besides the judge's own."""
+        state = self.nvml.snapshot()
+        seen = self.nvml.processes()
+        if seen is not None:
+            state["other_processes"] = max(0, seen - self.contexts)
+        return state
 
     def evidence(self) -> Dict[str, Any]:
         """Return the GPU and what drives it."""

@@ -4,6 +4,7 @@ import ctypes
 from typing import Any, Dict, Optional
 
 SM_CLOCK = 1
+MEMORY_CLOCK = 2
 GPU_TEMPERATURE = 0
 """Source: nvml.h, nvmlClockType_t and nvmlTemperatureSensors_t."""
 
@@ -19,6 +20,20 @@ THROTTLE_REASONS = {
     0x100: "display clocks",
 }
 """Source: nvml.h, nvmlClocksThrottleReason*."""
+
+
+MOST_PROCESSES = 64
+
+
+class Process(ctypes.Structure):
+    """nvmlProcessInfo_t of the third version of the call."""
+
+    _fields_ = [
+        ("pid", ctypes.c_uint),
+        ("usedGpuMemory", ctypes.c_ulonglong),
+        ("gpuInstanceId", ctypes.c_uint),
+        ("computeInstanceId", ctypes.c_uint),
+    ]
 
 
 class Nvml:
@@ -52,16 +67,28 @@ class Nvml:
         return int(value.value)
 
     def snapshot(self) -> Dict[str, Any]:
-        """Return clock, throttle reasons, temperature and power now."""
+        """Return clocks, throttle reasons, temperature and power now."""
         if self.handle is None:
             return {}
         reasons = self._number("nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.c_ulonglong)
         power = self._number("nvmlDeviceGetPowerUsage", ctypes.c_uint)
         return {
             "sm_clock_mhz": self._number("nvmlDeviceGetClockInfo", ctypes.c_uint, SM_CLOCK),
+            "memory_clock_mhz": self._number("nvmlDeviceGetClockInfo", ctypes.c_uint, MEMORY_CLOCK),
             "throttle_reasons": None
             if reasons is None
             else ", ".join(text for bit, text in THROTTLE_REASONS.items() if reasons & bit) or "none",
             "temperature_c": self._number("nvmlDeviceGetTemperature", ctypes.c_uint, GPU_TEMPERATURE),
             "power_w": None if power is None else power / 1000,
         }
+
+    def processes(self) -> Optional[int]:
+        """Return how many processes compute on this GPU, as far as this namespace is shown them."""
+        if self.handle is None:
+            return None
+        count = ctypes.c_uint(MOST_PROCESSES)
+        found = (Process * MOST_PROCESSES)()
+        ask = getattr(self.library, "nvmlDeviceGetComputeRunningProcesses_v3", None)
+        if ask is None or ask(self.handle, ctypes.byref(count), found) != 0:
+            return None
+        return int(count.value)

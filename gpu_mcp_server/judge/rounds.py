@@ -5,6 +5,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, ca
 
 import numpy as np
 from check import compare, describe
+from conditions import State, Watch
 from devices import Buffers, Device, RoundCheck
 from history import History
 from ledger import Ledger
@@ -36,6 +37,8 @@ class Round(NamedTuple):
     candidate_s: float
     reference_s: float
     check: RoundCheck
+    state: Optional[State] = None
+    """Of the machine, before and after; `None` where nobody looked."""
 
 
 def timed_pass(player: Player, buffers: Buffers, timeout_s: float, **more: Any) -> Any:
@@ -103,6 +106,8 @@ class Rounds:
         """How often the reference goes through the inputs of a round, where once would be too short to time."""
         self.calls_checked = 0
         self.notes: Dict[str, None] = {}
+        self.watch: Optional[Watch] = None
+        """Looks at the machine around timed rounds."""
         self.forgives: Optional[Callable[[], bool]] = None
         """In a trial: whether outputs beyond the tolerance are as right as rounding allows."""
 
@@ -163,6 +168,9 @@ class Rounds:
         Raises:
             Judged: If the candidate did not pass.
         """
+        if self.watch:
+            with self.ledger.part("state"):
+                self.watch.before()
         with self.ledger.part("fill"):
             buffers.poison()
             buffers.publish()
@@ -172,12 +180,16 @@ class Rounds:
             self.ledger.move(candidate_s, "candidate")
             self.candidate.freeze()
             self.candidate.quiet()
+        state = None
+        if self.watch:
+            with self.ledger.part("state"):
+                state = self.watch.after()
         with self.ledger.part("check"):
             check = buffers.check()
             self.judge(buffers, reply, check, finished, reference_s)
             self.history.add(self.number, buffers)
         self.calls_checked += buffers.sets
-        return Round(candidate_s, reference_s, check)
+        return Round(candidate_s, reference_s, check, state)
 
     def _reference(self, buffers: Buffers) -> float:
         elapsed, reply, _ = timed_pass(self.reference, buffers, self.timeout_s * 6, passes=self.passes)

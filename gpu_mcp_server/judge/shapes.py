@@ -3,6 +3,7 @@
 import math
 from typing import Any, Dict, Optional, Tuple
 
+from conditions import Watch, summary
 from devices import Buffers, Device
 from fill import Well
 from history import History
@@ -14,6 +15,7 @@ from stats import half_width, speedup, timing
 from supervisor import Player
 from tensors import symbols, tensors
 from verdicts import Judged
+from whereabouts import ordinal
 
 RESOLVED = 2.0
 """Spreads of the clock's own cost below which a time is not told from none."""
@@ -57,6 +59,7 @@ class Shape:
         self.stops = stops(well, LEAST_ROUNDS)
         self.round_s = float(task["round_ms"]) / 1000
         self.notes: Dict[str, None] = {}
+        self.looking: Dict[str, Any] = {}
         self.series: Optional[Series] = None
         self.last: Optional[Round] = None
         """The round that showed how many calls make one; it is as good as the others."""
@@ -120,6 +123,7 @@ class Shape:
         return buffers
 
     def _measure(self, buffers: Buffers, progress: Progress) -> None:
+        watch = self.rounds.watch = Watch(self.device)
         last = self._play(buffers) if self.sets == 1 else self.last
         passes = round(self.round_s / (self.reference_call_s * self.sets))
         self.rounds.passes = max(1, min(MOST_PASSES, passes))
@@ -131,6 +135,11 @@ class Shape:
         series.measure(buffers, self._next, progress)
         if len(series.played) > LEAST_ROUNDS:
             self.interruption.play(buffers)
+        self.rounds.watch = None
+        self.looking = watch.evidence()
+        if watch.every > 1:
+            text = "a look at the machine takes %.0f us, so only every %s round was looked at"
+            self.notes[text % (watch.cost_s * 1e6, ordinal(watch.every))] = None
         if series.note:
             self.notes[series.note] = None
 
@@ -157,7 +166,10 @@ class Shape:
             result["candidate"] = timing(candidate, self.sets)
             result["reference"] = timing(reference, self.sets)
             result["half_width"], result["stopped_by"] = half_width(candidate), self.series.stopped_by
-            result["samples"] = {"candidate_us": candidate, "reference_us": reference}
+            states = [played.state for played in self.series.played]
+            result["conditions"], marked = summary(states)
+            samples: Dict[str, Any] = {"candidate_us": candidate, "reference_us": reference}
+            result["samples"] = dict(samples, states=states, marks=marked, looking=self.looking)
             cost = self.costs["candidate"]
             unsure = cost.spread_s * 1e6 / self.sets
             least = max(RESOLVED * cost.spread_s, COSTLY * cost.low_s) * 1e6 / self.sets

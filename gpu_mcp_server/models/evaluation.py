@@ -51,6 +51,8 @@ class ShapeVerdict(Model):
     """Half the width of the interval of the candidate's median, as a part of it."""
     stopped_by: Literal["half_width", "rounds", "time"] | None = None
     """What ended the rounds: the interval was narrow enough, or rounds or time were used up."""
+    conditions: str = ""
+    """The machine around the timed rounds: which were throttled, at another clock, or beside another process."""
     calls_checked: int = 0
     """Calls whose outputs were compared in full; every timed call is among them."""
     max_abs_error: float | None = None
@@ -72,7 +74,7 @@ class ShapeVerdict(Model):
             text += f", speed-up {self.speedup:.3g} ({self.speedup_low:.3g}-{self.speedup_high:.3g})"
         if self.reason:
             text += f"; {self.reason}"
-        return "; ".join([text, *self.notes])
+        return "; ".join([text, *([self.conditions] if self.conditions else []), *self.notes])
 
 
 class Evaluation(ResultModel):

@@ -42,7 +42,18 @@ def test_an_honest_candidate_is_correct_and_has_a_time_with_an_interval(court, n
         assert shape["max_rel_error"] < 1e-4
     assert verdict["evidence"]["memory"] == "memfd, inputs sealed"
     seconds = verdict["evidence"]["seconds"]
-    assert set(seconds) == {"start", "trials", "fill", "reference", "candidate", "check", "wait", "other", "total"}
+    assert set(seconds) == {
+        "start",
+        "trials",
+        "fill",
+        "reference",
+        "candidate",
+        "check",
+        "state",
+        "wait",
+        "other",
+        "total",
+    }
     assert seconds["candidate"] > 0 < seconds["reference"]
 
 

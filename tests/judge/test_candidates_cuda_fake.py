@@ -21,6 +21,8 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "kernels_without_includes.h").write_text(kernels)
     command = ["g++", "-std=c++20", "-O2", "-shared", "-fPIC", f"-I{folder}", "-o", str(folder / "libcuda.so.1")]
     subprocess.run([*command, str(HERE / "fake_cuda.cpp")], check=True)
+    command = ["g++", "-std=c++20", "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1")]
+    subprocess.run([*command, str(HERE / "fake_nvml.cpp")], check=True)
     return folder
 
 
@@ -130,6 +132,33 @@ def test_every_type_survives_the_way_from_fill_to_comparison(court, dtype, distr
     assert outcome.exit_code == 0, outcome.stderr + (tmp_path / "noise.txt").read_text()
     assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]
     assert outcome.verdict["shapes"][0]["max_abs_error"] == 0
+
+
+USUAL_LOOKS = 3 + 2 * 2 + 1
+"""Three to learn what a look costs, two for each of two rounds, and one before the third."""
+
+
+@pytest.mark.parametrize(
+    ("strange", "mark"),
+    [
+        ("1980,64,2", "throttled (hardware thermal)"),
+        ("1980,4,2", "throttled (power cap)"),
+        ("1200,0,2", "at another clock (sm clock), SM 1200-1980 MHz"),
+        ("1980,0,3", "beside another process on the GPU"),
+        ("1980,1,2", "nothing unusual in "),
+    ],
+)
+def test_the_state_of_the_gpu_stands_beside_every_round_and_a_strange_one_is_marked(court, monkeypatch, strange, mark):
+    usual = "1980,0,2"
+    monkeypatch.setenv("CUDA_FAKE_NVML", ";".join([usual] * USUAL_LOOKS + [strange, usual]))
+    fast = with_stream("naive.c")
+    shape = court(fast, half_width=1e-9, budget_s=60, overhead_s=60, shapes=SHAPES[:1]).verdict["shapes"][0]
+
+    assert mark in shape["conditions"]
+    assert "memory 3201 MHz, 400 W, 55 C" in shape["conditions"]
+    states, marks = shape["samples"]["states"], shape["samples"]["marks"]
+    assert len(states) == len(marks) == len(shape["samples"]["candidate_us"]) == 9
+    assert sum(map(bool, marks)) == (0 if "nothing" in mark else 1)
 
 
 def test_timing_under_mps_is_refused(driver, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """When enough rounds were played."""
 
 import sys
+import time
 
 import pytest
 
@@ -8,6 +9,8 @@ from tests.judge.harness import JUDGE
 
 sys.path.insert(0, str(JUDGE))
 
+import conditions
+import devices
 import ledger
 import rounds
 import series
@@ -50,3 +53,35 @@ def test_one_round_that_takes_much_longer_than_all_may_is_enough():
 
     assert (one.stopped_by, len(one.played)) == ("time", 1)
     assert one.note.startswith("only 1 rounds")
+
+
+class Slow(devices.Device):
+    """A device that takes 5 ms to say how it is, as NVML may."""
+
+    def state(self):
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < 0.005:
+            pass
+        return {"steal_s": 1.5}
+
+
+def test_a_machine_that_takes_long_to_say_how_it_is_is_looked_at_less_often():
+    watch = conditions.Watch(Slow())
+    found = []
+    for _ in range(2 * watch.every):
+        watch.before()
+        found.append(watch.after() is not None)
+
+    assert watch.every >= 5
+    assert found == ([True] + [False] * (watch.every - 1)) * 2
+
+
+def test_rounds_that_were_not_looked_at_are_not_called_undisturbed():
+    state = {"before": {"steal_s": 1.0, "cpu_mhz": 3000}, "after": {"steal_s": 1.0, "cpu_mhz": 3000}}
+    robbed = {"before": {"steal_s": 1.0}, "after": {"steal_s": 1.01, "cpu_mhz": 2000}}
+
+    assert conditions.summary([None, None]) == ("", [[], []])
+    assert conditions.summary([state, None])[0] == "processor 3000 MHz, nothing unusual in 1 rounds looked at"
+    text, marks = conditions.summary([state, robbed, state])
+    assert text.startswith("1 of 3 rounds at another clock (cpu), 1 of 3 rounds robbed of processor time")
+    assert [len(mine) for mine in marks] == [0, 2, 0]
