@@ -7,6 +7,8 @@ PYTHON ?= $(shell for p in $$([ "$$(id -u)" = 0 ] && echo /usr/bin/python3) pyth
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PACKAGES := bubblewrap gcc g++ libc6-dev make python3 python3-venv procps openssh-server openssh-client ca-certificates
+# AMD's compilers, as far as this distribution has them: hipcc, and a clang that knows gfx942
+OPTIONAL := hipcc clang-19 lld-19 llvm-19 clang-tools-19 cmake ninja-build
 AS_CI := $(and $(filter true,$(CI)),$(filter 0,$(shell id -u)))
 
 .PHONY: help demo test test-real lint system setup bench clean need-python
@@ -17,6 +19,8 @@ system: ## install the system packages (root, Debian or Ubuntu)
 	@[ "$$(id -u)" = 0 ] || { echo "make system needs root: sudo make system"; exit 1; }
 	@missing=$$(for p in $(PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'install ok' || echo $$p; done); \
 	[ -z "$$missing" ] || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null; }
+	@more=$$(for p in $(OPTIONAL); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'install ok' || ! apt-cache show $$p >/dev/null 2>&1 || echo $$p; done); \
+	[ -z "$$more" ] || DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$more >/dev/null
 
 setup: $(if $(AS_CI),system) need-python .venv/.installed ## make .venv with the server and its development tools
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from typing import Any, Dict, List, Optional
 
+from . import toolchains
 from .gpus import driver_library
 from .host import Host
 
@@ -52,6 +53,7 @@ def about_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
         host: The host.
         wishes: From the settings: `judge_pythons` (interpreters for the judge, best first), `cuda` (toolkit root).
     """
+    nvcc = _nvcc(wishes.get("cuda"))
     return {
         "hostname": platform.node(),
         "system": platform.system(),
@@ -65,7 +67,8 @@ def about_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
         "hint": host.hint,
         "cgroup": host.hierarchy.kind if host.hierarchy else None,
         "compilers": _compilers(),
-        "nvcc": _nvcc(wishes.get("cuda")),
+        "nvcc": nvcc,
+        "toolchains": toolchains.found(wishes, nvcc),
         "judge": _judge_python([str(p) for p in wishes.get("judge_pythons", [])]),
     }
 
@@ -89,14 +92,16 @@ def _say(argv: List[str]) -> str:
 def _compilers() -> Dict[str, Dict[str, str]]:
     found: Dict[str, Dict[str, str]] = {}
     for name in COMPILERS:
-        path = shutil.which(name, path="/usr/local/bin:/usr/bin:/bin")
+        names = [name] + ["%s-%d" % (name, v) for v in toolchains.CLANG_VERSIONS if name.startswith("clang")]
+        path = next(filter(None, (shutil.which(n, path="/usr/local/bin:/usr/bin:/bin") for n in names)), None)
         if path:
-            version = re.search(
-                r"\d+\.\d+(\.\d+)?", _say([path, "--version"]).partition("\n")[0].rpartition(")")[2] or ""
-            )
-            line = _say([path, "--version"]).partition("\n")[0]
-            found[name] = {"path": path, "version": version.group(0) if version else line}
+            found[name] = {"path": path, "version": _version(path)}
     return found
+
+
+def _version(path: str) -> str:
+    line = _say([path, "--version"]).partition("\n")[0]
+    return toolchains.version_in(line.rpartition(")")[2]) or toolchains.version_in(line) or line
 
 
 def _nvcc(root: Any) -> Optional[Dict[str, Any]]:

@@ -4,7 +4,7 @@ from typing import Literal
 
 from gpu_mcp_server.models._base import Model, ResultModel
 
-Language = Literal["c", "cpp", "cuda"]
+Language = Literal["c", "cpp", "cuda", "hip"]
 
 
 class Diagnostic(Model):
@@ -31,19 +31,53 @@ class Diagnostic(Model):
         )
 
 
+class Occupancy(Model):
+    """How many threads of a kernel can be on one multiprocessor (compute unit) at once."""
+
+    block_threads: int
+    blocks: int
+    """Blocks at once."""
+    percent: float
+    """Of the warps (waves) that fit."""
+    limiter: str
+    """What ends it: registers, shared memory, warps, blocks."""
+
+
 class KernelResources(Model):
     """What one GPU kernel takes."""
 
     kernel: str
     """Demangled name."""
     registers_per_thread: int
+    """AMD: vector registers."""
     spill_store_bytes: int = 0
     """Bytes stored to local memory per thread because registers ran out."""
     spill_load_bytes: int = 0
     stack_bytes: int = 0
     shared_bytes: int = 0
-    """Static shared memory of a block."""
+    """Static shared memory (LDS) of a block."""
     arch: str
+    scalar_registers: int | None = None
+    """AMD: of a wave."""
+    accumulation_registers: int | None = None
+    """AMD: for matrix instructions, of a thread."""
+    spilled_registers: int | None = None
+    """AMD: scalar and vector registers that went to scratch memory; their bytes are in the stack."""
+    occupancy: Occupancy | None = None
+
+    def line_text(self) -> str:
+        """Say it on one line."""
+        text = f"kernel {self.kernel}: {self.registers_per_thread} registers"
+        if self.scalar_registers is not None:
+            text += f" + {self.accumulation_registers or 0} accumulation, {self.scalar_registers} scalar, "
+            text += f"{self.spilled_registers or 0} spilled"
+        else:
+            text += f", spills {self.spill_store_bytes}+{self.spill_load_bytes} B"
+        text += f", shared {self.shared_bytes} B, stack {self.stack_bytes} B ({self.arch})"
+        if self.occupancy:
+            o = self.occupancy
+            text += f"; {o.blocks} blocks of {o.block_threads} at once, {o.percent:g} %, limited by {o.limiter}"
+        return text
 
 
 class CompileResult(ResultModel):
@@ -83,12 +117,7 @@ class CompileResult(ResultModel):
         lines = [head]
         if self.artifact_id:
             lines.append(f"library: {self.artifact_id} ({self.binary_bytes} bytes)")
-        lines += [
-            f"kernel {r.kernel}: {r.registers_per_thread} registers, "
-            f"spills {r.spill_store_bytes}+{r.spill_load_bytes} B, shared {r.shared_bytes} B, "
-            f"stack {r.stack_bytes} B ({r.arch})"
-            for r in self.resources
-        ]
+        lines += [r.line_text() for r in self.resources]
         lines += [d.line_text() for d in self.diagnostics]
         if self.diagnostics_left_out:
             lines.append(f"({self.diagnostics_left_out} more messages; read_artifact {self.log_artifact_id})")

@@ -7,37 +7,26 @@ from typing import Any, cast
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs] - it ships none
 
-from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.build import CompileResult, KernelResources
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
 from gpu_mcp_server.services.output import safe_text
+from gpu_mcp_server.services.plans import Build, Wish, build_of, command_of, worker_source
 from gpu_mcp_server.services.runner import min_level, roots_of
 from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
-from gpu_mcp_server.toolchains import cc, diagnostics, nvcc, resources
-from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain, host_compiler_of, toolchain_of
+from gpu_mcp_server.toolchains import diagnostics, resources
+from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain
 
 WALL_S = 180.0
 MEMORY_BYTES = 8 << 30
 LOG_BYTES = 1 << 20
-DEFAULT_ARCH = "sm_90"
-"""Where the host has no GPU to compile for."""
-CACHE_FORMAT = 1
+CACHE_FORMAT = 2
 _msgpack = cast("Any", msgpack)
-
-MISSING = {
-    "cuda": (
-        "nvcc",
-        "Install the CUDA toolkit there, or set `cuda` of this host to its root.",
-    ),
-    "c": ("A C compiler", "apt-get install gcc."),
-    "cpp": ("A C++ compiler", "apt-get install g++."),
-}
 
 
 class Compiler:
@@ -61,6 +50,7 @@ class Compiler:
         host: str | None = None,
         arch: str | None = None,
         flags: Sequence[str] = (),
+        compiler: str | None = None,
         parent_id: str | None = None,
         note: str | None = None,
     ) -> CompileResult:
@@ -72,7 +62,7 @@ class Compiler:
         """
         where = self._jobs.hosts.choose(host)
         probe = await self._jobs.probe(where)
-        result = await self.build(source, host=where, arch=arch, flags=flags)
+        result = await self.build(source, host=where, arch=arch, flags=flags, compiler=compiler)
         attempt_id = await self._experience.start(
             "compile",
             parent_id=parent_id,
@@ -98,41 +88,31 @@ class Compiler:
         return result.model_copy(update={"attempt_id": attempt_id})
 
     async def build(
-        self, source: Source, *, host: str, arch: str | None = None, flags: Sequence[str] = ()
+        self,
+        source: Source,
+        *,
+        host: str,
+        arch: str | None = None,
+        flags: Sequence[str] = (),
+        compiler: str | None = None,
     ) -> CompileResult:
         """Compile a source, or return what the same compiler made of the same source before."""
         probe = await self._jobs.probe(host)
-        toolchain, plan, chosen = self._plan(source, probe, host, arch, flags)
+        build = build_of(source, probe, host, Wish(arch, flags, compiler))
+        toolchain, plan = build.toolchain, build.plan
         key = _key(plan, toolchain, probe)
         cached = await self._cached(key)
         if cached is not None:
             return cached.model_copy(update={"host": host})
         spec, blobs = self._spec(plan, probe, host)
         done = await self._jobs.run(spec, host=host, blobs=blobs)
-        result = await self._result(done, plan, source, toolchain, chosen)
+        result = await self._result(done, build, source)
         if result.status in ("ok", "failed") and done.record.status in ("ok", "failed"):
             value = cast("bytes", _msgpack.packb({"format": CACHE_FORMAT, "result": result.model_dump(mode="json")}))
             await self._db.execute(
                 "INSERT OR REPLACE INTO builds (key, value, created_at) VALUES (?, ?, datetime('now'))", (key, value)
             )
         return result
-
-    def _plan(
-        self, source: Source, probe: HostProbe, host: str, arch: str | None, flags: Sequence[str]
-    ) -> tuple[Toolchain, BuildPlan, str | None]:
-        about = probe.model_dump()
-        toolchain = toolchain_of(about, source.language)
-        if toolchain is None:
-            program, hint = MISSING[source.language]
-            raise ToolMissing(program, host, hint=hint)
-        if source.language != "cuda":
-            return toolchain, cc.plan(source.text, toolchain, flags, language=source.language, name=source.name), None
-        host_compiler = host_compiler_of(about)
-        if host_compiler is None:
-            raise ToolMissing("g++, which nvcc needs,", host, hint="apt-get install g++.")
-        chosen = arch or next((str(g["arch"]) for g in probe.gpus if g.get("arch")), DEFAULT_ARCH)
-        plan = nvcc.plan(source.text, toolchain, chosen, flags, host_compiler.path, name=source.name)
-        return toolchain, plan, chosen
 
     def _spec(self, plan: BuildPlan, probe: HostProbe, host: str) -> tuple[JobSpec, dict[str, bytes]]:
         blobs: dict[str, bytes] = {}
@@ -145,7 +125,7 @@ class Compiler:
         spec = JobSpec(
             id=new_job_id(),
             purpose="compile",
-            processes=(ProcessSpec(argv=plan.argv, env=dict(plan.env)),),
+            processes=(ProcessSpec(argv=command_of(plan), env=dict(plan.env)),),
             files={"main": tuple(files)},
             outputs=(plan.output, *plan.listings),
             roots=tuple(dict.fromkeys((*plan.roots, *roots_of(probe, self._settings.hosts[host].roots)))),
@@ -168,10 +148,8 @@ class Compiler:
                 return None
         return result.model_copy(update={"cached": True, "seconds": None})
 
-    async def _result(
-        self, done: FinishedJob, plan: BuildPlan, source: Source, toolchain: Toolchain, arch: str | None
-    ) -> CompileResult:
-        record = done.record
+    async def _result(self, done: FinishedJob, build: Build, source: Source) -> CompileResult:
+        record, plan = done.record, build.plan
         raise_if_not_run(record, done.host)
         said = safe_text(done.stderr + done.stdout)
         taken = {o.path: o for o in record.outputs}
@@ -190,14 +168,16 @@ class Compiler:
             found = [last, *found] if last else found
         messages, left = diagnostics.top(found)
         kernels: list[KernelResources] = resources.parse(said) if source.language == "cuda" else []
+        if source.language == "hip":
+            kernels = resources.parse_amd(said, build.arch or "")
         status = (
             "ok" if library is not None else ("failed" if record.status in ("ok", "failed") else str(record.status))
         )
         return CompileResult(
             status=status if status in ("ok", "failed", "timeout", "oom") else "broken",  # type: ignore[arg-type]
             language=source.language,
-            compiler=toolchain.title,
-            arch=arch,
+            compiler=build.toolchain.title,
+            arch=build.arch,
             host=done.host,
             command=list(plan.argv),
             seconds=record.wall_s,
@@ -219,6 +199,15 @@ def _key(plan: BuildPlan, toolchain: Toolchain, probe: HostProbe) -> str:
 
     `-march=native` makes the processor part of it, and system headers the host.
     """
-    parts = [CACHE_FORMAT, plan.argv, plan.files, plan.env, toolchain.title, probe.nvcc.build if probe.nvcc else None]
+    worker = worker_source(plan.worker) if plan.worker else None
+    parts = [
+        CACHE_FORMAT,
+        plan.argv,
+        plan.files,
+        plan.env,
+        worker,
+        toolchain.title,
+        probe.nvcc.build if probe.nvcc else None,
+    ]
     parts += [{n: c.version for n, c in probe.compilers.items()}, probe.machine, probe.cpu, probe.hostname]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=dict).encode()).hexdigest()

@@ -230,7 +230,7 @@ def _versions(probe: HostProbe) -> dict[str, str]:
 
 def _device(device: str | None, source: Source, probe: HostProbe, host: str) -> str:
     chosen = device or ("cuda" if source.language == "cuda" else "cpu")
-    if (chosen == "cuda") != (source.language == "cuda"):
+    if source.language not in ("c", "cpp", "cuda") or (chosen == "cuda") != (source.language == "cuda"):
         raise BadRequest(
             f"A {source.language} source cannot be judged on {chosen}.", hint="C and C++ run on cpu, CUDA on cuda."
         )

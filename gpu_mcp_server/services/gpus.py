@@ -60,6 +60,14 @@ def toolchain_versions(probe: HostProbe) -> dict[str, str]:
     found = {name: c.version for name, c in probe.compilers.items()}
     if probe.nvcc:
         found["nvcc"] = probe.nvcc.version
+    more = probe.toolchains
+    if more.nvrtc:
+        found["nvrtc"] = more.nvrtc.version
+    found.update({c.name: c.version for c in more.hip})
+    triton = next((p.triton for p in more.pythons if p.triton), None)
+    if triton:
+        found["triton"] = triton
+    found.update({name: tool.version for name, tool in more.tools.items() if name not in ("ctest", "make")})
     return found
 
 

@@ -10,14 +10,8 @@ from gpu_mcp_server.backends.base import Backend
 from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.errors import HostUnavailable, NotFound
 from gpu_mcp_server.models._base import Model
+from gpu_mcp_server.models.toolchains import Compiler, Toolchains
 from gpu_mcp_server.settings import HostSettings, LocalHost, Settings
-
-
-class Compiler(Model):
-    """A compiler on a host."""
-
-    path: str
-    version: str
 
 
 class Nvcc(Model):
@@ -59,6 +53,7 @@ class HostProbe(Model):
     cgroup: str | None
     compilers: dict[str, Compiler]
     nvcc: Nvcc | None
+    toolchains: Toolchains = Toolchains()
     judge: JudgePython | None
     driver: str | None
     driver_library: str | None

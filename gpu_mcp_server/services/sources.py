@@ -9,10 +9,11 @@ from gpu_mcp_server.errors import BadRequest, TooLarge
 from gpu_mcp_server.models.build import Language
 from gpu_mcp_server.services.local_files import read_local
 from gpu_mcp_server.services.workspaces import Workspaces
+from gpu_mcp_server.toolchains.base import SUFFIXES
 
 MAX_SOURCE_BYTES = 1 << 20
 
-LANGUAGES: dict[str, Language] = {".c": "c", ".cpp": "cpp", ".cc": "cpp", ".cxx": "cpp", ".cu": "cuda"}
+LANGUAGES: dict[str, Language] = {".c": "c", ".cpp": "cpp", ".cc": "cpp", ".cxx": "cpp", ".cu": "cuda", ".hip": "hip"}
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ async def source_of(
             "This server does not read local files.", hint="Use write_files and give its workspace_id, or send text."
         )
     chosen = _language(language, path)
-    name = PurePosixPath(path).name if path is not None else {"c": "kernel.c", "cpp": "kernel.cpp"}.get(chosen)
-    return Source(_decoded(data), chosen, name or "kernel.cu")
+    name = PurePosixPath(path).name if path is not None else "kernel" + SUFFIXES[chosen]
+    return Source(_decoded(data), chosen, name)
 
 
 def _encoded(text: str) -> bytes:

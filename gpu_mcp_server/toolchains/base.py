@@ -9,12 +9,8 @@ from gpu_mcp_server.models.build import Language
 OUTPUT = "kernel.so"
 """The library that every plan makes."""
 
-SUFFIXES: Mapping[Language, str] = {"c": ".c", "cpp": ".cpp", "cuda": ".cu"}
-CC_OF: Mapping[Language, tuple[str, ...]] = {
-    "c": ("gcc", "clang"),
-    "cpp": ("g++", "clang++"),
-    "cuda": ("g++", "clang++"),
-}
+SUFFIXES: Mapping[Language, str] = {"c": ".c", "cpp": ".cpp", "cuda": ".cu", "hip": ".hip"}
+CC_OF: Mapping[str, tuple[str, ...]] = {"c": ("gcc", "clang"), "cpp": ("g++", "clang++")}
 
 
 @dataclass(frozen=True)
@@ -25,10 +21,16 @@ class Toolchain:
     path: str
     """On the host."""
     version: str
-    root: str | None = None
-    """Folder to show inside the sandbox, when the compiler is not below `/usr` as it stands."""
+    roots: tuple[str, ...] = ()
+    """Folders to show inside the sandbox, when the compiler is not below `/usr` as it stands."""
     archs: tuple[str, ...] = ()
     """GPU architectures that it generates code for, as `sm_90`; empty when it did not say."""
+    device_libs: str = ""
+    """HIP: folder of AMD's device libraries."""
+    libraries: str = ""
+    """HIP: folder of libamdhip64, when the compiler does not know it."""
+    site: str = ""
+    """Triton: the interpreter's site-packages."""
 
     @property
     def title(self) -> str:
@@ -41,6 +43,7 @@ class BuildPlan:
     """One build, ready to become a job: run `argv` in a folder that holds `files`, then take `output`."""
 
     argv: tuple[str, ...]
+    """With a `worker`, its arguments; the first only says its name."""
     files: Mapping[str, str]
     """Text by name."""
     env: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -49,32 +52,46 @@ class BuildPlan:
     """Further files worth bringing back, that may not exist: PTX, to trace messages of ptxas to the source."""
     roots: tuple[str, ...] = ()
     """Folders of the host that the job needs to see."""
+    worker: str = ""
+    """Name of our program in `workers` that does it, instead of a compiler's executable."""
+    warm: str = ""
+    """Python put before the worker's source: what it may prepare ahead of the job."""
 
 
-def toolchain_of(probe: Mapping[str, Any], language: Language) -> Toolchain | None:
-    """Return the compiler that a host's probe found for a language, `None` if there is none."""
+def toolchains_of(probe: Mapping[str, Any], language: Language) -> list[Toolchain]:
+    """Return the compilers that a host's probe found for a language, best first."""
+    more: Mapping[str, Any] = probe.get("toolchains") or {}
     if language == "cuda":
-        found = probe.get("nvcc")
+        found: Mapping[str, Any] | None = probe.get("nvcc")
         if not found:
-            return None
-        return Toolchain("nvcc", found["path"], found["version"], found.get("root"), tuple(found.get("archs", ())))
-    return host_compiler_of(probe, language)
+            return []
+        return [Toolchain("nvcc", found["path"], found["version"], _roots(found), tuple(found.get("archs", ())))]
+    if language == "hip":
+        return [
+            Toolchain(
+                h["name"], h["path"], h["version"], _roots(h), tuple(h["archs"]), h["device_libs"], h["libraries"]
+            )
+            for h in more.get("hip", ())
+        ]
+    compilers: Mapping[str, Mapping[str, str]] = probe.get("compilers") or {}
+    return [Toolchain(n, compilers[n]["path"], compilers[n]["version"]) for n in CC_OF[language] if n in compilers]
 
 
 def host_compiler_of(probe: Mapping[str, Any], language: Language = "cpp") -> Toolchain | None:
     """Return the compiler for host code that a probe found; nvcc needs one as well."""
-    compilers: Mapping[str, Mapping[str, str]] = probe.get("compilers") or {}
-    for name in CC_OF[language]:
-        if name in compilers:
-            return Toolchain(name, compilers[name]["path"], compilers[name]["version"])
-    return None
+    return next(iter(toolchains_of(probe, language)), None)
 
 
 def source_name(name: str, language: Language) -> str:
     """Return a file name with the suffix by which compilers know the language."""
     stem = name.rpartition("/")[2]
-    known = {"c": (".c",), "cpp": (".cpp", ".cc", ".cxx"), "cuda": (".cu",)}[language]
+    known = {".cpp": (".cpp", ".cc", ".cxx"), ".hip": (".hip", ".cpp", ".cu")}.get(SUFFIXES[language])
     plain = stem.isascii() and all(c.isalnum() or c in "._-" for c in stem) and not stem.startswith(("-", "."))
-    if plain and stem.endswith(known) and len(stem) <= 100:
+    if plain and stem.endswith(known or SUFFIXES[language]) and len(stem) <= 100:
         return stem
     return "kernel" + SUFFIXES[language]
+
+
+def _roots(found: Mapping[str, Any]) -> tuple[str, ...]:
+    roots: list[str] = list(found.get("roots") or ([found["root"]] if found.get("root") else []))
+    return tuple(roots)

@@ -36,4 +36,4 @@ def plan(
     if "-lm" not in late:
         argv.append("-lm")
     # Without LC_ALL, messages come with curly quotes, or in the person's language.
-    return BuildPlan(tuple(argv), {file: source}, {"LC_ALL": "C"}, roots=(toolchain.root,) if toolchain.root else ())
+    return BuildPlan(tuple(argv), {file: source}, {"LC_ALL": "C"}, roots=toolchain.roots)

@@ -27,7 +27,7 @@ _GNU = re.compile(
     r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d{1,9}):(?:(?P<column>\d{1,9}):)? "
     r"(?P<severity>internal compiler error|fatal error|error|Error|warning|Warning|remark|note): (?P<message>.*)$"
 )
-_GNU_FLAG = re.compile(r" \[(-W[^\]\s]{1,80})\]$")
+_GNU_FLAG = re.compile(r" \[(-[WR][^\]\s]{1,80})\]$")
 _PTX_LINE = re.compile(
     r"^ ?ptxas(?:-blackwell)? (?P<file>\S+), line (?P<line>\d{1,9}); (?P<severity>fatal|error|warning|info)\s*: "
     r"(?P<message>.*)$"
@@ -51,7 +51,11 @@ MAX_REFERENCES = 18
 _TEMPORARY = re.compile(r"(?:^|/)(?:tmpxft_|cc[A-Za-z0-9]{6}\.)")
 _TEMPORARY_NAME = re.compile(r" in '/tmp/[^']*'")
 _PREPROCESSED = re.compile(r"__attribute__\(\((global|device|host|shared|constant)\)\)")
-_AFTERTHOUGHT = re.compile(r"assembly aborted due to errors|ld returned \d+ exit status|compilation terminated")
+_AFTERTHOUGHT = re.compile(
+    r"assembly aborted due to errors|ld returned \d+ exit status|compilation terminated|command failed with exit code"
+)
+_COUNT = re.compile(r"\d+ (?:errors?|warnings?)\b|In file included from ")
+_USAGE_REMARK = "[-Rpass-analysis=kernel-resource-usage]"
 
 _Severity = Literal["error", "warning", "note"]
 _RANK: dict[_Severity, int] = {"error": 0, "warning": 1, "note": 2}
@@ -126,9 +130,14 @@ class _Reader:
         self._context: list[str] = []
         self._required_from: str | None = None
         self._takes_context = False
+        self._source_is_next = False
 
     def take(self, line: str) -> None:
+        source_is_next, self._source_is_next = self._source_is_next, False
         if self._message(line):
+            return
+        if source_is_next and not line[:1].isspace() and line.strip() and not _COUNT.match(line):
+            self._context.append(line)
             return
         required = _REQUIRED_FROM.match(line)
         if required:
@@ -151,6 +160,9 @@ class _Reader:
 
     def _message(self, line: str) -> bool:
         """Open a message if the line is one; say whether it was understood."""
+        if line.endswith(_USAGE_REMARK):
+            self._takes_context = False
+            return True
         for pattern in (_PTX_LINE, _EDG, _GNU, _TOOL, _LINKER):
             match = pattern.match(line)
             if match:
@@ -177,6 +189,7 @@ class _Reader:
         column = found.get("column")
         self._close()
         self._takes_context = pattern in (_EDG, _GNU)
+        self._source_is_next = pattern is _GNU  # old clang shows the source without a gutter, however it begins
         self._found.append(
             Diagnostic(
                 severity=severity,
@@ -218,7 +231,7 @@ class _Reader:
             self._context.append(gutter["text"])
         elif _INSTANTIATION.search(text):
             self._context.append(text.removeprefix("detected during:").removeprefix("detected during ").strip())
-        elif line[:1].isspace() and text and not self._context and not set(text) <= set("^~|"):
+        elif line[:1].isspace() and text and not self._context and not set(text) <= set("^~| "):
             self._context.append(text)
 
     def _close(self) -> None:

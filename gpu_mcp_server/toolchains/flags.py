@@ -3,7 +3,7 @@
 A list of what is allowed, not of what is forbidden: compilers have hundreds of flags that read, write or run
 files (`-o`, `-fplugin=`, `-wrapper`, `-specs=`, `@file`, `--run`, `-Xlinker`, `-ccbin`), and new ones each year.
 
-Source: GCC 12 manual, chapter "GCC Command Options"; `nvcc --help` of CUDA 13.0.
+Source: GCC 12 manual, chapter "GCC Command Options"; `nvcc --help` of CUDA 13.0; `clang --help` 19.
 """
 
 import re
@@ -16,7 +16,16 @@ from gpu_mcp_server.errors import BadRequest
 MAX_FLAGS = 64
 MAX_FLAG_CHARACTERS = 512
 
+_HIP_PATTERNS = (
+    r"-m(?:no-)?(?:unsafe-fp-atomics|wavefrontsize64|cumode|sram-ecc|xnack|tgsplit)",
+    r"-f(?:no-)?gpu-(?:rdc|flush-denormals-to-zero|approx-transcendentals|sanitize)",
+    r"-ffp-contract=(?:on|off|fast|fast-honor-pragmas)",
+    r"--gpu-max-threads-per-block=[0-9]{1,4}",
+    r"-f(?:no-)?(?:hip-fp32-correctly-rounded-divide-sqrt|cuda-flush-denormals-to-zero)",
+)
+
 CC_LIBRARIES = ("m", "gomp", "pthread", "dl", "rt", "atomic")
+HIP_LIBRARIES = (*CC_LIBRARIES, "hipblas", "rocblas", "hipfft", "hiprand", "hipsparse", "hipsolver", "MIOpen")
 NVCC_LIBRARIES = (*CC_LIBRARIES, "cudart", "cudadevrt", "cublas", "cublasLt", "cufft", "curand", "cusparse", "cusolver")
 
 _CODE_GENERATION = (
@@ -119,6 +128,11 @@ def _compiled(patterns: Sequence[str]) -> tuple[re.Pattern[str], ...]:
 
 _CC = _Rules(_compiled(_CC_PATTERNS), CC_LIBRARIES, CC_ALLOWED)
 _NVCC = _Rules(_compiled(_NVCC_PATTERNS), NVCC_LIBRARIES, NVCC_ALLOWED)
+_HIP = _Rules(
+    _compiled(_CC_PATTERNS + _HIP_PATTERNS),
+    HIP_LIBRARIES,
+    CC_ALLOWED + ", " + ", ".join(HIP_LIBRARIES[len(CC_LIBRARIES) :]) + "; -m* and -fgpu-* of AMD's targets",
+)
 _PTXAS = _Rules(
     _compiled(_PTXAS_PATTERNS), (), "-O*, -v, -dlcm=, -dscm=, -maxrregcount=, -register-usage-level=, -warn-*"
 )
@@ -131,6 +145,20 @@ def checked_cc_flags(flags: Sequence[str]) -> tuple[str, ...]:
         BadRequest: If one is not allowed; the hint names those that are.
     """
     return tuple(_checked(flag, _CC) for flag in _joined(_plain(flags), _TAKES_VALUE, ""))
+
+
+def checked_hip_flags(flags: Sequence[str]) -> tuple[str, ...]:
+    """Return flags for hipcc or clang with HIP, each as one argument.
+
+    Raises:
+        BadRequest: If one is not allowed; the hint names those that are.
+    """
+    for flag in flags:
+        if flag.startswith("--offload-arch"):
+            raise BadRequest(
+                f"The compiler flag {flag} is not given here.", hint="The architecture is the argument `arch`."
+            )
+    return tuple(_checked(flag, _HIP) for flag in _joined(_plain(flags), _TAKES_VALUE, ""))
 
 
 def checked_nvcc_flags(flags: Sequence[str]) -> tuple[str, ...]:

@@ -74,11 +74,11 @@ def plan(
         listings = (file.rpartition(".")[0] + ".ptx",)
     late = libraries(given)
     argv += [*(f for f in given if f not in late), "-o", OUTPUT, file, *late]
-    path = ":".join([*([f"{toolchain.root}/bin"] if toolchain.root else []), "/usr/local/bin", "/usr/bin", "/bin"])
+    path = ":".join([*(f"{root}/bin" for root in toolchain.roots), "/usr/local/bin", "/usr/bin", "/bin"])
     return BuildPlan(
         tuple(argv),
         {file: source},
         {"LC_ALL": "C", "PATH": path},
         listings=listings,
-        roots=(toolchain.root,) if toolchain.root else (),
+        roots=toolchain.roots,
     )

@@ -1,7 +1,8 @@
-"""What GPU kernels take, from the words of `ptxas -v`.
+"""What GPU kernels take, from the words of `ptxas -v` and of clang's remarks for AMD.
 
 Source: outputs of ptxas and nvlink 13.0. Spilled bytes stand nowhere else, not even in the cubin. For the same kernel
-nvlink reports 1 KiB more of shared memory than ptxas from sm_90 on: the system keeps it for itself.
+nvlink reports 1 KiB more of shared memory than ptxas from sm_90 on: the system keeps it for itself. The remarks are
+those of -Rpass-analysis=kernel-resource-usage, clang 15 and 19.
 """
 
 import re
@@ -26,6 +27,40 @@ class _Kernel:
     stores: int = 0
     loads: int = 0
     shared: int = 0
+
+
+_REMARK = re.compile(
+    r"remark:.{0,400}?\s([A-Z][A-Za-z ]{2,20})(?: \[[a-z/A-Z]+\])?: (\S{1,4000}) \[-Rpass-analysis=kernel-resource"
+)
+
+
+def parse_amd(stderr: str, arch: str) -> list[KernelResources]:
+    """Return the kernels that clang's remarks describe, in their order.
+
+    Never raises: what is not understood is left out.
+    """
+    kernels: dict[str, dict[str, int]] = {}
+    current: dict[str, int] = {}
+    for line in stderr.splitlines():
+        match = _REMARK.search(line[:10_000])
+        if match and match[1] == "Function Name":
+            current = kernels[match[2]] = {}
+        elif match and re.fullmatch(r"\d{1,9}", match[2]):
+            current[match[1]] = int(match[2])
+    return [
+        KernelResources(
+            kernel=demangled(name),
+            registers_per_thread=found["VGPRs"],
+            accumulation_registers=found.get("AGPRs"),
+            scalar_registers=found.get("SGPRs"),
+            spilled_registers=found.get("SGPRs Spill", 0) + found.get("VGPRs Spill", 0),
+            stack_bytes=found.get("ScratchSize", 0),
+            shared_bytes=found.get("LDS Size", 0),
+            arch=arch,
+        )
+        for name, found in kernels.items()
+        if "VGPRs" in found
+    ]
 
 
 def parse(stderr: str) -> list[KernelResources]:

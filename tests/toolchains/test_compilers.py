@@ -9,7 +9,7 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.toolchains import cc, diagnostics, nvcc, resources
-from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain, host_compiler_of, source_name, toolchain_of
+from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain, host_compiler_of, source_name, toolchains_of
 
 
 def carry_out(plan: BuildPlan, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -158,7 +158,7 @@ def test_known_architectures_pass_with_their_suffix(arch):
 
 
 def test_the_toolkit_is_shown_to_the_job_and_first_on_its_path():
-    plan = nvcc.plan("", Toolchain("nvcc", "/opt/cuda/bin/nvcc", "13.0", root="/opt/cuda"), "sm_90")
+    plan = nvcc.plan("", Toolchain("nvcc", "/opt/cuda/bin/nvcc", "13.0", roots=("/opt/cuda",)), "sm_90")
     assert plan.roots == ("/opt/cuda",)
     assert plan.env["PATH"].startswith("/opt/cuda/bin:")
 
@@ -185,8 +185,8 @@ def test_toolchains_are_taken_from_the_probe():
         "compilers": {"gcc": {"path": "/usr/bin/gcc", "version": "12.2.0"}, "clang++": {"path": "/c", "version": "19"}},
         "nvcc": {"path": "/n", "version": "13.0.88", "root": "/r", "archs": ["sm_90"]},
     }
-    assert toolchain_of(probe, "c").title == "gcc 12.2.0"
-    assert toolchain_of(probe, "cpp").name == "clang++"
-    assert toolchain_of(probe, "cuda") == Toolchain("nvcc", "/n", "13.0.88", "/r", ("sm_90",))
-    assert toolchain_of({"compilers": {}, "nvcc": None}, "cuda") is None
+    assert [t.title for t in toolchains_of(probe, "c")] == ["gcc 12.2.0"]
+    assert [t.name for t in toolchains_of(probe, "cpp")] == ["clang++"]
+    assert toolchains_of(probe, "cuda") == [Toolchain("nvcc", "/n", "13.0.88", ("/r",), ("sm_90",))]
+    assert toolchains_of({"compilers": {}, "nvcc": None}, "cuda") == []
     assert host_compiler_of({}) is None

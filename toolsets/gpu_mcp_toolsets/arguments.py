@@ -1,6 +1,6 @@
 """Arguments that several tools take, described once."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -10,7 +10,8 @@ Host = Annotated[str | None, Field(description="From gpu_status.")]
 Source = Annotated[str | None, Field(description="Its text; or give `path`.")]
 SourcePath = Annotated[str | None, Field(description="File instead: in workspace_id if given, else a local one.")]
 SourceWorkspace = Annotated[str | None, Field(description="Where `path` lies.")]
-SourceLanguage = Annotated[Language | None, Field(description="Else told from the suffix.")]
+SourceLanguage = Annotated[Literal["c", "cpp", "cuda"] | None, Field(description="Else told from the suffix.")]
+CompiledLanguage = Annotated[Language | None, Field(description="Else told from the suffix.")]
 Flags = Annotated[tuple[str, ...], Field(description="Compiler flags: -O, -D, -std, -lm ...")]
 Parent = Annotated[str | None, Field(description="attempt_id it derives from.")]
 Note = Annotated[str | None, Field(description="What you try; kept in the history.", max_length=500)]

@@ -21,6 +21,7 @@ from gpu_mcp_server.toolset import (
     WorkspacesDep,
 )
 from gpu_mcp_toolsets.arguments import (
+    CompiledLanguage,
     FirstLine,
     Flags,
     Host,
@@ -28,7 +29,6 @@ from gpu_mcp_toolsets.arguments import (
     Note,
     Parent,
     Source,
-    SourceLanguage,
     SourcePath,
     SourceWorkspace,
     Wait,
@@ -103,25 +103,27 @@ async def list_files(
 
 @TOOLSET.tool("Compile a kernel", effect="runs")
 async def compile_kernel(
-    compiler: CompilerDep,
+    service: CompilerDep,
     sources: SourcesDep,
     source: Source = None,
     path: SourcePath = None,
     workspace_id: SourceWorkspace = None,
-    language: SourceLanguage = None,
-    arch: Annotated[str | None, Field(description="CUDA target: sm_90a; else the host's GPU.")] = None,
+    language: CompiledLanguage = None,
+    arch: Annotated[str | None, Field(description="sm_90a, gfx942 ...; else the host's GPU.")] = None,
     flags: Flags = (),
+    compiler: Annotated[str | None, Field(description="clang, hipcc ...; else the best.")] = None,
     host: Host = None,
     parent: Parent = None,
     note: Note = None,
 ) -> CompileResult:
-    """Compile C, C++ or CUDA to a shared library: errors, registers, spills, shared memory.
+    """Compile C, C++, CUDA or HIP to a library: errors, registers, spills, shared memory.
 
     Use it after each edit. Errors are an answer with status "failed": mend the first one first. Spills
     above 0: lower registers. Next: evaluate_kernel.
     """
     given = await sources.of(source, path, workspace_id, language)
-    return await compiler.compile(given, host=host, arch=arch, flags=flags, parent_id=parent, note=note)
+    wish = {"arch": arch, "compiler": compiler}
+    return await service.compile(given, host=host, flags=flags, parent_id=parent, note=note, **wish)
 
 
 @TOOLSET.tool("Run a command in the sandbox", effect="runs")

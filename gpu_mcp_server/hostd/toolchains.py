@@ -1,0 +1,254 @@
+"""What a host can build with besides gcc and nvcc: HIP, NVRTC, Triton, disassemblers, build systems, converters.
+
+Each is looked for where its own documentation puts it: named in the settings, in the environment, on the PATH, below
+/usr/local/cuda* or /opt/rocm*, then in the site-packages of the interpreters that are known (NVIDIA's wheels lie in
+`nvidia/cu*`, Triton brings its own ptxas, cuobjdump and nvdisasm).
+"""
+
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+TIMEOUT_S = 20
+PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/bin:/usr/bin:/bin"))
+CLANG_VERSIONS = range(30, 13, -1)
+OLDEST_HIP_CLANG = 17
+"""clang before it lacks gfx942 and takes the headers of hipcc's own version alone."""
+TOOLS = (
+    ("cuobjdump", ()),
+    ("nvdisasm", ()),
+    ("llvm-objdump", ()),
+    ("cmake", ()),
+    ("ctest", ()),
+    ("ninja", ()),
+    ("make", ()),
+    ("hipify-clang", ()),
+    ("hipify-perl", ()),
+    ("icpx", ("/opt/intel/oneapi/compiler/*/bin/icpx",)),
+    ("acpp", ("/opt/adaptivecpp/bin/acpp", "/usr/local/bin/acpp")),
+    ("dpct", ("/opt/intel/oneapi/dpcpp-ct/*/bin/dpct",)),
+    ("c2s", ("/opt/intel/oneapi/dpcpp-ct/*/bin/c2s",)),
+)
+
+_ABOUT_PYTHON = """
+import json, os, sys, sysconfig
+try:
+    from importlib import metadata
+except ImportError:
+    metadata = None
+def version(name):
+    try:
+        return metadata.version(name)
+    except Exception:
+        return None
+real = os.path.dirname(os.path.dirname(os.path.realpath(sys.executable)))
+print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "site": sysconfig.get_paths()["purelib"],
+    "triton": version("triton"), "torch": version("torch"), "roots": [sys.prefix, sys.base_prefix, real]}))
+"""
+_ABOUT_NVRTC = """
+import ctypes, json, sys
+for builtins in sys.argv[2:]:
+    ctypes.CDLL(builtins, ctypes.RTLD_GLOBAL)
+lib = ctypes.CDLL(sys.argv[1])
+major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
+lib.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
+lib.nvrtcGetNumSupportedArchs(ctypes.byref(count))
+archs = (ctypes.c_int * count.value)()
+lib.nvrtcGetSupportedArchs(archs)
+print(json.dumps({"version": "%d.%d" % (major.value, minor.value), "archs": ["sm_%d" % a for a in archs]}))
+"""
+
+
+def found(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]]) -> Dict[str, Any]:
+    """Describe them all.
+
+    Args:
+        wishes: As for the probe: `judge_pythons` (interpreters, best first), `cuda` (toolkit root).
+        nvcc: What the probe found of the CUDA toolkit.
+    """
+    with ThreadPoolExecutor(4) as pool:
+        candidates = dict.fromkeys([*map(str, wishes.get("judge_pythons", [])), "/usr/bin/python3"])
+        pythons = [p for p in pool.map(_python, candidates) if p]
+        nvrtc = pool.submit(_nvrtc, wishes, nvcc, pythons)
+        hip = pool.submit(_hip)
+        tools = pool.submit(_tools, wishes, nvcc, pythons)
+        return {"hip": hip.result(), "nvrtc": nvrtc.result(), "tools": tools.result(), "pythons": pythons}
+
+
+def _say(argv: Sequence[str], env: Optional[Dict[str, str]] = None) -> str:
+    """Return what a program prints, whatever it exits with; nothing when it cannot be run."""
+    try:
+        done = subprocess.run(
+            list(argv),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            timeout=TIMEOUT_S,
+            env=dict(os.environ, LC_ALL="C", **(env or {})),
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode("utf-8", "replace")
+
+
+def _python(path: str) -> Optional[Dict[str, Any]]:
+    try:
+        about: Dict[str, Any] = json.loads(_say([path, "-I", "-c", _ABOUT_PYTHON]))
+    except ValueError:
+        return None
+    roots = {r for r in (*about["roots"], os.path.dirname(os.path.dirname(path))) if r not in ("/", "/usr")}
+    about.update(path=path, roots=sorted(r for r in roots if not r.startswith("/usr/")))
+    return about
+
+
+def _cuda_roots(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]]) -> List[str]:
+    named = [wishes.get("cuda"), os.environ.get("CUDA_HOME"), nvcc["root"] if nvcc else None]
+    roots = [os.path.realpath(str(r)) for r in named if r]
+    roots += sorted(map(os.path.realpath, glob.glob("/usr/local/cuda*")), reverse=True)
+    return [r for r in dict.fromkeys(roots) if os.path.isdir(r)]
+
+
+def _nvrtc(
+    wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], pythons: List[Dict[str, Any]]
+) -> Optional[Dict[str, Any]]:
+    roots = _cuda_roots(wishes, nvcc)
+    folders: List[Tuple[str, List[str]]] = [
+        (folder, [root])
+        for root in roots
+        for folder in (root + "/lib64", root + "/lib", *glob.glob(root + "/targets/*/lib"))
+    ]
+    for python in pythons:
+        for pattern in ("/nvidia/cu[0-9]*/lib", "/nvidia/cuda_nvrtc/lib"):
+            folders += [(f, python["roots"]) for f in sorted(glob.glob(python["site"] + pattern), reverse=True)]
+    for folder, shown in folders:
+        for library in sorted(glob.glob(folder + "/libnvrtc.so.[0-9]*"), key=len):
+            builtins = sorted(glob.glob(folder + "/libnvrtc-builtins.so.[0-9]*"), key=len)[:1]
+            try:
+                about: Dict[str, Any] = json.loads(
+                    _say(["/usr/bin/env", "python3", "-I", "-c", _ABOUT_NVRTC, library, *builtins])
+                )
+            except ValueError:
+                continue
+            headers = [f for r in roots for f in (r + "/include", r + "/include/cccl") if os.path.isdir(f)]
+            headers += [h for h in (os.path.dirname(folder) + "/include",) if h not in headers and os.path.isdir(h)]
+            about.update(path=library, builtins=builtins, include=headers, roots=sorted({*shown, *roots[:1]}))
+            return about
+    return None
+
+
+def _hip() -> List[Dict[str, Any]]:
+    """Find hipcc and the newest clang that can compile HIP, the one that AMD's users expect first."""
+    rocm = [r for r in (os.environ.get("ROCM_PATH"), os.environ.get("HIP_PATH")) if r]
+    rocm += sorted(map(os.path.realpath, glob.glob("/opt/rocm*")), reverse=True)
+    libraries = _first_folder(
+        [r + "/amdgcn/bitcode" for r in rocm] + ["/usr/lib/*/amdgcn/bitcode", "/usr/amdgcn/bitcode"]
+    )
+    compilers: List[Dict[str, Any]] = []
+    hipcc = next(
+        (p for p in [*(r + "/bin/hipcc" for r in rocm), shutil.which("hipcc", path=PATH)] if p and os.path.exists(p)),
+        None,
+    )
+    if hipcc:
+        compilers += _hipcc(hipcc, libraries)
+    headers = _first_folder([r + "/include/hip" for r in rocm] + ["/usr/include/hip"])
+    runtime = _first_folder([r + "/lib" for r in rocm] + ["/usr/lib/*/libamdhip64.so"])
+    for version in CLANG_VERSIONS if headers and libraries and runtime else ():
+        path = shutil.which("clang++-%d" % version, path=PATH)
+        bundler = "/usr/lib/llvm-%d/bin/clang-offload-bundler" % version
+        if path and version >= OLDEST_HIP_CLANG and os.path.exists(bundler):
+            where = os.path.dirname(runtime) if runtime.endswith(".so") else runtime
+            compilers.append(
+                {
+                    "name": os.path.basename(path),
+                    "path": path,
+                    "version": _version(path),
+                    "archs": _amd_processors(path),
+                    "device_libs": libraries,
+                    "libraries": where,
+                    "roots": [],
+                }
+            )
+            break
+    return compilers
+
+
+def _hipcc(hipcc: str, libraries: str) -> List[Dict[str, Any]]:
+    said = _say([hipcc, "--version"], {"HIP_PLATFORM": "amd"})
+    version = re.search(r"HIP version: (\S+)", said)
+    installed = re.search(r"InstalledDir: (\S+)", said)
+    number = re.search(r"clang version (\d+)", said)
+    if not (version and installed and number):
+        return []
+    names = [installed[1] + "/clang++", installed[1] + "/clang++-" + number[1]]
+    clang = next((n for n in names if os.path.exists(n)), "")
+    processors = _amd_processors(clang) if clang else []
+    built = {
+        os.path.basename(f)[len("oclc_isa_version_") : -len(".bc")]
+        for f in glob.glob(libraries + "/oclc_isa_version_*")
+    }
+    root = os.path.dirname(os.path.dirname(os.path.realpath(hipcc)))
+    return [
+        {
+            "name": "hipcc",
+            "path": hipcc,
+            "version": version[1],
+            "archs": [a for a in processors if a[len("gfx") :] in built] if built else processors,
+            "device_libs": libraries,
+            "libraries": "",
+            "roots": [root] if root.startswith("/opt/") else [],
+        }
+    ]
+
+
+def _amd_processors(clang: str) -> List[str]:
+    """Return what clang lists when it is asked for a processor that does not exist."""
+    target = ["--target=amdgcn-amd-amdhsa", "-nogpulib", "-Xclang", "-target-cpu", "-Xclang", "none"]
+    said = _say([clang, *target, "-x", "c", "-fsyntax-only", "/dev/null"])
+    return re.findall(r"\bgfx[0-9a-f]+(?=,|\s|$)", said.partition("valid target CPU values are:")[2])
+
+
+def _first_folder(patterns: Sequence[str]) -> str:
+    return next((f for pattern in patterns for f in sorted(glob.glob(pattern))), "")
+
+
+def version_in(text: str) -> str:
+    """Return the first version number in what a program says of itself, empty when there is none."""
+    match = re.search(r"(?:version|\bV)\s?(\d+(?:\.\d+)+)", text) or re.search(r"(\d+(?:\.\d+)+)", text)
+    return match[1] if match else ""
+
+
+def _version(path: str) -> str:
+    return version_in(_say([path, "--version"]))
+
+
+def _tools(
+    wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], pythons: List[Dict[str, Any]]
+) -> Dict[str, Dict[str, Any]]:
+    tools: Dict[str, Dict[str, Any]] = {}
+    folders = [(r + "/bin", [r]) for r in _cuda_roots(wishes, nvcc)]
+    for python in pythons:
+        for pattern in ("/nvidia/cu[0-9]*/bin", "/triton/backends/nvidia/bin"):
+            folders += [(f, python["roots"]) for f in sorted(glob.glob(python["site"] + pattern), reverse=True)]
+    for name, patterns in TOOLS:
+        places: List[Tuple[Optional[str], List[str]]] = [(os.environ.get(name.upper().replace("-", "_")), [])]
+        if name == "llvm-objdump":  # the newest knows most processors; Debian's plain name is an old one
+            places += [(shutil.which("%s-%d" % (name, v), path=PATH), []) for v in CLANG_VERSIONS]
+        places += [(shutil.which(name, path=PATH), [])]
+        places += [
+            (p, [os.path.dirname(os.path.dirname(p))])
+            for pattern in patterns
+            for p in sorted(glob.glob(pattern), reverse=True)
+        ]
+        places += [(r + "/bin/" + name, [r]) for r in sorted(glob.glob("/opt/rocm*"), reverse=True)]
+        places += [(f + "/" + name, roots) for f, roots in folders]
+        for path, roots in places:
+            if path and os.access(path, os.X_OK):
+                tools[name] = {"path": path, "version": _version(path), "roots": roots}
+                break
+    return tools

@@ -1,0 +1,57 @@
+"""What a host can build with, as its probe found it."""
+
+from gpu_mcp_server.models._base import Model
+
+
+class Compiler(Model):
+    """A compiler on a host."""
+
+    path: str
+    version: str
+
+
+class HipCompiler(Compiler):
+    """A compiler for AMD's GPUs."""
+
+    name: str
+    archs: list[str]
+    device_libs: str
+    """Folder of AMD's device libraries, which every kernel is linked with."""
+    libraries: str
+    """Folder of libamdhip64; empty when the compiler knows it."""
+    roots: list[str] = []
+
+
+class Nvrtc(Compiler):
+    """CUDA's run-time compiler as a library; its `path` is libnvrtc."""
+
+    builtins: list[str]
+    include: list[str]
+    archs: list[str]
+    roots: list[str]
+
+
+class Tool(Compiler):
+    """A disassembler, build system or converter."""
+
+    roots: list[str] = []
+
+
+class Python(Compiler):
+    """An interpreter, with what it has for GPUs; `version` is Python's."""
+
+    site: str
+    """Its site-packages."""
+    triton: str | None = None
+    torch: str | None = None
+    roots: list[str]
+
+
+class Toolchains(Model):
+    """What a host builds with besides gcc and nvcc."""
+
+    hip: list[HipCompiler] = []
+    """Best first."""
+    nvrtc: Nvrtc | None = None
+    tools: dict[str, Tool] = {}
+    pythons: list[Python] = []

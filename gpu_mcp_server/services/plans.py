@@ -1,0 +1,99 @@
+"""Which compiler of a host builds a source, and how."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from gpu_mcp_server.errors import BadRequest, ToolMissing
+from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.sources import Source
+from gpu_mcp_server.toolchains import cc, hip, nvcc
+from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain, host_compiler_of, toolchains_of
+
+WORKERS = Path(__file__).parents[1] / "workers"
+DEFAULT_ARCH = "sm_90"
+"""Where the host has no GPU to compile for."""
+DEFAULT_AMD_ARCH = "gfx90a"
+
+MISSING = {
+    "cuda": ("nvcc", "Install the CUDA toolkit there, or set `cuda` of this host to its root."),
+    "c": ("A C compiler", "apt-get install gcc."),
+    "cpp": ("A C++ compiler", "apt-get install g++."),
+    "hip": (
+        "A HIP compiler",
+        "apt-get install hipcc; for gfx942 and later also clang-19 lld-19 clang-tools-19, or ROCm.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a caller asks for besides the source."""
+
+    arch: str | None = None
+    flags: Sequence[str] = ()
+    compiler: str | None = None
+    """Name of one of the compilers for the language; otherwise the best."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """A plan, and who carries it out."""
+
+    toolchain: Toolchain
+    plan: BuildPlan
+    arch: str | None
+
+
+def build_of(source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
+    """Choose a compiler and plan the build.
+
+    Raises:
+        ToolMissing: If the host has no compiler for the language.
+        BadRequest: If a flag, the architecture or the compiler's name is not known.
+    """
+    about = probe.model_dump()
+    toolchains = _named(toolchains_of(about, source.language), wish.compiler, source.language)
+    if not toolchains:
+        program, hint = MISSING[source.language]
+        raise ToolMissing(program, host, hint=hint)
+    if source.language == "hip":
+        arch = wish.arch or DEFAULT_AMD_ARCH
+        chosen = hip.choose(toolchains, arch)
+        return Build(chosen, hip.plan(source.text, chosen, arch, wish.flags, name=source.name), arch)
+    toolchain = toolchains[0]
+    if source.language != "cuda":
+        plan = cc.plan(source.text, toolchain, wish.flags, language=source.language, name=source.name)
+        return Build(toolchain, plan, None)
+    host_compiler = host_compiler_of(about)
+    if host_compiler is None:
+        raise ToolMissing("g++, which nvcc needs,", host, hint="apt-get install g++.")
+    arch = wish.arch or next((str(g["arch"]) for g in probe.gpus if g.get("arch")), DEFAULT_ARCH)
+    return Build(
+        toolchain, nvcc.plan(source.text, toolchain, arch, wish.flags, host_compiler.path, name=source.name), arch
+    )
+
+
+def _named(toolchains: Sequence[Toolchain], name: str | None, language: str) -> Sequence[Toolchain]:
+    if name is None or not toolchains:
+        return toolchains
+    chosen = [t for t in toolchains if name == t.name or t.name.startswith(name + "-")]
+    if not chosen:
+        known = ", ".join(t.name for t in toolchains)
+        raise BadRequest(f"{name!r} is no compiler for {language} on this host.", hint=f"There are {known}.")
+    return chosen
+
+
+def command_of(plan: BuildPlan) -> tuple[str, ...]:
+    """Return what the job runs: the compiler, or our own program in the interpreter that runs hostd."""
+    if not plan.worker:
+        return plan.argv
+    source = plan.warm + worker_source(plan.worker) + "\nimport sys\nmain(sys.argv[1:])\n"
+    return ("{python}", "-I", "-S", "-E", "-c", source, *plan.argv[1:])
+
+
+@cache
+def worker_source(name: str) -> str:
+    """Return the source of one of our programs for the sandbox."""
+    return (WORKERS / f"{name}.py").read_text(encoding="utf-8")

@@ -1,0 +1,148 @@
+"""HIP: what hipcc 5.2 (clang 15) and clang 19 said, and what they make of sources here."""
+
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.errors import BadRequest, ToolMissing
+from gpu_mcp_server.models.toolchains import Toolchains
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.plans import Wish, build_of
+from gpu_mcp_server.services.sources import Source
+from gpu_mcp_server.toolchains import diagnostics, hip, resources
+from gpu_mcp_server.toolchains.base import Toolchain
+from gpu_mcp_server.workers.hip_clang import isa_version
+from tests.laboratory import laboratory
+
+DATA = Path(__file__).parent / "data" / "hip"
+OLD = Toolchain("hipcc", "/usr/bin/hipcc", "5.2", archs=("gfx90a", "gfx1030"))
+NEW = Toolchain(
+    "clang++-19", "/usr/bin/clang++-19", "19.1", archs=("gfx90a", "gfx942"), device_libs="/d", libraries="/l"
+)
+needs_hipcc = pytest.mark.skipif(shutil.which("hipcc") is None, reason="hipcc is not installed (make system)")
+
+
+def said(name: str) -> str:
+    return (DATA / f"{name}.stderr").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("clang", ["clang15", "clang19"])
+def test_each_error_of_a_source_comes_with_its_line_and_text(clang):
+    found = diagnostics.parse(said(f"broken_{clang}"))
+    assert [(d.severity, d.line) for d in found] == [("error", 4), ("error", 6), ("error", 9), ("error", 2)]
+    assert found[2].context == [
+        "__global__ void second(float* x) { x[0] = on_host(3); }",
+        "note: candidate function not viable: call to __host__ function from __global__ function (broken.hip:8)",
+    ]
+    assert "instantiation of template class 'Tile<100>' requested here (broken.hip:10)" in found[3].context[-1]
+
+
+@pytest.mark.parametrize("clang", ["clang15", "clang19"])
+def test_registers_spills_and_lds_come_from_the_remarks_and_are_no_messages(clang):
+    assert diagnostics.parse(said(f"spilled_{clang}")) == []
+    spilled, plain = resources.parse_amd(said(f"spilled_{clang}"), "gfx90a")
+    assert (spilled.kernel, spilled.registers_per_thread) == ("spilled(float const*, float*)", 64)
+    assert (spilled.spilled_registers or 0) > 100 and spilled.stack_bytes > 500
+    assert (plain.shared_bytes, plain.spilled_registers, plain.stack_bytes) == (1024, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("unlinked_clang15", "undefined hidden symbol: elsewhere(float)"),
+        ("unlinked_clang19", "undefined hidden symbol: elsewhere(float)"),
+        ("badflag_clang15", "unsupported option '--nosuchflag'"),
+    ],
+)
+def test_what_linker_and_driver_say_is_one_message(name, message):
+    (found,) = diagnostics.parse(said(name))
+    assert (found.severity, found.message) == ("error", message)
+
+
+def test_missing_device_libraries_are_hinted_at():
+    found = diagnostics.parse(said("nogpulib_clang19"))
+    assert len(found) == 5 and "rocm-device-libs" in (found[0].hint or "")
+
+
+def test_the_first_compiler_that_knows_the_architecture_is_taken():
+    assert hip.choose([OLD, NEW], "gfx90a:xnack-").name == "hipcc"
+    assert hip.choose([OLD, NEW], "gfx942").name == "clang++-19"
+
+
+@pytest.mark.parametrize("arch", ["native", "gfx777", "sm_90", "", "gfx90a -o x", "gfx90a:nope+"])
+def test_an_unknown_architecture_is_refused_with_the_known_ones_of_each_compiler(arch):
+    with pytest.raises(BadRequest, match=r"hipcc 5\.2: gfx90a, gfx1030; clang\+\+-19 19\.1: gfx90a, gfx942"):
+        hip.choose([OLD, NEW], arch)
+
+
+@pytest.mark.parametrize("flag", ["--offload-arch=gfx90a", "-Xclang", "-o", "@file", "-fplugin=x", "-mllvm"])
+def test_flags_that_reach_past_the_source_are_refused(flag):
+    with pytest.raises(BadRequest):
+        hip.plan("", OLD, "gfx90a", [flag, "x"])
+
+
+def test_the_plan_does_not_let_hipcc_become_nvcc():
+    plan = hip.plan("", OLD, "gfx90a", ["-O2", "-munsafe-fp-atomics"])
+    assert plan.env["HIP_PLATFORM"] == "amd" and "-O3" not in plan.argv and "-munsafe-fp-atomics" in plan.argv
+
+
+@pytest.mark.parametrize(
+    ("processor", "number"), [("gfx90a", 9010), ("gfx942", 9402), ("gfx1030", 10300), ("gfx803", 8003)]
+)
+def test_the_processors_number_is_that_of_the_device_libraries(processor, number):
+    assert isa_version(processor) == number
+
+
+def test_a_host_without_a_compiler_says_how_to_get_one():
+    with pytest.raises(ToolMissing, match="apt-get install hipcc"):
+        build_of(Source("", "hip", "k.hip"), Bare(), "box", Wish())
+
+
+class Bare:
+    """A probe that found nothing."""
+
+    gpus: tuple[()] = ()
+    toolchains = Toolchains()
+
+    def model_dump(self) -> dict[str, object]:
+        return {}
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    async with laboratory() as lab:
+        yield lab
+
+
+@needs_hipcc
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx1030", "gfx1100"])
+async def test_a_library_is_built_for_each_generation(lab: Lab, arch: str):
+    known = {a for c in (await lab.hosts.probe("local")).toolchains.hip for a in c.archs}
+    if arch not in known:
+        pytest.skip(f"no compiler here knows {arch}")
+    result = await lab.compiler.compile(Source((DATA / "spilled.hip").read_text(), "hip", "spilled.hip"), arch=arch)
+    assert result.status == "ok", result.summary()
+    assert [(k.kernel, k.arch) for k in result.resources] == [
+        ("spilled(float const*, float*)", arch),
+        ("plain(float*)", arch),
+    ]
+    assert (await lab.artifacts.read(result.artifact_id or ""))[:4] == b"\x7fELF"
+
+
+@needs_hipcc
+async def test_errors_are_a_result_and_kept(lab: Lab):
+    source = Source((DATA / "broken.hip").read_text(), "hip", "broken.hip")
+    first, second = await lab.compiler.compile(source), await lab.compiler.compile(source)
+    assert (first.status, second.cached) == ("failed", True)
+    assert [d.line for d in second.diagnostics] == [4, 6, 9, 2]
+
+
+@needs_hipcc
+async def test_a_named_compiler_is_used_and_an_unknown_one_lists_what_there_is(lab: Lab):
+    source = Source("int launch(void) { return 0; }", "c", "a.c")
+    if "clang" in (await lab.hosts.probe("local")).compilers:
+        assert (await lab.compiler.compile(source, compiler="clang")).compiler.startswith("clang ")
+    with pytest.raises(BadRequest, match="There are gcc"):
+        await lab.compiler.compile(source, compiler="tcc")
