@@ -17,6 +17,7 @@ LEAST_CPU_QUOTA_US = 1_000
 """Below it the kernel answers EINVAL. Source: kernel/sched, min_cfs_quota_period."""
 BUSY_POLL_S = 1.0
 POLL_S = 0.0002
+READ_BYTES = 64 << 10
 
 
 class Files:
@@ -24,8 +25,14 @@ class Files:
 
     def read(self, path: str) -> str:
         """Return a file's text."""
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            parts: List[bytes] = []
+            while not parts or parts[-1]:
+                parts.append(os.read(fd, READ_BYTES))
+            return b"".join(parts).decode("utf-8", "replace")
+        finally:
+            os.close(fd)
 
     def write(self, path: str, text: str) -> None:
         """Write in one call: the kernel takes each write as one command."""

@@ -4,8 +4,9 @@ All inputs of a round lie before the candidate when its clock starts. One that a
 cores or by one large launch, would be as fast as no single call of it is.
 """
 
+import contextlib
 import time
-from typing import List
+from typing import Generator, List
 
 import numpy as np
 from check import STORAGE
@@ -69,20 +70,22 @@ class Interruption:
         places = self.well.positions(SAMPLES, watched.size)
         word = WORDS[watched.itemsize]
         poison = word(buffers.words[0])
-        player.thaw()
-        player.ask("ping", self.rounds.timeout_s)
-        player.tell("go", calls=buffers.sets)
-        deadline = time.monotonic() + self.rounds.timeout_s
-        while (watched[places].view(word) == poison).all() and time.monotonic() < deadline:
-            if player.link.pending():
-                break
-        player.freeze()
+        with self._running():
+            player.thaw()
+            player.ask("ping", self.rounds.timeout_s)
+            player.tell("go", calls=buffers.sets)
+            deadline = time.monotonic() + self.rounds.timeout_s
+            while (watched[places].view(word) == poison).all() and time.monotonic() < deadline:
+                if player.link.pending():
+                    break
+            player.freeze()
         begun = np.flatnonzero(self._touched(buffers))
         last = int(begun[-1]) if begun.size else 0
-        unfinished = np.flatnonzero(buffers.check().wrong[:last].any(axis=1))
-        player.thaw()
-        reply = player.hear(self.rounds.timeout_s)
-        finished = buffers.stop(player)
+        unfinished = np.flatnonzero(buffers.check_first(last).wrong.any(axis=1))
+        with self._running():
+            player.thaw()
+            reply = player.hear(self.rounds.timeout_s)
+            finished = buffers.stop(player)
         with self.rounds.ledger.part("check"):
             self.rounds.judge(buffers, reply, buffers.check(), finished, 0.0)
         if unfinished.size:
@@ -95,10 +98,11 @@ class Interruption:
     def _fewer_calls(self, buffers: Buffers, calls: int) -> None:
         """End the round early: the outputs of calls that are not made must stay as they were."""
         player = self.rounds.candidate
-        player.thaw()
-        player.ask("ping", self.rounds.timeout_s)
-        reply = player.ask("go", self.rounds.timeout_s, calls=calls)
-        player.freeze()
+        with self._running():
+            player.thaw()
+            player.ask("ping", self.rounds.timeout_s)
+            reply = player.ask("go", self.rounds.timeout_s, calls=calls)
+            player.freeze()
         touched = np.flatnonzero(self._touched(buffers)[calls:])
         if touched.size:
             raise cheat(
@@ -106,10 +110,16 @@ class Interruption:
                 "as well; what several calls share, none of them takes"
                 % (calls, buffers.sets, calls + int(touched[0]) + 1)
             )
-        check = buffers.check()
-        made = check._replace(wrong=check.wrong[:calls])
         with self.rounds.ledger.part("check"):
-            self.rounds.judge(buffers, reply, made, True, 0.0)
+            self.rounds.judge(buffers, reply, buffers.check_first(calls), True, 0.0)
+
+    @contextlib.contextmanager
+    def _running(self) -> Generator[None, None, None]:
+        """Count the block as the candidate's own time, as in a round, less what thawing and freezing take."""
+        begin = time.perf_counter()
+        yield
+        own_s = time.perf_counter() - begin - self.rounds.costs["candidate"].low_s
+        self.rounds.ledger.move(max(own_s, 0.0), "candidate")
 
     def _touched(self, buffers: Buffers) -> Array:
         """Return for each set whether some output's samples are no longer this round's poison."""

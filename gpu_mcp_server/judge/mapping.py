@@ -41,11 +41,15 @@ class Mapping:
             code = ctypes.get_errno()
             raise OSError(code, "mmap: " + os.strerror(code))
         self.address = int(address)
+        self._populated = 0
         os.close(descriptor)
 
     def populate(self, size: int) -> None:
         """Map the first `size` bytes now; an older system does it at the first, untimed round."""
-        self._advise(self.address, min(size, self.size), POPULATE_WRITE if self.writable else POPULATE_READ)
+        size = min(size, self.size)
+        if size > self._populated:
+            self._advise(self.address, size, POPULATE_WRITE if self.writable else POPULATE_READ)
+            self._populated = size
 
     def close(self) -> None:
         """Unmap; arrays over it must be gone."""

@@ -1,12 +1,10 @@
 """The judge's job: what is sent to the host, and what comes back."""
 
-import functools
 import hashlib
 import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 from gpu_mcp_server.errors import JobBroken, ToolMissing
@@ -16,10 +14,10 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.constraints import parsed
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import new_job_id
+from gpu_mcp_server.services.judge_files import judge_files
 from gpu_mcp_server.services.runner import min_level, roots_of
 from gpu_mcp_server.settings import Settings
 
-JUDGE = Path(__file__).parents[1] / "judge"
 ROUND_MS = 10.0
 
 
@@ -46,13 +44,6 @@ SHM_BYTES = 1 << 30
 
 
 QUICK = TimingOptions()
-
-
-@functools.cache
-def judge_files() -> dict[str, bytes]:
-    """Return the harness's files by their path in a workspace."""
-    names = [p for p in sorted(JUDGE.iterdir()) if p.suffix in (".py", ".ptx")]
-    return {f"judge/{p.name}": p.read_bytes() for p in names}
 
 
 def judge_spec(
@@ -91,7 +82,6 @@ def judge_spec(
         raise ToolMissing(
             "torch", host, hint=f"{python.path} has none; set judge_python, or write the reference in NumPy."
         )
-    harness = judge_files()
     own: dict[str, dict[str, bytes]] = {
         "owner": {"task.json": json.dumps(_task(problem, device, symbol, timing, judge=library is not None)).encode()},
         "reference": {"reference.py": problem.reference.encode()},
@@ -99,7 +89,10 @@ def judge_spec(
     if library is not None:
         own["candidate"] = {"candidate.so": library}
     blobs: dict[str, bytes] = {}
-    files = {role: tuple(_ref(n, d, blobs) for n, d in {**harness, **more}.items()) for role, more in own.items()}
+    files = {
+        role: tuple(_ref(n, d, blobs) for n, d in {**judge_files(role, python.version), **more}.items())
+        for role, more in own.items()
+    }
     argv = (python.path, "-I", "-B", "judge/main.py")
     spec = JobSpec(
         id=new_job_id(),

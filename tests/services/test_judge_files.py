@@ -1,0 +1,56 @@
+"""What is sent of the judge to a host."""
+
+import ast
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.services.judge_files import JUDGE, judge_files
+
+MODULES = {p.stem for p in JUDGE.glob("*.py")}
+
+
+def imported(source: bytes) -> set[str]:
+    """Return the judge's own modules that a source imports anywhere."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found & MODULES
+
+
+@pytest.mark.parametrize("role", ["owner", "reference", "candidate", "program"])
+def test_a_role_gets_whatever_it_can_come_to_import(role: str):
+    files = judge_files(role)
+    sources = {Path(path).stem: data for path, data in files.items() if path.endswith(".py")}
+
+    needed = set[str]().union(*(imported(data) for name, data in sources.items() if name != "main"))
+
+    assert needed <= set(sources)
+
+
+def test_only_the_owner_gets_what_checks_answers():
+    assert "judge/trials.py" in judge_files("owner")
+    assert not {"judge/trials.py", "judge/check.py", "judge/owner.py", "judge/fill.py"} & set(judge_files("candidate"))
+
+
+def test_the_bytecode_that_goes_along_is_what_python_runs(tmp_path: Path):
+    for path, data in judge_files("candidate", platform.python_version()).items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(data)
+    command = [sys.executable, "-I", "-B", "-v", "judge/main.py", "candidate"]
+
+    ran = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True, timeout=60, check=False)
+
+    assert "no LINK_OWNER" in ran.stderr
+    for module in ("candidate", "link", "mapping"):
+        assert f"judge/__pycache__/{module}.{sys.implementation.cache_tag}.pyc matches" in ran.stderr
+
+
+def test_bytecode_is_not_sent_to_another_python():
+    assert not [path for path in judge_files("candidate", "3.8.20") if path.endswith(".pyc")]
