@@ -85,7 +85,7 @@ class CompileResult(ResultModel):
 
     status: Literal["ok", "failed", "timeout", "oom", "broken"]
     """`ok` means that there is a binary."""
-    language: Language
+    language: Language | Literal["program"]
     compiler: str
     """Name and version."""
     arch: str | None = None

@@ -38,7 +38,8 @@ class TimingOptions(Model):
 class ShapeVerdict(Model):
     """How the candidate did at one shape."""
 
-    dims: dict[str, int]
+    dims: dict[str, int | float | str]
+    """Sizes, or a program's parameters."""
     verdict: Verdict
     reason: str = ""
     candidate: Timing | None = None

@@ -1,10 +1,12 @@
 """What is to be computed: a reference, its shapes, its tolerance."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from gpu_mcp_server.models._base import Model, ResultModel
+from gpu_mcp_server.models.program import Program, ProgramInfo
 
 DType = Literal["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64"]
 Symbol = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
@@ -43,9 +45,9 @@ class Problem(Model):
     """sha256 over everything but the id; stands in every verdict."""
     name: str
     description: str = ""
-    kind: Literal["function", "module"] = "function"
-    """function: `entry` takes the inputs and returns the outputs. module: KernelBench's `Model`."""
-    framework: Literal["numpy", "torch"]
+    kind: Literal["function", "module", "program"] = "function"
+    """function: `entry` takes the inputs and returns the outputs. module: KernelBench's `Model`. program: `program`."""
+    framework: Literal["numpy", "torch", "program"]
     entry: str
     """Function of the reference source; takes the inputs in order, returns the outputs (one, or a tuple)."""
     inputs: list[TensorSpec]
@@ -64,6 +66,8 @@ class Problem(Model):
     """With which inputs candidates are tried, besides the timed calls."""
     precision: Literal["tolerance", "strict"] = "tolerance"
     """Whether errors like those of a lower precision fail even within the tolerance."""
+    program: Program | None = None
+    """Where the reference is a whole program; it has no tensors and no shapes then."""
 
     def symbols(self) -> list[str]:
         """Return the dimension symbols in order of first use, inputs first."""
@@ -83,11 +87,14 @@ class ProblemInfo(ResultModel):
     description: str = ""
     content_hash: str
     framework: str
-    launcher_c: str
+    launcher_c: str = ""
     """What a C candidate must define; C++ puts extern "C" before it. float16 and bfloat16 are passed as their bits."""
-    launcher_cuda: str
+    launcher_cuda: str = ""
     """What a CUDA candidate must define."""
-    shapes: list[dict[str, int]]
+    program: ProgramInfo | None = None
+    """Where a candidate is a program."""
+    shapes: Sequence[Mapping[str, int | float | str]]
+    """Or a program's cases."""
     rtol: float
     atol: float
     conditions: list[str] = []
@@ -101,14 +108,21 @@ class ProblemInfo(ResultModel):
     best: str | None = None
     """Best attempt so far, a device each."""
 
+    def _candidate(self) -> list[str]:
+        if self.program is not None:
+            return [self.program.summary()]
+        return [
+            f'C candidate: {self.launcher_c}  (C++: extern "C" before it)',
+            f"CUDA candidate: {self.launcher_cuda}",
+        ]
+
     def summary(self) -> str:
         """Say what a candidate must define."""
         return "\n".join(
             [
                 f"problem {self.problem_id} {self.name}" + (f" ({self.registered})" if self.registered else ""),
                 *([self.description] if self.description else []),
-                f'C candidate: {self.launcher_c}  (C++: extern "C" before it)',
-                f"CUDA candidate: {self.launcher_cuda}",
+                *self._candidate(),
                 f"shapes: {self.shapes}; rtol {self.rtol:g}, atol {self.atol:g}; "
                 f"reference in {self.framework}; hash {self.content_hash[:12]}",
                 *([f"conditions: {'; '.join(self.conditions)}"] if self.conditions else []),

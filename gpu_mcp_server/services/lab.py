@@ -14,6 +14,8 @@ from gpu_mcp_server.services.hosts import Hosts
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.program_builds import ProgramBuilder
+from gpu_mcp_server.services.programs import Programs
 from gpu_mcp_server.services.registry import Registry
 from gpu_mcp_server.services.runner import Runner
 from gpu_mcp_server.services.verdicts import Verdicts
@@ -59,7 +61,8 @@ class Lab:
             compiler = Compiler(settings, jobs, db, artifacts, experience)
             runner = Runner(settings, jobs, table, workspaces, artifacts, experience)
             verdicts = Verdicts(jobs, problems, experience, artifacts)
-            registry = Registry(settings, jobs, problems, experience, verdicts)
+            programs = Programs(settings, jobs, ProgramBuilder(settings, jobs, db, artifacts))
+            registry = Registry(settings, jobs, problems, experience, verdicts, programs)
             evaluator = Evaluator(settings, jobs, table, compiler, problems, experience, artifacts, verdicts)
             runner.settlers["judge"] = verdicts.settle_line
             tidying = asyncio.create_task(runner.tidy(), name="tidy")

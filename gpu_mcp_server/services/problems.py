@@ -14,13 +14,15 @@ from pydantic import ValidationError
 
 from gpu_mcp_server.errors import BadRequest, NotFound, TooLarge
 from gpu_mcp_server.models.problem import DType, Problem, ProblemInfo, TensorSpec
+from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.constraints import check_constraints
+from gpu_mcp_server.services.program_problems import check_program, info_of
 from gpu_mcp_server.store.database import Database
 
 MAX_REFERENCE_BYTES = 1 << 20
 MAX_SHAPE_BYTES = 1 << 30
 """Inputs and outputs of one shape together."""
-LATER = ("kind", "constraints", "fixed_shapes", "distributions", "precision")
+LATER = ("kind", "program", "constraints", "fixed_shapes", "distributions", "precision")
 """Fields that came later: they count for the hash where they are not what they were before."""
 MAX_SHAPES = 32
 MAX_TENSORS = 16
@@ -153,8 +155,27 @@ class Problems:
         return draft.model_copy(update={"problem_id": f"p-{digest[:12]}", "content_hash": digest})
 
     @staticmethod
+    def make_program(name: str, description: str, program: Program, rtol: float, atol: float) -> Problem:
+        """Check a program problem and name it by its content; nothing is built or run.
+
+        Raises:
+            BadRequest, TooLarge: As `make_problem` does.
+        """
+        draft = Problem(
+            problem_id="p-", content_hash="", name=name.strip(), description=description.strip(), kind="program",
+            framework="program", entry="", inputs=[], outputs=[], shapes=[], rtol=rtol, atol=atol, reference="",
+            program=program,
+        )  # fmt: skip
+        _check_numbers(draft)
+        check_program(program)
+        digest = content_hash(draft)
+        return draft.model_copy(update={"problem_id": f"p-{digest[:12]}", "content_hash": digest})
+
+    @staticmethod
     def info(problem: Problem) -> ProblemInfo:
         """Return what a candidate must define, and what it is judged by."""
+        if problem.program is not None:
+            return _program_info(problem, problem.program)
         return ProblemInfo(
             problem_id=problem.problem_id,
             name=problem.name,
@@ -168,6 +189,20 @@ class Problems:
             atol=problem.atol,
             conditions=_conditions(problem),
         )
+
+
+def _program_info(problem: Problem, program: Program) -> ProblemInfo:
+    return ProblemInfo(
+        problem_id=problem.problem_id,
+        name=problem.name,
+        description=problem.description,
+        content_hash=problem.content_hash,
+        framework=problem.framework,
+        program=info_of(program),
+        shapes=program.cases,
+        rtol=problem.rtol,
+        atol=problem.atol,
+    )
 
 
 def content_hash(problem: Problem) -> str:

@@ -11,6 +11,7 @@ from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.problem_files.base import ProblemSource
 from gpu_mcp_server.services.problem_files.reader import read_problem
 from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.programs import Programs
 from gpu_mcp_server.services.runner import Progress
 from gpu_mcp_server.services.verdicts import Verdicts, how_it_ended
 from gpu_mcp_server.settings import Settings
@@ -22,9 +23,15 @@ class Registry:
     """The way in for problems, and the list of them."""
 
     def __init__(
-        self, settings: Settings, jobs: JobRunner, problems: Problems, experience: Experience, verdicts: Verdicts
+        self,
+        settings: Settings,
+        jobs: JobRunner,
+        problems: Problems,
+        experience: Experience,
+        verdicts: Verdicts,
+        programs: Programs,
     ) -> None:
-        self._settings, self._jobs, self._problems = settings, jobs, problems
+        self._settings, self._jobs, self._problems, self._programs = settings, jobs, problems, programs
         self._experience, self._verdicts = experience, verdicts
 
     async def register(
@@ -77,9 +84,12 @@ class Registry:
         """
         where = self._jobs.hosts.choose(host)
         probe = await self._jobs.probe(where)
-        spec, blobs = judge_spec(problem, probe, self._settings, host=where, device="cpu", library=None)
         if progress is not None:
             await progress("running the reference and the trivial answers")
+        if problem.program is not None:
+            spec, blobs = await self._programs.registration(problem, problem.program, where)
+        else:
+            spec, blobs = judge_spec(problem, probe, self._settings, host=where, device="cpu", library=None)
         done = await self._jobs.run(spec, host=where, blobs=blobs)
         verdict = await self._verdicts.read(done)
         if verdict is None:

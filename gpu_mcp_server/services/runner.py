@@ -103,7 +103,7 @@ class Runner:
         spec = JobSpec(
             id=new_job_id(),
             purpose="fetch" if fetch else "run",
-            processes=(ProcessSpec(argv=tuple(argv), env=_environment(probe, env or {})),),
+            processes=(ProcessSpec(argv=tuple(argv), env=environment_of(probe, env or {})),),
             files={"main": tuple(manifest)},
             outputs=("*",) if workspace_id else tuple(outputs),
             roots=roots_of(probe, self._settings.hosts[where].roots),
@@ -283,8 +283,9 @@ def device_name(probe: HostProbe, gpus: int) -> str:
     return str(probe.gpus[0]["name"]) if gpus and probe.gpus else f"{probe.cpu} ({probe.cores} cores)"
 
 
-def _environment(probe: HostProbe, given: Mapping[str, str]) -> dict[str, str]:
-    path = ["/usr/local/cuda/bin", "/usr/local/bin", "/usr/bin", "/bin"]
+def environment_of(probe: HostProbe, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a command, in which the host's compilers and the judge's Python are found."""
+    path = ["/usr/local/cuda/bin", "/opt/rocm/bin", "/usr/local/bin", "/usr/bin", "/bin"]
     if probe.nvcc:
         path.insert(0, f"{probe.nvcc.root}/bin")
     if probe.judge:

@@ -21,6 +21,8 @@ class ProblemSource:
     text: str
     folder: Path | None = None
     """On the server's own machine; None for a text that was sent."""
+    part: str = ""
+    """Which of several problems in the file: what stood behind `#` in its path."""
 
     async def beside(self, name: str) -> str:
         """Return the text of another file of the folder.

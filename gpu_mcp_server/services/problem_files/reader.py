@@ -7,10 +7,10 @@ from typing import cast
 from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.local_files import read_local
-from gpu_mcp_server.services.problem_files import own
+from gpu_mcp_server.services.problem_files import geak, own, program
 from gpu_mcp_server.services.problem_files.base import MAX_FILE_BYTES, Format, ProblemSource
 
-FORMATS = cast("tuple[Format, ...]", (own,))
+FORMATS = cast("tuple[Format, ...]", (own, program, geak))
 """In the order in which they are asked."""
 
 
@@ -21,12 +21,19 @@ async def source_at(path: Path) -> ProblemSource:
         NotFound: If there is nothing, or the folder has no file that a format is known by.
         BadRequest: If it is not text.
     """
+    path, part = await asyncio.to_thread(_parted, path)
     path = await asyncio.to_thread(_main_file, path)
     try:
         text = (await asyncio.to_thread(read_local, path, MAX_FILE_BYTES)).decode()
     except UnicodeDecodeError as error:
         raise BadRequest(f"{str(path)!r} is binary junk, not text.", hint="Give UTF-8 text.") from error
-    return ProblemSource(path.name, text, path.absolute().parent)
+    return ProblemSource(path.name, text, path.absolute().parent, part)
+
+
+def _parted(path: Path) -> tuple[Path, str]:
+    """Return the path of a file, and which part of it `FILE#PART` names."""
+    name, sign, part = str(path).rpartition("#")
+    return (Path(name), part) if sign and not path.exists() else (path, "")
 
 
 def _main_file(path: Path) -> Path:

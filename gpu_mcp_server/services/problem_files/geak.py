@@ -1,0 +1,127 @@
+"""A GEAK-HIP task: an instruction file (JSON) and, for each task, a folder with Makefile and test program.
+
+The format says what to optimize and not what is right: the program checks itself and prints PASS. So a task needs an
+extractor, as `extractor` in its instruction or as `extractor.toml` in its folder: the fields of a program problem that
+say which files or numbers are outputs (`outputs`), with which parameters it is run (`run`, `cases`, `generator`) and
+within which tolerance (`rtol`, `atol`); `said` names what the program says of itself.
+
+Source: AMD-AGI/GEAK-agent, branch GEAK-HIP, example_hip/README.md.
+"""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any, cast
+
+from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.models.program import ProgramFile
+from gpu_mcp_server.services.local_files import checked_path
+from gpu_mcp_server.services.problem_files.base import ProblemSource
+from gpu_mcp_server.services.problem_files.program import files_of, made
+
+TITLE = "a GEAK-HIP instruction file (JSON; FILE#TASK names one of several)"
+MAIN_FILES = ("FromRe_instructions.json",)
+TELLING = ("task", "file_path", "file_name")
+EXTRACTOR = "extractor.toml"
+SAID = {
+    "verdict": r"(?i)\b(PASS(?:ED)?|FAIL(?:ED)?|Validation (?:passed|failed))\b",
+    "time": r"(?i)([\d.]+ ?(?:us|ms|s)(?:/launch)?)\b",
+}
+_TARGET = re.compile(r"^\s*(?:TARGET|EXAMPLE|EXE|EXECUTABLE)\s*[:?]?=\s*(\S+)\s*$", re.MULTILINE)
+_RULE = re.compile(r"^(?!all\b|clean\b|\.)([\w./-]+)\s*:(?!=)", re.MULTILINE)
+_HIP_COMPILER = re.compile(r"^\s*(HIPCC|HIPCXX)\s*[:?]?=", re.MULTILINE)
+
+
+def recognizes(source: ProblemSource) -> bool:
+    """Say whether it is JSON with tasks."""
+    return bool(_tasks(source.text))
+
+
+def _tasks(text: str) -> list[dict[str, Any]]:
+    try:
+        found: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    listed = cast("list[Any]", found if isinstance(found, list) else [found])
+    tasks = [cast("dict[str, Any]", task) for task in listed if isinstance(task, dict)]
+    right = [all(isinstance(task.get(name), str) for name in TELLING) for task in tasks]
+    return tasks if tasks and all(right) else []
+
+
+async def problem(source: ProblemSource) -> Problem:
+    """Return the problem of the task that is meant.
+
+    Raises:
+        BadRequest: If it is not clear which task, or the task has no extractor.
+        NotFound: If its folder or its file is not there.
+    """
+    task = _chosen(source)
+    if source.folder is None:
+        raise BadRequest("A GEAK-HIP task needs its folder.", hint="Give the path of the instruction file.")
+    below = task["file_path"].strip("/")
+    folder = source.folder if below in ("", ".") else source.folder / checked_path(below)
+    files = await files_of(folder)
+    name = checked_path(task["file_name"])
+    if name not in files:
+        raise NotFound("the task's file", name, hint=f"{str(folder)!r} has {', '.join(list(files)[:20])}.")
+    extractor = _extractor(task, files)
+    given: dict[str, Any] = {
+        "name": task["task"],
+        "description": str(task.get("instruction", ""))[:8000],
+        "files": {path: file for path, file in files.items() if path not in (EXTRACTOR, source.name)},
+        "replaces": name,
+        "said": SAID,
+        **_commands(files),
+        **extractor,
+    }
+    if "run" not in given:
+        raise BadRequest(
+            f"How task {task['task']!r} is run is not to be seen from its Makefile.",
+            hint='Say so in its extractor: run = ["./test_silu"].',
+        )
+    return made(given)
+
+
+def _chosen(source: ProblemSource) -> dict[str, Any]:
+    tasks = _tasks(source.text)
+    names = [task["task"] for task in tasks]
+    if not source.part and len(tasks) == 1:
+        return tasks[0]
+    if source.part not in names:
+        raise BadRequest(
+            f"The file has {len(tasks)} tasks" + (f", none called {source.part!r}." if source.part else "."),
+            hint=f"Give FILE#TASK, with one of {', '.join(names[:30])}.",
+        )
+    return tasks[names.index(source.part)]
+
+
+def _extractor(task: Mapping[str, Any], files: Mapping[str, ProgramFile]) -> dict[str, Any]:
+    given = task.get("extractor")
+    if isinstance(given, dict):
+        return cast("dict[str, Any]", given)
+    if EXTRACTOR not in files:
+        raise BadRequest(
+            f"Task {task['task']!r} does not say which files or numbers are its outputs; its own PASS is not believed.",
+            hint=f'Put {EXTRACTOR} into its folder: rtol = 1e-2, atol = 1e-2, run = ["./test_silu", "--B", "{{B}}"], '
+            'cases = [{B = 64}], outputs = [{name = "y", source = "out.bin", format = "binary", dtype = "bfloat16"}].',
+        )
+    try:
+        return tomllib.loads(files[EXTRACTOR].text or "")
+    except tomllib.TOMLDecodeError as error:
+        raise BadRequest(f"{EXTRACTOR} is no TOML: {error}.", hint="Correct it.") from error
+
+
+def _commands(files: Mapping[str, ProgramFile]) -> dict[str, Any]:
+    """Return how a task's folder is built and run: by its Makefile, or a Python test without a build."""
+    makefile = next((files[name].text for name in ("Makefile", "makefile", "GNUmakefile") if name in files), None)
+    if makefile is None:
+        test = next((path for path in files if re.fullmatch(r"test_\w+\.py", path)), None)
+        return {"run": ["{python}", test]} if test else {}
+    named = _TARGET.search(makefile) or _RULE.search(makefile)
+    # A compiler below a fixed folder is taken from PATH instead: ROCm's own, or the distribution's. Variables on make's
+    # command line reach the environment of hipcc, which otherwise takes a host that has nvcc for one of NVIDIA's.
+    compilers = sorted(set(_HIP_COMPILER.findall(makefile)))
+    build = ["make", *(f"{name}=hipcc" for name in compilers), *(["HIP_PLATFORM=amd"] if compilers else [])]
+    return {"build": build, **({"run": [f"./{named.group(1)}"]} if named else {})}

@@ -1,0 +1,145 @@
+"""The judge's job for a program: owner, reference, and a sandbox for each run of the candidate."""
+
+import hashlib
+import json
+import secrets
+from typing import Any
+
+from gpu_mcp_server.errors import ToolMissing
+from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, Limits, ProcessSpec
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.models.program import Program
+from gpu_mcp_server.services.harness import TURN_S
+from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.jobs import new_job_id
+from gpu_mcp_server.services.judge_files import judge_files
+from gpu_mcp_server.services.program_builds import refs_of
+from gpu_mcp_server.services.runner import environment_of, min_level, roots_of
+from gpu_mcp_server.services.trees import Tree, TreeFile
+from gpu_mcp_server.settings import Settings
+
+SANDBOXES = 40
+"""A job may have 64 processes."""
+MOST_RUNS = 9
+"""Of one case; the first is not timed."""
+BUDGET_S = 10.0
+WALL_S = 1200.0
+FILE_BYTES = 256 << 20
+"""Of any file that a program writes, its stdout among them."""
+MEMORY_BYTES = 16 << 30
+
+
+def program_spec(
+    problem: Problem,
+    program: Program,
+    probe: HostProbe,
+    settings: Settings,
+    *,
+    host: str,
+    device: str,
+    reference: Tree,
+    candidate: Tree | None,
+    tier: str = "performance",
+) -> tuple[JobSpec, dict[str, bytes]]:
+    """Describe a judge job for a program.
+
+    Args:
+        problem: For the tolerances.
+        program: What to judge by.
+        probe: The host.
+        settings: For the sandbox level.
+        host: Its name.
+        device: `cpu` or `cuda`.
+        reference: The reference's project, built.
+        candidate: The candidate's, built; none to try a problem before it is registered.
+        tier: smoke, correctness or performance.
+
+    Returns:
+        The job and the contents that it names.
+
+    Raises:
+        ToolMissing: If the host has no Python that can judge.
+    """
+    python = probe.judge
+    if python is None or not python.numpy:
+        raise ToolMissing("a Python with NumPy", host, hint="Set judge_python of this host to one that has it.")
+    runs = 0 if candidate is None else sandboxes(program, tier)
+    roles = [f"candidate_{number}" for number in range(runs)]
+    task = json.dumps(_task(problem, program, roles, device, tier, judge=candidate is not None)).encode()
+    harness, player = (
+        {path: TreeFile(data) for path, data in judge_files(role, python.version).items()}
+        for role in ("owner", "program")
+    )
+    trees: dict[str, dict[str, TreeFile]] = {
+        "owner": {**harness, "task.json": TreeFile(task)},
+        "reference": {**player, **below_project(reference)},
+    }
+    each = {**player, **below_project(candidate or {})}
+    trees |= {role: each for role in roles}  # noqa: C420 - RUF024 wants it so
+    blobs = {hashlib.sha256(file.data).hexdigest(): file.data for tree in trees.values() for file in tree.values()}
+    refs = {id(tree): refs_of(tree) for tree in trees.values()}
+    argv = (python.path, "-I", "-B", "judge/main.py")
+    environment = environment_of(probe, {"OMP_PROC_BIND": "false"})
+    spec = JobSpec(
+        id=new_job_id(),
+        purpose="judge" if candidate is not None else "register",
+        processes=tuple(
+            ProcessSpec(
+                argv=(*argv, "owner" if role == "owner" else "program"),
+                role=role, trusted=role == "owner", workspace=role, env=environment,
+            )
+            for role in trees
+        ),
+        links=tuple(("owner", role) for role in trees if role != "owner"),
+        files={role: refs[id(tree)] for role, tree in trees.items()},
+        outputs=("verdict.json",),
+        roots=roots_of(probe, settings.hosts[host].roots),
+        gpus=_turn(device, judge=candidate is not None),
+        limits=Limits(wall_s=WALL_S, memory_bytes=MEMORY_BYTES, shm_bytes=1 << 30),
+        min_level=min_level(settings),
+    )  # fmt: skip
+    return spec, blobs
+
+
+def below_project(tree: Tree) -> dict[str, TreeFile]:
+    """Return a tree where a player looks for it."""
+    return {f"project/{path}": file for path, file in tree.items()}
+
+
+def sandboxes(program: Program, tier: str) -> int:
+    """Return how many runs of a candidate there can be."""
+    cases = len(program.cases)
+    if tier == "smoke":
+        return 1
+    return cases * (2 if tier == "correctness" else min(MOST_RUNS, SANDBOXES // cases))
+
+
+def _turn(device: str, *, judge: bool) -> GpuRequest:
+    if device == "cuda":
+        return GpuRequest(count=1, mode="exclusive", wait_s=TURN_S)
+    return GpuRequest(mode="exclusive", wait_s=TURN_S) if judge else GpuRequest()
+
+
+def _task(
+    problem: Problem, program: Program, roles: list[str], device: str, tier: str, *, judge: bool
+) -> dict[str, Any]:
+    return {
+        "mode": "judge" if judge else "register",
+        "kind": "program",
+        "device": device,
+        "tier": tier,
+        "sandboxes": roles,
+        "run": program.run,
+        "generator": program.generator or None,
+        "inputs": program.inputs,
+        "stdin": program.stdin or "",
+        "cases": program.cases,
+        "rules": [rule.model_dump() for rule in program.outputs],
+        "said": program.said,
+        "rtol": problem.rtol,
+        "atol": problem.atol,
+        "seed": secrets.token_hex(32),
+        "file_bytes": FILE_BYTES,
+        "run_timeout_s": program.run_timeout_s,
+        "budget_s": BUDGET_S,
+    }
