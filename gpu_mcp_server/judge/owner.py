@@ -206,7 +206,7 @@ class Owner:
 
         left = self.overhead_s - self.ledger.besides_s()
         share_s = max(0.0, left) / (total - number)
-        shape = Shape(self.task, dims, device, players, self.costs, self.well, self.ledger, share_s)
+        shape = Shape(self.task, number, device, players, self.costs, self.well, self.ledger, share_s)
         return shape.judge(progress)
 
     def _name(self, dims: Dict[str, int]) -> str:
@@ -229,6 +229,10 @@ class Owner:
         for role, cost in self.costs.items():
             evidence["%s_pass_cost_us" % role] = round(cost.low_s * 1e6, 1)
             evidence["%s_pass_cost_spread_us" % role] = round(cost.spread_s * 1e6, 1)
+        floors: Dict[str, Any] = self.task.get("floors") or {}
+        evidence["floor"] = (
+            floors[device.label]["spec"] if device.label in floors else "none: no peak figures of %s" % device.label
+        )
         evidence["start_seconds"] = self.steps
         evidence["seconds"] = self.ledger.report()
         return evidence

@@ -6,6 +6,7 @@ from typing import Any, Dict, Optional, Tuple
 from conditions import Watch, summary
 from devices import Buffers, Device
 from fill import Well
+from floor import floor_of
 from history import History
 from interruption import Interruption, stops
 from ledger import Ledger
@@ -38,7 +39,7 @@ class Shape:
     def __init__(
         self,
         task: Dict[str, Any],
-        dims: Dict[str, int],
+        number: int,
         device: Device,
         players: Tuple[Player, Player],
         costs: Dict[str, Cost],
@@ -48,6 +49,9 @@ class Shape:
     ) -> None:
         self.ledger = ledger
         self.goal = Goal.of(task, ledger.besides_s() + overhead_s)
+        self.number = number
+        """Of the shape among the task's."""
+        dims: Dict[str, int] = task["shapes"][number]
         self.task, self.dims, self.device = task, dims, device
         self.inputs, self.outputs = tensors(task["inputs"], dims), tensors(task["outputs"], dims)
         self.costs = costs
@@ -181,6 +185,7 @@ class Shape:
                 self.notes[text % least] = None
             else:
                 result["speedup"], result["speedup_low"], result["speedup_high"] = speedup(reference, candidate)
+                self._weigh(result)
                 if unsure > 0.02 * result["candidate"]["median_us"]:
                     self.notes["the clock's own cost varies by %.3g us a call" % unsure] = None
         doubts = self.device.remarks()
@@ -188,3 +193,24 @@ class Shape:
             result["speedup"] = None
         result["notes"] = [*self.notes, *self.rounds.notes, *doubts]
         return result
+
+    def _weigh(self, result: Dict[str, Any]) -> None:
+        """Hold the time against what the device can do at most; void it if that is impossible.
+
+        The clock's own cost, which was taken off, is given back for it: it may have been measured too high.
+        """
+        floor = floor_of(self.task, self.device.label, self.number, self.sets)
+        if floor is None:
+            return
+        timed = result["candidate"]
+        result["floor_us"], result["floor_by"] = floor.least_us, floor.by
+        clock_us = self.costs["candidate"].low_s * 1e6 / self.sets
+        impossible = floor.impossible(timed["high_us"] + clock_us)
+        if impossible:
+            result.update(verdict="cheat", reason=impossible, speedup=None, speedup_low=None, speedup_high=None)
+        if floor.roof_us:
+            share = floor.roof_us / timed["median_us"]
+            result["roof"] = "%.0f %% of the %s" % (100 * share, floor.roof)
+            if floor.roof_us > timed["high_us"] + clock_us and not impossible:
+                text = "faster than reading every input once and computing in the declared type: some was not needed"
+                self.notes[text] = None

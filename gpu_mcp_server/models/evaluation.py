@@ -52,6 +52,11 @@ class ShapeVerdict(Model):
     """Half the width of the interval of the candidate's median, as a part of it."""
     stopped_by: Literal["half_width", "rounds", "time"] | None = None
     """What ended the rounds: the interval was narrow enough, or rounds or time were used up."""
+    floor_us: float | None = None
+    """What no answer can take less than on this device, by its peak figures; a time clearly below is void: cheat."""
+    floor_by: Literal["memory", "compute", "launch"] | None = None
+    roof: str = ""
+    """The share reached of what the device can do at best: bytes of inputs and outputs, or the problem's flops."""
     conditions: str = ""
     """The machine around the timed rounds: which were throttled, at another clock, or beside another process."""
     calls_checked: int = 0
@@ -73,6 +78,8 @@ class ShapeVerdict(Model):
             text += f", reference {self.reference.median_us:.4g} us"
         if self.speedup:
             text += f", speed-up {self.speedup:.3g} ({self.speedup_low:.3g}-{self.speedup_high:.3g})"
+        if self.roof:
+            text += f", {self.roof}"
         if self.reason:
             text += f"; {self.reason}"
         return "; ".join([text, *([self.conditions] if self.conditions else []), *self.notes])

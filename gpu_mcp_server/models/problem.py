@@ -35,6 +35,10 @@ class TrialOptions(Model):
     """Inputs tried besides."""
     precision: Literal["tolerance", "strict"] = "tolerance"
     """strict: errors coarser than the type's own fail."""
+    flops: str | None = None
+    """Operations that no right answer can do without, over the symbols: `2 * m * n * k`; a faster clock is void."""
+    bytes: str | None = None
+    """Bytes that every right answer must move, likewise; else the outputs' own count."""
 
 
 class Problem(Model):
@@ -68,6 +72,10 @@ class Problem(Model):
     """Whether errors like those of a lower precision fail even within the tolerance."""
     program: Program | None = None
     """Where the reference is a whole program; it has no tensors and no shapes then."""
+    flops: str | None = None
+    """Operations that no right answer can do without, over the symbols; a multiply-add is two."""
+    bytes: str | None = None
+    """Bytes that every right answer must move; without it the outputs' own."""
 
     def symbols(self) -> list[str]:
         """Return the dimension symbols in order of first use, inputs first."""

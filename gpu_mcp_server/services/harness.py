@@ -12,6 +12,7 @@ from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, Limits, 
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.constraints import parsed
+from gpu_mcp_server.services.floors import floors
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import new_job_id
 from gpu_mcp_server.services.judge_files import judge_files
@@ -82,8 +83,10 @@ def judge_spec(
         raise ToolMissing(
             "torch", host, hint=f"{python.path} has none; set judge_python, or write the reference in NumPy."
         )
+    task = _task(problem, device, symbol, timing, judge=library is not None)
+    task["floors"] = floors(problem, [str(g["name"]) for g in probe.gpus]) if device == "cuda" else {}
     own: dict[str, dict[str, bytes]] = {
-        "owner": {"task.json": json.dumps(_task(problem, device, symbol, timing, judge=library is not None)).encode()},
+        "owner": {"task.json": json.dumps(task).encode()},
         "reference": {"reference.py": problem.reference.encode()},
     }
     if library is not None:

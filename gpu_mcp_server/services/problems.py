@@ -16,13 +16,14 @@ from gpu_mcp_server.errors import BadRequest, NotFound, TooLarge
 from gpu_mcp_server.models.problem import DType, Problem, ProblemInfo, TensorSpec
 from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.constraints import check_constraints
+from gpu_mcp_server.services.formulas import check_formula
 from gpu_mcp_server.services.program_problems import check_program, info_of
 from gpu_mcp_server.store.database import Database
 
 MAX_REFERENCE_BYTES = 1 << 20
 MAX_SHAPE_BYTES = 1 << 30
 """Inputs and outputs of one shape together."""
-LATER = ("kind", "program", "constraints", "fixed_shapes", "distributions", "precision")
+LATER = ("kind", "program", "constraints", "fixed_shapes", "distributions", "precision", "flops", "bytes")
 """Fields that came later: they count for the hash where they are not what they were before."""
 MAX_SHAPES = 32
 MAX_TENSORS = 16
@@ -117,6 +118,8 @@ class Problems:
         fixed_shapes: bool = False,
         distributions: str = "all",
         precision: str = "tolerance",
+        flops: str | None = None,
+        bytes: str | None = None,
     ) -> Problem:
         """Check what was given and name it by its content; nothing is run.
 
@@ -139,6 +142,8 @@ class Problems:
             "fixed_shapes": fixed_shapes,
             "distributions": distributions,
             "precision": precision,
+            "flops": flops,
+            "bytes": bytes,
         }
         try:
             draft = Problem.model_validate({**content, "problem_id": "p-", "content_hash": ""})
@@ -150,6 +155,9 @@ class Problems:
         _check_tensors(draft)
         _check_shapes(draft)
         check_constraints(draft)
+        for what, formula in (("flops", draft.flops), ("bytes", draft.bytes)):
+            if formula is not None:
+                check_formula(formula, what, draft.shapes)
         _check_reference(draft)
         digest = content_hash(draft)
         return draft.model_copy(update={"problem_id": f"p-{digest[:12]}", "content_hash": digest})
@@ -237,7 +245,9 @@ def _conditions(problem: Problem) -> list[str]:
     said = list(problem.constraints)
     said += ["no hidden shapes"] if problem.fixed_shapes else []
     said += ["declared distributions only"] if problem.distributions == "declared" else []
-    return [*said, "strict precision"] if problem.precision == "strict" else said
+    said += ["strict precision"] if problem.precision == "strict" else []
+    said += [f"at least {problem.flops} operations"] if problem.flops else []
+    return [*said, f"at least {problem.bytes} bytes moved"] if problem.bytes else said
 
 
 def _check_numbers(problem: Problem) -> None:

@@ -51,6 +51,8 @@ class Registry:
         fixed_shapes: bool = False,
         distributions: str = "all",
         precision: str = "tolerance",
+        flops: str | None = None,
+        bytes: str | None = None,
         host: str | None = None,
         progress: Progress | None = None,
     ) -> ProblemInfo:
@@ -62,7 +64,7 @@ class Registry:
         """
         problem = Problems.make_problem(
             name, description, framework, entry, inputs, outputs, shapes, rtol, atol, reference, constraints,
-            fixed_shapes, distributions, precision,
+            fixed_shapes, distributions, precision, flops, bytes,
         )  # fmt: skip
         return await self.keep(problem, host=host, progress=progress)
 

@@ -161,6 +161,35 @@ def test_the_state_of_the_gpu_stands_beside_every_round_and_a_strange_one_is_mar
     assert sum(map(bool, marks)) == (0 if "nothing" in mark else 1)
 
 
+def figures(bandwidth, **needs):
+    needs = {"least_bytes": 64000, "touched_bytes": 128000, "flops": None, **needs}
+    return {
+        "Fake GPU": {
+            "spec": "Fake", "dram_bytes_per_s": bandwidth, "cache_bytes": 1000, "flop_per_s": 1e15, "roof_type": "float32",
+            "roof_flop_per_s": 1e14, "shapes": [needs],
+        }
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("floors", "verdict", "reason"),
+    [
+        (figures(1e3), "cheat", "faster than the device can"),
+        (figures(1e15, flops=1e18), "cheat", "(compute)"),
+        (figures(1e15), "correct", ""),
+        ({}, "correct", ""),
+    ],
+)
+def test_a_time_that_the_device_cannot_reach_is_void(court, floors, verdict, reason):
+    found = court(with_stream("naive.c"), shapes=[{"rows": 32, "cols": 500}], floors=floors, round_ms=10).verdict
+    shape = found["shapes"][0]
+
+    assert (found["verdict"], reason in found["reason"]) == (verdict, True), found
+    assert ("roof" in shape) == bool(floors)
+    assert found["speedup"] is None or verdict == "correct"
+    assert found["evidence"]["floor"] == ("Fake" if floors else "none: no peak figures of Fake GPU")
+
+
 def test_timing_under_mps_is_refused(driver, tmp_path, monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", str(driver))
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/pipe")

@@ -57,10 +57,9 @@ Outputs = Annotated[
 DEFAULT_TRIALS = TrialOptions()
 Trials = Annotated[TrialOptions, WithJsonSchema({"type": "object"})]
 TRIALS = (
-    'Untimed secret trials: {constraints: ["cols % 4 == 0"], fixed_shapes, distributions: declared, precision: strict}.'
+    'Untimed secret trials: {constraints: ["cols % 4 == 0"], fixed_shapes, distributions: declared, precision: '
+    'strict}, and flops: "2*m*n*k".'
 )
-
-
 DEFAULT_TIMING = TimingOptions()
 Timing = Annotated[TimingOptions, WithJsonSchema({"type": "object"})]
 

@@ -1,0 +1,59 @@
+"""The time below which no device can answer: bytes over its bandwidth, operations over its peak, a launch."""
+
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+LAUNCH_US = 0.5
+"""Handing one piece of work to a GPU takes a processor longer than this, whatever is launched.
+
+The least that a C++ loop showed on an H200 is 3.7 us a call (benchmarks/results), and a whole graph takes about 2.5 us
+(Constant Time Launch for Straight-Line CUDA Graphs and Other Performance Enhancements, NVIDIA Technical Blog, 2024).
+"""
+MARGIN = 0.1
+"""How far below the floor a time must be to be impossible: boards run a few per cent above their data sheets."""
+
+
+class Floor(NamedTuple):
+    """What one call needs at one shape on one device, when it is one of `sets` in a round."""
+
+    least_us: float
+    by: str
+    """`memory`, `compute` or `launch`."""
+    roof_us: Optional[float]
+    """What is to be had at best, with every input read once, in the declared type."""
+    roof: str
+
+    def impossible(self, high_us: float) -> str:
+        """Say why a time cannot be, from the upper end of its interval; empty if it can."""
+        if high_us >= self.least_us * (1 - MARGIN):
+            return ""
+        text = "faster than the device can: at most %.4g us a call, and no answer takes less than %.4g us (%s)"
+        return text % (high_us, self.least_us, self.by)
+
+
+def floor_of(task: Dict[str, Any], device: str, number: int, sets: int) -> Optional[Floor]:
+    """Return the floor of a declared shape by its number, `None` where no peak figures are known.
+
+    What a round moves beyond the largest cache must go through memory; less may never have been there.
+    """
+    floors: Dict[str, Any] = task.get("floors") or {}
+    if device not in floors:
+        return None
+    figures: Dict[str, Any] = floors[device]
+    needs = figures["shapes"][number]
+
+    def memory_us(size: int) -> float:
+        return max(0, size * sets - figures["cache_bytes"]) / sets / figures["dram_bytes_per_s"] * 1e6
+
+    least: List[Tuple[float, str]] = [(memory_us(needs["least_bytes"]), "memory"), (LAUNCH_US, "launch")]
+    roofs: List[Tuple[float, str]] = []
+    if needs["touched_bytes"] * sets > 2 * figures["cache_bytes"]:
+        whole_us = needs["touched_bytes"] / figures["dram_bytes_per_s"] * 1e6
+        roofs.append((whole_us, "memory roof, %.3g us" % whole_us))
+    if needs["flops"]:
+        least.append((needs["flops"] / figures["flop_per_s"] * 1e6, "compute"))
+        if figures["roof_flop_per_s"]:
+            whole_us = needs["flops"] / figures["roof_flop_per_s"] * 1e6
+            roofs.append((whole_us, "compute roof of %s, %.3g us" % (figures["roof_type"], whole_us)))
+    least_us, by = max(least)
+    roof_us, roof = max(roofs) if roofs else (None, "")
+    return Floor(least_us, by, roof_us, roof)
