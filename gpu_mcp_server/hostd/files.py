@@ -146,9 +146,9 @@ class Blobs:
                     continue
 
 
-def write_whole(path: str, data: Union[bytes, memoryview]) -> None:
-    """Write a file so that a reader sees all of it or nothing."""
-    partial = "%s.%d" % (path, os.getpid())
+def write_whole(path: str, data: Union[bytes, memoryview], partial: str = "") -> None:
+    """Write a file so that a reader sees all of it or nothing; `partial` is its name until then."""
+    partial = partial or "%s.%d" % (path, os.getpid())
     fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         try:

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
-from . import cgroup, descriptors, gpus, landlock
+from . import cgroup, descriptors, gpus, landlock, undertaker
 from .files import Blobs
 from .jobs import JobFolders
 from .locks import GpuLocks
@@ -85,22 +85,32 @@ class Host:
             return "bubblewrap is not installed", "apt-get install bubblewrap (or dnf install bubblewrap)."
         box = Sandbox("namespaces", self.bwrap)
         workdir = self.folders.new_workdir()
+        held = descriptors.Bundle()
+        nest = self.folders.new_nest({"level": "namespaces", "held": held.link(), "workdirs": [workdir]})
         os.mkdir(workdir, 0o700)
         read, write = os.pipe2(os.O_CLOEXEC)
         uid = PROBE_UID if os.geteuid() == 0 else None
         try:
             if uid is not None:
                 os.chown(workdir, uid, uid)
-            conf = Confinement(workdir=self._probe_place(workdir, uid), uid=uid, pids_by_cgroup=uid is None)
+            conf = Confinement(
+                workdir=self._probe_place(workdir, uid),
+                uid=uid,
+                pids_by_cgroup=uid is None,
+                sync_fd=held.fileno(),
+            )
             pid = box.spawn(["true"], {}, conf, (self.null, write, write))
             os.close(write)
             said = _read_for(read, PROBE_S)
             if said is None:
                 os.kill(pid, signal.SIGKILL)
+                undertaker.kill_all(nest.noted())
             status = os.waitpid(pid, 0)[1]
         finally:
             os.close(read)
+            held.close()
             os.rmdir(workdir)
+            self.folders.drop_nest(nest)
         if status == 0:
             return "", ""
         return _why_bwrap_failed("it hangs" if said is None else said.decode("utf-8", "replace").strip())

@@ -22,6 +22,7 @@ KEEP_JOBS = 2000
 KEEP_S = 7 * 86400
 STALE_S = 60.0
 """A workspace is locked by its owner a moment after it is made."""
+DYING_S = 5.0
 SPACE_BYTES = 64 << 10
 """Set aside on the disk for the record of each job, so that a full disk does not cost it."""
 AMPLE_BYTES = 16 << 30
@@ -80,8 +81,11 @@ class JobFolder:
         return job_spec_from_json(data) if data else None
 
     def take_life(self) -> bool:
-        """Lock the folder; False when somebody holds it."""
-        fd = os.open(self.path, trees.FLAGS)
+        """Lock the folder; False when somebody holds it, or it is gone."""
+        try:
+            fd = os.open(self.path, trees.FLAGS)
+        except OSError:
+            return False
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -98,17 +102,7 @@ class JobFolder:
 
     def is_alive(self) -> bool:
         """Say whether somebody answers for the job."""
-        try:
-            fd = os.open(self.path, trees.FLAGS)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(fd)
-        return False
+        return trees.is_locked(self.path)
 
     def finish(self, record: JobRecord) -> bool:
         """Write the final record; only the first one counts.
@@ -126,14 +120,9 @@ class JobFolder:
         return self._write_record(replace(record, outputs=(), outputs_left_out=(), note=note[:2000]))
 
     def _write_record(self, record: JobRecord) -> bool:
-        partial = self.at("record.partial")  # who writes it holds the lock, and the dead leave it to the next
-        files.write_whole(partial, json.dumps(to_json(record)).encode())
-        try:
-            os.link(partial, self.at("record.json"))
-        except FileExistsError:
+        if self.finished():  # who writes it holds the lock, and the dead leave it, half written, to the next
             return False
-        finally:
-            os.unlink(partial)
+        files.write_whole(self.at("record.json"), json.dumps(to_json(record)).encode(), self.at("record.partial"))
         return True
 
     def keep(self) -> None:
@@ -227,14 +216,19 @@ class JobFolder:
 
 
 class JobFolders:
-    """All jobs of this host. Those that are not over, with all that they leave, are listed in the folder `open`."""
+    """All jobs of this host. Those that are not over, with all that they leave, are listed in the folder `open`.
+
+    Sandboxes that belong to no job have a folder of the same kind in `nests`, which says what must be cleared away.
+    """
 
     def __init__(self, state: str) -> None:
         self.root = os.path.join(state, "jobs")
         self.work = os.path.join(state, "work")
         self.open = os.path.join(state, "open")
+        self.nests = os.path.join(state, "nests")
         os.makedirs(self.root, mode=0o700, exist_ok=True)
         os.makedirs(self.open, mode=0o700, exist_ok=True)
+        os.makedirs(self.nests, mode=0o700, exist_ok=True)
         os.makedirs(self.work, mode=0o711, exist_ok=True)
 
     def claim(self, spec: JobSpec) -> Optional[JobFolder]:
@@ -278,6 +272,10 @@ class JobFolders:
         """Return a path for a workspace, to be made; its name says nothing, because the job can see it."""
         return os.path.join(self.work, os.urandom(8).hex())
 
+    def is_open(self, job_id: str) -> bool:
+        """Say whether something may be left of a job besides its folder."""
+        return os.path.exists(os.path.join(self.open, job_id))
+
     def get(self, job_id: str) -> Optional[JobFolder]:
         """Return a job's folder, or None."""
         if not ID.match(job_id):
@@ -312,6 +310,39 @@ class JobFolders:
                 pass
             folder.signal(signal.SIGTERM)
 
+    def new_nest(self, about: Dict[str, Any]) -> JobFolder:
+        """Note what must be cleared away should this process be killed with a sandbox that has no job."""
+        nest = JobFolder(os.path.join(self.nests, os.urandom(8).hex()))
+        os.mkdir(nest.path, 0o700)
+        nest.take_life()
+        nest.note(about)
+        return nest
+
+    def drop_nest(self, nest: JobFolder) -> None:
+        """Remove a nest's folder: its sandbox is gone, or has a job."""
+        trees.remove(nest.path)
+        nest.leave_life()
+
+    def clear_nests(self) -> None:
+        """Kill and remove what is left of nests that were killed."""
+        for name in os.listdir(self.nests):
+            nest = JobFolder(os.path.join(self.nests, name))
+            if not nest.is_alive() and nest.noted() and nest.take_life():
+                undertaker.kill_all(nest.noted())
+                undertaker.clear(nest)
+                self.drop_nest(nest)
+            else:
+                self._drop_stale(nest.path, time.time())
+
+    def settle(self, job_id: str) -> None:
+        """Do what a supervisor has left undone that was just killed."""
+        folder = self.get(job_id)
+        limit = time.monotonic() + DYING_S
+        while folder is not None and folder.is_alive() and time.monotonic() < limit:
+            time.sleep(0.005)  # its end of the socket may close before its lock does
+        if folder is not None and folder.record().state == "finished" and not folder.is_alive():
+            undertaker.clear(folder)
+
     def sweep(self) -> None:
         """Finish the jobs of dead supervisors; drop old folders, and workspaces that nobody uses."""
         now = time.time()
@@ -324,6 +355,7 @@ class JobFolders:
                     _unlink_quietly(os.path.join(self.open, name))
             elif folder.record().state == "finished" and not folder.is_alive():
                 undertaker.clear(folder)
+        self.clear_nests()
         for name in os.listdir(self.work):
             self._drop_stale(os.path.join(self.work, name), now)
         undertaker.drop_stale_groups()

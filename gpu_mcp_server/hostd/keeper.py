@@ -2,20 +2,26 @@
 
 It adopts what the process starts and loses, kills all of it when the process or the supervisor ends, and reports the
 end as bubblewrap does: by the exit status, 128 + number for a signal. It keeps its own uid, so that a job of another
-uid cannot kill it.
+uid cannot kill it. Whoever wants an end asks it by SIGTERM: were it killed, those below would lose their only parent
+that knows them.
 """
 
 import ctypes
 import os
 import signal
 import time
-from typing import Callable, Sequence
+from typing import Callable, Optional, Sequence
 
 from . import descriptors, processes
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _libc = ctypes.CDLL(None, use_errno=True)
 PAUSE_S = 0.001
+
+
+def adopt() -> None:
+    """Become the parent of whatever those below lose."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:
@@ -34,35 +40,47 @@ def keep(start: Callable[[], None], held: Sequence[int], null: int, parent: int)
         null: A descriptor of /dev/null.
         parent: The supervisor's pid.
     """
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    heard = (signal.SIGTERM, signal.SIGCHLD)
+    signal.pthread_sigmask(signal.SIG_BLOCK, heard)  # each waits until it is asked for, so that none comes too early
+    adopt()
+    die_with(parent, signal.SIGTERM)  # before there is anything to leave behind
     ours = os.getpid()
     leader = os.fork()
     if leader == 0:
         for fd in held:
             os.close(fd)
         die_with(ours)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, heard)
         start()
         os._exit(127)
     for number in range(3):
         os.dup2(null, number)
     descriptors.close_all_but(held)
-    signal.signal(signal.SIGTERM, _end_all)
-    die_with(parent, signal.SIGTERM)
-    status = 0
-    pid = 0
-    while pid != leader:
-        pid, status = os.waitpid(-1, 0)
-    _kill_below()
+    status: Optional[int] = None
+    while status is None:
+        if signal.sigwait(heard) == signal.SIGTERM:
+            kill_below()
+            os.kill(ours, signal.SIGKILL)
+        status = _end_of(leader)
+    kill_below()
     os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 
 
-def _end_all(number: int, frame: object) -> None:
-    del frame
-    _kill_below()
-    os._exit(128 + number)
+def _end_of(leader: int) -> Optional[int]:
+    """Take the ends of children; return the leader's, None while it lives."""
+    found: Optional[int] = None
+    try:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        while pid:
+            found = status if pid == leader else found
+            pid, status = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        pass
+    return found
 
 
-def _kill_below() -> None:
+def kill_below() -> None:
+    """Kill all below this process, which must `adopt`, until nothing is left."""
     while not processes.reaped_all():
         processes.kill(processes.below(os.getpid()))
         time.sleep(PAUSE_S)

@@ -75,7 +75,8 @@ def start(
         if place.slot.uid is not None:
             role.belong_to(place.slot.uid)
         fds = (stdin if role is roles[0] else host.null, role.out_write, role.err_write)
-        role.started(sandbox.spawn(argv_of(process, host), env, box, fds, [end.fileno() for _, end in own]))
+        pid = sandbox.spawn(argv_of(process, host), env, box, fds, [end.fileno() for _, end in own])
+        role.started(pid, has_keeper=not sandbox.namespaces())
     _close(ends)
     os.close(stdin)
     return links

@@ -14,23 +14,27 @@ from .role import Role
 class Place:
     """A uid and workspaces, made and removed by one supervisor.
 
-    Each folder is locked by this process, so that a sweep tells those in use from those that a crash left.
+    Each folder is locked by this process and by the sandboxes, so that a folder that can be locked is one that nobody
+    lives in: the kernel hands the lock on with every fork, which no look at /proc is sure to see.
 
     Attributes:
         slot: The identity.
         workdirs: Folder by name of the workspace.
+        locks: Descriptors that hold the uid and the folders; for the sandboxes to hold as well.
     """
 
     def __init__(self, host: Host, names: Iterable[str]) -> None:
         self._host = host
         self.slot = host.slot()
+        self.locks: List[int] = [self.slot.lock]
         self.workdirs: Dict[str, str] = {name: host.folders.new_workdir() for name in sorted(set(names))}
 
     def make(self) -> None:
         """Make the folders, empty."""
         for workdir in self.workdirs.values():
             os.mkdir(workdir, 0o700)
-            fcntl.flock(os.open(workdir, trees.FLAGS), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.locks.append(os.open(workdir, trees.FLAGS))
+            fcntl.flock(self.locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
             if self.slot.uid is not None:
                 os.chown(workdir, self.slot.uid, self.slot.uid)
 

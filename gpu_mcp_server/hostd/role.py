@@ -22,6 +22,8 @@ class Role:
         self.name = name
         self.trusted = trusted
         self.pid = 0
+        self.has_keeper = False
+        """Whether the process is a keeper, which has to end by itself."""
         self.ended = False
         self.exit_code: Optional[int] = None
         self.signal: Optional[int] = None
@@ -63,9 +65,10 @@ class Role:
         for fd in self._writes:
             os.fchown(fd, uid, uid)
 
-    def started(self, pid: int) -> None:
+    def started(self, pid: int, has_keeper: bool = False) -> None:
         """Note the pid and drop our copies of what it writes to."""
         self.pid = pid
+        self.has_keeper = has_keeper
         self._drop_writes()
 
     def _drop_writes(self) -> None:
@@ -168,7 +171,11 @@ class Role:
             self.group.kill()
         if self.pid and not self.ended:
             below = processes.below(self.pid) if self.group is None else []
-            processes.kill([self.pid, *below])  # with the first of them goes its namespace, if it has one
+            if self.has_keeper:
+                processes.end([self.pid])
+            else:
+                processes.kill([self.pid])  # with it goes its namespace
+            processes.kill(below)
         if self._frozen:
             self.thaw()
 

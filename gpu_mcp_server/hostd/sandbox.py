@@ -154,9 +154,11 @@ class Sandbox:
         descriptors.close_all_but(ours)
         _plain_signals()
 
+        ours = os.getpid()
+
         def start() -> None:
             self._drop(box, keep)
-            keeper.die_with(os.getppid())
+            keeper.die_with(ours)  # anew: the kernel forgets it with the change of the uid
             os.close(null)
             os.chdir(box.workdir)
             os.makedirs(".tmp", exist_ok=True)

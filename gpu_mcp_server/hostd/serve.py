@@ -135,8 +135,8 @@ class Channel:
                 descriptors.drain(fd)
             elif fd in self._asides:
                 self._take_aside(fd)
-            elif fd in self._pool.ends():
-                self._pool.hear(fd)
+            elif fd in self._pool.ends() and not self._pool.hear(fd):
+                self._fork(None, lambda: {"cleared": [self.host.folders.clear_nests()]})
         self._answer_waiters()
         processes.reaped_all()
         return True
@@ -254,10 +254,13 @@ class Channel:
             return
         except OSError:
             said = b""
-        self._changed.add(job_id)
         self._pool.busy()
-        if said in (b"", b"end"):
-            self._jobs.pop(job_id).close()
+        if said:
+            self._changed.add(job_id)
+            return
+        self._jobs.pop(job_id).close()
+        if self.host.folders.is_open(job_id):  # killed, perhaps after its record and before it had cleared away
+            self._fork(None, lambda: {"settled": [self.host.folders.settle(job_id)]})
 
     def _answer_waiters(self) -> None:
         now = time.monotonic()

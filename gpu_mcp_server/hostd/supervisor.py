@@ -3,7 +3,6 @@
 Forked from hostd without exec. Everything the job may do is bounded here; how it ended is written once, at the end.
 """
 
-import ctypes
 import os
 import select
 import signal
@@ -11,7 +10,7 @@ import socket
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from . import descriptors, files, launch, processes, undertaker
+from . import descriptors, files, keeper, launch, processes, undertaker
 from .control import ControlLink
 from .host import Host, HostRefuses
 from .jobs import JobFolder
@@ -26,7 +25,6 @@ DYING_S = 5.0
 REST_S = 0.02
 """Between two rounds of killing what has not died yet."""
 OTHER_ROLES_KEEP = 65536
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 class Supervisor:
@@ -79,7 +77,7 @@ class Supervisor:
         undertaker.clear(self.folder)
 
     def _settle(self) -> None:
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        keeper.adopt()
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, processes.wake_up)
         signal.signal(signal.SIGTERM, self._cancelled)
@@ -158,7 +156,7 @@ class Supervisor:
         if self.premade is not None:
             self.premade.start(self.spec)
         else:
-            self.held.add(self.lease.descriptors())
+            self.held.add([*self.place.locks, *self.lease.descriptors()])
             self.links = launch.start(self.host, self.spec, self.place, self.lease, self.roles, self.held)
         self.held.close()
         self._running()
@@ -311,11 +309,14 @@ class Supervisor:
             role.kill()
         limit = time.monotonic() + DYING_S
         next_kill = time.monotonic() + REST_S
+        keepers = {role.pid for role in self.roles if role.has_keeper}
         while not self._reap() and time.monotonic() < limit:
             select.select([self._wake_read], [], [], max(0.0, next_kill - time.monotonic()))
             descriptors.drain(self._wake_read)
             if time.monotonic() >= next_kill:
-                processes.kill(processes.below(os.getpid()))
+                if time.monotonic() > limit - DYING_S / 2:
+                    keepers.clear()  # one that was stopped, say
+                processes.kill(pid for pid in processes.below(os.getpid()) if pid not in keepers)
                 next_kill = time.monotonic() + REST_S
 
     def _record(

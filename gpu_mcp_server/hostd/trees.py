@@ -5,6 +5,7 @@ link while we look leads nowhere.
 """
 
 import errno
+import fcntl
 import os
 import subprocess
 from typing import Iterator, List, NamedTuple, Optional, Tuple
@@ -74,6 +75,21 @@ def is_folder(entry: "os.DirEntry[str]") -> bool:
         return entry.is_dir(follow_symlinks=False)
     except OSError:
         return False
+
+
+def is_locked(folder: str) -> bool:
+    """Say whether somebody holds a folder's lock; one that is not there is held by nobody."""
+    try:
+        fd = os.open(folder, FLAGS)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
 
 
 def usage(folder: str, stop_entries: int, mend: bool = False) -> Usage:

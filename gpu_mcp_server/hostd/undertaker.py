@@ -1,7 +1,9 @@
 """What is done for a job whose supervisor was killed: nothing of it may live on, and it gets its one record.
 
 bubblewrap asks the kernel to die with its parent, but it can be killed itself before its inner half has asked. So the
-sandboxes of a job hold a socket open, the supervisor notes which, and here its holders are looked for and killed.
+sandboxes of a job hold a socket open, the supervisor notes which, and here its holders are looked for and killed. A
+look at /proc can miss one that is forked meanwhile by another that dies; so it is over only when the locks that travel
+in that socket are free. Where there are no namespaces a keeper holds it, and ends when all below it has ended.
 """
 
 import os
@@ -24,14 +26,12 @@ PAUSE_S = 0.002
 def bury(folder: "JobFolder") -> JobRecord:
     """Kill what is left of a job and return its record; the caller holds the job's lock."""
     private = folder.noted()
-    left = _kill_all(private)
+    left = kill_all(private)
     live: Dict[str, Any] = private.get("live") or {}
     spec = folder.read_json("spec.json") or {}
     leader = folder.leader()
     sizes = {name: folder.size(leader, name) for name in ("stdout", "stderr")}
-    note = "its supervisor was killed; the sandbox died with it"
-    if left:
-        note = "its supervisor was killed; processes that do not die: %s" % left
+    note = "its supervisor was killed; %s" % (left or "the sandbox died with it")
     return JobRecord(
         id=folder.id,
         state="finished",
@@ -71,18 +71,25 @@ def clear(folder: "JobFolder") -> None:
         pass
 
 
-def _kill_all(private: Dict[str, Any]) -> List[int]:
-    """Kill groups, sandboxes and whatever else is known of a job; return what is still there in the end."""
+def kill_all(private: Dict[str, Any]) -> str:
+    """Kill groups, sandboxes and whatever else is known of a job; return what is still there in the end, in words."""
     _kill_groups([str(g) for g in private.get("groups", [])])
-    deadline = time.monotonic() + PATIENCE_S
+    workdirs = [str(w) for w in private.get("workdirs", [])]
+    kept = private.get("level") not in ("full", "namespaces")
+    began = time.monotonic()
     while True:
-        left = processes.holders(str(private["held"])) if private.get("held") else []
-        if private.get("level") not in ("full", "namespaces"):
-            for workdir in private.get("workdirs", []):
-                left += processes.at_home_in(str(workdir))
-        if not left or time.monotonic() > deadline:
-            return sorted(set(left))
-        processes.kill(left)
+        holders = processes.holders(str(private["held"])) if private.get("held") else []
+        strays = [pid for workdir in workdirs if kept for pid in processes.at_home_in(workdir)]
+        waited = time.monotonic() - began
+        if not holders and not strays and not any(trees.is_locked(w) for w in workdirs):
+            return ""
+        if waited > PATIENCE_S:
+            return "processes that do not die: %s" % (sorted({*holders, *strays}) or "not found")
+        processes.kill(strays)
+        if kept and waited < PATIENCE_S / 2:
+            processes.end(holders)
+        else:
+            processes.kill(holders)
         time.sleep(PAUSE_S)
 
 

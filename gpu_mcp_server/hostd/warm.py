@@ -12,7 +12,7 @@ import socket
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from . import descriptors, launch, launcher, sandbox, trees, undertaker
+from . import descriptors, keeper, launch, launcher, sandbox, trees, undertaker
 from .host import Host
 from .jobs import JobFolder
 from .mounts import Mounts
@@ -93,8 +93,8 @@ class Pool:
         """Return how many a job could take now."""
         return sum(1 for waiting in self._waiting.values() if waiting.about)
 
-    def hear(self, fd: int) -> None:
-        """Note that one is ready, or is gone."""
+    def hear(self, fd: int) -> bool:
+        """Note that one is ready, or is gone; False when it is gone."""
         waiting = self._waiting[fd]
         try:
             said = waiting.end.recv(4096, socket.MSG_DONTWAIT)
@@ -105,6 +105,7 @@ class Pool:
         else:
             waiting.end.close()
             del self._waiting[fd]
+        return bool(said)
 
     def give_up(self) -> None:
         """Let all that wait end."""
@@ -153,20 +154,25 @@ class _Nest(Premade):
 
     def main(self) -> None:
         """Make the sandbox, wait for a job, run it."""
+        keeper.adopt()
+        nest = self._host.folders.new_nest(self.about())
         adopted = False
         try:
             self._make()
             job = self._wait()
             if job is not None:
                 adopted = True
+                self._host.folders.drop_nest(nest)
                 self._run(*job)
         finally:
             if not adopted:
                 self._remove()
+                self._host.folders.drop_nest(nest)
 
     def _make(self) -> None:
         host, uid = self._host, self.place.slot.uid
         self.place.make()
+        self.held.add(self.place.locks)
         self.role.group = host.group(self.group_name)
         if uid is not None:
             self.role.belong_to(uid)
@@ -232,6 +238,7 @@ class _Nest(Premade):
 
     def _remove(self) -> None:
         self.role.kill()
+        keeper.kill_below()  # bubblewrap's inner half outlives an outer one that is killed soon after it has forked
         self.role.close(UNLIMITED)
         for workdir in self.place.paths():
             trees.remove(workdir)
