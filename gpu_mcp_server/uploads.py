@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpu_mcp_server.errors import BadRequest
 
 if TYPE_CHECKING:
-    from gpu_mcp_server.models.build import Language
+    from gpu_mcp_server.models.build import CandidateLanguage
     from gpu_mcp_server.models.workspace import WorkspaceListing
     from gpu_mcp_server.services.problem_files.base import ProblemSource
     from gpu_mcp_server.services.sources import Source
@@ -26,7 +26,7 @@ class Sources:
         self._local_files = local_files
 
     async def of(
-        self, text: str | None, path: str | None, workspace_id: str | None, language: "Language | None"
+        self, text: str | None, path: str | None, workspace_id: str | None, language: "CandidateLanguage | None"
     ) -> "Source":
         """Return the source of a candidate: exactly one of `text` and `path`."""
         from gpu_mcp_server.services.sources import source_of

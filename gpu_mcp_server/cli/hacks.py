@@ -15,11 +15,11 @@ from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.models.problem import TensorSpec
 
 if TYPE_CHECKING:
+    from gpu_mcp_server.models.build import CandidateLanguage
     from gpu_mcp_server.services.lab import Lab
-    from gpu_mcp_server.services.sources import Language
     from gpu_mcp_server.settings import Settings
 
-LANGUAGES: "dict[str, Language]" = {".c": "c", ".cpp": "cpp", ".cc": "cpp", ".cu": "cuda"}
+LANGUAGES: "dict[str, CandidateLanguage]" = {".c": "c", ".cpp": "cpp", ".cc": "cpp", ".cu": "cuda"}
 SIDE_BY_SIDE = 2
 """Hacks judged at a time on the CPU; their verdicts rest on no time."""
 GAIN = 1.5

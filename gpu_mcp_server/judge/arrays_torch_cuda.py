@@ -5,30 +5,8 @@ from typing import Any, Dict, List, Sequence, Tuple
 from arrays_torch import accepted, torch
 from cuda_driver import Driver, Shared
 from reference import BadResult
-from tensors import ITEM_BYTES, Tensor
-
-TYPE_STRINGS = {
-    "float16": "<f2",
-    "bfloat16": "<i2",
-    "float32": "<f4",
-    "float64": "<f8",
-    "int8": "|i1",
-    "uint8": "|u1",
-    "int32": "<i4",
-    "int64": "<i8",
-}
-
-
-class _Window:
-    """A piece of device memory as torch takes it over."""
-
-    def __init__(self, address: int, item: Tensor) -> None:
-        self.__cuda_array_interface__ = {
-            "shape": item.shape,
-            "typestr": TYPE_STRINGS[item.dtype],
-            "data": (address, False),
-            "version": 3,
-        }
+from tensors import Tensor
+from torch_views import tensors_at
 
 
 class TorchCudaArrays:
@@ -70,16 +48,7 @@ class TorchCudaArrays:
         self.targets = self._view(answers.address, message["outputs"], outputs)
 
     def _view(self, base: int, where: Dict[str, Any], items: Sequence[Tensor]) -> List[Tuple[Any, ...]]:
-        sets: List[Tuple[Any, ...]] = []
-        for number in range(where["sets"]):
-            start = base + number * where["stride"]
-            sets.append(tuple(self._tensor(start + offset, item) for offset, item in zip(where["offsets"], items)))
-        return sets
-
-    def _tensor(self, address: int, item: Tensor) -> Any:
-        assert address % ITEM_BYTES[item.dtype] == 0
-        got = torch.as_tensor(_Window(address, item), device=self.device)
-        return got.view(torch.bfloat16) if item.dtype == "bfloat16" else got
+        return tensors_at(torch, base, where, items, self.device)
 
     def close(self) -> None:
         """Unmap."""

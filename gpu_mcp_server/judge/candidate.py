@@ -1,18 +1,14 @@
-"""The candidate's process: loads somebody's library and calls it when the owner says so. Nothing here is believed."""
+"""The candidate's process: loads somebody's code and calls it when the owner says so. Nothing here is believed."""
 
-import ctypes
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence
 
 from link import Link, LinkClosed
 from mapping import Mapping
 
 Reply = Dict[str, Any]
-Arguments = Tuple[Any, ...]
-
-LIBRARY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "candidate.so")
 
 
 class CpuMemory:
@@ -59,6 +55,21 @@ def memory_of(task: Dict[str, Any]) -> Any:
     return CpuMemory(task)
 
 
+def kind_of(task: Dict[str, Any], memory: Any) -> Any:
+    """Return what is called, by the task's kind of candidate."""
+    if task["candidate"] == "triton":
+        from candidate_triton import TritonFile
+
+        return TritonFile(task, memory)
+    if task["candidate"] == "model":
+        from candidate_model import ModelFile
+
+        return ModelFile(task, memory)
+    from candidate_library import Library
+
+    return Library(task, memory)
+
+
 class Candidate:
     """Answers the owner's requests."""
 
@@ -66,8 +77,7 @@ class Candidate:
         self.link = link
         self.task: Dict[str, Any] = {}
         self.memory: Any = None
-        self.launch: Any = None
-        self.calls: List[Arguments] = []
+        self.kind: Any = None
 
     def serve(self) -> None:
         """Answer until the owner closes the link."""
@@ -76,6 +86,7 @@ class Candidate:
             "ping": self.ping,
             "load": self.load,
             "open": self.open,
+            "prepare": self.prepare,
             "close": self.close,
             "go": self.go,
         }
@@ -92,7 +103,11 @@ class Candidate:
         """Take the public part of the task."""
         self.task = message["task"]
         self.memory = memory_of(self.task)
-        return {"versions": {"python": sys.version.split()[0]}}
+        try:
+            self.kind = kind_of(self.task, self.memory)
+        except ImportError as error:
+            return {"error": "%s, which this kind of candidate needs" % error}
+        return {"versions": dict(self.kind.versions(), python=sys.version.split()[0])}
 
     def ping(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Switch in."""
@@ -100,49 +115,36 @@ class Candidate:
         return {}
 
     def load(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Load the library and find its launcher."""
-        try:
-            library = ctypes.CDLL(LIBRARY)
-        except OSError as error:
-            return {"error": "the library cannot be loaded: %s" % str(error)[:2000]}
-        symbol = self.task["symbol"]
-        try:
-            self.launch = getattr(library, symbol)
-        except AttributeError:
-            return {
-                "error": 'the library has no symbol %s: define extern "C" int %s(...) with default visibility'
-                % (symbol, symbol)
-            }
-        self.launch.restype = ctypes.c_int
-        return {}
+        """Load the code and find what is called."""
+        return self.kind.load(message)  # type: ignore[no-any-return]
 
     def open(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Map the buffers of a shape and prepare the arguments of every call."""
-        inputs, outputs = message["inputs"], message["outputs"]
-        self.calls = []
-        bases = self.memory.open(message, descriptors)
-        dims = [ctypes.c_int64(size) for size in message["dims"]]
-        for number in range(inputs["sets"]):
-            addresses = [bases[0] + number * inputs["stride"] + offset for offset in inputs["offsets"]]
-            addresses += [bases[1] + number * outputs["stride"] + offset for offset in outputs["offsets"]]
-            self.calls.append(tuple([ctypes.c_void_p(a) for a in addresses] + dims + self.memory.trailing()))
-        return {"notes": self.memory.notes()}
+        """Map the buffers of a shape and prepare every call."""
+        self.kind.close()
+        self.kind.open(message, self.memory.open(message, descriptors))
+        return {"notes": [*self.memory.notes(), *self.kind.notes()]}
+
+    def prepare(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Make one call that is not timed: whatever compiles at its first call does so now."""
+        return self.called(1)
 
     def close(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Let the buffers of a shape go."""
-        self.calls = []
+        self.kind.close()
         self.memory.close()
         return {}
 
     def go(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Call the launcher once for each set."""
+        """Call once for each set."""
         if "spin_s" in message:
             return self.rehearse(float(message["spin_s"]))
-        launch = self.launch
-        for number, arguments in enumerate(self.calls[: message["calls"]], 1):
-            code = launch(*arguments)
-            if code:
-                return {"code": code, "call": number}
+        return self.called(message["calls"])
+
+    def called(self, calls: int) -> Reply:
+        """Call for the first sets and wait for what was begun."""
+        reply: Reply = self.kind.run(calls)
+        if reply:
+            return reply
         error = self.memory.finish()
         return {"error": error} if error else {}
 

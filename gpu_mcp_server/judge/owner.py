@@ -30,7 +30,7 @@ OVERHEAD_S = 0.5
 """What the rounds of all shapes may cost besides the running of candidate and reference, before fewer rounds do."""
 TRIAL_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 22}
 """Of the largest tensor at a hidden shape."""
-PUBLIC = ("device", "framework", "entry", "symbol", "inputs", "outputs", "gpu_index")
+PUBLIC = ("device", "framework", "entry", "symbol", "inputs", "outputs", "gpu_index", "candidate")
 """What the other processes may know of the task: neither seed nor tolerances."""
 
 
@@ -69,6 +69,8 @@ class Owner:
         self.task, self.ledger = dict(task, hidden=self.hidden), ledger
         self.well = Well(task["seed"])
         self.commitment = hashlib.sha256(task["seed"].encode()).hexdigest()
+        self.torch_seed = self.well.word() >> 1
+        """Of weights: reference and candidate construct their models from it."""
         self.supervisor = Supervisor(self._link("supervisor"))
         self.versions: Dict[str, str] = {}
         self.costs: Dict[str, Cost] = {}
@@ -84,6 +86,8 @@ class Owner:
     def _invite(self, role: str) -> Player:
         """Let a player start; it imports what it needs while the owner goes on."""
         player = Player(role, self._link(role), self.supervisor)
+        if role == "candidate":
+            player.prepare_s = float(self.task.get("prepare_s") or 0)
         player.tell("hello", task={name: self.task.get(name) for name in PUBLIC})
         return player
 
@@ -155,13 +159,18 @@ class Owner:
             "verdict": verdict,
             "reason": reason,
             "speedup": geometric_mean([s["speedup"] for s in shapes]) if correct and not untimed else None,
-            "note": "no overall speed-up: not timed at %s" % "; ".join(untimed) if correct and untimed else "",
+            "note": self._note(untimed) if correct else "",
             "device": device.label,
             "shapes": shapes,
             "trials": trials.entries if trials else [],
             "trials_summary": trials.summary() if trials else "",
             "evidence": dict(self._evidence(device, before, device.snapshot()), errors=trials.errors if trials else {}),
         }
+
+    def _note(self, untimed: List[str]) -> str:
+        if self.task.get("untimed"):
+            return "correct; not timed: %s" % self.task["untimed"]
+        return "no overall speed-up: not timed at %s" % "; ".join(untimed) if untimed else ""
 
     def _start(self, device: Device, candidate: Player, reference: Player) -> None:
         """Wait for both, calibrate, load; the candidate first, so that one that cannot be loaded is told at once.
@@ -173,7 +182,7 @@ class Owner:
         self._welcome(candidate)
         self._calibrate(candidate, device)
         with self._step("load candidate"):
-            reply = candidate.ask("load", OPEN_S)
+            reply = candidate.ask("load", candidate.prepare_s or OPEN_S, torch_seed=self.torch_seed)
         if reply.get("error"):
             raise incorrect(str(reply["error"])[:2000])
         candidate.freeze()

@@ -108,6 +108,8 @@ class Rounds:
         self.notes: Dict[str, None] = {}
         self.watch: Optional[Watch] = None
         """Looks at the machine around timed rounds."""
+        self.prepared = not candidate.prepare_s
+        """Whether the candidate has made its first, untimed call at this shape."""
         self.forgives: Optional[Callable[[], bool]] = None
         """In a trial: whether outputs beyond the tolerance are as right as rounding allows."""
 
@@ -126,6 +128,19 @@ class Rounds:
                 raise incorrect(str(reply["error"])[:500])
             self._note(reply)
             player.freeze()
+
+    def _prepare(self, buffers: Buffers) -> None:
+        """Have the candidate make its first call at this shape, untimed: compilers run then."""
+        self.prepared = True
+        with self.ledger.part("fill"):
+            buffers.poison()
+            buffers.publish()
+        with self.ledger.part("candidate"):
+            self.candidate.thaw()
+            reply = self.candidate.ask("prepare", self.candidate.prepare_s)
+            self.candidate.freeze()
+        if reply.get("error"):
+            raise incorrect(str(reply["error"])[:1500])
 
     def close(self, buffers: Buffers) -> None:
         """Have both players let go of `buffers`, and free them."""
@@ -168,6 +183,9 @@ class Rounds:
         Raises:
             Judged: If the candidate did not pass.
         """
+        if not self.prepared:
+            self._prepare(buffers)
+            reference_s = self.expect(buffers)
         if self.watch:
             with self.ledger.part("state"):
                 self.watch.before()
@@ -222,7 +240,7 @@ class Rounds:
         if isinstance(code, int) and code:
             raise incorrect("the launcher returned %d in call %s of round %d" % (code, reply.get("call"), self.number))
         if reply.get("error"):
-            raise incorrect("%s%s" % (where, str(reply["error"])[:500]))
+            raise incorrect("%s%s" % (where, str(reply["error"])[:1500]))
         if check.passed and finished:
             return
         if not check.passed and self.forgives is not None and self.forgives():

@@ -75,8 +75,12 @@ class Shape:
         verdict, reason = "correct", ""
         try:
             with self.ledger.part("wait"):
-                buffers = self._grow(progress)
-                self._measure(buffers, progress)
+                buffers = self._open(1) if self.task.get("untimed") else self._grow(progress)
+                if self.task.get("untimed"):
+                    self._play(buffers)
+                    self.notes["not timed: %s" % self.task["untimed"]] = None
+                else:
+                    self._measure(buffers, progress)
                 self.rounds.close(buffers)
         except Judged as judged:
             verdict, reason = judged.verdict, judged.reason

@@ -80,6 +80,8 @@ class Player:
         self.frozen = False
         self.asked = ""
         self.sequence = 0
+        self.prepare_s = 0.0
+        """How long loading and a first call may take where they compile; 0 for what is compiled already."""
 
     def freeze(self) -> None:
         """Return when nothing of the player can run."""
@@ -143,7 +145,11 @@ class Player:
             raise self._fault(death(self.supervisor.exit_of(self.role, EXIT_EVENT_S))) from None
         except LinkTimeout:
             self.kill()
-            raise self._fault("did not answer %r within %.0f s and was killed" % (self.asked, timeout_s)) from None
+            what = "did not answer %r" % self.asked
+            if self.prepare_s and self.asked in ("load", "prepare"):
+                what = {"load": "was not loaded", "prepare": "did not end its first call"}[self.asked]
+                what += " (compilation counts)"
+            raise self._fault("%s within %.0f s and was killed" % (what, timeout_s)) from None
         except LinkGarbage as error:
             raise self._lied("spoke out of turn on its link: %s" % error) from None
         if reply.get("seq") != self.sequence:

@@ -5,6 +5,9 @@ from typing import Literal
 from gpu_mcp_server.models._base import Model, ResultModel
 
 Language = Literal["c", "cpp", "cuda", "hip"]
+"""What is compiled into a library."""
+CandidateLanguage = Literal["c", "cpp", "cuda", "hip", "triton", "python"]
+"""What can be judged: triton is a Python file with a launcher, python one with `ModelNew`."""
 
 
 class Diagnostic(Model):

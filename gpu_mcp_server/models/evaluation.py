@@ -5,7 +5,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from gpu_mcp_server.models._base import Model, ResultModel
-from gpu_mcp_server.models.build import Diagnostic, KernelResources, Language
+from gpu_mcp_server.models.build import CandidateLanguage, Diagnostic, KernelResources
 
 Verdict = Literal["correct", "incorrect", "cheat"]
 
@@ -96,7 +96,7 @@ class Evaluation(ResultModel):
     job_id: str | None = None
     problem_id: str
     problem_hash: str
-    language: Language
+    language: CandidateLanguage
     device: str | None = None
     """What it ran on: GPU name or CPU model."""
     host: str

@@ -2,18 +2,19 @@
 
 import json
 from collections.abc import Sequence
+from typing import cast
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.attempt import Attempt, AuditResult, Outcome
+from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, TimingOptions
 from gpu_mcp_server.services.evaluator import Evaluator
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.harness import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.runner import Progress
-from gpu_mcp_server.services.sources import Source
+from gpu_mcp_server.services.sources import NAMES, Source
 from gpu_mcp_server.store.artifacts import Artifacts
 
-SUFFIXES = {"c": "kernel.c", "cpp": "kernel.cpp", "cuda": "kernel.cu"}
 SLOWER = 0.8
 """A shape is slower when the upper end of its speed-up's interval is below this part of the recorded lower end.
 
@@ -46,10 +47,10 @@ class Auditor:
                 f"Attempt {attempt_id} was recorded without its launcher and flags.", hint="Evaluate its source again."
             )
         text = (await self._artifacts.read(attempt.source_artifact_id)).decode()
-        language = attempt.language if attempt.language in ("c", "cpp", "cuda") else "c"
+        language = cast("CandidateLanguage", attempt.language if attempt.language in NAMES else "c")
         again = await self._evaluator.evaluate(
             attempt.problem_id or "",
-            Source(text, language, SUFFIXES[language]),
+            Source(text, language, NAMES[language]),
             host=attempt.host,
             device=attempt.target,
             flags=json.loads(attempt.flags or "[]"),

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs] - it ships none
 
+from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, ProcessSpec
-from gpu_mcp_server.models.build import CompileResult, KernelResources
+from gpu_mcp_server.models.build import CompileResult, KernelResources, Language
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
@@ -27,6 +28,19 @@ MEMORY_BYTES = 8 << 30
 LOG_BYTES = 1 << 20
 CACHE_FORMAT = 2
 _msgpack = cast("Any", msgpack)
+
+
+def compiled(source: Source) -> Language:
+    """Return the language of a source that is compiled.
+
+    Raises:
+        BadRequest: If it is a Python file, which compiles its kernels itself.
+    """
+    if source.language in ("triton", "python"):
+        raise BadRequest(
+            "A Python candidate is not compiled beforehand.", hint="evaluate_kernel loads it; its first call compiles."
+        )
+    return source.language
 
 
 class Compiler:
@@ -67,7 +81,7 @@ class Compiler:
             "compile",
             parent_id=parent_id,
             note=note,
-            language=source.language,
+            language=compiled(source),
             host=where,
             driver=probe.driver,
             device=result.arch or probe.cpu,
@@ -175,7 +189,7 @@ class Compiler:
         )
         return CompileResult(
             status=status if status in ("ok", "failed", "timeout", "oom") else "broken",  # type: ignore[arg-type]
-            language=source.language,
+            language=compiled(source),
             compiler=build.toolchain.title,
             arch=build.arch,
             host=done.host,

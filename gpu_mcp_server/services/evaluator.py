@@ -15,7 +15,7 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.advice import advice_on
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.experience import Experience
-from gpu_mcp_server.services.harness import QUICK, judge_spec, progress_lines
+from gpu_mcp_server.services.harness import QUICK, Candidate, Kind, judge_spec, progress_lines
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
@@ -25,6 +25,8 @@ from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.services.verdicts import Verdicts
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
+
+PYTHON_KINDS: Mapping[str, Kind] = {"triton": "triton", "python": "model"}
 
 
 @dataclass(frozen=True)
@@ -111,13 +113,19 @@ class Evaluator:
         attempt_id = await self._noted(problem, source, where, probe, how, parent_id, note)
         trial = Trial(attempt_id, problem, source, where, probe, chosen, entry, timing, progress, began)
         try:
+            if source.language in PYTHON_KINDS:
+                candidate = Candidate(PYTHON_KINDS[source.language], source.text.encode(), entry)
+                if flags:
+                    raise BadRequest("A Python candidate takes no flags.", hint="Leave flags out.")
+                return await self._judge(trial, None, candidate, await advice_on(source.text), wait_s)
             await trial.tell(f"attempt {attempt_id}: compiling")
             advising = asyncio.create_task(advice_on(source.text))
             built = await self._compiler.build(source, host=where, flags=flags)
             advice = await advising
             if built.status != "ok":
                 return await self._not_compiled(trial, built, advice)
-            return await self._judge(trial, built, advice, wait_s)
+            library = await self._artifacts.read(built.artifact_id or "")
+            return await self._judge(trial, built, Candidate("library", library, entry), advice, wait_s)
         except BaseException as error:
             gone = isinstance(error, asyncio.CancelledError)
             reason = "the call was cancelled, or its client went away" if gone else str(error)[:500]
@@ -154,16 +162,16 @@ class Evaluator:
             target=how["target"],
         )
 
-    async def _judge(self, trial: Trial, built: CompileResult, advice: Sequence[str], wait_s: float) -> Evaluation:
-        library = await self._artifacts.read(built.artifact_id or "")
+    async def _judge(
+        self, trial: Trial, built: CompileResult | None, candidate: Candidate, advice: Sequence[str], wait_s: float
+    ) -> Evaluation:
         spec, blobs = judge_spec(
             trial.problem,
             trial.probe,
             self._settings,
             host=trial.host,
             device=trial.device,
-            library=library,
-            symbol=trial.entry,
+            candidate=candidate,
             timing=trial.timing,
         )
         await trial.tell(f"attempt {trial.attempt_id}: judging, job {spec.id}")
@@ -205,18 +213,18 @@ class Evaluator:
         )
 
 
-def _context(trial: Trial, built: CompileResult, advice: Sequence[str]) -> Mapping[str, Any]:
+def _context(trial: Trial, built: CompileResult | None, advice: Sequence[str]) -> Mapping[str, Any]:
     """Return what another server needs to settle the job."""
     return {
         "problem_id": trial.problem.problem_id,
         "language": trial.source.language,
         "device": trial.device,
-        "resources": [r.model_dump() for r in built.resources],
+        "resources": [r.model_dump() for r in built.resources] if built else [],
         "advice": list(advice),
         "compile_s": time.monotonic() - trial.began,
-        "compiler": built.compiler,
-        "binary": built.artifact_id,
-        "cached": built.cached,
+        "compiler": built.compiler if built else None,
+        "binary": built.artifact_id if built else None,
+        "cached": built.cached if built else None,
     }
 
 
@@ -229,8 +237,11 @@ def _versions(probe: HostProbe) -> dict[str, str]:
 
 
 def _device(device: str | None, source: Source, probe: HostProbe, host: str) -> str:
-    chosen = device or ("cuda" if source.language == "cuda" else "cpu")
-    if source.language not in ("c", "cpp", "cuda") or (chosen == "cuda") != (source.language == "cuda"):
+    either = source.language in PYTHON_KINDS
+    gpu = source.language == "cuda" or (either and "cuda" in probe.devices())
+    chosen = device or ("cuda" if gpu else "cpu")
+    known = either or source.language in ("c", "cpp", "cuda")
+    if not known or (not either and (chosen == "cuda") != (source.language == "cuda")):
         raise BadRequest(
             f"A {source.language} source cannot be judged on {chosen}.", hint="C and C++ run on cpu, CUDA on cuda."
         )

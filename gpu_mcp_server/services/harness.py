@@ -5,7 +5,7 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from gpu_mcp_server.errors import JobBroken, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec
@@ -40,11 +40,34 @@ ROUND_TIMEOUT_S = 20.0
 WALL_S = 300.0
 TURN_S = 600.0
 """How long to wait for the GPU, or for a turn of the processor."""
+PREPARE_S = 240.0
+"""For a Python candidate to be loaded, and for its first call at a shape: compilers run then."""
+PYTHON_WALL_S = 900.0
+PYTHON_TMP_BYTES = 1 << 30
+"""For nvcc and g++, which a Python candidate may start."""
+INTERPRETER_ROUND_S = 120.0
 MEMORY_BYTES = 16 << 30
 SHM_BYTES = 1 << 30
 
 
 QUICK = TimingOptions()
+Kind = Literal["library", "triton", "model"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What is judged, ready to be loaded."""
+
+    kind: Kind
+    content: bytes
+    """A shared library, or a Python file."""
+    symbol: str = "launch"
+    """Its launcher; a model has none."""
+
+    @property
+    def file(self) -> str:
+        """Its name in the workspace."""
+        return "candidate.so" if self.kind == "library" else "candidate.py"
 
 
 def judge_spec(
@@ -54,8 +77,7 @@ def judge_spec(
     *,
     host: str,
     device: str,
-    library: bytes | None,
-    symbol: str = "launch",
+    candidate: Candidate | None,
     timing: TimingOptions = QUICK,
 ) -> tuple[JobSpec, dict[str, bytes]]:
     """Describe a judge job: owner, reference and, to judge, the candidate.
@@ -66,8 +88,7 @@ def judge_spec(
         settings: For the sandbox level.
         host: Its name.
         device: `cpu` or `cuda`.
-        library: The candidate's shared library; none to try a problem before it is registered.
-        symbol: The launcher in it.
+        candidate: None to try a problem before it is registered.
         timing: How it is timed.
 
     Returns:
@@ -83,14 +104,19 @@ def judge_spec(
         raise ToolMissing(
             "torch", host, hint=f"{python.path} has none; set judge_python, or write the reference in NumPy."
         )
-    task = _task(problem, device, symbol, timing, judge=library is not None)
+    if candidate is not None and candidate.kind != "library" and not python.torch:
+        raise ToolMissing("torch", host, hint=f"{python.path} has none; set judge_python to one that has it.")
+    if candidate is not None and candidate.kind == "triton" and not python.triton:
+        raise ToolMissing("Triton", host, hint=f"{python.path} has none; set judge_python to one that has it.")
+    task = _task(problem, device, candidate, timing)
     task["floors"] = floors(problem, [str(g["name"]) for g in probe.gpus]) if device == "cuda" else {}
     own: dict[str, dict[str, bytes]] = {
         "owner": {"task.json": json.dumps(task).encode()},
         "reference": {"reference.py": problem.reference.encode()},
     }
-    if library is not None:
-        own["candidate"] = {"candidate.so": library}
+    if candidate is not None:
+        own["candidate"] = {candidate.file: candidate.content}
+    compiles = candidate is not None and candidate.kind != "library"
     blobs: dict[str, bytes] = {}
     files = {
         role: tuple(_ref(n, d, blobs) for n, d in {**judge_files(role, python.version), **more}.items())
@@ -99,10 +125,14 @@ def judge_spec(
     argv = (python.path, "-I", "-B", "judge/main.py")
     spec = JobSpec(
         id=new_job_id(),
-        purpose="judge" if library is not None else "register",
+        purpose="judge" if candidate is not None else "register",
         processes=tuple(
             ProcessSpec(
-                argv=(*argv, role), role=role, trusted=role == "owner", workspace=role, env={"OMP_PROC_BIND": "false"}
+                argv=(*argv, role),
+                role=role,
+                trusted=role == "owner",
+                workspace=role,
+                env={"OMP_PROC_BIND": "false", **(_compiling(probe) if compiles and role == "candidate" else {})},
             )
             for role in own
         ),
@@ -110,8 +140,8 @@ def judge_spec(
         files=files,
         outputs=("verdict.json",),
         roots=roots_of(probe, settings.hosts[host].roots),
-        gpus=_turn(device, judge=library is not None),
-        limits=Limits(wall_s=WALL_S, memory_bytes=MEMORY_BYTES, shm_bytes=SHM_BYTES),
+        gpus=_turn(device, judge=candidate is not None),
+        limits=_limits(compiles=compiles),
         min_level=min_level(settings),
     )
     return spec, blobs
@@ -124,14 +154,37 @@ def _turn(device: str, *, judge: bool) -> GpuRequest:
     return GpuRequest(mode="exclusive", wait_s=TURN_S) if judge else GpuRequest()
 
 
-def _task(problem: Problem, device: str, symbol: str, timing: TimingOptions, *, judge: bool) -> dict[str, Any]:
+def _limits(*, compiles: bool) -> Limits:
+    if compiles:
+        return Limits(wall_s=PYTHON_WALL_S, memory_bytes=MEMORY_BYTES, shm_bytes=SHM_BYTES, tmp_bytes=PYTHON_TMP_BYTES)
+    return Limits(wall_s=WALL_S, memory_bytes=MEMORY_BYTES, shm_bytes=SHM_BYTES)
+
+
+def _compiling(probe: HostProbe) -> dict[str, str]:
+    """Return the environment in which Triton and load_inline find ninja, g++ and nvcc."""
+    path = ["/usr/local/cuda/bin", "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
+    found: dict[str, str] = {}
+    if probe.judge:
+        path.insert(0, probe.judge.path.rpartition("/")[0])
+    if probe.nvcc:
+        path.insert(0, f"{probe.nvcc.root}/bin")
+        found["CUDA_HOME"] = probe.nvcc.root
+    return {"PATH": ":".join(path), **found}
+
+
+def _task(problem: Problem, device: str, candidate: Candidate | None, timing: TimingOptions) -> dict[str, Any]:
+    interpreted = candidate is not None and candidate.kind == "triton" and device == "cpu"
+    compiles = candidate is not None and candidate.kind != "library"
     effort = EFFORTS[timing.precision]
     return {
-        "mode": "judge" if judge else "register",
+        "mode": "judge" if candidate else "register",
+        "candidate": candidate.kind if candidate else "library",
+        "prepare_s": PREPARE_S if compiles else 0,
+        "untimed": "Triton's interpreter" if interpreted else "",
         "device": device,
         "framework": problem.framework,
         "entry": problem.entry,
-        "symbol": symbol,
+        "symbol": candidate.symbol if candidate else "launch",
         "inputs": [t.model_dump() for t in problem.inputs],
         "outputs": [t.model_dump() for t in problem.outputs],
         "shapes": problem.shapes,
@@ -147,7 +200,7 @@ def _task(problem: Problem, device: str, symbol: str, timing: TimingOptions, *, 
         "overhead_s": effort.overhead_s,
         "round_ms": ROUND_MS,
         "max_rounds": effort.max_rounds,
-        "round_timeout_s": ROUND_TIMEOUT_S,
+        "round_timeout_s": INTERPRETER_ROUND_S if interpreted else ROUND_TIMEOUT_S,
         "gpu_index": 0,
     }
 

@@ -91,7 +91,7 @@ class Registry:
         if problem.program is not None:
             spec, blobs = await self._programs.registration(problem, problem.program, where)
         else:
-            spec, blobs = judge_spec(problem, probe, self._settings, host=where, device="cpu", library=None)
+            spec, blobs = judge_spec(problem, probe, self._settings, host=where, device="cpu", candidate=None)
         done = await self._jobs.run(spec, host=where, blobs=blobs)
         verdict = await self._verdicts.read(done)
         if verdict is None:

@@ -1,27 +1,30 @@
 """A candidate's source, from text, a workspace or a local file."""
 
+import ast
 import asyncio
+import warnings
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import cast, get_args
 
 from gpu_mcp_server.errors import BadRequest, TooLarge
-from gpu_mcp_server.models.build import Language
+from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.services.local_files import read_local
 from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.toolchains.base import SUFFIXES
 
 MAX_SOURCE_BYTES = 1 << 20
 
-LANGUAGES: dict[str, Language] = {".c": "c", ".cpp": "cpp", ".cc": "cpp", ".cxx": "cpp", ".cu": "cuda", ".hip": "hip"}
+LANGUAGES: dict[str, CandidateLanguage] = {".c": "c", ".cpp": "cpp", ".cc": "cpp", ".cxx": "cpp", ".cu": "cuda", ".hip": "hip"}
+NAMES = {**{language: "kernel" + suffix for language, suffix in SUFFIXES.items()}, "triton": "kernel.py", "python": "model.py"}
 
 
 @dataclass(frozen=True)
 class Source:
-    """One translation unit."""
+    """One file."""
 
     text: str
-    language: Language
+    language: CandidateLanguage
     name: str
     """File name, with no folder."""
 
@@ -42,7 +45,8 @@ async def source_of(
         text: The source itself; exactly one of it and `path` is given.
         path: A file of the workspace, otherwise a local one.
         workspace_id: Workspace of `path`.
-        language: c, cpp or cuda; taken from the path's suffix if it is not given.
+        language: c, cpp, cuda, triton or python; taken from the path's suffix if it is not given, for .py from what
+            the file defines.
         allow_local: Whether local files may be read, as over stdio.
 
     Raises:
@@ -65,9 +69,9 @@ async def source_of(
         raise BadRequest(
             "This server does not read local files.", hint="Use write_files and give its workspace_id, or send text."
         )
-    chosen = _language(language, path)
-    name = PurePosixPath(path).name if path is not None else "kernel" + SUFFIXES[chosen]
-    return Source(_decoded(data), chosen, name)
+    decoded = _decoded(data)
+    chosen = _language(language, path, decoded)
+    return Source(decoded, chosen, PurePosixPath(path).name if path is not None else NAMES[chosen])
 
 
 def _encoded(text: str) -> bytes:
@@ -87,30 +91,55 @@ def _decoded(data: bytes) -> str:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadRequest(
-            f"The source is binary junk, not text: byte {error.start} is not UTF-8.", hint="Send C, C++ or CUDA source."
+            f"The source is binary junk, not text: byte {error.start} is not UTF-8.",
+            hint="Send C, C++, CUDA or Python source.",
         ) from error
     if "\0" in text:
         raise BadRequest(
             f"The source is binary junk, not text: NUL at character {text.index(chr(0))}.",
-            hint="Send C, C++ or CUDA source.",
+            hint="Send C, C++, CUDA or Python source.",
         )
     if not text.strip():
-        raise BadRequest("The source is empty.", hint="Send C, C++ or CUDA source.")
+        raise BadRequest("The source is empty.", hint="Send C, C++, CUDA or Python source.")
     return text
 
 
-def _language(given: str | None, path: str | None) -> Language:
-    known = ", ".join(get_args(Language))
+def python_kind(text: str) -> CandidateLanguage:
+    """Say what a Python candidate is: `python` if it defines ModelNew, `triton` if it defines a launcher.
+
+    Raises:
+        BadRequest: If it is neither, or no Python.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise BadRequest(f"The candidate is not Python: {error}.", hint="Correct it, or set language.") from error
+    if any(isinstance(s, ast.ClassDef) and s.name == "ModelNew" for s in body):
+        return "python"
+    if any(isinstance(s, ast.FunctionDef) for s in body):
+        return "triton"
+    raise BadRequest(
+        "The Python file defines neither a class ModelNew nor a launcher.",
+        hint="language python: class ModelNew; triton: def launch(*inputs, *outputs, *dimensions).",
+    )
+
+
+def _language(given: str | None, path: str | None, text: str) -> CandidateLanguage:
+    known = ", ".join(get_args(CandidateLanguage))
     if given is not None:
-        if given not in get_args(Language):
-            raise BadRequest(f"{given!r} is no language that can be compiled.", hint=f"Known are {known}.")
-        return cast("Language", given)
+        if given not in get_args(CandidateLanguage):
+            raise BadRequest(f"{given!r} is no language that is known here.", hint=f"Known are {known}.")
+        return cast("CandidateLanguage", given)
     if path is None:
         raise BadRequest("The language of a source given as text is not known.", hint=f"Set language to {known}.")
     suffix = PurePosixPath(path).suffix.lower()
+    if suffix == ".py":
+        return python_kind(text)
     if suffix not in LANGUAGES:
         raise BadRequest(
             f"The language of {path!r} is not known from its suffix.",
-            hint=f"Set language to {known}, or use one of {', '.join(LANGUAGES)}.",
+            hint=f"Set language to {known}, or use one of {', '.join(LANGUAGES)}, .py.",
         )
     return LANGUAGES[suffix]

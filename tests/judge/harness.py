@@ -1,6 +1,7 @@
 """Runs the judge's three processes as hostd does, without a sandbox: links, freezing by SIGSTOP, exit events."""
 
 import contextlib
+import importlib.util
 import json
 import os
 import secrets
@@ -24,6 +25,7 @@ SOFTMAX: dict[str, Any] = {
     "framework": "numpy",
     "entry": "softmax",
     "symbol": "launch",
+    "candidate": "library",
     "inputs": [{"name": "x", "dtype": "float32", "shape": ["rows", "cols"], "distribution": "normal"}],
     "outputs": [{"name": "y", "dtype": "float32", "shape": ["rows", "cols"]}],
     "shapes": [{"rows": 64, "cols": 1000}],
@@ -35,6 +37,14 @@ SOFTMAX: dict[str, Any] = {
     "round_timeout_s": 20,
     "gpu_index": 0,
 }
+
+
+def torch_python() -> str:
+    """Return a Python with torch and NumPy: GPU_MCP_TEST_TORCH_PYTHON, or this one; empty if there is none."""
+    named = os.environ.get("GPU_MCP_TEST_TORCH_PYTHON", "")
+    if named:
+        return named
+    return sys.executable if importlib.util.find_spec("torch") else ""
 
 
 @dataclass
@@ -116,12 +126,12 @@ def lay(work: Path, files: dict[str, Path | str]) -> Path:
     return work
 
 
-def start(role: str, work: Path, links: dict[str, socket.socket], output: Any) -> subprocess.Popen[bytes]:
+def start(role: str, work: Path, links: dict[str, socket.socket], output: Any, python: str) -> subprocess.Popen[bytes]:
     environment = {"PATH": os.environ["PATH"], "HOME": "/tmp", "LANG": "C.UTF-8"}
     environment.update({k: v for k, v in os.environ.items() if k.startswith(("LD_LIBRARY", "CUDA_", "OMP_"))})
     environment.update({f"LINK_{other.upper()}": str(end.fileno()) for other, end in links.items()})
     process = subprocess.Popen(
-        [sys.executable, "-I", "-B", "judge/main.py", role],
+        [python, "-I", "-B", "judge/main.py", role],
         cwd=work,
         env=environment,
         pass_fds=[end.fileno() for end in links.values()],
@@ -140,23 +150,29 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def judge(
-    folder: Path, reference: Path | str, library: Path | None = None, timeout_s: float = 100, **task: Any
+    folder: Path,
+    reference: Path | str,
+    submitted: Path | None = None,
+    timeout_s: float = 100,
+    python: str = sys.executable,
+    **task: Any,
 ) -> Outcome:
-    """Judge `library` (or register, without one) and return what the owner wrote."""
-    whole = {**SOFTMAX, "mode": "judge" if library else "register", "seed": secrets.token_hex(32), **task}
+    """Judge a candidate's file (or register, without one) and return what the owner wrote."""
+    whole = {**SOFTMAX, "mode": "judge" if submitted else "register", "seed": secrets.token_hex(32), **task}
     owner_link, supervisor_link = pair()
     owner_reference, reference_owner = pair()
     owner_links = {"supervisor": owner_link, "reference": owner_reference}
     processes: dict[str, subprocess.Popen[bytes]] = {}
     with (folder / "noise.txt").open("wb") as noise:
-        if library:
+        if submitted:
+            name = "candidate.so" if whole["candidate"] == "library" else "candidate.py"
             owner_links["candidate"], candidate_owner = pair()
-            work = lay(folder / "candidate", {"candidate.so": library})
-            processes["candidate"] = start("candidate", work, {"owner": candidate_owner}, noise)
+            work = lay(folder / "candidate", {name: submitted})
+            processes["candidate"] = start("candidate", work, {"owner": candidate_owner}, noise, python)
         work = lay(folder / "reference", {"reference.py": reference})
-        processes["reference"] = start("reference", work, {"owner": reference_owner}, noise)
+        processes["reference"] = start("reference", work, {"owner": reference_owner}, noise, python)
         work = lay(folder / "owner", {"task.json": json.dumps(whole)})
-        owner = start("owner", work, owner_links, subprocess.PIPE)
+        owner = start("owner", work, owner_links, subprocess.PIPE, python)
     supervisor = Supervisor(supervisor_link, processes)
     supervisor.start()
     try:

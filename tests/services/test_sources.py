@@ -97,3 +97,24 @@ async def test_a_vanished_file_a_folder_a_pipe_and_a_nul_say_what_is_wrong(works
     for name in ("pipe.c", "folder.c", "nul\0.c"):
         with pytest.raises(PathRefused):
             await source_of(workspaces, path=str(tmp_path / name), allow_local=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("class ModelNew:\n    pass\ndef launch(x):\n    pass\n", "python"),
+        ("import triton\n\ndef launch(x, y, n):\n    pass\n", "triton"),
+    ],
+)
+async def test_a_python_file_is_told_from_its_content(workspaces: Workspaces, text: str, language: str):
+    workspace_id = (await workspaces.write(None, {"k.py": text})).workspace_id
+    source = await source_of(workspaces, path="k.py", workspace_id=workspace_id)
+
+    assert (source.language, source.name) == (language, "k.py")
+
+
+@pytest.mark.parametrize(("text", "words"), [("x = 1\n", "neither a class ModelNew"), ("def f(:\n", "not Python")])
+async def test_a_python_file_that_is_no_candidate_is_refused(workspaces: Workspaces, text: str, words: str):
+    workspace_id = (await workspaces.write(None, {"k.py": text})).workspace_id
+    with pytest.raises(BadRequest, match=words):
+        await source_of(workspaces, path="k.py", workspace_id=workspace_id)

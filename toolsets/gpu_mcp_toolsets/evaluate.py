@@ -17,12 +17,12 @@ from gpu_mcp_server.toolset import (
     Toolset,
 )
 from gpu_mcp_toolsets.arguments import (
+    AnyLanguage,
     Flags,
     Host,
     Note,
     Parent,
     Source,
-    SourceLanguage,
     SourcePath,
     SourceWorkspace,
     Wait,
@@ -141,7 +141,7 @@ async def evaluate_kernel(
     source: Source = None,
     path: SourcePath = None,
     workspace_id: SourceWorkspace = None,
-    language: SourceLanguage = None,
+    language: AnyLanguage = None,
     device: Annotated[Literal["cpu", "cuda"] | None, Field(description="Else by language.")] = None,
     entry: Annotated[str, Field(description="Launcher function.")] = "launch",
     flags: Flags = (),

@@ -1,0 +1,117 @@
+"""What the kinds that are Python files share: torch over the owner's memory, private caches, errors in words."""
+
+import importlib
+import importlib.util
+import os
+import sys
+import traceback
+from typing import Any, Dict, List, Tuple
+
+from tensors import tensors
+from torch_views import tensors_at
+
+Reply = Dict[str, Any]
+
+WORK = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SOURCE = os.path.join(WORK, "candidate.py")
+CACHES = {
+    "TRITON_CACHE_DIR": "triton",
+    "TORCH_EXTENSIONS_DIR": "torch_extensions",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "CUDA_CACHE_PATH": "cuda",
+}
+"""Where compilers may write, below the workspace: private to this candidate, gone with it."""
+ERROR_CHARACTERS = 1500
+
+
+def words(error: BaseException) -> str:
+    """Return an error, first in one line with its place in the candidate, then the last lines of its traceback."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == SOURCE]
+    at = " (candidate.py line %s)" % frames[-1].lineno if frames else ""
+    if isinstance(error, SyntaxError):
+        at = " (candidate.py line %s)" % error.lineno
+    lines = str(error).strip().splitlines()
+    first = "%s: %s%s" % (type(error).__name__, lines[0][:300] if lines else "", at)
+    more = "\n".join(lines[1:])
+    return first if not more else first + "\n" + more[-ERROR_CHARACTERS:]
+
+
+def load_file(path: str, name: str) -> Any:
+    """Run a Python file and return its module; raises what it raises."""
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ImportError("%s cannot be read" % os.path.basename(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class PythonFile:
+    """A Python file that works on torch tensors over the owner's memory."""
+
+    def __init__(self, task: Dict[str, Any], memory: Any) -> None:
+        self.task, self.memory = task, memory
+        self.symbol = str(task["symbol"])
+        for name, folder in CACHES.items():
+            path = os.path.join(WORK, ".cache", folder)
+            os.makedirs(path, exist_ok=True)
+            os.environ[name] = path
+        self.before_torch()
+        self.torch: Any = importlib.import_module("torch")
+        self.device: Any = None
+        self.inputs: List[Tuple[Any, ...]] = []
+        self.outputs: List[Tuple[Any, ...]] = []
+        self.dims: List[int] = []
+        self.said: Dict[str, None] = {}
+
+    def before_torch(self) -> None:
+        """Set what must be set before anything is imported."""
+
+    def versions(self) -> Dict[str, str]:
+        """Return what runs it besides this Python."""
+        return {"torch": str(self.torch.__version__)}
+
+    def load(self, message: Dict[str, Any]) -> Reply:
+        """Run the file; what it compiles at import is compiled now."""
+        try:
+            if self.task["device"] == "cuda":
+                self.device = self.torch.device("cuda", int(self.task.get("gpu_index") or 0))
+                self.torch.cuda.set_device(self.device)
+            return self.take(load_file(SOURCE, "candidate"), message)
+        except BaseException as error:
+            return {"error": "the file cannot be loaded: " + words(error)}
+
+    def take(self, module: Any, message: Dict[str, Any]) -> Reply:
+        """Find in the module what will be called."""
+        raise NotImplementedError
+
+    def open(self, message: Dict[str, Any], bases: List[int]) -> None:
+        """Lay tensors over the buffers of a shape."""
+        dims = message["named_dims"]
+        self.dims = [int(size) for size in message["dims"]]
+        inputs, outputs = tensors(self.task["inputs"], dims), tensors(self.task["outputs"], dims)
+        self.inputs = tensors_at(self.torch, bases[0], message["inputs"], inputs, self.device)
+        self.outputs = tensors_at(self.torch, bases[1], message["outputs"], outputs, self.device)
+
+    def close(self) -> None:
+        """Forget the buffers."""
+        self.inputs, self.outputs = [], []
+
+    def call(self, number: int) -> None:
+        """Answer one set of inputs."""
+        raise NotImplementedError
+
+    def run(self, calls: int) -> Reply:
+        """Answer the first `calls` sets."""
+        number = 0
+        try:
+            for number in range(calls):
+                self.call(number)
+        except BaseException as error:
+            return {"error": "call %d raised %s" % (number + 1, words(error))}
+        return {}
+
+    def notes(self) -> List[str]:
+        """Return what was weaker than usual."""
+        return list(self.said)

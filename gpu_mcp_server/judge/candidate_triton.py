@@ -1,0 +1,31 @@
+"""Kind `triton`: a Python file whose `launch(*inputs, *outputs, *dimensions)` writes into the owner's outputs."""
+
+import os
+from typing import Any, Dict
+
+from candidate_python import PythonFile, Reply
+
+
+class TritonFile(PythonFile):
+    """Calls the launcher; on the processor Triton interprets its kernels."""
+
+    def before_torch(self) -> None:
+        """Choose the interpreter where there is no GPU, before Triton is imported."""
+        self.interpreted = self.task["device"] != "cuda"
+        if self.interpreted:
+            os.environ["TRITON_INTERPRET"] = "1"
+
+    def take(self, module: Any, message: Dict[str, Any]) -> Reply:
+        """Find the launcher."""
+        self.launch: Any = getattr(module, self.symbol, None)
+        if not callable(self.launch):
+            text = "the file has no function %s: define %s(*inputs, *outputs, *dimensions), which writes the outputs"
+            return {"error": text % (self.symbol, self.symbol)}
+        return {}
+
+    def call(self, number: int) -> None:
+        """Launch; the interpreter writes its arguments back, so it gets copies of the inputs, which are read-only."""
+        inputs = self.inputs[number]
+        if self.interpreted:
+            inputs = tuple(each.clone() for each in inputs)
+        self.launch(*inputs, *self.outputs[number], *self.dims)

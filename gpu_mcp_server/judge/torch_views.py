@@ -1,0 +1,52 @@
+"""Memory by its address as torch tensors, on either device."""
+
+import ctypes
+from typing import Any, Dict, List, Sequence, Tuple
+
+from tensors import ITEM_BYTES, Tensor
+
+TYPE_STRINGS = {
+    "float16": "<f2",
+    "bfloat16": "<i2",
+    "float32": "<f4",
+    "float64": "<f8",
+    "int8": "|i1",
+    "uint8": "|u1",
+    "int32": "<i4",
+    "int64": "<i8",
+}
+
+
+class Window:
+    """A piece of device memory as torch takes it over."""
+
+    def __init__(self, address: int, item: Tensor) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": item.shape,
+            "typestr": TYPE_STRINGS[item.dtype],
+            "data": (address, False),
+            "version": 3,
+        }
+
+
+def tensor_at(torch: Any, address: int, item: Tensor, device: Any = None) -> Any:
+    """Return a tensor over memory of `device`, of the processor if that is `None`; it keeps nothing alive."""
+    assert address % ITEM_BYTES[item.dtype] == 0
+    if device is not None:
+        got = torch.as_tensor(Window(address, item), device=device)
+        return got.view(torch.bfloat16) if item.dtype == "bfloat16" else got
+    memory = (ctypes.c_uint8 * item.nbytes).from_address(address)
+    return torch.frombuffer(memory, dtype=getattr(torch, item.dtype)).view(item.shape)
+
+
+def tensors_at(
+    torch: Any, base: int, where: Dict[str, Any], items: Sequence[Tensor], device: Any = None
+) -> List[Tuple[Any, ...]]:
+    """Return the tensors of every set of a layout that begins at `base`."""
+    sets: List[Tuple[Any, ...]] = []
+    for number in range(where["sets"]):
+        start = base + number * where["stride"]
+        sets.append(
+            tuple(tensor_at(torch, start + offset, item, device) for offset, item in zip(where["offsets"], items))
+        )
+    return sets
