@@ -126,7 +126,9 @@ def lay(work: Path, files: dict[str, Path | str]) -> Path:
     return work
 
 
-def start(role: str, work: Path, links: dict[str, socket.socket], output: Any, python: str) -> subprocess.Popen[bytes]:
+def start(
+    role: str, work: Path, links: dict[str, socket.socket], output: Any, python: str = sys.executable
+) -> subprocess.Popen[bytes]:
     environment = {"PATH": os.environ["PATH"], "HOME": "/tmp", "LANG": "C.UTF-8"}
     environment.update({k: v for k, v in os.environ.items() if k.startswith(("LD_LIBRARY", "CUDA_", "OMP_"))})
     environment.update({f"LINK_{other.upper()}": str(end.fileno()) for other, end in links.items()})
