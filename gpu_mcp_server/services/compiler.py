@@ -7,16 +7,15 @@ from typing import Any, cast
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs] - it ships none
 
-from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, ProcessSpec
-from gpu_mcp_server.models.build import CompileResult, KernelResources, Language
+from gpu_mcp_server.models.build import CompileResult, KernelResources
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
 from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.plans import Build, Wish, build_of, command_of, worker_source
 from gpu_mcp_server.services.runner import min_level, roots_of
-from gpu_mcp_server.services.sources import Source
+from gpu_mcp_server.services.sources import Source, compiled
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
@@ -28,19 +27,6 @@ MEMORY_BYTES = 8 << 30
 LOG_BYTES = 1 << 20
 CACHE_FORMAT = 2
 _msgpack = cast("Any", msgpack)
-
-
-def compiled(source: Source) -> Language:
-    """Return the language of a source that is compiled.
-
-    Raises:
-        BadRequest: If it is a Python file, which compiles its kernels itself.
-    """
-    if source.language in ("triton", "python"):
-        raise BadRequest(
-            "A Python candidate is not compiled beforehand.", hint="evaluate_kernel loads it; its first call compiles."
-        )
-    return source.language
 
 
 class Compiler:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.services.hosts import HostProbe
-from gpu_mcp_server.services.sources import Source
+from gpu_mcp_server.services.sources import Source, compiled
 from gpu_mcp_server.toolchains import cc, hip, nvcc
 from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain, host_compiler_of, toolchains_of
 
@@ -53,18 +53,18 @@ def build_of(source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
         ToolMissing: If the host has no compiler for the language.
         BadRequest: If a flag, the architecture or the compiler's name is not known.
     """
-    about = probe.model_dump()
-    toolchains = _named(toolchains_of(about, source.language), wish.compiler, source.language)
+    about, language = probe.model_dump(), compiled(source)
+    toolchains = _named(toolchains_of(about, language), wish.compiler, language)
     if not toolchains:
-        program, hint = MISSING[source.language]
+        program, hint = MISSING[language]
         raise ToolMissing(program, host, hint=hint)
-    if source.language == "hip":
+    if language == "hip":
         arch = wish.arch or DEFAULT_AMD_ARCH
         chosen = hip.choose(toolchains, arch)
         return Build(chosen, hip.plan(source.text, chosen, arch, wish.flags, name=source.name), arch)
     toolchain = toolchains[0]
-    if source.language != "cuda":
-        plan = cc.plan(source.text, toolchain, wish.flags, language=source.language, name=source.name)
+    if language != "cuda":
+        plan = cc.plan(source.text, toolchain, wish.flags, language=language, name=source.name)
         return Build(toolchain, plan, None)
     host_compiler = host_compiler_of(about)
     if host_compiler is None:

@@ -8,15 +8,22 @@ from pathlib import Path, PurePosixPath
 from typing import cast, get_args
 
 from gpu_mcp_server.errors import BadRequest, TooLarge
-from gpu_mcp_server.models.build import CandidateLanguage
+from gpu_mcp_server.models.build import CandidateLanguage, Language
 from gpu_mcp_server.services.local_files import read_local
 from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.toolchains.base import SUFFIXES
 
 MAX_SOURCE_BYTES = 1 << 20
 
-LANGUAGES: dict[str, CandidateLanguage] = {".c": "c", ".cpp": "cpp", ".cc": "cpp", ".cxx": "cpp", ".cu": "cuda", ".hip": "hip"}
-NAMES = {**{language: "kernel" + suffix for language, suffix in SUFFIXES.items()}, "triton": "kernel.py", "python": "model.py"}
+LANGUAGES: dict[str, CandidateLanguage] = {
+    ".c": "c",
+    ".cpp": "cpp",
+    ".cc": "cpp",
+    ".cxx": "cpp",
+    ".cu": "cuda",
+    ".hip": "hip",
+}
+NAMES = {**{k: "kernel" + suffix for k, suffix in SUFFIXES.items()}, "triton": "kernel.py", "python": "model.py"}
 
 
 @dataclass(frozen=True)
@@ -27,6 +34,19 @@ class Source:
     language: CandidateLanguage
     name: str
     """File name, with no folder."""
+
+
+def compiled(source: Source) -> Language:
+    """Return the language of a source that is compiled.
+
+    Raises:
+        BadRequest: If it is a Python file, which compiles its kernels itself.
+    """
+    if source.language in ("triton", "python"):
+        raise BadRequest(
+            "A Python candidate is not compiled beforehand.", hint="evaluate_kernel loads it; its first call compiles."
+        )
+    return source.language
 
 
 async def source_of(

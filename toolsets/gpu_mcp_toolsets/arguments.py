@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gpu_mcp_server.models.build import CandidateLanguage, Language
+from gpu_mcp_server.models.build import Language
 
 Host = Annotated[str | None, Field(description="From gpu_status.")]
 Source = Annotated[str | None, Field(description="Its text; or give `path`.")]
@@ -12,7 +12,8 @@ SourcePath = Annotated[str | None, Field(description="File instead: in workspace
 SourceWorkspace = Annotated[str | None, Field(description="Where `path` lies.")]
 CompiledLanguage = Annotated[Language | None, Field(description="Else told from the suffix.")]
 AnyLanguage = Annotated[
-    Literal["c", "cpp", "cuda", "triton", "python"] | None, Field(description="Else told from suffix and content.")]
+    Literal["c", "cpp", "cuda", "triton", "python"] | None, Field(description="Else told from suffix and content.")
+]
 Flags = Annotated[tuple[str, ...], Field(description="Compiler flags: -O, -D, -std, -lm ...")]
 Parent = Annotated[str | None, Field(description="attempt_id it derives from.")]
 Note = Annotated[str | None, Field(description="What you try; kept in the history.", max_length=500)]
