@@ -61,6 +61,15 @@ class Table:
         self.declared: Sequence[Tensor] = buffers.inputs
 
 
+def untimed_shape(table: Table, judged: Optional[Judged]) -> Dict[str, Any]:
+    """Return a declared shape's verdict, as far as untimed calls tell it."""
+    verdict, reason = (judged.verdict, judged.reason) if judged else ("correct", "")
+    checked = table.rounds.calls_checked
+    return {
+        "dims": table.dims, "verdict": verdict, "reason": reason, "calls_checked": checked, "speedup": None, "notes": []
+    }  # fmt: skip
+
+
 class Trials:
     """Tries a candidate where nothing is timed, cheapest first."""
 
@@ -86,6 +95,10 @@ class Trials:
         self.repeats = 0
         self.unsteady = ""
         self.complete = False
+        self.passed: Dict[str, Any] = {}
+        """What was found at the smallest declared shape."""
+        self.tier = str(task.get("tier") or "performance")
+        """`smoke` ends after the first call."""
         declared = sorted(task["shapes"], key=lambda dims: elements(task, dims))
         self.smallest: Dims = declared[0]
 
@@ -100,10 +113,12 @@ class Trials:
         try:
             self._declared(first)
         except Judged as judged:
-            checked = first.rounds.calls_checked
-            words = {"verdict": judged.verdict, "reason": judged.reason}
-            return dict(words, dims=self.smallest, calls_checked=checked, speedup=None, notes=[])
+            return untimed_shape(first, judged)
         first.buffers.close()
+        self.passed = untimed_shape(first, None)
+        if self.tier == "smoke":
+            self.complete = True
+            return None
         progress("hidden shapes", 0.02)
         for number, dims in enumerate(self.hidden):
             if self._late("%d hidden shapes" % (len(self.hidden) - number)):
@@ -112,8 +127,26 @@ class Trials:
         self.complete = True
         return None
 
+    def untimed(self) -> List[Dict[str, Any]]:
+        """Return the verdict at each declared shape that the tier wants, one checked call each, none timed."""
+        found = [self.passed]
+        declared: List[Dims] = [] if self.tier == "smoke" else self.task["shapes"]
+        for dims in declared:
+            if dims == self.smallest or found[-1]["verdict"] != "correct":
+                continue
+            table = self._sit(dims, hidden=False)
+            try:
+                self._play(table, "")
+                found.append(untimed_shape(table, None))
+            except Judged as judged:
+                found.append(untimed_shape(table, judged))
+            table.buffers.close()
+        return found
+
     def _declared(self, table: Table) -> None:
         self._play(table, "")
+        if self.tier == "smoke":
+            return
         count = elements(self.task, self.smallest)
         if count <= ORACLE_ELEMENTS:
             self._precision(table)
@@ -314,6 +347,8 @@ class Trials:
         """Say in one line what was tried."""
         if not self.complete:
             return "stopped at the first failure, after %d trials" % len(self.entries)
+        if self.tier == "smoke":
+            return "none: tier smoke is one call at the smallest shape"
         if self.task.get("fixed_shapes"):
             parts = ["no hidden shapes (the problem fixes its shapes)"]
         elif not symbols(self.task):
