@@ -17,7 +17,7 @@ READ = 1
 READ_WRITE = 3
 """Source: cuda.h, CUmemAllocationType, CUmemLocationType, CUmemAllocationHandleType, CUmemAccess_flags."""
 
-MAJOR, MINOR, MULTIPROCESSORS = 75, 76, 16
+MAJOR, MINOR, MULTIPROCESSORS, L2_BYTES = 75, 76, 16, 38
 """Source: cuda.h, CUdevice_attribute."""
 
 

@@ -127,6 +127,10 @@ class Device:
         """Return what the machine reports now, for the evidence."""
         raise NotImplementedError
 
+    def cache_bytes(self) -> int:
+        """Return the size of the largest cache before the memory, 0 if unknown."""
+        return 0
+
     def state(self) -> Dict[str, Any]:
         """Return what may change from round to round: clocks, power, throttling, other processes, stolen time."""
         return {}

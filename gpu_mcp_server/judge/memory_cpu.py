@@ -274,6 +274,25 @@ def processor_state() -> Dict[str, Any]:
     return state
 
 
+CACHES = "/sys/devices/system/cpu/cpu%d/cache"
+
+
+def largest_cache_bytes() -> int:
+    """Return the size of the largest cache of a core that may be used, 0 where the system does not say."""
+    folder = CACHES % min(os.sched_getaffinity(0))
+    sizes = [0]
+    try:
+        for index in os.listdir(folder):
+            path = os.path.join(folder, index, "size")
+            if os.path.exists(path):
+                with open(path, encoding="ascii") as text:
+                    size = text.read().strip()
+                sizes.append(int(size.rstrip("KM")) * {"K": 1 << 10, "M": 1 << 20}.get(size[-1:], 1))
+    except (OSError, ValueError):
+        pass
+    return max(sizes)
+
+
 class CpuDevice(Device):
     """This machine's processor."""
 
@@ -319,6 +338,10 @@ class CpuDevice(Device):
     def snapshot(self) -> Dict[str, Any]:
         """Return the load."""
         return {"load_average": [round(v, 2) for v in os.getloadavg()]}
+
+    def cache_bytes(self) -> int:
+        """Return the size of the last-level cache."""
+        return largest_cache_bytes()
 
     def state(self) -> Dict[str, Any]:
         """Return load, time stolen from the cores that may be used, and their frequency where it can be read."""

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 from check import STORAGE
-from cuda_driver import MAJOR, MINOR, Driver, Kernels, Shared
+from cuda_driver import L2_BYTES, MAJOR, MINOR, Driver, Kernels, Shared
 from devices import Buffers, Device, RoundCheck
 from fill import Well
 from memory_cpu import Region, poison_word
@@ -360,6 +360,10 @@ class CudaDevice(Device):
     def snapshot(self) -> Dict[str, Any]:
         """Return load, clock, throttle reasons, temperature and power."""
         return dict(self.nvml.snapshot(), load_average=[round(v, 2) for v in os.getloadavg()])
+
+    def cache_bytes(self) -> int:
+        """Return the size of the L2 cache."""
+        return self.tools.driver.attribute(L2_BYTES)
 
     def state(self) -> Dict[str, Any]:
         """Return what NVML says, and how many processes compute on the GPU besides the judge's own."""

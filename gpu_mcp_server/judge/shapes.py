@@ -1,7 +1,7 @@
 """One shape: first a checked call, then rounds of the right length until the interval is narrow."""
 
 import math
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from conditions import Watch, summary
 from devices import Buffers, Device
@@ -12,7 +12,7 @@ from interruption import Interruption, stops
 from ledger import Ledger
 from rounds import Cost, Round, Rounds
 from series import LEAST_ROUNDS, Goal, Progress, Series
-from stats import half_width, speedup, timing
+from stats import half_width, median_interval, speedup, timing
 from supervisor import Player
 from tensors import symbols, tensors
 from verdicts import Judged
@@ -26,11 +26,20 @@ then and idle in the rounds, a candidate would look faster than it is, by no mor
 SELDOM = 8
 """Of the rounds behind the first ones, before which some are interrupted as well, one in so many is; and one at the
 end always, so that a candidate gains nothing by waiting for the interruptions to be over."""
+WARM_SHARE = 0.5
+"""Of the cache, for the data of a warm round; the rest is for the other processes' and the owner's own."""
+COLD = 2
+"""Times the cache that a round's data must be to find nothing of itself there."""
 GROWTH = 16
 MOST_PASSES = 64
 AIM = 1.15
 LONG = 1.3
 """A round is meant to last `AIM` times what is asked, at most `LONG` times: longer ones cost data, not error."""
+
+
+def megabytes(size: int) -> str:
+    """Return bytes in words."""
+    return "%.3g MB" % (size / 1e6)
 
 
 class Shape:
@@ -60,7 +69,9 @@ class Shape:
         self.rounds = Rounds(device, candidate, reference, costs, history, float(task["round_timeout_s"]), ledger)
         self.interruption = Interruption(self.rounds, well, device.stops_calls)
         self.well = well
-        self.stops = stops(well, LEAST_ROUNDS)
+        self.stops: List[int] = []
+        self.watch = Watch(device)
+        self.warm: Optional[Series] = None
         self.round_s = float(task["round_ms"]) / 1000
         self.notes: Dict[str, None] = {}
         self.looking: Dict[str, Any] = {}
@@ -75,13 +86,16 @@ class Shape:
         verdict, reason = "correct", ""
         try:
             with self.ledger.part("wait"):
-                buffers = self._open(1) if self.task.get("untimed") else self._grow(progress)
-                if self.task.get("untimed"):
+                untimed, wanted = self.task.get("untimed"), self.task.get("cache") or "cold"
+                buffers = self._open(1) if untimed else self._grow(progress)
+                if untimed:
                     self._play(buffers)
-                    self.notes["not timed: %s" % self.task["untimed"]] = None
-                else:
+                    self.notes["not timed: %s" % untimed] = None
+                elif wanted != "warm":
                     self._measure(buffers, progress)
                 self.rounds.close(buffers)
+                if wanted != "cold" and not untimed:
+                    self._warm(progress)
         except Judged as judged:
             verdict, reason = judged.verdict, judged.reason
         return self._result(verdict, reason)
@@ -131,25 +145,68 @@ class Shape:
         return buffers
 
     def _measure(self, buffers: Buffers, progress: Progress) -> None:
-        watch = self.rounds.watch = Watch(self.device)
+        """Play the rounds that count."""
         last = self._play(buffers) if self.sets == 1 else self.last
-        passes = round(self.round_s / (self.reference_call_s * self.sets))
+        self.series = self._series(buffers, progress, last)
+        self.looking = self.watch.evidence()
+        if self.rounds.passes > 1:
+            self.notes["the reference is timed over %d passes of a round's inputs" % self.rounds.passes] = None
+        if self.watch.every > 1:
+            text = "a look at the machine takes %.0f us, so only every %s round was looked at"
+            self.notes[text % (self.watch.cost_s * 1e6, ordinal(self.watch.every))] = None
+        if self.series.note:
+            self.notes[self.series.note] = None
+
+    def _series(self, buffers: Buffers, progress: Progress, last: Optional[Round]) -> Series:
+        """Play rounds until there are enough; `last` counts as the first if the reference went once through it too."""
+        passes = round(self.round_s / (self.reference_call_s * buffers.sets))
         self.rounds.passes = max(1, min(MOST_PASSES, passes))
-        self.series = series = Series(self.goal, self.ledger, self.sets)
+        series = Series(self.goal, self.ledger, buffers.sets)
         if last is not None and passes <= 1:
             series.played.append(last)
-        if passes > 1:
-            self.notes["the reference is timed over %d passes of a round's inputs" % self.rounds.passes] = None
+        self.stops = stops(self.well, LEAST_ROUNDS)
+        self.rounds.watch = self.watch
         series.measure(buffers, self._next, progress)
         if len(series.played) > LEAST_ROUNDS:
             self.interruption.play(buffers)
         self.rounds.watch = None
-        self.looking = watch.evidence()
-        if watch.every > 1:
-            text = "a look at the machine takes %.0f us, so only every %s round was looked at"
-            self.notes[text % (watch.cost_s * 1e6, ordinal(watch.every))] = None
-        if series.note:
-            self.notes[series.note] = None
+        return series
+
+    def _warm(self, progress: Progress) -> None:
+        """Play rounds so small that all of their data fits the cache in which the owner has just written it.
+
+        No two calls of a round get the same inputs: what repeats itself could be answered once. So a round holds no
+        more calls than half the cache has room for, and where that is none, or too short for the clock, there is no
+        warm time.
+        """
+        cache, call = self.device.cache_bytes(), self._touched()
+        sets = min(int(WARM_SHARE * cache / call), self.sets) if cache else 0
+        if sets < 1:
+            text = (
+                "no warm time: a call's %s do not fit half of %s of cache"
+                if cache
+                else "no warm time: %s, unknown cache"
+            )
+            self.notes[text % ((megabytes(call), megabytes(cache)) if cache else (megabytes(call),))] = None
+            return
+        kept = self.sets
+        buffers = self._open(sets)
+        self._play(buffers)
+        self.warm = self._series(buffers, progress, None)
+        self.rounds.close(buffers)
+        self.sets = kept
+
+    def _touched(self) -> int:
+        """Return bytes of one call's inputs and outputs."""
+        return sum(item.nbytes for item in [*self.inputs, *self.outputs])
+
+    def _cache(self) -> str:
+        """Say how a round's data compares with the cache."""
+        cache, touched = self.device.cache_bytes(), self._touched() * self.sets
+        if not cache:
+            return ""
+        state = "cold" if touched >= COLD * cache else "partly warm"
+        return "%s: %s a round, %s of cache" % (state, megabytes(touched), megabytes(cache))
 
     def _next(self, buffers: Buffers, played: int) -> Round:
         while self.stops and self.stops[0] <= played:
@@ -178,25 +235,39 @@ class Shape:
             result["conditions"], marked = summary(states)
             samples: Dict[str, Any] = {"candidate_us": candidate, "reference_us": reference}
             result["samples"] = dict(samples, states=states, marks=marked, looking=self.looking)
-            cost = self.costs["candidate"]
-            unsure = cost.spread_s * 1e6 / self.sets
-            least = max(RESOLVED * cost.spread_s, COSTLY * cost.low_s) * 1e6 / self.sets
-            if result["candidate"]["low_us"] < least:
+            result["cache"] = self._cache()
+            unsure = self.costs["candidate"].spread_s * 1e6 / self.sets
+            if self._too_short(candidate, self.sets):
                 result["candidate"] = None
-                text = (
-                    "too short to time here, so no speed-up: less than %.3g us a call is lost in the clock's own cost"
-                )
-                self.notes[text % least] = None
             else:
                 result["speedup"], result["speedup_low"], result["speedup_high"] = speedup(reference, candidate)
                 self._weigh(result)
                 if unsure > 0.02 * result["candidate"]["median_us"]:
                     self.notes["the clock's own cost varies by %.3g us a call" % unsure] = None
+        if verdict == "correct" and self.warm and self.warm.played:
+            self._add_warm(self.warm, result)
         doubts = self.device.remarks()
         if doubts:
             result["speedup"] = None
         result["notes"] = [*self.notes, *self.rounds.notes, *doubts]
         return result
+
+    def _too_short(self, samples_us: List[float], sets: int, which: str = "") -> bool:
+        """Say, in a note too, whether rounds are too short for the clock."""
+        cost = self.costs["candidate"]
+        least = max(RESOLVED * cost.spread_s, COSTLY * cost.low_s) * 1e6 / sets
+        short = median_interval(samples_us)[1] < least
+        if short:
+            text = "too short to time here, so no speed-up: less than %.3g us a call is lost in the clock's own cost"
+            self.notes[which + text % least] = None
+        return short
+
+    def _add_warm(self, warm: Series, result: Dict[str, Any]) -> None:
+        candidate, reference = warm.samples_us()
+        result["warm_samples"] = {"candidate_us": candidate, "reference_us": reference, "calls_per_round": warm.sets}
+        if not self._too_short(candidate, warm.sets, "warm: "):
+            result["warm"] = timing(candidate, warm.sets)
+            result["warm_speedup"] = speedup(reference, candidate)[0]
 
     def _weigh(self, result: Dict[str, Any]) -> None:
         """Hold the time against what the device can do at most; void it if that is impossible.

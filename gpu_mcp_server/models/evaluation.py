@@ -31,6 +31,10 @@ class TimingOptions(Model):
     """quick: rounds end at an interval of 2 %, 30 rounds or 2 s a shape, and all shapes together may cost half a
     second besides candidate and reference; enough to choose the next idea. exact: 0.5 %, 200 rounds, 5 s a shape;
     for a record, and what audit_attempt uses."""
+    cache: Literal["cold", "warm", "both"] = "cold"
+    """cold: a round's calls take turns on more data than the cache holds. warm: only as many calls a round as fit half
+    the cache, whose data was just written; each still with inputs of its own, as what repeats could be answered once.
+    Warm times stand beside and never count for the speed-up that ranks."""
     half_width: float | None = Field(default=None, gt=0, le=0.5)
     """Half the width of the median's 95 % interval to reach instead, as a part of the median."""
 
@@ -52,6 +56,11 @@ class ShapeVerdict(Model):
     """Half the width of the interval of the candidate's median, as a part of it."""
     stopped_by: Literal["half_width", "rounds", "time"] | None = None
     """What ended the rounds: the interval was narrow enough, or rounds or time were used up."""
+    cache: str = ""
+    """Whether a round's data exceeds the cache, with both sizes."""
+    warm: Timing | None = None
+    """With data that was in the cache, where that was asked for and rounds of so few calls can be timed."""
+    warm_speedup: float | None = None
     floor_us: float | None = None
     """What no answer can take less than on this device, by its peak figures; a time clearly below is void: cheat."""
     floor_by: Literal["memory", "compute", "launch"] | None = None
@@ -78,6 +87,12 @@ class ShapeVerdict(Model):
             text += f", reference {self.reference.median_us:.4g} us"
         if self.speedup:
             text += f", speed-up {self.speedup:.3g} ({self.speedup_low:.3g}-{self.speedup_high:.3g})"
+        if self.warm:
+            w = self.warm
+            text += f", warm {w.median_us:.4g} us ({w.low_us:.4g}-{w.high_us:.4g}, {w.rounds}x{w.calls_per_round})"
+            text += f" at {self.warm_speedup:.3g} times the reference's speed" if self.warm_speedup else ""
+        if self.cache:
+            text += f", {self.cache}"
         if self.roof:
             text += f", {self.roof}"
         if self.reason:

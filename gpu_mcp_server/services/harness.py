@@ -195,6 +195,7 @@ def _task(problem: Problem, device: str, candidate: Candidate | None, timing: Ti
         "distributions": problem.distributions,
         "precision": problem.precision,
         "seed": secrets.token_hex(32),
+        "cache": timing.cache,
         "half_width": timing.half_width or effort.half_width,
         "budget_s": effort.budget_s,
         "overhead_s": effort.overhead_s,
@@ -245,7 +246,7 @@ def shape_verdicts(verdict: Mapping[str, Any]) -> list[ShapeVerdict]:
     found: list[ShapeVerdict] = []
     for shape in verdict.get("shapes", []):
         fields = {k: v for k, v in shape.items() if k in ShapeVerdict.model_fields and v is not None}
-        for side in ("candidate", "reference"):
+        for side in ("candidate", "reference", "warm"):
             timing = fields.get(side)
             if timing:
                 fields[side] = Timing(**{k: v for k, v in timing.items() if k in Timing.model_fields})

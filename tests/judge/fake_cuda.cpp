@@ -63,7 +63,7 @@ int cuGetErrorName(int, const char **text) { *text = "CUDA_ERROR_INVALID_VALUE";
 int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal ? INVALID : OK; }
 int cuDeviceGetName(char *name, int size, int) { snprintf(name, size, "Fake GPU"); return OK; }
 int cuDeviceGetUuid_v2(unsigned char *uuid, int) { memset(uuid, 0xAB, 16); return OK; }
-int cuDeviceGetAttribute(int *value, int, int) { *value = 9; return OK; }
+int cuDeviceGetAttribute(int *value, int which, int) { *value = which == 38 ? 4 << 20 : 9; return OK; }
 int cuDevicePrimaryCtxRetain(void **context, int) { *context = (void *)1; return OK; }
 int cuCtxSetCurrent(void *context) { return context ? OK : INVALID; }
 int cuCtxSynchronize() { return OK; }

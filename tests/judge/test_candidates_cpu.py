@@ -1,6 +1,16 @@
 """The examples and further candidates on the CPU, judged by the real three processes."""
 
+import sys
+
 import pytest
+
+from tests.judge.harness import JUDGE
+
+sys.path.insert(0, str(JUDGE))
+
+import memory_cpu
+
+sys.path.remove(str(JUDGE))
 
 HEAD = """
 #include <math.h>
@@ -69,7 +79,7 @@ def test_a_verdict_states_how_narrow_its_interval_is_and_what_ended_the_rounds(c
 
     assert shape["stopped_by"] == stopped_by
     samples = sorted(shape["samples"]["candidate_us"])
-    assert 0 < shape["half_width"] <= (samples[-1] - samples[0]) / shape["candidate"]["median_us"]
+    assert 0 < shape["half_width"] <= (samples[-1] - samples[0]) / samples[len(samples) // 2]
 
 
 def test_a_call_answered_before_its_time_is_a_cheat_in_late_rounds_too(court):
@@ -94,6 +104,36 @@ def test_a_call_answered_before_its_time_is_a_cheat_in_late_rounds_too(court):
 
     assert got["verdict"] == "cheat", got["shapes"][-1]
     assert "worked on a call before it was called" in got["reason"]
+
+
+def test_warm_rounds_hold_what_half_the_cache_has_room_for_and_stand_beside_the_cold_ones(court):
+    more = {"shapes": [{"rows": 64, "cols": 1000}], "overhead_s": 60, "max_rounds": 8}
+    shape = court("naive.c", cache="both", **more).verdict["shapes"][0]
+    cache = memory_cpu.largest_cache_bytes()
+    if not cache:
+        assert any(note.startswith("no warm time") for note in shape["notes"])
+        pytest.skip("the system does not say how large its cache is")
+
+    assert shape["cache"].split(":")[0] in ("cold", "partly warm")
+    warm = shape["warm_samples"]
+    assert warm["calls_per_round"] * 2 * 64 * 1000 * 4 <= cache / 2
+    assert warm["calls_per_round"] <= shape["reference"]["calls_per_round"]
+    assert len(warm["candidate_us"]) == len(warm["reference_us"]) >= 6
+    assert ("warm" in shape) == ("warm_speedup" in shape)
+    assert "warm" in shape or any(note.startswith("warm: too short to time") for note in shape["notes"])
+
+
+def test_warm_time_of_a_call_that_exceeds_the_cache_does_not_exist(court):
+    cache = memory_cpu.largest_cache_bytes() or 1
+    cols = 1 << 10
+    rows = min(cache // (2 * 8 * cols) + 2, 1 << 14)
+    if rows * cols * 8 <= cache / 2:
+        pytest.skip("a cache too large to exceed here")
+    verdict = court("vectorized.c", cache="warm", shapes=[{"rows": rows, "cols": cols}], fixed_shapes=True).verdict
+
+    assert verdict["verdict"] == "correct" and verdict["speedup"] is None
+    assert any("no warm time: a call's" in note for note in verdict["shapes"][0]["notes"])
+    assert verdict["note"].startswith("no overall speed-up")
 
 
 def test_the_seed_is_committed_to_before_and_revealed_after(court):

@@ -190,6 +190,14 @@ def test_a_time_that_the_device_cannot_reach_is_void(court, floors, verdict, rea
     assert found["evidence"]["floor"] == ("Fake" if floors else "none: no peak figures of Fake GPU")
 
 
+def test_warm_rounds_on_a_gpu_hold_what_half_its_cache_has_room_for(court):
+    shape = court(with_stream("naive.c"), shapes=SHAPES[:1], cache="both").verdict["shapes"][0]
+
+    assert shape["verdict"] == "correct"
+    assert shape["warm_samples"]["calls_per_round"] * 2 * 16 * 500 * 4 <= (4 << 20) / 2
+    assert "4.19 MB of cache" in shape["cache"]
+
+
 def test_timing_under_mps_is_refused(driver, tmp_path, monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", str(driver))
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/pipe")
