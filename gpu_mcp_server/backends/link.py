@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-from gpu_mcp_server.backends.base import Backend, Channel
+from gpu_mcp_server.backends.base import Backend, Channel, Sink
 from gpu_mcp_server.errors import BadRequest, DiskFull, GpuMcpError, HostError, HostUnavailable, NotFound
 from gpu_mcp_server.hostd import protocol
 
@@ -49,6 +49,11 @@ class HostLink:
     def open_(self) -> bool:
         """Say whether requests can still be made."""
         return self._ended is None
+
+    @property
+    def raw_writer(self) -> Sink:
+        """Return the stream below the frames, for who must see what the host does with half of one."""
+        return self._channel.writer
 
     async def call(self, verb: str, attachment: bytes = b"", **arguments: Any) -> tuple[Any, bytes]:
         """Make one request and return the answer and its attachment.

@@ -5,7 +5,21 @@ from typing import Annotated
 
 import typer
 
-from gpu_mcp_server.cli import call, config, docs, doctor, files, hosts, init, install, jobs, selftest, serve, store
+from gpu_mcp_server.cli import (
+    backend,
+    call,
+    config,
+    docs,
+    doctor,
+    files,
+    hosts,
+    init,
+    install,
+    jobs,
+    selftest,
+    serve,
+    store,
+)
 from gpu_mcp_server.cli.output import Json, fail
 from gpu_mcp_server.errors import GpuMcpError
 
@@ -56,7 +70,7 @@ COMMANDS = (
 for command in COMMANDS:
     app.command()(command)
 app.command(context_settings={"allow_interspersed_args": False})(call.run)
-for name, group in (("config", config.app), ("hosts", hosts.app), ("store", store.app)):
+for name, group in (("backend", backend.app), ("config", config.app), ("hosts", hosts.app), ("store", store.app)):
     app.add_typer(group, name=name)
 
 

@@ -1,6 +1,6 @@
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +8,6 @@ import pytest
 from gpu_mcp_server.backends.base import Backend
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.backends.ssh import SshBackend
-from tests.backends.hosts import TestedHost
 from tests.backends.sshd import SSHD, Sshd
 
 
@@ -50,11 +49,3 @@ def backend(request: pytest.FixtureRequest, state_dir: str) -> Backend:
         return LocalBackend("tested", state_dir=state_dir)
     server: Sshd = request.getfixturevalue("sshd")
     return SshBackend("tested", server.settings(state_dir=state_dir))
-
-
-@pytest.fixture
-async def host(backend: Backend) -> AsyncIterator[TestedHost]:
-    async with TestedHost(backend) as opened:
-        if opened.link.greeting["level"] not in ("full", "namespaces"):
-            pytest.skip(f"jobs cannot run here: {opened.link.greeting['weaker_because']}")
-        yield opened

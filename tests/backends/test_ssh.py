@@ -14,13 +14,13 @@ import pytest
 
 from gpu_mcp_server.backends import ssh
 from gpu_mcp_server.backends.bundle import hostd_zip
+from gpu_mcp_server.backends.contract.host import ContractHost, job
 from gpu_mcp_server.backends.host_keys import accept
 from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.backends.ssh import SshBackend, start_command
 from gpu_mcp_server.errors import BadRequest, ConfigError, GpuMcpError, HostKeyUnknown, HostUnavailable, ToolMissing
 from gpu_mcp_server.services.hosts import Hosts
 from gpu_mcp_server.settings import Settings
-from tests.backends.hosts import TestedHost, job
 from tests.backends.sshd import USER, Sshd
 
 StartSshd = Callable[..., Sshd]
@@ -335,7 +335,7 @@ async def test_a_cut_line_ends_attached_jobs_keeps_detached_ones_and_the_next_ca
     box = own_sshd.settings(state_dir=state_dir)
     hosts = Hosts(Settings(data_dir=tmp_path, hosts={"box": box}))
     try:
-        tested = TestedHost(hosts.backend("box"))
+        tested = ContractHost(hosts.backend("box"))
         tested.link = await hosts.link("box")
         kept = job("sh", "-c", "echo started; sleep 1; echo finished", detached=True)
         lost = job("sh", "-c", "echo started; exec sleep 600")

@@ -1,0 +1,10 @@
+"""What every backend must do, whatever lies between us and the host: one suite, for our tests and for yours.
+
+`gpu-mcp-server backend check NAME` runs it against a configured host. Who writes a backend runs `check(backend)`, or
+makes a test of each of `BEHAVIOURS`, as `tests/backends/test_contract.py` does.
+"""
+
+from gpu_mcp_server.backends.contract.behaviour import Behaviour, DoesNotApply, Unmet
+from gpu_mcp_server.backends.contract.check import BEHAVIOURS, Finding, check
+
+__all__ = ["BEHAVIOURS", "Behaviour", "DoesNotApply", "Finding", "Unmet", "check"]

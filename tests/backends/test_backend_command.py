@@ -1,0 +1,99 @@
+"""`gpu-mcp-server backend check`, and that the suite can find fault."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.backends.contract import BEHAVIOURS, Behaviour, DoesNotApply, check
+from gpu_mcp_server.backends.contract.check import find
+from gpu_mcp_server.backends.contract.host import ContractHost
+from gpu_mcp_server.backends.local import LocalBackend
+from gpu_mcp_server.errors import HostUnavailable
+
+
+def run(tmp_path: Path, state_dir: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {
+        "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config"),
+        "GPU_MCP_DATA_DIR": str(tmp_path / "data"), "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "GPU_MCP_HOSTS": json.dumps({"local": {"state_dir": state_dir}, "gone": {"kind": "ssh", "host": "127.0.0.1", "port": 1}}),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "gpu_mcp_server", "backend", "check", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+
+
+def test_the_command_prints_a_line_for_each_behaviour(tmp_path: Path, state_dir: str):
+    done = run(tmp_path, state_dir, "local", "--only", "exit_code")
+
+    assert done.returncode == 0, done.stderr
+    line, last = done.stdout.splitlines()
+    assert line.startswith("ok ") and line.endswith("Another exit code is failed, and comes back")
+    assert last == "host local: 1 met, 0 not met, 0 skipped"
+
+
+def test_the_command_prints_json(tmp_path: Path, state_dir: str):
+    done = json.loads(run(tmp_path, state_dir, "local", "--only", "output", "--json").stdout)
+
+    assert done["counts"]["met"] == len(done["behaviours"]) > 5
+    assert {row["room"] for row in done["behaviours"]} == {"output"}
+
+
+def test_a_host_that_does_not_answer_is_an_error(tmp_path: Path, state_dir: str):
+    done = run(tmp_path, state_dir, "gone", "--only", "exit_code")
+
+    assert done.returncode == 2
+    assert "'gone' (127.0.0.1) cannot be reached" in done.stderr
+    assert run(tmp_path, state_dir, "local", "--only", "nonsense").returncode == 2
+
+
+class Liar(ContractHost):
+    """A host that says that everything is ok."""
+
+    async def finished(self, job_id: str):
+        done = await super().finished(job_id)
+        return type(done)(type(done.record)(id=job_id, state="finished", status="ok"), b"", b"")
+
+
+async def test_a_host_that_says_ok_to_everything_is_found_out(state_dir: str):
+    unmet = []
+    for behaviour in BEHAVIOURS:
+        if behaviour.room in ("programs", "limits"):
+            async with Liar(LocalBackend("liar", state_dir=state_dir)) as host:
+                try:
+                    await behaviour.check(host)
+                except (AssertionError, ValueError):
+                    unmet.append(behaviour.name)
+
+    allowed = {"greets", "empty_stdin", "fork_bomb", "no_leaked_environment"}
+    assert {b.name for b in BEHAVIOURS if b.room in ("programs", "limits")} - set(unmet) <= allowed
+
+
+@pytest.mark.parametrize(
+    ("error", "result"),
+    [
+        (None, "met"),
+        (AssertionError("other"), "unmet"),
+        (DoesNotApply("no"), "skipped"),
+        (HostUnavailable("gone"), "unmet"),
+    ],
+)
+async def test_what_a_behaviour_raises_is_its_finding(state_dir: str, error: Exception | None, result: str):
+    async def prove(host: ContractHost) -> None:
+        if error is not None:
+            raise error
+
+    found = await find(
+        LocalBackend("tested", state_dir=state_dir), Behaviour("room", "name", "A sentence", "unconfined", prove)
+    )
+    assert found.result == result
+    assert error is None or str(error) in found.why
+
+
+async def test_only_what_is_asked_for_is_checked(state_dir: str):
+    findings: AsyncIterator = check(LocalBackend("tested", state_dir=state_dir), only="a_signal")
+
+    assert [f.behaviour.name async for f in findings] == ["a_signal"]
