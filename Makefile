@@ -42,7 +42,11 @@ demo: setup ## judge example kernels on this machine and show the table
 lint: setup ## format, types, layers
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright && $(BIN)/lint-imports
 
-test: setup ## everything but tests/real
+.venv/.toolchains: .venv/.installed
+	@$(PIP) install --group toolchains 2>&1 | grep -v '^WARNING: Location' || true
+	@touch $@
+
+test: setup .venv/.toolchains ## everything but tests/real
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/real
 
 test-real: setup ## what needs Docker, Slurm, npm or a GPU

@@ -33,8 +33,8 @@ class Compiler:
     def __init__(self) -> None:
         self.given: list[tuple[Any, dict[str, Any]]] = []
 
-    async def compile(self, source: Any, **options: Any) -> CompileResult:
-        self.given.append((source, options))
+    async def compile(self, source: Any, wish: Any = None, **options: Any) -> CompileResult:
+        self.given.append((source, {**options, **(wish.model_dump() if wish else {})}))
         return CompileResult(status="ok", language=source.language, compiler="gcc 12.2.0", host="local")
 
 

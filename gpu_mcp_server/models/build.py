@@ -83,6 +83,20 @@ class KernelResources(Model):
         return text
 
 
+class Wish(Model):
+    """What is asked for of a build besides its source."""
+
+    arch: str | None = None
+    """GPU architecture; otherwise that of the host's GPU."""
+    flags: tuple[str, ...] = ()
+    compiler: str | None = None
+    """Name of one of the compilers for the language; otherwise the best."""
+    library: bool = True
+    """Whether it must be a library that can be called; kernels alone may become a cubin otherwise."""
+    block: int | None = None
+    """Threads of a block, for the occupancy."""
+
+
 class CompileResult(ResultModel):
     """What the compiler made of the source."""
 
@@ -97,9 +111,11 @@ class CompileResult(ResultModel):
     """As run, inside the workspace."""
     seconds: float | None = None
     """Of the compiler; absent when the result came from the cache."""
+    phases_ms: dict[str, float] = {}
+    """What each phase of the compiler took, where it says."""
     cached: bool = False
     artifact_id: str | None = None
-    """The shared library."""
+    """The library; of kernels alone the cubin."""
     binary_bytes: int | None = None
     resources: list[KernelResources] = []
     diagnostics: list[Diagnostic] = []
@@ -107,6 +123,8 @@ class CompileResult(ResultModel):
     diagnostics_left_out: int | None = None
     log_artifact_id: str | None = None
     """The compiler's whole output."""
+    listing_artifact_id: str | None = None
+    """PTX or AMDGCN that came along; inspect_code shows it by kernel."""
     level: str | None = None
     """Sandbox level that the compiler ran in."""
     note: str | None = None
@@ -119,8 +137,10 @@ class CompileResult(ResultModel):
         head += f" in {self.seconds:.2f} s" if self.seconds is not None else ""
         lines = [head]
         if self.artifact_id:
-            lines.append(f"library: {self.artifact_id} ({self.binary_bytes} bytes)")
+            lines.append(f"binary: {self.artifact_id} ({self.binary_bytes} bytes)")
         lines += [r.line_text() for r in self.resources]
+        if self.phases_ms:
+            lines.append("phases: " + ", ".join(f"{name} {ms:g} ms" for name, ms in self.phases_ms.items()))
         lines += [d.line_text() for d in self.diagnostics]
         if self.diagnostics_left_out:
             lines.append(f"({self.diagnostics_left_out} more messages; read_artifact {self.log_artifact_id})")

@@ -1,5 +1,7 @@
 """Compiles one translation unit into a shared library, once: results are kept by content, failures too."""
 
+import asyncio
+import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -7,24 +9,26 @@ from typing import Any, cast
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs] - it ships none
 
+from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, ProcessSpec
-from gpu_mcp_server.models.build import CompileResult, KernelResources
+from gpu_mcp_server.models.build import CompileResult, KernelResources, Wish
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
 from gpu_mcp_server.services.output import safe_text
-from gpu_mcp_server.services.plans import Build, Wish, build_of, command_of, worker_source
+from gpu_mcp_server.services.plans import Build, build_of, command_of, worker_source
 from gpu_mcp_server.services.runner import min_level, roots_of
 from gpu_mcp_server.services.sources import Source, compiled
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
-from gpu_mcp_server.toolchains import diagnostics, resources
+from gpu_mcp_server.toolchains import diagnostics, nvrtc, resources
 from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain
 
 WALL_S = 180.0
 MEMORY_BYTES = 8 << 30
-LOG_BYTES = 1 << 20
+LOG_BYTES = 4 << 20
+TMP_BYTES = 1 << 30
 CACHE_FORMAT = 2
 _msgpack = cast("Any", msgpack)
 
@@ -46,11 +50,9 @@ class Compiler:
     async def compile(
         self,
         source: Source,
+        wish: Wish | None = None,
         *,
         host: str | None = None,
-        arch: str | None = None,
-        flags: Sequence[str] = (),
-        compiler: str | None = None,
         parent_id: str | None = None,
         note: str | None = None,
     ) -> CompileResult:
@@ -62,7 +64,12 @@ class Compiler:
         """
         where = self._jobs.hosts.choose(host)
         probe = await self._jobs.probe(where)
-        result = await self.build(source, host=where, arch=arch, flags=flags, compiler=compiler)
+        text = source.text.encode()
+        keeping = asyncio.create_task(self._artifacts.put(text, name=source.name, media_type="text/plain"))
+        try:
+            result = await self._compiled(source, wish or Wish(library=False), where)
+        finally:
+            source_artifact_id = await keeping
         attempt_id = await self._experience.start(
             "compile",
             parent_id=parent_id,
@@ -73,10 +80,8 @@ class Compiler:
             device=result.arch or probe.cpu,
             versions={"compiler": result.compiler},
             level=result.level,
-            source_hash=hashlib.sha256(source.text.encode()).hexdigest(),
-            source_artifact_id=await self._artifacts.put(
-                source.text.encode(), name=source.name, media_type="text/plain"
-            ),
+            source_hash=hashlib.sha256(text).hexdigest(),
+            source_artifact_id=source_artifact_id,
         )
         first = result.diagnostics[0].line_text() if result.diagnostics and result.status != "ok" else None
         evidence = {
@@ -87,24 +92,27 @@ class Compiler:
         await self._experience.finish(attempt_id, status=result.status, reason=first or result.note, evidence=evidence)
         return result.model_copy(update={"attempt_id": attempt_id})
 
-    async def build(
-        self,
-        source: Source,
-        *,
-        host: str,
-        arch: str | None = None,
-        flags: Sequence[str] = (),
-        compiler: str | None = None,
-    ) -> CompileResult:
-        """Compile a source, or return what the same compiler made of the same source before."""
+    async def build(self, source: Source, *, host: str, flags: Sequence[str] = ()) -> CompileResult:
+        """Make a library of a source, or return what the same compiler made of the same source before."""
+        return await self._compiled(source, Wish(flags=tuple(flags)), host)
+
+    async def _compiled(self, source: Source, wish: Wish, host: str) -> CompileResult:
+        """Compile; what turns out to be beyond NVRTC goes to nvcc, if nobody asked for one of them."""
         probe = await self._jobs.probe(host)
-        build = build_of(source, probe, host, Wish(arch, flags, compiler))
-        toolchain, plan = build.toolchain, build.plan
-        key = _key(plan, toolchain, probe)
+        build = build_of(source, probe, host, wish)
+        result = await self._made(source, build, host, probe)
+        if build.toolchain.name == "nvrtc" and wish.compiler is None and nvrtc.was_for_nvcc(result.diagnostics):
+            with contextlib.suppress(ToolMissing):
+                build = build_of(source, probe, host, wish.model_copy(update={"library": True}))
+                result = await self._made(source, build, host, probe)
+        return result
+
+    async def _made(self, source: Source, build: Build, host: str, probe: HostProbe) -> CompileResult:
+        key = _key(build.plan, build.toolchain, probe)
         cached = await self._cached(key)
         if cached is not None:
             return cached.model_copy(update={"host": host})
-        spec, blobs = self._spec(plan, probe, host)
+        spec, blobs = self._spec(build.plan, probe, host)
         done = await self._jobs.run(spec, host=host, blobs=blobs)
         result = await self._result(done, build, source)
         if result.status in ("ok", "failed") and done.record.status in ("ok", "failed"):
@@ -122,14 +130,15 @@ class Compiler:
             sha256 = hashlib.sha256(data).hexdigest()
             blobs[sha256] = data
             files.append(FileRef(name, sha256, len(data)))
+        tmp_bytes = Limits().tmp_bytes if plan.warm else TMP_BYTES  # one that waits has the usual sizes
         spec = JobSpec(
             id=new_job_id(),
             purpose="compile",
             processes=(ProcessSpec(argv=command_of(plan), env=dict(plan.env)),),
             files={"main": tuple(files)},
             outputs=(plan.output, *plan.listings),
-            roots=tuple(dict.fromkeys((*plan.roots, *roots_of(probe, self._settings.hosts[host].roots)))),
-            limits=Limits(wall_s=WALL_S, memory_bytes=MEMORY_BYTES, output_bytes=LOG_BYTES, tmp_bytes=1 << 30),
+            roots=tuple(dict.fromkeys((*roots_of(probe, self._settings.hosts[host].roots), *plan.roots))),
+            limits=Limits(wall_s=WALL_S, memory_bytes=MEMORY_BYTES, output_bytes=LOG_BYTES, tmp_bytes=tmp_bytes),
             min_level=min_level(self._settings),
         )
         return spec, blobs
@@ -153,25 +162,27 @@ class Compiler:
         raise_if_not_run(record, done.host)
         said = safe_text(done.stderr + done.stdout)
         taken = {o.path: o for o in record.outputs}
-        library = (
-            await self._jobs.fetch(done.host, taken[plan.output].sha256)
-            if plan.output in taken and record.status == "ok"
-            else None
+        wanted = [n for n in ((plan.output,) if record.status == "ok" else ()) if n in taken]
+        wanted += [n for n in plan.listings if n in taken]
+        contents = dict(
+            zip(
+                wanted,
+                await asyncio.gather(*(self._jobs.fetch(done.host, taken[n].sha256) for n in wanted)),
+                strict=True,
+            )
         )
-        listing = None
-        for name in plan.listings:
-            if name in taken:
-                listing = (await self._jobs.fetch(done.host, taken[name].sha256)).decode("utf-8", "replace")
-        found = diagnostics.parse(said, listing)
+        binary = contents.pop(plan.output, None)
+        listing = next(((n, text.decode("utf-8", "replace")) for n, text in contents.items()), None)
+        found = diagnostics.parse(said, listing[1] if listing else None)
         if record.status == "failed" and not any(d.severity == "error" for d in found):
             last = diagnostics.last_words(said)
             found = [last, *found] if last else found
         messages, left = diagnostics.top(found)
-        kernels: list[KernelResources] = resources.parse(said) if source.language == "cuda" else []
-        if source.language == "hip":
-            kernels = resources.parse_amd(said, build.arch or "")
-        status = (
-            "ok" if library is not None else ("failed" if record.status in ("ok", "failed") else str(record.status))
+        status = "ok" if binary is not None else ("failed" if record.status in ("ok", "failed") else str(record.status))
+        ids = await asyncio.gather(
+            self._put(binary, plan.output),
+            self._put(said.encode(), "compiler.log", "text/plain"),
+            self._put(listing[1].encode(), listing[0], "text/plain") if listing else self._put(None, ""),
         )
         return CompileResult(
             status=status if status in ("ok", "failed", "timeout", "oom") else "broken",  # type: ignore[arg-type]
@@ -181,17 +192,28 @@ class Compiler:
             host=done.host,
             command=list(plan.argv),
             seconds=record.wall_s,
+            phases_ms=nvrtc.phases_ms(said) if build.toolchain.name == "nvrtc" else {},
             level=record.level,
             note=record.note or None,
-            resources=kernels,
+            resources=_resources(said, build, source),
             diagnostics=messages,
             diagnostics_left_out=left or None,
-            artifact_id=await self._artifacts.put(library, name=plan.output) if library is not None else None,
-            binary_bytes=len(library) if library is not None else None,
-            log_artifact_id=await self._artifacts.put(said.encode(), name="compiler.log", media_type="text/plain")
-            if said.strip()
-            else None,
+            artifact_id=ids[0],
+            binary_bytes=len(binary) if binary is not None else None,
+            log_artifact_id=ids[1],
+            listing_artifact_id=ids[2],
         )
+
+    async def _put(self, data: bytes | None, name: str, media_type: str | None = None) -> str | None:
+        if data is None or (media_type and not data.strip()):
+            return None
+        return await self._artifacts.put(data, name=name, media_type=media_type)
+
+
+def _resources(said: str, build: Build, source: Source) -> list[KernelResources]:
+    if source.language == "hip":
+        return resources.parse_amd(said, build.arch or "")
+    return resources.parse(said) if source.language == "cuda" else []
 
 
 def _key(plan: BuildPlan, toolchain: Toolchain, probe: HostProbe) -> str:

@@ -6,9 +6,10 @@ from functools import cache
 from pathlib import Path
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
+from gpu_mcp_server.models.build import Wish
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.sources import Source, compiled
-from gpu_mcp_server.toolchains import cc, hip, nvcc
+from gpu_mcp_server.toolchains import cc, hip, nvcc, nvrtc
 from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain, host_compiler_of, toolchains_of
 
 WORKERS = Path(__file__).parents[1] / "workers"
@@ -25,16 +26,6 @@ MISSING = {
         "apt-get install hipcc; for gfx942 and later also clang-19 lld-19 clang-tools-19, or ROCm.",
     ),
 }
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What a caller asks for besides the source."""
-
-    arch: str | None = None
-    flags: Sequence[str] = ()
-    compiler: str | None = None
-    """Name of one of the compilers for the language; otherwise the best."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +54,29 @@ def build_of(source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
         chosen = hip.choose(toolchains, arch)
         return Build(chosen, hip.plan(source.text, chosen, arch, wish.flags, name=source.name), arch)
     toolchain = toolchains[0]
-    if language != "cuda":
-        plan = cc.plan(source.text, toolchain, wish.flags, language=language, name=source.name)
-        return Build(toolchain, plan, None)
-    host_compiler = host_compiler_of(about)
+    if language == "cuda":
+        return _cuda(toolchains, source, probe, host, wish)
+    plan = cc.plan(source.text, toolchain, wish.flags, language=language, name=source.name)
+    return Build(toolchain, plan, None)
+
+
+def _cuda(toolchains: Sequence[Toolchain], source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
+    """Plan for NVRTC where it can do what is wished, otherwise for nvcc."""
+    by_name = {t.name: t for t in toolchains}
+    arch = wish.arch or next((str(g["arch"]) for g in probe.gpus if g.get("arch")), DEFAULT_ARCH)
+    kernels_do = not wish.library and wish.compiler is None and nvrtc.device_only(source.text)
+    if "nvrtc" in by_name and (kernels_do or wish.compiler == "nvrtc"):
+        chosen = by_name["nvrtc"]
+        return Build(chosen, nvrtc.plan(source.text, chosen, arch, wish.flags, name=source.name), arch)
+    if "nvcc" not in by_name:
+        program, hint = MISSING["cuda"]
+        raise ToolMissing(program, host, hint=hint)
+    host_compiler = host_compiler_of(probe.model_dump())
     if host_compiler is None:
         raise ToolMissing("g++, which nvcc needs,", host, hint="apt-get install g++.")
-    arch = wish.arch or next((str(g["arch"]) for g in probe.gpus if g.get("arch")), DEFAULT_ARCH)
-    return Build(
-        toolchain, nvcc.plan(source.text, toolchain, arch, wish.flags, host_compiler.path, name=source.name), arch
-    )
+    chosen = by_name["nvcc"]
+    plan = nvcc.plan(source.text, chosen, arch, wish.flags, host_compiler.path, name=source.name)
+    return Build(chosen, plan, arch)
 
 
 def _named(toolchains: Sequence[Toolchain], name: str | None, language: str) -> Sequence[Toolchain]:

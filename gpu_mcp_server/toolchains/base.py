@@ -29,6 +29,10 @@ class Toolchain:
     """HIP: folder of AMD's device libraries."""
     libraries: str = ""
     """HIP: folder of libamdhip64, when the compiler does not know it."""
+    builtins: tuple[str, ...] = ()
+    """NVRTC: libraries that it needs beside itself."""
+    include: tuple[str, ...] = ()
+    """NVRTC: the toolkit's folders of headers."""
     site: str = ""
     """Triton: the interpreter's site-packages."""
 
@@ -62,10 +66,19 @@ def toolchains_of(probe: Mapping[str, Any], language: Language) -> list[Toolchai
     """Return the compilers that a host's probe found for a language, best first."""
     more: Mapping[str, Any] = probe.get("toolchains") or {}
     if language == "cuda":
-        found: Mapping[str, Any] | None = probe.get("nvcc")
-        if not found:
-            return []
-        return [Toolchain("nvcc", found["path"], found["version"], _roots(found), tuple(found.get("archs", ())))]
+        found = [(n, f) for n, f in (("nvcc", probe.get("nvcc")), ("nvrtc", more.get("nvrtc"))) if f]
+        return [
+            Toolchain(
+                name,
+                f["path"],
+                f["version"],
+                _roots(f),
+                tuple(f.get("archs", ())),
+                builtins=tuple(f.get("builtins", ())),
+                include=tuple(f.get("include", ())),
+            )
+            for name, f in found
+        ]
     if language == "hip":
         return [
             Toolchain(

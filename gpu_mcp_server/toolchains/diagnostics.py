@@ -29,8 +29,8 @@ _GNU = re.compile(
 )
 _GNU_FLAG = re.compile(r" \[(-[WR][^\]\s]{1,80})\]$")
 _PTX_LINE = re.compile(
-    r"^ ?ptxas(?:-blackwell)? (?P<file>\S+), line (?P<line>\d{1,9}); (?P<severity>fatal|error|warning|info)\s*: "
-    r"(?P<message>.*)$"
+    r"^ ?ptxas(?:-blackwell)? (?P<file>\S[^;,]{0,400}), line (?P<line>\d{1,9}); "
+    r"(?P<severity>fatal|error|warning|info)\s*: (?P<message>.*)$"
 )
 _TOOL = re.compile(
     r"^ ?(?P<tool>nvcc|ptxas(?:-blackwell)?|nvlink|fatbinary|cudafe\+\+|cicc|clang(?:\+\+)?(?:-\d+)?|lld|ld\.lld"

@@ -92,6 +92,21 @@ _NVCC_LONG = {
     "--Ofast-compile": "-Ofast-compile",
     "-Ofc": "-Ofast-compile",
 }
+_NVRTC_NAMES = {
+    "-use_fast_math": "--use_fast_math",
+    "-ftz": "--ftz",
+    "-prec-div": "--prec-div",
+    "-prec-sqrt": "--prec-sqrt",
+    "-fmad": "--fmad",
+    "-rdc": "--relocatable-device-code",
+    "-restrict": "--restrict",
+    "-extra-device-vectorization": "--extra-device-vectorization",
+    "-diag-suppress": "--diag-suppress",
+    "-diag-error": "--diag-error",
+    "-diag-warn": "--diag-warn",
+    "-Ofast-compile": "--Ofast-compile",
+    "-split-compile": "--split-compile",
+}
 _TAKES_VALUE = ("-D", "-U", "-I", "-l")
 _NVCC_TAKES_VALUE = (
     "-Xptxas",
@@ -145,6 +160,24 @@ def checked_cc_flags(flags: Sequence[str]) -> tuple[str, ...]:
         BadRequest: If one is not allowed; the hint names those that are.
     """
     return tuple(_checked(flag, _CC) for flag in _joined(_plain(flags), _TAKES_VALUE, ""))
+
+
+def checked_nvrtc_flags(flags: Sequence[str]) -> tuple[str, ...]:
+    """Return flags for NVRTC in its spelling, each as one argument; those for the host compiler alone are dropped.
+
+    Raises:
+        BadRequest: If one is not allowed; the hint names those that are.
+    """
+    kept: list[str] = []
+    for flag in checked_nvcc_flags(flags):
+        name = flag.partition("=")[0]
+        if name in _NVRTC_NAMES:
+            kept.append(_NVRTC_NAMES[name] + flag[len(name) :])
+        elif name == "-Xptxas":
+            kept.append("--ptxas-options=" + flag.partition("=")[2])
+        elif flag.startswith(("-D", "-U", "-I", "-std=", "-maxrregcount=", "-lineinfo", "-G", "-w")):
+            kept.append(flag)
+    return tuple(kept)
 
 
 def checked_hip_flags(flags: Sequence[str]) -> tuple[str, ...]:

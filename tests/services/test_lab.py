@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.models.build import Wish
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.sources import Source
@@ -47,14 +48,14 @@ async def test_a_failure_is_kept_as_well_as_a_success(lab: Lab):
 
 async def test_another_flag_is_another_build(lab: Lab):
     await lab.compiler.compile(C)
-    assert not (await lab.compiler.compile(C, flags=["-O1"])).cached
+    assert not (await lab.compiler.compile(C, Wish(flags=("-O1",)))).cached
 
 
 async def test_a_cuda_kernel_compiles_without_a_gpu_and_says_its_registers(lab: Lab):
     if (await lab.hosts.probe("local")).nvcc is None:
         pytest.skip("nvcc is not installed")
     source = Path("examples/softmax/naive.cu").read_text(encoding="utf-8")
-    result = await lab.compiler.compile(Source(source, "cuda", "naive.cu"), arch="sm_80")
+    result = await lab.compiler.compile(Source(source, "cuda", "naive.cu"), Wish(arch="sm_80"))
     assert result.status == "ok" and result.arch == "sm_80"
     assert 0 < result.resources[0].registers_per_thread < 256 and result.resources[0].arch == "sm_80"
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
+from gpu_mcp_server.models.build import Wish
 from gpu_mcp_server.models.toolchains import Toolchains
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.plans import Wish, build_of
+from gpu_mcp_server.services.plans import build_of
 from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.toolchains import diagnostics, hip, resources
 from gpu_mcp_server.toolchains.base import Toolchain
@@ -122,7 +123,9 @@ async def test_a_library_is_built_for_each_generation(lab: Lab, arch: str):
     known = {a for c in (await lab.hosts.probe("local")).toolchains.hip for a in c.archs}
     if arch not in known:
         pytest.skip(f"no compiler here knows {arch}")
-    result = await lab.compiler.compile(Source((DATA / "spilled.hip").read_text(), "hip", "spilled.hip"), arch=arch)
+    result = await lab.compiler.compile(
+        Source((DATA / "spilled.hip").read_text(), "hip", "spilled.hip"), Wish(arch=arch)
+    )
     assert result.status == "ok", result.summary()
     assert [(k.kernel, k.arch) for k in result.resources] == [
         ("spilled(float const*, float*)", arch),
@@ -143,6 +146,6 @@ async def test_errors_are_a_result_and_kept(lab: Lab):
 async def test_a_named_compiler_is_used_and_an_unknown_one_lists_what_there_is(lab: Lab):
     source = Source("int launch(void) { return 0; }", "c", "a.c")
     if "clang" in (await lab.hosts.probe("local")).compilers:
-        assert (await lab.compiler.compile(source, compiler="clang")).compiler.startswith("clang ")
+        assert (await lab.compiler.compile(source, Wish(compiler="clang"))).compiler.startswith("clang ")
     with pytest.raises(BadRequest, match="There are gcc"):
-        await lab.compiler.compile(source, compiler="tcc")
+        await lab.compiler.compile(source, Wish(compiler="tcc"))

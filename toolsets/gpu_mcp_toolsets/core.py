@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gpu_mcp_server.models.build import CompileResult
+from gpu_mcp_server.models.build import CompileResult, Wish
 from gpu_mcp_server.models.host import LabStatus
 from gpu_mcp_server.models.job import JobResult
 from gpu_mcp_server.models.workspace import FileContent, WorkspaceListing
@@ -111,19 +111,19 @@ async def compile_kernel(
     language: CompiledLanguage = None,
     arch: Annotated[str | None, Field(description="sm_90a, gfx942 ...; else the host's GPU.")] = None,
     flags: Flags = (),
-    compiler: Annotated[str | None, Field(description="clang, hipcc ...; else the best.")] = None,
+    compiler: Annotated[str | None, Field(description="clang, nvcc ...; else the best.")] = None,
     host: Host = None,
     parent: Parent = None,
     note: Note = None,
 ) -> CompileResult:
-    """Compile C, C++, CUDA or HIP to a library: errors, registers, spills, shared memory.
+    """Compile C, C++, CUDA or HIP: errors, registers, spills, shared memory.
 
     Use it after each edit. Errors are an answer with status "failed": mend the first one first. Spills
-    above 0: lower registers. Next: evaluate_kernel.
+    above 0: lower registers. CUDA kernels without host code take milliseconds. Next: evaluate_kernel.
     """
     given = await sources.of(source, path, workspace_id, language)
-    wish = {"arch": arch, "compiler": compiler}
-    return await service.compile(given, host=host, flags=flags, parent_id=parent, note=note, **wish)
+    wish = Wish(arch=arch, flags=flags, compiler=compiler, library=False)
+    return await service.compile(given, wish, host=host, parent_id=parent, note=note)
 
 
 @TOOLSET.tool("Run a command in the sandbox", effect="runs")
