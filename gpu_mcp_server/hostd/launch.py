@@ -24,6 +24,9 @@ def roots_of(spec: JobSpec) -> List[str]:
 
 def argv_of(process: ProcessSpec, host: Host) -> List[str]:
     """Return the arguments with our interpreter put in."""
+    if process.program:
+        source = process.program + "\nimport sys\nmain(sys.argv[1:])\n"
+        return [host.python, "-I", "-S", "-E", "-c", source, *process.argv[1:]]
     return [host.python if a == "{python}" else a for a in process.argv]
 
 

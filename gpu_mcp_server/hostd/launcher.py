@@ -1,5 +1,6 @@
 """What waits inside a sandbox that was made ahead of its job: it takes one command and limits, and execs.
 
+A sandbox that is made for a program instead calls its `prepare` ahead and its `main` with the job's arguments.
 Only its source travels, as an argument; it must not import anything of ours.
 """
 
@@ -7,6 +8,13 @@ SOURCE = """
 import array, json, os, resource, signal, socket, sys
 link = socket.socket(fileno=int(sys.argv[1]))
 os.set_inheritable(link.fileno(), False)
+program = {"__name__": "program"}
+if len(sys.argv) > 2:
+    exec(compile(sys.argv[2], "program", "exec"), program)
+    try:
+        program["prepare"]()
+    except Exception:
+        pass  # main meets the same and says so where it is heard
 link.send(b"ready")
 message, ancillary, flags, address = link.recvmsg(8, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
 if not ancillary:
@@ -19,6 +27,13 @@ for what, soft, hard in job["rlimits"]:
     resource.setrlimit(what, (soft, hard))
 for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
     signal.signal(number, signal.SIG_DFL)
+if "main" in program:
+    os.close(stdin)
+    link.close()
+    os.environ.clear()
+    os.environ.update(job["env"])
+    program["main"](job["argv"][1:])
+    sys.exit(0)
 try:
     os.execvpe(job["argv"][0], job["argv"], job["env"])
 except OSError as error:

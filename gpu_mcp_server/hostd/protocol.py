@@ -93,6 +93,9 @@ class ProcessSpec:
     """Which of the job's workspaces is its `/job`."""
     gpu: bool = True
     """Whether it sees the GPUs of the job."""
+    program: str = ""
+    """Source of a Python program to run in place of `argv[0]`: its `main` gets the other arguments. Its `prepare` may
+    have been called ahead of the job, in a sandbox that waits for a job with the same program."""
 
 
 @dataclass(frozen=True)

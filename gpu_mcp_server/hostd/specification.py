@@ -19,6 +19,8 @@ MAX_PROCESSES = 64
 MAX_FILES = 50_000
 MAX_STDIN_BYTES = 1 << 20
 MAX_COMMAND_BYTES = 1 << 20
+MAX_PROGRAM_BYTES = 100 << 10
+"""Linux gives a single argument 128 KiB."""
 
 
 def checked(spec: JobSpec) -> JobSpec:
@@ -90,7 +92,9 @@ def _process(process: ProcessSpec) -> None:
         _need(_named(NAME, name), "bad name of a role or workspace: %r", name)
     _need(bool(_texts(process.argv, "argv")) and bool(process.argv[0]), "no program in argv: %r", process.argv)
     _need(hasattr(process.env, "items"), "env is no mapping: %r", process.env)
-    size = sum(len(_text(a, "argv")) + 1 for a in process.argv)
+    size = len(_text(process.program, "program"))
+    _need(size <= MAX_PROGRAM_BYTES, "a program of %d bytes, 100 KiB are possible", size)
+    size += sum(len(_text(a, "argv")) + 1 for a in process.argv)
     for name, value in process.env.items():
         _need(bool(VARIABLE.match(name)) and not name.startswith("LINK_"), "bad environment variable %r", name)
         size += len(_text(name, "env")) + len(_text(value, "env")) + 2

@@ -23,6 +23,8 @@ from .sandbox import Confinement, Sandbox
 from .supervisor import Supervisor
 
 SIZE = 2
+SIZE_WITH_PROGRAM = 1
+"""What a program prepares takes memory: NVRTC about 80 MB."""
 QUIET_S = 0.01
 """How long no job must have begun or ended before one is made: making it must not be in a job's way."""
 IDLE_S = 600.0
@@ -45,13 +47,27 @@ class Waiting:
         self.about: Dict[str, Any] = {}
 
 
+class Shape:
+    """Sandboxes that are alike: the same roots shown, the same program prepared.
+
+    Attributes:
+        waiting: Those that there are, by the descriptor over which they speak.
+        useless: Whether one died while it was prepared, so that no other is made.
+    """
+
+    def __init__(self, roots: List[str], program: str) -> None:
+        self.roots, self.program = roots, program
+        self.size = SIZE_WITH_PROGRAM if program else SIZE
+        self.waiting: Dict[int, Waiting] = {}
+        self.useless = False
+
+
 class Pool:
-    """The few that wait, all of one shape: the roots that were asked for last."""
+    """The few that wait: for plain commands, and for a program, each of the shape that was asked for last."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._roots: Optional[List[str]] = None
-        self._waiting: Dict[int, Waiting] = {}
+        self._shapes: List[Shape] = []
         self._used_at = time.monotonic()
         self._able = host.level in ("full", "namespaces") and os.path.realpath(host.python).startswith("/usr/")
 
@@ -67,14 +83,11 @@ class Pool:
         """Hand a claimed job to one that waits; return our end of its socket, or None when there is none that fits."""
         if not self.fits(spec):
             return None
-        roots = launch.roots_of(spec)
-        if roots != self._roots:
-            self.give_up()
-            self._roots = roots
-        for fd, waiting in list(self._waiting.items()):
+        shape = self._shape(launch.roots_of(spec), spec.processes[0].program)
+        for fd, waiting in list(shape.waiting.items()):
             if not waiting.about:
                 continue
-            del self._waiting[fd]
+            del shape.waiting[fd]
             folder.note(dict(waiting.about, leader=spec.processes[0].role))
             try:
                 descriptors.send_with(waiting.end, spec.id.encode("ascii"), [folder.life])
@@ -85,17 +98,28 @@ class Pool:
             return waiting.end
         return None
 
+    def _shape(self, roots: List[str], program: str) -> Shape:
+        """Return the shape; one of plain commands and one with a program are kept, a new one displaces its like."""
+        found = next((s for s in self._shapes if s.roots == roots and s.program == program), None)
+        if found is None:
+            found = Shape(roots, program)
+            for old in [s for s in self._shapes if bool(s.program) == bool(program)]:
+                self._end(old)
+            self._shapes.append(found)
+        return found
+
     def ends(self) -> List[int]:
         """Return the descriptors over which those that wait speak."""
-        return list(self._waiting)
+        return [fd for shape in self._shapes for fd in shape.waiting]
 
     def ready(self) -> int:
         """Return how many a job could take now."""
-        return sum(1 for waiting in self._waiting.values() if waiting.about)
+        return sum(1 for shape in self._shapes for waiting in shape.waiting.values() if waiting.about)
 
     def hear(self, fd: int) -> bool:
         """Note that one is ready, or is gone; False when it is gone."""
-        waiting = self._waiting[fd]
+        shape = next(s for s in self._shapes if fd in s.waiting)
+        waiting = shape.waiting[fd]
         try:
             said = waiting.end.recv(4096, socket.MSG_DONTWAIT)
         except OSError:
@@ -103,40 +127,50 @@ class Pool:
         if said:
             waiting.about = json.loads(said.decode("ascii"))
         else:
+            shape.useless = shape.useless or (bool(shape.program) and not waiting.about)
             waiting.end.close()
-            del self._waiting[fd]
+            del shape.waiting[fd]
         return bool(said)
 
     def give_up(self) -> None:
         """Let all that wait end."""
-        for waiting in self._waiting.values():
+        for shape in list(self._shapes):
+            self._end(shape)
+
+    def _end(self, shape: Shape) -> None:
+        for waiting in shape.waiting.values():
             waiting.end.close()
-        self._waiting.clear()
+        self._shapes.remove(shape)
 
     def busy(self) -> None:
         """Note that a job has just begun or ended."""
         self._used_at = time.monotonic()
 
+    def _wanted(self) -> Optional[Shape]:
+        return next((s for s in self._shapes if len(s.waiting) < s.size and not s.useless), None)
+
     def due_in(self) -> Optional[float]:
         """Return in how many seconds one should be made, None when there are enough."""
-        if self._waiting and time.monotonic() - self._used_at > IDLE_S:
+        if self._shapes and time.monotonic() - self._used_at > IDLE_S:
             self.give_up()
-            self._roots = None
-        if self._roots is None or len(self._waiting) >= SIZE:
+        if self._wanted() is None:
             return None
         return max(0.0, self._used_at + QUIET_S - time.monotonic())
 
     def make(self) -> None:
         """Make one."""
+        shape = self._wanted()
+        if shape is None:
+            return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork():
             theirs.close()
-            self._waiting[ours.fileno()] = Waiting(ours)
+            shape.waiting[ours.fileno()] = Waiting(ours)
             return
         try:
             os.setsid()
             self._host.after_fork({theirs.fileno()})
-            _Nest(self._host, list(self._roots or ()), theirs).main()
+            _Nest(self._host, shape, theirs).main()
         finally:
             os._exit(0)
 
@@ -144,8 +178,8 @@ class Pool:
 class _Nest(Premade):
     """The process that holds one: from its making to its job, or to the end of hostd."""
 
-    def __init__(self, host: Host, roots: List[str], channel: socket.socket) -> None:
-        self._host, self._roots, self._channel = host, roots, channel
+    def __init__(self, host: Host, shape: Shape, channel: socket.socket) -> None:
+        self._host, self._shape, self._channel = host, shape, channel
         self.place = Place(host, ["main"])
         self.role = Role("main")
         self.group_name = "%s%s.main" % (undertaker.WARM, os.urandom(8).hex())
@@ -179,7 +213,7 @@ class _Nest(Premade):
         mounts = Mounts(uid, host.state)
         box = Confinement(
             workdir=self.place.reach(mounts)["main"],
-            roots=mounts.shown(self._roots),
+            roots=mounts.shown(self._shape.roots),
             limits=UNLIMITED,
             uid=uid,
             join=self.role.group.procs_paths() if self.role.group else (),
@@ -188,6 +222,7 @@ class _Nest(Premade):
         )
         inside = self._inside.fileno()
         argv = [host.python, "-I", "-S", "-E", "-c", launcher.SOURCE, str(inside)]
+        argv += [self._shape.program] if self._shape.program else []
         fds = (host.null, self.role.out_write, self.role.err_write)
         self.role.started(Sandbox(host.level, host.bwrap).spawn(argv, {}, box, fds, [inside]))
         self._inside.close()
@@ -227,7 +262,8 @@ class _Nest(Premade):
         uid = self.place.slot.uid
         box = Confinement("", limits=spec.limits, uid=uid, pids_by_cgroup=self._pids_by_group())
         env = dict(sandbox.environment(process.env), PWD="/job", CUDA_VISIBLE_DEVICES="")
-        command = {"argv": launch.argv_of(process, self._host), "env": env, "rlimits": sandbox.rlimits(box)}
+        argv = list(process.argv) if process.program else launch.argv_of(process, self._host)
+        command = {"argv": argv, "env": env, "rlimits": sandbox.rlimits(box)}
         fds = [descriptors.memory_file("command", json.dumps(command).encode()), launch.stdin_of(spec)]
         for fd in fds if uid is not None else ():
             os.fchown(fd, uid, uid)  # type: ignore[arg-type]

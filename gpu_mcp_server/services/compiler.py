@@ -16,7 +16,7 @@ from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
 from gpu_mcp_server.services.output import safe_text
-from gpu_mcp_server.services.plans import Build, build_of, command_of, worker_source
+from gpu_mcp_server.services.plans import Build, build_of, worker_source
 from gpu_mcp_server.services.runner import min_level, roots_of
 from gpu_mcp_server.services.sources import Source, compiled
 from gpu_mcp_server.settings import Settings
@@ -131,10 +131,11 @@ class Compiler:
             blobs[sha256] = data
             files.append(FileRef(name, sha256, len(data)))
         tmp_bytes = Limits().tmp_bytes if plan.warm else TMP_BYTES  # one that waits has the usual sizes
+        program = plan.warm + worker_source(plan.worker) if plan.worker else ""
         spec = JobSpec(
             id=new_job_id(),
             purpose="compile",
-            processes=(ProcessSpec(argv=command_of(plan), env=dict(plan.env)),),
+            processes=(ProcessSpec(argv=plan.argv, env=dict(plan.env), program=program),),
             files={"main": tuple(files)},
             outputs=(plan.output, *plan.listings),
             roots=tuple(dict.fromkeys((*roots_of(probe, self._settings.hosts[host].roots), *plan.roots))),

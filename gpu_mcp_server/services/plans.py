@@ -89,14 +89,6 @@ def _named(toolchains: Sequence[Toolchain], name: str | None, language: str) -> 
     return chosen
 
 
-def command_of(plan: BuildPlan) -> tuple[str, ...]:
-    """Return what the job runs: the compiler, or our own program in the interpreter that runs hostd."""
-    if not plan.worker:
-        return plan.argv
-    source = plan.warm + worker_source(plan.worker) + "\nimport sys\nmain(sys.argv[1:])\n"
-    return ("{python}", "-I", "-S", "-E", "-c", source, *plan.argv[1:])
-
-
 @cache
 def worker_source(name: str) -> str:
     """Return the source of one of our programs for the sandbox."""

@@ -135,3 +135,53 @@ async def test_a_warm_job_s_program_that_is_not_there_is_named(warm):
         "failed",
         b"cannot start /no/such/program: No such file or directory\n",
     )
+
+
+PROGRAM = """
+import os, sys
+state = []
+def prepare():
+    state.append(os.getpid())
+def main(arguments):
+    print(arguments, state == [os.getpid()], sorted(os.environ)[-1], sys.stdin.read(), open("f").read(), flush=True)
+    print(os.listdir("/proc/self/fd")[:3] == ["0", "1", "2"] and len(os.listdir("/proc/self/fd")) == 4)
+    sys.exit(3)
+"""
+
+
+async def program(lab: Laboratory, source: str = PROGRAM, **fields):
+    return await lab.run("", processes=(ProcessSpec(("name", "one", "2"), program=source, env={"ZED": "z"}),), **fields)
+
+
+async def test_a_program_is_prepared_ahead_and_gets_its_job_as_if_it_had_just_begun(warm):
+    for ahead in (False, True, True):
+        done = await program(warm, contents={"f": b"laid"}, stdin="told")
+        assert done.text == f"['one', '2'] {ahead} ZED told laid\nTrue\n", done.stderr
+        assert took_one(warm, done.record.id) is ahead
+        assert (done.record.status, done.record.leader.exit_code) == ("failed", 3)
+        await until(warm, 3)
+
+
+async def test_a_program_and_plain_commands_each_keep_theirs(warm):
+    await program(warm, contents={"f": b""})
+    await until(warm, 3)
+    for _ in range(2):
+        assert took_one(warm, (await warm.sh("true")).record.id)
+        assert took_one(warm, (await program(warm, contents={"f": b""})).record.id)
+        await until(warm, 3)
+
+
+async def test_a_program_that_dies_while_it_is_prepared_is_not_made_again_and_its_jobs_start_cold(warm):
+    source = "import os\ndef prepare():\n    os._exit(1)\ndef main(arguments):\n    print('cold')\n"
+    for _ in range(3):
+        done = await program(warm, source)
+        assert (done.text, took_one(warm, done.record.id)) == ("cold\n", False)
+    assert took_one(warm, (await warm.sh("true")).record.id)
+
+
+async def until(lab: Laboratory, count: int) -> None:
+    for _ in range(4000):
+        if (await lab.link.call("hello"))[0]["warm"] >= count:
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"fewer than {count} wait")
