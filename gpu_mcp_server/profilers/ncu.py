@@ -1,0 +1,273 @@
+"""Nsight Compute: the plan of a run, and its pages `raw`, `details`, `source` as CSV, or its own reader's JSON.
+
+Source: outputs of ncu 2025.3.1 on an H200 (CUDA and Triton kernels). Without `--log-file` the CSV stands behind
+`==PROF==` lines and the program's own output; numbers have thousands commas also in base units; rows of page
+`details` end after their last column that has something to say; the raw page has no `breakdown:` columns.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from gpu_mcp_server.models.profile import KernelReading, ProfileLevel, Rule, SourceLine
+from gpu_mcp_server.profilers.names import short
+from gpu_mcp_server.profilers.tables import as_list, as_mapping, dimensions, in_base_units, number, records, rows
+
+HEADER = '"ID",'
+FIXED = {"ID", "Process ID", "Process Name", "Host Name", "Context", "Stream", "Device", "CC"}
+STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio")
+SAMPLED = re.compile(r"stall_(\w+)$")
+SHORTENED = {
+    "long_sb": "long_scoreboard",
+    "short_sb": "short_scoreboard",
+    "lg": "lg_throttle",
+    "mio": "mio_throttle",
+    "math": "math_pipe_throttle",
+    "tex": "tex_throttle",
+    "no_inst": "no_instruction",
+    "imc": "imc_miss",
+    "dispatch": "dispatch_stall",
+}
+"""Page `source` abbreviates the names that metrics have."""
+NOT_STALLS = ("selected", "not_selected")
+BREAKDOWNS = tuple(
+    f"breakdown:{unit}.avg.pct_of_peak_sustained_elapsed"
+    for unit in ("sm__throughput", "gpu__compute_memory_throughput")
+)
+MAX_KERNELS = 200
+MAX_LINES = 400
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "standard": (
+        "SpeedOfLight",
+        "LaunchStats",
+        "Occupancy",
+        "WarpStateStats",
+        "SourceCounters",
+    ),
+}
+ROOFLINE_METRICS = (
+    "dram__bytes_read.sum",
+    "dram__bytes_write.sum",
+    "dram__bytes.sum.per_second",
+    "dram__bytes.sum.peak_sustained",
+    "dram__cycles_elapsed.avg.per_second",
+    "lts__cycles_elapsed.avg.per_second",
+    "lts__lts2xbar_cycles_active.sum.per_second",
+    "lts__lts2xbar_cycles_active.sum.peak_sustained",
+    "lts__t_sector_hit_rate.pct",
+    "l1tex__t_sector_hit_rate.pct",
+    "sm__cycles_elapsed.avg.per_second",
+    "sm__sass_thread_inst_executed_op_ffma_pred_on.sum.peak_sustained",
+    "sm__sass_thread_inst_executed_op_dfma_pred_on.sum.peak_sustained",
+    *(
+        f"smsp__sass_thread_inst_executed_op_{op}_pred_on.sum.per_cycle_elapsed"
+        for op in ("ffma", "fadd", "fmul", "dfma", "dadd", "dmul")
+    ),
+    "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio",
+)
+TENSOR_METRICS = tuple(
+    f"sm__ops_path_tensor_op_{op}_sparsity_off.sum.{kind}"
+    for op in ("hgmma_src_fp16", "hgmma_src_bf16_dst_fp32", "hmma_src_fp16_dst_fp32", "hmma_src_bf16_dst_fp32")
+    for kind in ("per_cycle_elapsed", "peak_sustained")
+)
+"""Tensor rates of CC 9.0; others are in level `full`. `op_*_sparsity_off` has the dense peak, `src_fp16` the other."""
+
+MESSAGES: tuple[tuple[re.Pattern[str], str, str], ...] = (
+    (
+        re.compile(r"ERR_NVGPUCTRPERM"),
+        "hardware counters are closed to ordinary users (ERR_NVGPUCTRPERM)",
+        "A person with root opens them: `options nvidia NVreg_RestrictProfilingToAdminUsers=0` in "
+        "/etc/modprobe.d/nvidia-profiling.conf, then load the driver anew. Until then use level quick.",
+    ),
+    (
+        re.compile(r"Failed to initialize the profiler: LibraryNotLoaded|LibraryNotLoaded"),
+        "ncu could not load the driver's profiling library",
+        "Common in gVisor and small containers: they need the driver's libraries (NVIDIA_DRIVER_CAPABILITIES=all).",
+    ),
+    (
+        re.compile(r"[Rr]esource is being used|another (?:instance|tool)|profiling.*already.*in use", re.IGNORECASE),
+        "another profiler holds the counters of this GPU",
+        "DCGM's or another's profiling must end first (dcgmi profile --pause).",
+    ),
+    (
+        re.compile(r"No kernels were profiled"),
+        "no kernel was profiled",
+        "Is the name in `kernel` right, does the program launch that many, and does it use the GPU at all?",
+    ),
+    (
+        re.compile(r"not supported on (?:this|your) device|[Uu]nsupported GPU", re.IGNORECASE),
+        "ncu does not know this GPU",
+        "",
+    ),
+)
+
+
+def options(level: ProfileLevel, kernel: str | None, skip: int, count: int) -> list[str]:
+    """Return ncu's options; clocks stay as they are, as users have no right to lock them."""
+    argv = ["--clock-control", "none", "--target-processes", "all"]
+    if level == "full":
+        argv += ["--set", "full", "--import-source", "yes"]
+    else:
+        for section in SECTIONS["standard"]:
+            argv += ["--section", section]
+        argv += ["--metrics", ",".join((*ROOFLINE_METRICS, *TENSOR_METRICS, *BREAKDOWNS)), "--import-source", "yes"]
+    if kernel:
+        argv += ["--kernel-name-base", "function", "-k", kernel]
+    return [*argv, "--launch-skip", str(skip), "--launch-count", str(count)]
+
+
+def troubles(text: str) -> list[str]:
+    """Return what ncu says it could not do, each with its way out."""
+    found = [f"{what}. {fix}".strip() for pattern, what, fix in MESSAGES if pattern.search(text)]
+    if not found:
+        found = [m[:300] for m in re.findall(r"==ERROR== (.{1,400})", text)[:3]]
+    return found
+
+
+def parse_raw(text: str) -> dict[str, KernelReading]:
+    """Read page `raw` as CSV: a row a kernel, by ID. Never raises."""
+    table = rows(text, HEADER)
+    header: list[str] = next(table, list[str]())
+    units: list[str] = next(table, list[str]())
+    found: dict[str, KernelReading] = {}
+    for row in table:
+        about: dict[str, str] = {}
+        metrics: dict[str, float] = {}
+        texts: dict[str, str] = {}
+        for n, (name, value) in enumerate(zip(header, row, strict=False)):
+            if name in FIXED or name in ("Kernel Name", "Block Size", "Grid Size"):
+                about.setdefault(name, value)
+            elif (read := number(value)) is not None:
+                metrics[name] = in_base_units(read, units[n] if n < len(units) else "")
+            elif value:
+                texts[name] = value[:200]
+        if about.get("Kernel Name") and len(found) < MAX_KERNELS:
+            found[about.get("ID", str(len(found)))] = reading(about, metrics, texts)
+    return found
+
+
+def reading(about: dict[str, str], metrics: dict[str, float], texts: dict[str, str]) -> KernelReading:
+    """Return one kernel's reading; stalls and time are taken from its metrics."""
+    time_ns = metrics.get("gpu__time_duration.sum")
+    stalls = {m[1]: v for name, v in metrics.items() if (m := STALL.fullmatch(name)) and m[1] not in NOT_STALLS}
+    return KernelReading(
+        name=short(about.get("Kernel Name", "")),
+        time_us=time_ns / 1000 if time_ns is not None else None,
+        total_us=time_ns / 1000 if time_ns is not None else None,
+        device=texts.get("device__attribute_display_name"),
+        grid=_size(about.get("Grid Size")),
+        block=_size(about.get("Block Size")),
+        metrics=metrics,
+        texts=texts,
+        stalls=stalls,
+    )
+
+
+def parse_details(text: str) -> dict[str, list[Rule]]:
+    """Read the rules from page `details` as CSV, by the kernel's ID. Never raises."""
+    found: dict[str, list[Rule]] = {}
+    start = text.find(HEADER)
+    for record in records(text[start:] if start >= 0 else "", "ID", "Rule Name", "Rule Type"):
+        if not record.get("Rule Name"):
+            continue
+        gain = number(record.get("Estimated Speedup"))
+        rule = Rule(
+            name=record["Rule Name"][:80],
+            section=(record.get("Section Name") or "")[:80],
+            kind=(record.get("Rule Type") or "")[:8],
+            text=(record.get("Rule Description") or "")[:600],
+            scope=(record.get("Estimated Speedup Type") or "")[:12] or None,
+            speedup_percent=gain,
+        )
+        found.setdefault(record["ID"], []).append(rule)
+    return found
+
+
+def parse_source(text: str) -> list[tuple[str, list[SourceLine]]]:
+    """Read page `source` (`--print-source cuda,sass`) as CSV: function and its lines with samples. Never raises."""
+    found: list[tuple[str, list[SourceLine]]] = []
+    path, columns = "", {}
+    for row in rows(text, '"File Path"'):
+        if len(row) == 2 and row[0] == "File Path":
+            path = row[1][:300]
+        elif len(row) == 2 and row[0] == "Function Name":
+            found.append((short(row[1]), []))
+        elif row and row[0] == "Line No":
+            columns: dict[str, int] = {}
+            for n, name in enumerate(row):
+                columns.setdefault(name, n)
+        elif found and columns and row and row[0].isdecimal() and len(row[0]) < 9:
+            line = _source_line(path, row, columns)
+            if line is not None and len(found[-1][1]) < MAX_LINES:
+                found[-1][1].append(line)
+    return [(name, sorted(lines, key=lambda x: -x.samples)) for name, lines in found if lines]
+
+
+def _source_line(path: str, row: Sequence[str], columns: dict[str, int]) -> SourceLine | None:
+    def at(name: str) -> str:
+        n = columns.get(name, len(row))
+        return row[n] if n < len(row) else ""
+
+    samples = number(at("Warp Stall Sampling (All Samples)")) or number(at("# Samples"))
+    if not samples:
+        return None
+    stalls = {m[1]: v for name in columns if (m := SAMPLED.match(name)) and (v := number(at(name)))}
+    return SourceLine(
+        file=path, line=int(row[0]), samples=samples, text=at("Source").strip()[:160], stalls=_without(stalls)
+    )
+
+
+def _without(stalls: dict[str, float]) -> dict[str, float]:
+    return {SHORTENED.get(k, k): v for k, v in stalls.items() if k not in NOT_STALLS}
+
+
+def merged(
+    kernels: dict[str, KernelReading], rules: dict[str, list[Rule]], lines: Iterable[tuple[str, list[SourceLine]]]
+) -> list[KernelReading]:
+    """Put the three pages together; source lines go to the kernels of their name, in order."""
+    left = list(lines)
+    found: list[KernelReading] = []
+    for key, kernel in kernels.items():
+        own = next((n for n, (name, _) in enumerate(left) if name == kernel.name), None)
+        update: dict[str, Any] = {"rules": rules.get(key, [])}
+        if own is not None:
+            update["lines"] = left.pop(own)[1]
+        found.append(kernel.model_copy(update=update))
+    return found
+
+
+def parse_report(text: str) -> list[KernelReading]:
+    """Read what our program on the host wrote with ncu's own Python reader (`drivers/ncu_reader.py`). Never raises."""
+    try:
+        document: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    found: list[KernelReading] = []
+    for kernel in map(as_mapping, as_list(as_mapping(document).get("kernels"))[:MAX_KERNELS]):
+        if not kernel.get("Kernel Name"):
+            continue
+        raw = as_mapping(kernel.get("metrics"))
+        metrics = {str(k): v for k, x in raw.items() if (v := number(x)) is not None}
+        texts = {str(k): x[:2000] for k, x in raw.items() if isinstance(x, str)}
+        about = {k: str(kernel.get(k) or "") for k in ("Kernel Name", "Grid Size", "Block Size")}
+        named = {k.partition(":")[2]: [n.strip() for n in v.split(",")] for k, v in texts.items() if k in BREAKDOWNS}
+        try:
+            one = reading(about, metrics, texts).model_copy(
+                update={
+                    "breakdowns": named,
+                    "rules": [Rule.model_validate(r) for r in as_list(kernel.get("rules"))[:60]],
+                    "lines": [SourceLine.model_validate(x) for x in as_list(kernel.get("lines"))[:MAX_LINES]],
+                }
+            )
+        except ValidationError:
+            continue
+        found.append(one)
+    return found
+
+
+def _size(text: str | None) -> str | None:
+    return dimensions((text or "").strip("() ").split(",")) if text else None

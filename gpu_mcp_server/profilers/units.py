@@ -1,0 +1,133 @@
+"""The units of a GPU that can limit a kernel: what ncu's sub-metrics are called in words, and what helps against each.
+
+ncu's own headline is the maximum over such sub-metrics and hides which of them it was: for a naive matrix product it
+says "compute and memory are well-balanced", while the load/store unit is at 75 %.
+
+Source: the sub-metrics of `breakdown:sm__throughput` and `breakdown:gpu__compute_memory_throughput` of ncu 2025.3.1 on
+CC 9.0; names of pipes from the Nsight Compute documentation, "Metrics Decoder".
+"""
+
+from collections.abc import Mapping
+
+from gpu_mcp_server.models.profile import KernelReading
+
+PERCENT = ".avg.pct_of_peak_sustained_elapsed"
+BUSY_PERCENT = 60.0
+"""A unit below this does not limit by its throughput. Source: ncu's rule SOLBottleneck."""
+
+TITLES: Mapping[str, tuple[str, str]] = {
+    # sub-metric: words, family
+    "dram__cycles_active": ("DRAM", "dram"),
+    "fbpa__dram_sectors": ("DRAM sectors", "dram"),
+    "lts__d_sectors_fill_device": ("L2 fill from DRAM", "dram"),
+    "lts__t_sectors": ("L2", "l2"),
+    "lts__d_sectors": ("L2 data", "l2"),
+    "lts__t_tag_requests": ("L2 tags", "l2"),
+    "lts__lts2xbar_cycles_active": ("L2->SM", "l2"),
+    "l1tex__m_xbar2l1tex_read_sectors": ("L2->L1 fill", "l2"),
+    "lts__xbar2lts_cycles_active": ("SM->L2", "l2 store"),
+    "l1tex__m_l1tex2xbar_req_cycles_active": ("L1->L2 requests", "l2 store"),
+    "l1tex__data_pipe_lsu_wavefronts": ("L1/shared data pipe", "l1"),
+    "l1tex__lsu_writeback_active": ("LSU writeback", "l1"),
+    "l1tex__lsuin_requests": ("LSU input", "l1"),
+    "l1tex__data_bank_reads": ("L1 bank reads", "l1"),
+    "l1tex__data_bank_writes": ("L1 bank writes", "l1"),
+    "l1tex__f_wavefronts": ("texture filter", "tex"),
+    "l1tex__data_pipe_tex_wavefronts": ("texture data pipe", "tex"),
+    "sm__inst_executed_pipe_lsu": ("LSU instructions", "l1"),
+    "sm__inst_executed_pipe_adu": ("address unit (ADU)", "address"),
+    "sm__inst_executed_pipe_cbu_pred_on_any": ("branches (CBU)", "control"),
+    "sm__mio2rf_writeback_active": ("MIO writeback", "l1"),
+    "sm__mio_inst_issued": ("MIO instructions", "l1"),
+    "sm__mio_pq_read_cycles_active": ("MIO queue reads", "l1"),
+    "sm__mio_pq_write_cycles_active": ("MIO queue writes", "l1"),
+    "idc__request_cycles_active": ("constant cache", "constant"),
+    "sm__pipe_fma_cycles_active": ("FMA pipe", "fma"),
+    "sm__pipe_fmaheavy_cycles_active": ("FMA-heavy pipe", "fma"),
+    "sm__inst_executed_pipe_fma_type_fp16": ("FP16 pipe", "fma"),
+    "sm__pipe_alu_cycles_active": ("ALU pipe", "alu"),
+    "sm__inst_executed_pipe_uniform": ("uniform pipe", "alu"),
+    "sm__inst_executed_pipe_xu": ("XU pipe (special functions, conversions)", "xu"),
+    "sm__pipe_fp64_cycles_active": ("FP64 pipe", "fp64"),
+    "sm__inst_executed_pipe_fp64": ("FP64 instructions", "fp64"),
+    "sm__pipe_shared_cycles_active": ("shared FP64/tensor pipe", "tensor"),
+    "sm__pipe_tensor_cycles_active": ("tensor pipe", "tensor"),
+    "sm__pipe_tensor_op_hmma_cycles_active": ("tensor pipe", "tensor"),
+    "sm__pipe_tensor_op_imma_cycles_active": ("tensor pipe (int)", "tensor"),
+    "sm__pipe_tensor_op_dmma_cycles_active": ("tensor pipe (fp64)", "tensor"),
+    "sm__pipe_tensor_type_hmma_hgmma_qgmma_imma_igmma_bmma_bgmma_cycles_active": ("tensor pipe", "tensor"),
+    "sm__inst_issued": ("issue slots", "issue"),
+    "sm__inst_executed": ("issue slots", "issue"),
+    "sm__issue_active": ("issue slots", "issue"),
+}
+"""Asked for in this order when the breakdown itself is not there."""
+
+HELP: Mapping[str, str] = {
+    "dram": "move fewer bytes: fuse with neighbours, keep values in registers or shared memory, a smaller type",
+    "l2": "read each value from L2 less often: larger tiles, blocks in an order that shares tiles, cluster multicast",
+    "l2 store": "write whole 128-byte lines from a warp: stage through shared memory, neighbours in threadIdx.x",
+    "l1": "fewer load/store instructions per FLOP: register tiles (4x4 outputs a thread), 128-bit loads, padded rows",
+    "tex": "use plain loads instead of textures where no filtering is needed",
+    "address": "fewer indexed constants and barriers; hoist address arithmetic out of the loop",
+    "control": "fewer branches: unroll, predicate, make conditions uniform in a warp",
+    "constant": "constants read with different addresses in a warp are serial: put them into shared memory",
+    "fma": "use tensor cores where the precision allows it, otherwise cut arithmetic",
+    "alu": "less integer arithmetic: strength-reduce indices, precompute, wider vectors",
+    "xu": "fewer special functions and conversions: __expf, exp2 with scaled inputs, polynomial on the FMA pipe",
+    "fp64": "use fp32 or compensated fp32 where the tolerance allows it, or fp64 tensor cores (mma)",
+    "tensor": "it is near the tensor peak: larger tiles, fewer epilogue stalls, a smaller type",
+    "issue": "it is near the issue limit: fewer instructions (vector loads, unrolling, fused operations)",
+}
+STALL_HELP: Mapping[str, str] = {
+    "long_scoreboard": "hide loads from L2 and DRAM: prefetch with cp.async/TMA, more independent loads, more warps",
+    "short_scoreboard": "fewer dependent shared-memory or special-function results in a row; check bank conflicts",
+    "mio_throttle": "fewer shared-memory and special-function instructions in a row: 128-bit accesses, registers",
+    "lg_throttle": "fewer, wider global accesses: float4 loads, values kept in registers",
+    "barrier": "warps wait for each other: fewer __syncthreads, smaller blocks, double buffering, split barriers",
+    "math_pipe_throttle": "the arithmetic pipe is full: mix instruction types or cut operations",
+    "wait": "fixed latencies: more independent instructions a thread (unroll, several accumulators)",
+    "drain": "stores are waited for at the end: fewer or coalesced stores, more work a block",
+    "branch_resolving": "fewer jumps: unroll, predicate",
+    "no_instruction": "the code does not fit the instruction cache, or blocks are tiny: less unrolling, longer blocks",
+    "imc_miss": "constants miss their cache: fewer different ones, or shared memory",
+    "sleeping": "threads sleep in nanosleep: poll differently",
+    "membar": "memory fences: weaker scope, fewer of them",
+    "dispatch_stall": "the dispatcher is held back by register or pipe conflicts: reorder, fewer wide operands",
+    "tex_throttle": "fewer texture or surface instructions in a row",
+    "gmma": "waits for asynchronous matrix instructions: deeper pipeline, overlap with loads",
+}
+NO_THROUGHPUT = ("Active Threads", "Active CUs", "Occupancy", "IPC", "Conflict")
+"""Lines of rocprof-compute that are percentages, but of no unit's throughput."""
+
+
+def units_of(reading: KernelReading) -> dict[str, tuple[float, str]]:
+    """Return each unit's percent of its peak and its family, the busiest first."""
+    found: dict[str, tuple[float, str]] = {}
+    named = [n for names in reading.breakdowns.values() for n in names]
+    for metric in named or [f"{n}{PERCENT}" for n in TITLES]:
+        value = reading.metrics.get(metric)
+        base = metric.split(".", 1)[0]
+        if value is None or "internal_activity" in base or "throughput" in base:
+            continue
+        title, family = TITLES.get(base, (base, _family(base)))
+        if value > found.get(title, (-1.0, ""))[0]:
+            found[title] = (value, family)
+    for title, value in reading.units_percent.items():
+        if not any(word in title for word in NO_THROUGHPUT):
+            found.setdefault(title, (value, _amd_family(title)))
+    return dict(sorted(found.items(), key=lambda kv: -kv[1][0]))
+
+
+def _family(base: str) -> str:
+    known = {"dram": "dram", "fbpa": "dram", "lts": "l2", "l1tex": "l1", "idc": "constant"}
+    return known.get(base.split("__", 1)[0], "issue")
+
+
+def _amd_family(title: str) -> str:
+    for word, family in (("Fabric", "dram"), ("HBM", "dram"), ("L2", "l2"), ("LDS", "l1"), ("vL1D", "l1")):
+        if word in title:
+            return family
+    for word, family in (("MFMA", "tensor"), ("VALU", "fma"), ("SALU", "alu"), ("VMEM", "l1"), ("Branch", "control")):
+        if word in title:
+            return family
+    return "issue"
