@@ -21,6 +21,14 @@ not an error: it is a result with a `status`.
 """
 
 
+def _ended(text: str) -> str:
+    """Return a text with one full stop at its end, unless it ends as a sentence may already."""
+    text = text.strip()
+    if text.endswith("..") and not text.endswith("..."):
+        text = text.rstrip(".")
+    return text if not text or text.endswith((".", "!", "?", "…", ":")) else text + "."
+
+
 class GpuMcpError(Exception):
     """Base of every failure we foresee; its text is shown to the agent.
 
@@ -38,8 +46,8 @@ class GpuMcpError(Exception):
         self.retryable = self.retryable if retryable is None else retryable
 
     def __str__(self) -> str:
-        """Say what happened and what to do about it."""
-        return " ".join(filter(None, [super().__str__(), self.hint]))
+        """Say what happened and what to do about it, each as sentences that end."""
+        return " ".join(filter(None, map(_ended, (super().__str__(), self.hint))))
 
 
 class ConfigError(GpuMcpError):

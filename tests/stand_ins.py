@@ -63,6 +63,9 @@ class Runner:
     async def status(self, job_id: str, **_: Any) -> JobResult:
         return self.result(job_id, "ok")
 
+    async def settle(self) -> None:
+        """Nothing is left of an earlier server."""
+
     async def cancel(self, job_id: str) -> JobResult:
         return self.result(job_id, "cancelled")
 

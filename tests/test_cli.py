@@ -1,6 +1,7 @@
 """The command line, as real processes with settings and data of their own."""
 
 import asyncio
+import importlib.util
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from gpu_mcp_server.cli.docs import merged
 from gpu_mcp_server.cli.doctor import host_checks, local_checks
 from gpu_mcp_server.cli.hosts import parsed_target
 from gpu_mcp_server.cli.init import ssh_host_names
+from gpu_mcp_server.cli.session import ProgressLine
 from gpu_mcp_server.cli.tables import with_host, without_host
 from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.settings import Settings
@@ -156,6 +158,81 @@ def test_run_prints_the_output_and_ends_with_the_exit_code(sandboxed: Run):
 
     assert (done.returncode, done.stdout) == (3, "out\n")
     assert done.stderr.startswith("err\nfailed: job ")
+
+
+def test_run_ends_as_shells_do_after_a_timeout_and_without_a_program(sandboxed: Run):
+    late = sandboxed("run", "--timeout", "0.2", "--", "sleep", "60")
+    absent = sandboxed("run", "--", "no-such-program")
+
+    assert (late.returncode, absent.returncode) == (124, 127)
+    assert "there is no program 'no-such-program' in the sandbox" in absent.stderr
+
+
+def test_options_before_a_command_choose_the_tools_that_it_can_call(run: Run):
+    refused = run("--read-only", "call", "write_files", "--args", '{"files": {"a": "b"}}')
+    narrow = run("--toolsets", "core", "call", "list_problems")
+    less = run("--exclude-tools", "list_attempts", "history")
+
+    assert [done.returncode for done in (refused, narrow, less)] == [1, 1, 1]
+    assert "There is no tool 'write_files' here" in refused.stderr
+    assert "There is no tool 'list_problems' here" in narrow.stderr
+    assert "There is no tool 'list_attempts' here" in less.stderr
+
+
+def test_options_before_a_command_that_calls_no_tool_are_refused(run: Run):
+    done = run("--read-only", "--toolsets", "core", "store", "path")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--toolsets and --read-only say which tools are offered; `store` offers and calls none." in done.stderr
+
+
+async def test_progress_is_one_changing_line_on_a_terminal(capsys: pytest.CaptureFixture[str]):
+    line = ProgressLine(terminal=True)
+    for message in ("compiling", "shape 1 of 2: round 1", "shape 1 of 2: round 2"):
+        await line(0.0, None, message)
+    line.end()
+    said = capsys.readouterr().err
+
+    assert "\n" not in said
+    assert said == "\r\x1b[Kcompiling\r\x1b[Kshape 1 of 2: round 1\r\x1b[Kshape 1 of 2: round 2\r\x1b[K"
+
+
+async def test_progress_elsewhere_is_a_line_for_each_new_thing_and_none_for_each_round(
+    capsys: pytest.CaptureFixture[str],
+):
+    line = ProgressLine(terminal=False)
+    for message in ("compiling", "shape 1 of 2: round 1", "shape 1 of 2: round 2", "shape 2 of 2: round 1"):
+        await line(0.0, None, message)
+    line.end()
+
+    assert capsys.readouterr().err == "compiling\nshape 1 of 2: round 1\nshape 2 of 2: round 1\n"
+
+
+def test_doctor_starts_the_judges_python_inside_the_sandbox(sandboxed: Run):
+    checks = {check["name"]: check for check in json.loads(sandboxed("doctor", "--json").stdout)["checks"]}
+    inside = checks["host local judge in the sandbox"]
+
+    assert inside["state"] == "ok"
+    assert "starts inside the sandbox; it imports NumPy" in inside["found"]
+
+
+def test_doctor_says_what_the_judges_python_cannot_import_inside_the_sandbox(sandboxed: Run, data_dir: Path):
+    numpy = importlib.util.find_spec("numpy")
+    assert numpy is not None and numpy.origin is not None
+    if numpy.origin.startswith("/usr/"):
+        pytest.skip("NumPy lies in /usr here, which every sandbox shows")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(data_dir.parent / "judge")], check=True)
+    (packages,) = (data_dir.parent / "judge").glob("lib/python*/site-packages")
+    (packages / "elsewhere.pth").write_text(str(Path(numpy.origin).parents[1]))
+    hosts = json.dumps({"local": {"kind": "local", "judge_python": str(data_dir.parent / "judge/bin/python")}})
+    done = sandboxed("doctor", "--json", GPU_MCP_HOSTS=hosts)
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
+
+    assert done.returncode == 1
+    assert checks["host local judge"]["state"] == "ok"
+    assert checks["host local judge in the sandbox"]["state"] == "fail"
+    assert "it imports no NumPy" in checks["host local judge in the sandbox"]["found"]
+    assert "roots" in checks["host local judge in the sandbox"]["todo"]
 
 
 def test_run_prints_all_of_a_long_output(sandboxed: Run):

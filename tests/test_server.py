@@ -99,7 +99,7 @@ async def test_stdio_serves_both_eras(tmp_path: Path, mode: str):
         tools = (await client.list_tools()).tools
         result = await client.call_tool("no_such_tool", {})
 
-    assert len(tools) == 14
+    assert len(tools) == 15
     assert result.is_error
 
 
@@ -130,7 +130,7 @@ def test_stdout_carries_nothing_but_the_protocol(tmp_path: Path):
 
     assert rest == b""
     assert process.returncode == 0
-    assert len(answers[2]["tools"]) == 14
+    assert len(answers[2]["tools"]) == 15
     assert answers[3]["isError"]
     assert all(json.loads(line) for line in log.splitlines())
 

@@ -18,10 +18,14 @@ from gpu_mcp_server.cli import (
     jobs,
     selftest,
     serve,
+    session,
     store,
 )
 from gpu_mcp_server.cli.output import Json, fail
-from gpu_mcp_server.errors import GpuMcpError
+from gpu_mcp_server.errors import BadRequest, GpuMcpError
+
+OFFERING = ("serve", "call", "status", "history", "run", "push", "logs", "cancel")
+"""Commands that offer tools, or call one: those that options before the command are for."""
 
 app = typer.Typer(
     name="gpu-mcp-server",
@@ -48,6 +52,13 @@ def root(
         typer.echo(f"gpu-mcp-server {__version__}")
         raise typer.Exit
     context.obj = {"toolsets": toolsets, "read_only": read_only or None, "exclude_tools": exclude_tools}
+    session.OFFERED.set({name: value for name, value in context.obj.items() if value})
+    given = [f"--{name.replace('_', '-')}" for name in session.OFFERED.get()]
+    if given and context.invoked_subcommand not in (None, *OFFERING):
+        raise BadRequest(
+            f"{' and '.join(given)} say which tools are offered; `{context.invoked_subcommand}` offers and calls none.",
+            hint=f"They go before {', '.join(OFFERING)}, or no command.",
+        )
     if context.invoked_subcommand is None:
         serve.over_stdio(**context.obj)
 

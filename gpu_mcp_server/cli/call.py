@@ -9,6 +9,9 @@ import typer
 from gpu_mcp_server.cli import session
 from gpu_mcp_server.cli.output import Json, emit, fail
 
+TIMED_OUT = 124
+"""As `timeout` of GNU coreutils exits."""
+
 
 def _arguments(text: str) -> dict[str, Any]:
     if text == "-":
@@ -70,7 +73,10 @@ def run(
     fetch: Annotated[bool, typer.Option("--fetch", help="With network, if the settings allow it.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Run a command in the sandbox: its output is printed, its exit code is ours."""
+    """Run a command in the sandbox: its output is printed, its exit code is ours.
+
+    124 after a time-out, 127 if there is no such program, as shells have it.
+    """
     arguments = {
         "command": command,
         "workspace_id": workspace,
@@ -103,7 +109,7 @@ def _run(arguments: dict[str, Any], as_json: bool) -> None:
         typer.echo(err, nl=False, err=True)
         typer.echo(answer.text.partition("\n--- std")[0], err=True)
     if data.get("state") == "finished" and data.get("status") != "ok":
-        raise typer.Exit(data.get("exit_code") or 1)
+        raise typer.Exit(TIMED_OUT if data.get("status") == "timeout" else data.get("exit_code") or 1)
 
 
 async def output_of(lab: session.Session, job: dict[str, Any], name: str) -> bytes:

@@ -11,7 +11,7 @@ import typer
 
 from gpu_mcp_server.cli import session
 from gpu_mcp_server.cli.output import Json, emit
-from gpu_mcp_server.errors import ConfigError
+from gpu_mcp_server.errors import ConfigError, GpuMcpError
 
 if TYPE_CHECKING:
     from gpu_mcp_server.settings import Settings
@@ -118,7 +118,29 @@ def examined() -> list[Check]:
     answer = session.call("gpu_status", {})
     if answer.failed:
         return [*checks, Check("laboratory", "fail", answer.text)]
-    return [*checks, *host_checks(answer.data.get("hosts", []))]
+    hosts = answer.data.get("hosts", [])
+    return [*checks, *host_checks(hosts), *session.run(lambda: _judges([h["host"] for h in hosts if h["reachable"]]))]
+
+
+async def _judges(hosts: list[str]) -> list[Check]:
+    """Start the judge's Python inside the sandbox of each host."""
+    from gpu_mcp_server.services.judge_python import judge_python
+
+    checks: list[Check] = []
+    async with session.laboratory() as lab:
+        for host in hosts:
+            name = f"host {host} judge in the sandbox"
+            try:
+                found = await judge_python(lab.jobs, lab.settings, host)
+            except GpuMcpError as error:
+                checks.append(Check(name, "fail", str(error)))
+                continue
+            if found is None:
+                continue
+            todo = "set judge_python, or `roots` for folders that it needs"
+            fit = found.numpy is not None
+            checks.append(Check(name, "ok" if fit else "fail", found.text(), "" if fit else todo))
+    return checks
 
 
 def doctor(as_json: Json = False) -> None:

@@ -1,9 +1,13 @@
 """The laboratory as commands use it: the same MCP server as agents get, in this process."""
 
 import asyncio
+import re
+import shutil
 import signal
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +22,13 @@ if TYPE_CHECKING:
     from gpu_mcp_server.settings import Settings
 
 T = TypeVar("T")
+
+CLEARED = "\r\x1b[K"
+"""To the start of the line, and the rest of it erased. Source: ECMA-48, EL."""
+_COUNTED = re.compile(r"\bround \d+")
+
+OFFERED: ContextVar[dict[str, Any]] = ContextVar("offered")
+"""What was given before the command: toolsets, read_only, exclude_tools."""
 
 STARTERS = ("run_command", "evaluate_kernel", "audit_attempt")
 WAIT_S = 60
@@ -41,7 +52,11 @@ class Session:
     async def call(self, tool: str, arguments: dict[str, Any], *, quiet: bool = False) -> Answer:
         """Call a tool; its progress goes to stderr unless `quiet`. Arguments that are `None` count as not given."""
         given = {name: value for name, value in arguments.items() if value is not None}
-        result = await self._client.call_tool(tool, given, progress_callback=None if quiet else _show_progress)
+        line = ProgressLine()
+        try:
+            result = await self._client.call_tool(tool, given, progress_callback=None if quiet else line)
+        finally:
+            line.end()
         text = "\n".join(getattr(block, "text", "") for block in result.content)
         return Answer(result.structured_content or {}, text, bool(result.is_error))
 
@@ -55,14 +70,37 @@ class Session:
         return base64.b64decode(blob) if blob is not None else getattr(content, "text", "").encode()
 
 
-async def _show_progress(progress: float, total: float | None, message: str | None) -> None:
-    if message:
-        typer.echo(message, err=True)
+class ProgressLine:
+    """Shows progress on stderr: one line that changes on a terminal, otherwise a line for each new thing."""
+
+    def __init__(self, terminal: bool | None = None) -> None:
+        self._terminal = sys.stderr.isatty() if terminal is None else terminal
+        self._said = ""
+
+    async def __call__(self, progress: float, total: float | None, message: str | None) -> None:
+        """Show a message."""
+        if not message:
+            return
+        if self._terminal:
+            width = max(20, shutil.get_terminal_size().columns - 1)
+            typer.echo(f"{CLEARED}{message[:width]}", err=True, nl=False, color=True)
+            self._said = message
+            return
+        what = _COUNTED.sub("", message)
+        if what != self._said:
+            typer.echo(message, err=True)
+        self._said = what
+
+    def end(self) -> None:
+        """Leave the line clean."""
+        if self._terminal and self._said:
+            typer.echo(CLEARED, err=True, nl=False, color=True)
+        self._said = ""
 
 
 @asynccontextmanager
 async def session(settings: "Settings | None" = None) -> AsyncGenerator[Session]:
-    """Open the server in this process, with every toolset."""
+    """Open the server in this process, with every toolset unless the options before the command chose some."""
     from mcp import Client
 
     from gpu_mcp_server.server import server_from
@@ -70,8 +108,8 @@ async def session(settings: "Settings | None" = None) -> AsyncGenerator[Session]
     from gpu_mcp_server.telemetry import log_to_stderr
 
     log_to_stderr("WARNING")
-    settings = settings or load_settings()
-    async with Client(server_from(settings.model_copy(update={"toolsets": ["all"]}))) as client:
+    settings = settings or load_settings(**{"toolsets": "all", **OFFERED.get({})})
+    async with Client(server_from(settings)) as client:
         yield Session(client)
 
 

@@ -120,6 +120,12 @@ def compare(
     return Difference(count, max_abs, max_rel, mask)
 
 
+def apart(have: Any, want: Any) -> Tuple[str, str]:
+    """Return two numbers in words that differ where the numbers do: as many digits as that takes."""
+    texts = "%.9g" % have, "%.9g" % want
+    return texts if texts[0] != texts[1] else (str(have.item()), str(want.item()))
+
+
 def describe(expected: Array, got: Array, difference: Difference, tensor: Tensor) -> str:
     """Return the reason for a wrong tensor: first wrong element, how many, and where."""
     assert difference.mask is not None
@@ -127,11 +133,10 @@ def describe(expected: Array, got: Array, difference: Difference, tensor: Tensor
     index = ", ".join(str(int(i)) for i in np.unravel_index(flat, tensor.shape)) if tensor.shape else ""
     want = numbers(expected[flat : flat + 1], tensor.dtype)[0]
     have = numbers(got[flat : flat + 1], tensor.dtype)[0]
-    text = "output %s[%s] is %.9g, expected %.9g; %d of %d elements are wrong, %s" % (
+    text = "output %s[%s] is %s, expected %s; %d of %d elements are wrong, %s" % (
         tensor.name,
         index,
-        have,
-        want,
+        *apart(have, want),
         difference.wrong,
         tensor.count,
         whereabouts(difference.mask, tensor),

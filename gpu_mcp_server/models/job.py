@@ -38,6 +38,8 @@ class JobResult(ResultModel):
     stderr: str = ""
     stdout_left_out_bytes: int | None = None
     """Bytes of stdout that are not shown here."""
+    stdout_next_offset: int | None = None
+    """For job_status: the stdout_offset of what comes next, while it runs or when an offset was given."""
     stderr_left_out_bytes: int | None = None
     stdout_artifact_id: str | None = None
     """The whole of what was kept, when it is more than shown here."""
@@ -78,6 +80,8 @@ class JobResult(ResultModel):
                 lines.append(
                     f"({left} bytes of {name} left out" + (f"; read_artifact {artifact})" if artifact else ")")
                 )
+        if self.stdout_next_offset is not None:
+            lines.append(f"next stdout_offset: {self.stdout_next_offset}")
         if self.outputs:
             lines.append(
                 "outputs: "

@@ -92,6 +92,14 @@ class Compiler:
         await self._experience.finish(attempt_id, status=result.status, reason=first or result.note, evidence=evidence)
         return result.model_copy(update={"attempt_id": attempt_id})
 
+    async def foresee(self, source: Source, *, host: str, flags: Sequence[str] = ()) -> None:
+        """Refuse now what `build` would refuse: a flag that is not allowed, a compiler that is not there.
+
+        Raises:
+            ToolMissing, BadRequest: As `compile` does.
+        """
+        build_of(source, await self._jobs.probe(host), host, Wish(flags=tuple(flags)))
+
     async def build(self, source: Source, *, host: str, flags: Sequence[str] = ()) -> CompileResult:
         """Make a library of a source, or return what the same compiler made of the same source before."""
         return await self._compiled(source, Wish(flags=tuple(flags)), host)

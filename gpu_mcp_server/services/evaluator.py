@@ -109,14 +109,13 @@ class Evaluator:
         where = self._jobs.hosts.choose(host)
         probe = await self._jobs.probe(where)
         chosen = _device(device, source, probe, where)
+        await self._foresee(source, where, flags)
         how = {"flags": json.dumps(list(flags)), "entry": entry, "target": chosen}
         attempt_id = await self._noted(problem, source, where, probe, how, parent_id, note)
         trial = Trial(attempt_id, problem, source, where, probe, chosen, entry, timing, progress, began)
         try:
             if source.language in PYTHON_KINDS:
                 candidate = Candidate(PYTHON_KINDS[source.language], source.text.encode(), entry)
-                if flags:
-                    raise BadRequest("A Python candidate takes no flags.", hint="Leave flags out.")
                 return await self._judge(trial, None, candidate, await advice_on(source.text), wait_s)
             await trial.tell(f"attempt {attempt_id}: compiling")
             advising = asyncio.create_task(advice_on(source.text))
@@ -131,6 +130,13 @@ class Evaluator:
             reason = "the call was cancelled, or its client went away" if gone else str(error)[:500]
             await self._experience.finish(attempt_id, status="cancelled" if gone else "error", reason=reason)
             raise
+
+    async def _foresee(self, source: Source, host: str, flags: Sequence[str]) -> None:
+        """Refuse what is no attempt of the kernel's: flags that are not allowed, a compiler that is not there."""
+        if source.language not in PYTHON_KINDS:
+            await self._compiler.foresee(source, host=host, flags=flags)
+        elif flags:
+            raise BadRequest("A Python candidate takes no flags.", hint="Leave flags out.")
 
     async def _noted(
         self,

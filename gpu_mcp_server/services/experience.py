@@ -124,6 +124,16 @@ class Experience:
             raise _no_attempt(attempt_id)
         return _attempt(row, whole=True)
 
+    async def shown(self, view: View, attempt_id: str | None, **chosen: Any) -> AttemptList:
+        """Return one attempt with its evidence, or a list as `list` does; `ancestors` is always a list.
+
+        Raises:
+            BadRequest, NotFound: As `get` and `list` do.
+        """
+        if attempt_id is not None and view != "ancestors":
+            return AttemptList(view="one", attempts=[await self.get(attempt_id)])
+        return await self.list(view, attempt_id=attempt_id, **chosen)
+
     async def list(
         self,
         view: View = "best",
@@ -146,7 +156,7 @@ class Experience:
 
         Raises:
             BadRequest: If the view is unknown, or `ancestors` has no attempt to start from.
-            NotFound: If `attempt_id` names no attempt.
+            NotFound: If `attempt_id` names no attempt, or `problem_id` no problem.
         """
         if not 1 <= limit <= MAX_LISTED:
             raise BadRequest(f"limit is {limit}.", hint=f"Choose 1 to {MAX_LISTED}.")
@@ -154,6 +164,8 @@ class Experience:
             raise BadRequest(f"There is no view {view!r}.", hint=f"Known are {', '.join(get_args(View))}.")
         if view == "ancestors":
             return await self._ancestors(attempt_id, limit)
+        if problem_id is not None:
+            await self._require_problem(problem_id)
         wanted = {"problem_id": problem_id, "kind": kind}
         where = [f"{name} = ?" for name, value in wanted.items() if value is not None] or ["1"]
         values: list[Value] = [value for value in wanted.values() if value is not None]
@@ -217,6 +229,10 @@ class Experience:
             values,
         )
         return [row["device"] for row in rows]
+
+    async def _require_problem(self, problem_id: str) -> None:
+        if await self._db.fetch_one("SELECT 1 FROM problems WHERE problem_id = ?", (problem_id,)) is None:
+            raise NotFound("problem", problem_id, hint="list_problems shows those there are.")
 
     async def _require(self, attempt_id: str) -> None:
         if await self._db.fetch_one("SELECT 1 FROM attempts WHERE attempt_id = ?", (attempt_id,)) is None:

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpu_mcp_server.errors import ProblemRefused
+from gpu_mcp_server.errors import JobBroken, ProblemRefused
 from gpu_mcp_server.models.problem import Problem, ProblemInfo, ProblemList, TensorSpec
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.harness import judge_spec
-from gpu_mcp_server.services.jobs import JobRunner
+from gpu_mcp_server.services.jobs import FinishedJob, JobRunner
 from gpu_mcp_server.services.problem_files.base import ProblemSource
 from gpu_mcp_server.services.problem_files.reader import read_problem
 from gpu_mcp_server.services.problems import Problems
@@ -83,6 +83,7 @@ class Registry:
 
         Raises:
             ProblemRefused: If the reference raises or is not what it says, or zeros, ones, a copy or the mean pass.
+            JobBroken: If it could not be tried for a reason that is not the problem's.
         """
         where = self._jobs.hosts.choose(host)
         probe = await self._jobs.probe(where)
@@ -95,14 +96,13 @@ class Registry:
         done = await self._jobs.run(spec, host=where, blobs=blobs)
         verdict = await self._verdicts.read(done)
         if verdict is None:
-            raise ProblemRefused(
-                f"The problem could not be tried: {how_it_ended(done)}.", hint="Mend the reference and register again."
-            )
+            raise _not_tried(done)
         if verdict.get("status") != "ok":
             raise ProblemRefused(f"Refused: {verdict.get('reason')}", hint="Mend the problem and register it again.")
         registered = await self._problems.add(problem)
         tried = list(verdict.get("tried", []))
-        seen = {"registered": registered, "trivial_answers_tried": tried, "notes": list(verdict.get("notes", []))[:8]}
+        notes = [*_what_the_reference_sees(problem), *verdict.get("notes", [])][:8]
+        seen = {"registered": registered, "trivial_answers_tried": tried, "notes": notes}
         return Problems.info(problem).model_copy(update=seen)
 
     async def problems(self, problem_id: str | None = None) -> ProblemList:
@@ -121,3 +121,30 @@ class Registry:
             a = best.attempts[0]
             update["best"] = f"{a.attempt_id} speed-up {a.speedup:.3g} on {a.device}" if a.speedup else a.attempt_id
         return Problems.info(problem).model_copy(update=update)
+
+
+def _what_the_reference_sees(problem: Problem) -> list[str]:
+    names = [t.name for t in problem.inputs if t.dtype == "bfloat16"]
+    if problem.framework != "numpy" or not names:
+        return []
+    return [
+        f"NumPy has no bfloat16: the reference gets {', '.join(names)} as uint16 bits (value = bits << 16 as float32)"
+    ]
+
+
+def _not_tried(done: FinishedJob) -> ProblemRefused | JobBroken:
+    """Say why a problem was not tried, and whose turn it is."""
+    how = f"The problem could not be tried: {how_it_ended(done)}."
+    match done.record.status:
+        case "oom":
+            return ProblemRefused(how, hint="Declare smaller shapes, or have the reference take less memory.")
+        case "timeout":
+            return ProblemRefused(how, hint="Declare smaller shapes, or a faster reference.")
+        case "cancelled" | "caller_lost":
+            return JobBroken(how, hint="Nothing is wrong with the problem: register it again.")
+        case _:
+            return JobBroken(
+                how,
+                hint="This is no failure of the problem: `gpu-mcp-server doctor` checks the judge's Python there.",
+                retryable=False,
+            )

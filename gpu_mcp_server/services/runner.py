@@ -4,10 +4,12 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 
-from gpu_mcp_server.errors import BadRequest, GpuMcpError, NoFreeGpu, TooLarge
+from gpu_mcp_server.errors import BadRequest, GpuMcpError, NoFreeGpu, NotFound, TooLarge
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobRecord, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.job import JobResult, OutputRef
 from gpu_mcp_server.services.experience import Experience
@@ -23,9 +25,17 @@ Progress = Callable[[str], Awaitable[None]]
 Settle = Callable[[FinishedJob, JobRow], Awaitable[str | None]]
 
 TIDY_S = 20.0
+SETTLE_S = 3.0
+"""How long a list waits for a host that is asked about its jobs."""
+UNKNOWN_S = 60.0
+"""Before that a job that its host does not know may be on its way there."""
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""Exit codes of a program that cannot be started, as shells have them. Source: POSIX, Shell Command Language 2.8.2."""
+ASKED = "asked_outputs"
+"""In a job's context: the outputs that the caller named."""
 _log = structlog.get_logger()
 
-_NO_PROGRAM = re.compile(r"^bwrap: execvp (.{1,200}): No such file", re.MULTILINE)
+_NOT_STARTED = re.compile(r"^(?:bwrap: execvp|cannot start) (.{1,200}): (.{1,100})$", re.MULTILINE)
 
 MAX_WALL_S = 6 * 3600.0
 MAX_ARGUMENTS = 1000
@@ -124,20 +134,24 @@ class Runner:
             evidence={"argv": [a[:200] for a in argv[:50]], "workspace_id": workspace_id},
         )
         blobs = {f.sha256: self._artifacts.blob_path(f.sha256) for f in manifest}
+        row: dict[str, Any] = {
+            "workspace_id": workspace_id,
+            "attempt_id": attempt_id,
+            "context": {ASKED: list(outputs)},
+        }
         if progress is not None:
             await progress(f"job {spec.id} on {where}")
         if detach:
-            await self._jobs.submit(spec, host=where, blobs=blobs, workspace_id=workspace_id, attempt_id=attempt_id)
+            await self._jobs.submit(spec, host=where, blobs=blobs, **row)
             return await self.status(spec.id, wait_s=0)
-        return await self._run_attached(spec, where, blobs, workspace_id, attempt_id, wait_s, progress)
+        return await self._run_attached(spec, where, blobs, row, wait_s, progress)
 
     async def _run_attached(
         self,
         spec: JobSpec,
         where: str,
         blobs: Blobs,
-        workspace_id: str | None,
-        attempt_id: str,
+        row: Mapping[str, Any],
         wait_s: float,
         progress: Progress | None,
     ) -> JobResult:
@@ -147,7 +161,7 @@ class Runner:
                 await progress(f"{name}: {last[:160]}")
 
         try:
-            await self._jobs.submit(spec, host=where, blobs=blobs, workspace_id=workspace_id, attempt_id=attempt_id)
+            await self._jobs.submit(spec, host=where, blobs=blobs, **row)
             done = await self._jobs.wait(spec.id, where, timeout_s=wait_s, on_output=told if progress else None)
         except asyncio.CancelledError:
             await self._jobs.end_quietly(spec.id, where)
@@ -160,6 +174,12 @@ class Runner:
     async def status(self, job_id: str, *, wait_s: float = 0.0, stdout_offset: int = 0) -> JobResult:
         """Say how a job stands, also one of an earlier server; waits up to `wait_s` for its end."""
         row = await self._table.get(job_id)
+        result, end = await self._status(row, wait_s, stdout_offset)
+        return result.model_copy(update={"stdout_next_offset": end}) if end else result
+
+    async def _status(self, row: JobRow, wait_s: float, stdout_offset: int) -> tuple[JobResult, int | None]:
+        """Return a job's result, and where its stdout goes on for who reads it in parts."""
+        job_id = row.job_id
         seen = await self._jobs.look(job_id, row.host, timeout_s=wait_s, stdout_at=stdout_offset)
         if seen.record.state == "finished":
             if (
@@ -167,26 +187,45 @@ class Runner:
                 and len(seen.stdout) >= seen.record.stdout_kept
                 and len(seen.stderr) >= seen.record.stderr_kept
             ):
-                return await self._finished(FinishedJob(row.host, seen.record, seen.stdout, seen.stderr), row)
+                return await self._finished(FinishedJob(row.host, seen.record, seen.stdout, seen.stderr), row), None
             done = await self._jobs.wait(job_id, row.host)
             assert done is not None
-            return await self._finished(replace(done, stdout=done.stdout[stdout_offset:]), row)
+            rest = replace(done, stdout=done.stdout[stdout_offset:])
+            return await self._finished(rest, row), len(done.stdout) if stdout_offset else None
         result = self._result(seen.record, row, seen.stdout, seen.stderr)
-        return result.model_copy(
-            update={"note": f"still {seen.record.state}; job_status with wait_s waits for its end"}
-        )
+        note = f"still {seen.record.state}; job_status with wait_s waits for its end"
+        return result.model_copy(update={"note": note}), stdout_offset + len(seen.stdout)
 
     async def tidy(self) -> None:
         """Finish what an earlier server left: jobs that ended without it, and their attempts."""
-        for row in await self._table.unfinished():
-            try:
-                async with asyncio.timeout(TIDY_S):
-                    seen = await self._jobs.look(row.job_id, row.host)
-                    if seen.record.state == "finished":
-                        await self.status(row.job_id)
-            except (GpuMcpError, TimeoutError) as error:
-                _log.info("a job of an earlier server cannot be asked", job=row.job_id, error=str(error))
+        await self.settle(TIDY_S)
         await self._experience.abandon()
+
+    async def settle(self, patience_s: float = SETTLE_S) -> None:
+        """Ask for the jobs that count as running, so that none is listed so that has ended.
+
+        A host that does not answer in time is left out.
+        """
+        await asyncio.gather(*(self._settle(row, patience_s) for row in await self._table.unfinished()))
+
+    async def _settle(self, row: JobRow, patience_s: float) -> None:
+        try:
+            async with asyncio.timeout(patience_s):
+                seen = await self._jobs.look(row.job_id, row.host)
+                if seen.record.state == "finished":
+                    await self.status(row.job_id)
+        except NotFound:
+            age = datetime.now(UTC) - datetime.fromisoformat(row.submitted_at)
+            if age.total_seconds() > UNKNOWN_S:
+                await self._lost(row)
+        except (GpuMcpError, TimeoutError) as error:
+            _log.info("a job of an earlier server cannot be asked", job=row.job_id, error=str(error))
+
+    async def _lost(self, row: JobRow) -> None:
+        note = "its host does not know it: it never got there, or was cleared away"
+        await self._table.finish(row.job_id, JobRecord(row.job_id, "finished", row.purpose, "broken", note))
+        if row.attempt_id:
+            await self._experience.finish(row.attempt_id, status="broken", reason=note)
 
     async def cancel(self, job_id: str) -> JobResult:
         """End a job and say how it ended."""
@@ -199,7 +238,8 @@ class Runner:
         return await self.status(job_id, wait_s=10.0)
 
     async def recent(self, limit: int = 20) -> list[JobResult]:
-        """Return the newest jobs of this store, as far as their records are known here."""
+        """Return the newest jobs of this store, as their hosts know them."""
+        await self.settle()
         rows = await self._table.recent(limit)
         return [
             self._result(r.record or JobRecord(id=r.job_id, state="running", purpose=r.purpose), r, b"", b"")
@@ -230,15 +270,25 @@ class Runner:
         line = await settle(done, row) if settle else None
         if settle is None and row.attempt_id:
             await self._experience.finish(row.attempt_id, status=record.status or "broken", reason=record.note or None)
-        notes = [n for n in (line, result.note, "; ".join(refused[:5])) if n]
+        absent = await self._not_made(row, record)
+        notes = [n for n in (line, result.note, absent, "; ".join(refused[:5])) if n]
         return result.model_copy(update={**update, "outputs": outputs, "note": "; ".join(notes) or None})
+
+    async def _not_made(self, row: JobRow, record: JobRecord) -> str:
+        """Name the files that were asked for by name and are not there."""
+        there = {o.path for o in record.outputs} | {left.partition(": ")[0] for left in record.outputs_left_out}
+        missing = [p for p in row.context.get(ASKED, []) if p != "*" and p not in there]
+        if missing and row.workspace_id:
+            kept = {ref.path for ref in await self._workspaces.manifest(row.workspace_id)}
+            missing = [p for p in missing if p not in kept]
+        more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+        return f"asked for in outputs, but not there: {', '.join(missing[:5])}{more}" if missing else ""
 
     def _result(self, record: JobRecord, row: JobRow, stdout: bytes, stderr: bytes) -> JobResult:
         out, out_left = head_and_tail(safe_text(stdout))
         err, err_left = head_and_tail(safe_text(stderr))
         leader = record.leader
-        absent = _NO_PROGRAM.search(err) if leader and leader.exit_code == 1 else None
-        program = f"there is no program {absent.group(1)!r} in the sandbox" if absent else ""
+        program, code = _not_started(err, leader.exit_code if leader else None)
         notes = [n for n in (program, record.note, "; ".join(record.outputs_left_out[:5])) if n]
 
         def dropped(count: int) -> int:
@@ -250,7 +300,7 @@ class Runner:
             purpose=row.purpose,
             state=record.state,
             status=record.status,
-            exit_code=leader.exit_code if leader else None,
+            exit_code=code,
             signal=leader.signal if leader else None,
             wall_s=record.wall_s,
             peak_memory_bytes=leader.peak_memory_bytes if leader else None,
@@ -265,6 +315,16 @@ class Runner:
             workspace_id=row.workspace_id,
             attempt_id=row.attempt_id,
         )
+
+
+def _not_started(stderr: str, code: int | None) -> tuple[str, int | None]:
+    """Return what to say of a program that could not be started, and its exit code, whatever the sandbox made of it."""
+    found = _NOT_STARTED.search(stderr) if code in (1, NOT_FOUND) else None
+    if found is None:
+        return "", code
+    if found.group(2).startswith("No such file"):
+        return f"there is no program {found.group(1)!r} in the sandbox", NOT_FOUND
+    return f"{found.group(1)!r} cannot be started: {found.group(2)}", NOT_EXECUTABLE
 
 
 def min_level(settings: Settings) -> str:

@@ -201,3 +201,14 @@ def test_guards_touch_their_tensor_on_both_sides_and_tensors_stay_aligned():
     assert plan.guard_bytes == (256, 4096)
     assert all(offset % 256 == 0 for offset in (*plan.offsets, plan.stride))
     assert plan.offsets[1] - 4096 >= plan.offsets[0] + 3 + 256
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_numbers_that_differ_are_told_apart_in_the_reason(dtype: str):
+    kind = check.STORAGE[dtype]
+    expected = np.array([2**40 if dtype == "int64" else 0.1], dtype=kind)
+    got = expected + 1 if dtype == "int64" else np.nextafter(expected, kind(1))
+    difference = check.compare(expected, got, dtype, 0.0, 0.0)
+    reason = check.describe(expected, got, difference, tensors.Tensor("y", dtype, (1,), ("n",), "normal"))
+    have, want = reason.split(";")[0].removeprefix("output y[0] is ").split(", expected ")
+    assert have != want and (float(have) != float(want) or int(have) != int(want))

@@ -86,7 +86,8 @@ async def test_the_best_device_is_one_that_has_a_correct_attempt(experience: Exp
     assert await listed(experience, "best") == [only]
 
 
-async def test_lists_narrow_by_problem_and_kind_and_say_what_they_leave_out(experience: Experience):
+async def test_lists_narrow_by_problem_and_kind_and_say_what_they_leave_out(experience: Experience, db: Database):
+    await db.execute("INSERT INTO problems (problem_id, content_hash, created_at, json) VALUES ('p-1', '1', '', '{}')")
     mine = [await correct(experience, "cpu", float(i + 1), problem_id="p-1") for i in range(5)]
     await correct(experience, "cpu", 99.0, problem_id="p-2")
     compiled = await experience.start("compile", problem_id="p-1")
@@ -95,7 +96,7 @@ async def test_lists_narrow_by_problem_and_kind_and_say_what_they_leave_out(expe
     assert best.left_out == 3
     assert await listed(experience, "recent", problem_id="p-1") == [compiled, *reversed(mine)]
     assert await listed(experience, "recent", kind="compile") == [compiled]
-    assert (await experience.list("recent", "p-none")).summary() == "no attempts (recent)"
+    assert (await experience.list("failures", "p-1")).summary() == "no attempts (failures)"
 
 
 async def test_failures_come_newest_first_with_their_reasons(experience: Experience):
@@ -147,3 +148,8 @@ async def test_what_names_no_attempt_is_not_found(experience: Experience):
 async def test_an_unknown_view_or_limit_is_refused(experience: Experience, view: Any, limit: int):
     with pytest.raises(BadRequest):
         await experience.list(view, limit=limit)
+
+
+async def test_attempts_at_an_unknown_problem_are_an_error_that_names_it(experience: Experience):
+    with pytest.raises(NotFound, match=r"'p-nope'.*list_problems"):
+        await experience.list("recent", problem_id="p-nope")

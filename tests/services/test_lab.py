@@ -216,3 +216,81 @@ async def test_only_a_verdict_can_be_audited(lab: Lab):
     compiled = await lab.compiler.compile(C)
     with pytest.raises(BadRequest, match="no verdict"):
         await lab.auditor.audit(compiled.attempt_id or "")
+
+
+async def test_a_file_asked_for_that_the_job_did_not_make_is_named(lab: Lab):
+    result = await lab.runner.run(["touch", "made"], outputs=["made", "never", "*"])
+    assert result.status == "ok" and [o.path for o in result.outputs] == ["made"]
+    assert result.note == "asked for in outputs, but not there: never"
+    later = await lab.runner.status(result.job_id)
+    assert later.note == result.note
+
+
+async def test_a_file_of_the_workspace_that_did_not_change_is_there(lab: Lab):
+    workspace = (await lab.workspaces.write(None, {"kept.txt": "one\n"})).workspace_id
+    result = await lab.runner.run(["true"], workspace_id=workspace, outputs=["kept.txt", "never"])
+    assert result.note == "asked for in outputs, but not there: never"
+
+
+async def test_stdout_is_read_in_parts_by_the_offset_that_the_answer_names(lab: Lab):
+    script = "printf one; read x < go; printf two; sleep 60"
+    started = await lab.runner.run(["sh", "-c", f"mkfifo go; {script}"], detach=True)
+    first = await lab.runner.status(started.job_id)
+    while not first.stdout:
+        first = await lab.runner.status(started.job_id)
+    second = await lab.runner.status(started.job_id, stdout_offset=first.stdout_next_offset or 0)
+    await lab.runner.cancel(started.job_id)
+    assert (first.stdout, first.stdout_next_offset) == ("one", 3)
+    assert (second.stdout, second.stdout_next_offset) == ("", 3)
+    ended = await lab.runner.status(started.job_id, stdout_offset=1)
+    assert (ended.stdout, ended.stdout_next_offset) == ("ne", 3)
+    assert (await lab.runner.status(started.job_id)).stdout_next_offset is None
+
+
+async def test_a_program_that_is_not_there_or_is_none_ends_as_in_a_shell(lab: Lab):
+    absent = await lab.runner.run(["no-such-program"])
+    folder = await lab.runner.run(["/usr"])
+    assert (absent.exit_code, absent.note) == (127, "there is no program 'no-such-program' in the sandbox")
+    assert (folder.exit_code, folder.note) == (126, "'/usr' cannot be started: Permission denied")
+
+
+async def test_lists_settle_jobs_that_ended_without_anybody(lab: Lab):
+    started = await lab.runner.run(["true"], detach=True)
+    await lab.jobs.wait(started.job_id, "local")
+    async with Lab.open(lab.settings) as other:
+        await other.runner.settle()
+        attempts = await other.experience.list("recent")
+        (job,) = await other.runner.recent()
+    assert [a.status for a in attempts.attempts] == ["ok"]
+    assert (job.state, job.status) == ("finished", "ok")
+
+
+async def test_a_job_that_its_host_does_not_know_is_lost_once_it_is_old(lab: Lab):
+    attempt = await lab.experience.start("run", host="local")
+    table = lab.runner._table  # pyright: ignore[reportPrivateUsage] # a row that was written before a kill
+    await table.add("j-0-00000000", "local", "run", None, attempt)
+    await lab.runner.settle()
+    assert (await lab.experience.get(attempt)).status == "running"
+    await table._db.execute("UPDATE jobs SET submitted_at = '2020-01-01T00:00:00+00:00'")  # pyright: ignore[reportPrivateUsage]
+    await lab.runner.settle()
+    assert (await lab.experience.get(attempt)).status == "broken"
+    (job,) = await lab.runner.recent()
+    assert (job.state, job.status) == ("finished", "broken")
+
+
+async def test_a_refused_flag_is_no_attempt(lab: Lab):
+    problem = await registered(lab)
+    with pytest.raises(BadRequest, match="plugin"):
+        await lab.evaluator.evaluate(problem, C, flags=["-fplugin=x.so"])
+    assert (await lab.experience.list("recent", kind="evaluate")).attempts == []
+
+
+async def test_a_numpy_reference_is_told_how_it_sees_bfloat16(lab: Lab):
+    problem = {
+        **PROBLEM,
+        "reference": "import numpy as np\n\ndef reference(x):\n    return 2 * np.tanh((x.astype(np.uint32) << 16).view(np.float32)) + 1\n",
+        "inputs": [TensorSpec(name="x", dtype="bfloat16", shape=["n"])],
+        "outputs": [TensorSpec(name="y", dtype="float32", shape=["n"])],
+    }
+    registered = await lab.registry.register(**{**problem, "distributions": "declared"})
+    assert any("reference gets x as uint16 bits" in note for note in registered.notes)

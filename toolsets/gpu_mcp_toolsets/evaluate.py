@@ -13,6 +13,7 @@ from gpu_mcp_server.toolset import (
     ExperienceDep,
     ProgressDep,
     RegistryDep,
+    RunnerDep,
     SourcesDep,
     Toolset,
 )
@@ -77,7 +78,9 @@ async def register_problem(
     atol: Annotated[float, Field(description="Absolute tolerance.", ge=0)],
     reference: Annotated[str | None, Field(description="Python text; or reference_path.")] = None,
     reference_path: Annotated[str | None, Field(description="Local Python file.")] = None,
-    framework: Annotated[Literal["numpy", "torch"], Field(description="Its library.")] = "numpy",
+    framework: Annotated[
+        Literal["numpy", "torch"], Field(description="Its library; NumPy sees bfloat16 as uint16 bits.")
+    ] = "numpy",
     entry: Annotated[str, Field(description="Its function.")] = "reference",
     description: Annotated[str, Field(description="What it computes.")] = "",
     trials: Annotated[Trials, Field(description=TRIALS)] = DEFAULT_TRIALS,
@@ -175,6 +178,7 @@ async def evaluate_kernel(
 @TOOLSET.tool("List attempts", effect="reads")
 async def list_attempts(
     experience: ExperienceDep,
+    runner: RunnerDep,
     problem_id: Annotated[str | None, Field(description="Only attempts at this problem.")] = None,
     view: Annotated[
         Literal["best", "recent", "ancestors", "failures"],
@@ -188,9 +192,8 @@ async def list_attempts(
 
     Use it before a new idea, and to choose a parent.
     """
-    if attempt_id is not None and view != "ancestors":
-        return AttemptList(view="one", attempts=[await experience.get(attempt_id)])
-    return await experience.list(view, problem_id=problem_id, attempt_id=attempt_id, device=device, limit=limit)
+    await runner.settle()
+    return await experience.shown(view, attempt_id, problem_id=problem_id, device=device, limit=limit)
 
 
 @TOOLSET.tool("Audit an attempt", effect="runs")
