@@ -11,7 +11,7 @@ from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
 from . import cgroup, descriptors, gpus, landlock, undertaker
 from .files import Blobs
-from .jobs import JobFolders
+from .job_folders import JobFolders
 from .locks import GpuLocks
 from .mounts import RUN, reachable_by
 from .processes import descendants

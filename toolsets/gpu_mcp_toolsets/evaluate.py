@@ -55,8 +55,7 @@ Inputs = Annotated[list[TensorSpec], Field(min_length=1), WithJsonSchema({"type"
 Outputs = Annotated[
     list[TensorSpec], Field(min_length=1), WithJsonSchema({"type": "array", "items": {"type": "object"}})
 ]
-DEFAULT_TRIALS = TrialOptions()
-Trials = Annotated[TrialOptions, WithJsonSchema({"type": "object"})]
+Trials = Annotated[TrialOptions | None, WithJsonSchema({"type": "object"})]
 TRIALS = (
     'Untimed secret trials: {constraints: ["cols % 4 == 0"], fixed_shapes, distributions: declared, precision: '
     'strict}, and flops: "2*m*n*k".'
@@ -83,7 +82,7 @@ async def register_problem(
     ] = "numpy",
     entry: Annotated[str, Field(description="Its function.")] = "reference",
     description: Annotated[str, Field(description="What it computes.")] = "",
-    trials: Annotated[Trials, Field(description=TRIALS)] = DEFAULT_TRIALS,
+    trials: Annotated[Trials, Field(description=TRIALS)] = None,
     host: Host = None,
 ) -> ProblemInfo:
     """Register a problem: a Python reference, tensors, shapes, tolerance.
@@ -102,7 +101,7 @@ async def register_problem(
         rtol=rtol,
         atol=atol,
         reference=text,
-        **trials.model_dump(),
+        **(trials or TrialOptions()).model_dump(),
         host=host,
         progress=progress,
     )

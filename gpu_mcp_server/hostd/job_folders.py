@@ -1,0 +1,205 @@
+"""All jobs of a host: the claim of a new one, those that are not over, and the sweep of what is left."""
+
+import errno
+import fcntl
+import os
+import signal
+import time
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+from . import trees, undertaker
+from .jobs import JobFolder
+from .protocol import JobSpec, ProtocolError
+from .specification import ID
+
+KEEP_JOBS = 2000
+KEEP_S = 7 * 86400
+STALE_S = 60.0
+"""A workspace is locked by its owner a moment after it is made."""
+DYING_S = 5.0
+
+
+class JobFolders:
+    """All jobs of this host. Those that are not over, with all that they leave, are listed in the folder `open`.
+
+    Sandboxes that belong to no job have a folder of the same kind in `nests`, which says what must be cleared away.
+    """
+
+    def __init__(self, state: str) -> None:
+        self.root = os.path.join(state, "jobs")
+        self.work = os.path.join(state, "work")
+        self.open = os.path.join(state, "open")
+        self.nests = os.path.join(state, "nests")
+        os.makedirs(self.root, mode=0o700, exist_ok=True)
+        os.makedirs(self.open, mode=0o700, exist_ok=True)
+        os.makedirs(self.nests, mode=0o700, exist_ok=True)
+        os.makedirs(self.work, mode=0o711, exist_ok=True)
+
+    def claim(self, spec: JobSpec) -> Optional[JobFolder]:
+        """Make the job's folder, locked by us: the one act that makes it exist.
+
+        Returns:
+            None when the job exists already, so that a submit sent twice runs once.
+
+        Raises:
+            ProtocolError: If the id is not one.
+        """
+        if not ID.match(spec.id):
+            raise ProtocolError("bad job id %r" % spec.id[:80])
+        final = os.path.join(self.root, spec.id)
+        if os.path.isdir(final):
+            return None
+        folder = JobFolder(os.path.join(self.root, ".%s.%d" % (spec.id, os.getpid())))
+        os.mkdir(folder.path, 0o700)
+        try:
+            folder.take_life()
+            folder.write_spec(spec)
+            self._list(folder, spec.id)
+            os.rename(folder.path, final)
+        except OSError as error:
+            folder.leave_life()
+            trees.remove(folder.path)
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                return None
+            raise
+        folder.path, folder.id = final, spec.id
+        return folder
+
+    def _list(self, folder: JobFolder, job_id: str) -> None:
+        """Enter a job into `open`; a second name for a file is cheaper than a file."""
+        try:
+            os.link(folder.at("spec.json"), os.path.join(self.open, job_id))
+        except FileExistsError:
+            pass
+
+    def new_workdir(self) -> str:
+        """Return a path for a workspace, to be made; its name says nothing, because the job can see it."""
+        return os.path.join(self.work, os.urandom(8).hex())
+
+    def is_open(self, job_id: str) -> bool:
+        """Say whether something may be left of a job besides its folder."""
+        return os.path.exists(os.path.join(self.open, job_id))
+
+    def get(self, job_id: str) -> Optional[JobFolder]:
+        """Return a job's folder, or None."""
+        if not ID.match(job_id):
+            return None
+        path = os.path.join(self.root, job_id)
+        return JobFolder(path) if os.path.isdir(path) else None
+
+    def recent(self, limit: int) -> List[JobFolder]:
+        """Return the newest jobs first."""
+        found = [(changed, path) for path, changed in self._all() if not os.path.basename(path).startswith(".")]
+        return [JobFolder(path) for _, path in sorted(found, reverse=True)[:limit]]
+
+    def _all(self) -> List[Tuple[str, float]]:
+        found: List[Tuple[str, float]] = []
+        with os.scandir(self.root) as entries:
+            for entry in entries:
+                try:
+                    found.append((entry.path, entry.stat(follow_symlinks=False).st_mtime))
+                except OSError:
+                    continue
+        return found
+
+    def unfinished(self) -> List[JobFolder]:
+        """Return the jobs that somebody answers for."""
+        found = [self.get(name) for name in os.listdir(self.open)]
+        return [f for f in found if f is not None and not f.finished() and f.is_alive()]
+
+    def cancel(self, folder: JobFolder) -> None:
+        """Ask a job to end."""
+        if not folder.finished():
+            with open(folder.at("cancelled"), "w", encoding="ascii"):
+                pass
+            folder.signal(signal.SIGTERM)
+
+    def new_nest(self, about: Dict[str, Any]) -> JobFolder:
+        """Note what must be cleared away should this process be killed with a sandbox that has no job."""
+        nest = JobFolder(os.path.join(self.nests, os.urandom(8).hex()))
+        os.mkdir(nest.path, 0o700)
+        nest.take_life()
+        nest.note(about)
+        return nest
+
+    def drop_nest(self, nest: JobFolder) -> None:
+        """Remove a nest's folder: its sandbox is gone, or has a job."""
+        trees.remove(nest.path)
+        nest.leave_life()
+
+    def clear_nests(self) -> None:
+        """Kill and remove what is left of nests that were killed."""
+        for name in os.listdir(self.nests):
+            nest = JobFolder(os.path.join(self.nests, name))
+            if not nest.is_alive() and nest.noted() and nest.take_life():
+                undertaker.kill_all(nest.noted())
+                undertaker.clear(nest)
+                self.drop_nest(nest)
+            else:
+                self._drop_stale(nest.path, time.time())
+
+    def settle(self, job_id: str) -> None:
+        """Do what a supervisor has left undone that was just killed."""
+        folder = self.get(job_id)
+        limit = time.monotonic() + DYING_S
+        while folder is not None and folder.is_alive() and time.monotonic() < limit:
+            time.sleep(0.005)  # its end of the socket may close before its lock does
+        if folder is not None and folder.record().state == "finished" and not folder.is_alive():
+            undertaker.clear(folder)
+
+    def sweep(self) -> None:
+        """Finish the jobs of dead supervisors; drop old folders, and workspaces that nobody uses."""
+        now = time.time()
+        unfinished = os.listdir(self.open)
+        claiming = self._drop_broken_claims()
+        for name in unfinished:
+            folder = self.get(name)
+            if folder is None:
+                if name not in claiming:
+                    _unlink_quietly(os.path.join(self.open, name))
+            elif folder.record().state == "finished" and not folder.is_alive():
+                undertaker.clear(folder)
+        self.clear_nests()
+        for name in os.listdir(self.work):
+            self._drop_stale(os.path.join(self.work, name), now)
+        undertaker.drop_stale_groups()
+        old = sorted(self._all(), key=lambda pair: -pair[1])
+        for number, (path, changed) in enumerate(old):
+            if (number > KEEP_JOBS or now - changed > KEEP_S) and not JobFolder(path).is_alive():
+                trees.remove(path)
+
+    def _drop_broken_claims(self) -> Set[str]:
+        """Delete what a hostd left that was killed while it claimed; return the jobs that others are claiming."""
+        claiming: Set[str] = set()
+        for name in os.listdir(self.root):
+            if not name.startswith("."):
+                continue
+            job_id, _, pid = name[1:].rpartition(".")
+            if JobFolder(os.path.join(self.root, name)).is_alive() or os.path.exists("/proc/" + pid):
+                claiming.add(job_id)
+            else:
+                trees.remove(os.path.join(self.root, name))
+        return claiming
+
+    def _drop_stale(self, path: str, now: float) -> None:
+        """Delete what has been there for long and is locked by nobody."""
+        try:
+            if now - os.stat(path).st_mtime < STALE_S:
+                return
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            trees.remove(path) if os.path.isdir(path) else os.unlink(path)
+        except OSError:
+            pass
+        finally:
+            os.close(fd)
+
+
+def _unlink_quietly(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
