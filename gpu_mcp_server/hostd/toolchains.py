@@ -104,7 +104,17 @@ def _python(path: str) -> Optional[Dict[str, Any]]:
         return None
     roots = {r for r in (*about["roots"], os.path.dirname(os.path.dirname(path))) if r not in ("/", "/usr")}
     about.update(path=path, roots=sorted(r for r in roots if not r.startswith("/usr/")))
+    about["archs"] = _triton_archs(about["site"]) if about["triton"] else []
     return about
+
+
+def _triton_archs(site: str) -> List[str]:
+    """Return what Triton's own ptxas knows, and whether there is a backend for AMD."""
+    known: List[str] = []
+    for ptxas in glob.glob(site + "/triton/**/bin/ptxas*", recursive=True):
+        known += re.findall(r"'(sm_\d{2,3})'", _say([ptxas, "--help"]))
+    amd = ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1200"] if os.path.isdir(site + "/triton/backends/amd") else []
+    return sorted(set(known), key=lambda a: (len(a), a)) + amd
 
 
 def _cuda_roots(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]]) -> List[str]:

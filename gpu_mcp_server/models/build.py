@@ -4,8 +4,8 @@ from typing import Literal
 
 from gpu_mcp_server.models._base import Model, ResultModel
 
-Language = Literal["c", "cpp", "cuda", "hip"]
-"""What is compiled into a library."""
+Language = Literal["c", "cpp", "cuda", "hip", "triton"]
+"""What is compiled: into a library, or a Triton kernel into a cubin."""
 CandidateLanguage = Literal["c", "cpp", "cuda", "hip", "triton", "python"]
 """What can be judged: triton is a Python file with a launcher, python one with `ModelNew`."""
 
@@ -95,6 +95,12 @@ class Wish(Model):
     """Whether it must be a library that can be called; kernels alone may become a cubin otherwise."""
     block: int | None = None
     """Threads of a block, for the occupancy."""
+    kernel: str = ""
+    """Triton: name of the kernel, when the file has several."""
+    signature: dict[str, str] = {}
+    """Triton: types of the arguments, such as `*fp32:16`."""
+    constants: dict[str, bool | int | float | str] = {}
+    """Triton: values of constexpr arguments, and options such as num_warps."""
 
 
 class CompileResult(ResultModel):

@@ -44,6 +44,8 @@ class Python(Compiler):
     """Its site-packages."""
     triton: str | None = None
     torch: str | None = None
+    archs: list[str] = []
+    """What its Triton compiles for."""
     roots: list[str]
 
 

@@ -4,26 +4,27 @@ import asyncio
 import contextlib
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs] - it ships none
 
 from gpu_mcp_server.errors import ToolMissing
-from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, ProcessSpec
+from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits
 from gpu_mcp_server.models.build import CompileResult, KernelResources, Wish
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
 from gpu_mcp_server.services.output import safe_text
-from gpu_mcp_server.services.plans import Build, build_of, worker_source
+from gpu_mcp_server.services.plans import Build, build_of, process_of, worker_source
 from gpu_mcp_server.services.runner import min_level, roots_of
 from gpu_mcp_server.services.sources import Source, compiled
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
-from gpu_mcp_server.toolchains import diagnostics, nvrtc, resources
+from gpu_mcp_server.toolchains import diagnostics, nvrtc, objects, resources, triton
 from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain
+from gpu_mcp_server.toolchains.occupancy import occupancy
 
 WALL_S = 180.0
 MEMORY_BYTES = 8 << 30
@@ -113,7 +114,7 @@ class Compiler:
             with contextlib.suppress(ToolMissing):
                 build = build_of(source, probe, host, wish.model_copy(update={"library": True}))
                 result = await self._made(source, build, host, probe)
-        return result
+        return with_occupancy(result, wish.block) if wish.block else result
 
     async def _made(self, source: Source, build: Build, host: str, probe: HostProbe) -> CompileResult:
         key = _key(build.plan, build.toolchain, probe)
@@ -139,11 +140,10 @@ class Compiler:
             blobs[sha256] = data
             files.append(FileRef(name, sha256, len(data)))
         tmp_bytes = Limits().tmp_bytes if plan.warm else TMP_BYTES  # one that waits has the usual sizes
-        program = plan.warm + worker_source(plan.worker) if plan.worker else ""
         spec = JobSpec(
             id=new_job_id(),
             purpose="compile",
-            processes=(ProcessSpec(argv=plan.argv, env=dict(plan.env), program=program),),
+            processes=(process_of(plan),),
             files={"main": tuple(files)},
             outputs=(plan.output, *plan.listings),
             roots=tuple(dict.fromkeys((*roots_of(probe, self._settings.hosts[host].roots), *plan.roots))),
@@ -181,11 +181,14 @@ class Compiler:
             )
         )
         binary = contents.pop(plan.output, None)
+        about = read_json(contents.pop(triton.RESULT, b"{}"))
         listing = next(((n, text.decode("utf-8", "replace")) for n, text in contents.items()), None)
         found = diagnostics.parse(said, listing[1] if listing else None)
         if record.status == "failed" and not any(d.severity == "error" for d in found):
             last = diagnostics.last_words(said)
             found = [last, *found] if last else found
+        too_much = triton.too_much_shared(about, build.arch or "")
+        found += [too_much] if too_much else []
         messages, left = diagnostics.top(found)
         status = "ok" if binary is not None else ("failed" if record.status in ("ok", "failed") else str(record.status))
         ids = await asyncio.gather(
@@ -193,7 +196,7 @@ class Compiler:
             self._put(said.encode(), "compiler.log", "text/plain"),
             self._put(listing[1].encode(), listing[0], "text/plain") if listing else self._put(None, ""),
         )
-        return CompileResult(
+        result = CompileResult(
             status=status if status in ("ok", "failed", "timeout", "oom") else "broken",  # type: ignore[arg-type]
             language=compiled(source),
             compiler=build.toolchain.title,
@@ -204,7 +207,7 @@ class Compiler:
             phases_ms=nvrtc.phases_ms(said) if build.toolchain.name == "nvrtc" else {},
             level=record.level,
             note=record.note or None,
-            resources=_resources(said, build, source),
+            resources=_resources(said, build, binary or b"", about),
             diagnostics=messages,
             diagnostics_left_out=left or None,
             artifact_id=ids[0],
@@ -212,6 +215,8 @@ class Compiler:
             log_artifact_id=ids[1],
             listing_artifact_id=ids[2],
         )
+        block = triton.block_of(about, build.arch or "")
+        return with_occupancy(result, block) if block else result
 
     async def _put(self, data: bytes | None, name: str, media_type: str | None = None) -> str | None:
         if data is None or (media_type and not data.strip()):
@@ -219,10 +224,32 @@ class Compiler:
         return await self._artifacts.put(data, name=name, media_type=media_type)
 
 
-def _resources(said: str, build: Build, source: Source) -> list[KernelResources]:
-    if source.language == "hip":
-        return resources.parse_amd(said, build.arch or "")
-    return resources.parse(said) if source.language == "cuda" else []
+def _resources(said: str, build: Build, binary: bytes, about: Mapping[str, Any]) -> list[KernelResources]:
+    arch = build.arch or ""
+    if build.toolchain.name in ("nvcc", "nvrtc"):
+        return resources.parse(said)
+    if build.toolchain.name == "triton":
+        return triton.with_launch(resources.parse(said) or objects.kernels_of(binary, arch), about)
+    return resources.parse_amd(said, arch) if arch else []
+
+
+def with_occupancy(result: CompileResult, block: int) -> CompileResult:
+    """Return the result with the occupancy of each kernel at so many threads a block.
+
+    Raises:
+        BadRequest: If no block has so many.
+    """
+    kernels = [k.model_copy(update={"occupancy": occupancy(k, block)}) for k in result.resources]
+    return result.model_copy(update={"resources": kernels})
+
+
+def read_json(data: bytes) -> dict[str, Any]:
+    """Return what a worker wrote about its result; nothing when that is no JSON object."""
+    try:
+        value: Any = json.loads(data)
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def _key(plan: BuildPlan, toolchain: Toolchain, probe: HostProbe) -> str:

@@ -6,10 +6,11 @@ from functools import cache
 from pathlib import Path
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
+from gpu_mcp_server.hostd.protocol import ProcessSpec
 from gpu_mcp_server.models.build import Wish
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.sources import Source, compiled
-from gpu_mcp_server.toolchains import cc, hip, nvcc, nvrtc
+from gpu_mcp_server.toolchains import cc, hip, nvcc, nvrtc, triton
 from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain, host_compiler_of, toolchains_of
 
 WORKERS = Path(__file__).parents[1] / "workers"
@@ -54,6 +55,9 @@ def build_of(source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
         chosen = hip.choose(toolchains, arch)
         return Build(chosen, hip.plan(source.text, chosen, arch, wish.flags, name=source.name), arch)
     toolchain = toolchains[0]
+    if language == "triton":
+        arch = wish.arch or _native(probe)
+        return Build(toolchain, triton.plan(source.text, toolchain, arch, wish, name=source.name), arch)
     if language == "cuda":
         return _cuda(toolchains, source, probe, host, wish)
     plan = cc.plan(source.text, toolchain, wish.flags, language=language, name=source.name)
@@ -63,7 +67,7 @@ def build_of(source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
 def _cuda(toolchains: Sequence[Toolchain], source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
     """Plan for NVRTC where it can do what is wished, otherwise for nvcc."""
     by_name = {t.name: t for t in toolchains}
-    arch = wish.arch or next((str(g["arch"]) for g in probe.gpus if g.get("arch")), DEFAULT_ARCH)
+    arch = wish.arch or _native(probe)
     kernels_do = not wish.library and wish.compiler is None and nvrtc.device_only(source.text)
     if "nvrtc" in by_name and (kernels_do or wish.compiler == "nvrtc"):
         chosen = by_name["nvrtc"]
@@ -77,6 +81,21 @@ def _cuda(toolchains: Sequence[Toolchain], source: Source, probe: HostProbe, hos
     chosen = by_name["nvcc"]
     plan = nvcc.plan(source.text, chosen, arch, wish.flags, host_compiler.path, name=source.name)
     return Build(chosen, plan, arch)
+
+
+def _native(probe: HostProbe) -> str:
+    return next((str(g["arch"]) for g in probe.gpus if g.get("arch")), DEFAULT_ARCH)
+
+
+def process_of(plan: BuildPlan) -> ProcessSpec:
+    """Return the process that carries a plan out: the compiler, or our own program in a Python."""
+    if not plan.worker:
+        return ProcessSpec(argv=plan.argv, env=dict(plan.env))
+    source = plan.warm + worker_source(plan.worker)
+    if not plan.python:
+        return ProcessSpec(argv=plan.argv, env=dict(plan.env), program=source)
+    command = (plan.python, "-I", "-c", source + "\nimport sys\nmain(sys.argv[1:])\n", *plan.argv[1:])
+    return ProcessSpec(argv=command, env=dict(plan.env))
 
 
 def _named(toolchains: Sequence[Toolchain], name: str | None, language: str) -> Sequence[Toolchain]:

@@ -42,7 +42,7 @@ def compiled(source: Source) -> Language:
     Raises:
         BadRequest: If it is a Python file, which compiles its kernels itself.
     """
-    if source.language in ("triton", "python"):
+    if source.language == "python":
         raise BadRequest(
             "A Python candidate is not compiled beforehand.", hint="evaluate_kernel loads it; its first call compiles."
         )

@@ -9,7 +9,7 @@ from gpu_mcp_server.models.build import Language
 OUTPUT = "kernel.so"
 """The library that every plan makes."""
 
-SUFFIXES: Mapping[Language, str] = {"c": ".c", "cpp": ".cpp", "cuda": ".cu", "hip": ".hip"}
+SUFFIXES: Mapping[Language, str] = {"c": ".c", "cpp": ".cpp", "cuda": ".cu", "hip": ".hip", "triton": ".py"}
 CC_OF: Mapping[str, tuple[str, ...]] = {"c": ("gcc", "clang"), "cpp": ("g++", "clang++")}
 
 
@@ -33,8 +33,6 @@ class Toolchain:
     """NVRTC: libraries that it needs beside itself."""
     include: tuple[str, ...] = ()
     """NVRTC: the toolkit's folders of headers."""
-    site: str = ""
-    """Triton: the interpreter's site-packages."""
 
     @property
     def title(self) -> str:
@@ -58,6 +56,8 @@ class BuildPlan:
     """Folders of the host that the job needs to see."""
     worker: str = ""
     """Name of our program in `workers` that does it, instead of a compiler's executable."""
+    python: str = ""
+    """Interpreter of the worker, when it is not the one that runs hostd."""
     warm: str = ""
     """Python put before the worker's source: what it may prepare ahead of the job."""
 
@@ -85,6 +85,12 @@ def toolchains_of(probe: Mapping[str, Any], language: Language) -> list[Toolchai
                 h["name"], h["path"], h["version"], _roots(h), tuple(h["archs"]), h["device_libs"], h["libraries"]
             )
             for h in more.get("hip", ())
+        ]
+    if language == "triton":
+        return [
+            Toolchain("triton", p["path"], p["triton"], _roots(p), archs=tuple(p.get("archs", ())))
+            for p in more.get("pythons", ())
+            if p["triton"]
         ]
     compilers: Mapping[str, Mapping[str, str]] = probe.get("compilers") or {}
     return [Toolchain(n, compilers[n]["path"], compilers[n]["version"]) for n in CC_OF[language] if n in compilers]

@@ -112,17 +112,33 @@ async def compile_kernel(
     arch: Annotated[str | None, Field(description="sm_90a, gfx942 ...; else the host's GPU.")] = None,
     flags: Flags = (),
     compiler: Annotated[str | None, Field(description="clang, nvcc ...; else the best.")] = None,
+    block: Annotated[int | None, Field(description="Threads a block: adds the occupancy.")] = None,
+    kernel: Annotated[str, Field(description="Triton: which, of several.")] = "",
+    signature: Annotated[dict[str, str] | None, Field(description="Triton: {'x':'*fp32:16','n':'i32'}.")] = None,
+    constants: Annotated[
+        dict[str, bool | int | float | str] | None, Field(description="Triton: constexprs, num_warps.")
+    ] = None,
     host: Host = None,
     parent: Parent = None,
     note: Note = None,
 ) -> CompileResult:
-    """Compile C, C++, CUDA or HIP: errors, registers, spills, shared memory.
+    """Compile C, C++, CUDA, HIP or Triton: errors, registers, spills, shared memory.
 
-    Use it after each edit. Errors are an answer with status "failed": mend the first one first. Spills
-    above 0: lower registers. CUDA kernels without host code take milliseconds. Next: evaluate_kernel.
+    Use it after each edit; it needs no GPU. Errors are an answer with status "failed": mend the first one first.
+    Spills above 0: lower registers. CUDA kernels without host code take milliseconds. Next: inspect_code,
+    evaluate_kernel.
     """
     given = await sources.of(source, path, workspace_id, language)
-    wish = Wish(arch=arch, flags=flags, compiler=compiler, library=False)
+    wish = Wish(
+        arch=arch,
+        flags=flags,
+        compiler=compiler,
+        library=False,
+        block=block,
+        kernel=kernel,
+        signature=signature or {},
+        constants=constants or {},
+    )
     return await service.compile(given, wish, host=host, parent_id=parent, note=note)
 
 

@@ -1,0 +1,221 @@
+"""Compiles a Triton kernel ahead of time: no GPU, no torch.
+
+Triton 3.3 and later take `constexprs` and keep them in the signature, 3.2 takes `constants` beside it, older ones count
+arguments by position. Errors go to stderr as `FILE:LINE:COL: error: ...`; Triton's own printing (the whole PTX, when
+ptxas refuses it) stays on stdout.
+
+Source: triton/compiler/compiler.py of 2.3.1, 3.1.0 and 3.9.0; triton/tools/compile.py for `TYPE:16`.
+"""
+# Triton has no types, and need not be installed where this is checked:
+# pyright: reportMissingImports=false, reportMissingTypeStubs=false, reportUnknownMemberType=false
+# pyright: reportUnknownVariableType=false, reportUnknownArgumentType=false, reportUnknownParameterType=false
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import re
+import sys
+from typing import Any, Dict, List, Optional, Tuple
+
+BINARIES = ("cubin", "hsaco")
+LISTINGS = ("ptx", "amdgcn")
+RESULT = "result.json"
+
+
+def complain(file: str, line: int, column: int, message: str) -> None:
+    """Write one message as compilers do, on one line with its further lines below."""
+    first, _, rest = message.strip().partition("\n")
+    sys.stderr.write("%s:%d:%d: error: %s\n" % (file, line, column, first))
+    for more in rest.splitlines()[:3]:
+        sys.stderr.write("    %s\n" % more)
+
+
+def kernel_of(module: Any, name: str) -> Any:
+    """Return the kernel of that name, or the only one of the file.
+
+    Raises:
+        SystemExit: If there is none, or several and no name; says which there are.
+    """
+    from triton.runtime.jit import JITFunction
+
+    found: Dict[str, Any] = {}
+    for key, value in vars(module).items():
+        inner = value
+        while not isinstance(inner, JITFunction) and hasattr(inner, "fn"):
+            inner = inner.fn  # autotuners and heuristics wrap the kernel
+        if isinstance(inner, JITFunction) and getattr(inner, "__module__", "") == module.__name__:
+            found[key] = inner
+    if name in found:
+        return found[name]
+    if not name and len(found) == 1:
+        return next(iter(found.values()))
+    raise SystemExit("%s; the file has %s" % (
+        "there is no kernel %r" % name if name else "say which kernel",
+        ", ".join(found) or "no function under @triton.jit",
+    ))  # fmt: skip
+
+
+def split(signature: Dict[str, str]) -> Tuple[Dict[str, str], List[str]]:
+    """Return the types without `:16`, and the arguments that it marks as divisible by 16."""
+    types = {name: kind.partition(":")[0] for name, kind in signature.items()}
+    return types, [name for name, kind in signature.items() if kind.endswith(":16")]
+
+
+def source_of(kernel: Any, types: Dict[str, str], constants: Dict[str, Any], divisible: List[str]) -> Any:
+    """Return what `triton.compile` takes, for this Triton.
+
+    Raises:
+        SystemExit: If the signature does not fit the kernel.
+    """
+    ast_source = class_of("triton.compiler", "ASTSource")
+    names = list(kernel.arg_names)
+    missing = [n for n in names if n not in types and n not in constants]
+    unknown = [n for n in (*types, *constants) if n not in names]
+    if missing or unknown:
+        said = ["signature and constants lack " + ", ".join(missing)] if missing else []
+        said += ["it has no argument " + ", ".join(unknown)] if unknown else []
+        raise SystemExit("kernel %s takes %s; %s" % (kernel.__name__, ", ".join(names), "; ".join(said)))
+    if "constexprs" in inspect.signature(ast_source.__init__).parameters:
+        whole = {n: types.get(n, "constexpr") for n in names}
+        attrs: Any = {(names.index(n),): [["tt.divisibility", 16]] for n in divisible}
+        return ast_source(fn=kernel, signature=whole, constexprs=constants, attrs=attrs)
+    if version() >= (3, 2):
+        attrs = class_of("triton.backends.compiler", "AttrsDescriptor").from_hints(
+            {names.index(n): 16 for n in divisible}
+        )
+        return ast_source(fn=kernel, signature=types, constants=constants, attrs=attrs)
+    attrs = class_of("triton.compiler.compiler", "AttrsDescriptor")(divisible_by_16={names.index(n) for n in divisible})
+    by_position = {names.index(n): kind for n, kind in types.items()}
+    return ast_source(kernel, by_position, {names.index(n): v for n, v in constants.items()}, attrs)
+
+
+def class_of(module: str, name: str) -> Any:
+    """Return a class that only some versions have."""
+    return getattr(importlib.import_module(module), name)
+
+
+def version() -> Tuple[int, ...]:
+    """Return the version of Triton, as far as it is numbers."""
+    import triton
+
+    return tuple(int(p) for p in triton.__version__.split("+")[0].split(".")[:2])
+
+
+def compile_for(source: Any, target: Any, options: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """Return what every stage made, and the metadata.
+
+    Triton 2 would go on to build and load a launcher, which needs the driver: its stages are run here without.
+    """
+    import triton
+
+    if version() >= (3, 0):
+        made = triton.compile(source, target=target, options=options)
+        about = made.metadata if isinstance(made.metadata, dict) else made.metadata._asdict()
+        return dict(made.asm), about
+    backend = class_of("triton.compiler.backends.cuda", "CUDABackend")(target)
+    chosen = backend.parse_options(dict(options, **source.parse_options()))
+    about = dict(vars(chosen), target=target, **source.metadata())
+    stages: Dict[str, Any] = {}
+    backend.add_stages(stages, chosen)
+    module = source.make_ir(chosen)
+    asm: Dict[str, Any] = {}
+    for kind, stage in list(stages.items())[list(stages).index(source.ext) :]:
+        module = asm[kind] = stage(module, about)
+    return asm, about
+
+
+def target_of(backend: str, arch: str, warp: int) -> Any:
+    """Return a target as this Triton names it."""
+    number: Any = int(arch) if arch.isdigit() else arch
+    try:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget(backend, number, warp)
+    except ImportError:
+        return (backend, number)
+
+
+def line_of(source: str, file: str) -> int:
+    """Return the line at which a function begins that Triton cut out of the file, its decorators left behind."""
+    name = re.search(r"def\s+(\w+)", source)
+    with open(file, encoding="utf-8") as text:
+        tree = ast.parse(text.read())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef) and name and node.name == name.group(1):
+            return node.lineno if source.lstrip().startswith("def") else node.lineno - len(node.decorator_list)
+    return 1
+
+
+def place(error: BaseException, kernel: Any, file: str) -> Tuple[int, int, str]:
+    """Return line, column and words of an error of Triton's compiler."""
+    node = getattr(error, "node", None)
+    words = getattr(error, "error_message", None) or str(error).rpartition("^\n")[2] or str(error)
+    cause: Optional[BaseException] = error.__cause__
+    if cause is not None and not getattr(error, "error_message", None):
+        words = "%s: %s" % (type(cause).__name__, str(cause).splitlines()[0] if str(cause) else "")
+    first = line_of(getattr(error, "src", None) or kernel.src, file)
+    return (
+        first + getattr(node, "lineno", 1) - 1,
+        getattr(node, "col_offset", 0) + 1,
+        "%s: %s" % (type(error).__name__, str(words).strip()),
+    )
+
+
+def load(file: str) -> Any:
+    """Import the file; what it cannot import or run is an error at its line."""
+    spec = importlib.util.spec_from_file_location("kernels", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["kernels"] = module
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        complain(file, error.lineno or 1, error.offset or 1, "SyntaxError: %s" % error.msg)
+        sys.exit(1)
+    except BaseException as error:
+        at = error.__traceback__
+        line = 1
+        while at is not None:
+            if at.tb_frame.f_code.co_filename.endswith(file):
+                line = at.tb_lineno
+            at = at.tb_next
+        complain(file, line, 1, "%s: %s" % (type(error).__name__, error))
+        sys.exit(1)
+    return module
+
+
+def main(arguments: List[str]) -> None:
+    """Compile one kernel; write its binary, its listing and `result.json`.
+
+    Args:
+        arguments: One JSON text: file, kernel, signature, constants, backend, arch, warp, options.
+    """
+    request: Dict[str, Any] = json.loads(arguments[0])
+    module = load(request["file"])
+    kernel = kernel_of(module, request["kernel"])
+    types, divisible = split(request["signature"])
+    names = set(kernel.arg_names)
+    constants = {k: v for k, v in request["constants"].items() if k in names or k not in request["options"]}
+    source = source_of(kernel, types, constants, divisible)
+    target = target_of(request["backend"], request["arch"], request["warp"])
+    try:
+        asm, about = compile_for(source, target, request["options"])
+    except BaseException as error:
+        if type(error).__name__ == "PTXASError" or "ptxas" in str(error)[:300]:
+            sys.stderr.write(str(error)[:20000] + "\n")
+        else:
+            complain(request["file"], *place(error, kernel, request["file"]))
+        sys.exit(1)
+    for kind in (*BINARIES, *LISTINGS):
+        data = asm.get(kind)
+        if data is not None:
+            with open("kernel." + kind, "wb") as out:
+                out.write(data.encode() if isinstance(data, str) else data)
+    kept = {k: about.get(k) for k in ("name", "shared", "num_warps", "num_stages", "num_ctas", "global_scratch_size")}
+    kept["binary"] = next(k for k in BINARIES if k in asm)
+    with open(RESULT, "w") as out:
+        json.dump(kept, out)
+    os._exit(0)

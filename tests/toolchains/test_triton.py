@@ -1,0 +1,140 @@
+"""Triton ahead of time: real kernels for NVIDIA and AMD, without a GPU and without torch."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.models.build import Wish
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.sources import Source
+from gpu_mcp_server.toolchains import objects, triton
+from gpu_mcp_server.toolchains.base import Toolchain
+from gpu_mcp_server.workers.triton_aot import split
+from tests.laboratory import laboratory
+
+FOUND = Toolchain("triton", "/usr/bin/python3", "3.9.0", archs=("sm_80", "sm_90", "gfx942"))
+SCALED = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def scaled(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + at, mask=at < n)
+    tl.store(y + at, v * 2.0, mask=at < n)
+"""
+MATMUL = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def matmul(A, B, C, N, BM: tl.constexpr, BK: tl.constexpr):
+    rm = tl.program_id(0) * BM + tl.arange(0, BM)
+    rn = tl.program_id(1) * BM + tl.arange(0, BM)
+    rk = tl.arange(0, BK)
+    acc = tl.zeros((BM, BM), tl.float32)
+    for k in range(0, N, BK):
+        a = tl.load(A + rm[:, None] * N + (k + rk)[None, :])
+        b = tl.load(B + (k + rk)[:, None] * N + rn[None, :])
+        acc = tl.dot(a, b, acc)
+    tl.store(C + rm[:, None] * N + rn[None, :], acc)
+"""
+TYPES = {"x": "*fp32:16", "y": "*fp32:16", "n": "i32"}
+MATRICES = {"A": "*fp16:16", "B": "*fp16:16", "C": "*fp32:16", "N": "i32:16"}
+
+
+def test_types_carry_their_alignment():
+    assert split({"x": "*fp32:16", "n": "i32"}) == ({"x": "*fp32", "n": "i32"}, ["x"])
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ({"signature": {"x": "*float"}}, "no type"),
+        ({"signature": {"x": "*fp32; import os"}}, "no type"),
+        ({"flags": ("-O3",)}, "no compiler flags"),
+    ],
+)
+def test_what_triton_does_not_take_is_refused(wish, words):
+    with pytest.raises(BadRequest, match=words):
+        triton.plan("", FOUND, "sm_90", Wish.model_validate(wish))
+
+
+@pytest.mark.parametrize("arch", ["native", "sm_77", "gfx777", "cuda"])
+def test_an_unknown_architecture_lists_the_known_ones(arch):
+    with pytest.raises(BadRequest, match="Known are sm_80, sm_90, gfx942"):
+        triton.plan("", FOUND, arch, Wish())
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    async with laboratory() as lab:
+        if not any(p.triton for p in (await lab.hosts.probe("local")).toolchains.pythons):
+            pytest.skip("Triton is not installed (pip install triton)")
+        yield lab
+
+
+async def compiled(lab: Lab, source: str, **wish: object):
+    given = {"arch": "sm_90", "signature": TYPES, "constants": {"BLOCK": 1024}, **wish}
+    return await lab.compiler.compile(Source(source, "triton", "k.py"), Wish.model_validate(given))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "gfx90a", "gfx942"])
+async def test_a_kernel_becomes_a_binary_with_resources_listing_and_occupancy(lab: Lab, arch: str):
+    result = await compiled(lab, SCALED, arch=arch, constants={"BLOCK": 1024, "num_warps": 4})
+    assert result.status == "ok", result.summary()
+    (kernel,) = result.resources
+    assert (kernel.kernel, kernel.arch) == ("scaled", arch) and 0 < kernel.registers_per_thread < 64
+    assert kernel.occupancy and kernel.occupancy.block_threads == 4 * (64 if arch.startswith("gfx9") else 32)
+    listing = (await lab.artifacts.read(result.listing_artifact_id or "")).decode()
+    assert objects.architecture_in(listing).rstrip("a") in (arch, arch.rstrip("a"))
+    assert "scaled" in listing
+    binary = await lab.artifacts.read(result.artifact_id or "")
+    assert [k.registers_per_thread for k in objects.kernels_of(binary, arch)] == [kernel.registers_per_thread]
+
+
+async def test_the_shared_memory_of_a_launch_is_counted_and_too_much_of_it_is_said(lab: Lab):
+    matmul = {"signature": MATRICES, "constants": {"BM": 128, "BK": 64, "num_warps": 8, "num_stages": 3}}
+    result = await compiled(lab, MATMUL, **matmul)
+    assert result.resources[0].shared_bytes == 3 * 2 * 128 * 64 * 2
+    assert result.resources[0].occupancy and result.resources[0].occupancy.blocks == 2
+    matmul["constants"] = {"BM": 128, "BK": 64, "num_warps": 8, "num_stages": 8}
+    result = await compiled(lab, MATMUL, **matmul)
+    assert result.diagnostics[0].message.startswith("out of resource: shared memory, a block needs 262144 bytes")
+
+
+@pytest.mark.parametrize(
+    ("source", "line", "words"),
+    [
+        (SCALED.replace("v * 2.0", "v * nope"), 9, "nope is not defined"),
+        (SCALED.replace("import triton\n", "import nosuchmodule\n", 1), 1, "No module named 'nosuchmodule'"),
+        (SCALED.replace("@triton.jit", "@triton.jit("), 5, "SyntaxError"),
+    ],
+)
+async def test_an_error_is_at_its_line_of_the_file(lab: Lab, source: str, line: int, words: str):
+    result = await compiled(lab, source)
+    assert result.status == "failed" and result.diagnostics[0].line == line, result.summary()
+    assert words in result.diagnostics[0].message
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ({"signature": {"x": "*fp32", "n": "i32"}}, "signature and constants lack y"),
+        ({"constants": {"BLOCK": 64, "WRONG": 1}}, "it has no argument WRONG"),
+        ({"kernel": "other"}, "there is no kernel 'other'; the file has scaled"),
+    ],
+)
+async def test_arguments_that_do_not_fit_the_kernel_are_named(lab: Lab, wish: dict[str, object], words: str):
+    result = await compiled(lab, SCALED, **wish)
+    assert result.status == "failed" and words in result.diagnostics[0].message, result.summary()
+
+
+async def test_what_ptxas_refuses_is_an_error_of_ptxas_and_short(lab: Lab):
+    bad = (
+        'v = tl.inline_asm_elementwise("nosuch.f32 $0, $1;", "=r,r", [v], dtype=tl.float32, is_pure=True, pack=1)\n    '
+    )
+    result = await compiled(lab, SCALED.replace("tl.store(", bad + "tl.store("))
+    assert result.status == "failed" and "nosuch" in result.diagnostics[0].message, result.summary()
+    assert len(result.summary()) < 2000
