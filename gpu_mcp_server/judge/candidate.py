@@ -37,7 +37,7 @@ class CpuMemory:
         """Return an error of work that was still under way."""
         return ""
 
-    def trailing(self) -> List[Any]:
+    def trailing(self) -> List[int]:
         """Return arguments behind the dimensions."""
         return []
 

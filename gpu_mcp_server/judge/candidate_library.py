@@ -2,7 +2,9 @@
 
 import ctypes
 import os
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional
+
+from calls import COMPILED, Calls, loop_or_why
 
 Reply = Dict[str, Any]
 
@@ -15,11 +17,13 @@ class Library:
     def __init__(self, task: Dict[str, Any], memory: Any) -> None:
         self.symbol, self.memory = str(task["symbol"]), memory
         self.launch: Any = None
-        self.calls: List[Tuple[Any, ...]] = []
+        self.loop = loop_or_why()
+        self.rows: List[List[int]] = []
+        self.calls: Optional[Calls] = None
 
     def versions(self) -> Dict[str, str]:
-        """Return what runs it besides this Python."""
-        return {}
+        """Return what makes the calls."""
+        return {"calls_by": self.loop if isinstance(self.loop, str) else COMPILED}
 
     def load(self, message: Dict[str, Any]) -> Reply:
         """Load the library and find its launcher."""
@@ -40,25 +44,20 @@ class Library:
     def open(self, message: Dict[str, Any], bases: List[int]) -> None:
         """Prepare the arguments of every call."""
         inputs, outputs = message["inputs"], message["outputs"]
-        self.calls = []
-        dims = [ctypes.c_int64(size) for size in message["dims"]]
+        self.rows = []
         for number in range(inputs["sets"]):
             addresses = [bases[0] + number * inputs["stride"] + offset for offset in inputs["offsets"]]
             addresses += [bases[1] + number * outputs["stride"] + offset for offset in outputs["offsets"]]
-            self.calls.append(tuple([ctypes.c_void_p(a) for a in addresses] + dims + self.memory.trailing()))
+            self.rows.append([*addresses, *message["dims"], *self.memory.trailing()])
+        self.calls = Calls(self.loop, self.launch, self.rows)
 
     def close(self) -> None:
         """Forget the buffers."""
-        self.calls = []
+        self.rows, self.calls = [], None
 
     def run(self, calls: int) -> Reply:
         """Call the launcher once for each of the first `calls` sets."""
-        launch = self.launch
-        for number, arguments in enumerate(self.calls[:calls], 1):
-            code = launch(*arguments)
-            if code:
-                return {"code": code, "call": number}
-        return {}
+        return self.calls.make(calls) if self.calls else {}
 
     def notes(self) -> List[str]:
         """Return what was weaker than usual."""

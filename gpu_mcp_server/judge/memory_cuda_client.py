@@ -62,9 +62,9 @@ class CudaMemory:
             return error.name + (hint if "ADDRESS" in error.name else "")
         return ""
 
-    def trailing(self) -> List[Any]:
+    def trailing(self) -> List[int]:
         """Return the stream: the legacy default one."""
-        return [ctypes.c_void_p(0)]
+        return [0]
 
     def notes(self) -> List[str]:
         """Return what was weaker than usual."""

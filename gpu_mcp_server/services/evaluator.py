@@ -13,6 +13,7 @@ from gpu_mcp_server.models.build import CompileResult
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.advice import advice_on
+from gpu_mcp_server.services.call_loop import call_loop
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.harness import QUICK, Candidate, Kind, judge_spec, progress_lines
@@ -123,8 +124,9 @@ class Evaluator:
             advice = await advising
             if built.status != "ok":
                 return await self._not_compiled(trial, built, advice)
+            calls = await call_loop(self._compiler, self._artifacts, where)
             library = await self._artifacts.read(built.artifact_id or "")
-            return await self._judge(trial, built, Candidate("library", library, entry), advice, wait_s)
+            return await self._judge(trial, built, Candidate("library", library, entry, calls), advice, wait_s)
         except BaseException as error:
             gone = isinstance(error, asyncio.CancelledError)
             reason = "the call was cancelled, or its client went away" if gone else str(error)[:500]

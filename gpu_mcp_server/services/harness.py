@@ -63,6 +63,8 @@ class Candidate:
     """A shared library, or a Python file."""
     symbol: str = "launch"
     """Its launcher; a model has none."""
+    calls: bytes | None = None
+    """The compiled loop that calls a library's launcher; without it Python does."""
 
     @property
     def file(self) -> str:
@@ -116,6 +118,7 @@ def judge_spec(
     }
     if candidate is not None:
         own["candidate"] = {candidate.file: candidate.content}
+        own["candidate"] |= {"calls.so": candidate.calls} if candidate.calls is not None else {}
     compiles = candidate is not None and candidate.kind != "library"
     blobs: dict[str, bytes] = {}
     files = {

@@ -29,7 +29,7 @@ def judge_files(role: str, python: str = "") -> dict[str, bytes]:
         role: One that `main.py` can start.
         python: Version of the host's judge Python.
     """
-    whole = {p.name: p.read_bytes() for p in sorted(JUDGE.iterdir()) if p.suffix in (".py", ".ptx")}
+    whole = {p.name: p.read_bytes() for p in sorted(JUDGE.iterdir()) if p.suffix in (".py", ".ptx", ".c")}
     modules = _imported({name[:-3]: data.decode() for name, data in whole.items() if name.endswith(".py")}, role)
     chosen = list(whole) if role == LEADER else [f"{module}.py" for module in modules]
     files = {f"judge/{name}": whole[name] for name in chosen}

@@ -19,6 +19,8 @@ SHOWN_EVIDENCE = (
     "harness_sha256",
     "memory",
     "freeze",
+    "candidate_calls_by",
+    "floor",
     "baseline",
     "handshake_us",
     "freeze_us",

@@ -1,6 +1,7 @@
 """Runs the judge's three processes as hostd does, without a sandbox: links, freezing by SIGSTOP, exit events."""
 
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,6 +159,7 @@ def judge(
     submitted: Path | None = None,
     timeout_s: float = 100,
     python: str = sys.executable,
+    compiled_calls: bool = True,
     **task: Any,
 ) -> Outcome:
     """Judge a candidate's file (or register, without one) and return what the owner wrote."""
@@ -170,6 +173,8 @@ def judge(
             name = "candidate.so" if whole["candidate"] == "library" else "candidate.py"
             owner_links["candidate"], candidate_owner = pair()
             work = lay(folder / "candidate", {name: submitted})
+            if name == "candidate.so" and compiled_calls:
+                shutil.copy(call_loop(), work / "calls.so")
             processes["candidate"] = start("candidate", work, {"owner": candidate_owner}, noise, python)
         work = lay(folder / "reference", {"reference.py": reference})
         processes["reference"] = start("reference", work, {"owner": reference_owner}, noise, python)
@@ -194,6 +199,12 @@ def judge(
     verdict = json.loads(written.read_text()) if written.exists() else {}
     lines = [json.loads(line) for line in out.decode().splitlines()]
     return Outcome(verdict, out.decode(), err.decode(), owner.returncode, lines)
+
+
+@functools.cache
+def call_loop() -> Path:
+    """Compile the loop that makes the calls, once."""
+    return build(JUDGE / "calls.c", Path(tempfile.mkdtemp(prefix="call-loop-")))
 
 
 def build(source: Path, into: Path, *more: str) -> Path:

@@ -67,6 +67,47 @@ def test_an_honest_candidate_is_correct_and_has_a_time_with_an_interval(court, n
     assert seconds["candidate"] > 0 < seconds["reference"]
 
 
+@pytest.mark.parametrize("compiled", [True, False])
+def test_calls_are_made_by_compiled_code_and_by_python_where_there_is_none(court, compiled):
+    honest = court("naive.c", shapes=SMALL, compiled_calls=compiled, round_ms=1, max_rounds=6).verdict
+    assert honest["verdict"] == "correct", honest["reason"]
+    by = honest["evidence"]["candidate_calls_by"]
+    assert by == ("compiled C" if compiled else "Python: no C compiler on this host")
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_launcher_that_fails_in_the_middle_is_named_by_its_call(court, compiled):
+    source = launcher("static int n; softmax(x, y, rows, cols); if (++n == 20) return -3;")
+    failed = court(source, shapes=SMALL, fixed_shapes=True, distributions="declared", compiled_calls=compiled).verdict
+
+    assert failed["verdict"] == "incorrect"
+    assert "the launcher returned -3 in call" in failed["reason"]
+
+
+def test_forty_arguments_reach_the_launcher_in_their_order(court, tmp_path):
+    """Six go in registers on x86-64, eight on AArch64, the others on the stack."""
+    inputs = [{"name": f"x{i}", "dtype": "float32", "shape": ["n"], "distribution": "normal"} for i in range(16)]
+    outputs = [{"name": f"y{i}", "dtype": "float32", "shape": [f"m{i}" if i < 7 else "n"]} for i in range(16)]
+    names = [*(f"x{i}" for i in range(16)), *(f"y{i}" for i in range(16))]
+    symbols = ["n", *(f"m{i}" for i in range(7))]
+    reference = "import numpy as np\ndef f(*xs):\n    return tuple(x * (i + 1) for i, x in enumerate(xs))\n"
+    pointers = ", ".join(("const " if name[0] == "x" else "") + f"float *{name}" for name in names)
+    sizes = ", ".join(f"int64_t {s}" for s in symbols)
+    body = " ".join(
+        f"for (int64_t i = 0; i < {s}; i++) y{k}[i] = x{k}[i] * {k + 1};"
+        for k, s in enumerate([*symbols[1:], *["n"] * 9])
+    )
+    source = f"#include <stdint.h>\nint launch({pointers}, {sizes}) {{ {body} return 0; }}"
+    (tmp_path / "reference.py").write_text(reference)
+    dims = dict.fromkeys(symbols, 33)
+    task = {"entry": "f", "inputs": inputs, "outputs": outputs, "shapes": [dims], "fixed_shapes": True, "max_rounds": 6}
+    verdict = court(source, reference=tmp_path / "reference.py", round_ms=1, **task).verdict
+
+    assert len(names) + len(symbols) == 40
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert verdict["evidence"]["candidate_calls_by"] == "compiled C"
+
+
 @pytest.mark.parametrize(
     ("task", "stopped_by"),
     [

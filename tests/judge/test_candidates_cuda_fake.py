@@ -181,7 +181,9 @@ def figures(bandwidth, **needs):
     ],
 )
 def test_a_time_that_the_device_cannot_reach_is_void(court, floors, verdict, reason):
-    found = court(with_stream("naive.c"), shapes=[{"rows": 32, "cols": 500}], floors=floors, round_ms=50, max_rounds=7).verdict
+    found = court(
+        with_stream("naive.c"), shapes=[{"rows": 32, "cols": 500}], floors=floors, round_ms=50, max_rounds=7
+    ).verdict
     shape = found["shapes"][0]
 
     assert (found["verdict"], reason in found["reason"]) == (verdict, True), found

@@ -1,0 +1,57 @@
+"""The calls of a round, prepared: made by a compiled loop, or by Python's where there is none."""
+
+import ctypes
+import os
+from typing import Any, Dict, List
+
+Reply = Dict[str, Any]
+
+LOOP = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "calls.so")
+MOST_ARGUMENTS = 40
+"""As many as calls.c knows."""
+COMPILED = "compiled C"
+
+
+def loop_or_why() -> Any:
+    """Return the compiled loop, or a text that says why there is none."""
+    if not os.path.exists(LOOP):
+        return "Python: no C compiler on this host"
+    try:
+        loop = ctypes.CDLL(LOOP).make_calls
+    except (OSError, AttributeError) as error:
+        return "Python: %s" % str(error)[:200]
+    loop.restype = ctypes.c_int64
+    loop.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_int64,
+        ctypes.c_int64,
+        ctypes.POINTER(ctypes.c_int),
+    ]
+    return loop
+
+
+class Calls:
+    """The arguments of every call of a round, each an address or a 64-bit integer."""
+
+    def __init__(self, loop: Any, launch: Any, rows: List[List[int]]) -> None:
+        self.launch, self.width = launch, len(rows[0])
+        self.loop = None if isinstance(loop, str) or self.width > MOST_ARGUMENTS else loop
+        self.code = ctypes.c_int(0)
+        if self.loop is None:
+            self.rows = [tuple(ctypes.c_int64(v) for v in row) for row in rows]
+        else:
+            self.block = (ctypes.c_int64 * (self.width * len(rows)))(*(v for row in rows for v in row))
+            self.address = ctypes.cast(launch, ctypes.c_void_p)
+
+    def make(self, count: int) -> Reply:
+        """Make the first `count` calls; stop at one whose launcher does not return 0."""
+        if self.loop is not None:
+            call = self.loop(self.address, self.block, self.width, count, ctypes.byref(self.code))
+            return {"code": self.code.value, "call": call} if call else {}
+        launch = self.launch
+        for number, arguments in enumerate(self.rows[:count], 1):
+            code = launch(*arguments)
+            if code:
+                return {"code": code, "call": number}
+        return {}

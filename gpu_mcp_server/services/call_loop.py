@@ -1,0 +1,20 @@
+"""The compiled loop that makes a candidate's calls, built once a host like any other source."""
+
+from gpu_mcp_server.errors import ToolMissing
+from gpu_mcp_server.services.compiler import Compiler
+from gpu_mcp_server.services.judge_files import JUDGE
+from gpu_mcp_server.services.sources import Source
+from gpu_mcp_server.store.artifacts import Artifacts
+
+
+async def call_loop(compiler: Compiler, artifacts: Artifacts, host: str) -> bytes | None:
+    """Return the library of judge/calls.c for a host, `None` where no C compiler makes it: Python's loop serves then.
+
+    The evidence says which of them made the calls (`candidate_calls_by`).
+    """
+    source = Source((JUDGE / "calls.c").read_text(encoding="utf-8"), "c", "calls.c")
+    try:
+        built = await compiler.build(source, host=host)
+    except ToolMissing:
+        return None
+    return await artifacts.read(built.artifact_id) if built.status == "ok" and built.artifact_id else None
