@@ -87,6 +87,7 @@ class Candidate:
             "load": self.load,
             "open": self.open,
             "prepare": self.prepare,
+            "capture": self.capture,
             "close": self.close,
             "go": self.go,
         }
@@ -138,11 +139,23 @@ class Candidate:
         """Call once for each set."""
         if "spin_s" in message:
             return self.rehearse(float(message["spin_s"]))
-        return self.called(message["calls"])
+        if message.get("events"):
+            from graphs import by_events
 
-    def called(self, calls: int) -> Reply:
+            return by_events(self.memory.driver, lambda: self.called(message["calls"]))
+        return self.called(message["calls"], graph=message.get("graph") is True)
+
+    def capture(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Record the calls as a CUDA graph."""
+        if not hasattr(self.kind, "capture"):
+            return {"error": "only the launcher of a shared library is recorded; others record graphs of their own"}
+        reply: Reply = self.kind.capture(message["calls"])
+        self.memory.finish()
+        return reply
+
+    def called(self, calls: int, graph: bool = False) -> Reply:
         """Call for the first sets and wait for what was begun."""
-        reply: Reply = self.kind.run(calls)
+        reply: Reply = self.kind.replay(calls) if graph else self.kind.run(calls)
         if reply:
             return reply
         error = self.memory.finish()

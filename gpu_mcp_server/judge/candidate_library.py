@@ -20,6 +20,9 @@ class Library:
         self.loop = loop_or_why()
         self.rows: List[List[int]] = []
         self.calls: Optional[Calls] = None
+        self.graph: Any = None
+        self.recorded: Optional[Calls] = None
+        """The same calls, on the stream that is recorded."""
 
     def versions(self) -> Dict[str, str]:
         """Return what makes the calls."""
@@ -53,11 +56,38 @@ class Library:
 
     def close(self) -> None:
         """Forget the buffers."""
-        self.rows, self.calls = [], None
+        self.rows, self.calls, self.recorded = [], None, None
+        if self.graph:
+            self.graph.forget()
 
     def run(self, calls: int) -> Reply:
         """Call the launcher once for each of the first `calls` sets."""
         return self.calls.make(calls) if self.calls else {}
+
+    def capture(self, calls: int) -> Reply:
+        """Record the first calls as a graph, to be replayed; only a GPU's memory has a driver."""
+        if self.graph is None:
+            from graphs import Graph
+
+            self.graph = Graph(self.memory.driver)
+        if self.recorded is None:
+            rows = [[*row[: -len(self.memory.trailing())], self.graph.stream] for row in self.rows]
+            self.recorded = Calls(self.loop, self.launch, rows)
+        reply: Reply = self.graph.record(self.recorded.make, calls)
+        return reply
+
+    def replay(self, calls: int) -> Reply:
+        """Launch the recorded calls; where fewer are asked for, record those first."""
+        if calls < len(self.rows):
+            reply = self.capture(calls)
+            if "nodes" not in reply:
+                return reply
+        reply = self.graph.replay()
+        if calls < len(self.rows):
+            self.memory.finish()
+            again = self.capture(len(self.rows))
+            return again if "nodes" not in again else reply
+        return reply
 
     def notes(self) -> List[str]:
         """Return what was weaker than usual."""

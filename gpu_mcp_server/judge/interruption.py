@@ -101,7 +101,7 @@ class Interruption:
         with self._running():
             player.thaw()
             player.ask("ping", self.rounds.timeout_s)
-            reply = player.ask("go", self.rounds.timeout_s, calls=calls)
+            reply = player.ask("go", self.rounds.timeout_s, calls=calls, **self.rounds.more)
             player.freeze()
         touched = np.flatnonzero(self._touched(buffers)[calls:])
         if touched.size:

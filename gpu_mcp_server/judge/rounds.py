@@ -106,6 +106,10 @@ class Rounds:
         """How often the reference goes through the inputs of a round, where once would be too short to time."""
         self.calls_checked = 0
         self.notes: Dict[str, None] = {}
+        self.more: Dict[str, Any] = {}
+        """What `go` says to the candidate besides the number of calls: to replay them as a graph, to record events."""
+        self.told_us: Optional[float] = None
+        """What the candidate's own events said of the last round, if it was asked."""
         self.watch: Optional[Watch] = None
         """Looks at the machine around timed rounds."""
         self.prepared = not candidate.prepare_s
@@ -152,6 +156,15 @@ class Rounds:
             player.freeze()
         buffers.close()
 
+    def capture(self, buffers: Buffers) -> str:
+        """Have the candidate record its calls as a graph; return why it could not."""
+        self.candidate.thaw()
+        reply = self.candidate.ask("capture", OPEN_S, calls=buffers.sets)
+        self.candidate.freeze()
+        if reply.get("code"):
+            return "the launcher returned %s while it was recorded" % reply["code"]
+        return str(reply.get("error") or "")[:300]
+
     def _note(self, reply: Dict[str, Any]) -> None:
         notes: Any = reply.get("notes")
         if isinstance(notes, list):
@@ -193,7 +206,7 @@ class Rounds:
             buffers.poison()
             buffers.publish()
         with self.ledger.part("wait"):
-            elapsed, reply, finished = timed_pass(self.candidate, buffers, self.timeout_s)
+            elapsed, reply, finished = timed_pass(self.candidate, buffers, self.timeout_s, **self.more)
             candidate_s = max(elapsed - self.costs["candidate"].low_s, 1e-9)
             self.ledger.move(candidate_s, "candidate")
             self.candidate.freeze()
@@ -202,6 +215,8 @@ class Rounds:
         if self.watch:
             with self.ledger.part("state"):
                 state = self.watch.after()
+        told = reply.get("events_us")
+        self.told_us = float(told) if isinstance(told, (int, float)) else None
         with self.ledger.part("check"):
             check = buffers.check()
             self.judge(buffers, reply, check, finished, reference_s)

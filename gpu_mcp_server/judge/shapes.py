@@ -30,6 +30,7 @@ WARM_SHARE = 0.5
 """Of the cache, for the data of a warm round; the rest is for the other processes' and the owner's own."""
 COLD = 2
 """Times the cache that a round's data must be to find nothing of itself there."""
+ADVICE_ROUNDS = 2
 GROWTH = 16
 MOST_PASSES = 64
 AIM = 1.15
@@ -72,6 +73,8 @@ class Shape:
         self.stops: List[int] = []
         self.watch = Watch(device)
         self.warm: Optional[Series] = None
+        self.graph: Optional[Series] = None
+        self.events_us: List[float] = []
         self.round_s = float(task["round_ms"]) / 1000
         self.notes: Dict[str, None] = {}
         self.looking: Dict[str, Any] = {}
@@ -93,6 +96,9 @@ class Shape:
                     self.notes["not timed: %s" % untimed] = None
                 elif wanted != "warm":
                     self._measure(buffers, progress)
+                    self._advice(buffers)
+                    if self.task.get("calls_as") == "graph":
+                        self._graph(buffers, progress)
                 self.rounds.close(buffers)
                 if wanted != "cold" and not untimed:
                     self._warm(progress)
@@ -196,6 +202,28 @@ class Shape:
         self.rounds.close(buffers)
         self.sets = kept
 
+    def _graph(self, buffers: Buffers, progress: Progress) -> None:
+        """Play rounds in which the calls are replayed as one graph, so that nobody launches them one by one."""
+        why = self.rounds.capture(buffers) if self.device.kind == "cuda" else "this is a processor"
+        if why:
+            self.notes["not timed as a graph: %s" % why] = None
+            return
+        self.rounds.more = {"graph": True}
+        self._play(buffers)
+        self.graph = self._series(buffers, progress, None)
+        self.rounds.more = {}
+
+    def _advice(self, buffers: Buffers) -> None:
+        """Ask for what events inside the candidate's process say, in rounds of their own that are not timed."""
+        if self.device.kind != "cuda":
+            return
+        self.rounds.more = {"events": True}
+        for _ in range(ADVICE_ROUNDS):
+            self._play(buffers)
+            if self.rounds.told_us is not None:
+                self.events_us.append(self.rounds.told_us / buffers.sets)
+        self.rounds.more = {}
+
     def _touched(self) -> int:
         """Return bytes of one call's inputs and outputs."""
         return sum(item.nbytes for item in [*self.inputs, *self.outputs])
@@ -244,6 +272,13 @@ class Shape:
                 self._weigh(result)
                 if unsure > 0.02 * result["candidate"]["median_us"]:
                     self.notes["the clock's own cost varies by %.3g us a call" % unsure] = None
+        if verdict == "correct" and self.events_us:
+            result["events_us"] = min(self.events_us)
+        if verdict == "correct" and self.graph and self.graph.played:
+            samples_us, _ = self.graph.samples_us()
+            result["graph_samples"] = {"candidate_us": samples_us}
+            if not self._too_short(samples_us, self.sets, "as a graph: "):
+                result["graph"] = timing(samples_us, self.sets)
         if verdict == "correct" and self.warm and self.warm.played:
             self._add_warm(self.warm, result)
         doubts = self.device.remarks()

@@ -35,6 +35,9 @@ class TimingOptions(Model):
     """cold: a round's calls take turns on more data than the cache holds. warm: only as many calls a round as fit half
     the cache, whose data was just written; each still with inputs of its own, as what repeats could be answered once.
     Warm times stand beside and never count for the speed-up that ranks."""
+    mode: Literal["plain", "graph"] = "plain"
+    """graph: on CUDA also with the launcher's work recorded as a CUDA graph and replayed, so that launching is out of
+    the time; stands beside the plain time, for kernels that are bound by launches."""
     half_width: float | None = Field(default=None, gt=0, le=0.5)
     """Half the width of the median's 95 % interval to reach instead, as a part of the median."""
 
@@ -61,6 +64,10 @@ class ShapeVerdict(Model):
     warm: Timing | None = None
     """With data that was in the cache, where that was asked for and rounds of so few calls can be timed."""
     warm_speedup: float | None = None
+    graph: Timing | None = None
+    """The same calls replayed as one CUDA graph, where that was asked for."""
+    events_us: float | None = None
+    """Advice alone: what CUDA events in the candidate's own process said of a call, in rounds of their own."""
     floor_us: float | None = None
     """What no answer can take less than on this device, by its peak figures; a time clearly below is void: cheat."""
     floor_by: Literal["memory", "compute", "launch"] | None = None
@@ -91,6 +98,13 @@ class ShapeVerdict(Model):
             w = self.warm
             text += f", warm {w.median_us:.4g} us ({w.low_us:.4g}-{w.high_us:.4g}, {w.rounds}x{w.calls_per_round})"
             text += f" at {self.warm_speedup:.3g} times the reference's speed" if self.warm_speedup else ""
+        if self.graph:
+            g = self.graph
+            text += (
+                f", as a graph {g.median_us:.4g} us ({g.low_us:.4g}-{g.high_us:.4g}, {g.rounds}x{g.calls_per_round})"
+            )
+        if self.events_us is not None:
+            text += f", the candidate's own events say {self.events_us:.4g} us"
         if self.cache:
             text += f", {self.cache}"
         if self.roof:

@@ -199,6 +199,7 @@ def _task(problem: Problem, device: str, candidate: Candidate | None, timing: Ti
         "precision": problem.precision,
         "seed": secrets.token_hex(32),
         "cache": timing.cache,
+        "calls_as": timing.mode,
         "half_width": timing.half_width or effort.half_width,
         "budget_s": effort.budget_s,
         "overhead_s": effort.overhead_s,
@@ -249,7 +250,7 @@ def shape_verdicts(verdict: Mapping[str, Any]) -> list[ShapeVerdict]:
     found: list[ShapeVerdict] = []
     for shape in verdict.get("shapes", []):
         fields = {k: v for k, v in shape.items() if k in ShapeVerdict.model_fields and v is not None}
-        for side in ("candidate", "reference", "warm"):
+        for side in ("candidate", "reference", "warm", "graph"):
             timing = fields.get(side)
             if timing:
                 fields[side] = Timing(**{k: v for k, v in timing.items() if k in Timing.model_fields})

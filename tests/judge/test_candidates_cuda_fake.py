@@ -200,6 +200,77 @@ def test_warm_rounds_on_a_gpu_hold_what_half_its_cache_has_room_for(court):
     assert "4.19 MB of cache" in shape["cache"]
 
 
+def on_stream(whole_batch: bool = False) -> str:
+    """Return a candidate that puts its work on the stream it is given, as a kernel's launch does."""
+    launch = "push(stream, run, work);"
+    if whole_batch:  # recorded, the first call answers all others, whose addresses it knows from earlier rounds
+        launch = """
+        static const float *xs[8192]; static float *ys[8192]; static int n;
+        if (!stream) {
+            if (n == 1 && x <= xs[0] || n > 1 && x != xs[n - 1] + (xs[1] - xs[0])) n = 0;
+            xs[n] = x, ys[n++] = y;
+            push(stream, run, work);
+        } else if (x == xs[0])
+            for (int i = 0; i < n; i++) {
+                struct work *each = malloc(sizeof *each);
+                *each = (struct work){xs[i], ys[i], rows, cols};
+                push(stream, run, each);
+            }
+        """
+    return (
+        "#include <dlfcn.h>\n#include <stdlib.h>\n"
+        + (EXAMPLES / "naive.c").read_text().replace("int launch(", "static int honest(")
+        + """
+    struct work { const float *x; float *y; int64_t rows, cols; };
+    static void run(void *p) { struct work *w = p; honest(w->x, w->y, w->rows, w->cols); }
+    int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream) {
+        static int (*push)(void *, void (*)(void *), void *);
+        if (!push) push = dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuLaunchHostFunc");
+        struct work *work = malloc(sizeof *work);
+        *work = (struct work){x, y, rows, cols};
+        LAUNCH
+        return 0;
+    }
+    """.replace("LAUNCH", launch)
+    )
+
+
+GRAPH = {"shapes": SHAPES[:1], "calls_as": "graph", "fixed_shapes": True, "overhead_s": 60}
+
+
+def test_calls_are_replayed_as_a_graph_beside_the_plain_ones(court):
+    shape = court(on_stream(), **GRAPH).verdict["shapes"][0]
+
+    assert shape["verdict"] == "correct", shape["reason"]
+    assert not any(note.startswith("not timed as a graph") for note in shape["notes"])
+    assert len(shape["graph_samples"]["candidate_us"]) >= 6
+    assert shape["events_us"] > 0
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        (with_stream("naive.c"), "the launcher put nothing on the stream that it is given"),
+        (
+            with_stream("naive.c").replace("    return 0;", "    return stream ? 7 : 0;"),
+            "the launcher returned 7 while it was recorded",
+        ),
+    ],
+)
+def test_a_launcher_that_cannot_be_recorded_has_its_plain_time_and_a_note(court, source, why):
+    shape = court(source, **GRAPH).verdict["shapes"][0]
+
+    assert (shape["verdict"], "graph" in shape) == ("correct", False)
+    assert any(note == f"not timed as a graph: {why}" for note in shape["notes"]), shape["notes"]
+
+
+def test_a_graph_whose_first_call_answers_all_others_is_a_cheat(court):
+    got = court(on_stream(whole_batch=True), **GRAPH).verdict
+
+    assert got["verdict"] == "cheat", got["shapes"]
+    assert "worked on a call before it was called" in got["reason"]
+
+
 def test_timing_under_mps_is_refused(driver, tmp_path, monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", str(driver))
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/pipe")

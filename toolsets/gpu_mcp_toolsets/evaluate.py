@@ -147,7 +147,9 @@ async def evaluate_kernel(
     device: Annotated[Literal["cpu", "cuda"] | None, Field(description="Else by language.")] = None,
     entry: Annotated[str, Field(description="Launcher function.")] = "launch",
     flags: Flags = (),
-    timing: Annotated[Timing, Field(description="{precision: exact} for a record; cache: both.")] = DEFAULT_TIMING,
+    timing: Annotated[
+        Timing, Field(description="{precision: exact} for a record; cache: both; mode: graph.")
+    ] = DEFAULT_TIMING,
     host: Host = None,
     parent: Parent = None,
     note: Note = None,
