@@ -127,6 +127,14 @@ class Device:
         """Return what the machine reports now, for the evidence."""
         raise NotImplementedError
 
+    def error_text(self, code: int) -> str:
+        """Return what a launcher's return value means on this device, in brackets; empty where it means nothing."""
+        return ""
+
+    def aftermath(self) -> str:
+        """Say whether the device still answers after a candidate that failed; empty where it cannot be lost."""
+        return ""
+
     def cache_bytes(self) -> int:
         """Return the size of the largest cache before the memory, 0 if unknown."""
         return 0

@@ -1,13 +1,16 @@
 """Buffers on a GPU: the owner's allocations, exported as descriptors; its own kernels fill, poison, check and fence."""
 
 import os
+import threading
 import time
 from ctypes import c_double, c_int, c_int64, c_uint64
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 from check import STORAGE
-from cuda_driver import L2_BYTES, MAJOR, MINOR, Driver, Kernels, Shared
+from cuda_driver import L2_BYTES, MAJOR, MINOR, CudaError, Shared
+from cuda_errors import meaning
+from cuda_tools import FENCE_SAMPLES, TYPES, Fence, Tools
 from devices import Buffers, Device, RoundCheck
 from fill import Well
 from memory_cpu import Region, poison_word
@@ -16,16 +19,12 @@ from nvml import Nvml
 from stats import median
 from supervisor import Player
 from tensors import ITEM_BYTES, Array, Layout, Tensor, layout
-from verdicts import JudgeFailed
+from verdicts import JudgeFailed, TooLarge
 
-TYPES = {name: number for number, name in enumerate(ITEM_BYTES)}
-"""As numbered in kernels.cu."""
 DISTRIBUTIONS = {
     name: number
     for number, name in enumerate(["normal", "uniform", "offset", "outliers", "zeros", "large", "integers"])
 }
-FENCE_SAMPLES = 64
-"""Positions of every output that the fence looks at."""
 MAX_BYTES = 32 << 30
 SPARE_CORES = 4
 IDLE_SETS = 256
@@ -33,71 +32,7 @@ ALONE_PROBES = 7
 BUSY = 3
 BUSY_US = 1000.0
 """A GPU shared with another busy context gives it slices of milliseconds."""
-KERNELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels.ptx")
-
-
-class Tools:
-    """The driver, the owner's kernels, and a little device memory for their results."""
-
-    def __init__(self, ordinal: int) -> None:
-        self.driver = Driver(ordinal)
-        with open(KERNELS, "rb") as file:
-            self.kernels = Kernels(self.driver, file.read() + b"\0")
-        self.results = self.driver.allocate(4096)
-
-    def count(self, name: str, work: int, arguments: Sequence[Any], start: Sequence[int] = (0,)) -> List[int]:
-        """Launch a kernel whose last argument is an array of counters, and return them."""
-        self.set_counters(self.results, start)
-        self.kernels.launch(name, work, [*arguments, c_uint64(self.results)])
-        return self.counters(self.results, len(start))
-
-    def set_counters(self, at: int, values: Sequence[int]) -> None:
-        """Write counters."""
-        data = np.array(values, dtype=np.uint64)
-        self.driver.upload(at, data.ctypes.data, data.nbytes)
-
-    def counters(self, at: int, count: int) -> List[int]:
-        """Wait for the kernels and read counters."""
-        data = np.zeros(count, dtype=np.uint64)
-        self.driver.download(data.ctypes.data, at, data.nbytes)
-        return [int(v) for v in data]
-
-    def elements(self, at: int, item: Tensor) -> Array:
-        """Return a tensor's elements."""
-        data = np.empty(item.count, dtype=STORAGE[item.dtype])
-        self.driver.download(data.ctypes.data, at, data.nbytes)
-        return data
-
-
-class Fence:
-    """One launch that compares secret positions of every output; its end stops the clock."""
-
-    def __init__(self, tools: Tools, rows: Sequence[Sequence[int]], sets: int, rtol: float, atol: float) -> None:
-        self.tools, self.items, self.sets = tools, len(rows), sets
-        table = np.array(rows, dtype=np.int64)
-        self.table = tools.driver.allocate(table.nbytes)
-        tools.driver.upload(self.table, table.ctypes.data, table.nbytes)
-        self.wrong = tools.driver.allocate(8)
-        self.key = c_uint64(0)
-        self.tolerances = (c_double(rtol), c_double(atol))
-
-    def arm(self, key: int) -> None:
-        """Choose new positions; outside the clock."""
-        self.key = c_uint64(key)
-        self.tools.set_counters(self.wrong, [0])
-        self.tools.driver.synchronize()
-
-    def passes(self) -> bool:
-        """Run, wait, and say whether every position is right."""
-        arguments = [c_uint64(self.table), c_int64(self.items), c_int64(self.sets), c_int64(FENCE_SAMPLES), self.key]
-        arguments += [*self.tolerances, c_uint64(self.wrong)]
-        self.tools.kernels.launch("fence", self.items * self.sets * FENCE_SAMPLES, arguments)
-        return self.tools.counters(self.wrong, 1)[0] == 0
-
-    def close(self) -> None:
-        """Free the table."""
-        self.tools.driver.free(self.table)
-        self.tools.driver.free(self.wrong)
+AFTERMATH_S = 10.0
 
 
 def share(where: Layout, memory: Shared) -> Dict[str, Any]:
@@ -350,7 +285,36 @@ class CudaDevice(Device):
 
     def buffers(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> Buffers:
         """Allocate and export."""
-        return CudaBuffers(self, inputs, outputs, sets)
+        wanted, free = self.set_bytes(inputs, outputs) * sets, self.tools.driver.free_bytes()
+        text = "the problem is too large for this GPU: %d calls at this shape take %.3g GB of buffers, %.3g GB are free"
+        if wanted > free:
+            raise TooLarge(text % (sets, wanted / 1e9, free / 1e9))
+        try:
+            return CudaBuffers(self, inputs, outputs, sets)
+        except CudaError as error:
+            if "OUT_OF_MEMORY" in error.name:
+                raise TooLarge(text % (sets, wanted / 1e9, free / 1e9)) from None
+            raise
+
+    def error_text(self, code: int) -> str:
+        """Return the CUDA error of this number."""
+        return meaning(code, self.tools.driver.free_bytes())
+
+    def aftermath(self) -> str:
+        """Say whether the GPU answered an empty probe, and how soon."""
+        begin = time.perf_counter()
+        answered: List[float] = []
+
+        def ask() -> None:
+            self.idle_fence.passes()
+            answered.append(time.perf_counter() - begin)
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        asking.join(AFTERMATH_S)
+        if answered:
+            return "the GPU answered afterwards, in %.3g ms" % (answered[0] * 1e3)
+        return "the GPU did not answer within %.0f s afterwards" % AFTERMATH_S
 
     def stop_idle(self, player: Player) -> None:
         """Run a fence over nothing for the candidate."""

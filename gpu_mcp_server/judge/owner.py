@@ -19,7 +19,7 @@ from shapes import Shape
 from stats import geometric_mean
 from supervisor import Player, Supervisor
 from trials import Trials
-from verdicts import VERDICTS, Judged, JudgeFailed, incorrect
+from verdicts import VERDICTS, Judged, JudgeFailed, TooLarge, incorrect
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 WORK = os.path.dirname(HERE)
@@ -157,6 +157,8 @@ class Owner:
             verdict = worst["verdict"]
             reason = "" if verdict == "correct" else "%s: %s" % (self._name(worst["dims"]), worst["reason"])
         correct = verdict == "correct"
+        aftermath = device.aftermath() if candidate.lost else ""
+        reason += "; " + aftermath if aftermath else ""
         untimed = [self._name(s["dims"]) for s in shapes if not s["speedup"]]
         return {
             "mode": "judge",
@@ -254,6 +256,14 @@ class Owner:
         return evidence
 
 
+def write(result: Dict[str, Any]) -> None:
+    """Write the verdict at once or not at all."""
+    temporary = os.path.join(WORK, "verdict.json.part")
+    with open(temporary, "w", encoding="utf-8") as file:
+        json.dump(result, file)
+    os.replace(temporary, os.path.join(WORK, "verdict.json"))
+
+
 def main() -> int:
     """Read the task, judge, write the verdict."""
     ledger = Ledger()
@@ -267,10 +277,9 @@ def main() -> int:
         else:
             owner = Owner(task, ledger)
         result = owner.register() if task["mode"] == "register" else owner.judge()
-        temporary = os.path.join(WORK, "verdict.json.part")
-        with open(temporary, "w", encoding="utf-8") as file:
-            json.dump(result, file)
-        os.replace(temporary, os.path.join(WORK, "verdict.json"))
+        write(result)
+    except TooLarge as error:
+        write({"mode": "judge", "refused": str(error)})
     except JudgeFailed as error:
         print("the judge failed: %s" % error, file=sys.stderr)
         return 1

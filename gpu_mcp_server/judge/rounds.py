@@ -253,7 +253,9 @@ class Rounds:
             raise cheat("%s (round %d of %d calls)" % (trespass, self.number, buffers.sets))
         code = reply.get("code")
         if isinstance(code, int) and code:
-            raise incorrect("the launcher returned %d in call %s of round %d" % (code, reply.get("call"), self.number))
+            means = self.device.error_text(code)
+            text = "the launcher returned %d in call %s of round %d%s"
+            raise incorrect(text % (code, reply.get("call"), self.number, means))
         if reply.get("error"):
             raise incorrect("%s%s" % (where, str(reply["error"])[:1500]))
         if check.passed and finished:

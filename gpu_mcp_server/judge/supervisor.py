@@ -78,6 +78,8 @@ class Player:
         self.link = link
         self.supervisor = supervisor
         self.frozen = False
+        self.lost = False
+        """Whether it died or had to be killed."""
         self.asked = ""
         self.sequence = 0
         self.prepare_s = 0.0
@@ -171,6 +173,7 @@ class Player:
         raise self._lied("spoke out of turn on its link: a message that nobody asked for")
 
     def _fault(self, how: str) -> Exception:
+        self.lost = True
         return incorrect(how) if self.foreign else JudgeFailed("the reference %s" % how)
 
     def _lied(self, how: str) -> Exception:

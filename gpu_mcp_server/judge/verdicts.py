@@ -20,6 +20,10 @@ class JudgeFailed(Exception):
     """The judge itself, the reference or the machine failed; says nothing about the candidate."""
 
 
+class TooLarge(JudgeFailed):
+    """The problem does not fit the device; nobody failed."""
+
+
 def incorrect(reason: str) -> Judged:
     """Return the verdict for an honest failure."""
     return Judged("incorrect", reason)

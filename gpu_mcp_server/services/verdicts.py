@@ -57,6 +57,10 @@ class Verdicts:
             raise JobBroken(
                 f"The judge failed on {row.host!r}: {why}.", hint="This is our failure; the candidate was not judged."
             )
+        if verdict.get("refused"):
+            why = str(verdict["refused"])
+            await self._experience.finish(row.attempt_id, status="refused", reason=why)
+            return _unjudged(problem, row, done, why, note="the candidate was not judged; declare smaller shapes")
         evaluation = await self._evaluation(problem, verdict, done, row)
         timed = [s.candidate for s in evaluation.shapes if s.candidate]
         await self._experience.finish(
@@ -130,7 +134,13 @@ def how_it_ended(done: FinishedJob) -> str:
     return "; ".join(filter(None, [f"job {done.record.id} {done.record.status}", done.record.note, tail]))
 
 
-def _unjudged(problem: Problem, row: JobRow, done: FinishedJob, why: str) -> Evaluation:
+def _unjudged(
+    problem: Problem,
+    row: JobRow,
+    done: FinishedJob,
+    why: str,
+    note: str = "there is no verdict; evaluate_kernel may be called again",
+) -> Evaluation:
     return Evaluation(
         status="refused",
         reason=why,
@@ -141,5 +151,5 @@ def _unjudged(problem: Problem, row: JobRow, done: FinishedJob, why: str) -> Eva
         language=row.context["language"],
         host=row.host,
         level=done.record.level,
-        note="there is no verdict; evaluate_kernel may be called again",
+        note=note,
     )

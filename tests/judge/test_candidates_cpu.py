@@ -40,7 +40,7 @@ def launcher(body: str) -> str:
 
 @pytest.mark.parametrize("name", ["naive.c", "vectorized.c"])
 def test_an_honest_candidate_is_correct_and_has_a_time_with_an_interval(court, name):
-    verdict = court(name, shapes=[{"rows": 64, "cols": 1000}, {"rows": 7, "cols": 4097}]).verdict
+    verdict = court(name, shapes=[{"rows": 64, "cols": 1000}, {"rows": 7, "cols": 4097}], round_ms=40).verdict
 
     assert (verdict["verdict"], verdict["reason"]) == ("correct", "")
     assert [s["verdict"] for s in verdict["shapes"]] == ["correct", "correct"]

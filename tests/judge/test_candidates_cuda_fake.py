@@ -78,11 +78,15 @@ def test_the_examples_get_their_verdicts_over_the_fake_driver(court, name, verdi
         ("y[-1] = 1;", "cheat", "wrote outside its outputs: 4 bytes before output y, first in call 1"),
         ("*(volatile float *)x = 2;", "incorrect", "crashed with SIGSEGV"),
         ("return 4;", "incorrect", "the launcher returned 4 in call 1"),
+        ("return 9;", "incorrect", "(cudaErrorInvalidConfiguration, launch error"),
+        ("return 2;", "incorrect", "out of memory: what it asked for was more than the 1.07 GB that were free"),
+        ("return 700;", "incorrect", "(cudaErrorIllegalAddress, illegal address"),
+        ("for (;;);", "incorrect", "did not answer 'go' within 1 s and was killed; the GPU answered afterwards, in "),
     ],
 )
 def test_a_trespass_is_seen_by_the_owners_kernels(court, body, verdict, reason):
     source = with_stream("naive.c").replace("    return 0;\n}", f"    {body}\n    return 0;\n}}")
-    got = court(source).verdict
+    got = court(source, round_timeout_s=1 if body == "for (;;);" else 20).verdict
 
     assert (got["verdict"], reason in got["reason"]) == (verdict, True), got["reason"]
 
@@ -269,6 +273,17 @@ def test_a_graph_whose_first_call_answers_all_others_is_a_cheat(court):
 
     assert got["verdict"] == "cheat", got["shapes"]
     assert "worked on a call before it was called" in got["reason"]
+
+
+def test_a_problem_that_does_not_fit_the_gpu_is_refused_with_both_sizes(court):
+    shape = [{"rows": 1 << 13, "cols": 1 << 13}]
+    got = court(with_stream("naive.c"), shapes=shape, fixed_shapes=True).verdict
+
+    assert "verdict" not in got
+    assert got["refused"].startswith(
+        "the problem is too large for this GPU: 1 calls at this shape take 1.07 GB of buffers"
+    )
+    assert got["refused"].endswith("1.07 GB are free")
 
 
 def test_timing_under_mps_is_refused(driver, tmp_path, monkeypatch):

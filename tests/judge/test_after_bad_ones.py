@@ -1,0 +1,58 @@
+"""A candidate that hangs, crashes or takes what it can leaves nothing behind that the next one would notice."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gpu_mcp_server.models.problem import TensorSpec
+from gpu_mcp_server.services import harness
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.sources import Source
+from tests.laboratory import HONEST, PROBLEM, laboratory
+
+HEAD = """
+#define _GNU_SOURCE
+#include <math.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+int launch(const float *x, float *y, int64_t n) {
+"""
+BAD = {
+    "does not compile": ("int launch(", "compile_failed", ""),
+    "misnamed launcher": (HONEST.replace("launch", "lunch"), "incorrect", "no symbol launch"),
+    "hangs": (HEAD + "for (;;); }", "incorrect", "did not answer 'go' within"),
+    "sleeps": (HEAD + "for (;;) pause(); }", "incorrect", "did not answer 'go' within"),
+    "null pointer": (HEAD + "*(volatile int *)0 = 1; return 0; }", "incorrect", "crashed with SIGSEGV"),
+    "aborts": (HEAD + "abort(); }", "incorrect", "crashed with SIGABRT"),
+    "exits": (HEAD + "_exit(0); }", "incorrect", "exited with status 0"),
+    "ignores signals and hangs": (
+        HEAD + "for (int s = 1; s < 65; s++) signal(s, SIG_IGN); for (;;); }", "incorrect", "did not answer 'go' within"
+    ),
+    "children that hang": (HEAD + "if (!fork()) for (;;); for (;;); }", "incorrect", "did not answer 'go' within"),
+    "writes its inputs": (HEAD + "*(float *)x = 1; return 0; }", "incorrect", "crashed with SIG"),
+    "closes its link": (HEAD + "for (int d = 3; d < 64; d++) close(d); return 0; }", "incorrect", ""),
+}  # fmt: skip
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    async with laboratory() as lab:
+        yield lab
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_an_honest_candidate_is_correct_right_after_a_bad_one(lab: Lab, name, monkeypatch):
+    monkeypatch.setattr(harness, "ROUND_TIMEOUT_S", 2.0)
+    tensors = {side: [TensorSpec(**t) for t in PROBLEM[side]] for side in ("inputs", "outputs")}
+    registered = await lab.registry.register(**{**PROBLEM, **tensors, "shapes": PROBLEM["shapes"][:1]})
+    source, verdict, reason = BAD[name]
+
+    bad = await lab.evaluator.evaluate(registered.problem_id, Source(source, "c", "bad.c"))
+    assert (bad.verdict or bad.status) == verdict, bad.summary()
+    assert reason in bad.reason
+    good = await lab.evaluator.evaluate(registered.problem_id, Source(HONEST, "c", "good.c"))
+    assert good.verdict == "correct", good.summary()
