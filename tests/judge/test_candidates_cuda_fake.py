@@ -239,7 +239,7 @@ def on_stream(whole_batch: bool = False) -> str:
     )
 
 
-GRAPH = {"shapes": SHAPES[:1], "calls_as": "graph", "fixed_shapes": True, "overhead_s": 60}
+GRAPH = {"shapes": SHAPES[:1], "round_ms": 20, "calls_as": "graph", "fixed_shapes": True, "overhead_s": 60}
 
 
 def test_calls_are_replayed_as_a_graph_beside_the_plain_ones(court):
