@@ -30,7 +30,7 @@ def _lean(node: Any, definitions: dict[str, Any]) -> Any:
             lean[key] = {name: _lean(one, definitions) for name, one in value.items()}
         elif key == "additionalProperties" and isinstance(value, dict):
             continue  # some clients refuse a schema there; the description says what the values are
-        elif key not in _DROPPED and not (key == "default" and value in (None, [], {}, "")):
+        elif key not in _DROPPED and not (key == "default" and (value in (None, [], "") or isinstance(value, dict))):
             lean[key] = _lean(value, definitions)
     return _without_null(lean)
 
