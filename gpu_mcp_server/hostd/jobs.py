@@ -5,6 +5,7 @@ answers for the job (hostd, then the supervisor). A job that is not locked and h
 finds it so buries it.
 """
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -119,12 +120,10 @@ class JobFolder:
 
     def keep(self) -> None:
         """Make sure that the record outlasts a loss of power."""
-        try:
+        with contextlib.suppress(OSError):
             fd = os.open(self.at("record.json"), os.O_RDONLY | os.O_CLOEXEC)
             os.fsync(fd)
             os.close(fd)
-        except OSError:
-            pass
 
     def write_spec(self, spec: JobSpec) -> None:
         """Write what was submitted, and set room aside behind it for the record, should the disk be full then."""

@@ -1,6 +1,7 @@
 """The channel: frames in, frames out, over stdio. One loop, no threads, so that forking is safe."""
 
 import errno
+import gc
 import json
 import os
 import select
@@ -60,15 +61,16 @@ class Waiter:
     def answer(self, late: bool) -> Optional[Tuple[Dict[str, Any], bytes]]:
         """Return the answer when the job has ended, has written something that is asked for, or it is `late`."""
         self.fresh = False
-        record = self.folder.record()
-        ended = record.state == "finished"
+        final = self.folder.read_json("record.json")
+        record: Dict[str, Any] = final or to_json(self.folder.record())
+        ended = record["state"] == "finished"
         if not ended and not late and not self.on_output:
             return None
-        leader = self.role or self.folder.leader()
+        leader = self.role or (record["processes"][0]["role"] if final and final["processes"] else self.folder.leader())
         out, err = (self.folder.read(leader, n, at, MAX_REPLY_OUTPUT) for n, at in self.offsets.items())
         if not ended and not late and not out and not err:
             return None
-        return {"record": to_json(record), "stdout": len(out), "stderr": len(err)}, out + err
+        return {"record": record, "stdout": len(out), "stderr": len(err)}, out + err
 
 
 class Channel:
@@ -79,6 +81,8 @@ class Channel:
         self._buffer = bytearray()
         self._jobs: Dict[str, socket.socket] = {}
         self._changed: Set[str] = set()
+        self._ended: Set[str] = set()
+        """Jobs of `_jobs` that have said that their record is written."""
         self._waiters: List[Waiter] = []
         self._asides: Dict[int, Tuple[Any, bytearray]] = {}
         self._sweep_at = 0.0
@@ -99,6 +103,7 @@ class Channel:
 
     def run(self) -> int:
         """Serve until stdin ends; attached jobs notice by their own sockets. Returns the exit status."""
+        gc.freeze()  # what is here by now stays, and forked supervisors share it until they touch it
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, processes.wake_up)
@@ -114,7 +119,7 @@ class Channel:
 
     def _turn(self) -> bool:
         self._sweep_when_due()
-        if self._pool.due_in() == 0.0:
+        if self._pool.due_in(bool(self._jobs)) == 0.0:
             self._pool.make()
         poll = select.poll()
         poll.register(0, select.POLLIN)
@@ -144,7 +149,7 @@ class Channel:
     def _patience(self) -> float:
         """Return how long nothing is due, in milliseconds."""
         soonest = self._sweep_at - time.monotonic()
-        due = self._pool.due_in()
+        due = self._pool.due_in(bool(self._jobs))
         soonest = soonest if due is None else min(soonest, due)
         for waiter in self._waiters:
             soonest = min(soonest, waiter.deadline - time.monotonic())
@@ -257,8 +262,11 @@ class Channel:
         self._pool.busy()
         if said:
             self._changed.add(job_id)
+            if said == b"end":
+                self._ended.add(job_id)
             return
         self._jobs.pop(job_id).close()
+        self._ended.discard(job_id)
         if self.host.folders.is_open(job_id):  # killed, perhaps after its record and before it had cleared away
             self._fork(None, lambda: {"settled": [self.host.folders.settle(job_id)]})
 
@@ -267,7 +275,8 @@ class Channel:
         left: List[Waiter] = []
         for waiter in self._waiters:
             late = not now < waiter.deadline
-            quiet = waiter.folder.id in self._jobs and waiter.folder.id not in self._changed and not waiter.fresh
+            runs = waiter.folder.id in self._jobs and waiter.folder.id not in self._ended
+            quiet = runs and not (waiter.on_output and (waiter.fresh or waiter.folder.id in self._changed))
             answer = None if quiet and not late else waiter.answer(late)
             if answer is None:
                 left.append(waiter)

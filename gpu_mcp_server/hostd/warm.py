@@ -17,7 +17,7 @@ from .host import Host
 from .jobs import JobFolder
 from .mounts import Mounts
 from .place import Place, Premade
-from .protocol import JobSpec, Limits
+from .protocol import JobSpec, Limits, ProcessSpec, job_spec_from_json, to_json
 from .role import Role
 from .sandbox import Confinement, Sandbox
 from .supervisor import Supervisor
@@ -27,6 +27,8 @@ SIZE_WITH_PROGRAM = 1
 """What a program prepares takes memory: NVRTC about 80 MB."""
 QUIET_S = 0.01
 """How long no job must have begun or ended before one is made: making it must not be in a job's way."""
+QUIET_WHILE_RUNNING_S = 0.2
+"""The same while a job runs, which may be over in a moment."""
 IDLE_S = 600.0
 """After that long without a job they are given up."""
 LEAST_MEMORY_BYTES = 64 << 20
@@ -149,13 +151,14 @@ class Pool:
     def _wanted(self) -> Optional[Shape]:
         return next((s for s in self._shapes if len(s.waiting) < s.size and not s.useless), None)
 
-    def due_in(self) -> Optional[float]:
-        """Return in how many seconds one should be made, None when there are enough."""
+    def due_in(self, running: bool) -> Optional[float]:
+        """Return in how many seconds one should be made, None when there are enough; `running`: whether a job runs."""
         if self._shapes and time.monotonic() - self._used_at > IDLE_S:
             self.give_up()
         if self._wanted() is None:
             return None
-        return max(0.0, self._used_at + QUIET_S - time.monotonic())
+        quiet_s = QUIET_WHILE_RUNNING_S if running else QUIET_S
+        return max(0.0, self._used_at + quiet_s - time.monotonic())
 
     def make(self) -> None:
         """Make one."""
@@ -184,24 +187,31 @@ class _Nest(Premade):
         self.role = Role("main")
         self.group_name = "%s%s.main" % (undertaker.WARM, os.urandom(8).hex())
         self.held = descriptors.Bundle()
+        self._nest: Optional[JobFolder] = None
         self._link, self._inside = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def main(self) -> None:
         """Make the sandbox, wait for a job, run it."""
         keeper.adopt()
-        nest = self._host.folders.new_nest(self.about())
+        self._nest = self._host.folders.new_nest(self.about())
         adopted = False
         try:
             self._make()
+            self._rehearse()
             job = self._wait()
             if job is not None:
                 adopted = True
-                self._host.folders.drop_nest(nest)
                 self._run(*job)
         finally:
             if not adopted:
                 self._remove()
-                self._host.folders.drop_nest(nest)
+            self._drop_nest()
+
+    def _drop_nest(self) -> None:
+        """From now on the job's folder alone says what must be cleared away; it has said so since it was adopted."""
+        if self._nest is not None:
+            self._host.folders.drop_nest(self._nest)
+            self._nest = None
 
     def _make(self) -> None:
         host, uid = self._host, self.place.slot.uid
@@ -256,8 +266,26 @@ class _Nest(Premade):
         assert spec is not None
         Supervisor(self._host, folder, spec, self._channel, [], self).main()
 
+    def _rehearse(self) -> None:
+        """Do once for nothing what a job will wait for: memory shared with hostd is copied when it is first touched."""
+        process = ProcessSpec(argv=("true",), program=self._shape.program)
+        spec = job_spec_from_json(json.loads(json.dumps(to_json(JobSpec(id="rehearsal", processes=(process,))))))
+        for fd in self._command(spec):
+            os.close(fd)
+        if self.role.group is not None:
+            self.role.group.stats()
+
     def start(self, spec: JobSpec) -> None:
         """Give the command to what waits inside."""
+        fds = self._command(spec)
+        descriptors.send_with(self._link, b"go", fds)
+        for fd in fds:
+            os.close(fd)
+        self._link.close()
+        self._drop_nest()
+
+    def _command(self, spec: JobSpec) -> List[int]:
+        """Return descriptors of the command and of its stdin, which the job's uid can read."""
         process = spec.processes[0]
         uid = self.place.slot.uid
         box = Confinement("", limits=spec.limits, uid=uid, pids_by_cgroup=self._pids_by_group())
@@ -267,10 +295,7 @@ class _Nest(Premade):
         fds = [descriptors.memory_file("command", json.dumps(command).encode()), launch.stdin_of(spec)]
         for fd in fds if uid is not None else ():
             os.fchown(fd, uid, uid)  # type: ignore[arg-type]
-        descriptors.send_with(self._link, b"go", fds)
-        for fd in fds:
-            os.close(fd)
-        self._link.close()
+        return fds
 
     def _remove(self) -> None:
         self.role.kill()

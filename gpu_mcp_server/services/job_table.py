@@ -43,8 +43,9 @@ class JobTable:
         workspace_id: str | None = None,
         attempt_id: str | None = None,
         context: Mapping[str, Any] | None = None,
-    ) -> bool:
-        """Note a job before it is submitted; `False` if it is noted already."""
+    ) -> JobRow:
+        """Note a job before it is submitted, unless it is noted already; return the row that is there then."""
+        submitted_at = datetime.now(UTC).isoformat()
         changed = await self._db.execute(
             "INSERT INTO jobs (job_id, host, purpose, workspace_id, attempt_id, submitted_at, context) "
             "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
@@ -54,11 +55,14 @@ class JobTable:
                 purpose,
                 workspace_id,
                 attempt_id,
-                datetime.now(UTC).isoformat(),
+                submitted_at,
                 json.dumps(dict(context or {})),
             ),
         )
-        return changed == 1
+        if changed != 1:
+            return await self.get(job_id)
+        about = dict(context or {})
+        return JobRow(job_id, host, purpose, workspace_id, attempt_id, submitted_at, about, None)
 
     async def get(self, job_id: str) -> JobRow:
         """Return a job.

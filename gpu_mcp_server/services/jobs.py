@@ -11,7 +11,7 @@ from typing import Any
 from gpu_mcp_server.errors import HostUnavailable, JobBroken, NoFreeGpu, SandboxTooWeak
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, job_record_from_json, to_json
 from gpu_mcp_server.services.hosts import HostProbe, Hosts
-from gpu_mcp_server.services.job_table import JobTable
+from gpu_mcp_server.services.job_table import JobRow, JobTable
 
 Blobs = Mapping[str, bytes | Path]
 OnOutput = Callable[[str, bytes], Awaitable[None]]
@@ -67,15 +67,15 @@ class JobRunner:
         workspace_id: str | None = None,
         attempt_id: str | None = None,
         context: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Start a job; returns when its folder exists on the host.
+    ) -> JobRow:
+        """Start a job; returns its row when its folder exists on the host.
 
         Only contents travel that the host does not have. A submit that is sent twice runs once.
 
         Raises:
             HostUnavailable, HostError, DiskFull: If the host cannot take it.
         """
-        await self._table.add(spec.id, host, spec.purpose, workspace_id, attempt_id, dict(context or {}))
+        row = await self._table.add(spec.id, host, spec.purpose, workspace_id, attempt_id, dict(context or {}))
         there = self._there.setdefault(host, set())
         wanted = {f.sha256 for files in spec.files.values() for f in files}
         sending = {s: await _content(blobs[s]) for s in wanted - there if s in blobs}
@@ -88,7 +88,7 @@ class JobRunner:
             missing = answer.get("missing", [])
             if not missing:
                 there |= wanted
-                return
+                return row
             there -= set(missing)
             sending = {s: await _content(blobs[s]) for s in missing}
         raise JobBroken(f"Host {host!r} keeps losing the job's files.", hint="Check the disk of its state folder.")

@@ -161,7 +161,7 @@ class Runner:
                 await progress(f"{name}: {last[:160]}")
 
         try:
-            await self._jobs.submit(spec, host=where, blobs=blobs, **row)
+            noted = await self._jobs.submit(spec, host=where, blobs=blobs, **row)
             done = await self._jobs.wait(spec.id, where, timeout_s=wait_s, on_output=told if progress else None)
         except asyncio.CancelledError:
             await self._jobs.end_quietly(spec.id, where)
@@ -169,7 +169,7 @@ class Runner:
         if done is None:
             return await self.status(spec.id, wait_s=0)
         raise_if_not_run(done.record, where)
-        return await self._finished(done, await self._table.get(spec.id))
+        return await self._finished(done, noted)
 
     async def status(self, job_id: str, *, wait_s: float = 0.0, stdout_offset: int = 0) -> JobResult:
         """Say how a job stands, also one of an earlier server; waits up to `wait_s` for its end."""

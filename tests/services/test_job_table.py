@@ -34,7 +34,8 @@ async def jobs(db: Database) -> JobTable:
 
 
 async def test_a_job_comes_back_with_its_context_and_record(jobs: JobTable):
-    assert await jobs.add("j-1", "box", "judge", "w-1", "a-1", {"problem_id": "p-1", "nested": [1, 2]})
+    noted = await jobs.add("j-1", "box", "judge", "w-1", "a-1", {"problem_id": "p-1", "nested": [1, 2]})
+    assert noted == await jobs.get("j-1")
     row = await jobs.get("j-1")
     assert (row.host, row.purpose, row.workspace_id, row.attempt_id) == ("box", "judge", "w-1", "a-1")
     assert row.context == {"problem_id": "p-1", "nested": [1, 2]}
@@ -64,8 +65,8 @@ async def test_of_many_servers_that_finish_a_job_one_is_first(jobs: JobTable, db
 
 
 async def test_a_job_is_noted_once(jobs: JobTable):
-    assert await jobs.add("j-1", "local", "run")
-    assert not await jobs.add("j-1", "elsewhere", "run")
+    first = await jobs.add("j-1", "local", "run")
+    assert await jobs.add("j-1", "elsewhere", "run") == first
     assert (await jobs.get("j-1")).host == "local"
 
 
