@@ -15,11 +15,12 @@ from typing import Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
 from .cgroup_group import Files, Group, GroupV1, GroupV2
 
-__all__ = ["Files", "Group", "Hierarchy", "find", "search", "why_not"]
+__all__ = ["Files", "Group", "Hierarchy", "advice", "find", "in_brief", "search", "why_not"]
 
 PARENT = "gpu-mcp-server"
 OWN_LEAF = "_hostd"
 """Where hostd itself sits when it must leave the group that it divides; no job's name starts with `_`."""
+BRIEF = 100
 CONTROLLERS = ("memory", "pids", "cpu")
 
 V1_FILES = {
@@ -276,3 +277,24 @@ def find() -> Optional[Hierarchy]:
 def why_not() -> str:
     """Return what is missing for limits on memory and processes, "" when nothing is."""
     return _found()[1]
+
+
+def in_brief(why: str) -> str:
+    """Return what `why_not` says in a few words: folders that were tried help nobody who may not use them."""
+    version = why.partition(":")[0] if why.startswith("cgroup v") else "cgroups"
+    if not why:
+        return "not delegated"
+    if "processes that are not ours" in why:
+        return "%s, and other processes are in our group" % version
+    if any(word in why for word in ("is not ours", "Permission denied", "Read-only")):
+        return "%s that this user may not divide" % version
+    return why if len(why) <= BRIEF else why[: BRIEF - 4] + " ..."
+
+
+def advice(why: str) -> str:
+    """Return what helps against it. Source: sd_booted(3) for the folder that shows that systemd runs."""
+    if why.startswith("cgroup v2") and os.path.isdir("/run/systemd/system"):
+        return "Start the server in `systemd-run --user --scope -p Delegate=yes`."
+    return (
+        "Nothing must be done: memory and processes are watched instead. Groups need root, or cgroup v2 with systemd."
+    )

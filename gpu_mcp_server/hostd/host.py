@@ -74,8 +74,9 @@ class Host:
             missing = {"memory", "pids"} - self.limits_by_cgroup
             if not missing:
                 return "full", "", ""
-            note = "no cgroup for %s: %s" % (" and ".join(sorted(missing)), cgroup.why_not() or "not delegated")
-            return "namespaces", note, "Start the server in `systemd-run --user --scope -p Delegate=yes`."
+            why = cgroup.why_not()
+            note = "no limits by group on %s: %s" % (" and ".join(sorted(missing)), cgroup.in_brief(why))
+            return "namespaces", note, cgroup.advice(why)
         if landlock.abi() > 0 and self._allows("landlock"):
             return "landlock", why, hint
         return "unconfined", why + "; the kernel has no Landlock", hint

@@ -383,3 +383,20 @@ def test_version_2_freezes_and_kills_for_real_without_controllers():
     assert process.wait() == -9
     assert group.wait_empty(5)
     assert group.remove()
+
+
+def test_what_is_missing_is_said_in_one_short_line():
+    denied = "; ".join(f"/sys/fs/cgroup/{n}/user.slice/user-1000.slice: Permission denied" for n in "abcdefgh")
+    assert cgroup.in_brief(f"cgroup v2: no limits on memory ({denied})") == "cgroup v2 that this user may not divide"
+    theirs = "; ".join(f"/sys/fs/cgroup/{n} is not ours" for n in "abcdefgh")
+    assert cgroup.in_brief(f"cgroup v1: no group can be made ({theirs})") == "cgroup v1 that this user may not divide"
+    busy = "cgroup v2: no limits on pids (/a: it holds processes that are not ours)"
+    assert cgroup.in_brief(busy) == "cgroup v2, and other processes are in our group"
+    assert len(cgroup.in_brief("something else " * 40)) <= 100
+    assert cgroup.in_brief("") == "not delegated"
+
+
+def test_systemd_is_recommended_only_where_it_could_help():
+    has_systemd = Path("/run/systemd/system").is_dir()
+    assert ("systemd-run" in cgroup.advice("cgroup v2: no limits on memory ()")) == has_systemd
+    assert "systemd-run" not in cgroup.advice("cgroup v1: no limits on memory ()")

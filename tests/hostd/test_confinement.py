@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -199,3 +200,19 @@ async def test_a_closed_folder_above_the_state_folder_is_got_around(tmp_path):
         assert (done.text, [o.path for o in done.record.outputs]) == ("laid\n", ["new"])
     finally:
         await lab.close()
+
+
+async def test_a_root_below_tmp_is_shown_and_an_interpreter_in_it_runs(any_lab: Laboratory):
+    """The job's own /tmp must not hide what lies below the host's."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder, tempfile.TemporaryDirectory(dir="/tmp") as other:
+        for shown in (folder, other):
+            Path(shown).chmod(0o755)
+        (Path(other) / "hidden").write_text("x")
+        interpreter = Path(folder) / "bin" / "interpreter"
+        interpreter.parent.mkdir()
+        interpreter.write_text(
+            '#!/bin/sh\necho "runs $1"; touch "$0.new" 2>/dev/null || echo closed\nls /tmp/*/hidden\n'
+        )
+        interpreter.chmod(0o755)
+        done = await any_lab.run(str(interpreter), "well", roots=(folder,))
+    assert done.text.splitlines() == ["runs well", "closed"], done
