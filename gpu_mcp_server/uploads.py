@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,17 +55,25 @@ class Sources:
         except UnicodeDecodeError as error:
             raise BadRequest(f"{path!r} is binary junk, not text.", hint="Give Python source in UTF-8.") from error
 
-    async def problem(self, text: str | None, path: str | None) -> "ProblemSource":
-        """Return a problem's file: exactly one of `text` and `path`, a file or its folder."""
-        from gpu_mcp_server.services.problem_files.base import ProblemSource
+    async def problem(
+        self,
+        text: str | None,
+        path: str | None,
+        *,
+        rtol: float | None = None,
+        atol: float | None = None,
+        distribution: str | None = None,
+    ) -> "ProblemSource":
+        """Return a problem's file: exactly one of `text` and `path`, a file or its folder; the rest is wished for."""
+        from gpu_mcp_server.services.problem_files.base import ProblemSource, Wish
         from gpu_mcp_server.services.problem_files.reader import source_at
 
         if (text is None) == (path is None):
             raise BadRequest("Give either `path` or `text`.")
         if path is None:
-            return ProblemSource("", str(text))
+            return ProblemSource("", str(text), wish=Wish(rtol, atol, distribution))
         self._require_local("Send the file in `text`.")
-        return await source_at(Path(path))
+        return replace(await source_at(Path(path)), wish=Wish(rtol, atol, distribution))
 
     async def write(
         self, files: Mapping[str, str] | None, workspace_id: str | None, local_path: str | None

@@ -11,6 +11,9 @@ from whereabouts import misplaced, whereabouts
 CHUNK = 1 << 16
 """Elements compared at a time: in the cache for every step, and long enough steps for threads to run side by side."""
 
+LARGE = 1 << 24
+"""Elements of a tensor from which only samples of it are looked at outside the check itself."""
+
 STORAGE: Dict[str, Any] = {
     "float16": np.float16,
     "bfloat16": np.uint16,

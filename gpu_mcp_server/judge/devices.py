@@ -28,6 +28,8 @@ class Buffers:
     """Whether the reference keeps its results until it is asked, outside the clock, to store them."""
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor]
+    weights_written = False
+    """Whether the inputs that are a model's weights are there; they do not change."""
     words: List[int]
     """This round's poison, as an integer of an element's size, for each output."""
 
@@ -37,6 +39,10 @@ class Buffers:
 
     def fill(self) -> None:
         """Draw fresh inputs."""
+        raise NotImplementedError
+
+    def put_input(self, number: int, values: Array) -> None:
+        """Take over an input that was made elsewhere, [sets, count] as stored."""
         raise NotImplementedError
 
     def poison(self) -> None:
@@ -76,6 +82,10 @@ class Buffers:
 
     def input_elements(self, number: int) -> Array:
         """Return the elements of an input of the first call, flat, as stored."""
+        raise NotImplementedError
+
+    def input_samples(self, number: int, positions: Array) -> Array:
+        """Return elements at `positions` of an input of the first call, as stored."""
         raise NotImplementedError
 
     def samples(self, output: int, positions: Array) -> Tuple[Array, Array]:

@@ -26,7 +26,7 @@ class History:
     """What was expected and what was answered before, at one shape."""
 
     def __init__(self, outputs: Sequence[Tensor], well: Well, rtol: float, atol: float) -> None:
-        self.outputs, self.rtol, self.atol = outputs, rtol, atol
+        self.outputs, self.rtol, self.atol, self.well = outputs, rtol, atol, well
         self.positions = [well.positions(SAMPLES, item.count) for item in outputs]
         self.rounds: List[Seen] = []
 

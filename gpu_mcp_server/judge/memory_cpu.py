@@ -11,7 +11,7 @@ from devices import Buffers, Device, RoundCheck
 from fill import SLAB, Well
 from lanes import spread
 from supervisor import Player
-from tensors import Array, Layout, Tensor, layout, tensors
+from tensors import MADE, Array, Layout, Tensor, layout, tensors
 
 F_ADD_SEALS = 1033
 F_SEAL_SEAL = 0x1
@@ -124,7 +124,13 @@ class CpuBuffers(Buffers):
     def fill(self) -> None:
         """Draw fresh inputs, set after set."""
         for number, item in enumerate(self.inputs):
+            if item.distribution in MADE:
+                continue
             self.well.fill(self.input_region.tensor(self.input_layout, item, number), item.dtype, item.distribution)
+
+    def put_input(self, number: int, values: Array) -> None:
+        """Take over an input that was made elsewhere."""
+        self.input_region.tensor(self.input_layout, self.inputs[number], number)[...] = values
 
     def poison(self) -> None:
         """Overwrite outputs and guards."""
@@ -223,6 +229,10 @@ class CpuBuffers(Buffers):
     def input_elements(self, number: int) -> Array:
         """Return an input of the first call."""
         return self.input_region.tensor(self.input_layout, self.inputs[number], number)[0]
+
+    def input_samples(self, number: int, positions: Array) -> Array:
+        """Return elements at `positions` of an input of the first call."""
+        return self.input_elements(number)[positions]
 
     def samples(self, output: int, positions: Array) -> Tuple[Array, Array]:
         """Return expected and actual elements at `positions`."""

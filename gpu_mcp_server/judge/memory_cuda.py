@@ -18,7 +18,7 @@ from memory_cpu import share as share_file
 from nvml import Nvml
 from stats import median
 from supervisor import Player
-from tensors import ITEM_BYTES, Array, Layout, Tensor, layout
+from tensors import ITEM_BYTES, MADE, Array, Layout, Tensor, layout
 from verdicts import JudgeFailed, TooLarge
 
 DISTRIBUTIONS = {
@@ -97,6 +97,8 @@ class CudaBuffers(Buffers):
     def fill(self) -> None:
         """Draw fresh inputs where the candidate does not see them."""
         for number, item in enumerate(self.inputs):
+            if item.distribution in MADE:
+                continue
             span = self._span(self.staged.address + self.input_layout.offsets[number], self.input_layout, item)
             kind = DISTRIBUTIONS[item.distribution]
             if item.dtype.startswith(("int", "uint")) and kind != DISTRIBUTIONS["zeros"]:
@@ -105,6 +107,15 @@ class CudaBuffers(Buffers):
             self.tools.kernels.launch("fill", item.count * self.sets // 4, arguments)
         self.tools.driver.synchronize()
         self.device.probe()
+        if self.files:
+            self.tools.driver.download(self.files[0].bytes.ctypes.data, self.staged.address, self.input_layout.total)
+
+    def put_input(self, number: int, values: Array) -> None:
+        """Take over an input that was made elsewhere."""
+        for call in range(self.sets):
+            one = np.ascontiguousarray(values[call])
+            at = self.staged.address + self.input_layout.offsets[number] + call * self.input_layout.stride
+            self.tools.driver.upload(at, one.ctypes.data, one.nbytes)
         if self.files:
             self.tools.driver.download(self.files[0].bytes.ctypes.data, self.staged.address, self.input_layout.total)
 
@@ -194,16 +205,21 @@ class CudaBuffers(Buffers):
 
     def samples(self, output: int, positions: Array) -> Tuple[Array, Array]:
         """Return expected and actual elements at `positions`."""
-        want = self._gather(self._want(output), self.expected_layout, output, positions)
-        return want, self._gather(self._have(output), self.output_layout, output, positions)
-
-    def _gather(self, address: int, where: Layout, output: int, positions: Array) -> Array:
         dtype = self.outputs[output].dtype
-        into = np.empty((self.sets, positions.size), dtype=STORAGE[dtype])
+        want = self._gather(self._want(output), self.expected_layout, dtype, positions)
+        return want, self._gather(self._have(output), self.output_layout, dtype, positions)
+
+    def input_samples(self, number: int, positions: Array) -> Array:
+        """Return elements at `positions` of an input of the first call."""
+        at = self.staged.address + self.input_layout.offsets[number]
+        return self._gather(at, self.input_layout._replace(sets=1), self.inputs[number].dtype, positions)[0]
+
+    def _gather(self, address: int, where: Layout, dtype: str, positions: Array) -> Array:
+        into = np.empty((where.sets, positions.size), dtype=STORAGE[dtype])
         list_at = self.tools.driver.allocate(positions.nbytes)
         into_at = self.tools.driver.allocate(into.nbytes)
         self.tools.driver.upload(list_at, positions.ctypes.data, positions.nbytes)
-        arguments = [c_uint64(address), c_int64(where.stride), c_int64(self.sets), c_int(ITEM_BYTES[dtype])]
+        arguments = [c_uint64(address), c_int64(where.stride), c_int64(where.sets), c_int(ITEM_BYTES[dtype])]
         arguments += [c_uint64(list_at), c_int64(positions.size), c_uint64(into_at)]
         self.tools.kernels.launch("gather", into.size, arguments)
         self.tools.driver.download(into.ctypes.data, into_at, into.nbytes)

@@ -9,6 +9,7 @@ import time
 from typing import Any, Dict, Generator, List, Optional, Tuple
 
 import numpy as np
+from description import describe
 from devices import Device
 from fill import Well
 from hidden import hidden_shapes
@@ -26,11 +27,25 @@ WORK = os.path.dirname(HERE)
 VERSION = "1"
 START_S = 120.0
 """For the other processes to import what they need; torch on a cold disk takes most of it."""
+DESCRIBE_S = 120.0
+"""For a module problem's own code to say what it takes and returns."""
 OVERHEAD_S = 0.5
 """What the rounds of all shapes may cost besides the running of candidate and reference, before fewer rounds do."""
 TRIAL_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 22}
 """Of the largest tensor at a hidden shape."""
-PUBLIC = ("device", "framework", "entry", "symbol", "inputs", "outputs", "gpu_index", "candidate")
+PUBLIC = (
+    "device",
+    "framework",
+    "entry",
+    "symbol",
+    "inputs",
+    "outputs",
+    "gpu_index",
+    "candidate",
+    "problem",
+    "state",
+    "constants",
+)
 """What the other processes may know of the task: neither seed nor tolerances."""
 
 
@@ -106,8 +121,13 @@ class Owner:
         say("starting the reference", 0.0)
         try:
             reference = self._invite("reference")
-            device = device_of(self.task, self.well)
-            self._welcome(reference)
+            if self.task.get("describe"):
+                self._welcome(reference)
+                self.task = describe(self.task, reference, DESCRIBE_S, self.torch_seed)
+                device = device_of(self.task, self.well)
+            else:
+                device = device_of(self.task, self.well)
+                self._welcome(reference)
         except JudgeFailed as error:
             return {
                 "mode": "register", "status": "refused", "reason": str(error),
@@ -115,7 +135,8 @@ class Owner:
             }  # fmt: skip
         from registration import Registration
 
-        result = Registration(self.task, device, reference, self.well).run()
+        result = Registration(self.task, device, reference, self.well, self.torch_seed).run()
+        result["described"] = self.task.get("described")
         result["evidence"] = self._evidence(device, {}, {})
         return result
 
@@ -127,8 +148,7 @@ class Owner:
         verdict, reason = "correct", ""
         trials: Optional[Trials] = None
         with self.ledger.part("start"):
-            reference = self._invite("reference")
-            candidate = self._invite("candidate")
+            reference, candidate = self._invite("reference"), self._invite("candidate")
             with self._step("device"):
                 device = device_of(self.task, self.well)
             before = device.snapshot()
@@ -157,8 +177,7 @@ class Owner:
             verdict = worst["verdict"]
             reason = "" if verdict == "correct" else "%s: %s" % (self._name(worst["dims"]), worst["reason"])
         correct = verdict == "correct"
-        aftermath = device.aftermath() if candidate.lost else ""
-        reason += "; " + aftermath if aftermath else ""
+        reason = "; ".join(filter(None, [reason, device.aftermath() if candidate.lost else ""]))
         untimed = [self._name(s["dims"]) for s in shapes if not s["speedup"]]
         return {
             "mode": "judge",
@@ -201,7 +220,7 @@ class Owner:
             named(reference.ask("start", OPEN_S), "start")
         self._calibrate(reference, device)
         with self._step("load reference"):
-            named(reference.ask("load", OPEN_S), "load")
+            named(reference.ask("load", OPEN_S, torch_seed=self.torch_seed), "load")
 
     @contextlib.contextmanager
     def _step(self, name: str) -> Generator[None, None, None]:

@@ -56,6 +56,8 @@ class Reference:
         self.entry: Any = None
         self.kept: List[Any] = []
         self.dims: Dict[str, int] = {}
+        self.module: Any = None
+        """A module problem; its model answers instead of a function."""
 
     def serve(self) -> None:
         """Answer until the owner closes the link."""
@@ -69,6 +71,9 @@ class Reference:
             "go": self.go,
             "store": self.store,
             "oracle": self.oracle,
+            "describe": self.describe,
+            "specify": self.specify,
+            "make": self.make,
         }
         while True:
             try:
@@ -108,9 +113,42 @@ class Reference:
         module = importlib.util.module_from_spec(spec)
         sys.modules["problem_reference"] = module
         spec.loader.exec_module(module)
+        if self.task.get("problem") == "module":
+            return self._load_module(module, int(message["torch_seed"]))
         self.entry = getattr(module, self.task["entry"], None)
         if not callable(self.entry):
             return {"error": "the reference defines no function %s" % self.task["entry"]}
+        return {}
+
+    def _load_module(self, module: Any, seed: int) -> Reply:
+        from module_problem import ModuleProblem
+
+        self.module = ModuleProblem(module, self.task, seed, getattr(self.arrays, "device", None))
+        if self.task.get("inputs"):
+            self.module.construct()
+            self.entry = self.module.call
+        return {}
+
+    def describe(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Say what a module problem takes and returns."""
+        return self.module.describe()  # type: ignore[no-any-return]
+
+    def specify(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Take over tensors that were described, and make the model."""
+        self.task.update({name: message[name] for name in ("inputs", "outputs", "state", "constants")})
+        self.module.construct()
+        self.entry = self.module.call
+        return {}
+
+    def make(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Write inputs that only the problem's code can make into a memory file."""
+        from mapping import Mapping
+
+        memory = Mapping(descriptors[0], writable=True)
+        try:
+            self.module.make(memory, message)
+        finally:
+            memory.close()
         return {}
 
     def open(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
@@ -141,7 +179,8 @@ class Reference:
         for left in reversed(range(message.get("passes", 1))):
             self.kept = []
             for number in range(message["calls"]):
-                result = self.entry(*self.arrays.inputs[number])
+                given = self.arrays.inputs[number]
+                result = self.entry(given) if self.module else self.entry(*given)
                 if self.arrays.store_later:
                     self.kept.append(result)
                 elif not left:
@@ -168,7 +207,8 @@ class Reference:
         begin = time.perf_counter()
         try:
             wide = [oracle.widened(i, given, message["nudge"]) for i, given in zip(specs, self.arrays.inputs[0])]
-            found = self.results(self.entry(*wide))
+            entry = self.module.call_wide if self.module else self.entry
+            found = self.results(entry(wide) if self.module else entry(*wide))
         except BaseException:
             os.close(descriptors[0])
             raise

@@ -4,10 +4,11 @@ import time
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
-from check import STORAGE, compare, numbers
+from check import LARGE, STORAGE, compare, numbers
 from devices import Buffers, Device
 from fill import Well, bfloat16_bits
-from rounds import OPEN_S, ReferenceFailed, named
+from made import draw
+from rounds import LARGE_SAMPLES, OPEN_S, ReferenceFailed, named
 from supervisor import Player
 from tensors import FLOATS, Array, Tensor, symbols, tensors
 from verdicts import JudgeFailed
@@ -31,10 +32,10 @@ def trivial_answers(item: Tensor, expected: Array, inputs: Sequence[Tuple[Tensor
     """Return answers that take no work: what they are called, and their elements."""
     values = numbers(expected, item.dtype)
     with np.errstate(all="ignore"):
-        mean = np.full(item.count, np.mean(values, dtype=np.float64))
+        mean = np.full(expected.size, np.mean(values, dtype=np.float64))
     answers = [
-        ("zeros", stored(np.zeros(item.count), item.dtype)),
-        ("ones", stored(np.ones(item.count), item.dtype)),
+        ("zeros", stored(np.zeros(expected.size), item.dtype)),
+        ("ones", stored(np.ones(expected.size), item.dtype)),
     ]
     if item.count > 1:  # the mean of one value is the answer itself
         answers.append(("mean", stored(mean, item.dtype)))
@@ -47,9 +48,11 @@ def trivial_answers(item: Tensor, expected: Array, inputs: Sequence[Tuple[Tensor
 class Registration:
     """Tries the reference at every shape."""
 
-    def __init__(self, task: Dict[str, Any], device: Device, reference: Player, well: Well) -> None:
+    def __init__(
+        self, task: Dict[str, Any], device: Device, reference: Player, well: Well, torch_seed: int = 0
+    ) -> None:
         self.task, self.device, self.reference, self.well = task, device, reference, well
-        self.timeout_s = float(task["round_timeout_s"]) * 6
+        self.timeout_s, self.torch_seed = float(task["round_timeout_s"]) * 6, torch_seed
         self.tried: Dict[str, None] = {}
         self.notes: Dict[str, None] = {}
         self.reference_us: List[float] = []
@@ -58,8 +61,9 @@ class Registration:
         """Return the verdict on the problem."""
         reason = ""
         try:
-            named(self.reference.ask("start", self.timeout_s), "start")
-            named(self.reference.ask("load", self.timeout_s), "load")
+            if not self.task.get("described"):
+                named(self.reference.ask("start", self.timeout_s), "start")
+                named(self.reference.ask("load", self.timeout_s, torch_seed=self.torch_seed), "load")
             for dims in self.task["shapes"]:
                 reason = self._shape(dims)
                 if reason:
@@ -87,17 +91,39 @@ class Registration:
         reason = ""
         at = "at %s: " % ",".join("%s=%d" % pair for pair in dims.items())
         for _ in range(SEEDS):
-            buffers.fill()
+            self._draw(buffers)
             answers: List[List[Array]] = []
             for _ in range(RUNS):
                 times.append(self._run_once())
                 buffers.collect_expected()
-                answers.append([buffers.pair(0, i)[0].copy() for i in range(len(outputs))])
+                answers.append([self._expected(buffers, i) for i in range(len(outputs))])
             reason = reason or self._look(outputs, answers, buffers)
         self.reference.ask("close", OPEN_S)
         buffers.close()
         self.reference_us.append(min(times) * 1e6)
         return at + reason if reason else ""
+
+    def _draw(self, buffers: Buffers) -> None:
+        wrong = draw(buffers, self.reference, self.well.word() >> 1, self.timeout_s)
+        if wrong:
+            raise ReferenceFailed("the problem's code failed to make inputs: %s" % wrong)
+
+    def _places(self, item: Tensor) -> Array:
+        return np.arange(0, item.count, item.count // LARGE_SAMPLES)
+
+    def _expected(self, buffers: Buffers, number: int) -> Array:
+        """Return an answer's elements, of a large one samples."""
+        item = buffers.outputs[number]
+        if item.count <= LARGE:
+            return buffers.pair(0, number)[0].copy()
+        return buffers.samples(number, self._places(item))[0][0]
+
+    def _given(self, buffers: Buffers, item: Tensor) -> List[Tuple[Tensor, Array]]:
+        """Return the inputs that are as long as an output, at the same places."""
+        alike = [i for i, given in enumerate(buffers.inputs) if given.count == item.count]
+        if item.count <= LARGE:
+            return [(buffers.inputs[i], buffers.input_elements(i)) for i in alike]
+        return [(buffers.inputs[i], buffers.input_samples(i, self._places(item))) for i in alike]
 
     def _hidden(self) -> None:
         """Note at which hidden shapes the reference has no answer; candidates are not tried there."""
@@ -112,7 +138,7 @@ class Registration:
             fields, descriptors = buffers.describe("reference")
             order = [dims[name] for name in symbols(self.task)]
             named(self.reference.ask("open", OPEN_S, descriptors, dims=order, named_dims=dims, **fields), "start")
-            buffers.fill()
+            self._draw(buffers)
             tried += 1
             try:
                 self._run_once()
@@ -146,8 +172,7 @@ class Registration:
                 if compare(expected, again, item.dtype, rtol, atol).wrong:
                     return "the reference answers the same inputs differently in %s, beyond the tolerance" % item.name
                 self.notes["the reference is not bit for bit the same from run to run in %s" % item.name] = None
-            given = list(zip(buffers.inputs, (buffers.input_elements(i) for i in range(len(buffers.inputs)))))
-            for name, answer in trivial_answers(item, expected, given):
+            for name, answer in trivial_answers(item, expected, self._given(buffers, item)):
                 self.tried[name] = None
                 if not compare(expected, answer, item.dtype, rtol, atol).wrong:
                     return "%s passes as %s: %s" % (name, item.name, self._why(values, rtol, atol))

@@ -4,11 +4,12 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, cast
 
 import numpy as np
-from check import compare, describe
+from check import LARGE, compare, describe, numbers
 from conditions import State, Watch
 from devices import Buffers, Device, RoundCheck
 from history import History
 from ledger import Ledger
+from made import draw
 from supervisor import Player
 from verdicts import Judged, JudgeFailed, cheat, incorrect
 
@@ -16,6 +17,7 @@ LATE_S = 0.05
 LATE_AT_MOST_S = 5.0
 """How long outputs that are wrong are watched for becoming right."""
 OPEN_S = 60.0
+LARGE_SAMPLES = 1 << 16
 
 
 class Cost(NamedTuple):
@@ -145,6 +147,7 @@ class Rounds:
             self.candidate.freeze()
         if reply.get("error"):
             raise incorrect(str(reply["error"])[:1500])
+        self._note(reply)
 
     def close(self, buffers: Buffers) -> None:
         """Have both players let go of `buffers`, and free them."""
@@ -183,7 +186,9 @@ class Rounds:
         """Draw fresh inputs and have the reference answer; return its time."""
         self.number += 1
         with self.ledger.part("fill"):
-            buffers.fill()
+            wrong = draw(buffers, self.reference, self.history.well.word() >> 1, self.timeout_s * 6)
+        if wrong:
+            raise ReferenceFailed("the problem's code failed to make inputs: %s" % wrong)
         with self.ledger.part("wait"):
             reference_s = self._reference(buffers)
         with self.ledger.part("fill"):
@@ -286,8 +291,10 @@ class Rounds:
                 "repeats an earlier answer: %soutput %s of call %d is wrong for its inputs; %s"
                 % (where, buffers.outputs[output].name, call + 1, repeated)
             )
-        expected, got = buffers.pair(call, output)
         rtol, atol = self.history.rtol, self.history.atol
+        if buffers.outputs[output].count > LARGE:
+            return self._wrong_somewhere(buffers, check, call, output)
+        expected, got = buffers.pair(call, output)
         difference = compare(expected, got, buffers.outputs[output].dtype, rtol, atol)
         if difference.mask is None:
             return cheat("kept writing after it said done: %sa wrong output changed under the eyes" % where)
@@ -302,6 +309,24 @@ class Rounds:
                 buffers.sets,
             )
         )
+
+    def _wrong_somewhere(self, buffers: Buffers, check: RoundCheck, call: int, output: int) -> Judged:
+        """Say how far off an output is that is too large to be looked at as a whole."""
+        item = buffers.outputs[output]
+        places = np.sort(self.history.well.positions(LARGE_SAMPLES, item.count))
+        expected, got = (part[call] for part in buffers.samples(output, places))
+        difference = compare(expected, got, item.dtype, self.history.rtol, self.history.atol)
+        text = "output %s: %d of %d elements are wrong (of %d looked at, %d; max abs error %.3g)"
+        words = text % (item.name, check.wrong[call, output], item.count, places.size, difference.wrong, check.max_abs)
+        if difference.mask is not None and difference.wrong:
+            first = int(np.flatnonzero(difference.mask)[0])
+            pair = (
+                int(places[first]),
+                float(numbers(expected, item.dtype)[first]),
+                float(numbers(got, item.dtype)[first]),
+            )
+            words += ", such as element %d: expected %.6g, got %.6g" % pair
+        return incorrect("%s (call %d of %d, round %d)" % (words, call + 1, buffers.sets, self.number))
 
     def _becomes_right(self, buffers: Buffers, reference_s: float) -> bool:
         deadline = time.monotonic() + min(LATE_AT_MOST_S, max(LATE_S, 4 * reference_s))

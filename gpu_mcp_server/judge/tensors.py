@@ -20,6 +20,8 @@ ITEM_BYTES = {
     "int32": 4,
     "int64": 8,
 }
+MADE = ("made", "weights")
+"""Distributions of inputs that the problem's own code makes, anew for each call or once."""
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 ALIGNMENT_BYTES = 256

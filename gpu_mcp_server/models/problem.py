@@ -19,9 +19,11 @@ class TensorSpec(Model):
     dtype: DType
     shape: list[Symbol | int]
     """Each dimension a symbol that the shapes give a value, or a number."""
-    distribution: Literal["normal", "uniform", "offset", "outliers", "zeros", "large", "integers"] = "normal"
+    distribution: Literal[
+        "normal", "uniform", "offset", "outliers", "zeros", "large", "integers", "made", "weights"
+    ] = "normal"
     """How inputs are drawn: normal(0,1), uniform[0,1), offset = normal+3, outliers = normal with 1 in 1000 times 100,
-    large = normal*1e3, integers = 0..99. Ignored for outputs."""
+    large = normal*1e3, integers = 0..99; made and weights: by a module problem's own code. Ignored for outputs."""
 
 
 class TrialOptions(Model):
@@ -77,6 +79,11 @@ class Problem(Model):
     bytes: str | None = None
     """Bytes that every right answer must move; without it the outputs' own."""
 
+    state: list[str] = []
+    """Of a module: names of the weights, which are the last inputs."""
+    constants: dict[str, float | int | bool | str | None] = {}
+    """Of a module: arguments that are no tensors, by their position."""
+
     def symbols(self) -> list[str]:
         """Return the dimension symbols in order of first use, inputs first."""
         seen: dict[str, None] = {}
@@ -99,6 +106,8 @@ class ProblemInfo(ResultModel):
     """What a C candidate must define; C++ puts extern "C" before it. float16 and bfloat16 are passed as their bits."""
     launcher_cuda: str = ""
     """What a CUDA candidate must define."""
+    launcher_python: str = ""
+    """What a Python candidate must define."""
     program: ProgramInfo | None = None
     """Where a candidate is a program."""
     shapes: Sequence[Mapping[str, int | float | str]]
@@ -122,6 +131,7 @@ class ProblemInfo(ResultModel):
         return [
             f'C candidate: {self.launcher_c}  (C++: extern "C" before it)',
             f"CUDA candidate: {self.launcher_cuda}",
+            f"Python candidate: {self.launcher_python}",
         ]
 
     def summary(self) -> str:

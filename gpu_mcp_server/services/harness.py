@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from gpu_mcp_server.errors import JobBroken, ToolMissing
+from gpu_mcp_server.errors import JobBroken, TooLarge, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services import module_problems
 from gpu_mcp_server.services.constraints import parsed
 from gpu_mcp_server.services.floors import floors
-from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.hosts import HostProbe, JudgePython
 from gpu_mcp_server.services.jobs import new_job_id
 from gpu_mcp_server.services.judge_files import judge_files
+from gpu_mcp_server.services.problems import MAX_SHAPE_BYTES, largest, shape_bytes
 from gpu_mcp_server.services.runner import min_level, roots_of
 from gpu_mcp_server.settings import Settings
 
@@ -99,26 +101,14 @@ def judge_spec(
     Raises:
         ToolMissing: If the host has no Python that can judge this problem.
     """
-    python = probe.judge
-    if python is None or not python.numpy:
-        raise ToolMissing("a Python with NumPy", host, hint="Set judge_python of this host to one that has it.")
-    if problem.framework == "torch" and not python.torch:
-        raise ToolMissing(
-            "torch", host, hint=f"{python.path} has none; set judge_python, or write the reference in NumPy."
-        )
-    if candidate is not None and candidate.kind != "library" and not python.torch:
-        raise ToolMissing("torch", host, hint=f"{python.path} has none; set judge_python to one that has it.")
-    if candidate is not None and candidate.kind == "triton" and not python.triton:
-        raise ToolMissing("Triton", host, hint=f"{python.path} has none; set judge_python to one that has it.")
+    python = _python(problem, probe, host, device, candidate)
     task = _task(problem, device, candidate, timing)
-    task["floors"] = floors(problem, [str(g["name"]) for g in probe.gpus]) if device == "cuda" else {}
-    own: dict[str, dict[str, bytes]] = {
-        "owner": {"task.json": json.dumps(task).encode()},
-        "reference": {"reference.py": problem.reference.encode()},
-    }
-    if candidate is not None:
-        own["candidate"] = {candidate.file: candidate.content}
-        own["candidate"] |= {"calls.so": candidate.calls} if candidate.calls is not None else {}
+    if problem.kind == "module":
+        task |= module_problems.task_of(problem)
+    task["floors"] = (
+        floors(problem, [str(g["name"]) for g in probe.gpus]) if device == "cuda" and problem.outputs else {}
+    )
+    own = _own(problem, candidate, task)
     compiles = candidate is not None and candidate.kind != "library"
     blobs: dict[str, bytes] = {}
     files = {
@@ -148,6 +138,41 @@ def judge_spec(
         min_level=min_level(settings),
     )
     return spec, blobs
+
+
+def _python(problem: Problem, probe: HostProbe, host: str, device: str, candidate: Candidate | None) -> JudgePython:
+    """Return the host's interpreter if it has what problem and candidate need, and the problem fits the device."""
+    python = probe.judge
+    if python is None or not python.numpy:
+        raise ToolMissing("a Python with NumPy", host, hint="Set judge_python of this host to one that has it.")
+    if problem.framework == "torch" and not python.torch:
+        raise ToolMissing(
+            "torch", host, hint=f"{python.path} has none; set judge_python, or write the reference in NumPy."
+        )
+    if candidate is not None and candidate.kind != "library" and not python.torch:
+        raise ToolMissing("torch", host, hint=f"{python.path} has none; set judge_python to one that has it.")
+    if candidate is not None and candidate.kind == "triton" and not python.triton:
+        raise ToolMissing("Triton", host, hint=f"{python.path} has none; set judge_python to one that has it.")
+    if device == "cpu" and problem.outputs and shape_bytes(problem, largest(problem)) > MAX_SHAPE_BYTES:
+        raise TooLarge(
+            f"The problem's tensors take more than {MAX_SHAPE_BYTES >> 30} GiB, too much for the processor.",
+            hint="Judge it on a GPU.",
+        )
+    return python
+
+
+def _own(problem: Problem, candidate: Candidate | None, task: Mapping[str, Any]) -> dict[str, dict[str, bytes]]:
+    """Return the files of each role besides the judge's own."""
+    own: dict[str, dict[str, bytes]] = {
+        "owner": {"task.json": json.dumps(task).encode()},
+        "reference": {"reference.py": problem.reference.encode()},
+    }
+    if candidate is not None:
+        own["candidate"] = {candidate.file: candidate.content}
+        own["candidate"] |= {"calls.so": candidate.calls} if candidate.calls is not None else {}
+        if problem.kind == "module" and candidate.kind == "model":
+            own["candidate"]["problem.py"] = problem.reference.encode()
+    return own
 
 
 def _turn(device: str, *, judge: bool) -> GpuRequest:
@@ -197,6 +222,7 @@ def _task(problem: Problem, device: str, candidate: Candidate | None, timing: Ti
         "fixed_shapes": problem.fixed_shapes,
         "distributions": problem.distributions,
         "precision": problem.precision,
+        "problem": problem.kind,
         "seed": secrets.token_hex(32),
         "cache": timing.cache,
         "calls_as": timing.mode,

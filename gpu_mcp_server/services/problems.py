@@ -23,8 +23,21 @@ from gpu_mcp_server.store.database import Database
 MAX_REFERENCE_BYTES = 1 << 20
 MAX_SHAPE_BYTES = 1 << 30
 """Inputs and outputs of one shape together."""
-LATER = ("kind", "program", "constraints", "fixed_shapes", "distributions", "precision", "flops", "bytes")
+LATER = (
+    "kind",
+    "program",
+    "constraints",
+    "fixed_shapes",
+    "distributions",
+    "precision",
+    "flops",
+    "bytes",
+    "state",
+    "constants",
+)
 """Fields that came later: they count for the hash where they are not what they were before."""
+MADE = ("made", "weights")
+"""Inputs that a module problem's own code makes."""
 MAX_SHAPES = 32
 MAX_TENSORS = 16
 
@@ -192,6 +205,7 @@ class Problems:
             framework=problem.framework,
             launcher_c=_launcher(problem, C_TYPES, []).removeprefix(EXTERN_C),
             launcher_cuda=_launcher(problem, CUDA_TYPES, ["cudaStream_t stream"]),
+            launcher_python=_python_launcher(problem),
             shapes=problem.shapes,
             rtol=problem.rtol,
             atol=problem.atol,
@@ -231,6 +245,21 @@ def shape_bytes(problem: Problem, dims: Mapping[str, int]) -> int:
     )
 
 
+def largest(problem: Problem) -> Mapping[str, int]:
+    """Return the shape whose tensors take most."""
+    return max(problem.shapes, key=lambda dims: shape_bytes(problem, dims))
+
+
+def _python_launcher(problem: Problem) -> str:
+    names = [t.name for t in [*problem.inputs, *problem.outputs]] + problem.symbols()
+    given = [t.name for t in problem.inputs if t.distribution != "weights"]
+    forward = ", ".join(["self", *given])
+    model = (
+        "class ModelNew, constructed as Model is" if problem.kind == "module" else f"class ModelNew: forward({forward})"
+    )
+    return f"triton: def launch({', '.join(names)}); python: {model}"
+
+
 def _launcher(problem: Problem, types: Mapping[DType, str], last: Sequence[str]) -> str:
     parameters = [
         *(f"const {types[tensor.dtype]}* {tensor.name}" for tensor in problem.inputs),
@@ -243,6 +272,8 @@ def _launcher(problem: Problem, types: Mapping[DType, str], last: Sequence[str])
 
 def _conditions(problem: Problem) -> list[str]:
     said = list(problem.constraints)
+    said += [f"argument {i} of forward is {value!r}" for i, value in problem.constants.items()]
+    said += ["the last inputs are weights"] if problem.state else []
     said += ["no hidden shapes"] if problem.fixed_shapes else []
     said += ["declared distributions only"] if problem.distributions == "declared" else []
     said += ["strict precision"] if problem.precision == "strict" else []
@@ -264,6 +295,8 @@ def _check_tensors(problem: Problem) -> None:
     for what, tensors in (("inputs", problem.inputs), ("outputs", problem.outputs)):
         if not 1 <= len(tensors) <= MAX_TENSORS:
             raise BadRequest(f"{what} has {len(tensors)} tensors.", hint=f"Give 1 to {MAX_TENSORS}.")
+    if any(tensor.distribution in MADE for tensor in problem.inputs):
+        raise BadRequest("An input is drawn as made or weights.", hint="Only a KernelBench problem makes its inputs.")
     names = [tensor.name for tensor in [*problem.inputs, *problem.outputs]] + problem.symbols()
     for name in names:
         if names.count(name) > 1:

@@ -1,13 +1,14 @@
 """Registers problems: a problem is kept only after its reference ran and trivial answers failed."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from gpu_mcp_server.errors import JobBroken, ProblemRefused
 from gpu_mcp_server.models.problem import Problem, ProblemInfo, ProblemList, TensorSpec
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.harness import judge_spec
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner
+from gpu_mcp_server.services.module_problems import described
 from gpu_mcp_server.services.problem_files.base import ProblemSource
 from gpu_mcp_server.services.problem_files.reader import read_problem
 from gpu_mcp_server.services.problems import Problems
@@ -92,16 +93,21 @@ class Registry:
         if problem.program is not None:
             spec, blobs = await self._programs.registration(problem, problem.program, where)
         else:
-            spec, blobs = judge_spec(problem, probe, self._settings, host=where, device="cpu", candidate=None)
+            device = "cuda" if problem.kind == "module" and "cuda" in probe.devices() else "cpu"
+            spec, blobs = judge_spec(problem, probe, self._settings, host=where, device=device, candidate=None)
         done = await self._jobs.run(spec, host=where, blobs=blobs)
         verdict = await self._verdicts.read(done)
         if verdict is None:
             raise _not_tried(done)
         if verdict.get("status") != "ok":
             raise ProblemRefused(f"Refused: {verdict.get('reason')}", hint="Mend the problem and register it again.")
+        notes: list[str] = list(verdict.get("notes", []))
+        if problem.kind == "module":
+            found = cast("dict[str, Any]", verdict.get("described") or {})
+            problem, notes = described(problem, found), [*found.get("notes", []), *notes]
         registered = await self._problems.add(problem)
         tried = list(verdict.get("tried", []))
-        notes = [*_what_the_reference_sees(problem), *verdict.get("notes", [])][:8]
+        notes = [*_what_the_reference_sees(problem), *notes][:8]
         seen = {"registered": registered, "trivial_answers_tried": tried, "notes": notes}
         return Problems.info(problem).model_copy(update=seen)
 

@@ -41,6 +41,7 @@ TOOLSET = Toolset(
     ),
 )
 
+MADE = ("made", "weights")
 # Said once and short: pydantic's own schema of two lists of TensorSpec takes 1,900 bytes of every conversation.
 _TENSOR = {
     "type": "object",
@@ -48,13 +49,16 @@ _TENSOR = {
         "name": {"type": "string"},
         "dtype": {"enum": list(get_args(DType))},
         "shape": {"type": "array"},
-        "distribution": {"enum": list(get_args(TensorSpec.model_fields["distribution"].annotation))},
+        "distribution": {
+            "enum": [d for d in get_args(TensorSpec.model_fields["distribution"].annotation) if d not in MADE]
+        },
     },
 }
 Inputs = Annotated[list[TensorSpec], Field(min_length=1), WithJsonSchema({"type": "array", "items": _TENSOR})]
 Outputs = Annotated[
     list[TensorSpec], Field(min_length=1), WithJsonSchema({"type": "array", "items": {"type": "object"}})
 ]
+Drawn = Literal["normal", "uniform"]
 Trials = Annotated[TrialOptions | None, WithJsonSchema({"type": "object"})]
 TRIALS = (
     'Untimed secret trials: {constraints: ["cols % 4 == 0"], fixed_shapes, distributions: declared, precision: '
@@ -114,13 +118,17 @@ async def import_problem(
     progress: ProgressDep,
     path: Annotated[str | None, Field(description="Local file, or its folder.")] = None,
     text: Annotated[str | None, Field(description="Or the file's text.", max_length=2**20)] = None,
+    rtol: Annotated[float | None, Field(description="KernelBench: else by type.", ge=0)] = None,
+    atol: Annotated[float | None, Field(description="Likewise.", ge=0)] = None,
+    distribution: Annotated[Drawn | None, Field(description="KernelBench: of float inputs, else the file's.")] = None,
     host: Host = None,
 ) -> ProblemInfo:
-    """Register a problem from its file: problem.toml (the arguments of register_problem).
+    """Register a problem from its file: KernelBench, problem.toml, program.toml, GEAK.
 
-    The content says which format it is. Tried and refused as by register_problem. Next: evaluate_kernel.
+    The content says which. Tried and refused as by register_problem. Next: evaluate_kernel.
     """
-    return await registry.import_file(await sources.problem(text, path), host=host, progress=progress)
+    given = await sources.problem(text, path, rtol=rtol, atol=atol, distribution=distribution)
+    return await registry.import_file(given, host=host, progress=progress)
 
 
 @TOOLSET.tool("List problems", effect="reads")

@@ -13,6 +13,16 @@ MAX_FILE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
+class Wish:
+    """What shall be otherwise than a file of somebody else's has it."""
+
+    rtol: float | None = None
+    atol: float | None = None
+    distribution: str | None = None
+    """Of all inputs of floats."""
+
+
+@dataclass(frozen=True)
 class ProblemSource:
     """A problem's file, and the folder that it lies in."""
 
@@ -23,6 +33,8 @@ class ProblemSource:
     """On the server's own machine; None for a text that was sent."""
     part: str = ""
     """Which of several problems in the file: what stood behind `#` in its path."""
+
+    wish: Wish = Wish()
 
     async def beside(self, name: str) -> str:
         """Return the text of another file of the folder.

@@ -7,10 +7,10 @@ from typing import cast
 from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.local_files import read_local
-from gpu_mcp_server.services.problem_files import geak, own, program
-from gpu_mcp_server.services.problem_files.base import MAX_FILE_BYTES, Format, ProblemSource
+from gpu_mcp_server.services.problem_files import geak, kernelbench, own, program
+from gpu_mcp_server.services.problem_files.base import MAX_FILE_BYTES, Format, ProblemSource, Wish
 
-FORMATS = cast("tuple[Format, ...]", (own, program, geak))
+FORMATS = cast("tuple[Format, ...]", (own, program, geak, kernelbench))
 """In the order in which they are asked."""
 
 
@@ -61,5 +61,10 @@ async def read_problem(source: ProblemSource) -> Problem:
         titles = ", ".join(each.TITLE for each in FORMATS)
         raise BadRequest(
             "This is no problem file that is known here.", hint=f"Known are: {titles}. Or use register_problem."
+        )
+    if source.wish != Wish() and known is not kernelbench:
+        raise BadRequest(
+            "rtol, atol and distribution go with a KernelBench problem.",
+            hint="Other files say themselves what they want.",
         )
     return await known.problem(source)

@@ -1,0 +1,45 @@
+"""What a module problem takes and returns, asked of its own code once, when it is registered."""
+
+from typing import Any, Dict, List, cast
+
+from rounds import ReferenceFailed, named
+from supervisor import Player
+from tensors import ITEM_BYTES, layout, tensors
+
+TOLERANCES = {"float64": 1e-4, "float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}
+"""Absolute and relative. Source: KernelBench, src/kernelbench/eval.py, get_tolerance_for_precision."""
+MOST_BYTES = {"cpu": 1 << 30, "cuda": 1 << 36}
+"""Inputs and outputs of a call together."""
+FIELDS = ("inputs", "outputs", "state", "constants")
+
+
+def describe(task: Dict[str, Any], reference: Player, timeout_s: float, torch_seed: int) -> Dict[str, Any]:
+    """Return the task with its tensors, and tell the reference of them.
+
+    Raises:
+        ReferenceFailed: If the problem's code fails, or is too large for the device.
+    """
+    named(reference.ask("start", timeout_s), "start")
+    named(reference.ask("load", timeout_s, torch_seed=torch_seed), "load")
+    found = named(reference.ask("describe", timeout_s), "say what it takes and returns")
+    told = {name: found.get(name) for name in FIELDS}
+    kinds = [str(spec["dtype"]) for spec in cast("List[Dict[str, Any]]", told["outputs"])]
+    tolerance = max([TOLERANCES.get(kind, 0.0) for kind in kinds])
+    whole = dict(task, **told)
+    for name in ("rtol", "atol"):
+        if whole[name] is None:
+            whole[name] = tolerance
+    for spec in whole["inputs"]:
+        if task.get("input_distribution") and spec["distribution"] not in ("made", "weights", "integers"):
+            spec["distribution"] = task["input_distribution"]
+    given = [*whole["inputs"], *whole["outputs"]]
+    if not whole["inputs"] or any(spec["dtype"] not in ITEM_BYTES for spec in given):
+        raise ReferenceFailed("the problem has no inputs, or ones of an unknown type")
+    size = layout(tensors(given, {}), 1, guarded=True).total
+    if size > MOST_BYTES[task["device"]]:
+        text = "the problem is too large: its tensors take %.1f GB, on %s at most %.1f GB"
+        raise ReferenceFailed(text % (size / 1e9, task["device"], MOST_BYTES[task["device"]] / 1e9))
+    named(reference.ask("specify", timeout_s, (), **told), "take its tensors")
+    told.update(rtol=whole["rtol"], atol=whole["atol"], notes=[str(n)[:200] for n in found.get("notes", [])][:8])
+    whole["described"] = told
+    return whole

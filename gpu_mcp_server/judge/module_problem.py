@@ -1,0 +1,241 @@
+"""A KernelBench problem in the reference's process: `Model`, `get_inputs`, `get_init_inputs`, the file unchanged.
+
+Source: https://github.com/ScalingIntelligence/KernelBench, src/kernelbench/eval.py: the generator is seeded before
+`get_init_inputs()` and again before the model is constructed; models are left in training mode; no gradients.
+"""
+
+import copy
+import importlib
+import inspect
+import re
+from typing import Any, Dict, List, Optional, Sequence, Tuple, cast
+
+from tensors import ITEM_BYTES, Tensor
+from torch_views import tensors_at
+
+torch: Any = importlib.import_module("torch")
+
+DRAWN = {"rand": "uniform", "randn": "normal", "zeros": "zeros"}
+"""Functions whose tensors the owner draws itself, and from which distribution."""
+ONLY_TYPE = ("to", "half", "bfloat16", "float", "double", "cuda", "cpu", "contiguous", "requires_grad_")
+"""Methods that leave the distribution as it is."""
+STATE_TENSORS = 48
+"""Parameters and buffers beyond which only a ModelNew can be a candidate."""
+
+modes: Any = importlib.import_module("torch.overrides")
+
+
+def dtype_of(value: Any) -> str:
+    """Return a tensor's dtype by our name."""
+    return str(value.dtype).replace("torch.", "")
+
+
+class Recorder(modes.TorchFunctionMode):
+    """Makes every new tensor a meta tensor, and remembers from which distribution it was to be drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()  # pyright: ignore[reportUnknownMemberType] - torch is untyped here
+        constructors: Any = importlib.import_module("torch.utils._device")
+        self.constructors = constructors._device_constructors()
+        self.known: Dict[int, Tuple[Any, str]] = {}
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Optional[Dict[str, Any]] = None
+    ) -> Any:
+        """Call a function of torch."""
+        given = dict(kwargs or {})
+        if func in self.constructors:
+            given["device"] = "meta"
+            given.pop("generator", None)
+        name = str(getattr(func, "__name__", ""))
+        before = self.known.get(id(args[0])) if args else None
+        if name in ("cuda", "cpu") and args:
+            return args[0]
+        made = func(*args, **given)
+        if name in DRAWN and func in self.constructors:
+            self.known[id(made)] = (made, DRAWN[name])
+        elif name == "randint" and self._hundred(args, given):
+            self.known[id(made)] = (made, "integers")
+        elif name in ONLY_TYPE and before:
+            self.known[id(made)] = (made, before[1])
+        elif before and (name.endswith("_") or name.startswith("__i") or name == "__setitem__"):
+            self.known.pop(id(args[0]), None)
+        return made
+
+    def _hundred(self, args: Tuple[Any, ...], given: Dict[str, Any]) -> bool:
+        bounds = [a for a in args if isinstance(a, int)]
+        low = given.get("low", bounds[0] if len(bounds) > 1 else 0)
+        high = given.get("high", bounds[-1] if bounds else None)
+        return (low, high) == (0, 100)
+
+    def distribution(self, value: Any) -> str:
+        """Return how the owner can draw a tensor: `made` if only the problem's own code can."""
+        kept = self.known.get(id(value))
+        return kept[1] if kept is not None and kept[0] is value else "made"
+
+
+def parameter_names(forward: Any, count: int) -> List[str]:
+    """Return names for a function's arguments that can be parameters in C."""
+    try:
+        found = [p.name for p in inspect.signature(forward).parameters.values() if p.kind < 2]
+    except (TypeError, ValueError):
+        found = []
+    return [found[i] if i < len(found) else "x%d" % i for i in range(count)]
+
+
+def unique(names: Sequence[str], taken: Sequence[str] = ()) -> List[str]:
+    """Return the names in lower case, of at most 24 letters, digits and underscores, no two alike."""
+    chosen: List[str] = list(taken)
+    for name in names:
+        plain = re.sub(r"[^a-z0-9_]", "_", name.lower())[-24:].lstrip("_0123456789") or "t"
+        number, tried = 2, plain
+        while tried in chosen or tried in ("in", "out", "launch", "stream", "int", "float", "double"):
+            number, tried = number + 1, "%s_%d" % (plain, number)
+        chosen.append(tried)
+    return chosen[len(taken) :]
+
+
+def as_tuple(found: Any) -> Tuple[Any, ...]:
+    """Return a model's results as a tuple."""
+    return tuple(cast("Sequence[Any]", found)) if isinstance(found, (tuple, list)) else (found,)
+
+
+def with_constants(values: Sequence[Any], constants: Dict[str, Any]) -> List[Any]:
+    """Return the arguments of a call: tensors in order, with the constants at their positions."""
+    arguments = list(values)
+    for position in sorted(constants, key=int):
+        arguments.insert(int(position), constants[position])
+    return arguments
+
+
+class ModuleProblem:
+    """The loaded file."""
+
+    def __init__(self, module: Any, task: Dict[str, Any], seed: int, device: Any) -> None:
+        for name in ("Model", "get_inputs", "get_init_inputs"):
+            if not callable(getattr(module, name, None)):
+                raise ValueError("a KernelBench problem defines %s; this file does not" % name)
+        self.module, self.task, self.seed, self.device = module, task, seed, device
+        self.model: Any = None
+        self.wide: Any = None
+        self.first_state: Dict[str, Any] = {}
+
+    def _initial(self) -> Any:
+        torch.manual_seed(self.seed)
+        initial = self.module.get_init_inputs()
+        torch.manual_seed(self.seed)
+        return initial
+
+    def construct(self) -> None:
+        """Make the model, its weights from the owner's seed."""
+        with torch.no_grad():
+            self.model = self.module.Model(*self._initial())
+            if self.device is not None:
+                self.model = self.model.to(self.device)
+            self.first_state = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
+
+    def call(self, inputs: Sequence[Any]) -> Any:
+        """Answer the inputs; what comes behind them is the state, which the model has itself."""
+        with torch.no_grad():
+            return self.model(*self._arguments(inputs))
+
+    def call_wide(self, inputs: Sequence[Any]) -> Any:
+        """Answer in double precision."""
+        if self.wide is None:
+            self.wide = copy.deepcopy(self.model).double()
+            self.wide.load_state_dict(self.first_state)
+        with torch.no_grad():
+            return self.wide(*self._arguments(inputs))
+
+    def _arguments(self, inputs: Sequence[Any]) -> List[Any]:
+        given = len(self.task["inputs"]) - len(self.task.get("state") or [])
+        return with_constants(inputs[:given], self.task.get("constants") or {})
+
+    def make(self, memory: Any, message: Dict[str, Any]) -> None:
+        """Write what only this code can make, the state or some of the inputs, for every set into a memory file."""
+        items = [
+            Tensor(s["name"], s["dtype"], tuple(s["shape"]), tuple("?" for _ in s["shape"]), "made")
+            for s in (self.task["inputs"][i] for i in message["which"])
+        ]
+        for number, targets in enumerate(tensors_at(torch, memory.address, message["where"], items)):
+            values = self._state() if message["kind"] == "weights" else self._inputs(message["seed"] + number)
+            for index, target in zip(message["which"], targets):
+                target.copy_(values[index])
+
+    def _state(self) -> Dict[int, Any]:
+        first = len(self.task["inputs"]) - len(self.task["state"])
+        return {first + i: self.first_state[key] for i, key in enumerate(self.task["state"])}
+
+    def _inputs(self, seed: int) -> Dict[int, Any]:
+        torch.manual_seed(seed)
+        return dict(enumerate(v for v in self.module.get_inputs() if torch.is_tensor(v)))
+
+    def describe(self) -> Dict[str, Any]:
+        """Return tensors, constants and state, computed without data where torch's meta device allows it."""
+        notes: List[str] = []
+        recorder = Recorder()
+        try:
+            with torch.device("meta"), recorder:
+                given = list(self.module.get_inputs())
+        except Exception as error:
+            notes.append("inputs are made by the problem's own code (%s)" % str(error).strip()[:100])
+            recorder, given = Recorder(), list(self.module.get_inputs())
+        tensors = [v for v in given if torch.is_tensor(v)]
+        constants = {str(i): v for i, v in enumerate(given) if not torch.is_tensor(v)}
+        for value in constants.values():
+            if value is not None and not isinstance(value, (bool, int, float, str)):
+                raise ValueError("an input is a %s; inputs are tensors and plain numbers" % type(value).__name__)
+        state, results = self._shapes(given, tensors, notes)
+        names = parameter_names(self.module.Model.forward, len(given) + 1)[1:]
+        tensor_names = [names[i] for i, v in enumerate(given) if torch.is_tensor(v)]
+        chosen = unique(tensor_names)
+        inputs = [self._spec(n, v, recorder.distribution(v)) for n, v in zip(chosen, tensors)]
+        made = [spec["name"] for spec in inputs if spec["distribution"] == "made"]
+        if made:
+            notes.append("made by the problem's own code, from a seed of the judge: " + ", ".join(made))
+        kept = state if len(state) <= STATE_TENSORS else {}
+        if len(kept) < len(state):
+            notes.append("%d weights, so only a ModelNew can be a candidate" % len(state))
+        weights = unique([key.replace(".", "_") for key in kept], chosen)
+        inputs += [self._spec(n, v, "weights") for n, v in zip(weights, kept.values())]
+        outputs = unique(["y" if len(results) == 1 else "y%d" % i for i in range(len(results))], [*chosen, *weights])
+        return {
+            "inputs": inputs,
+            "outputs": [self._spec(n, v, "normal") for n, v in zip(outputs, results)],
+            "state": list(kept),
+            "constants": constants,
+            "notes": notes,
+        }
+
+    def _shapes(
+        self, given: Sequence[Any], tensors: Sequence[Any], notes: List[str]
+    ) -> Tuple[Dict[str, Any], Tuple[Any, ...]]:
+        """Return state and results, as meta tensors if that is possible."""
+        initial = self._initial()
+        try:
+            with torch.device("meta"), torch.no_grad():
+                model = self.module.Model(*initial)
+                blank = [v.to("meta") if torch.is_tensor(v) else v for v in given]
+                return dict(model.state_dict()), as_tuple(model(*blank))
+        except Exception:
+            notes.append("shapes of the outputs come from a real call")
+        self.construct()
+        with torch.no_grad():
+            real = [(v if v.device.type != "meta" else self._stand_in(v)) if torch.is_tensor(v) else v for v in given]
+            if self.device is not None:
+                real = [v.to(self.device) if torch.is_tensor(v) else v for v in real]
+            return dict(self.first_state), as_tuple(self.model(*real))
+
+    def _stand_in(self, value: Any) -> Any:
+        """Return a tensor with numbers for a meta tensor."""
+        if value.is_floating_point():
+            return torch.rand(value.shape, dtype=torch.float32).to(value.dtype)
+        return torch.zeros(value.shape, dtype=value.dtype)
+
+    def _spec(self, name: str, value: Any, distribution: str) -> Dict[str, Any]:
+        if not torch.is_tensor(value) or dtype_of(value) not in ITEM_BYTES:
+            what = dtype_of(value) if torch.is_tensor(value) else type(value).__name__
+            raise ValueError("%s is %s, which the judge does not know" % (name, what))
+        if value.numel() < 1:
+            raise ValueError("%s has no element" % name)
+        return {"name": name, "dtype": dtype_of(value), "shape": list(value.shape), "distribution": distribution}

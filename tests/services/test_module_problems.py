@@ -1,0 +1,163 @@
+"""KernelBench's files, judged on the CPU by a Python that has torch."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gpu_mcp_server.errors import BadRequest, ProblemRefused
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.problem_files.base import ProblemSource, Wish
+from gpu_mcp_server.services.problem_files.reader import read_problem
+from gpu_mcp_server.services.sources import Source
+from tests.judge.harness import torch_python
+from tests.laboratory import laboratory
+
+needs_torch = pytest.mark.skipif(not torch_python(), reason="no Python with torch: set GPU_MCP_TEST_TORCH_PYTHON")
+
+LINEAR = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    \"\"\"A linear layer, scaled.\"\"\"
+    def __init__(self, wide, narrow):
+        super().__init__()
+        self.gemm = nn.Linear(wide, narrow)
+    def forward(self, x, scale):
+        return self.gemm(x) * scale
+
+def get_inputs():
+    return [torch.rand(16, 32), 2.5]
+
+def get_init_inputs():
+    return [32, 8]
+"""
+MASKED = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def forward(self, x, mask, picks):
+        return (x * mask)[picks]
+
+def get_inputs():
+    return [torch.randn(16, 32), (torch.rand(16, 32) > 0.5).float(), torch.randint(0, 16, (8,))]
+
+def get_init_inputs():
+    return []
+"""
+RELU = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+def get_inputs():
+    return [torch.rand(64, 64)]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    async with laboratory(hosts={"local": {"kind": "local", "judge_python": torch_python()}}) as lab:
+        yield lab
+
+
+def as_new(text: str) -> Source:
+    return Source(text.replace("class Model(", "class ModelNew("), "python", "model.py")
+
+
+@needs_torch
+async def test_inputs_weights_and_constants_are_found_out_and_a_copy_of_the_model_is_correct(lab: Lab):
+    info = await lab.registry.import_file(ProblemSource("linear.py", LINEAR))
+    problem = await lab.problems.get(info.problem_id)
+
+    assert [(t.name, t.shape, t.distribution) for t in problem.inputs] == [
+        ("x", [16, 32], "uniform"),
+        ("gemm_weight", [8, 32], "weights"),
+        ("gemm_bias", [8], "weights"),
+    ]
+    assert (problem.constants, problem.state) == ({"1": 2.5}, ["gemm.weight", "gemm.bias"])
+    assert (problem.rtol, problem.atol, problem.outputs[0].shape) == (1e-4, 1e-4, [16, 8])
+    verdict = await lab.evaluator.evaluate(info.problem_id, as_new(LINEAR))
+    assert verdict.verdict == "correct", verdict.reason
+    assert "2 alike by the common seed" in str(verdict.shapes[0].notes)
+
+
+@needs_torch
+async def test_weights_of_the_same_name_are_taken_over_where_the_seed_gives_others(lab: Lab):
+    info = await lab.registry.import_file(ProblemSource("linear.py", LINEAR))
+    other = LINEAR.replace("self.gemm = nn", "torch.rand(7); self.gemm = nn")
+    verdict = await lab.evaluator.evaluate(info.problem_id, as_new(other))
+
+    assert verdict.verdict == "correct", verdict.reason
+    assert "2 taken over from the problem (gemm.weight, gemm.bias)" in str(verdict.shapes[0].notes)
+
+
+@needs_torch
+async def test_a_launcher_gets_the_weights_as_inputs(lab: Lab):
+    info = await lab.registry.import_file(ProblemSource("linear.py", LINEAR))
+    right = """
+#include <stdint.h>
+int launch(const float *x, const float *w, const float *b, float *y) {
+    for (int i = 0; i < 16; i++) for (int j = 0; j < 8; j++) {
+        float sum = b[j];
+        for (int k = 0; k < 32; k++) sum += x[i * 32 + k] * w[j * 32 + k];
+        y[i * 8 + j] = sum * 2.5f;
+    }
+    return 0;
+}
+"""
+    verdict = await lab.evaluator.evaluate(info.problem_id, Source(right, "c", "linear.c"))
+
+    assert verdict.verdict == "correct", verdict.reason
+
+
+@needs_torch
+async def test_what_only_the_problem_can_make_is_made_by_it_anew_for_each_round(lab: Lab):
+    info = await lab.registry.import_file(ProblemSource("masked.py", MASKED))
+    right = await lab.evaluator.evaluate(info.problem_id, as_new(MASKED))
+    stale = MASKED.replace(
+        "return (x * mask)[picks]", "self.m = getattr(self, 'm', mask.clone()); return (x * self.m)[picks]"
+    )
+    wrong = await lab.evaluator.evaluate(info.problem_id, as_new(stale))
+
+    assert any(n.startswith("made by the problem's own code") and n.endswith("mask, picks") for n in info.notes)
+    assert (right.verdict, wrong.verdict) == ("correct", "incorrect"), (right.reason, wrong.reason)
+
+
+@needs_torch
+async def test_a_problem_that_a_copy_passes_is_refused_unless_its_inputs_are_drawn_otherwise(lab: Lab):
+    with pytest.raises(ProblemRefused, match="copy of x passes"):
+        await lab.registry.import_file(ProblemSource("relu.py", RELU))
+    with pytest.raises(ProblemRefused, match="zeros passes"):
+        await lab.registry.import_file(ProblemSource("relu.py", RELU, wish=Wish(atol=2.0)))
+    info = await lab.registry.import_file(ProblemSource("relu.py", RELU, wish=Wish(distribution="normal")))
+
+    assert (await lab.problems.get(info.problem_id)).inputs[0].distribution == "normal"
+
+
+@needs_torch
+async def test_a_large_problem_is_described_without_its_data_and_refused_where_it_does_not_fit(lab: Lab):
+    with pytest.raises(ProblemRefused, match=r"too large: its tensors take 12\.9 GB, on cpu at most 1\.1 GB"):
+        await lab.registry.import_file(ProblemSource("relu.py", RELU.replace("64, 64", "4096, 393216")))
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("torch.relu(x)", "x > 0"), "y is bool, which the judge does not know"),
+        (("torch.relu(x)", "x.nope()"), "no attribute 'nope'"),
+        (("torch.rand(64, 64)", "open('/nothing')"), "No such file"),
+    ],
+)
+async def test_a_file_that_cannot_be_judged_is_refused_with_the_reason(lab: Lab, change: tuple[str, str], words: str):
+    with pytest.raises(ProblemRefused, match=words):
+        await lab.registry.import_file(ProblemSource("relu.py", RELU.replace(*change)))
+
+
+async def test_a_file_without_get_init_inputs_is_no_problem():
+    with pytest.raises(BadRequest, match="does not define get_init_inputs"):
+        await read_problem(ProblemSource("relu.py", RELU.replace("get_init_inputs", "other")))
