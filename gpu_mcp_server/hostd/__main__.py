@@ -1,11 +1,14 @@
-"""Entry of hostd: `serve STATE` speaks frames over stdio; `probe STATE` prints what the host has."""
+"""Entry of hostd: `serve STATE` speaks frames over stdio; `probe STATE` prints what the host has.
+
+`broker FOLDER FD` is started by hostd itself.
+"""
 
 import json
 import os
 import sys
 from typing import List, Optional
 
-from . import probe, scope
+from . import broker, probe, scope
 from .host import Host
 from .serve import Channel
 
@@ -25,6 +28,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
     verb = words[0] if words else "serve"
     state = words[1] if len(words) > 1 and words[1] else default_state()
     os.umask(0o022)
+    if verb == broker.NAME:
+        return broker.serve(words[1], int(words[2]))
     if verb == "serve":
         scope.enter(scope.own_command())
     host = Host(os.path.abspath(os.path.expanduser(state)))

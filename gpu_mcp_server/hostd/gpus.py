@@ -1,8 +1,11 @@
 """The GPUs of this host, by NVML (the pure module pynvml travels with hostd)."""
 
+import json
 import os
 from typing import Any, Dict, List, Optional, Set, Tuple
 
+PRETEND = "GPU_MCP_HOSTD_GPUS"
+"""Environment variable with the path of a JSON list of GPUs that this host pretends to have; for tests."""
 DRIVER_NODES = ("/dev/nvidiactl", "/dev/dxg")
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
@@ -13,11 +16,12 @@ class Nvml:
     def __init__(self) -> None:
         self._state: Optional[str] = None
         self._nvml: Any = None
+        self._nvlinks: Optional[Dict[str, List[str]]] = None
 
     def why_not(self) -> str:
         """Start NVML if need be; say why it cannot be used, or nothing."""
         if self._state is None:
-            self._state = self._start()
+            self._state = "" if PRETEND in os.environ else self._start()
         return self._state
 
     def _start(self) -> str:
@@ -36,13 +40,42 @@ class Nvml:
 
     def driver(self) -> Optional[str]:
         """Return the driver's version."""
-        return _text(self._nvml.nvmlSystemGetDriverVersion()) if not self.why_not() else None
+        if self.why_not() or self._nvml is None:
+            return None
+        return _text(self._nvml.nvmlSystemGetDriverVersion())
 
     def gpus(self) -> List[Dict[str, Any]]:
         """Describe every GPU now."""
         if self.why_not():
             return []
-        return [self._gpu(i) for i in range(self._nvml.nvmlDeviceGetCount())]
+        if self._nvml is None:
+            return _pretended()
+        found = [self._gpu(i) for i in range(self._nvml.nvmlDeviceGetCount())]
+        if self._nvlinks is None:
+            self._nvlinks = self._find_nvlinks([str(g["uuid"]) for g in found])
+        return [dict(g, nvlink=self._nvlinks.get(str(g["uuid"]), [])) for g in found]
+
+    def pids(self, uuid: str) -> List[int]:
+        """Return the compute processes of a GPU; none when it is not there."""
+        if self.why_not():
+            return []
+        if self._nvml is None:
+            return [int(p) for g in _pretended() if g["uuid"] == uuid for p in g["pids"]]
+        return _ask(lambda: self._pids(self._nvml.nvmlDeviceGetHandleByUUID(uuid.encode()))) or []
+
+    def _pids(self, handle: Any) -> List[int]:
+        return [int(p.pid) for p in self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+
+    def _find_nvlinks(self, uuids: List[str]) -> Dict[str, List[str]]:
+        """Return for each GPU those that it reaches by NVLink, directly or through a switch."""
+        nvml = self._nvml
+        handles = {u: nvml.nvmlDeviceGetHandleByUUID(u.encode()) for u in uuids} if len(uuids) > 1 else {}
+
+        def are_joined(a: str, b: str) -> bool:
+            how = nvml.NVML_P2P_CAPS_INDEX_NVLINK
+            return _ask(lambda: nvml.nvmlDeviceGetP2PStatus(handles[a], handles[b], how)) == nvml.NVML_P2P_STATUS_OK
+
+        return {a: [b for b in handles if b != a and are_joined(a, b)] for a in handles}
 
     def _gpu(self, index: int) -> Dict[str, Any]:
         nvml = self._nvml
@@ -62,8 +95,28 @@ class Nvml:
             "temperature_c": _ask(lambda: int(nvml.nvmlDeviceGetTemperature(handle, 0))),
             "power_w": power / 1000.0 if power is not None else None,
             "sm_clock_mhz": _ask(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, 1))),
-            "pids": _ask(lambda: [int(p.pid) for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)]) or [],
+            "pids": _ask(lambda: self._pids(handle)) or [],
         }
+
+
+def _pretended() -> List[Dict[str, Any]]:
+    """Return the GPUs that a test's file names, read anew at each question."""
+    with open(os.environ[PRETEND], "rb") as text:
+        listed: List[Dict[str, Any]] = json.loads(text.read().decode("ascii"))
+    usual: Dict[str, Any] = {
+        "name": "Pretended GPU",
+        "arch": "sm_90",
+        "minor": None,
+        "memory_total_bytes": 80 << 30,
+        "memory_used_bytes": 0,
+        "utilization_percent": 0,
+        "temperature_c": None,
+        "power_w": None,
+        "sm_clock_mhz": None,
+        "pids": [],
+        "nvlink": [],
+    }
+    return [dict(usual, index=index, **gpu) for index, gpu in enumerate(listed)]
 
 
 def _ask(question: Any) -> Any:

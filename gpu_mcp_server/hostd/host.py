@@ -12,7 +12,7 @@ from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 from . import cgroup, descriptors, gpus, landlock, undertaker
 from .files import Blobs
 from .job_folders import JobFolders
-from .locks import GpuLocks
+from .locks import FOLDER, GpuLocks
 from .mounts import RUN, reachable_by
 from .processes import descendants
 from .protocol import LEVELS, JobSpec, Limits
@@ -24,6 +24,9 @@ FIRST_UID, UIDS, PROBE_UID = 61000, 183, 61183
 PROBE_S = 5.0
 WEAKEN = "GPU_MCP_HOSTD_LEVEL"
 """Environment variable that makes hostd behave as on a host that gives no more than this level; for tests."""
+
+LOCKS = "GPU_MCP_HOSTD_LOCKS"
+"""Environment variable with the folder of the GPUs' locks; for tests."""
 
 
 class HostRefuses(Exception):
@@ -52,7 +55,7 @@ class Host:
             os.chmod(state, 0o711)
         self.folders = JobFolders(state)
         self.blobs = Blobs(os.path.join(state, "blobs"))
-        self.locks = GpuLocks(lock_folder) if lock_folder else GpuLocks()
+        self.locks = GpuLocks(lock_folder or os.environ.get(LOCKS) or FOLDER)
         self.nvml = gpus.Nvml()
         self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self.python = _own_python()

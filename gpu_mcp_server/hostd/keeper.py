@@ -14,14 +14,21 @@ from typing import Callable, Optional, Sequence
 
 from . import descriptors, processes
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 1, 36, 37
 _libc = ctypes.CDLL(None, use_errno=True)
 PAUSE_S = 0.001
 
 
-def adopt() -> None:
-    """Become the parent of whatever those below lose."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+def adopt(willing: bool = True) -> None:
+    """Become the parent of whatever those below lose, or no longer."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(willing), 0, 0, 0)
+
+
+def adopts() -> bool:
+    """Say whether this process is the parent of what those below lose."""
+    answer = ctypes.c_int(0)
+    _libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(answer), 0, 0, 0)
+    return bool(answer.value)
 
 
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:

@@ -1,13 +1,23 @@
 """The GPUs that one job holds."""
 
 import os
-from typing import Any, Callable, Dict, List, Tuple
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from . import door
+from .broker import NAME
+from .broker_link import BrokerGone, BrokerLink, Want, wait_in_line
 from .host import Host, HostRefuses
-from .protocol import JobSpec
+from .locks import PROCESSOR, Held
+from .protocol import GpuRequest, JobSpec
+from .queue import joined
+from .vacancy import DYING_S
 
-PROCESSOR = "processor"
-"""The lock of those who time on the processor alone: two at once would time each other."""
+LEAST_WAIT_S = 0.25
+"""For a broker to start and answer, for those who will not wait."""
+PAUSE_S = 0.002
+SAY_PART = 0.05
+"""Words on the queue come again after this part of the time waited so far: each is written down."""
 
 
 class Lease:
@@ -15,51 +25,181 @@ class Lease:
 
     Attributes:
         notes: What the record must say about the GPUs.
+        link: The connection to the broker that granted them, if one did.
     """
 
     def __init__(self, host: Host, spec: JobSpec, gpus: List[Dict[str, Any]]) -> None:
         self._host, self._spec = host, spec
-        self._gpus = {g["uuid"]: g for g in gpus if not spec.gpus.uuids or g["uuid"] in spec.gpus.uuids}
-        self._locks: List[Tuple[str, int]] = []
+        self._gpus = {g["uuid"]: g for g in gpus if fits(g, spec.gpus)}
+        self._locks: Held = []
         self._uuids: List[str] = []
+        self._door: Optional[door.Visit] = None
+        self._said, self._say_at = "", 0.0
+        self.link: Optional[BrokerLink] = None
         self.notes: List[str] = []
 
-    def take(self, stop: Callable[[], bool]) -> None:
+    def take(
+        self, stop: Callable[[], bool], groups: Sequence[str] = (), said: Callable[[str], None] = lambda words: None
+    ) -> None:
         """Wait for the locks.
+
+        Args:
+            stop: Says whether to give up.
+            groups: Lists of processes of the job's control groups; the next holder waits until they are empty.
+            said: Told in words how the job stands in line.
 
         Raises:
             HostRefuses: If they are not to be had in time, or `stop()` says so.
         """
         want = self._spec.gpus
-        if want.count == 0:
-            if want.mode == "exclusive":
-                self._locks = self._turn([PROCESSOR], 1, stop)
+        if want.count == 0 and want.mode != "exclusive":
             return
-        if len(self._gpus) < want.count:
-            raise HostRefuses("no_gpu", "%d GPUs wanted, %d fit" % (want.count, len(self._gpus)))
-        self._locks = self._turn(sorted(self._gpus), want.count, stop)
-        self._uuids = [u for u, _ in self._locks]
-        if want.mode == "exclusive":
-            self._look_for_others()
+        names = sorted(self._gpus) if want.count else [PROCESSOR]
+        count = max(1, want.count)
+        self._check(names, count)
+        owner: Dict[str, object] = {"job": self._spec.id, "pid": os.getpid(), "user": want.user, "groups": list(groups)}
+        turn = _Turn(names, count, owner, time.monotonic() + max(want.wait_s, LEAST_WAIT_S), stop, said)
+        turn.groups = groups
+        if not (want.lease and want.count and self._from_reservation(turn)):
+            self._locks = self._at_once(turn) or self._in_line(turn)
+            if not self._locks:
+                raise self._not_free(names)
+        self._uuids = [u for u, _ in self._locks if u != PROCESSOR]
+        if want.mode == "exclusive" and self.link is None and self._door is None:
+            self._note_strangers()
 
-    def _turn(self, names: List[str], count: int, stop: Callable[[], bool]) -> List[Tuple[str, int]]:
+    def _check(self, names: Sequence[str], count: int) -> None:
         want = self._spec.gpus
-        owner: Dict[str, object] = {"job": self._spec.id, "pid": os.getpid()}
-        locks = self._host.locks.acquire(names, count, want.mode, owner, want.wait_s, stop)
-        if not locks:
-            holders = ", ".join("%s by %s" % (name, self._host.locks.holder(name)) for name in names)
-            raise HostRefuses("no_gpu", "not free within %g s: %s" % (want.wait_s, holders))
-        return locks
+        if len(names) < count:
+            raise HostRefuses("no_gpu", "%d GPUs wanted, %d fit%s" % (count, len(names), _needs(want)))
+        if not joined(names, count, self._links()):
+            raise HostRefuses("no_gpu", "no %d GPUs of this host are all joined by NVLink" % count)
 
-    def _look_for_others(self) -> None:
-        pids = {p for u in self._uuids for p in self._gpus[u]["pids"] if os.path.exists("/proc/%d" % p)}
-        foreign = sorted(pids - self._host.ours()) if pids else []
+    def _links(self) -> Optional[Dict[str, List[str]]]:
+        if not self._spec.gpus.nvlink:
+            return None
+        return {uuid: list(gpu.get("nvlink") or ()) for uuid, gpu in self._gpus.items()}
+
+    def _from_reservation(self, turn: "_Turn") -> bool:
+        """Use the GPUs of a reservation, in turn with its other jobs; False when it has ended."""
+        visit = door.Visit.to(self._host.folders, self._spec.gpus.lease)
+        if visit is None:
+            self.notes.append("reservation %s has ended; the job waited like others" % self._spec.gpus.lease)
+            return False
+        self._door = visit
+        names = [n for n in turn.names if n in visit.locks]
+        if len(names) < turn.count:
+            self.notes.append("reservation %s has %d GPUs that fit" % (self._spec.gpus.lease, len(names)))
+            self._leave_door()
+            return False
+        left = turn.deadline - time.monotonic()
+        inner = visit.turns.acquire(names, turn.count, self._spec.gpus.mode, turn.owner, left, turn.stop)
+        if not inner:
+            raise HostRefuses("no_gpu", "the reservation's GPUs are used by its other jobs")
+        chosen = {u for u, _ in inner}
+        self._locks = [*inner, *((u, fd) for u, fd in visit.locks.items() if u in chosen)]
+        visit.keep(chosen)
+        return True
+
+    def _at_once(self, turn: "_Turn") -> Held:
+        """Take what is free where there is no broker, which is started by the first who must wait."""
+        locks = self._host.locks
+        if self._spec.purpose == "reserve" or locks.is_taken(NAME):
+            return []
+        want = self._spec.gpus
+        names = [n for n in turn.names if want.foreign == "warn" or want.mode == "shared" or not self._strangers(n)]
+        chosen = joined(names, turn.count, self._links()) if want.nvlink else names
+        if len(chosen) < turn.count:
+            return []
+        held = locks.acquire(chosen, turn.count, want.mode, turn.owner, 0.0, turn.stop)
+        if held and not self._is_settled(held, turn):
+            _close(held)
+        return held
+
+    def _in_line(self, turn: "_Turn") -> Held:
+        want = self._spec.gpus
+        fields: Dict[str, Any] = {
+            "names": list(turn.names),
+            "count": turn.count,
+            "mode": want.mode,
+            "user": want.user,
+            "job": self._spec.id,
+            "priority": want.priority,
+            "foreign": want.foreign,
+            "limit_s": self._spec.limits.wall_s if self._spec.purpose != "reserve" else None,
+            "links": self._links(),
+        }
+        try:
+            found = wait_in_line(
+                self._host.locks, Want(fields, turn.owner, self._heard(turn)), turn.deadline, turn.stop
+            )
+        except BrokerGone:
+            return self._without_broker(turn)
+        if found is None:
+            return []
+        self.link, held, notes = found
+        self.notes += notes
+        return held
+
+    def _heard(self, turn: "_Turn") -> Callable[[str], None]:
+        """Return what passes words on: each new position at once, all else ever more seldom."""
+        began = time.monotonic()
+
+        def said(words: str) -> None:
+            now = time.monotonic()
+            moved = _position(words) != _position(self._said)
+            self._said = words
+            if moved or now >= self._say_at:
+                self._say_at = now + SAY_PART * (now - began)
+                turn.said(words)
+
+        return said
+
+    def _without_broker(self, turn: "_Turn") -> Held:
+        """Wait by the locks' turns alone."""
+        self.notes.append("no broker answers on this host; the job waited without an order")
+        names = joined(turn.names, turn.count, self._links()) if self._spec.gpus.nvlink else turn.names
+        left = turn.deadline - time.monotonic()
+        held = self._host.locks.acquire(names, turn.count, self._spec.gpus.mode, turn.owner, left, turn.stop)
+        if held and not self._is_settled(held, turn):
+            self.notes.append("processes of the last job are still on the GPU")
+        return held
+
+    def _is_settled(self, held: Held, turn: "_Turn") -> bool:
+        """Wait until the last job's processes have died; who holds the locks alone needs this, sharers do not."""
+        if self._spec.gpus.mode != "exclusive":
+            return True
+        limit = time.monotonic() + DYING_S
+        ours = set(turn.groups)
+        while any(set(self._host.locks.last_groups(u)) - ours for u, _ in held):
+            if time.monotonic() > limit or turn.stop():
+                return False
+            time.sleep(PAUSE_S)
+        return True
+
+    def _not_free(self, names: Sequence[str]) -> HostRefuses:
+        holders = ", ".join("%s by %s" % (name, self._host.locks.holder(name)) for name in names)
+        stood = "; last " + self._said if self._said else ""
+        return HostRefuses("no_gpu", "not free within %g s: %s%s" % (self._spec.gpus.wait_s, holders, stood))
+
+    def _strangers(self, uuid: str) -> List[int]:
+        gpu = self._gpus.get(uuid)
+        listed: List[int] = gpu["pids"] if gpu else []
+        pids = {p for p in listed if os.path.exists("/proc/%d" % p)}
+        return sorted(pids - self._host.ours()) if pids else []
+
+    def _note_strangers(self) -> None:
+        foreign = sorted({p for u in self._uuids for p in self._strangers(u)})
         if foreign:
             self.notes.append("foreign processes on the GPU, timings may suffer: pids %s" % foreign)
 
     def uuids(self) -> List[str]:
         """Return the GPUs that the job has or had."""
-        return self._uuids
+        return sorted(set(self._uuids))
+
+    def locks(self) -> Dict[str, int]:
+        """Return what holds the lock of each GPU."""
+        return dict(self._locks)
 
     def descriptors(self) -> List[int]:
         """Return what holds the locks."""
@@ -69,10 +209,57 @@ class Lease:
         """Return device nodes and environment for processes that may use the GPUs."""
         if not self._uuids:
             return [], {"CUDA_VISIBLE_DEVICES": ""}
-        return self._host.gpu_view([self._gpus[u] for u in self._uuids])
+        return self._host.gpu_view([self._gpus[u] for u in self.uuids()])
 
     def close(self) -> None:
-        """Let go."""
-        for fd in self.descriptors():
-            os.close(fd)
-        self._locks = []
+        """Let go: the locks first, then the broker hears of it."""
+        _close(self._locks)
+        if self.link is not None:
+            self.link.close()
+            self.link = None
+        self._leave_door()
+
+    def _leave_door(self) -> None:
+        if self._door is not None:
+            self._door.close()
+            self._door = None
+
+
+class _Turn:
+    """One wait for locks."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        count: int,
+        owner: Dict[str, object],
+        deadline: float,
+        stop: Callable[[], bool],
+        said: Callable[[str], None],
+    ) -> None:
+        self.names, self.count, self.owner = names, count, owner
+        self.deadline, self.stop, self.said = deadline, stop, said
+        self.groups: Sequence[str] = ()
+
+
+def fits(gpu: Dict[str, Any], want: GpuRequest) -> bool:
+    """Say whether a GPU is what a job asks for."""
+    named = not want.uuids or gpu["uuid"] in want.uuids
+    known = not want.arch or gpu.get("arch") == want.arch
+    return named and known and int(gpu.get("memory_total_bytes") or 0) >= want.memory_bytes
+
+
+def _needs(want: GpuRequest) -> str:
+    needs = [want.arch] if want.arch else []
+    needs += ["%d bytes of memory" % want.memory_bytes] if want.memory_bytes else []
+    return " (%s)" % ", ".join(needs) if needs else ""
+
+
+def _position(words: str) -> str:
+    return words.partition(":")[0].partition(",")[0]
+
+
+def _close(held: Held) -> None:
+    for _, fd in held:
+        os.close(fd)
+    held.clear()

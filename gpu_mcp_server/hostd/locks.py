@@ -13,12 +13,17 @@ import json
 import os
 import re
 import time
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, cast
 
 FOLDER = "/run/lock/gpu-mcp-server"
+PROCESSOR = "processor"
+"""The lock of those who time on the processor alone: two at once would time each other."""
 POLL_S = 0.004
 LEAST_WAIT_S = 0.02
 """Who only asks for the holder of a GPU has its lock for a moment."""
+TEXT_BYTES = 16384
+MAX_GROUPS = 32
+GROUPS = "/sys/fs/cgroup/"
 
 Held = List[Tuple[str, int]]
 
@@ -62,11 +67,51 @@ class GpuLocks:
         if not _locked(fd, fcntl.LOCK_EX if mode == "exclusive" else fcntl.LOCK_SH):
             return None
         try:
+            groups = [*_groups_in(_text_of(fd)), *_listed(owner.get("groups"))]
             os.ftruncate(fd, 0)
-            os.pwrite(fd, json.dumps(dict(owner, mode=mode)).encode(), 0)
+            os.pwrite(fd, json.dumps(dict(owner, mode=mode, groups=groups[-MAX_GROUPS:])).encode(), 0)
         except OSError:
             pass
         return fd
+
+    def is_free(self, uuid: str, mode: str) -> bool:
+        """Say whether a lock could be taken, and nobody without a broker waits for its turn."""
+        turn = self._turn(uuid)
+        if turn is None:
+            return False
+        os.close(turn)
+        fd = self._open(uuid, "lock")
+        if not _locked(fd, fcntl.LOCK_EX if mode == "exclusive" else fcntl.LOCK_SH):
+            return False
+        os.close(fd)
+        return True
+
+    def last_groups(self, uuid: str) -> List[str]:
+        """Return the control groups of those who had a GPU last, as far as there are processes in them.
+
+        Each is the path of its list of processes.
+        """
+        fd = self._open(uuid, "lock")
+        try:
+            return _groups_in(_text_of(fd))
+        finally:
+            os.close(fd)
+
+    def stand_for(self, name: str) -> Optional[int]:
+        """Try to be the only one with a lock that is no GPU's; return what holds it."""
+        fd = self._open(name, "lock")
+        return fd if _locked(fd, fcntl.LOCK_EX) else None
+
+    def is_taken(self, name: str) -> bool:
+        """Say whether somebody has such a lock."""
+        try:
+            fd = os.open(os.path.join(self.folder, name + ".lock"), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return False
+        if not _locked(fd, fcntl.LOCK_SH):
+            return True
+        os.close(fd)
+        return False
 
     def acquire(
         self,
@@ -141,15 +186,40 @@ class GpuLocks:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return None
             except OSError:
-                text = os.pread(fd, 4096, 0).decode("utf-8", "replace")
+                text = _text_of(fd)
         finally:
             os.close(fd)
-        try:
-            owner = json.loads(text)
-            words = "%s (%s)" % (owner.get("job"), owner.get("mode"))
-        except (ValueError, AttributeError):
+        if "job" not in text:
             return "another process"
+        words = "%s (%s)" % (text["job"], text.get("mode"))
         return "".join(c if c.isprintable() else "?" for c in words)[:120]
+
+
+def _text_of(fd: int) -> Dict[str, Any]:
+    """Return what a lock's file says; a stranger may have written it."""
+    try:
+        said: Any = json.loads(os.pread(fd, TEXT_BYTES, 0).decode("utf-8", "replace"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return cast("Dict[str, Any]", said) if isinstance(said, dict) else {}
+
+
+def _groups_in(text: Dict[str, Any]) -> List[str]:
+    found: List[str] = []
+    for path in _listed(text.get("groups"))[:MAX_GROUPS]:
+        if not (path.startswith(GROUPS) and path.endswith("/cgroup.procs")) or "/../" in path:
+            continue
+        try:
+            with open(path, "rb") as pids:
+                if pids.read(1):
+                    found.append(path)
+        except OSError:
+            continue
+    return found
+
+
+def _listed(value: Any) -> List[str]:
+    return [v for v in cast("List[Any]", value) if isinstance(v, str)] if isinstance(value, list) else []
 
 
 def _locked(fd: int, how: int) -> bool:

@@ -77,6 +77,25 @@ class GpuRequest:
     """Only these, when not empty."""
     wait_s: float = 60.0
     """How long to wait for the locks before giving up with status `no_gpu`."""
+    arch: str = ""
+    """Only GPUs of this architecture, such as `sm_90`."""
+    memory_bytes: int = 0
+    """Only GPUs with at least so much memory."""
+    nvlink: bool = False
+    """Several GPUs: each must reach each other by NVLink."""
+    foreign: str = "other"
+    """Compute processes that are not ours, on a GPU that is wanted alone: `wait` until they are gone, `warn` and take
+    it, or take another (`other`), and warn when there is none."""
+    priority: str = "interactive"
+    """`interactive` before `batch` before `background`; who waits long rises."""
+    user: str = ""
+    """Who it is for, where several people share a login: their shares are equal."""
+    lease: str = ""
+    """Reservation whose GPUs to use; when it has ended the job waits like others, and its note says so."""
+    keep_s: float = 0.0
+    """A reservation (purpose `reserve`) ends when it was not used for so long."""
+    idle_s: float = 0.0
+    """A reservation that was not used for so long is asked to leave when somebody waits."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Set, Tuple, cast
 
 from . import descriptors, probe, processes
+from .broker_link import shown
 from .files import FilesError
 from .host import Host
 from .jobs import JobFolder
@@ -25,8 +26,9 @@ from .protocol import (
     split_attachment,
     to_json,
 )
+from .reservation import PURPOSE, Reservation, standings
 from .specification import checked
-from .supervisor import fork_supervisor
+from .supervisor import Supervisor, fork_supervisor
 from .warm import Pool
 
 POLL_S = 0.05
@@ -54,21 +56,24 @@ class Waiter:
         self.role = str(request.get("role") or "")
         self.offsets = {"stdout": int(request.get("stdout_at", 0)), "stderr": int(request.get("stderr_at", 0))}
         self.on_output = bool(request.get("on_output"))
+        self.note_seen: Optional[str] = request.get("note_seen")
+        """What the caller knows of the job's place in the queue; None when it does not want to."""
         self.deadline = time.monotonic() + float(request.get("timeout_s", 0.0))
         self.fresh = True
         """Not looked at yet: what it waits for may have come before it."""
 
     def answer(self, late: bool) -> Optional[Tuple[Dict[str, Any], bytes]]:
-        """Return the answer when the job has ended, has written something that is asked for, or it is `late`."""
+        """Return the answer when the job has ended or has something to say that is asked for, or it is `late`."""
         self.fresh = False
         final = self.folder.read_json("record.json")
         record: Dict[str, Any] = final or to_json(self.folder.record())
         ended = record["state"] == "finished"
-        if not ended and not late and not self.on_output:
+        news = late or (self.note_seen is not None and record.get("note", "") != self.note_seen)
+        if not ended and not news and not self.on_output:
             return None
         leader = self.role or (record["processes"][0]["role"] if final and final["processes"] else self.folder.leader())
         out, err = (self.folder.read(leader, n, at, MAX_REPLY_OUTPUT) for n, at in self.offsets.items())
-        if not ended and not late and not out and not err:
+        if not ended and not news and not out and not err:
             return None
         return {"record": record, "stdout": len(out), "stderr": len(err)}, out + err
 
@@ -99,6 +104,7 @@ class Channel:
             "fetch": self._fetch,
             "cancel": self._cancel,
             "list": self._list,
+            "pool": self._pool_now,
         }
 
     def run(self) -> int:
@@ -276,7 +282,8 @@ class Channel:
         for waiter in self._waiters:
             late = not now < waiter.deadline
             runs = waiter.folder.id in self._jobs and waiter.folder.id not in self._ended
-            quiet = runs and not (waiter.on_output and (waiter.fresh or waiter.folder.id in self._changed))
+            listens = waiter.on_output or waiter.note_seen is not None
+            quiet = runs and not (listens and (waiter.fresh or waiter.folder.id in self._changed))
             answer = None if quiet and not late else waiter.answer(late)
             if answer is None:
                 left.append(waiter)
@@ -313,6 +320,9 @@ class Channel:
         running = len(self.host.folders.unfinished())
         return {"gpus": gpus, "jobs_running": running, "why_none": self.host.nvml.why_not()}, b""
 
+    def _pool_now(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
+        return {"broker": shown(self.host.locks), "reservations": standings(self.host.folders)}, b""
+
     def _have(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
         return {"missing": [s for s in request["sha256"] if not self.host.blobs.has(s)]}, b""
 
@@ -335,7 +345,8 @@ class Channel:
         end = self._pool.adopt(folder, spec)
         if end is None:
             gpus = self.host.nvml.gpus() if spec.gpus.count else []
-            _, end = fork_supervisor(self.host, folder, spec, gpus)
+            kind = Reservation if spec.purpose == PURPOSE else Supervisor
+            _, end = fork_supervisor(self.host, folder, spec, gpus, kind)
         self._jobs[spec.id] = end
         return {"claimed": True}, b""
 

@@ -9,12 +9,15 @@ from typing import Any, Dict, Iterable, Set, Tuple
 
 from .files import FilesError, checked_path
 from .protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec, ProtocolError
+from .queue import PRIORITIES
 
 ID = re.compile(r"[a-z0-9][a-z0-9-]{3,63}\Z")
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
 SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 VARIABLE = re.compile(r"[^=\0]+\Z", re.DOTALL)
 MODES = ("exclusive", "shared", "none")
+FOREIGN = ("wait", "warn", "other")
+MAX_LABEL_BYTES = 64
 MAX_PROCESSES = 64
 MAX_FILES = 50_000
 MAX_STDIN_BYTES = 1 << 20
@@ -149,7 +152,17 @@ def _gpus(gpus: GpuRequest) -> None:
     _need(_whole(gpus.count) and gpus.count <= 64, "bad count of GPUs: %r", gpus.count)
     _need(gpus.mode in MODES and (gpus.count == 0 or gpus.mode != "none"), "bad mode of GPUs: %r", gpus.mode)
     _texts(gpus.uuids, "uuids")
-    _need(_number(gpus.wait_s) and gpus.wait_s >= 0, "bad wait_s: %r", gpus.wait_s)
+    for name in ("wait_s", "keep_s", "idle_s"):
+        value: Any = getattr(gpus, name)
+        _need(_number(value) and value >= 0, "bad " + name + ": %r", value)
+    for name in ("arch", "user"):
+        value = getattr(gpus, name)
+        _need(len(_text(value, name)) <= MAX_LABEL_BYTES, name + " is too long: %r", value)
+    _need(_whole(gpus.memory_bytes), "bad memory_bytes of GPUs: %r", gpus.memory_bytes)
+    _need(gpus.nvlink in (True, False), "bad nvlink: %r", gpus.nvlink)
+    _need(gpus.foreign in FOREIGN, "bad foreign: %r", gpus.foreign)
+    _need(gpus.priority in PRIORITIES, "bad priority: %r", gpus.priority)
+    _need(gpus.lease == "" or _named(ID, gpus.lease), "bad lease: %r", gpus.lease)
 
 
 def _limits(limits: Limits) -> None:

@@ -8,7 +8,7 @@ import select
 import signal
 import socket
 import time
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
 
 from . import descriptors, files, keeper, launch, processes, undertaker
 from .control import ControlLink
@@ -88,11 +88,12 @@ class Supervisor:
         del number, frame
         self._end("cancelled", "")
 
-    def _note_running(self) -> None:
+    def _note_live(self, state: str, note: str = "") -> None:
         """Say how the job stands; for those who ask, so a full disk does not matter."""
         live: Dict[str, Any] = {
             "id": self.spec.id,
-            "state": "running",
+            "state": state,
+            "note": note,
             "purpose": self.spec.purpose,
             "level": self.host.level,
             "weaker_because": self.host.weaker_because,
@@ -104,6 +105,10 @@ class Supervisor:
             self.folder.note({"live": live})
         except OSError:
             pass
+
+    def _note_queued(self, words: str) -> None:
+        self._note_live("queued", words)
+        self._tell(b"queue")
 
     def _heed_earlier(self) -> None:
         """Heed a cancellation that came before there was a process to tell."""
@@ -118,7 +123,8 @@ class Supervisor:
             self._furnish()
         assert self.place is not None
         self.stamps = self.place.lay(self.spec.files)
-        self.lease.take(self._poll_channel)
+        groups = [r.group.procs_paths()[0] for r in self.roles if r.group is not None]
+        self.lease.take(self._poll_channel, groups, self._note_queued)
         self.notes += self.lease.notes
 
     def _furnish(self) -> None:
@@ -164,7 +170,7 @@ class Supervisor:
     def _running(self) -> None:
         self.started_at = time.time()
         self.clock = time.monotonic()
-        self._note_running()
+        self._note_live("running")
         self._tell(b"start")
 
     def _watch(self) -> None:
@@ -218,7 +224,7 @@ class Supervisor:
         try:
             said = self.channel.recv(64, socket.MSG_DONTWAIT)
         except BlockingIOError:
-            return False
+            return self.status is not None
         except OSError:
             said = b""
         if not said:
@@ -364,7 +370,7 @@ def _explained(error: Exception) -> str:
 
 
 def fork_supervisor(
-    host: Host, folder: JobFolder, spec: JobSpec, gpus: List[Dict[str, Any]]
+    host: Host, folder: JobFolder, spec: JobSpec, gpus: List[Dict[str, Any]], kind: Type[Supervisor] = Supervisor
 ) -> Tuple[int, socket.socket]:
     """Fork a supervisor for a claimed job, which answers for it from then on.
 
@@ -373,6 +379,7 @@ def fork_supervisor(
         folder: The claimed folder.
         spec: What to run.
         gpus: This host's GPUs, asked before the fork: NVML does not survive one.
+        kind: What kind of supervisor.
 
     Returns:
         Its pid and our end of the socket over which it tells what happens.
@@ -386,6 +393,6 @@ def fork_supervisor(
     try:
         os.setsid()
         host.after_fork({theirs.fileno(), folder.life})
-        Supervisor(host, folder, spec, theirs, gpus).main()
+        kind(host, folder, spec, theirs, gpus).main()
     finally:
         os._exit(0)

@@ -16,7 +16,7 @@ from gpu_mcp_server.services.advice import advice_on
 from gpu_mcp_server.services.call_loop import call_loop
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.experience import Experience
-from gpu_mcp_server.services.harness import QUICK, Candidate, Kind, judge_spec, progress_lines
+from gpu_mcp_server.services.harness import QUICK, Candidate, Kind, judge_spec, lines_of
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
@@ -185,7 +185,7 @@ class Evaluator:
         await trial.tell(f"attempt {trial.attempt_id}: judging, job {spec.id}")
 
         async def told(name: str, fresh: bytes) -> None:
-            for line in progress_lines(fresh) if name == "stdout" else []:
+            for line in lines_of(name, fresh):
                 await trial.tell(line)
 
         context = _context(trial, built, advice)

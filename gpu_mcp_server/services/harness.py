@@ -242,6 +242,13 @@ def _ref(name: str, data: bytes, blobs: dict[str, bytes]) -> FileRef:
     return FileRef(name, sha256, len(data))
 
 
+def lines_of(stream: str, data: bytes) -> list[str]:
+    """Return what is to be told of a piece of the judge's output, or of its place in the queue for a GPU."""
+    if stream == "queue":
+        return [f"queue: {data.decode('utf-8', 'replace')[:200]}"]
+    return progress_lines(data) if stream == "stdout" else []
+
+
 def progress_lines(data: bytes) -> list[str]:
     """Return the messages in a piece of the owner's stdout; what is no message is left out."""
     said: list[str] = []

@@ -116,6 +116,7 @@ class JobRunner:
         stdout_at: int = 0,
         stderr_at: int = 0,
         on_output: bool = False,
+        note_seen: str | None = None,
     ) -> JobProgress:
         """Return a job's state and its output from the offsets, waiting up to `timeout_s` for its end."""
         arguments: dict[str, Any] = {
@@ -124,7 +125,7 @@ class JobRunner:
             "stdout_at": stdout_at,
             "stderr_at": stderr_at,
         }
-        answer, data = await self.hosts.call(host, "wait", **arguments, on_output=on_output)
+        answer, data = await self.hosts.call(host, "wait", **arguments, on_output=on_output, note_seen=note_seen)
         record = job_record_from_json(answer["record"])
         if record.state == "finished":
             await self._table.finish(job_id, record)
@@ -135,17 +136,21 @@ class JobRunner:
     ) -> FinishedJob | None:
         """Wait for a job's end; `None` when `timeout_s` passed first.
 
-        A host that is lost meanwhile is asked again as soon as it can be reached.
+        A host that is lost meanwhile is asked again as soon as it can be reached. `on_output` also gets the job's place
+        in the queue for GPUs, in words, under the name `queue`.
         """
         out, err = bytearray(), bytearray()
+        note = "" if on_output is not None else None
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             left = WAIT_S if deadline is None else min(WAIT_S, deadline - time.monotonic())
             if left <= 0:
                 return None
-            seen = await self.look(
-                job_id, host, timeout_s=left, stdout_at=len(out), stderr_at=len(err), on_output=on_output is not None
-            )
+            at = {"stdout_at": len(out), "stderr_at": len(err)}
+            seen = await self.look(job_id, host, timeout_s=left, **at, on_output=on_output is not None, note_seen=note)
+            if on_output is not None and seen.record.state == "queued" and seen.record.note != note:
+                await on_output("queue", seen.record.note.encode())
+            note = seen.record.note if note is not None else None
             for name, kept, fresh in (("stdout", out, seen.stdout), ("stderr", err, seen.stderr)):
                 kept += fresh
                 if fresh and on_output is not None:

@@ -1,0 +1,297 @@
+"""The broker of one host: it keeps the queue for the GPUs. It orders, and nothing more: the truth is the GPU's lock.
+
+One process a host, started by the first job that finds a GPU taken, elected by an flock that it inherits, ended when
+idle. It serves a Unix socket of messages (JSON, one a packet); the kernel says who the peer is. What a connection was
+given is its own until it ends, and then the GPU's lock decides when the next one is let in. A grant is a permission to
+take the locks; whoever cannot, because somebody without a broker was faster, is put back to its place.
+
+From a client: `want` (fields of `queue.Request`), then `have` or `lost`; `hold` for what was granted by a broker that
+was killed; `idle` and `busy` for who holds on without using; `show`. To a client: `queued`, `granted`, `leave`,
+`shown`, `error`.
+"""
+
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import time
+from typing import Any, Dict, List, Optional, Tuple, cast
+
+from .gpus import Nvml
+from .locks import GpuLocks
+from .queue import Lease, Queue, Request
+from .vacancy import Vacancy
+
+NAME = "broker"
+IDLE_S = 600.0
+IDLE = "GPU_MCP_HOSTD_BROKER_IDLE_S"
+"""Environment variable with another time; for tests."""
+REJOIN_S = 5.0
+"""For so long a new broker believes those who say since when they have been waiting: the last one was killed."""
+POLL_S = (0.002, 0.02)
+"""Between two looks at GPUs that are taken without a lease, at first and later."""
+TELL_S = 1.0
+"""Between two messages on the queue to the same client, which takes longer silence for the broker's death."""
+ANSWER_S = 5.0
+GRACE_S = 5.0
+"""What an idle holder that was asked to leave has left."""
+GONE_S = 5.0
+"""Between two looks whether the folder is still there."""
+MESSAGE_BYTES = 64 << 10
+MAX_CLIENTS = 900
+MAX_CLIENTS_OF_USER = 500
+JOB_UIDS = range(61000, 61184)
+"""Uids of jobs of a hostd that is root (`host.FIRST_UID`): a job has no business here."""
+_CREDENTIALS = struct.Struct("3i")
+
+
+class _Client:
+    """One connection."""
+
+    def __init__(self, end: socket.socket, uid: int) -> None:
+        self.end, self.uid = end, uid
+        self.told_at = 0.0
+        self.granted_at: Optional[float] = None
+        """When it was given GPUs that it has not taken yet."""
+
+    def send(self, message: Dict[str, Any]) -> bool:
+        try:
+            self.end.send(json.dumps(message).encode("ascii"), socket.MSG_DONTWAIT)
+        except OSError:
+            return False
+        return True
+
+
+class Broker:
+    """The process.
+
+    Args:
+        locks: The GPUs' locks; the socket lies beside them.
+        life: Descriptor of the election's lock.
+        idle_s: After so long without a client it ends.
+    """
+
+    def __init__(self, locks: GpuLocks, life: int, idle_s: float = IDLE_S) -> None:
+        self._life, self._idle_s = life, idle_s
+        self._vacancy = Vacancy(locks, Nvml())
+        self.queue = Queue(self._vacancy.look)
+        self._clients: Dict[int, _Client] = {}
+        self._folder = os.open(locks.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._name = "%s-%d.sock" % (NAME, os.geteuid())
+        self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._began = self._used_at = self._blocked_at = time.monotonic()
+        self._gone_at = 0.0
+
+    def run(self) -> None:
+        """Serve until idle."""
+        self._open()
+        while self._turn():
+            pass
+        self._close()
+
+    def _open(self) -> None:
+        path = "/proc/self/fd/%d/%s" % (self._folder, self._name)
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        self._door.bind(path)
+        os.chmod(path, 0o666)
+        self._inode = os.stat(path).st_ino
+        self._door.listen(256)
+        os.ftruncate(self._life, 0)
+        os.pwrite(self._life, json.dumps({"pid": os.getpid(), "socket": self._name}).encode("ascii"), 0)
+
+    def _close(self) -> None:
+        os.ftruncate(self._life, 0)
+        if self._is_there():
+            os.unlink(self._name, dir_fd=self._folder)
+
+    def _is_there(self) -> bool:
+        try:
+            return os.stat(self._name, dir_fd=self._folder).st_ino == self._inode
+        except OSError:
+            return False
+
+    def _turn(self) -> bool:
+        poll = select.poll()
+        for fd in (self._door.fileno(), *self._clients):
+            poll.register(fd, select.POLLIN)
+        for fd, _ in poll.poll(1000 * self._patience()):
+            if fd == self._door.fileno():
+                self._accept()
+            elif fd in self._clients:
+                self._hear(fd)
+        now = time.monotonic()
+        self._vacancy.forget()
+        self._serve(now)
+        if self._clients:
+            self._used_at = now
+        if now >= self._gone_at:
+            self._gone_at = now + GONE_S
+            if not self._is_there():
+                return False
+        return bool(self._clients) or now - self._used_at < self._idle_s
+
+    def _patience(self) -> float:
+        """Return how long nothing is due."""
+        now = time.monotonic()
+        due = [self._gone_at, *([] if self._clients else [self._used_at + self._idle_s])]
+        if self.queue.waiting:
+            first, later = POLL_S
+            due.append(now + (first if now - self._blocked_at < 1.0 else later))
+            due += [t for t in [self.queue.next_idle_at()] if t is not None]
+        return max(0.0, min(due) - now)
+
+    def _accept(self) -> None:
+        end, _ = self._door.accept()
+        credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        _, uid, _ = _CREDENTIALS.unpack(credentials)
+        client = _Client(end, uid)
+        of_user = sum(1 for c in self._clients.values() if c.uid == uid)
+        if uid in JOB_UIDS or len(self._clients) >= MAX_CLIENTS or of_user >= MAX_CLIENTS_OF_USER:
+            client.send({"error": "too many clients"})
+            end.close()
+            return
+        self._clients[end.fileno()] = client
+
+    def _hear(self, fd: int) -> None:
+        client = self._clients[fd]
+        try:
+            said = client.end.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        try:
+            if not said:
+                raise ValueError
+            self._heed(fd, client, json.loads(said.decode("ascii")))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            self._drop(fd)
+
+    def _heed(self, fd: int, client: _Client, message: Dict[str, Any]) -> None:
+        what = message["op"]
+        lease = self.queue.leases.get(fd)
+        if what == "want" and lease is None:
+            self.queue.waiting[fd] = self._request(fd, client, message)
+        elif what == "hold" and lease is None and fd not in self.queue.waiting:
+            self._hold(self._request(fd, client, message))
+        elif what == "have" and lease is not None:
+            client.granted_at = None
+        elif what == "lost" and client.granted_at is not None:
+            client.granted_at = None
+            self.queue.take_back(fd)
+        elif what == "idle" and lease is not None:
+            lease.idle_since, lease.idle_s = time.monotonic(), max(0.001, float(message["after_s"]))
+        elif what == "busy" and lease is not None:
+            lease.idle_since, lease.told = None, False
+        elif what == "show":
+            client.send({"shown": self._shown(time.monotonic())})
+        else:
+            raise ValueError(what)
+
+    def _request(self, fd: int, client: _Client, message: Dict[str, Any]) -> Request:
+        now = time.monotonic()
+        since = min(now, float(message.get("since", now))) if now - self._began < REJOIN_S else now
+        links: Any = message.get("links")
+        limit: Any = message.get("limit_s")
+        request = Request(
+            number=fd,
+            names=tuple(_texts(message["names"])),
+            count=int(message["count"]),
+            mode="exclusive" if message["mode"] == "exclusive" else "shared",
+            uid=client.uid,
+            user=str(message.get("user", ""))[:80],
+            job=str(message.get("job", ""))[:80],
+            priority=str(message.get("priority", "interactive")),
+            foreign=str(message.get("foreign", "other")),
+            since=since,
+            limit_s=float(limit) if limit is not None else None,
+            links={str(k): _texts(v) for k, v in links.items()} if links is not None else None,
+        )
+        if not 0 < request.count <= len(set(request.names)) == len(request.names):
+            raise ValueError("a count that the names do not have")
+        return request
+
+    def _hold(self, request: Request) -> None:
+        """Note what somebody holds since before this broker; the locks must bear it out."""
+        self._vacancy.forget()
+        if all(self._vacancy.look(name, "exclusive").taken for name in request.names):
+            self.queue.leases[request.number] = Lease(request, request.names, time.monotonic())
+
+    def _drop(self, fd: int) -> None:
+        client = self._clients.pop(fd)
+        self.queue.release(fd, time.monotonic())
+        client.end.close()
+
+    def _serve(self, now: float) -> None:
+        for fd, client in list(self._clients.items()):
+            if client.granted_at is not None and now - client.granted_at > ANSWER_S:
+                self._drop(fd)
+        if not self.queue.waiting:
+            self._blocked_at = now
+            return
+        for grant in self.queue.pump(now):
+            self._blocked_at = now
+            client = self._clients[grant.request.number]
+            client.granted_at = now
+            if not client.send({"granted": grant.names, "notes": grant.notes}):
+                self._drop(grant.request.number)
+        for number in self.queue.to_leave(now):
+            self._clients[number].send({"leave": GRACE_S})
+        self._tell(now)
+
+    def _tell(self, now: float) -> None:
+        due = [n for n in self.queue.waiting if now - self._clients[n].told_at >= TELL_S]
+        order = self.queue.ordered(now) if due else []
+        for number in due:
+            place = self.queue.standing(self.queue.waiting[number], order, now)
+            self._clients[number].told_at = now
+            self._clients[number].send({"queued": list(place)})
+
+    def _shown(self, now: float) -> Dict[str, Any]:
+        """Return the queue and the leases, for people; as many as a message holds."""
+        order = self.queue.ordered(now)
+        waiting: List[Dict[str, Any]] = []
+        for request in order[:50]:
+            position, wait_s, why = self.queue.standing(request, order, now)
+            about = _about(request, now - request.since)
+            waiting.append({**about, "position": position, "wait_s": wait_s, "why": why[:200]})
+        held: List[Tuple[int, Lease]] = sorted(self.queue.leases.items())[:100]
+        leases = [
+            {**_about(x.request, now - x.since), "gpus": x.names, "idle": x.idle_since is not None} for _, x in held
+        ]
+        return {"pid": os.getpid(), "waiting": waiting, "leases": leases, "all_waiting": len(order)}
+
+
+def _about(request: Request, seconds: float) -> Dict[str, Any]:
+    return {
+        "job": request.job,
+        "uid": request.uid,
+        "user": request.user,
+        "mode": request.mode,
+        "count": request.count,
+        "seconds": round(seconds, 3),
+    }
+
+
+def _texts(value: Any) -> List[str]:
+    if not isinstance(value, list):
+        raise ValueError("no list")
+    return [str(v)[:80] for v in cast("List[Any]", value)[:64]]
+
+
+def serve(folder: str, life: int) -> int:
+    """Be the broker of a folder of locks; `life` holds the election's lock."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MAX_CLIENTS + 100
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most if hard < 0 else min(hard, most)), hard))
+    os.set_inheritable(life, False)
+    Broker(GpuLocks(folder), life, float(os.environ.get(IDLE, IDLE_S))).run()
+    return 0

@@ -1,0 +1,276 @@
+"""The way to the host's broker: finding it, starting it where it is missing, and waiting in its line."""
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, cast
+
+from . import descriptors, keeper
+from .broker import MESSAGE_BYTES, NAME
+from .locks import GpuLocks, Held
+
+START_S = 5.0
+"""For a broker to start."""
+SILENCE_S = 5.0
+"""A broker that says nothing for so long is dead or stopped: it speaks every second."""
+STOP_POLL_S = 0.05
+RETRY_S = 0.01
+MAX_TRIES = 5
+"""Brokers in a row that end without a word."""
+SHOW_S = 0.3
+
+
+class BrokerGone(Exception):
+    """There is no broker, it does not answer, or it would not have us."""
+
+
+class _Ended(BrokerGone):
+    """It ended; there may be another one."""
+
+
+class BrokerLink:
+    """One connection; what it was given ends with it."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+
+    @classmethod
+    def find(cls, locks: GpuLocks) -> "Optional[BrokerLink]":
+        """Connect to the broker, or return None where there is none."""
+        try:
+            folder = os.open(locks.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        end = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            name = _socket_name(folder)
+            if name:
+                end.settimeout(SHOW_S)  # a stopped broker's queue of connections may be full
+                end.connect("/proc/self/fd/%d/%s" % (folder, name))
+                return cls(end)
+        except OSError:
+            pass
+        finally:
+            os.close(folder)
+        end.close()
+        return None
+
+    @classmethod
+    def find_or_start(cls, locks: GpuLocks, stop: Callable[[], bool]) -> "Optional[BrokerLink]":
+        """Connect to the broker, started if need be; None where that does not work."""
+        deadline = time.monotonic() + START_S
+        while time.monotonic() < deadline and not stop():
+            link = cls.find(locks)
+            if link is not None:
+                return link
+            if not _elect(locks):
+                time.sleep(RETRY_S)
+        return None
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait on."""
+        return self._end.fileno()
+
+    def say(self, what: str, **more: Any) -> None:
+        """Send a message; that nobody hears it is found out by listening."""
+        try:
+            self._end.send(json.dumps({"op": what, **more}).encode("ascii"), socket.MSG_DONTWAIT)
+        except OSError:
+            pass
+
+    def hear(self, timeout_s: float) -> Optional[Dict[str, Any]]:
+        """Return the next message, or None when there is none in time.
+
+        Raises:
+            BrokerGone: If there will be none.
+        """
+        if not select.select([self._end], [], [], max(0.0, timeout_s))[0]:
+            return None
+        try:
+            said = self._end.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT)
+            message: Any = json.loads(said.decode("ascii")) if said else None
+        except BlockingIOError:
+            return None
+        except (OSError, ValueError):
+            message = None
+        if not isinstance(message, dict) or "error" in message:
+            self.close()
+            raise BrokerGone if message else _Ended
+        return cast("Dict[str, Any]", message)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._end.close()
+
+
+class Want:
+    """What a job wants of the broker.
+
+    Attributes:
+        fields: The message, less what is added while waiting.
+        owner: What the locks' files say of their holder.
+        said: Told in words how the job stands in line.
+    """
+
+    def __init__(self, fields: Dict[str, Any], owner: Dict[str, object], said: Callable[[str], None]) -> None:
+        self.fields, self.owner, self.said = fields, owner, said
+        self.since = time.monotonic()
+        self.heard = 0
+        """Messages so far."""
+
+
+def wait_in_line(
+    locks: GpuLocks, want: Want, deadline: float, stop: Callable[[], bool]
+) -> "Optional[Tuple[BrokerLink, Held, List[str]]]":
+    """Wait for a grant and take the locks; when a broker is killed the next one is started and told since when.
+
+    Returns:
+        The connection, the locks and what to note, or None when `deadline` passed or `stop()` said so.
+
+    Raises:
+        BrokerGone: If there is no broker and none can be started.
+    """
+    tried = 0
+    while tried < MAX_TRIES:
+        link = BrokerLink.find_or_start(locks, stop)
+        if link is None:
+            if stop():
+                return None
+            break
+        heard_before = want.heard
+        try:
+            link.say("want", since=want.since, **want.fields)
+            found = _wait(link, locks, want, deadline, stop)
+        except _Ended:
+            tried = tried + 1 if want.heard == heard_before else 0
+            continue
+        if found is None:
+            link.close()
+            return None
+        return (link, *found)
+    raise BrokerGone
+
+
+def _wait(
+    link: BrokerLink, locks: GpuLocks, want: Want, deadline: float, stop: Callable[[], bool]
+) -> Optional[Tuple[Held, List[str]]]:
+    heard = time.monotonic()
+    while True:
+        now = time.monotonic()
+        if now >= deadline or stop():
+            return None
+        message = link.hear(min(STOP_POLL_S, deadline - now))
+        if message is None:
+            if time.monotonic() - heard > SILENCE_S:
+                link.close()
+                raise BrokerGone
+            continue
+        heard = time.monotonic()
+        want.heard += 1
+        if "granted" in message:
+            names = [str(n) for n in message["granted"]]
+            mode = str(want.fields["mode"])
+            held = locks.acquire(names, len(names), mode, want.owner, 0.0, stop)
+            if held:
+                link.say("have")
+                return held, [str(n) for n in message.get("notes", [])]
+            link.say("lost")
+        elif "queued" in message:
+            want.said(_in_words(*message["queued"]))
+
+
+def _in_words(position: int, wait_s: Optional[float], why: str) -> str:
+    about = ", about %d s" % max(1, round(wait_s)) if wait_s is not None else ""
+    return "position %d%s: waiting because %s" % (position, about, why)
+
+
+def shown(locks: GpuLocks) -> Dict[str, Any]:
+    """Return the broker's queue and leases; nothing where there is no broker."""
+    link = BrokerLink.find(locks)
+    if link is None:
+        return {}
+    try:
+        link.say("show")
+        return dict((link.hear(SHOW_S) or {}).get("shown", {}))
+    except BrokerGone:
+        return {}
+    finally:
+        link.close()
+
+
+def _socket_name(folder: int) -> str:
+    """Return what the elected broker calls its socket; a stranger may have written it."""
+    try:
+        fd = os.open(NAME + ".lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return ""
+    try:
+        name = json.loads(os.pread(fd, 4096, 0).decode("ascii"))["socket"]
+    except (ValueError, KeyError, TypeError):
+        return ""
+    finally:
+        os.close(fd)
+    return name if isinstance(name, str) and "/" not in name and name.endswith(".sock") else ""
+
+
+def _elect(locks: GpuLocks) -> bool:
+    """Become the one who starts the broker, and start it; False when somebody else is, or there is one."""
+    try:
+        life = locks.stand_for(NAME)
+    except OSError:
+        return False
+    if life is None:
+        return False
+    try:
+        _start(locks.folder, life)
+    finally:
+        os.close(life)
+    return True
+
+
+def command(folder: str, life: int) -> List[str]:
+    """Return the command line of a broker, of the same hostd as this process."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    parent = os.path.dirname(here)
+    if os.path.isfile(parent):
+        return [sys.executable, "-I", parent, NAME, folder, str(life)]
+    nvml = [p for p in sys.path if os.path.exists(os.path.join(p, "pynvml.py"))][:1]
+    code = "import sys; sys.path.insert(0, %r); sys.path.extend(%r); from hostd.__main__ import main; sys.exit(main())"
+    return [sys.executable, "-I", "-B", "-c", code % (parent, nvml), NAME, folder, str(life)]
+
+
+def _start(folder: str, life: int) -> None:
+    """Start a broker that belongs to nobody: it outlives this process and is not found among its children."""
+    words = command(folder, life)
+    adopts = keeper.adopts()
+    keeper.adopt(False)
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _become(words, life)
+        os.waitpid(pid, 0)
+    finally:
+        keeper.adopt(adopts)
+
+
+def _become(words: Sequence[str], life: int) -> None:
+    try:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        os.chdir("/")
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_DFL)
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in range(3):
+            os.dup2(null, fd)
+        descriptors.close_all_but([life])
+        os.set_inheritable(life, True)
+        os.execv(words[0], list(words))
+    finally:
+        os._exit(127)

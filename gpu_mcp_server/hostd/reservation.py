@@ -1,0 +1,137 @@
+"""GPUs that somebody keeps between jobs: a job of its own that runs nothing and lets other jobs in by its door.
+
+It ends when it was not used for `keep_s`, at its wall limit, when it is cancelled, and, once it was idle for `idle_s`,
+when the broker says that somebody waits and nobody came in within the time of grace. Being used renews it. Whoever is
+in when it ends keeps the GPU until its own end.
+"""
+
+import os
+import select
+import time
+from typing import Any, Dict, List, Optional
+
+from . import descriptors
+from .broker_link import BrokerGone, BrokerLink
+from .door import Door, asked
+from .host import HostRefuses
+from .job_folders import JobFolders
+from .supervisor import Supervisor
+
+PURPOSE = "reserve"
+LONGEST_SLEEP_S = 1.0
+
+
+class Reservation(Supervisor):
+    """Holds GPUs from its grant to its end."""
+
+    _door: Optional[Door] = None
+    _used_at = 0.0
+    _leaves_at: Optional[float] = None
+    _idle = False
+
+    def _prepare(self) -> None:
+        self.host.require(self.spec)
+        if self.spec.gpus.count < 1:
+            raise HostRefuses("refused", "a reservation is of GPUs")
+        self.folder.note({"pid": os.getpid(), "leader": self.spec.processes[0].role, "level": self.host.level})
+        self._heed_earlier()
+        self.lease.take(self._poll_channel, (), self._note_queued)
+        self.notes += self.lease.notes
+
+    def _start(self) -> None:
+        if self.status is not None:
+            raise HostRefuses(self.status, "before it was granted")
+        self.held.close()
+        self._door = Door(self.folder, self.lease.locks())
+        self._used_at = time.monotonic()
+        self._running()
+
+    def _watch(self) -> None:
+        assert self._door is not None
+        try:
+            while self.status is None:
+                self._heed_use(self._door.users() > 0)
+                self._end_when_due()
+                if self.status is None:
+                    self._wait(self._door)
+        finally:
+            self._door.close()
+
+    def _heed_use(self, used: bool) -> None:
+        if used:
+            self._used_at, self._leaves_at = time.monotonic(), None
+        if used == self._idle:
+            self._used_at, self._idle = time.monotonic(), not used
+            self._say_idle()
+
+    def _say_idle(self) -> None:
+        if self.lease.link is not None:
+            if self._idle:
+                self.lease.link.say("idle", after_s=self.spec.gpus.idle_s)
+            else:
+                self.lease.link.say("busy")
+
+    def _ends_at(self) -> float:
+        last = self.clock + self.spec.limits.wall_s
+        return min(last, self._used_at + self.spec.gpus.keep_s) if self._idle else last
+
+    def _end_when_due(self) -> None:
+        now = time.monotonic()
+        if self._leaves_at is not None and now >= self._leaves_at:
+            idle = now - self._used_at
+            self._end("cancelled", "gave way to others who waited, after %d s without use" % idle)
+        elif now >= self.clock + self.spec.limits.wall_s:
+            self._end("timeout", "reservations last %g s at most" % self.spec.limits.wall_s)
+        elif now >= self._ends_at():
+            self._end("timeout", "not used for %g s" % self.spec.gpus.keep_s)
+
+    def _wait(self, door: Door) -> None:
+        """Wait for whatever comes first, and heed it."""
+        due = [self._ends_at(), time.monotonic() + LONGEST_SLEEP_S]
+        due += [self._leaves_at] if self._leaves_at is not None else []
+        link = self._link()
+        fds = [self._wake_read, *door.fds()]
+        fds += [end.fileno() for end in (link, self.channel) if end is not None]
+        ready = select.select(fds, [], [], max(0.0, min(due) - time.monotonic()))[0]
+        descriptors.drain(self._wake_read)
+        self._poll_channel()
+        if link is not None and link.fileno() in ready:
+            self._heed_broker(link)
+        door.serve(self._standing())
+
+    def _heed_broker(self, link: BrokerLink) -> None:
+        try:
+            message = link.hear(0.0) or {}
+        except BrokerGone:
+            self.lease.link = None
+            return
+        if "leave" in message and self._idle:
+            self._leaves_at = time.monotonic() + float(message["leave"])
+
+    def _link(self) -> Optional[BrokerLink]:
+        """Return the connection to the broker; one that was started anew is told what is held here."""
+        if self.lease.link is None:
+            self.lease.link = BrokerLink.find(self.host.locks)
+            if self.lease.link is not None:
+                want = self.spec.gpus
+                about = {"names": self.lease.uuids(), "count": want.count, "mode": want.mode, "user": want.user}
+                self.lease.link.say("hold", job=self.spec.id, **about)
+                self._say_idle()
+        return self.lease.link
+
+    def _standing(self) -> Dict[str, Any]:
+        now = time.monotonic()
+        return {
+            "lease_id": self.spec.id,
+            "gpus": self.lease.uuids(),
+            "user": self.spec.gpus.user,
+            "in_use": not self._idle,
+            "ends_in_s": round(self._ends_at() - now, 3),
+            "leaves_in_s": round(self._leaves_at - now, 3) if self._leaves_at is not None else None,
+        }
+
+
+def standings(folders: JobFolders) -> List[Dict[str, Any]]:
+    """Return how the reservations of this user's jobs stand."""
+    found = [asked(f) for f in folders.unfinished() if os.path.exists(f.at("door"))]
+    return [s for s in found if s]

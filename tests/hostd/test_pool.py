@@ -1,0 +1,303 @@
+"""Jobs in sandboxes that wait for GPUs which a file says there are: hostd, broker, locks and reservations together."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.hostd.broker_link import shown
+from gpu_mcp_server.hostd.locks import GpuLocks
+from gpu_mcp_server.hostd.protocol import GpuRequest, ProcessSpec
+from tests.hostd.brokers import broker_pid
+from tests.hostd.laboratory import Laboratory, eventually
+
+pytestmark = pytest.mark.anyio
+ALONE = GpuRequest(1, "exclusive", wait_s=20.0)
+
+
+class Pool:
+    """A hostd with GPUs of its own, and their locks."""
+
+    def __init__(self, lab: Laboratory, folder: Path) -> None:
+        self.lab, self.gpus, self.locks = lab, folder / "gpus.json", GpuLocks(str(folder / "locks"))
+
+    async def start(self, gpus: GpuRequest = ALONE, script: str = "sleep 60") -> str:
+        return await self.lab.start("/bin/sh", "-c", "echo on; " + script, until=b"on", gpus=gpus)
+
+    async def queue(self, gpus: GpuRequest = ALONE, script: str = "true", **more) -> str:
+        """Submit a job that must wait; return its id once the broker has it in line."""
+        before = shown(self.locks).get("all_waiting", 0)
+        spec = self.lab.spec("/bin/sh", "-c", script, gpus=gpus, **more)
+        await self.lab.submit(spec)
+        assert eventually(lambda: shown(self.locks).get("all_waiting") == before + 1)
+        return spec.id
+
+    async def reserve(self, count: int = 1, keep_s: float = 30.0, idle_s: float = 30.0, **more) -> str:
+        want = GpuRequest(count, "exclusive", keep_s=keep_s, idle_s=idle_s, wait_s=20.0)
+        process = ProcessSpec(argv=("reservation",))
+        spec = self.lab.spec(purpose="reserve", processes=(process,), gpus=want, detached=True, **more)
+        await self.lab.submit(spec)
+        for _ in range(2000):
+            if any(r["lease_id"] == spec.id for r in await self.reservations()):
+                return spec.id
+            await asyncio.sleep(0.005)
+        raise AssertionError(await self.lab.record(spec.id))
+
+    async def reservations(self) -> list[dict]:
+        return (await self.lab.link.call("pool"))[0]["reservations"]
+
+
+def listed(*gpus: dict) -> str:
+    return json.dumps([{"uuid": f"GPU-{n}", **gpu} for n, gpu in enumerate(gpus)])
+
+
+@pytest.fixture
+async def pool(open_lab, state: Path):
+    found = await opened(open_lab, state, {}, {})
+    yield found
+    end_broker(found)
+
+
+@pytest.fixture
+def stranger():
+    process = subprocess.Popen(["sleep", "60"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+async def opened(open_lab, state: Path, *gpus: dict) -> Pool:
+    folder = state.parent
+    (folder / "gpus.json").write_text(listed(*gpus))
+    env = {"GPU_MCP_HOSTD_GPUS": str(folder / "gpus.json"), "GPU_MCP_HOSTD_LOCKS": str(folder / "locks")}
+    return Pool(await open_lab("full", **env), folder)
+
+
+def end_broker(pool: Pool) -> None:
+    pid = broker_pid(pool.locks)
+    if pid is not None:
+        os.kill(pid, signal.SIGKILL)
+
+
+async def test_a_free_gpu_is_had_without_a_broker(pool):
+    done = await pool.lab.run("true", gpus=ALONE)
+    assert (done.record.status, done.record.gpus, done.record.note) == ("ok", ("GPU-0",), "")
+    assert broker_pid(pool.locks) is None
+
+
+async def test_who_waits_says_so_in_its_record_and_its_waiter_hears_it(pool):
+    first = [await pool.start(), await pool.start()]
+    third = await pool.queue()
+    answer, _ = await pool.lab.link.call("wait", job=third, timeout_s=20.0, note_seen="")
+    assert answer["record"]["state"] == "queued"
+    assert answer["record"]["note"].startswith("position 1")
+    assert "waiting because GPU-0 is held by" in answer["record"]["note"]
+    await pool.lab.link.call("cancel", job=first[1])
+    done = await pool.lab.wait(third)
+    assert (done.record.status, done.record.gpus, done.record.note) == ("ok", ("GPU-1",), "")
+
+
+async def test_kill_9_of_a_supervisor_lets_the_next_job_in(pool):
+    first = [await pool.start(), await pool.start()]
+    third = await pool.queue()
+    os.kill(pool.lab.supervisor(first[0]), signal.SIGKILL)
+    done = await pool.lab.wait(third)
+    assert (done.record.status, done.record.gpus) == ("ok", ("GPU-0",))
+
+
+async def test_a_job_that_waits_can_be_cancelled(pool):
+    await pool.start(GpuRequest(2, "exclusive"))
+    waiting = await pool.queue()
+    await pool.lab.link.call("cancel", job=waiting)
+    done = await pool.lab.wait(waiting)
+    assert done.record.status == "cancelled"
+    assert eventually(lambda: shown(pool.locks)["all_waiting"] == 0)
+
+
+async def test_a_job_that_waits_too_long_says_who_was_ahead(pool):
+    holder = await pool.start(GpuRequest(2, "exclusive"))
+    done = await pool.lab.run("true", gpus=GpuRequest(1, "exclusive", wait_s=0.5))
+    assert done.record.status == "no_gpu"
+    assert f"GPU-0 by {holder}" in done.record.note
+    assert "position 1" in done.record.note
+
+
+async def test_sharers_of_a_gpu_run_together_and_wait_for_who_is_alone(pool):
+    shared = GpuRequest(1, "shared", uuids=("GPU-0",), wait_s=20.0)
+    first, second = await pool.start(shared), await pool.start(shared)
+    alone = await pool.queue(GpuRequest(1, "exclusive", uuids=("GPU-0",), wait_s=20.0))
+    third = await pool.queue(shared)
+    for job in (first, second):
+        await pool.lab.link.call("cancel", job=job)
+    done = [(await pool.lab.wait(job)).record for job in (alone, third)]
+    assert [r.status for r in done] == ["ok", "ok"]
+    assert done[0].started_at < done[1].started_at
+
+
+async def test_what_the_job_asks_of_a_gpu_is_heeded(open_lab, state):
+    pool = await opened(
+        open_lab,
+        state,
+        {"arch": "sm_80", "memory_total_bytes": 40 << 30, "nvlink": []},
+        {"arch": "sm_90", "memory_total_bytes": 80 << 30, "nvlink": ["GPU-2"]},
+        {"arch": "sm_90", "memory_total_bytes": 141 << 30, "nvlink": ["GPU-1"]},
+    )
+    asked = [
+        (GpuRequest(1, "exclusive", arch="sm_90"), ("ok", ("GPU-1",), "")),
+        (GpuRequest(1, "exclusive", memory_bytes=100 << 30), ("ok", ("GPU-2",), "")),
+        (GpuRequest(2, "exclusive", nvlink=True), ("ok", ("GPU-1", "GPU-2"), "")),
+        (GpuRequest(2, "exclusive", arch="sm_80"), ("no_gpu", (), "2 GPUs wanted, 1 fit (sm_80)")),
+        (GpuRequest(3, "exclusive", nvlink=True), ("no_gpu", (), "no 3 GPUs of this host are all joined by NVLink")),
+    ]
+    for want, expected in asked:
+        record = (await pool.lab.run("true", gpus=want)).record
+        assert (record.status, record.gpus, record.note) == expected
+
+
+@pytest.mark.parametrize(
+    ("foreign", "gpus", "noted"), [("other", ("GPU-1",), False), ("warn", ("GPU-0",), True), ("wait", (), True)]
+)
+async def test_a_colleague_s_process_on_a_gpu(open_lab, state, stranger, foreign, gpus, noted):
+    pool = await opened(open_lab, state, {"pids": [stranger.pid]}, {})
+    try:
+        uuids = ("GPU-0",) if foreign == "wait" else ()
+        want = GpuRequest(1, "exclusive", foreign=foreign, uuids=uuids, wait_s=1.0)
+        record = (await pool.lab.run("true", gpus=want)).record
+        assert record.gpus == gpus
+        assert record.status == ("ok" if gpus else "no_gpu")
+        assert (str(stranger.pid) in record.note) == noted
+    finally:
+        end_broker(pool)
+
+
+async def test_without_a_broker_that_answers_the_turns_decide_and_that_is_said(pool, state):
+    first = await pool.start(GpuRequest(2, "exclusive"))
+    waiting = await pool.queue()
+    os.kill(broker_pid(pool.locks), signal.SIGSTOP)
+    try:
+        spec = pool.lab.spec("true", gpus=ALONE)
+        await pool.lab.submit(spec)
+        await asyncio.sleep(6.5)  # the broker's silence is noticed after five seconds
+        await pool.lab.link.call("cancel", job=first)
+        done = [(await pool.lab.wait(job)).record for job in (waiting, spec.id)]
+        assert [r.status for r in done] == ["ok", "ok"]
+        assert all("no broker answers" in r.note for r in done)
+    finally:
+        os.kill(broker_pid(pool.locks), signal.SIGCONT)
+
+
+async def test_turns_of_the_processor_are_kept_in_line_too(pool):
+    turn = GpuRequest(mode="exclusive", wait_s=20.0)
+    first = await pool.start(turn)
+    second = await pool.queue(turn)
+    assert "processor is held by" in (await pool.lab.record(second)).note
+    await pool.lab.link.call("cancel", job=first)
+    record = (await pool.lab.wait(second)).record
+    assert (record.status, record.gpus) == ("ok", ())
+
+
+async def test_jobs_under_a_reservation_use_its_gpus_one_after_the_other(pool):
+    lease = await pool.reserve(2)
+    outsider = await pool.queue()
+    mine = GpuRequest(1, "exclusive", lease=lease, wait_s=20.0)
+    begun = [await pool.start(mine, "sleep 0.3") for _ in range(2)]
+    used = [(await pool.lab.wait(job)).record for job in begun]
+    assert sorted(r.gpus for r in used) == [("GPU-0",), ("GPU-1",)]
+    assert all(r.note == "" for r in used)
+    both = (await pool.lab.run("true", gpus=GpuRequest(2, "exclusive", lease=lease, wait_s=20.0))).record
+    assert both.gpus == ("GPU-0", "GPU-1")
+    assert (await pool.lab.record(outsider)).state == "queued"
+    await pool.lab.link.call("cancel", job=lease)
+    assert (await pool.lab.wait(outsider)).record.status == "ok"
+    assert (await pool.lab.record(lease)).status == "cancelled"
+    after = (await pool.lab.run("true", gpus=mine)).record
+    assert after.status == "ok"
+    assert f"reservation {lease} has ended" in after.note
+
+
+async def test_a_reservation_ends_when_it_is_not_used_and_use_renews_it(pool):
+    lease = await pool.reserve(1, keep_s=1.0)
+    mine = GpuRequest(1, "exclusive", lease=lease, wait_s=20.0)
+    for _ in range(2):
+        done = await pool.lab.run("sleep", "0.8", gpus=mine)
+        assert done.record.note == ""
+        (standing,) = await pool.reservations()
+        assert standing["in_use"] is False
+    done = await pool.lab.wait(lease)
+    assert (done.record.status, done.record.note) == ("timeout", "not used for 1 s")
+    assert done.record.wall_s > 2.0
+    assert await pool.reservations() == []
+
+
+async def test_a_reservation_that_idles_gives_way_after_notice_to_who_waits(pool):
+    lease = await pool.reserve(2, keep_s=60.0, idle_s=0.2)
+    waiting = await pool.queue()
+    noticed = False
+    while not noticed:
+        (standing,) = await pool.reservations()
+        noticed = standing["leaves_in_s"] is not None
+        await asyncio.sleep(0.01)
+    used = (await pool.lab.run("true", gpus=GpuRequest(1, "exclusive", lease=lease))).record
+    assert used.note == "", "it is there until its notice has run out, and use withdraws the notice"
+    done = await pool.lab.wait(lease)
+    assert done.record.status == "cancelled"
+    assert "gave way to others who waited" in done.record.note
+    assert (await pool.lab.wait(waiting)).record.status == "ok"
+
+
+async def test_a_reservation_that_nobody_waits_for_stays(pool):
+    lease = await pool.reserve(1, keep_s=60.0, idle_s=0.05)
+    done = await pool.lab.run("true", gpus=ALONE)
+    assert done.record.gpus == ("GPU-1",)
+    (standing,) = await pool.reservations()
+    assert (standing["lease_id"], standing["leaves_in_s"]) == (lease, None)
+
+
+async def test_kill_9_of_a_reservation_frees_its_gpu_but_not_the_one_that_a_job_uses(pool):
+    lease = await pool.reserve(2)
+    used = await pool.start(GpuRequest(1, "exclusive", lease=lease))
+    os.kill(pool.lab.supervisor(lease), signal.SIGKILL)
+    other = (await pool.lab.run("true", gpus=ALONE)).record
+    busy = (await pool.lab.record(used)).gpus
+    assert (other.status, other.gpus) == ("ok", tuple({"GPU-0", "GPU-1"} - set(busy)))
+    assert (await pool.lab.record(used)).state == "running"
+    assert (await pool.lab.record(lease)).status == "broken"
+
+
+async def test_a_new_broker_hears_of_old_reservations(pool):
+    lease = await pool.reserve(2, keep_s=60.0, idle_s=0.2)
+    os.kill(broker_pid(pool.locks), signal.SIGKILL)
+    waiting = await pool.queue()
+    assert (await pool.lab.wait(waiting)).record.status == "ok"
+    assert "gave way" in (await pool.lab.record(lease)).note
+
+
+async def test_two_hosts_do_not_know_of_each_other(open_lab, state, tmp_path):
+    one = await opened(open_lab, state, {})
+    await one.start()
+    (tmp_path / "gpus.json").write_text(listed({}))
+    env = {"GPU_MCP_HOSTD_GPUS": str(tmp_path / "gpus.json"), "GPU_MCP_HOSTD_LOCKS": str(tmp_path / "locks")}
+    other = await Laboratory.open(state.parent / "second", "full", env)
+    try:
+        assert (await other.run("true", gpus=ALONE)).record.status == "ok"
+    finally:
+        await other.close()
+
+
+async def test_jobs_of_a_killed_hostd_go_on_waiting_when_they_are_detached(pool, open_lab):
+    first = await pool.start(GpuRequest(2, "exclusive"), "sleep 1.5")
+    spec = pool.lab.spec("true", gpus=ALONE, detached=True)
+    await pool.lab.submit(spec)
+    assert eventually(lambda: shown(pool.locks).get("all_waiting") == 1)
+    began = time.time()
+    os.kill(pool.lab.pid, signal.SIGKILL)
+    again = await open_lab("full")
+    record = (await again.wait(spec.id)).record
+    assert record.status == "ok"
+    assert record.started_at > began
+    assert (await again.wait(first)).record.status == "caller_lost"
