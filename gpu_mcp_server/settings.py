@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, Self, cast
 from platformdirs import user_config_path, user_data_path
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     PrivateAttr,
     ValidationError,
@@ -28,6 +27,9 @@ from pydantic_settings import (
 )
 
 from gpu_mcp_server.errors import ConfigError
+from gpu_mcp_server.host_settings import HostName, HostSettings, LocalHost, OpenSshHost, SshHost
+
+__all__ = ["HostSettings", "LocalHost", "OpenSshHost", "Settings", "SshHost", "load_settings", "user_config_file"]
 
 Level = Literal["full", "namespaces", "landlock", "unconfined"]
 
@@ -35,54 +37,9 @@ PREFIX = "GPU_MCP_"
 PROJECT_FILE = Path("gpu-mcp.toml")
 
 PERSONAL = frozenset({"accept_unconfined", "allow_fetch"})
-PERSONAL_OF_HOST = frozenset({"python", "ssh_config", "known_hosts", "roots"})
+PERSONAL_OF_HOST = frozenset({"python", "ssh_config", "known_hosts", "control_path", "roots"})
 """Settings that a project file may not make: who clones a project must not thereby run its programs
 outside a sandbox, trust its host keys, or show it more of the disk."""
-
-
-class _Host(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    python: str | None = None
-    """Python 3.8 or newer that runs hostd there."""
-    judge_python: str | None = None
-    """Python with NumPy, and torch if wanted, that runs the judge and references there."""
-    cuda: str | None = None
-    """Root of the CUDA toolkit there, such as /usr/local/cuda-13."""
-    state_dir: str | None = None
-    """Folder there for jobs and cached files."""
-    roots: list[str] = []
-    """More folders there that jobs may read."""
-
-
-class LocalHost(_Host):
-    """This machine."""
-
-    kind: Literal["local"] = "local"
-
-
-class SshHost(_Host):
-    """A machine that SSH reaches."""
-
-    kind: Literal["ssh"] = "ssh"
-    host: Annotated[str, Field(min_length=1, pattern=r"^[^-\s][^\s]*$")]
-    """Host name, address, or a name from ~/.ssh/config."""
-    user: str | None = None
-    port: Annotated[int, Field(ge=1, le=65535)] | None = None
-    identity_file: Path | None = None
-    known_hosts: Path | None = None
-    """Instead of ~/.ssh/known_hosts."""
-    ssh_config: Path | None = None
-    """Instead of ~/.ssh/config."""
-
-    @field_validator("identity_file", "known_hosts", "ssh_config")
-    @classmethod
-    def _expand(cls, value: Path | None) -> Path | None:
-        return value.expanduser().absolute() if value else None
-
-
-HostSettings = Annotated[LocalHost | SshHost, Field(discriminator="kind")]
-HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
 
 
 def default_data_dir() -> Path:

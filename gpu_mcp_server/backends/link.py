@@ -1,8 +1,10 @@
 """The server's end of a channel: many requests at once over one byte stream."""
 
 import asyncio
+import contextlib
 import itertools
 import json
+import time
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -11,6 +13,11 @@ from gpu_mcp_server.errors import BadRequest, DiskFull, GpuMcpError, HostError, 
 from gpu_mcp_server.hostd import protocol
 
 HELLO_S = 20.0
+QUIET_S = 60.0
+BEATS = 4
+"""Beats in the time after which silence means that the line is dead."""
+CHUNK = 256 << 10
+BYE_S = 1.0
 
 
 class HostLink:
@@ -24,11 +31,17 @@ class HostLink:
         self._write = asyncio.Lock()
         self._ended: str | None = None
         self._reading = asyncio.create_task(self._read(), name=f"link {self.host}")
+        self._heard_at = time.monotonic()
+        self._beating: asyncio.Task[None] | None = None
         self.greeting: dict[str, Any] = {}
 
     @classmethod
-    async def open(cls, backend: Backend) -> "HostLink":
+    async def open(cls, backend: Backend, quiet_s: float = QUIET_S) -> "HostLink":
         """Open a channel and greet.
+
+        Args:
+            backend: The way to the host.
+            quiet_s: Silence after which either end takes the line for dead; words go to and fro more often than that.
 
         Raises:
             HostUnavailable: If hostd does not answer as one, e.g. because the login shell prints a banner.
@@ -36,13 +49,14 @@ class HostLink:
         link = cls(backend, await backend.open())
         try:
             async with asyncio.timeout(HELLO_S):
-                link.greeting, _ = await link.call("hello")
+                link.greeting, _ = await link.call("hello", quiet_s=quiet_s)
         except TimeoutError:
             await link.close()
             raise HostUnavailable(f"hostd on {backend.name!r} did not answer within {HELLO_S:g} s.") from None
         except BaseException:
             await link.close()
             raise
+        link._beating = asyncio.create_task(link._beat(quiet_s), name=f"beat {backend.name}")
         return link
 
     @property
@@ -80,22 +94,63 @@ class HostLink:
                 future.exception()
 
     async def close(self) -> None:
-        """End the channel; attached jobs end with it."""
+        """Take leave and end the channel; attached jobs end with it."""
+        if self._ended is None:
+            with contextlib.suppress(GpuMcpError, TimeoutError, OSError):
+                await asyncio.wait_for(self.call("bye"), BYE_S)
+        await self.abandon()
+
+    async def abandon(self) -> None:
+        """End the channel without a word, as a lost line does; attached jobs have their grace."""
         self._ended = self._ended or "closed"
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.gather(self._beating, return_exceptions=True)
         await self._channel.close()
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
 
+    async def _beat(self, quiet_s: float) -> None:
+        """Say a word now and then, and end the link when nothing comes back."""
+        while self._ended is None:
+            await asyncio.sleep(quiet_s / BEATS)
+            try:
+                async with self._write:
+                    sent_at = time.monotonic()
+                    self._channel.writer.write(protocol.pack({"id": 0, "verb": "beat"}))
+                    await self._channel.writer.drain()
+                while self._ended is None and self._heard_at < sent_at:
+                    await asyncio.sleep(quiet_s / BEATS)
+                    if time.monotonic() > max(sent_at, self._heard_at) + quiet_s:
+                        self._end(f"no word from it for {quiet_s:g} s")
+                        await self._channel.close()
+                        return
+            except OSError:
+                return
+
+    def _end(self, why: str) -> None:
+        """Tell everybody who waits that nothing will come."""
+        self._ended = self._ended or why
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(HostUnavailable(f"The channel to host {self.host!r} ended ({why})."))
+
+    async def _exactly(self, size: int) -> bytes:
+        """Read so many bytes; each piece is a sign of life."""
+        pieces: list[bytes] = []
+        while size:
+            pieces.append(await self._channel.reader.readexactly(min(size, CHUNK)))
+            size -= len(pieces[-1])
+            self._heard_at = time.monotonic()
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
     async def _read(self) -> None:
-        reader = self._channel.reader
         why = "closed"
         try:
             while True:
-                prefix = await reader.readexactly(protocol.HEADER.size)
-                header_size, attachment_size = protocol.frame_sizes(prefix)
-                header = json.loads(await reader.readexactly(header_size))
-                attachment = await reader.readexactly(attachment_size) if attachment_size else b""
-                self._deliver(header, attachment)
+                header_size, attachment_size = protocol.frame_sizes(await self._exactly(protocol.HEADER.size))
+                header = json.loads(await self._exactly(header_size))
+                self._deliver(header, await self._exactly(attachment_size))
         except asyncio.IncompleteReadError as error:
             why = await self._channel.why_ended()
             if error.partial and not self._waiting:
@@ -105,10 +160,7 @@ class HostLink:
         except OSError as error:
             why = str(error) or type(error).__name__
         finally:
-            self._ended = why
-            for future in self._waiting.values():
-                if not future.done():
-                    future.set_exception(HostUnavailable(f"The channel to host {self.host!r} ended ({why})."))
+            self._end(why)
 
     def _deliver(self, header: Any, attachment: bytes) -> None:
         if not isinstance(header, dict):

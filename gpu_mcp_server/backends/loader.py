@@ -7,12 +7,12 @@ import hashlib
 import os
 import sys
 import time
-from typing import Any
+from typing import Any, List
 
 STALE_S = 3600
 
 
-def load(stream: Any, mark: str, digest: str, size: int, state: str) -> None:
+def load(stream: Any, mark: str, digest: str, size: int, state: str, verb: str) -> None:
     """Check the copy under its hash, ask for it if it is missing or damaged, and start it.
 
     Args:
@@ -20,22 +20,31 @@ def load(stream: Any, mark: str, digest: str, size: int, state: str) -> None:
         mark: What every line that is meant for the server starts with; a login shell may print others before.
         digest: Beginning of the zip's SHA-256.
         size: Its bytes.
-        state: Folder for jobs, or nothing for hostd's own choice.
+        state: Folder for jobs, or nothing for hostd's own choice. It gets hostd where the home folder cannot.
+        verb: What hostd is started with.
     """
-    folder = os.path.join(os.path.expanduser("~"), ".cache", "gpu-mcp-server")
-    path = os.path.join(folder, "hostd-%s.pyz" % digest)
-    try:
-        if not _intact(path, digest):
-            _say(mark, "need")
-            content = _read(stream, size)
-            if len(content) < size:
-                return
-            _put(folder, path, content)
-    except OSError as error:
-        _say(mark, "no %s" % error)
-        return
+    home = os.path.join(os.path.expanduser("~"), ".cache", "gpu-mcp-server")
+    folders = [home] + ([os.path.join(os.path.expanduser(state), "bin")] if state else [])
+    name = "hostd-%s.pyz" % digest
+    path = next((p for p in (os.path.join(f, name) for f in folders) if _intact(p, digest)), "")
+    if not path:
+        _say(mark, "need")
+        content = _read(stream, size)
+        if len(content) < size:
+            return
+        reasons: List[str] = []
+        for folder in folders:
+            path = os.path.join(folder, name)
+            try:
+                _put(folder, path, content)
+                break
+            except OSError as error:
+                reasons.append(str(error))
+        else:
+            _say(mark, "no %s" % "; ".join(reasons))
+            return
     _say(mark, "go")
-    os.execv(sys.executable, [sys.executable, "-I", path, "serve", state])
+    os.execv(sys.executable, [sys.executable, "-I", path, verb, state])
 
 
 def _say(mark: str, word: str) -> None:
@@ -46,7 +55,7 @@ def _intact(path: str, digest: str) -> bool:
     try:
         with open(path, "rb") as file:
             return hashlib.sha256(file.read()).hexdigest().startswith(digest)
-    except FileNotFoundError:
+    except OSError:
         return False
 
 

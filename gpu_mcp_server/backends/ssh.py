@@ -7,31 +7,24 @@ every login shell reads alike; all else goes through stdin.
 
 import asyncio
 import contextlib
-import secrets
-import shlex
-from pathlib import Path
 from typing import Any
 
 import asyncssh
 import stamina
 
 from gpu_mcp_server.backends.base import Channel
-from gpu_mcp_server.backends.bundle import hostd_zip
 from gpu_mcp_server.backends.host_keys import KeyWatch, KnownHosts, ShownKey, refusal
-from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable, ToolMissing
-from gpu_mcp_server.settings import SshHost
+from gpu_mcp_server.backends.loading import Address, load, start_command
+from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable
+from gpu_mcp_server.host_settings import Login
 
 CONNECT_S = 10.0
 LOGIN_S = 20.0
-START_S = 30.0
 KEEPALIVE_S, KEEPALIVE_COUNT = 15.0, 3
 """Source: measured; without keepalive a cut line is never noticed, with it `wait` ends with status None."""
 STDERR_KEPT = 4096
-BANNER_BYTES = 64 << 10
-"""What a login shell may print before hostd starts."""
-NO_PYTHON = 77
-PYTHONS = ("python3", "/usr/bin/python3", "/usr/local/bin/python3", "python")
-LOADER = Path(__file__).with_name("loader.py")
+READ_BYTES = 4096
+CLOSE_S = 2.0
 
 Process = asyncssh.SSHClientProcess[bytes]
 
@@ -41,9 +34,11 @@ class SshBackend:
 
     kind = "ssh"
 
-    def __init__(self, name: str, host: SshHost) -> None:
+    def __init__(self, name: str, host: Login, verb: str = "serve") -> None:
         self.name = name
         self._host = host
+        where = repr(name) if name == host.host else f"{name!r} ({host.host})"
+        self.address = Address(name, where, f"ssh {host.host} echo ok", host.python, host.state_dir, verb)
 
     async def open(self) -> Channel:
         """Connect, push hostd if this version is not there, start it.
@@ -59,7 +54,7 @@ class SshBackend:
             return await self._start(connection)
         except (OSError, asyncssh.Error) as error:
             connection.abort()
-            raise HostUnavailable(f"Host {self._where} broke off while hostd started: {error}.") from error
+            raise HostUnavailable(f"Host {self.address.where} broke off while hostd started: {error}.") from error
         except BaseException:
             connection.abort()
             raise
@@ -84,7 +79,7 @@ class SshBackend:
             if watch.seen is None:
                 raise self._unreachable(error) from error
         if watch.seen is None:
-            raise HostUnavailable(f"Host {self._where} shows no key (it uses GSSAPI).", retryable=False)
+            raise HostUnavailable(f"Host {self.address.where} shows no key (it uses GSSAPI).", retryable=False)
         return known.judge(watch.seen)
 
     def options(self) -> dict[str, Any]:
@@ -102,16 +97,12 @@ class SshBackend:
             options["config"] = [str(host.ssh_config)]
         return options
 
-    @property
-    def _where(self) -> str:
-        return repr(self.name) if self.name == self._host.host else f"{self.name!r} ({self._host.host})"
-
     async def _known_hosts(self) -> KnownHosts:
         self._check_files()
         try:
             return await KnownHosts.of(self._host.host, self.options(), self._host.known_hosts)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"The SSH settings of host {self._where} cannot be used: {error}.") from error
+            raise ConfigError(f"The SSH settings of host {self.address.where} cannot be used: {error}.") from error
 
     async def _connect(self) -> asyncssh.SSHClientConnection:
         watch = KeyWatch()
@@ -144,23 +135,23 @@ class SshBackend:
         match error:
             case asyncssh.HostKeyNotVerifiable():
                 return HostUnavailable(
-                    f"On the way to host {self._where}: {error.reason}.",
+                    f"On the way to host {self.address.where}: {error.reason}.",
                     hint="That is a jump host of ssh's configuration; a person must accept its key, as by `ssh` to it.",
                     retryable=False,
                 )
             case asyncssh.PermissionDenied():
                 user = f" of {self._host.user!r}" if self._host.user else ""
                 return HostUnavailable(
-                    f"Host {self._where} refuses the login{user}: {error.reason}.",
+                    f"Host {self.address.where} refuses the login{user}: {error.reason}.",
                     hint=f"Make `ssh -o BatchMode=yes {host}` work first, by an agent or a key without passphrase.",
                     retryable=False,
                 )  # fmt: skip
             case TimeoutError():
-                return HostUnavailable(f"Host {self._where} did not answer within {CONNECT_S:g} s.")
+                return HostUnavailable(f"Host {self.address.where} did not answer within {CONNECT_S:g} s.")
             case ValueError():
-                return ConfigError(f"The SSH settings of host {self._where} cannot be used: {error}.")
+                return ConfigError(f"The SSH settings of host {self.address.where} cannot be used: {error}.")
             case _:
-                return HostUnavailable(f"Host {self._where} cannot be reached: {error or type(error).__name__}.")
+                return HostUnavailable(f"Host {self.address.where} cannot be reached: {error or type(error).__name__}.")
 
     async def _start(self, connection: asyncssh.SSHClientConnection) -> Channel:
         process: Process = await connection.create_process(start_command(self._host.python), encoding=None)
@@ -171,100 +162,24 @@ class SshBackend:
             process.close()
             connection.close()
             with contextlib.suppress(TimeoutError, OSError, asyncssh.Error):
-                await asyncio.wait_for(connection.wait_closed(), 2.0)
+                await asyncio.wait_for(connection.wait_closed(), CLOSE_S)
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
 
         async def why_ended() -> str:
             with contextlib.suppress(TimeoutError, OSError, asyncssh.Error):
-                await asyncio.wait_for(process.wait_closed(), 2.0)
+                await asyncio.wait_for(process.wait_closed(), CLOSE_S)
             if process.exit_status is None:
                 return "the connection was lost"
             said = tail.decode("utf-8", "replace").strip()[-400:]
             return f"hostd ended with status {process.exit_status}: {said or 'no message'}"
 
         try:
-            await self._load(process, tail)
+            await load(_Talk(process, tail), self.address)
         except BaseException:
             await close()
             raise
         return Channel(_Reader(process.stdout), _Writer(process.stdin), close, why_ended)
-
-    async def _load(self, process: Process, tail: bytearray) -> None:
-        """Talk with the loader until it has become hostd."""
-        digest, content = hostd_zip()
-        mark = f"hostd-{secrets.token_hex(8)}"
-        call = f"\nload(f, {mark!r}, {digest!r}, {len(content)}, {self._host.state_dir or ''!r})\n"
-        with contextlib.suppress(OSError):  # a login that ended already is told below, by what it printed
-            process.stdin.write(repr(LOADER.read_text(encoding="utf-8") + call).encode() + b"\n")
-        said = bytearray()
-        try:
-            async with asyncio.timeout(START_S):
-                word = await _answer(process, mark, said)
-                if word == "need":
-                    with contextlib.suppress(OSError):
-                        process.stdin.write(content)
-                    word = await _answer(process, mark, said)
-        except TimeoutError:
-            raise self._not_started(process, said, tail, f"did not start within {START_S:g} s") from None
-        if word is None:
-            raise self._not_started(process, said, tail, "did not start")
-        if word != "go":
-            raise HostUnavailable(
-                f"hostd could not be put on host {self._where}: {word.removeprefix('no ')}.",
-                hint="Is the home folder there writable and not full?", retryable=False,
-            )  # fmt: skip
-
-    def _not_started(self, process: Process, said: bytearray, tail: bytearray, how: str) -> GpuMcpError:
-        if process.exit_status == NO_PYTHON:
-            wanted = self._host.python
-            hint = "Correct `python` of this host." if wanted else "Install python3 there, or set `python`."
-            return ToolMissing(f"Python 3.8 or newer ({wanted or ', '.join(PYTHONS)})", self.name, hint=hint)
-        printed = said.decode("utf-8", "replace").strip()[:300]
-        words = [f"it printed {printed!r}" if printed else "it printed nothing"]
-        errors = tail.decode("utf-8", "replace").strip()[-300:]
-        words += [f"and on stderr {errors!r}"] if errors else []
-        status = "" if process.exit_status is None else f" (the login ended with status {process.exit_status})"
-        return HostUnavailable(
-            f"hostd {how} on host {self._where}{status}; {' '.join(words)}.",
-            hint="The account must let commands run: look for a ForceCommand, a restricted shell, or a start-up file "
-            f"that asks or exits. `ssh {self._host.host} echo ok` must print ok.",
-            retryable=False,
-        )  # fmt: skip
-
-
-def start_command(python: str | None) -> str:
-    """Return the command that finds a Python and makes it run what comes on stdin.
-
-    sh, csh and fish read it alike: no newline, and no backslash inside single quotes.
-    """
-    words = " ".join(_word(p) for p in ([python] if python else PYTHONS))
-    test = "import sys; sys.exit(sys.version_info < (3, 8))"
-    run = "import sys; f = sys.stdin.buffer.raw; exec(eval(f.readline()))"
-    tried = f'"$p" -IS -c "{test}" </dev/null >/dev/null 2>&1 && exec "$p" -IS -c "{run}"'
-    return f"exec /bin/sh -c {shlex.quote(f'for p in {words}; do {tried}; done; exit {NO_PYTHON}')}"
-
-
-def _word(path: str) -> str:
-    return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
-
-
-async def _answer(process: Process, mark: str, said: bytearray) -> str | None:
-    """Return the next line that carries the mark, or nothing at the end; what else is printed is kept for the error."""
-    start = mark.encode() + b" "
-    while len(said) < BANNER_BYTES:
-        before, found, after = said.partition(start)
-        if found and b"\n" in after:
-            line, _, rest = after.partition(b"\n")
-            said[:] = before + rest
-            return line.decode("utf-8", "replace")
-        chunk = await process.stdout.read(4096)
-        if not chunk:
-            with contextlib.suppress(OSError, asyncssh.Error):
-                await process.wait_closed()
-            return None
-        said += chunk
-    return None
 
 
 async def _listen(stream: Any, tail: bytearray) -> None:
@@ -272,6 +187,24 @@ async def _listen(stream: Any, tail: bytearray) -> None:
         while chunk := await stream.read(STDERR_KEPT):
             tail += chunk
             del tail[:-STDERR_KEPT]
+
+
+class _Talk:
+    """The streams before the command is hostd."""
+
+    def __init__(self, process: Process, tail: bytearray) -> None:
+        self._process, self.tail = process, tail
+
+    async def read(self) -> bytes:
+        return await self._process.stdout.read(READ_BYTES)
+
+    def write(self, data: bytes) -> None:
+        self._process.stdin.write(data)
+
+    async def status(self) -> int | None:
+        with contextlib.suppress(TimeoutError, OSError, asyncssh.Error):
+            await asyncio.wait_for(self._process.wait_closed(), CLOSE_S)
+        return self._process.exit_status
 
 
 class _Reader:

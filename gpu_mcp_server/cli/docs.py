@@ -44,11 +44,13 @@ def _argument(name: str, one: dict[str, Any], schema: dict[str, Any]) -> str:
 
 def settings_text() -> str:
     """Return a table of the settings, from their docstrings."""
-    from gpu_mcp_server.settings import LocalHost, Settings, SshHost
+    from gpu_mcp_server.host_settings import HOST_KINDS
+    from gpu_mcp_server.settings import Settings
 
     blocks = [_table("", Settings)]
-    for heading, model in (("local", LocalHost), ("ssh", SshHost)):
-        blocks.append(f'## A host of kind "{heading}": `[hosts.NAME]`\n\n' + _table("hosts.NAME.", model))
+    for model in HOST_KINDS:
+        kind = model.model_fields["kind"].default
+        blocks.append(f'## A host of kind "{kind}": `[hosts.NAME]`\n\n' + _table("hosts.NAME.", model))
     return "\n".join(blocks)
 
 

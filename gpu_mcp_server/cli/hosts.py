@@ -55,6 +55,10 @@ def add(
     cuda: Annotated[str | None, typer.Option(help="CUDA toolkit's folder there.")] = None,
     state_dir: Annotated[str | None, typer.Option(help="Folder there for jobs and cached files.")] = None,
     check_it: Annotated[bool, typer.Option("--check/--no-check", help="See whether it answers.")] = True,
+    kind: Annotated[
+        str, typer.Option(help="ssh; openssh for your own ssh program, as one-time passwords need.")
+    ] = "ssh",
+    control_path: Annotated[str | None, typer.Option(help="Socket of your ssh connection; only for openssh.")] = None,
     as_json: Json = False,
 ) -> None:
     """Write an SSH host into the settings, and see whether it answers."""
@@ -63,6 +67,7 @@ def add(
     files = {"identity_file": identity_file, "known_hosts": known_hosts, "ssh_config": ssh_config}
     options: dict[str, Any] = {key: str(path.expanduser().absolute()) for key, path in files.items() if path}
     options |= {"python": python, "judge_python": judge_python, "cuda": cuda, "state_dir": state_dir}
+    options |= {"kind": kind, "control_path": control_path}
     values = parsed_target(target) | {key: value for key, value in options.items() if value is not None}
     path = user_config_file()
     before = read_config(path)
@@ -118,6 +123,21 @@ def check(
 
 
 @app.command()
+def login(name: Annotated[str, typer.Argument(help="Host of kind openssh.")]) -> None:
+    """Log in once, with password or one-time code: the server's sessions then go over this connection."""
+    import subprocess
+
+    from gpu_mcp_server.backends.openssh import OpenSshBackend
+    from gpu_mcp_server.host_settings import OpenSshHost
+    from gpu_mcp_server.settings import load_settings
+
+    host = load_settings().hosts.get(name)
+    if not isinstance(host, OpenSshHost):
+        raise BadRequest(f"{name!r} is no host of kind openssh in the settings.", hint="Others log in by themselves.")
+    raise typer.Exit(subprocess.run(OpenSshBackend(name, host).login_words(), check=False).returncode)  # noqa: S603
+
+
+@app.command()
 def remove(name: Annotated[str, typer.Argument(help="Host to take out.")], as_json: Json = False) -> None:
     """Take a host out of the settings; nothing on the host is touched."""
     from gpu_mcp_server.settings import user_config_file
@@ -141,10 +161,11 @@ def _key(name: str, accepted: str | None) -> dict[str, Any] | None:
         BadRequest: If the host shows another key, or is not reached by SSH.
         HostKeyUnknown: If known_hosts has another key of the host.
     """
-    from gpu_mcp_server.settings import SshHost, load_settings
+    from gpu_mcp_server.host_settings import OpenSshHost, SshHost
+    from gpu_mcp_server.settings import load_settings
 
     host = load_settings().hosts.get(name)
-    if not isinstance(host, SshHost):
+    if not isinstance(host, SshHost | OpenSshHost):
         if accepted is not None:
             raise BadRequest(f"{name!r} is no SSH host in the settings.", hint="`gpu-mcp-server hosts list` shows all.")
         return None

@@ -12,6 +12,8 @@ from . import broker, probe, scope
 from .host import Host
 from .serve import Channel
 
+NO_STATE = 4
+
 
 def default_state() -> str:
     """Return where jobs and blobs of this host lie."""
@@ -32,7 +34,11 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return broker.serve(words[1], int(words[2]))
     if verb == "serve":
         scope.enter(scope.own_command())
-    host = Host(os.path.abspath(os.path.expanduser(state)))
+    try:
+        host = Host(os.path.abspath(os.path.expanduser(state)))
+    except OSError as error:
+        sys.stderr.write("the folder for jobs cannot be used: %s; set state_dir of this host to another\n" % error)
+        return NO_STATE
     if verb == "probe":
         sys.stdout.write(json.dumps({**probe.about_host(host, {}), **probe.about_gpus(host)}, indent=1) + "\n")
         return 0

@@ -65,6 +65,8 @@ def about_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
         "level": host.level,
         "weaker_because": host.weaker_because,
         "hint": host.hint,
+        "state": host.state,
+        "noexec": bool(os.statvfs(host.state).f_flag & os.ST_NOEXEC),
         "cgroup": host.hierarchy.kind if host.hierarchy else None,
         "compilers": _compilers(),
         "nvcc": nvcc,

@@ -142,6 +142,8 @@ class JobSpec:
     """Only for purpose `fetch`, never with a GPU."""
     detached: bool = False
     """An attached job ends with its caller; a detached one at its deadline."""
+    grace_s: float = 0.0
+    """How long an attached job goes on after its channel was lost, for somebody to ask for it again."""
     stdin: str = ""
     """Text given to the leader on stdin, 1 MiB at most."""
 

@@ -35,7 +35,7 @@ class Reservation(Supervisor):
             raise HostRefuses("refused", "a reservation is of GPUs")
         self.folder.note({"pid": os.getpid(), "leader": self.spec.processes[0].role, "level": self.host.level})
         self._heed_earlier()
-        self.lease.take(self._poll_channel, (), self._note_queued)
+        self.lease.take(self._heed_caller, (), self._note_queued)
         self.notes += self.lease.notes
 
     def _start(self) -> None:
@@ -91,10 +91,10 @@ class Reservation(Supervisor):
         due += [self._leaves_at] if self._leaves_at is not None else []
         link = self._link()
         fds = [self._wake_read, *door.fds()]
-        fds += [end.fileno() for end in (link, self.channel) if end is not None]
+        fds += [end.fileno() for end in (link, self.caller) if end is not None and end.fileno() >= 0]
         ready = select.select(fds, [], [], max(0.0, min(due) - time.monotonic()))[0]
         descriptors.drain(self._wake_read)
-        self._poll_channel()
+        self._heed_caller()
         if link is not None and link.fileno() in ready:
             self._heed_broker(link)
         door.serve(self._standing())

@@ -3,16 +3,18 @@
 import errno
 import gc
 import json
+import math
 import os
 import select
 import signal
 import socket
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional, Set, Tuple, cast
+from typing import Any, Callable, Dict, List, Set, Tuple, cast
 
 from . import descriptors, probe, processes
 from .broker_link import shown
+from .caller import LEAVING
 from .files import FilesError
 from .host import Host
 from .jobs import JobFolder
@@ -29,12 +31,13 @@ from .protocol import (
 from .reservation import PURPOSE, Reservation, standings
 from .specification import checked
 from .supervisor import Supervisor, fork_supervisor
+from .waiter import Waiter
 from .warm import Pool
 
 POLL_S = 0.05
 SWEEP_S = 900.0
+MAX_QUIET_S = 86400.0
 READ_BYTES = 1 << 20
-MAX_REPLY_OUTPUT = 1 << 20
 MAX_READ = 16 << 20
 NOT_A_FRAME = 3
 
@@ -45,37 +48,6 @@ class Refusal(Exception):
     def __init__(self, kind: str, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.kind, self.hint = kind, hint
-
-
-class Waiter:
-    """A `wait` request that has no answer yet."""
-
-    def __init__(self, request: Dict[str, Any], folder: JobFolder) -> None:
-        self.id = request["id"]
-        self.folder = folder
-        self.role = str(request.get("role") or "")
-        self.offsets = {"stdout": int(request.get("stdout_at", 0)), "stderr": int(request.get("stderr_at", 0))}
-        self.on_output = bool(request.get("on_output"))
-        self.note_seen: Optional[str] = request.get("note_seen")
-        """What the caller knows of the job's place in the queue; None when it does not want to."""
-        self.deadline = time.monotonic() + float(request.get("timeout_s", 0.0))
-        self.fresh = True
-        """Not looked at yet: what it waits for may have come before it."""
-
-    def answer(self, late: bool) -> Optional[Tuple[Dict[str, Any], bytes]]:
-        """Return the answer when the job has ended or has something to say that is asked for, or it is `late`."""
-        self.fresh = False
-        final = self.folder.read_json("record.json")
-        record: Dict[str, Any] = final or to_json(self.folder.record())
-        ended = record["state"] == "finished"
-        news = late or (self.note_seen is not None and record.get("note", "") != self.note_seen)
-        if not ended and not news and not self.on_output:
-            return None
-        leader = self.role or (record["processes"][0]["role"] if final and final["processes"] else self.folder.leader())
-        out, err = (self.folder.read(leader, n, at, MAX_REPLY_OUTPUT) for n, at in self.offsets.items())
-        if not ended and not news and not out and not err:
-            return None
-        return {"record": record, "stdout": len(out), "stderr": len(err)}, out + err
 
 
 class Channel:
@@ -91,6 +63,7 @@ class Channel:
         self._waiters: List[Waiter] = []
         self._asides: Dict[int, Tuple[Any, bytearray]] = {}
         self._sweep_at = 0.0
+        self._heard_at, self._quiet_s = time.monotonic(), math.inf
         self._pool = Pool(host)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._verbs: Dict[str, Callable[[Dict[str, Any], memoryview], Tuple[Any, bytes]]] = {
@@ -105,12 +78,15 @@ class Channel:
             "cancel": self._cancel,
             "list": self._list,
             "pool": self._pool_now,
+            "beat": self._beat,
+            "bye": self._bye,
         }
 
     def run(self) -> int:
         """Serve until stdin ends; attached jobs notice by their own sockets. Returns the exit status."""
         gc.freeze()  # what is here by now stays, and forked supervisors share it until they touch it
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        os.set_blocking(1, False)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, processes.wake_up)
         try:
@@ -136,7 +112,12 @@ class Channel:
             owners[end.fileno()] = job_id
         for fd in (*self._asides, *self._pool.ends()):
             poll.register(fd, select.POLLIN)
-        for fd, _ in poll.poll(self._patience()):
+        events = poll.poll(self._patience())
+        if 0 in (fd for fd, _ in events):
+            self._heard_at = time.monotonic()
+        elif time.monotonic() >= self._heard_at + self._quiet_s:
+            return False  # a line that was cut without a word
+        for fd, _ in events:
             if fd == 0:
                 if not self._receive():
                     return False
@@ -154,7 +135,7 @@ class Channel:
 
     def _patience(self) -> float:
         """Return how long nothing is due, in milliseconds."""
-        soonest = self._sweep_at - time.monotonic()
+        soonest = min(self._sweep_at, self._heard_at + self._quiet_s) - time.monotonic()
         due = self._pool.due_in(bool(self._jobs))
         soonest = soonest if due is None else min(soonest, due)
         for waiter in self._waiters:
@@ -170,7 +151,10 @@ class Channel:
             self._fork(None, lambda: {"swept": [self.host.folders.sweep(), self.host.blobs.sweep()]})
 
     def _receive(self) -> bool:
-        chunk = os.read(0, READ_BYTES)
+        try:
+            chunk = os.read(0, READ_BYTES)
+        except BlockingIOError:
+            return True
         if not chunk:
             return False
         self._buffer += chunk
@@ -226,8 +210,14 @@ class Channel:
 
     def _send(self, header: Dict[str, Any], attachment: bytes = b"") -> None:
         data = memoryview(pack(header, attachment))
+        poll = select.poll()
+        poll.register(1, select.POLLOUT)
         while data:
-            data = data[os.write(1, data) :]
+            try:
+                data = data[os.write(1, data) :]
+            except BlockingIOError:
+                if not poll.poll(min(self._quiet_s, MAX_QUIET_S) * 1000):
+                    raise BrokenPipeError("the caller takes nothing") from None
 
     def _fork(self, number: Any, work: Callable[[], Dict[str, Any]]) -> None:
         """Do what takes long in a child; its answer is sent when it comes."""
@@ -281,6 +271,8 @@ class Channel:
         left: List[Waiter] = []
         for waiter in self._waiters:
             late = not now < waiter.deadline
+            if waiter.folder.id not in self._jobs:
+                waiter.note()
             runs = waiter.folder.id in self._jobs and waiter.folder.id not in self._ended
             listens = waiter.on_output or waiter.note_seen is not None
             quiet = runs and not (listens and (waiter.fresh or waiter.folder.id in self._changed))
@@ -300,6 +292,9 @@ class Channel:
 
     def _hello(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
         host = self.host
+        quiet_s = request.get("quiet_s")
+        if quiet_s is not None:
+            self._quiet_s = max(0.1, min(float(quiet_s), MAX_QUIET_S))
         return {
             "protocol": PROTOCOL_VERSION,
             "python": "%d.%d.%d" % sys.version_info[:3],
@@ -310,6 +305,19 @@ class Channel:
             "root": os.geteuid() == 0,
             "warm": self._pool.ready(),
         }, b""
+
+    def _beat(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
+        """Answer, so that both ends know that the line carries."""
+        return {}, b""
+
+    def _bye(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
+        """Take the caller's leave: attached jobs need not wait for its return."""
+        for end in self._jobs.values():
+            try:
+                end.send(LEAVING, socket.MSG_DONTWAIT)
+            except OSError:
+                pass
+        return {}, b""
 
     def _gpus(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
         gpus = self.host.nvml.gpus()

@@ -22,6 +22,7 @@ MAX_PROCESSES = 64
 MAX_FILES = 50_000
 MAX_STDIN_BYTES = 1 << 20
 MAX_COMMAND_BYTES = 1 << 20
+MAX_GRACE_S = 86_400
 MAX_PROGRAM_BYTES = 100 << 10
 """Linux gives a single argument 128 KiB."""
 
@@ -51,6 +52,7 @@ def checked(spec: JobSpec) -> JobSpec:
     _text(spec.min_level, "min_level")
     for name in ("network", "detached"):
         _need(isinstance(getattr(spec, name), bool), "bad " + name + " %r", getattr(spec, name))
+    _need(_number(spec.grace_s) and 0 <= spec.grace_s <= MAX_GRACE_S, "bad grace_s %r", spec.grace_s)
     size = len(_text(spec.stdin, "stdin", nul=True))
     _need(size <= MAX_STDIN_BYTES, "stdin of %d bytes, 1 MiB is possible", size)
     return spec

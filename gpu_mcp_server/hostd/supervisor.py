@@ -11,6 +11,7 @@ import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
 
 from . import descriptors, files, keeper, launch, processes, undertaker
+from .caller import Caller
 from .control import ControlLink
 from .host import Host, HostRefuses
 from .jobs import JobFolder
@@ -41,7 +42,7 @@ class Supervisor:
     ) -> None:
         self.host, self.folder, self.spec = host, folder, spec
         self.lease = Lease(host, spec, gpus)
-        self.channel = channel
+        self.caller = Caller(channel, folder, spec.detached, spec.grace_s)
         self.roles: List[Role] = []
         self.links: List[ControlLink] = []
         self.status: Optional[str] = None
@@ -72,7 +73,7 @@ class Supervisor:
         except Exception as error:  # the same
             record = self._record("broken", "; ".join([*self.notes, "while ending: " + _explained(error)]))
         self.folder.finish(record)
-        self._tell(b"end")
+        self.caller.tell(b"end")
         self.folder.keep()
         undertaker.clear(self.folder)
 
@@ -86,7 +87,10 @@ class Supervisor:
 
     def _cancelled(self, number: int, frame: object) -> None:
         del number, frame
-        self._end("cancelled", "")
+        if os.path.exists(self.folder.at("cancelled")):
+            self._end("cancelled", "")
+        else:
+            self._end("broken", "the host, or its scheduler, ended the job before its time; it is not finished")
 
     def _note_live(self, state: str, note: str = "") -> None:
         """Say how the job stands; for those who ask, so a full disk does not matter."""
@@ -108,7 +112,7 @@ class Supervisor:
 
     def _note_queued(self, words: str) -> None:
         self._note_live("queued", words)
-        self._tell(b"queue")
+        self.caller.tell(b"queue")
 
     def _heed_earlier(self) -> None:
         """Heed a cancellation that came before there was a process to tell."""
@@ -124,7 +128,7 @@ class Supervisor:
         assert self.place is not None
         self.stamps = self.place.lay(self.spec.files)
         groups = [r.group.procs_paths()[0] for r in self.roles if r.group is not None]
-        self.lease.take(self._poll_channel, groups, self._note_queued)
+        self.lease.take(self._heed_caller, groups, self._note_queued)
         self.notes += self.lease.notes
 
     def _furnish(self) -> None:
@@ -171,7 +175,7 @@ class Supervisor:
         self.started_at = time.time()
         self.clock = time.monotonic()
         self._note_live("running")
-        self._tell(b"start")
+        self.caller.tell(b"start")
 
     def _watch(self) -> None:
         """Serve pipes, links, the channel and limits until the leader has ended or something struck."""
@@ -187,6 +191,8 @@ class Supervisor:
             if now >= quota.next_at:
                 quota.look(workdirs, self.roles)
                 self.notes += quota.notes
+            if self.caller.orphaned:
+                self._heed_caller()
             self._pump(max(0.0, min(deadline, quota.next_at) - time.monotonic()))
             self._reap()
 
@@ -203,35 +209,25 @@ class Supervisor:
                 poll.register(link.fileno(), select.POLLIN)
                 owners[link.fileno()] = link
         poll.register(self._wake_read, select.POLLIN)
-        if self.channel is not None:
-            poll.register(self.channel.fileno(), select.POLLIN)
+        if self.caller.fileno() >= 0:
+            poll.register(self.caller.fileno(), select.POLLIN)
         for fd, _ in poll.poll(timeout * 1000):
             owner = owners.get(fd)
             if isinstance(owner, Role):
                 if owner.read(fd) and owner is self.roles[0]:
-                    self._tell(b"output")
+                    self.caller.tell(b"output")
             elif isinstance(owner, ControlLink):
                 owner.serve()
             elif fd == self._wake_read:
                 descriptors.drain(fd)
             else:
-                self._poll_channel()
+                self._heed_caller()
 
-    def _poll_channel(self) -> bool:
-        """Read what the channel's hostd says; its end ends an attached job."""
-        if self.channel is None:
-            return self.status is not None
-        try:
-            said = self.channel.recv(64, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return self.status is not None
-        except OSError:
-            said = b""
-        if not said:
-            self.channel.close()
-            self.channel = None
-            if not self.spec.detached:
-                self._end("caller_lost", "the caller's channel ended and the job was not detached")
+    def _heed_caller(self) -> bool:
+        """Hear the caller, whose end may end the job; True when the job must end."""
+        why = self.caller.gone()
+        if why:
+            self._end("caller_lost", why)
         return self.status is not None
 
     def _reap(self) -> bool:
@@ -356,13 +352,6 @@ class Supervisor:
             outputs=tuple(outputs),
             outputs_left_out=tuple(left),
         )
-
-    def _tell(self, what: bytes) -> None:
-        if self.channel is not None:
-            try:
-                self.channel.send(what, socket.MSG_DONTWAIT)
-            except OSError:
-                pass
 
 
 def _explained(error: Exception) -> str:

@@ -83,6 +83,8 @@ def _trouble(probe: HostProbe) -> str | None:
     troubles: list[str] = []
     if probe.level not in ("full", "namespaces"):
         troubles.append(f"sandbox is only {probe.level}. {probe.hint}")
+    if probe.noexec:
+        troubles.append(f"{probe.state} is mounted noexec: programs built there cannot run; set state_dir of this host")
     if not probe.judge or not probe.judge.numpy:
         troubles.append("the judge finds no Python with NumPy; set judge_python of this host")
     if not probe.compilers:

@@ -11,7 +11,7 @@ from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.errors import HostUnavailable, NotFound
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.toolchains import Compiler, Toolchains
-from gpu_mcp_server.settings import HostSettings, LocalHost, Settings
+from gpu_mcp_server.settings import HostSettings, LocalHost, OpenSshHost, Settings
 
 
 class Nvcc(Model):
@@ -50,6 +50,10 @@ class HostProbe(Model):
     level: str
     weaker_because: str
     hint: str
+    state: str = ""
+    """Folder for jobs there."""
+    noexec: bool = False
+    """Whether nothing in it may be executed."""
     cgroup: str | None
     compilers: dict[str, Compiler]
     nvcc: Nvcc | None
@@ -108,6 +112,10 @@ class Hosts:
             from gpu_mcp_server.backends.local import LocalBackend
 
             return LocalBackend(name, python=host.python, state_dir=self.state_dir(name))
+        if isinstance(host, OpenSshHost):
+            from gpu_mcp_server.backends.openssh import OpenSshBackend
+
+            return OpenSshBackend(name, host)
         from gpu_mcp_server.backends.ssh import SshBackend  # asyncssh takes 0.1 s to import
 
         return SshBackend(name, host)
@@ -119,6 +127,10 @@ class Hosts:
             return str(self._settings.data_dir / "hostd")
         return host.state_dir
 
+    def grace_s(self, name: str) -> float:
+        """Return how long an attached job goes on there after its line was lost."""
+        return self._host(name).grace_s
+
     async def link(self, name: str) -> HostLink:
         """Return an open link, opening one if need be."""
         lock = self._locks.setdefault(name, asyncio.Lock())
@@ -127,7 +139,7 @@ class Hosts:
             if link is None or not link.open_:
                 if link is not None:
                     await link.close()
-                link = await HostLink.open(self.backend(name))
+                link = await HostLink.open(self.backend(name), self._host(name).quiet_s)
                 self._links[name] = link
             return link
 

@@ -1,10 +1,11 @@
 """The one path that every job takes: submit, wait, take the record."""
 
 import asyncio
+import itertools
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ OnOutput = Callable[[str, bytes], Awaitable[None]]
 
 WAIT_S = 20.0
 """One `wait` request at the host; the whole wait is made of many."""
+BACK_OFF_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""Between two attempts to reach a host again that was lost while a job ran there."""
 FRAME_BYTES = 64 << 20
 """Attachment of one frame; more blobs travel in several."""
 
@@ -75,6 +78,7 @@ class JobRunner:
         Raises:
             HostUnavailable, HostError, DiskFull: If the host cannot take it.
         """
+        spec = replace(spec, grace_s=self.hosts.grace_s(host))
         row = await self._table.add(spec.id, host, spec.purpose, workspace_id, attempt_id, dict(context or {}))
         there = self._there.setdefault(host, set())
         wanted = {f.sha256 for files in spec.files.values() for f in files}
@@ -147,7 +151,9 @@ class JobRunner:
             if left <= 0:
                 return None
             at = {"stdout_at": len(out), "stderr_at": len(err)}
-            seen = await self.look(job_id, host, timeout_s=left, **at, on_output=on_output is not None, note_seen=note)
+            seen = await self._look_again(
+                job_id, host, timeout_s=left, **at, on_output=on_output is not None, note_seen=note
+            )
             if on_output is not None and seen.record.state == "queued" and seen.record.note != note:
                 await on_output("queue", seen.record.note.encode())
             note = seen.record.note if note is not None else None
@@ -158,6 +164,23 @@ class JobRunner:
             finished = seen.record.state == "finished"
             if finished and len(out) >= seen.record.stdout_kept and len(err) >= seen.record.stderr_kept:
                 return FinishedJob(host, seen.record, bytes(out), bytes(err))
+
+    async def _look_again(self, job_id: str, host: str, **arguments: Any) -> JobProgress:
+        """Look at a job, and where the host is lost meanwhile, try to reach it again as long as the job lives there.
+
+        Raises:
+            HostUnavailable: If it does not come back within the host's grace.
+        """
+        lost_at: float | None = None
+        for pause_s in itertools.chain(BACK_OFF_S, itertools.repeat(BACK_OFF_S[-1])):
+            try:
+                return await self.look(job_id, host, **arguments)
+            except HostUnavailable as error:
+                lost_at = lost_at or time.monotonic()
+                if not error.retryable or time.monotonic() + pause_s > lost_at + self.hosts.grace_s(host):
+                    raise
+            await asyncio.sleep(pause_s)
+        raise AssertionError("the pauses have no end")
 
     async def run(
         self, spec: JobSpec, *, host: str, blobs: Blobs | None = None, on_output: OnOutput | None = None, **row: Any

@@ -7,6 +7,7 @@ import pytest
 
 from gpu_mcp_server.backends.base import Backend
 from gpu_mcp_server.backends.local import LocalBackend
+from gpu_mcp_server.backends.openssh import OpenSshBackend
 from gpu_mcp_server.backends.ssh import SshBackend
 from tests.backends.sshd import SSHD, Sshd
 
@@ -42,10 +43,24 @@ def state_dir() -> Iterator[str]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture(params=["local", "ssh"])
+def _local(request: pytest.FixtureRequest, state_dir: str) -> Backend:
+    return LocalBackend("tested", state_dir=state_dir)
+
+
+def _ssh(request: pytest.FixtureRequest, state_dir: str) -> Backend:
+    return SshBackend("tested", request.getfixturevalue("sshd").settings(state_dir=state_dir))
+
+
+def _openssh(request: pytest.FixtureRequest, state_dir: str) -> Backend:
+    if not shutil.which("ssh"):
+        pytest.skip("no ssh here: apt-get install openssh-client")
+    return OpenSshBackend("tested", request.getfixturevalue("sshd").openssh(state_dir=state_dir))
+
+
+BACKENDS = {"local": _local, "ssh": _ssh, "openssh": _openssh}
+"""Every way to reach a host; a new one is one more line here."""
+
+
+@pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest, state_dir: str) -> Backend:
-    """Every way to reach a host; a new one is one more line here."""
-    if request.param == "local":
-        return LocalBackend("tested", state_dir=state_dir)
-    server: Sshd = request.getfixturevalue("sshd")
-    return SshBackend("tested", server.settings(state_dir=state_dir))
+    return BACKENDS[request.param](request, state_dir)

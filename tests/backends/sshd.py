@@ -11,7 +11,7 @@ from pathlib import Path
 
 import asyncssh
 
-from gpu_mcp_server.settings import SshHost
+from gpu_mcp_server.settings import OpenSshHost, SshHost
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin") or ""
 USER = (
@@ -30,6 +30,7 @@ class Sshd:
         self.user_key = folder / "user_key"
         user_key = asyncssh.generate_private_key("ssh-ed25519")
         user_key.write_private_key(self.user_key)
+        self.user_key.chmod(0o600)
         user_key.write_public_key(folder / "authorized_keys")
         self.log: deque[str] = deque(maxlen=200)
         self.start()
@@ -109,6 +110,11 @@ class Sshd:
             "known_hosts": self.known_hosts, "ssh_config": _empty(self.folder),
         }  # fmt: skip
         return SshHost.model_validate({k: v for k, v in (values | changes).items() if v is not None})
+
+    def openssh(self, **changes: object) -> OpenSshHost:
+        """Return settings of a host that reaches it by the ssh program, sharing no connection."""
+        values = {**self.settings().model_dump(exclude={"kind"}), "control_path": "none"} | changes
+        return OpenSshHost.model_validate({k: v for k, v in values.items() if v is not None})
 
     def pushed(self) -> list[str]:
         """Return what lies in the cache of the home folder."""

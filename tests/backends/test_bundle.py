@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.backends import bundle, ssh
+from gpu_mcp_server.backends import bundle, loading
 from gpu_mcp_server.backends.bundle import HOSTD, hostd_zip
 
-SHIPPED = [*sorted(HOSTD.glob("*.py")), ssh.LOADER]
+SHIPPED = [*sorted(HOSTD.glob("*.py")), loading.LOADER]
 
 
 def imported(path: Path) -> set[str]:

@@ -1,6 +1,7 @@
 """`gpu-mcp-server hosts`, against a real sshd."""
 
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -20,7 +21,7 @@ Run = Callable[..., Done]
 def run(tmp_path: Path) -> Run:
     environment = {
         "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config"),
-        "GPU_MCP_DATA_DIR": str(tmp_path / "data"),
+        "GPU_MCP_DATA_DIR": str(tmp_path / "data"), "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
     }  # fmt: skip
 
     def call(*arguments: str) -> Done:
@@ -112,3 +113,15 @@ def test_a_changed_key_is_not_accepted_over_the_old_one(run: Run, add: Callable[
 def test_keys_are_accepted_for_ssh_hosts_alone(run: Run):
     assert run("check", "--accept-key", "SHA256:any").returncode == 2
     assert "is no SSH host" in run("check", "local", "--accept-key", "SHA256:any").stderr
+
+
+def test_a_host_is_added_for_the_ssh_program(run: Run, add: Callable[..., Done], sshd: Sshd, tmp_path: Path):
+    known = str(tmp_path / "known")  # ssh takes the home folder from the system, not from HOME
+    assert add("--kind", "openssh", "--control-path", "none", "--known-hosts", known).returncode == 1
+
+    accepted = run("check", "box", "--accept-key", sshd.host_key.get_fingerprint())
+
+    assert accepted.returncode == 0, accepted.stdout + accepted.stderr
+    assert "box: answers" in accepted.stdout
+    assert json.loads(run("list", "--json").stdout)["hosts"]["box"]["kind"] == "openssh"
+    assert run("login", "local").returncode == 2

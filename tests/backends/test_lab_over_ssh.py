@@ -1,8 +1,9 @@
 """The laboratory on a machine that SSH reaches gives what it gives on this one."""
 
+import asyncio
 import shutil
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,24 @@ async def test_a_detached_job_is_found_by_the_next_server(lab: Lab):
     finished = await lab.runner.status(started.job_id, wait_s=60)
 
     assert (finished.state, finished.status, finished.stdout) == ("finished", "ok", "done\n")
+
+
+async def test_a_run_goes_on_when_its_line_is_lost_meanwhile(
+    start_sshd: Callable[..., Sshd], state_dir: str, tmp_path: Path
+):
+    server = start_sshd()
+    box = server.settings(state_dir=state_dir, grace_s=30)
+    async with Lab.open(Settings(data_dir=tmp_path, hosts={"box": box}, default_host="box")) as lab:
+        heard = asyncio.Event()
+
+        async def progress(said: str) -> None:
+            if "started" in said:
+                heard.set()
+
+        script = "echo started; sleep 3; echo finished"
+        running = asyncio.create_task(lab.runner.run(["sh", "-c", script], progress=progress))
+        await asyncio.wait_for(heard.wait(), 60)
+        server.cut()
+        done = await running
+
+    assert (done.status, done.stdout) == ("ok", "started\nfinished\n")

@@ -103,6 +103,44 @@ async def attached(host: ContractHost) -> None:
     expect_equal((await host.finished(spec.id)).record.status, "caller_lost", "status")
 
 
+@ROOM.behaviour("An attached job goes on for its grace after a lost line, and on and on while somebody asks for it")
+async def grace(host: ContractHost) -> None:
+    """Lose the line of a running job and ask for it over another."""
+    async with host.another() as lost:
+        spec = host.job("sh", "-c", "echo started; sleep 4; echo finished", grace_s=2.0)
+        await lost.submit(spec)
+        await lost.started(spec.id)
+        await lost.link.abandon()
+    done = await host.finished(spec.id)
+    expect_equal((done.record.status, done.stdout), ("ok", b"started\nfinished\n"), "status and stdout")
+
+
+@ROOM.behaviour("An attached job that nobody asks for after a lost line ends when its grace is over")
+async def forsaken(host: ContractHost) -> None:
+    """Lose the line of a running job and let it be."""
+    async with host.another() as lost:
+        spec = host.job(*SAY_AND_WAIT, grace_s=0.5)
+        await lost.submit(spec)
+        await lost.started(spec.id)
+        await lost.link.abandon()
+    await asyncio.sleep(1.5)  # asking would keep it alive
+    done = await host.look(spec.id, timeout_s=5.0)
+    expect_equal(done.record.status, "caller_lost", "status")
+    expect("nobody asked" in done.record.note, "the note says why", done.record.note)
+
+
+@ROOM.behaviour("A channel on which nothing is said for long enough is ended by the host, and its jobs with it")
+async def silence(host: ContractHost) -> None:
+    """Let a line fall silent, as one that was cut without a word."""
+    async with host.another() as silent:
+        spec = host.job(*SAY_AND_WAIT)
+        await silent.submit(spec)
+        await silent.started(spec.id)
+        await silent.link.call("hello", quiet_s=0.5)
+        done = await host.finished(spec.id)
+        expect_equal(done.record.status, "caller_lost", "status")
+
+
 @ROOM.behaviour("A detached job survives its channel, and a new one finds it with all its output")
 async def detached(host: ContractHost) -> None:
     """End the channel of a detached job and read on from an offset."""

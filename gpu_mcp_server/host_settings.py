@@ -1,0 +1,76 @@
+"""The kinds of hosts that the settings know: one model each, chosen by `kind`."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+LONGEST_S = 86_400.0
+
+
+class Host(BaseModel):
+    """What every kind of host has."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    python: str | None = None
+    """Python 3.8 or newer that runs hostd there."""
+    judge_python: str | None = None
+    """Python with NumPy, and torch if wanted, that runs the judge and references there."""
+    cuda: str | None = None
+    """Root of the CUDA toolkit there, such as /usr/local/cuda-13."""
+    state_dir: str | None = None
+    """Folder there for jobs and cached files."""
+    roots: list[str] = []
+    """More folders there that jobs may read."""
+    quiet_s: Annotated[float, Field(ge=1, le=LONGEST_S)] = 60.0
+    """Seconds without a word after which either end takes the line for dead."""
+    grace_s: Annotated[float, Field(ge=0, le=LONGEST_S)] = 60.0
+    """Seconds that an attached job goes on after its line was lost, for somebody to ask for it again."""
+
+
+class LocalHost(Host):
+    """This machine."""
+
+    kind: Literal["local"] = "local"
+    grace_s: Annotated[float, Field(ge=0, le=LONGEST_S)] = 0.0
+    """Seconds that an attached job goes on after the server was killed."""
+
+
+class _Login(Host):
+    """A machine that SSH reaches."""
+
+    host: Annotated[str, Field(min_length=1, pattern=r"^[^-\s][^\s]*$")]
+    """Host name, address, or a name from ~/.ssh/config."""
+    user: Annotated[str, Field(pattern=r"^[^-\s][^\s]*$")] | None = None
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    identity_file: Path | None = None
+    known_hosts: Path | None = None
+    """Instead of ~/.ssh/known_hosts."""
+    ssh_config: Path | None = None
+    """Instead of ~/.ssh/config."""
+
+    @field_validator("identity_file", "known_hosts", "ssh_config")
+    @classmethod
+    def _expand(cls, value: Path | None) -> Path | None:
+        return value.expanduser().absolute() if value else None
+
+
+class SshHost(_Login):
+    """A machine over SSH, by a client of our own."""
+
+    kind: Literal["ssh"] = "ssh"
+
+
+class OpenSshHost(_Login):
+    """A machine over the ssh program, and over the connection that you opened with it: for one-time passwords."""
+
+    kind: Literal["openssh"] = "openssh"
+    control_path: str | None = None
+    """Socket of the connection to share; unset means what ~/.ssh/config says, or one that `hosts login` opens."""
+
+
+Login = SshHost | OpenSshHost
+HostSettings = Annotated[LocalHost | SshHost | OpenSshHost, Field(discriminator="kind")]
+HOST_KINDS: tuple[type[Host], ...] = (LocalHost, SshHost, OpenSshHost)
+HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
