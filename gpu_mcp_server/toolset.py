@@ -28,17 +28,21 @@ from gpu_mcp_server.uploads import Sources
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.audit import Auditor
+    from gpu_mcp_server.services.checker import Checker
     from gpu_mcp_server.services.compiler import Compiler
     from gpu_mcp_server.services.evaluator import Evaluator
     from gpu_mcp_server.services.experience import Experience
     from gpu_mcp_server.services.gpus import Gpus
     from gpu_mcp_server.services.lab import Lab
+    from gpu_mcp_server.services.profiler import Profiler
+    from gpu_mcp_server.services.profiles import Profiles
     from gpu_mcp_server.services.registry import Registry
     from gpu_mcp_server.services.runner import Runner
     from gpu_mcp_server.services.workspaces import Workspaces
     from gpu_mcp_server.store.artifacts import Artifacts
 else:  # services bring asyncssh and the store; `tools/list` must not wait for them
-    Artifacts = Auditor = Compiler = Evaluator = Experience = Gpus = Lab = Registry = Runner = Workspaces = Any
+    Artifacts = Auditor = Checker = Compiler = Evaluator = Experience = Gpus = Lab = Any
+    Profiler = Profiles = Registry = Runner = Workspaces = Any
 
 F = TypeVar("F", bound=Callable[..., Awaitable[ResultModel]])
 OpenLab = Callable[[], "AbstractAsyncContextManager[Lab]"]
@@ -122,6 +126,9 @@ def _service(name: str) -> Resolve:
 
 # Give a tool a parameter of one of these types and it gets the service; the agent never sees it.
 ArtifactsDep = Annotated[Artifacts, _service("artifacts")]
+CheckerDep = Annotated[Checker, _service("checker")]
+ProfilerDep = Annotated[Profiler, _service("profiler")]
+ProfilesDep = Annotated[Profiles, _service("profiles")]
 CompilerDep = Annotated[Compiler, _service("compiler")]
 AuditorDep = Annotated[Auditor, _service("auditor")]
 EvaluatorDep = Annotated[Evaluator, _service("evaluator")]

@@ -30,7 +30,7 @@ _COUNTED = re.compile(r"\bround \d+")
 OFFERED: ContextVar[dict[str, Any]] = ContextVar("offered")
 """What was given before the command: toolsets, read_only, exclude_tools."""
 
-STARTERS = ("run_command", "evaluate_kernel", "audit_attempt")
+STARTERS = ("run_command", "evaluate_kernel", "audit_attempt", "check_memory", "profile_kernel")
 WAIT_S = 60
 
 

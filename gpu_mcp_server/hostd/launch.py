@@ -74,6 +74,7 @@ def start(
             join=role.group.procs_paths() if role.group else (),
             pids_by_cgroup=role.group is not None and "pids" in host.limits_by_cgroup,
             sync_fd=held.fileno(),
+            profiler=process.profiled,
         )
         if place.slot.uid is not None:
             role.belong_to(place.slot.uid)

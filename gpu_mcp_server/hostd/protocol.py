@@ -115,6 +115,8 @@ class ProcessSpec:
     program: str = ""
     """Source of a Python program to run in place of `argv[0]`: its `main` gets the other arguments. Its `prepare` may
     have been called ahead of the job, in a sandbox that waits for a job with the same program."""
+    profiled: bool = False
+    """Whether it may trace its own children, as profilers and checkers do."""
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,7 @@ def _process(process: ProcessSpec) -> None:
         _need(_named(NAME, name), "bad name of a role or workspace: %r", name)
     _need(bool(_texts(process.argv, "argv")) and bool(process.argv[0]), "no program in argv: %r", process.argv)
     _need(hasattr(process.env, "items"), "env is no mapping: %r", process.env)
+    _need(process.profiled in (True, False), "bad profiled %r", process.profiled)
     size = len(_text(process.program, "program"))
     _need(size <= MAX_PROGRAM_BYTES, "a program of %d bytes, 100 KiB are possible", size)
     size += sum(len(_text(a, "argv")) + 1 for a in process.argv)

@@ -32,6 +32,13 @@ TOOLS = (
     ("icpx", ("/opt/intel/oneapi/compiler/*/bin/icpx",)),
     ("acpp", ("/opt/adaptivecpp/bin/acpp", "/usr/local/bin/acpp")),
     ("dpct", ("/opt/intel/oneapi/dpcpp-ct/*/bin/dpct",)),
+    ("ncu", ("/opt/nvidia/nsight-compute/*/ncu",)),
+    ("nsys", ("/opt/nvidia/nsight-systems/*/bin/nsys",)),
+    ("compute-sanitizer", ("/usr/local/cuda*/compute-sanitizer/compute-sanitizer",)),
+    ("cuda-gdb", ()),
+    ("rocprofv3", ()),
+    ("rocprof-compute", ()),
+    ("mpirun", ()),
     ("c2s", ("/opt/intel/oneapi/dpcpp-ct/*/bin/c2s",)),
 )
 

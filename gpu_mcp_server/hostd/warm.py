@@ -75,7 +75,8 @@ class Pool:
 
     def fits(self, spec: JobSpec) -> bool:
         """Say whether a job can be run in one of them, roots aside."""
-        plain = len(spec.processes) == 1 and not spec.processes[0].trusted
+        first = spec.processes[0]
+        plain = len(spec.processes) == 1 and not first.trusted and not first.profiled
         apart = not spec.gpus.count and not spec.network and not spec.links
         limits, usual = spec.limits, Limits()
         sizes = (limits.tmp_bytes, limits.shm_bytes) == (usual.tmp_bytes, usual.shm_bytes)

@@ -19,6 +19,7 @@ from gpu_mcp_server.profilers.tables import as_list, as_mapping, dimensions, in_
 HEADER = '"ID",'
 FIXED = {"ID", "Process ID", "Process Name", "Host Name", "Context", "Stream", "Device", "CC"}
 STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+)_per_issue_active\.ratio")
+SAMPLED_STALL = re.compile(r"smsp__pcsamp_warps_issue_stalled_(\w+?)(?<!_not_issued)")
 SAMPLED = re.compile(r"stall_(\w+)$")
 SHORTENED = {
     "long_sb": "long_scoreboard",
@@ -40,15 +41,9 @@ BREAKDOWNS = tuple(
 MAX_KERNELS = 200
 MAX_LINES = 400
 
-SECTIONS: dict[str, tuple[str, ...]] = {
-    "standard": (
-        "SpeedOfLight",
-        "LaunchStats",
-        "Occupancy",
-        "WarpStateStats",
-        "SourceCounters",
-    ),
-}
+SECTIONS = ("SpeedOfLight", "LaunchStats", "Occupancy")
+"""For level standard. Stalls come from samples, in one pass; WarpStateStats and SourceCounters take many."""
+SAMPLES = "group:smsp__pcsamp_warp_stall_reasons"
 ROOFLINE_METRICS = (
     "dram__bytes_read.sum",
     "dram__bytes_write.sum",
@@ -106,15 +101,16 @@ MESSAGES: tuple[tuple[re.Pattern[str], str, str], ...] = (
 )
 
 
-def options(level: ProfileLevel, kernel: str | None, skip: int, count: int) -> list[str]:
+def options(level: ProfileLevel, kernel: str | None, skip: int, count: int, *, tensor: bool = True) -> list[str]:
     """Return ncu's options; clocks stay as they are, as users have no right to lock them."""
     argv = ["--clock-control", "none", "--target-processes", "all"]
     if level == "full":
         argv += ["--set", "full", "--import-source", "yes"]
     else:
-        for section in SECTIONS["standard"]:
+        for section in SECTIONS:
             argv += ["--section", section]
-        argv += ["--metrics", ",".join((*ROOFLINE_METRICS, *TENSOR_METRICS, *BREAKDOWNS)), "--import-source", "yes"]
+        more = (*ROOFLINE_METRICS, *(TENSOR_METRICS if tensor else ()), SAMPLES)
+        argv += ["--metrics", ",".join(more), "--import-source", "yes"]
     if kernel:
         argv += ["--kernel-name-base", "function", "-k", kernel]
     return [*argv, "--launch-skip", str(skip), "--launch-count", str(count)]
@@ -154,6 +150,10 @@ def reading(about: dict[str, str], metrics: dict[str, float], texts: dict[str, s
     """Return one kernel's reading; stalls and time are taken from its metrics."""
     time_ns = metrics.get("gpu__time_duration.sum")
     stalls = {m[1]: v for name, v in metrics.items() if (m := STALL.fullmatch(name)) and m[1] not in NOT_STALLS}
+    if not stalls:
+        stalls = {
+            m[1]: v for name, v in metrics.items() if (m := SAMPLED_STALL.fullmatch(name)) and m[1] not in NOT_STALLS
+        }
     return KernelReading(
         name=short(about.get("Kernel Name", "")),
         time_us=time_ns / 1000 if time_ns is not None else None,

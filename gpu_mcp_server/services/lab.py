@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from gpu_mcp_server.services.audit import Auditor
+from gpu_mcp_server.services.checker import Checker
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.evaluator import Evaluator
 from gpu_mcp_server.services.experience import Experience
@@ -14,10 +15,14 @@ from gpu_mcp_server.services.hosts import Hosts
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.profiler import Profiler
+from gpu_mcp_server.services.profiles import Profiles
 from gpu_mcp_server.services.program_builds import ProgramBuilder
 from gpu_mcp_server.services.programs import Programs
 from gpu_mcp_server.services.registry import Registry
 from gpu_mcp_server.services.runner import Runner
+from gpu_mcp_server.services.targets import Targets
+from gpu_mcp_server.services.tool_jobs import ToolJobs
 from gpu_mcp_server.services.verdicts import Verdicts
 from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.settings import Settings
@@ -42,6 +47,9 @@ class Lab:
     evaluator: Evaluator
     auditor: Auditor
     gpus: Gpus
+    checker: Checker
+    profiler: Profiler
+    profiles: Profiles
 
     @classmethod
     @asynccontextmanager
@@ -64,7 +72,11 @@ class Lab:
             programs = Programs(settings, jobs, ProgramBuilder(settings, jobs, db, artifacts))
             registry = Registry(settings, jobs, problems, experience, verdicts, programs)
             evaluator = Evaluator(settings, jobs, table, compiler, problems, experience, artifacts, verdicts)
+            tools = ToolJobs(settings, jobs, table, artifacts, experience)
+            targets = Targets(jobs, workspaces, artifacts, experience, problems, compiler)
+            checker, profiler = Checker(tools, targets), Profiler(tools, targets, workspaces)
             runner.settlers["judge"] = verdicts.settle_line
+            runner.settlers |= {"check": checker.settle_line, "profile": profiler.settle_line}
             tidying = asyncio.create_task(runner.tidy(), name="tidy")
             try:
                 yield cls(
@@ -81,6 +93,9 @@ class Lab:
                     evaluator,
                     Auditor(evaluator, experience, artifacts),
                     Gpus(hosts),
+                    checker,
+                    profiler,
+                    Profiles(experience, artifacts),
                 )
             finally:
                 tidying.cancel()

@@ -96,7 +96,7 @@ class Runner:
         Raises:
             BadRequest, TooLarge: If an argument is beyond its limits.
         """
-        _check_command(argv, env or {}, timeout_s, stdin)
+        check_command(argv, env or {}, timeout_s, stdin)
         if fetch and not self._settings.allow_fetch:
             raise BadRequest("Jobs with network access are switched off.", hint="A person can set allow_fetch = true.")
         if fetch and gpus:
@@ -353,7 +353,12 @@ def environment_of(probe: HostProbe, given: Mapping[str, str]) -> dict[str, str]
     return {"PATH": ":".join(path), **given}
 
 
-def _check_command(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, stdin: str) -> None:
+def check_command(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, stdin: str) -> None:
+    """Check a command against its limits.
+
+    Raises:
+        BadRequest, TooLarge: Naming the first that it breaks.
+    """
     if not argv or not argv[0]:
         raise BadRequest("The command is empty.", hint='Give program and arguments as a list: ["make", "test"].')
     if len(argv) > MAX_ARGUMENTS or sum(len(a.encode()) for a in argv) > MAX_COMMAND_BYTES:

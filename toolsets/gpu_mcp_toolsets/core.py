@@ -160,8 +160,8 @@ async def run_command(
 ) -> JobResult:
     """Run any program in the sandbox: no network, no files but the workspace and /usr.
 
-    For builds, tests, own benchmarks. A non-zero exit or time-out is an answer, not an error. Next:
-    job_status if still running, read_artifact for outputs.
+    For builds, tests, own benchmarks. A non-zero exit or time-out is an answer. Next: job_status,
+    read_artifact.
     """
     return await runner.run(
         command,

@@ -1,0 +1,86 @@
+"""Which profiler runs for which level and target, and how."""
+
+from typing import Any
+
+from gpu_mcp_server.errors import ToolMissing
+from gpu_mcp_server.models.profile import ProfileLevel
+from gpu_mcp_server.models.target import RunTarget
+from gpu_mcp_server.models.toolchains import Tool
+from gpu_mcp_server.profilers import ncu
+from gpu_mcp_server.services.targets import FOLDER as OURS
+from gpu_mcp_server.services.targets import WORKERS, Target
+from gpu_mcp_server.services.tool_jobs import ToolJob, ToolJobs
+
+FOLDER = f"{OURS}/profile"
+ABOUT, REPORT = f"{FOLDER}/about.json", f"{FOLDER}/report.ncu-rep"
+PAGES = ("report.json", "raw.csv", "details.csv", "source.csv", "ncu.log")
+COLLECTED = tuple(f"out-{n}.{kind}" for n in range(4) for kind in ("hatchet", "json", "sqlite", "csv", "db"))
+NO_COUNTERS = "hardware counters: level quick reads none; level standard does"
+
+
+def plan_of(level: ProfileLevel, target: Target, tools: ToolJobs, what: RunTarget) -> ToolJob:
+    """Plan a profile.
+
+    Raises:
+        ToolMissing: If the host has no profiler for it.
+    """
+    if level == "quick":
+        return _quick(target, tools, what.timeout_s)
+    profiler = tools.tool(target, "ncu")
+    arch = next((str(g["arch"]) for g in target.probe.gpus if g.get("arch")), "")
+    options = ncu.options(level, what.kernel, what.skip, what.count or 1, tensor=arch.startswith("sm_9"))
+    argv = [profiler.path, *options, "--log-file", f"{FOLDER}/ncu.log", "-f", "-o", REPORT[: -len(".ncu-rep")]]
+    plan = {"argv": [*argv, *target.argv], "folder": FOLDER, "report": REPORT, "ncu": profiler.path}
+    outputs = (ABOUT, REPORT, *(f"{FOLDER}/{page}" for page in PAGES))
+    context: dict[str, Any] = {"level": level, "profiler": f"ncu {profiler.version}"}
+    return _job(plan, outputs, context, what.timeout_s, profiler)
+
+
+def _quick(target: Target, tools: ToolJobs, timeout_s: float) -> ToolJob:
+    context: dict[str, Any] = {
+        "level": "quick",
+        "missing": [NO_COUNTERS],
+        "device": target.probe.gpus[0]["name"] if target.probe.gpus else None,
+    }
+    outputs = (ABOUT, *(f"{FOLDER}/{name}" for name in COLLECTED))
+    if target.is_python:
+        script = f"{OURS}/timeline.py"
+        argv = [target.argv[0], script, f"{FOLDER}/timeline", *target.argv[1:]]
+        plan = {"argv": argv, "folder": FOLDER, "collect": [f"{FOLDER}/timeline*"]}
+        context["profiler"] = "Proton or torch.profiler"
+        extra = {script: (WORKERS / "timeline.py").read_bytes()}
+        return _job(plan, outputs, context, timeout_s, None, extra)
+    if "nsys" not in target.probe.toolchains.tools:
+        raise ToolMissing(
+            "nsys, which times the kernels of a program that is no Python,",
+            target.host,
+            hint="Use level standard, which needs ncu alone, or install Nsight Systems.",
+        )
+    profiler = tools.tool(target, "nsys")
+    base = f"{FOLDER}/timeline"
+    argv = [profiler.path, "profile", "-t", "cuda", "-o", base, "--force-overwrite", "true", "--export", "sqlite"]
+    plan = {"argv": [*argv, *target.argv], "folder": FOLDER, "collect": [f"{base}.sqlite"]}
+    context["profiler"] = f"nsys {profiler.version}"
+    return _job(plan, outputs, context, timeout_s, profiler)
+
+
+def _job(
+    plan: dict[str, Any],
+    outputs: tuple[str, ...],
+    context: dict[str, Any],
+    timeout_s: float,
+    tool: Tool | None,
+    extra: dict[str, bytes] | None = None,
+) -> ToolJob:
+    return ToolJob(
+        kind="profile",
+        purpose="profile",
+        worker="profiled",
+        plan=plan,
+        outputs=outputs,
+        limit_s=timeout_s,
+        env={},
+        tool=tool,
+        extra_files=extra or {},
+        context=context,
+    )

@@ -1,0 +1,182 @@
+"""What is profiled or checked: a program of a workspace, or an attempt at one shape of its problem."""
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from gpu_mcp_server.errors import BadRequest, ToolMissing
+from gpu_mcp_server.hostd.protocol import FileRef
+from gpu_mcp_server.models.attempt import Attempt
+from gpu_mcp_server.models.problem import Problem, TensorSpec
+from gpu_mcp_server.models.target import RunTarget
+from gpu_mcp_server.services.compiler import Compiler
+from gpu_mcp_server.services.experience import Experience
+from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.jobs import JobRunner
+from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.runner import check_command
+from gpu_mcp_server.services.sources import NAMES, Source
+from gpu_mcp_server.services.workspaces import Workspaces
+from gpu_mcp_server.store.artifacts import Artifacts
+
+WORKERS = Path(__file__).parents[1] / "workers"
+FOLDER = ".gpu-mcp"
+GPUS = 1
+"""That a profiler or checker holds."""
+SOURCES = (".cu", ".cuh", ".py", ".c", ".h", ".cc", ".cpp", ".cxx", ".hpp", ".hip", ".inl")
+MAX_SOURCES, MAX_SOURCE_BYTES = 60, 1 << 20
+PYTHON = re.compile(r"python[0-9.]*$")
+DEVICE_NCCL = re.compile(r"\bncclDevComm|\bncclGetLsaPointer|\bncclGin\b|\bncclLsa")
+"""NCCL's device interface: kernels that wait for peers."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Something to run under a tool."""
+
+    argv: tuple[str, ...]
+    host: str
+    probe: HostProbe
+    workspace_id: str | None = None
+    attempt: Attempt | None = None
+    shape: Mapping[str, int] | None = None
+    files: Sequence[FileRef] = ()
+    blobs: Mapping[str, bytes | Path] = field(default_factory=dict[str, "bytes | Path"])
+    sources: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def is_python(self) -> bool:
+        """Whether the command is a Python interpreter with something to run."""
+        return len(self.argv) > 1 and bool(PYTHON.match(self.argv[0].rpartition("/")[2]))
+
+    @property
+    def waits_for_peers(self) -> bool:
+        """Whether its sources use NCCL's device interface."""
+        return any(DEVICE_NCCL.search(text) for text in self.sources.values())
+
+
+class Targets:
+    """Finds and prepares targets."""
+
+    def __init__(
+        self,
+        jobs: JobRunner,
+        workspaces: Workspaces,
+        artifacts: Artifacts,
+        experience: Experience,
+        problems: Problems,
+        compiler: Compiler,
+    ) -> None:
+        self._jobs, self._workspaces, self._artifacts = jobs, workspaces, artifacts
+        self._experience, self._problems, self._compiler = experience, problems, compiler
+
+    async def of(self, what: RunTarget, calls: int = 1) -> Target:
+        """Return what to run.
+
+        Args:
+            what: As it was asked for.
+            calls: How often our driver calls the launcher of an attempt.
+
+        Raises:
+            BadRequest: If there is neither command nor attempt, or the attempt cannot be called.
+            NotFound: If a handle names nothing.
+            ToolMissing: If the host has no NVIDIA GPU.
+        """
+        command, workspace_id, attempt_id, shape = what.command, what.workspace_id, what.attempt_id, what.shape
+        if (command is None) == (attempt_id is None):
+            raise BadRequest("Give either command or attempt_id.", hint="A command runs in workspace_id.")
+        attempt = await self._experience.get(attempt_id) if attempt_id else None
+        where = self._jobs.hosts.choose(what.host or (attempt.host if attempt else None))
+        probe = await self._jobs.probe(where)
+        if len(probe.gpus) < GPUS:
+            raise ToolMissing("An NVIDIA GPU", where, hint="Name a host that has one (gpu_status).")
+        if attempt is not None:
+            return await self._attempt(attempt, shape, where, probe, calls)
+        check_command(command or (), {}, 1.0, "")
+        files = await self._workspaces.manifest(workspace_id) if workspace_id else []
+        blobs: dict[str, bytes | Path] = {f.sha256: self._artifacts.blob_path(f.sha256) for f in files}
+        sources = await self.sources(workspace_id) if workspace_id else {}
+        return Target(tuple(command or ()), where, probe, workspace_id, None, None, files, blobs, sources)
+
+    async def sources(self, workspace_id: str) -> dict[str, str]:
+        """Return the texts of a workspace's sources, to show lines of."""
+        found: dict[str, str] = {}
+        for file in await self._workspaces.manifest(workspace_id):
+            if file.path.endswith(SOURCES) and file.size <= MAX_SOURCE_BYTES and len(found) < MAX_SOURCES:
+                found[file.path] = (await self._workspaces.read_bytes(workspace_id, file.path)).decode(
+                    "utf-8", "replace"
+                )
+        return found
+
+    async def _attempt(
+        self, attempt: Attempt, shape: Mapping[str, int] | None, host: str, probe: HostProbe, calls: int
+    ) -> Target:
+        if attempt.kind != "evaluate" or not attempt.source_artifact_id or not attempt.problem_id:
+            raise BadRequest(f"{attempt.attempt_id} is no evaluation with a source.", hint="list_attempts shows them.")
+        if attempt.language not in ("cuda", "triton"):
+            raise BadRequest(
+                f"An attempt in {attempt.language} cannot be called alone here; CUDA and Triton can.",
+                hint="Write a program that calls it into a workspace, and give command and workspace_id.",
+            )
+        problem = await self._problems.get(attempt.problem_id)
+        dims = _dims(problem, shape)
+        text = (await self._artifacts.read(attempt.source_artifact_id)).decode()
+        language = attempt.language
+        if language == "cuda":
+            source = Source(text, "cuda", NAMES["cuda"])
+            built = await self._compiler.build(source, host=host, flags=json.loads(attempt.flags or "[]"))
+            if not built.artifact_id:
+                raise BadRequest(f"{attempt.attempt_id} does not compile on {host!r}.", hint="compile_kernel says why.")
+            library, data = "candidate.so", await self._artifacts.read(built.artifact_id)
+        else:
+            library, data = "kernel.py", text.encode()
+        task = {
+            "kind": "triton" if language == "triton" else "library",
+            "library": library,
+            "symbol": attempt.entry or "launch",
+            "inputs": [_tensor(t, dims) for t in problem.inputs],
+            "outputs": [_tensor(t, dims) for t in problem.outputs],
+            "dims": list(dims.values()),
+            "calls": calls,
+        }
+        player = (WORKERS / "attempt_player.py").read_bytes()
+        given = {f"{FOLDER}/player.py": player, f"{FOLDER}/task.json": json.dumps(task).encode(), library: data}
+        files, blobs = laid(given)
+        python = probe.judge.path if probe.judge else "/usr/bin/python3"
+        argv = (python, f"{FOLDER}/player.py", f"{FOLDER}/task.json")
+        name = NAMES["cuda"] if language == "cuda" else library
+        return Target(argv, host, probe, None, attempt, dims, files, blobs, {name: text})
+
+
+def laid(contents: Mapping[str, bytes]) -> tuple[list[FileRef], dict[str, bytes | Path]]:
+    """Return files as a job gets them, with their contents by hash."""
+    blobs: dict[str, bytes | Path] = {}
+    files: list[FileRef] = []
+    for path, data in contents.items():
+        sha256 = hashlib.sha256(data).hexdigest()
+        blobs[sha256] = data
+        files.append(FileRef(path, sha256, len(data)))
+    return files, blobs
+
+
+def _dims(problem: Problem, shape: Mapping[str, int] | None) -> dict[str, int]:
+    symbols = problem.symbols()
+    chosen = cast("Mapping[str, int]", shape or problem.shapes[-1])
+    missing = [s for s in symbols if s not in chosen]
+    if missing or any(s not in symbols for s in chosen):
+        raise BadRequest(f"The shape needs a size for each of {', '.join(symbols)}, and no other.")
+    if any(not 0 < size < 1 << 31 for size in chosen.values()):
+        raise BadRequest("Sizes of a shape are whole numbers above 0.")
+    return {s: int(chosen[s]) for s in symbols}
+
+
+def _tensor(spec: TensorSpec, dims: Mapping[str, int]) -> dict[str, object]:
+    shape = [dims[d] if isinstance(d, str) else d for d in spec.shape]
+    count = 1
+    for size in shape:
+        count *= size
+    return {"dtype": spec.dtype, "shape": shape, "count": count}

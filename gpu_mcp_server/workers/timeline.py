@@ -1,0 +1,74 @@
+"""Runs a Python program with its kernels timed: Triton's Proton, with stall samples where it can; else torch.profiler.
+
+Laid into the job as a file and run by the program's own interpreter:
+`timeline.py OUTPUT SCRIPT|-m MODULE|-c TEXT ARGUMENTS`.
+"""
+
+import importlib
+import os
+import runpy
+import sys
+from typing import Any, Callable, List, Optional
+
+
+def with_proton(output: str) -> Optional[Callable[[], None]]:
+    """Start Proton; return how it ends, None where there is none."""
+    try:
+        started: Any = importlib.import_module("triton.profiler")
+    except Exception:
+        return None
+    for options in ({"hook": "triton", "mode": "pcsampling"}, {"hook": "triton"}, {}):
+        try:
+            started.start(output, **options)
+            return lambda: started.finalize()
+        except Exception as error:
+            print("proton %r: %s" % (options, error), file=sys.stderr)
+    return None
+
+
+def with_torch(output: str) -> Optional[Callable[[], None]]:
+    """Start torch's profiler; return how it ends, None where there is none."""
+    try:
+        torch: Any = importlib.import_module("torch.profiler")
+    except Exception:
+        return None
+    running: Any = torch.profile(activities=[torch.ProfilerActivity.CUDA])
+    running.__enter__()
+
+    def end() -> None:
+        running.__exit__(None, None, None)
+        running.export_chrome_trace(output + ".trace.json")
+
+    return end
+
+
+def play(arguments: List[str]) -> None:
+    """Run the program as the interpreter would."""
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    elif arguments[0] == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        exec(compile(arguments[1], "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        sys.argv = arguments
+        sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def main(arguments: List[str]) -> None:
+    """Start a profiler, run the program, end the profiler whatever came of the program."""
+    output, rest = arguments[0], arguments[1:]
+    end = with_proton(output) or with_torch(output)
+    if end is None:
+        print("neither triton.profiler nor torch.profiler can be imported", file=sys.stderr)
+        sys.exit(3)
+    try:
+        play(rest)
+    finally:
+        sys.stdout.flush()
+        end()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
