@@ -23,6 +23,10 @@ RESOLVED = 2.0
 COSTLY = 4.0
 """Times the clock's own cost that a round must last. What is taken off is measured beforehand; were the machine busy
 then and idle in the rounds, a candidate would look faster than it is, by no more than a quarter with this bound."""
+SURE = 1.5
+"""Times the shortest round that can be timed, which is what a round lasts at least: the clock's cost was measured on
+the machine as it is, and on a busy one it is more."""
+LONGEST_S = 0.1
 SELDOM = 8
 """Of the rounds behind the first ones, before which some are interrupted as well, one in so many is; and one at the
 end always, so that a candidate gains nothing by waiting for the interruptions to be over."""
@@ -41,6 +45,11 @@ LONG = 1.3
 def megabytes(size: int) -> str:
     """Return bytes in words."""
     return "%.3g MB" % (size / 1e6)
+
+
+def shortest_s(cost: Cost) -> float:
+    """Return how long a round must last for its time to be told from the clock's own cost."""
+    return max(RESOLVED * cost.spread_s, COSTLY * cost.low_s)
 
 
 class Shape:
@@ -75,7 +84,7 @@ class Shape:
         self.warm: Optional[Series] = None
         self.graph: Optional[Series] = None
         self.events_us: List[float] = []
-        self.round_s = float(task["round_ms"]) / 1000
+        self.round_s = max(float(task["round_ms"]) / 1000, min(SURE * shortest_s(costs["candidate"]), LONGEST_S))
         self.notes: Dict[str, None] = {}
         self.looking: Dict[str, Any] = {}
         self.series: Optional[Series] = None
@@ -289,8 +298,7 @@ class Shape:
 
     def _too_short(self, samples_us: List[float], sets: int, which: str = "") -> bool:
         """Say, in a note too, whether rounds are too short for the clock."""
-        cost = self.costs["candidate"]
-        least = max(RESOLVED * cost.spread_s, COSTLY * cost.low_s) * 1e6 / sets
+        least = shortest_s(self.costs["candidate"]) * 1e6 / sets
         short = median_interval(samples_us)[1] < least
         if short:
             text = "too short to time here, so no speed-up: less than %.3g us a call is lost in the clock's own cost"

@@ -38,9 +38,16 @@ def launcher(body: str) -> str:
     return HEAD + "int launch(const float *x, float *y, int64_t rows, int64_t cols) {" + body + " return 0; }"
 
 
-@pytest.mark.parametrize("name", ["naive.c", "vectorized.c"])
-def test_an_honest_candidate_is_correct_and_has_a_time_with_an_interval(court, name):
-    verdict = court(name, shapes=[{"rows": 64, "cols": 1000}, {"rows": 7, "cols": 4097}], round_ms=40).verdict
+def test_an_honest_candidate_whose_threads_share_the_work_is_correct(court):
+    verdict = court("vectorized.c", shapes=[{"rows": 64, "cols": 1000}, {"rows": 7, "cols": 4097}]).verdict
+
+    assert (verdict["verdict"], verdict["reason"]) == ("correct", "")
+    assert [s["verdict"] for s in verdict["shapes"]] == ["correct", "correct"]
+
+
+def test_an_honest_candidate_is_correct_and_has_a_time_with_an_interval(court):
+    """Its calls take so long that a few make a round that can be timed on a busy machine too."""
+    verdict = court("naive.c", shapes=[{"rows": 512, "cols": 4096}, {"rows": 1000, "cols": 1001}], round_ms=40).verdict
 
     assert (verdict["verdict"], verdict["reason"]) == ("correct", "")
     assert [s["verdict"] for s in verdict["shapes"]] == ["correct", "correct"]
