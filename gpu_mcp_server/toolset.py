@@ -28,6 +28,7 @@ from gpu_mcp_server.uploads import Sources
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.audit import Auditor
+    from gpu_mcp_server.services.batches import Batches
     from gpu_mcp_server.services.checker import Checker
     from gpu_mcp_server.services.compiler import Compiler
     from gpu_mcp_server.services.evaluator import Evaluator
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.workspaces import Workspaces
     from gpu_mcp_server.store.artifacts import Artifacts
 else:  # services bring asyncssh and the store; `tools/list` must not wait for them
-    Artifacts = Auditor = Checker = Compiler = Evaluator = Experience = Gpus = Lab = Any
+    Artifacts = Auditor = Batches = Checker = Compiler = Evaluator = Experience = Gpus = Lab = Any
     Profiler = Profiles = Registry = Runner = Workspaces = Any
 
 F = TypeVar("F", bound=Callable[..., Awaitable[ResultModel]])
@@ -131,6 +132,7 @@ ProfilerDep = Annotated[Profiler, _service("profiler")]
 ProfilesDep = Annotated[Profiles, _service("profiles")]
 CompilerDep = Annotated[Compiler, _service("compiler")]
 AuditorDep = Annotated[Auditor, _service("auditor")]
+BatchesDep = Annotated[Batches, _service("batches")]
 EvaluatorDep = Annotated[Evaluator, _service("evaluator")]
 RegistryDep = Annotated[Registry, _service("registry")]
 ExperienceDep = Annotated[Experience, _service("experience")]

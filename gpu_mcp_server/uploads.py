@@ -1,7 +1,7 @@
 """What an agent hands in: text, a file of its workspace, or a file on the machine it shares with us."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from gpu_mcp_server.errors import BadRequest
 
 if TYPE_CHECKING:
+    from gpu_mcp_server.models.batch import CandidateSpec
     from gpu_mcp_server.models.build import CandidateLanguage
     from gpu_mcp_server.models.workspace import WorkspaceListing
+    from gpu_mcp_server.services.batches import Entrant
     from gpu_mcp_server.services.problem_files.base import ProblemSource
     from gpu_mcp_server.services.sources import Source
     from gpu_mcp_server.services.workspaces import Workspaces
@@ -40,6 +42,15 @@ class Sources:
             language=language,
             allow_local=self._local_files,
         )
+
+    async def each(self, candidates: "Sequence[CandidateSpec]") -> "list[Entrant]":
+        """Return the candidates of one call with their sources."""
+        from gpu_mcp_server.services.batches import Entrant
+
+        return [
+            Entrant(c.name, await self.of(c.source, c.path, c.workspace_id, c.language), c.flags, c.entry)
+            for c in candidates
+        ]
 
     async def reference(self, text: str | None, path: str | None) -> str:
         """Return the Python source of a reference: exactly one of `text` and `path`."""

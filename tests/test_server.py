@@ -53,6 +53,7 @@ async def test_toolsets_and_excluded_tools_choose_what_is_offered(tmp_path: Path
         "import_problem",
         "list_problems",
         "evaluate_kernel",
+        "evaluate_kernels",
         "audit_attempt",
     ]
     assert "run_command" not in str(server.instructions)

@@ -160,16 +160,7 @@ class Owner:
             self.overhead_s += self.ledger.besides_s()
             players = (candidate, reference)
             trials = Trials(self.task, device, players, self.costs, self.well, self.ledger, self.hidden)
-            with self.ledger.undivided("trials"):
-                failed = trials.run(say)
-            shapes += [failed] if failed else []
-            if self.tier != "performance" and not failed:
-                shapes += trials.untimed()
-            timed: List[Dict[str, int]] = [] if failed or self.tier != "performance" else self.task["shapes"]
-            for number, dims in enumerate(timed):
-                shapes.append(self._shape(number, dims, device, players))
-                if shapes[-1]["verdict"] != "correct":
-                    break
+            shapes = self._shapes(trials, device, players)
         except Judged as judged:
             verdict, reason = judged.verdict, judged.reason
         if shapes:
@@ -192,6 +183,23 @@ class Owner:
             "trials_summary": trials.summary() if trials else "",
             "evidence": dict(self._evidence(device, before, device.snapshot()), errors=trials.errors if trials else {}),
         }
+
+    def _shapes(self, trials: Trials, device: Device, players: Tuple[Player, Player]) -> List[Dict[str, Any]]:
+        """Return the verdicts at the declared shapes, as far as the tier goes and until one is not correct.
+
+        Raises:
+            Judged: If the candidate fails elsewhere.
+        """
+        with self.ledger.undivided("trials"):
+            failed = trials.run(say)
+            if failed or self.tier != "performance":
+                return [failed] if failed else trials.untimed()
+        shapes: List[Dict[str, Any]] = []
+        for number, dims in enumerate(self.task["shapes"]):
+            shapes.append(self._shape(number, dims, device, players))
+            if shapes[-1]["verdict"] != "correct":
+                break
+        return shapes
 
     def _note(self, untimed: List[str]) -> str:
         if self.tier != "performance":

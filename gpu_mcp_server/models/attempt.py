@@ -45,6 +45,10 @@ class Attempt(Model):
     """Launcher, when it is not `launch`."""
     target: str | None = None
     """cpu or cuda."""
+    tier: str | None = None
+    """How far it was judged."""
+    batch_id: str | None = None
+    """The call of evaluate_kernels that it was judged in."""
     voided: str | None = None
     """Why an audit voided it; it is in no ranking then."""
     evidence: dict[str, Any] | None = None

@@ -6,8 +6,8 @@ from gpu_mcp_server.models._base import Model, ResultModel
 
 Language = Literal["c", "cpp", "cuda", "hip", "triton"]
 """What is compiled: into a library, or a Triton kernel into a cubin."""
-CandidateLanguage = Literal["c", "cpp", "cuda", "hip", "triton", "python"]
-"""What can be judged: triton is a Python file with a launcher, python one with `ModelNew`."""
+CandidateLanguage = Literal["c", "cpp", "cuda", "hip", "triton", "python", "program"]
+"""What can be judged: triton is a Python file with a launcher, python one with `ModelNew`, program a project."""
 
 
 class Diagnostic(Model):

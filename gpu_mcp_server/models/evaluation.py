@@ -8,6 +8,8 @@ from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.build import CandidateLanguage, Diagnostic, KernelResources
 
 Verdict = Literal["correct", "incorrect", "cheat"]
+Tier = Literal["smoke", "correctness", "performance"]
+"""smoke: one call at the smallest shape; correctness: every trial, no timing; performance: everything."""
 
 
 STOPPED = {"half_width": "narrow enough", "rounds": "rounds used up", "time": "time used up"}
@@ -27,6 +29,7 @@ class Timing(Model):
 class TimingOptions(Model):
     """How a candidate is timed."""
 
+    tier: Tier = "performance"
     precision: Literal["quick", "exact"] = "quick"
     """quick: rounds end at an interval of 2 %, 30 rounds or 2 s a shape, and all shapes together may cost half a
     second besides candidate and reference; enough to choose the next idea. exact: 0.5 %, 200 rounds, 5 s a shape;
@@ -121,6 +124,12 @@ class Evaluation(ResultModel):
     """`judged` means that there is a verdict; `running` that job_status has it later."""
     verdict: Verdict | None = None
     reason: str = ""
+    tier: Tier | None = None
+    """How far it was judged; below performance nothing was timed."""
+    weaker: str | None = None
+    """Why the verdict is of a weaker kind than a kernel's: a program is timed as a whole process."""
+    said: list[str] = []
+    """What a program said of itself; never believed."""
     attempt_id: str
     job_id: str | None = None
     problem_id: str
@@ -155,6 +164,9 @@ class Evaluation(ResultModel):
             lines[0] += f" - {self.reason}"
         if self.speedup is not None:
             lines.append(f"speed-up against the reference: {self.speedup:.3g}")
+        lines += [f"tier {self.tier}: not timed"] if self.tier not in (None, "performance") else []
+        lines += [f"weaker kind of verdict: {self.weaker}"] if self.weaker else []
+        lines += [f"the program said {', '.join(self.said)} (not believed)"] if self.said else []
         lines += [s.line_text() for s in self.shapes]
         lines += [f"also tried, untimed: {self.trials}"] if self.trials else []
         lines += [d.line_text() for d in self.diagnostics]

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gpu_mcp_server.models._base import Model, ResultModel
+from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.program import Program, ProgramInfo
 
 DType = Literal["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64"]
@@ -43,6 +44,15 @@ class TrialOptions(Model):
     """Bytes that every right answer must move, likewise; else the outputs' own count."""
 
 
+class Implementation(Model):
+    """A candidate that comes with its problem."""
+
+    language: CandidateLanguage
+    source: str = Field(min_length=1, max_length=2**20)
+    entry: str = "launch"
+    flags: tuple[str, ...] = ()
+
+
 class Problem(Model):
     """A problem as it is stored; its id is the hash of its content."""
 
@@ -72,6 +82,8 @@ class Problem(Model):
     """With which inputs candidates are tried, besides the timed calls."""
     precision: Literal["tolerance", "strict"] = "tolerance"
     """Whether errors like those of a lower precision fail even within the tolerance."""
+    implementations: dict[str, Implementation] = {}
+    """Known candidates by name, such as naive, triton or cute; evaluate_kernels judges them."""
     program: Program | None = None
     """Where the reference is a whole program; it has no tensors and no shapes then."""
     flops: str | None = None
@@ -121,6 +133,8 @@ class ProblemInfo(ResultModel):
     """Answers that must fail, and did."""
     notes: list[str] = []
     """What was seen when the reference was tried."""
+    implementations: list[str] = []
+    """Named ones that come with the problem, for evaluate_kernels."""
     attempts: int | None = None
     best: str | None = None
     """Best attempt so far, a device each."""
@@ -149,6 +163,7 @@ class ProblemInfo(ResultModel):
                     if self.trivial_answers_tried
                     else []
                 ),
+                *([f"implementations: {', '.join(self.implementations)}"] if self.implementations else []),
                 *(f"note: {note}" for note in self.notes),
                 *([f"attempts: {self.attempts}"] if self.attempts is not None else []),
                 *([f"best: {self.best}"] if self.best else []),

@@ -7,12 +7,12 @@ from typing import cast
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.attempt import Attempt, AuditResult, Outcome
 from gpu_mcp_server.models.build import CandidateLanguage
-from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, TimingOptions
+from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Tier, TimingOptions
 from gpu_mcp_server.services.evaluator import Evaluator
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.harness import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.runner import Progress
-from gpu_mcp_server.services.sources import NAMES, Source
+from gpu_mcp_server.services.sources import NAMES, kept_source
 from gpu_mcp_server.store.artifacts import Artifacts
 
 SLOWER = 0.8
@@ -46,16 +46,17 @@ class Auditor:
             raise BadRequest(
                 f"Attempt {attempt_id} was recorded without its launcher and flags.", hint="Evaluate its source again."
             )
-        text = (await self._artifacts.read(attempt.source_artifact_id)).decode()
+        data = await self._artifacts.read(attempt.source_artifact_id)
+        kept = await self._artifacts.info(attempt.source_artifact_id)
         language = cast("CandidateLanguage", attempt.language if attempt.language in NAMES else "c")
         again = await self._evaluator.evaluate(
             attempt.problem_id or "",
-            Source(text, language, NAMES[language]),
+            kept_source(data, kept.media_type, language),
             host=attempt.host,
             device=attempt.target,
             flags=json.loads(attempt.flags or "[]"),
             entry=attempt.entry,
-            timing=TimingOptions(precision="exact"),
+            timing=TimingOptions(tier=cast("Tier", attempt.tier or "performance"), precision="exact"),
             parent_id=attempt_id,
             note=f"audit of {attempt_id}",
             progress=progress,

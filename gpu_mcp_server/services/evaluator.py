@@ -1,17 +1,20 @@
 """Judges candidates: compile, judge, remember."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
-from gpu_mcp_server.models.build import CompileResult
+from gpu_mcp_server.hostd.protocol import JobSpec
+from gpu_mcp_server.models.build import CandidateLanguage, CompileResult
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.advice import advice_on
 from gpu_mcp_server.services.call_loop import call_loop
 from gpu_mcp_server.services.compiler import Compiler
@@ -21,12 +24,15 @@ from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.programs import Programs, files_of_candidate
 from gpu_mcp_server.services.runner import Progress, device_name
+from gpu_mcp_server.services.slots import Late, Slots
 from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.services.verdicts import Verdicts
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 
+LATE = "not begun: the call's time was over before its turn"
 PYTHON_KINDS: Mapping[str, Kind] = {"triton": "triton", "python": "model"}
 
 
@@ -43,8 +49,19 @@ class Trial:
     entry: str
     timing: TimingOptions
     progress: Progress | None
+    slots: Slots | None
     began: float
     """On the monotonic clock."""
+
+    @property
+    def program(self) -> Program | None:
+        """The problem's program, if it is one."""
+        return self.problem.program
+
+    @property
+    def language(self) -> CandidateLanguage:
+        """What kind of candidate it is."""
+        return "program" if self.problem.program else self.source.language
 
     async def tell(self, message: str) -> None:
         """Say where it stands."""
@@ -57,10 +74,20 @@ class Trial:
             "attempt_id": self.attempt_id,
             "problem_id": self.problem.problem_id,
             "problem_hash": self.problem.content_hash,
-            "language": self.source.language,
+            "language": self.language,
             "host": self.host,
         }
         return Evaluation.model_validate({"status": status, **about, **more})
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A candidate that can be judged."""
+
+    built: CompileResult | None
+    """None of what is not compiled beforehand."""
+    candidate: Candidate | None
+    """None of a program."""
 
 
 class Evaluator:
@@ -76,7 +103,9 @@ class Evaluator:
         experience: Experience,
         artifacts: Artifacts,
         verdicts: Verdicts,
+        programs: Programs,
     ) -> None:
+        self._programs = programs
         self._settings, self._jobs, self._table, self._compiler = settings, jobs, table, compiler
         self._problems, self._experience, self._artifacts, self._verdicts = problems, experience, artifacts, verdicts
 
@@ -94,8 +123,10 @@ class Evaluator:
         note: str | None = None,
         wait_s: float = 240.0,
         progress: Progress | None = None,
+        batch_id: str | None = None,
+        slots: Slots | None = None,
     ) -> Evaluation:
-        """Compile a candidate and judge it.
+        """Compile a candidate and judge it; with `slots` only until their deadline, whatever `wait_s` says.
 
         Raises:
             NotFound: If the problem or the parent is unknown.
@@ -109,86 +140,116 @@ class Evaluator:
             )
         where = self._jobs.hosts.choose(host)
         probe = await self._jobs.probe(where)
-        chosen = _device(device, source, probe, where)
-        await self._foresee(source, where, flags)
-        how = {"flags": json.dumps(list(flags)), "entry": entry, "target": chosen}
-        attempt_id = await self._noted(problem, source, where, probe, how, parent_id, note)
-        trial = Trial(attempt_id, problem, source, where, probe, chosen, entry, timing, progress, began)
+        chosen = _device(device or _device_of(problem, source), problem, source, probe, where)
+        await self._foresee(problem, source, where, flags)
+        how = {"flags": json.dumps(list(flags)), "entry": entry, "target": chosen, "tier": timing.tier}
+        trial = Trial("", problem, source, where, probe, chosen, entry, timing, progress, slots, began)
+        attempt_id = await self._noted(trial, how, parent_id, note, batch_id)
+        trial = replace(trial, attempt_id=attempt_id)
         try:
-            if source.language in PYTHON_KINDS:
-                candidate = Candidate(PYTHON_KINDS[source.language], source.text.encode(), entry)
-                return await self._judge(trial, None, candidate, await advice_on(source.text), wait_s)
-            await trial.tell(f"attempt {attempt_id}: compiling")
-            advising = asyncio.create_task(advice_on(source.text))
-            built = await self._compiler.build(source, host=where, flags=flags)
-            advice = await advising
-            if built.status != "ok":
-                return await self._not_compiled(trial, built, advice)
-            calls = await call_loop(self._compiler, self._artifacts, where)
-            library = await self._artifacts.read(built.artifact_id or "")
-            return await self._judge(trial, built, Candidate("library", library, entry, calls), advice, wait_s)
+            return await self._tried(trial, flags, wait_s)
+        except Late:
+            await self._experience.finish(attempt_id, status="cancelled", reason=LATE)
+            return trial.evaluation("refused", reason=LATE)
         except BaseException as error:
             gone = isinstance(error, asyncio.CancelledError)
             reason = "the call was cancelled, or its client went away" if gone else str(error)[:500]
             await self._experience.finish(attempt_id, status="cancelled" if gone else "error", reason=reason)
             raise
 
-    async def _foresee(self, source: Source, host: str, flags: Sequence[str]) -> None:
+    async def _foresee(self, problem: Problem, source: Source, host: str, flags: Sequence[str]) -> None:
         """Refuse what is no attempt of the kernel's: flags that are not allowed, a compiler that is not there."""
-        if source.language not in PYTHON_KINDS:
+        if problem.program is not None:
+            self._programs.check_flags(problem.program, flags)
+        elif source.language not in PYTHON_KINDS:
             await self._compiler.foresee(source, host=host, flags=flags)
         elif flags:
             raise BadRequest("A Python candidate takes no flags.", hint="Leave flags out.")
 
+    async def _tried(self, trial: Trial, flags: Sequence[str], wait_s: float) -> Evaluation:
+        """Make a candidate ready and judge it, each when it has a place.
+
+        Raises:
+            Late: If there was no place in time.
+        """
+        advising = asyncio.create_task(advice_on(trial.source.text))
+        try:
+            async with trial.slots.compiling() if trial.slots else contextlib.nullcontext():
+                ready = await self._ready(trial, flags)
+            advice = await advising
+        finally:
+            advising.cancel()
+        if ready.built is not None and ready.built.status != "ok":
+            return await self._not_compiled(trial, ready.built, advice)
+        async with trial.slots.judging() if trial.slots else contextlib.nullcontext():
+            return await self._judge(trial, ready, advice, trial.slots.left_s() if trial.slots else wait_s)
+
+    async def _ready(self, trial: Trial, flags: Sequence[str]) -> Ready:
+        source = trial.source
+        if trial.program is not None:
+            files = source.files or files_of_candidate(trial.program, source.text, source.name)
+            await trial.tell(f"attempt {trial.attempt_id}: building")
+            return Ready(await self._programs.build(trial.program, files, flags, trial.host), None)
+        if source.language in PYTHON_KINDS:
+            return Ready(None, Candidate(PYTHON_KINDS[source.language], source.text.encode(), trial.entry))
+        await trial.tell(f"attempt {trial.attempt_id}: compiling")
+        built = await self._compiler.build(source, host=trial.host, flags=flags)
+        if built.status != "ok":
+            return Ready(built, None)
+        calls = await call_loop(self._compiler, self._artifacts, trial.host)
+        library = await self._artifacts.read(built.artifact_id or "")
+        return Ready(built, Candidate("library", library, trial.entry, calls))
+
     async def _noted(
-        self,
-        problem: Problem,
-        source: Source,
-        host: str,
-        probe: HostProbe,
-        how: Mapping[str, str],
-        parent_id: str | None,
-        note: str | None,
+        self, trial: Trial, how: Mapping[str, str], parent_id: str | None, note: str | None, batch_id: str | None
     ) -> str:
-        text = source.text.encode()
+        data, media_type = trial.source.kept()
         return await self._experience.start(
             "evaluate",
             parent_id=parent_id,
-            problem_id=problem.problem_id,
-            problem_hash=problem.content_hash,
-            source_hash=hashlib.sha256(text).hexdigest(),
-            source_artifact_id=await self._artifacts.put(text, name=source.name, media_type="text/plain"),
-            language=source.language,
-            host=host,
-            device=device_name(probe, 1 if how["target"] == "cuda" else 0),
-            driver=probe.driver,
-            level=probe.level,
+            problem_id=trial.problem.problem_id,
+            problem_hash=trial.problem.content_hash,
+            source_hash=hashlib.sha256(data).hexdigest(),
+            source_artifact_id=await self._artifacts.put(data, name=trial.source.name, media_type=media_type),
+            language=trial.language,
+            host=trial.host,
+            device=device_name(trial.probe, 1 if trial.device == "cuda" else 0),
+            driver=trial.probe.driver,
+            level=trial.probe.level,
             note=note,
-            versions=_versions(probe),
+            versions=_versions(trial.probe),
+            batch_id=batch_id,
             flags=how["flags"],
             entry=how["entry"],
             target=how["target"],
+            tier=how["tier"],
         )
 
-    async def _judge(
-        self, trial: Trial, built: CompileResult | None, candidate: Candidate, advice: Sequence[str], wait_s: float
-    ) -> Evaluation:
-        spec, blobs = judge_spec(
+    async def _spec(self, trial: Trial, ready: Ready) -> tuple[JobSpec, dict[str, bytes]]:
+        if trial.program is not None and ready.built is not None:
+            return await self._programs.judgement(
+                trial.problem, trial.program, ready.built,
+                host=trial.host, device=trial.device, tier=trial.timing.tier,
+            )  # fmt: skip
+        return judge_spec(
             trial.problem,
             trial.probe,
             self._settings,
             host=trial.host,
             device=trial.device,
-            candidate=candidate,
+            candidate=ready.candidate,
             timing=trial.timing,
         )
+
+    async def _judge(self, trial: Trial, ready: Ready, advice: Sequence[str], wait_s: float) -> Evaluation:
+        spec, blobs = await self._spec(trial, ready)
         await trial.tell(f"attempt {trial.attempt_id}: judging, job {spec.id}")
 
         async def told(name: str, fresh: bytes) -> None:
             for line in lines_of(name, fresh):
                 await trial.tell(line)
 
-        context = _context(trial, built, advice)
+        context = _context(trial, ready.built, advice)
         try:
             await self._jobs.submit(spec, host=trial.host, blobs=blobs, attempt_id=trial.attempt_id, context=context)
             done = await self._jobs.wait(spec.id, trial.host, on_output=told, timeout_s=wait_s)
@@ -225,7 +286,7 @@ def _context(trial: Trial, built: CompileResult | None, advice: Sequence[str]) -
     """Return what another server needs to settle the job."""
     return {
         "problem_id": trial.problem.problem_id,
-        "language": trial.source.language,
+        "language": trial.language,
         "device": trial.device,
         "resources": [r.model_dump() for r in built.resources] if built else [],
         "advice": list(advice),
@@ -244,8 +305,22 @@ def _versions(probe: HostProbe) -> dict[str, str]:
     return {k: v for k, v in found.items() if v}
 
 
-def _device(device: str | None, source: Source, probe: HostProbe, host: str) -> str:
-    either = source.language in PYTHON_KINDS
+def _device_of(problem: Problem, source: Source) -> str | None:
+    """Return the device that a problem names; only a program does. A folder is a candidate of nothing else.
+
+    Raises:
+        BadRequest: If a folder is given for a kernel.
+    """
+    if problem.program is None and (source.language == "program" or source.files is not None):
+        raise BadRequest(
+            "This problem wants a kernel, not a program or a folder.",
+            hint="Give one file; list_problems has its launcher.",
+        )
+    return problem.program.device if problem.program else None
+
+
+def _device(device: str | None, problem: Problem, source: Source, probe: HostProbe, host: str) -> str:
+    either = source.language in PYTHON_KINDS or problem.program is not None
     gpu = source.language == "cuda" or (either and "cuda" in probe.devices())
     chosen = device or ("cuda" if gpu else "cpu")
     known = either or source.language in ("c", "cpp", "cuda")

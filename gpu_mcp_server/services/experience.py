@@ -47,6 +47,8 @@ class AttemptColumns(TypedDict, total=False):
     flags: str | None
     entry: str | None
     target: str | None
+    tier: str | None
+    batch_id: str | None
     evidence: Mapping[str, Any] | None
 
 

@@ -206,6 +206,7 @@ def _task(problem: Problem, device: str, candidate: Candidate | None, timing: Ti
     effort = EFFORTS[timing.precision]
     return {
         "mode": "judge" if candidate else "register",
+        "tier": timing.tier,
         "candidate": candidate.kind if candidate else "library",
         "prepare_s": PREPARE_S if compiles else 0,
         "untimed": "Triton's interpreter" if interpreted else "",

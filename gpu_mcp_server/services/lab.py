@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from gpu_mcp_server.services.audit import Auditor
+from gpu_mcp_server.services.batches import Batches
 from gpu_mcp_server.services.checker import Checker
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.evaluator import Evaluator
@@ -46,6 +47,7 @@ class Lab:
     registry: Registry
     evaluator: Evaluator
     auditor: Auditor
+    batches: Batches
     gpus: Gpus
     checker: Checker
     profiler: Profiler
@@ -71,7 +73,7 @@ class Lab:
             verdicts = Verdicts(jobs, problems, experience, artifacts)
             programs = Programs(settings, jobs, ProgramBuilder(settings, jobs, db, artifacts))
             registry = Registry(settings, jobs, problems, experience, verdicts, programs)
-            evaluator = Evaluator(settings, jobs, table, compiler, problems, experience, artifacts, verdicts)
+            evaluator = Evaluator(settings, jobs, table, compiler, problems, experience, artifacts, verdicts, programs)
             tools = ToolJobs(settings, jobs, table, artifacts, experience)
             targets = Targets(jobs, workspaces, artifacts, experience, problems, compiler)
             checker, profiler = Checker(tools, targets), Profiler(tools, targets, workspaces)
@@ -92,6 +94,7 @@ class Lab:
                     registry,
                     evaluator,
                     Auditor(evaluator, experience, artifacts),
+                    Batches(jobs, problems, evaluator),
                     Gpus(hosts),
                     checker,
                     profiler,

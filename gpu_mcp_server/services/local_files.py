@@ -76,6 +76,14 @@ def read_local(path: Path, limit_bytes: int) -> bytes:
     return data
 
 
+def is_folder(path: str) -> bool:
+    """Say whether a path is a folder of this machine."""
+    try:
+        return _expanded(Path(path)).is_dir()
+    except (PathRefused, OSError, ValueError):
+        return False
+
+
 def collect(path: Path) -> list[LocalFile]:
     """Return what a file or folder would become in a workspace, by path.
 

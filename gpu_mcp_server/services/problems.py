@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from gpu_mcp_server.errors import BadRequest, NotFound, TooLarge
-from gpu_mcp_server.models.problem import DType, Problem, ProblemInfo, TensorSpec
+from gpu_mcp_server.models.problem import DType, Implementation, Problem, ProblemInfo, TensorSpec
 from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.constraints import check_constraints
 from gpu_mcp_server.services.formulas import check_formula
@@ -26,6 +26,7 @@ MAX_SHAPE_BYTES = 1 << 30
 LATER = (
     "kind",
     "program",
+    "implementations",
     "constraints",
     "fixed_shapes",
     "distributions",
@@ -133,6 +134,7 @@ class Problems:
         precision: str = "tolerance",
         flops: str | None = None,
         bytes: str | None = None,
+        implementations: Mapping[str, Implementation] | None = None,
     ) -> Problem:
         """Check what was given and name it by its content; nothing is run.
 
@@ -157,6 +159,7 @@ class Problems:
             "precision": precision,
             "flops": flops,
             "bytes": bytes,
+            "implementations": dict(implementations or {}),
         }
         try:
             draft = Problem.model_validate({**content, "problem_id": "p-", "content_hash": ""})
@@ -210,6 +213,7 @@ class Problems:
             rtol=problem.rtol,
             atol=problem.atol,
             conditions=_conditions(problem),
+            implementations=list(problem.implementations),
         )
 
 

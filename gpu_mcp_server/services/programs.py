@@ -44,16 +44,24 @@ class Programs:
             )
         return await self._builder.tree(built.artifact_id)
 
-    async def build(self, program: Program, files: Tree, flags: Sequence[str], host: str) -> CompileResult:
-        """Build a candidate: its files in place of the project's, by the same command and what is put behind it.
+    @staticmethod
+    def check_flags(program: Program, flags: Sequence[str]) -> None:
+        """Return if there is a build that can take these.
 
         Raises:
-            BadRequest: If there is no build that could take flags, or a file would be a folder.
+            BadRequest: If not.
         """
         if flags and not program.build:
             raise BadRequest("This program is not built, so there is nothing to give flags to.", hint="Leave them out.")
         if len(flags) > MAX_FLAGS or any("\0" in flag for flag in flags):
             raise BadRequest("Too many flags, or one holds a NUL.", hint=f"Give at most {MAX_FLAGS}.")
+
+    async def build(self, program: Program, files: Tree, flags: Sequence[str], host: str) -> CompileResult:
+        """Build a candidate: its files in place of the project's, by the same command and what is put behind it.
+
+        Raises:
+            BadRequest: If a file would be a folder.
+        """
         return await self._builder.build(candidate_tree(program, files), [*program.build, *flags], host=host)
 
     async def judgement(

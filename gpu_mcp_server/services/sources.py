@@ -9,11 +9,13 @@ from typing import cast, get_args
 
 from gpu_mcp_server.errors import BadRequest, TooLarge
 from gpu_mcp_server.models.build import CandidateLanguage, Language
-from gpu_mcp_server.services.local_files import read_local
+from gpu_mcp_server.services.local_files import collect, is_folder, read_local
+from gpu_mcp_server.services.trees import MAX_TREE_BYTES, Tree, TreeFile, pack, unpack
 from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.toolchains.base import SUFFIXES
 
 MAX_SOURCE_BYTES = 1 << 20
+TREE_TYPE = "application/x-tar"
 
 LANGUAGES: dict[str, CandidateLanguage] = {
     ".c": "c",
@@ -23,7 +25,12 @@ LANGUAGES: dict[str, CandidateLanguage] = {
     ".cu": "cuda",
     ".hip": "hip",
 }
-NAMES = {**{k: "kernel" + suffix for k, suffix in SUFFIXES.items()}, "triton": "kernel.py", "python": "model.py"}
+NAMES = {
+    **{k: "kernel" + suffix for k, suffix in SUFFIXES.items()},
+    "triton": "kernel.py",
+    "python": "model.py",
+    "program": "program.txt",
+}
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,19 @@ class Source:
     language: CandidateLanguage
     name: str
     """File name, with no folder."""
+    files: Tree | None = None
+    """Of a program, where more than one file was given; there is no text then."""
+
+    def kept(self) -> tuple[bytes, str]:
+        """Return the bytes that are kept of it, and their media type."""
+        return (self.text.encode(), "text/plain") if self.files is None else (pack(self.files), TREE_TYPE)
+
+
+def kept_source(data: bytes, media_type: str | None, language: CandidateLanguage) -> Source:
+    """Return the source of which `kept` kept these bytes."""
+    if media_type == TREE_TYPE:
+        return Source("", "program", "project.tar", unpack(data))
+    return Source(data.decode(), language, NAMES[language])
 
 
 def compiled(source: Source) -> Language:
@@ -42,6 +62,8 @@ def compiled(source: Source) -> Language:
     Raises:
         BadRequest: If it is a Python file, which compiles its kernels itself.
     """
+    if source.language == "program":
+        raise BadRequest("A program is built by its problem's command.", hint="evaluate_kernel builds it.")
     if source.language == "python":
         raise BadRequest(
             "A Python candidate is not compiled beforehand.", hint="evaluate_kernel loads it; its first call compiles."
@@ -75,6 +97,10 @@ async def source_of(
         PathRefused: If the path leaves the workspace, or is no regular file.
         TooLarge: If the source has more than 1 MiB.
     """
+    if language in (None, "program") and text is None:
+        files = await _folder(workspaces, path, workspace_id, allow_local=allow_local)
+        if files is not None:
+            return Source("", "program", "project.tar", files)
     if (text is None) == (path is None):
         raise BadRequest("Give the source either as text or as a path.", hint="Leave the other one out.")
     if path is None:
@@ -92,6 +118,32 @@ async def source_of(
     decoded = _decoded(data)
     chosen = _language(language, path, decoded)
     return Source(decoded, chosen, PurePosixPath(path).name if path is not None else NAMES[chosen])
+
+
+async def _folder(
+    workspaces: Workspaces, path: str | None, workspace_id: str | None, *, allow_local: bool
+) -> Tree | None:
+    """Return all files of a workspace, if no path is given, or of a local folder; otherwise None.
+
+    Raises:
+        TooLarge: If they have more than 64 MiB.
+        NotFound, PathRefused: As for every workspace and local folder.
+    """
+    if workspace_id is not None and path is None:
+        refs = await workspaces.manifest(workspace_id)
+        if sum(ref.size for ref in refs) > MAX_TREE_BYTES:
+            raise TooLarge("The workspace has more than 64 MiB.", hint="Put the project into one of its own.")
+        return {ref.path: TreeFile(await workspaces.read_bytes(workspace_id, ref.path), ref.mode) for ref in refs}
+    if workspace_id is not None or path is None or not allow_local or PurePosixPath(path).suffix in LANGUAGES:
+        return None
+    if await asyncio.to_thread(is_folder, path):
+        found = await asyncio.to_thread(collect, Path(path))
+        contents = await asyncio.to_thread(lambda: [file.source.read_bytes() for file in found])
+        return {
+            file.path: TreeFile(data, 0o755 if file.executable else 0o644)
+            for file, data in zip(found, contents, strict=True)
+        }
+    return None
 
 
 def _encoded(text: str) -> bytes:

@@ -12,7 +12,8 @@ SourcePath = Annotated[str | None, Field(description="File instead: in workspace
 SourceWorkspace = Annotated[str | None, Field(description="Where `path` lies.")]
 CompiledLanguage = Annotated[Language | None, Field(description="Else told from the suffix.")]
 AnyLanguage = Annotated[
-    Literal["c", "cpp", "cuda", "triton", "python"] | None, Field(description="Else told from suffix and content.")
+    Literal["c", "cpp", "cuda", "triton", "python", "program"] | None,
+    Field(description="Else told from suffix and content."),
 ]
 Flags = Annotated[tuple[str, ...], Field(description="Compiler flags: -O, -D, -std, -lm ...")]
 Parent = Annotated[str | None, Field(description="attempt_id it derives from.")]

@@ -5,10 +5,12 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, WithJsonSchema
 
 from gpu_mcp_server.models.attempt import AttemptList, AuditResult
-from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
+from gpu_mcp_server.models.batch import CandidateSpec, Comparison
+from gpu_mcp_server.models.evaluation import Evaluation, Tier, TimingOptions
 from gpu_mcp_server.models.problem import DType, ProblemInfo, ProblemList, TensorSpec, TrialOptions
 from gpu_mcp_server.toolset import (
     AuditorDep,
+    BatchesDep,
     EvaluatorDep,
     ExperienceDep,
     ProgressDep,
@@ -64,6 +66,13 @@ TRIALS = (
     'Untimed secret trials: {constraints: ["cols % 4 == 0"], fixed_shapes, distributions: declared, precision: '
     'strict}, and flops: "2*m*n*k".'
 )
+TIMING = "{precision: exact} for a record; cache: both; mode: graph; tier: smoke or correctness: untimed."
+Candidates = Annotated[
+    tuple[CandidateSpec, ...],
+    Field(max_length=32),
+    WithJsonSchema({"type": "array", "items": {"type": "object"}}),
+]
+Seconds = Annotated[float, Field(ge=0, le=240), WithJsonSchema({"type": "number"})]
 DEFAULT_TIMING = TimingOptions()
 Timing = Annotated[TimingOptions, WithJsonSchema({"type": "object"})]
 
@@ -155,9 +164,7 @@ async def evaluate_kernel(
     device: Annotated[Literal["cpu", "cuda"] | None, Field(description="Else by language.")] = None,
     entry: Annotated[str, Field(description="Launcher function.")] = "launch",
     flags: Flags = (),
-    timing: Annotated[
-        Timing, Field(description="{precision: exact} for a record; cache: both; mode: graph.")
-    ] = DEFAULT_TIMING,
+    timing: Annotated[Timing, Field(description=TIMING)] = DEFAULT_TIMING,
     host: Host = None,
     parent: Parent = None,
     note: Note = None,
@@ -181,6 +188,27 @@ async def evaluate_kernel(
         note=note,
         wait_s=wait_s,
         progress=progress,
+    )
+
+
+@TOOLSET.tool("Judge many", effect="runs")
+async def evaluate_kernels(
+    batches: BatchesDep,
+    sources: SourcesDep,
+    progress: ProgressDep,
+    problem_id: Annotated[str, Field(description="Its id.")],
+    candidates: Annotated[
+        Candidates, Field(description="{name, source or path, workspace_id, language, flags, entry}.")
+    ] = (),
+    implementations: Annotated[tuple[str, ...], Field(description="The problem's own, or all.")] = (),
+    tier: Annotated[Tier, Field(description="smoke: one call.")] = "performance",
+    host: Host = None,
+    wait_s: Annotated[Seconds, Field(description="Then: what is known.")] = 240,
+) -> Comparison:
+    """Judge up to 32 candidates: one table, best first, an attempt each."""
+    entrants = await sources.each(candidates)
+    return await batches.compare(
+        problem_id, entrants, implementations=implementations, tier=tier, host=host, wait_s=wait_s, progress=progress
     )
 
 

@@ -4,17 +4,39 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models._base import Model
-from gpu_mcp_server.models.problem import Problem, TensorSpec, TrialOptions
+from gpu_mcp_server.models.build import CandidateLanguage
+from gpu_mcp_server.models.problem import Implementation, Problem, TensorSpec, TrialOptions
 from gpu_mcp_server.services.problem_files.base import ProblemSource
 from gpu_mcp_server.services.problems import Problems
 
 TITLE = "problem.toml (the arguments of register_problem)"
 MAIN_FILES = ("problem.toml",)
 TELLING = ("inputs", "outputs", "shapes")
+
+
+class ImplementationToml(Model):
+    """A named implementation; its source inside or beside the problem's file."""
+
+    language: CandidateLanguage
+    source: str | None = None
+    path: str | None = None
+    entry: str = "launch"
+    flags: tuple[str, ...] = ()
+
+    async def read(self, source: ProblemSource, name: str) -> Implementation:
+        """Return it with its text.
+
+        Raises:
+            BadRequest: If it has no source, or two.
+        """
+        if (self.source is None) == (self.path is None):
+            raise BadRequest(f"implementations.{name} needs either source or path.", hint="Give one of them.")
+        text = self.source if self.source is not None else await source.beside(self.path or "")
+        return Implementation(language=self.language, source=text, entry=self.entry, flags=self.flags)
 
 
 class ProblemToml(Model):
@@ -36,6 +58,8 @@ class ProblemToml(Model):
     reference_path: str | None = None
     """File beside it; `reference.py` if neither is given."""
     trials: TrialOptions = TrialOptions()
+    implementations: Mapping[str, ImplementationToml] = Field(default={})
+    """Named candidates that come with the problem: naive, triton, cute ..."""
 
 
 def _table(text: str) -> Mapping[str, Any]:
@@ -75,4 +99,5 @@ async def problem(source: ProblemSource) -> Problem:
     return Problems.make_problem(
         given.name, given.description, given.framework, given.entry, given.inputs, given.outputs, given.shapes,
         given.rtol, given.atol, reference, **given.trials.model_dump(),
+        implementations={name: await each.read(source, name) for name, each in given.implementations.items()},
     )  # fmt: skip

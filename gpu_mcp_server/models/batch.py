@@ -1,0 +1,74 @@
+"""Many candidates judged in one call, as one table."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from gpu_mcp_server.models._base import Model, ResultModel
+from gpu_mcp_server.models.build import CandidateLanguage
+from gpu_mcp_server.models.evaluation import Tier, Verdict
+
+
+class CandidateSpec(Model):
+    """A candidate of `evaluate_kernels`: source or path, as for `evaluate_kernel`."""
+
+    name: str = Field(min_length=1, max_length=60)
+    source: str | None = Field(default=None, max_length=2**20)
+    path: str | None = None
+    workspace_id: str | None = None
+    language: CandidateLanguage | None = None
+    flags: tuple[str, ...] = ()
+    entry: str = "launch"
+
+
+class Row(Model):
+    """What became of one candidate."""
+
+    name: str
+    status: Literal["judged", "compile_failed", "running", "refused", "not_begun", "error"]
+    """running: job_status has the verdict later. not_begun: wait_s was over before its turn."""
+    verdict: Verdict | None = None
+    speedup: float | None = None
+    time_us: float | None = None
+    """Geometric mean over the shapes; see `shapes` for the intervals."""
+    shapes: list[str] = []
+    """Time and 95 % interval at each shape."""
+    reason: str = ""
+    attempt_id: str | None = None
+    job_id: str | None = None
+
+    def line_text(self) -> str:
+        """Say it on one line."""
+        text = f"{self.name}: {self.verdict or self.status}"
+        if self.speedup is not None:
+            text += f", speed-up {self.speedup:.3g}"
+        if self.time_us is not None:
+            text += f", {self.time_us:.4g} us"
+        text += f"; {', '.join(self.shapes)}" if self.shapes else ""
+        text += f"; {self.reason}" if self.reason else ""
+        return text + (f" [{self.attempt_id}]" if self.attempt_id else "")
+
+
+class Comparison(ResultModel):
+    """The table, best first."""
+
+    batch_id: str
+    problem_id: str
+    tier: Tier
+    host: str
+    rows: list[Row]
+    reference: list[str] = []
+    """The reference's time at each shape, from the round that was best for it."""
+    complete: bool
+    """Whether every candidate has its verdict or does not compile."""
+    seconds: float
+    note: str | None = None
+
+    def summary(self) -> str:
+        """Say the table."""
+        lines = [f"{len(self.rows)} candidates of {self.problem_id}, tier {self.tier}, best first:"]
+        lines += [f"{number}. {row.line_text()}" for number, row in enumerate(self.rows, 1)]
+        lines += [f"reference: {', '.join(self.reference)}"] if self.reference else []
+        lines += [] if self.complete else ["not complete: job_status for those that run, call again for the others"]
+        lines += [f"note: {self.note}"] if self.note else []
+        return "\n".join([*lines, f"batch {self.batch_id} on {self.host}, {self.seconds:.1f} s"])

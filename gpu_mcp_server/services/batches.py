@@ -1,0 +1,217 @@
+"""Many candidates in one call: compiled side by side, judged one to a GPU on all GPUs, told in one table."""
+
+import asyncio
+import math
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpu_mcp_server.errors import BadRequest, GpuMcpError
+from gpu_mcp_server.models.batch import Comparison, Row
+from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Tier, Timing, TimingOptions
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services.evaluator import Evaluator
+from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.jobs import JobRunner
+from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.runner import Progress
+from gpu_mcp_server.services.slots import Slots
+from gpu_mcp_server.services.sources import NAMES, Source
+
+MAX_CANDIDATES = 32
+COMPILE_SLOTS = 4
+"""Compilers at a time; fewer where there are fewer cores."""
+GRACE_S = 5.0
+"""For calls that are just ending when the caller's time is over."""
+ALL = "all"
+ON_GPU = {"cuda", "triton", "python", "program"}
+"""Languages of candidates that may run on one."""
+NOT_BEGUN = "wait_s was over before its turn"
+RANK = {"correct": 0, "incorrect": 2, "cheat": 3}
+REASON_CHARACTERS = 300
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A candidate with its name in the table."""
+
+    name: str
+    source: Source
+    flags: tuple[str, ...] = ()
+    entry: str = "launch"
+    note: str | None = None
+
+
+class Batches:
+    """Judges many candidates of one problem."""
+
+    def __init__(self, jobs: JobRunner, problems: Problems, evaluator: Evaluator) -> None:
+        self._jobs, self._problems, self._evaluator = jobs, problems, evaluator
+
+    async def compare(
+        self,
+        problem_id: str,
+        candidates: Sequence[Entrant],
+        *,
+        implementations: Sequence[str] = (),
+        tier: Tier = "performance",
+        host: str | None = None,
+        wait_s: float = 240.0,
+        progress: Progress | None = None,
+    ) -> Comparison:
+        """Judge candidates and named implementations; return what is known when `wait_s` is over.
+
+        Raises:
+            NotFound: If the problem is unknown.
+            BadRequest: If there is no candidate, too many, an unknown implementation, or two have one name.
+            GpuMcpError: If not one candidate could be judged, what went wrong first.
+        """
+        began = asyncio.get_running_loop().time()
+        problem = await self._problems.get(problem_id)
+        entrants = [*candidates, *_implementations(problem, implementations)]
+        _check(entrants)
+        where = self._jobs.hosts.choose(host)
+        slots = self._slots(entrants, await self._jobs.probe(where), tier, began + wait_s)
+        batch_id = f"t-{secrets.token_hex(6)}"
+        tasks = [
+            asyncio.create_task(self._one(problem, entrant, where, tier, batch_id, slots, progress), name=entrant.name)
+            for entrant in entrants
+        ]
+        for task in tasks:
+            task.add_done_callback(slots.past)
+        try:
+            _, late = await asyncio.wait(tasks, timeout=wait_s + GRACE_S)
+        finally:
+            for task in tasks:
+                task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+        failures = [result for result in results if isinstance(result, Exception)]
+        if len(failures) == len(results):
+            raise failures[0]
+        rows = [_row(entrant, result) for entrant, result in zip(entrants, results, strict=True)]
+        judged = [result for result in results if isinstance(result, Evaluation)]
+        return Comparison(
+            batch_id=batch_id,
+            problem_id=problem.problem_id,
+            tier=tier,
+            host=where,
+            rows=sorted(rows, key=_rank),
+            reference=_reference(judged),
+            complete=not late and all(row.status in ("judged", "compile_failed") for row in rows),
+            seconds=asyncio.get_running_loop().time() - began,
+            note=None if tier == "performance" else f"tier {tier}: nothing was timed, so there is no speed-up",
+        )
+
+    def _slots(self, entrants: Sequence[Entrant], probe: HostProbe, tier: Tier, deadline: float) -> Slots:
+        languages = {entrant.source.language for entrant in entrants}
+        gpu = "cuda" in probe.devices() and bool(languages & ON_GPU)
+        return Slots(
+            len(entrants),
+            compile_slots=max(1, min(COMPILE_SLOTS, probe.cores)),
+            judge_slots=max(1, len(probe.gpus)) if gpu else 1,
+            quiet=tier == "performance" and not gpu,
+            deadline=deadline,
+        )
+
+    async def _one(
+        self,
+        problem: Problem,
+        entrant: Entrant,
+        host: str,
+        tier: Tier,
+        batch_id: str,
+        slots: Slots,
+        progress: Progress | None,
+    ) -> Evaluation:
+        async def told(message: str) -> None:
+            if progress is not None:
+                await progress(f"{entrant.name}: {message}")
+
+        await told("waits")
+        return await self._evaluator.evaluate(
+            problem.problem_id,
+            entrant.source,
+            host=host,
+            flags=entrant.flags,
+            entry=entrant.entry,
+            note=entrant.note or f"{entrant.name}, of batch {batch_id}",
+            progress=told,
+            timing=TimingOptions(tier=tier),
+            batch_id=batch_id,
+            slots=slots,
+        )
+
+
+def _implementations(problem: Problem, names: Sequence[str]) -> list[Entrant]:
+    """Return those of the problem's own implementations that were asked for."""
+    known = problem.implementations
+    wanted = list(known) if list(names) == [ALL] else list(names)
+    unknown = [name for name in wanted if name not in known]
+    if unknown:
+        raise BadRequest(
+            f"The problem has no implementation {unknown[0]!r}.", hint=f"It has {', '.join(known) or 'none'}."
+        )
+    return [
+        Entrant(
+            name, Source(known[name].source, known[name].language, NAMES[known[name].language]),
+            known[name].flags, known[name].entry, f"implementation {name}",
+        )
+        for name in wanted
+    ]  # fmt: skip
+
+
+def _check(entrants: Sequence[Entrant]) -> None:
+    if not 1 <= len(entrants) <= MAX_CANDIDATES:
+        raise BadRequest(
+            f"There are {len(entrants)} candidates.",
+            hint=f"Give 1 to {MAX_CANDIDATES}, or name implementations of the problem.",
+        )
+    names = [entrant.name for entrant in entrants]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise BadRequest(f"Two candidates are called {twice[0]!r}.", hint="Give each its own name.")
+
+
+def _row(entrant: Entrant, result: Evaluation | BaseException) -> Row:
+    if isinstance(result, asyncio.CancelledError):
+        return Row(name=entrant.name, status="not_begun", reason=NOT_BEGUN)
+    if isinstance(result, BaseException):
+        hint = f" {result.hint}" if isinstance(result, GpuMcpError) and result.hint else ""
+        return Row(name=entrant.name, status="error", reason=f"{result}{hint}"[:REASON_CHARACTERS])
+    times = [shape.candidate.median_us for shape in result.shapes if shape.candidate]
+    timed = bool(times) and len(times) == len(result.shapes)
+    begun = result.job_id is not None or result.status != "refused"
+    return Row(
+        name=entrant.name,
+        status=result.status if begun else "not_begun",
+        verdict=result.verdict,
+        speedup=result.speedup,
+        time_us=math.exp(sum(math.log(time) for time in times) / len(times)) if timed else None,
+        shapes=[_shape(shape, shape.candidate) for shape in result.shapes if shape.candidate],
+        reason=(result.reason or ("" if timed else result.note or ""))[:REASON_CHARACTERS],
+        attempt_id=result.attempt_id,
+        job_id=result.job_id if result.status == "running" else None,
+    )
+
+
+def _shape(shape: ShapeVerdict, timing: Timing) -> str:
+    at = ",".join(f"{name}={size}" for name, size in shape.dims.items()) or "only shape"
+    return f"{at}: {timing.median_us:.4g} us ({timing.low_us:.4g}-{timing.high_us:.4g})"
+
+
+def _rank(row: Row) -> tuple[int, float]:
+    """Return where a row belongs: correct ones by speed-up, then wrong ones, then those without a verdict."""
+    if row.verdict is None:
+        return (4 if row.status == "compile_failed" else 5, 0.0)
+    return (RANK[row.verdict] + (row.verdict == "correct" and row.speedup is None), -(row.speedup or 0.0))
+
+
+def _reference(judged: Sequence[Evaluation]) -> list[str]:
+    """Return the reference's shortest median at each shape, over all candidates beside which it ran."""
+    best: dict[str, tuple[float, str]] = {}
+    for shape in (shape for evaluation in judged for shape in evaluation.shapes):
+        if shape.reference is not None:
+            said = _shape(shape, shape.reference)
+            at = said.partition(":")[0]
+            best[at] = min(best.get(at, (math.inf, "")), (shape.reference.median_us, said))
+    return [said for _, said in best.values()]

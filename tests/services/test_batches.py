@@ -1,0 +1,173 @@
+"""Many candidates in one call, through the real laboratory; and programs from file to verdict."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.models.evaluation import TimingOptions
+from gpu_mcp_server.models.problem import TensorSpec
+from gpu_mcp_server.services.batches import Entrant
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.problem_files.base import ProblemSource
+from gpu_mcp_server.services.slots import Late, Slots
+from gpu_mcp_server.services.sources import Source
+from tests.laboratory import HONEST, PROBLEM, laboratory
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+SLOW = HONEST.replace("for (", "for (volatile int k = 0; k < 4; k++) for (")
+WRONG = HONEST.replace("+ 1;", "+ 1.5f;")
+BROKEN = "int launch(void) { return x; }"
+LONG = [{"n": 400_000}]
+"""Calls of milliseconds, which are timed on a busy machine too."""
+CHEAT = "int launch(void) { return 0; }"
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    async with laboratory() as lab:
+        yield lab
+
+
+def entrant(name: str, text: str) -> Entrant:
+    return Entrant(name, Source(text, "c", f"{name}.c"))
+
+
+async def registered(lab: Lab, **more: Any) -> str:
+    given = {**PROBLEM, "shapes": [{"n": 1000}], **more}
+    tensors = {k: [TensorSpec(**t) for t in given[k]] for k in ("inputs", "outputs")}
+    return (await lab.registry.register(**{**given, **tensors})).problem_id
+
+
+async def test_candidates_come_back_as_one_table_best_first(lab: Lab):
+    given = [entrant("wrong", WRONG), entrant("broken", BROKEN), entrant("slow", SLOW), entrant("cheat", CHEAT)]
+    told: list[str] = []
+
+    async def progress(message: str) -> None:
+        told.append(message)
+
+    problem_id = await registered(lab, shapes=LONG)
+    table = await lab.batches.compare(problem_id, [*given, entrant("fast", HONEST)], progress=progress)
+
+    assert {row.name for row in table.rows[:2]} == {"fast", "slow"}
+    assert [row.name for row in table.rows[2:]] == ["wrong", "cheat", "broken"]
+    speeds = [row.speedup or 0 for row in table.rows[:2]]
+    assert speeds == sorted(speeds, reverse=True)
+    assert all(row.speedup or "not timed" in row.reason for row in table.rows[:2]), table.summary()
+    assert [row.verdict or row.status for row in table.rows] == [
+        "correct",
+        "correct",
+        "incorrect",
+        "cheat",
+        "compile_failed",
+    ]
+    assert table.complete and table.reference[0].startswith("n=400000: ")
+    assert "undeclared" in table.rows[-1].reason
+    assert any(message.startswith("fast: ") for message in told)
+    attempts = (await lab.experience.list("recent", limit=10)).attempts
+    assert {a.batch_id for a in attempts} == {table.batch_id} and len(attempts) == 5
+    assert {a.tier for a in attempts} == {"performance"}
+
+
+async def test_below_performance_nothing_is_timed_and_that_is_said(lab: Lab):
+    problem_id = await registered(lab)
+    table = await lab.batches.compare(problem_id, [entrant("a", HONEST), entrant("b", WRONG)], tier="smoke")
+
+    assert [(row.verdict, row.speedup, row.time_us) for row in table.rows] == [
+        ("correct", None, None),
+        ("incorrect", None, None),
+    ]
+    assert "nothing was timed" in (table.note or "")
+    one = await lab.evaluator.evaluate(problem_id, Source(HONEST, "c", "a.c"), timing=TimingOptions(tier="correctness"))
+    assert (one.verdict, one.tier, one.speedup) == ("correct", "correctness", None)
+    assert "tier correctness: not timed" in one.summary()
+    assert not (await lab.experience.list("best", problem_id=problem_id)).attempts
+
+
+async def test_when_the_time_is_over_what_is_known_comes_back(lab: Lab):
+    table = await lab.batches.compare(await registered(lab), [entrant("a", HONEST), entrant("b", SLOW)], wait_s=0)
+
+    assert not table.complete
+    assert {row.status for row in table.rows} <= {"not_begun", "running"}
+    for attempt in (await lab.experience.list("recent", limit=5)).attempts:
+        assert attempt.status in ("cancelled", "running")
+
+
+async def test_a_candidate_that_cannot_be_judged_does_not_spoil_the_others(lab: Lab):
+    given = [entrant("good", HONEST), Entrant("flags", Source(HONEST, "c", "f.c"), flags=("-fplugin=x.so",))]
+    table = await lab.batches.compare(await registered(lab, shapes=LONG), given, wait_s=60)
+
+    assert [row.status for row in table.rows] == ["judged", "error"] and not table.complete
+    assert table.rows[0].verdict == "correct", table
+    assert "-fplugin" in table.rows[1].reason
+
+
+@pytest.mark.parametrize(
+    ("given", "implementations", "words"),
+    [
+        ([], [], "There are 0 candidates"),
+        ([entrant("a", HONEST)] * 2, [], "are called 'a'"),
+        ([], ["naive"], "no implementation 'naive'"),
+    ],
+)
+async def test_what_cannot_be_compared_is_refused(
+    lab: Lab, given: list[Entrant], implementations: list[str], words: str
+):
+    with pytest.raises(BadRequest, match=words):
+        await lab.batches.compare(await registered(lab), given, implementations=implementations)
+
+
+async def test_implementations_that_come_with_a_problem_are_judged_by_name(lab: Lab, tmp_path: Path):
+    (tmp_path / "naive.c").write_text(HONEST)
+    text = json.dumps(PROBLEM["reference"])
+    toml = f'name = "twice"\nreference = {text}\nrtol = 1e-5\natol = 1e-6\nshapes = [{{ n = 1000 }}]\n'
+    toml += 'inputs = [{ name = "x", dtype = "float32", shape = ["n"] }]\n'
+    toml += 'outputs = [{ name = "y", dtype = "float32", shape = ["n"] }]\n'
+    toml += '[implementations.naive]\nlanguage = "c"\npath = "naive.c"\n'
+    toml += f'[implementations.wrong]\nlanguage = "c"\nsource = {json.dumps(WRONG)}\n'
+    problem = await lab.registry.import_file(ProblemSource("problem.toml", toml, tmp_path))
+    table = await lab.batches.compare(
+        problem.problem_id, [entrant("mine", HONEST)], implementations=["all"], tier="smoke"
+    )
+
+    assert problem.implementations == ["naive", "wrong"]
+    assert {row.name: row.verdict for row in table.rows} == {
+        "naive": "correct",
+        "mine": "correct",
+        "wrong": "incorrect",
+    }
+
+
+async def test_judging_on_the_processor_waits_for_the_compilers():
+    slots = Slots(2, compile_slots=2, judge_slots=1, quiet=True, deadline=asyncio.get_running_loop().time() + 60)
+    order: list[str] = []
+    gate = asyncio.Event()
+
+    async def one(name: str) -> None:
+        async with slots.compiling():
+            if name == "second":
+                await gate.wait()
+            order.append(f"compiled {name}")
+        async with slots.judging():
+            order.append(f"judged {name}")
+
+    first, second = asyncio.create_task(one("first")), asyncio.create_task(one("second"))
+    while not order:
+        await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(first, second)
+    assert order[:2] == ["compiled first", "compiled second"]
+
+
+async def test_no_more_are_judged_at_a_time_than_there_are_places_and_late_ones_are_told():
+    loop = asyncio.get_running_loop()
+    slots = Slots(2, compile_slots=1, judge_slots=1, quiet=False, deadline=loop.time() + 0.05)
+    async with slots.judging():
+        with pytest.raises(Late):
+            async with slots.judging():
+                pass
