@@ -14,11 +14,14 @@ GREY, BLACK, WHITE = (215, 215, 215), (20, 20, 20), (255, 255, 255)
 
 
 def png(verdicts: Sequence[KernelVerdict]) -> bytes | None:
-    """Draw the kernels that have a roofline under the roofs of the first; `None` when none has one."""
+    """Draw the kernels that have a roofline under the roofs of the first; `None` without one, or without Pillow."""
     shown = [(v, v.roofline) for v in verdicts if v.roofline is not None and v.roofline.levels][: len(COLOURS)]
     if not shown:
         return None
-    from PIL import Image, ImageDraw  # only a few profiles end as pictures
+    try:
+        from PIL import Image, ImageDraw  # only a few profiles end as pictures
+    except ImportError:
+        return None
 
     image = Image.new("RGB", (WIDTH, HEIGHT), WHITE)
     plane = _Plane(ImageDraw.Draw(image), [roof for _, roof in shown])

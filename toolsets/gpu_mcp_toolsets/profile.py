@@ -15,7 +15,7 @@ TOOLSET = Toolset(
     instructions=(
         "check_memory finds wrong accesses, races, unwritten reads and bad barriers with their line: use it on a small "
         "shape when results are wrong. profile_kernel says what bounds a kernel and what to try; query_profile shows "
-        "more of it, or compares two. `target` is {command, workspace_id} or {attempt_id, shape}; `skip` warm-up launches."
+        "more, or compares two. `target`: {command, workspace_id} or {attempt_id, shape}; `skip` warm-up launches."
     ),
 )
 
