@@ -49,8 +49,8 @@ class Folder:
 
 
 def settings_for(folder: Path, **more: Any) -> Settings:
-    """Return settings that keep everything in a folder."""
-    return Settings(data_dir=folder, **more)
+    """Return settings that keep everything in a folder, with every toolset on."""
+    return Settings(data_dir=folder, **{"toolsets": ["all"], **more})
 
 
 @asynccontextmanager

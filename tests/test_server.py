@@ -28,6 +28,9 @@ def environment(tmp_path: Path, **more: str) -> dict[str, str]:
     return {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config"), **more}
 
 
+OFFERED = [spec.name for _, specs in selected(discover()) for spec in specs]
+
+
 async def names(server: Any) -> list[str]:
     async with Client(server) as client:
         return [tool.name for tool in (await client.list_tools()).tools]
@@ -42,6 +45,7 @@ async def test_read_only_leaves_only_tools_that_look(tmp_path: Path):
         "read_artifact",
         "list_problems",
         "list_attempts",
+        "query_profile",
     ]
 
 
@@ -54,14 +58,13 @@ async def test_toolsets_and_excluded_tools_choose_what_is_offered(tmp_path: Path
         "list_problems",
         "evaluate_kernel",
         "evaluate_kernels",
-        "audit_attempt",
     ]
     assert "run_command" not in str(server.instructions)
     assert "register_problem, import_problem, list_problems, evaluate_kernel" in str(server.instructions)
 
 
 def test_an_unknown_toolset_or_tool_is_refused_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"'cuda'.*core, evaluate, default, all"):
+    with pytest.raises(ConfigError, match=r"'cuda'.*core, evaluate, profile, experience, default, all"):
         selected(discover(), toolsets=["cuda"])
     with pytest.raises(ConfigError, match=r"'rm'.*run_command"):
         selected(discover(), exclude_tools=["rm"])
@@ -71,9 +74,14 @@ def test_a_toolset_that_is_off_by_default_is_on_with_its_name_or_all():
     extra = Toolset(id="extra", title="Extra", instructions="", default=False, tools=discover()["core"].tools[:1])
     available = discover() | {"extra": extra}
 
-    assert [t.id for t, _ in selected(available)] == ["core", "evaluate"]
-    assert [t.id for t, _ in selected(available, toolsets=["default", "extra"])] == ["core", "evaluate", "extra"]
-    assert [t.id for t, _ in selected(available, toolsets=["all"])] == ["core", "evaluate", "extra"]
+    assert [t.id for t, _ in selected(available)] == ["core", "evaluate", "profile"]
+    assert [t.id for t, _ in selected(available, toolsets=["default", "extra"])] == [
+        "core",
+        "evaluate",
+        "profile",
+        "extra",
+    ]
+    assert [t.id for t, _ in selected(available, toolsets=["all"])] == [*discover(), "extra"]
 
 
 def test_instructions_never_outgrow_their_budget():
@@ -100,7 +108,7 @@ async def test_stdio_serves_both_eras(tmp_path: Path, mode: str):
         tools = (await client.list_tools()).tools
         result = await client.call_tool("no_such_tool", {})
 
-    assert len(tools) == 15
+    assert [tool.name for tool in tools] == OFFERED
     assert result.is_error
 
 
@@ -131,7 +139,7 @@ def test_stdout_carries_nothing_but_the_protocol(tmp_path: Path):
 
     assert rest == b""
     assert process.returncode == 0
-    assert len(answers[2]["tools"]) == 15
+    assert [tool["name"] for tool in answers[2]["tools"]] == OFFERED
     assert answers[3]["isError"]
     assert all(json.loads(line) for line in log.splitlines())
 

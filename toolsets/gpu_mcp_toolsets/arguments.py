@@ -8,7 +8,7 @@ from gpu_mcp_server.models.build import Language
 
 Host = Annotated[str | None, Field(description="From gpu_status.")]
 Source = Annotated[str | None, Field(description="Its text; or give `path`.")]
-SourcePath = Annotated[str | None, Field(description="File instead: in workspace_id if given, else a local one.")]
+SourcePath = Annotated[str | None, Field(description="File: in workspace_id, else local.")]
 SourceWorkspace = Annotated[str | None, Field(description="Where `path` lies.")]
 CompiledLanguage = Annotated[Language | None, Field(description="Else told from the suffix.")]
 AnyLanguage = Annotated[
@@ -17,7 +17,7 @@ AnyLanguage = Annotated[
 ]
 Flags = Annotated[tuple[str, ...], Field(description="Compiler flags: -O, -D, -std, -lm ...")]
 Parent = Annotated[str | None, Field(description="attempt_id it derives from.")]
-Note = Annotated[str | None, Field(description="What you try; kept in the history.", max_length=500)]
+Note = Annotated[str | None, Field(description="What you try.", max_length=500)]
 Wait = Annotated[float, Field(description="After this, return a job_id instead.", ge=0, le=240)]
 FirstLine = Annotated[int, Field(description="1-based line to start at.", ge=1)]
 MaxLines = Annotated[int, Field(description="Lines to return.", ge=1, le=2000)]

@@ -4,12 +4,11 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, WithJsonSchema
 
-from gpu_mcp_server.models.attempt import AttemptList, AuditResult
+from gpu_mcp_server.models.attempt import AttemptList
 from gpu_mcp_server.models.batch import CandidateSpec, Comparison
 from gpu_mcp_server.models.evaluation import Evaluation, Tier, TimingOptions
 from gpu_mcp_server.models.problem import DType, ProblemInfo, ProblemList, TensorSpec, TrialOptions
 from gpu_mcp_server.toolset import (
-    AuditorDep,
     BatchesDep,
     EvaluatorDep,
     ExperienceDep,
@@ -225,22 +224,9 @@ async def list_attempts(
     device: Annotated[str | None, Field(description="For best.")] = None,
     limit: Annotated[int, Field(description="Attempts to show.", ge=1, le=100)] = 10,
 ) -> AttemptList:
-    """Show what was tried: the best first, the ancestors of one, or failures with reasons.
+    """Show what was tried: best first, ancestors, or failures with reasons.
 
     Use it before a new idea, and to choose a parent.
     """
     await runner.settle()
     return await experience.shown(view, attempt_id, problem_id=problem_id, device=device, limit=limit)
-
-
-@TOOLSET.tool("Audit an attempt", effect="runs")
-async def audit_attempt(
-    auditor: AuditorDep,
-    progress: ProgressDep,
-    attempt_id: Annotated[str, Field(description="An evaluation with a verdict.")],
-) -> AuditResult:
-    """Judge an attempt again from its record and confirm or void it.
-
-    It is voided if its verdict or speed is not had twice. Use it before you build on a record or report it.
-    """
-    return await auditor.audit(attempt_id, progress=progress)
