@@ -23,6 +23,9 @@ class Host(BaseModel):
     """Folder there for jobs and cached files."""
     roots: list[str] = []
     """More folders there that jobs may read."""
+    foreign_processes: Literal["wait", "warn", "other"] = "other"
+    """When somebody else computes on a GPU that a job wants alone: wait until it is free of others, take it and warn,
+    or take another GPU, and warn if there is none."""
     quiet_s: Annotated[float, Field(ge=1, le=LONGEST_S)] = 60.0
     """Seconds without a word after which either end takes the line for dead."""
     grace_s: Annotated[float, Field(ge=0, le=LONGEST_S)] = 60.0

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.experience import Experience
     from gpu_mcp_server.services.gpus import Gpus
     from gpu_mcp_server.services.lab import Lab
+    from gpu_mcp_server.services.pool import Pool
     from gpu_mcp_server.services.profiler import Profiler
     from gpu_mcp_server.services.profiles import Profiles
     from gpu_mcp_server.services.registry import Registry
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.workspaces import Workspaces
     from gpu_mcp_server.store.artifacts import Artifacts
 else:  # services bring asyncssh and the store; `tools/list` must not wait for them
-    Artifacts = Auditor = Batches = Checker = Compiler = Evaluator = Experience = Gpus = Lab = Any
+    Artifacts = Auditor = Batches = Checker = Compiler = Evaluator = Experience = Gpus = Lab = Pool = Any
     Profiler = Profiles = Registry = Runner = Workspaces = Any
 
 F = TypeVar("F", bound=Callable[..., Awaitable[ResultModel]])
@@ -134,6 +135,7 @@ CompilerDep = Annotated[Compiler, _service("compiler")]
 AuditorDep = Annotated[Auditor, _service("auditor")]
 BatchesDep = Annotated[Batches, _service("batches")]
 EvaluatorDep = Annotated[Evaluator, _service("evaluator")]
+PoolDep = Annotated[Pool, _service("pool")]
 RegistryDep = Annotated[Registry, _service("registry")]
 ExperienceDep = Annotated[Experience, _service("experience")]
 GpusDep = Annotated[Gpus, _service("gpus")]

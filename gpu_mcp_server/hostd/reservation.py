@@ -46,6 +46,9 @@ class Reservation(Supervisor):
         self._used_at = time.monotonic()
         self._running()
 
+    def _note_live(self, state: str, note: str = "") -> None:
+        super()._note_live(state, note or ("held" if state == "running" else ""))
+
     def _watch(self) -> None:
         assert self._door is not None
         try:

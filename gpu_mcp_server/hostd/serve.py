@@ -326,7 +326,8 @@ class Channel:
             gpu["locked_by"] = self.host.locks.holder(gpu["uuid"])
             gpu["foreign"] = len(set(gpu.pop("pids")) - ours)
         running = len(self.host.folders.unfinished())
-        return {"gpus": gpus, "jobs_running": running, "why_none": self.host.nvml.why_not()}, b""
+        about = {"gpus": gpus, "jobs_running": running, "why_none": self.host.nvml.why_not()}
+        return dict(about, pool=self._pool_now(request, _)[0]), b""
 
     def _pool_now(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
         return {"broker": shown(self.host.locks), "reservations": standings(self.host.folders)}, b""

@@ -1,6 +1,7 @@
 """Hosts and their GPUs."""
 
 from gpu_mcp_server.models._base import Model, ResultModel
+from gpu_mcp_server.models.lease import Reserved, Waiting
 
 
 class Gpu(Model):
@@ -45,6 +46,10 @@ class HostStatus(Model):
     devices: list[str] = []
     """What evaluate_kernel can judge there: cpu, cuda."""
     gpus: list[Gpu] = []
+    waiting: list[Waiting] = []
+    """Jobs in line for GPUs, the next first; at most 20."""
+    reservations: list[Reserved] = []
+    """GPUs that servers of this user keep between jobs."""
     jobs_running: int = 0
 
 
@@ -80,4 +85,15 @@ class LabStatus(ResultModel):
             ]
             if not h.gpus:
                 lines.append("  no GPU")
+            lines += [
+                f"  reservation {r.lease_id} of {r.user}: {', '.join(r.gpus)}, {'in use' if r.in_use else 'idle'}, "
+                + (f"leaves in {r.leaves_in_s:.0f} s" if r.leaves_in_s is not None else f"ends in {r.ends_in_s:.0f} s")
+                for r in h.reservations
+            ]
+            lines += [
+                f"  waiting {w.position}: {w.job} of {w.user}, {w.gpus} {w.mode}, for {w.waited_s:.0f} s"
+                + (f", about {w.expected_s:.0f} s more" if w.expected_s is not None else "")
+                + f": {w.why}"
+                for w in h.waiting
+            ]
         return "\n".join(lines)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs] - it ships none
 
-from gpu_mcp_server.errors import ToolMissing
+from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits
 from gpu_mcp_server.models.build import CompileResult, KernelResources, Wish
 from gpu_mcp_server.services.experience import Experience
@@ -100,6 +100,15 @@ class Compiler:
             ToolMissing, BadRequest: As `compile` does.
         """
         build_of(source, await self._jobs.probe(host), host, Wish(flags=tuple(flags)))
+
+    async def has(self, source: Source, *, host: str, flags: Sequence[str] = ()) -> bool | None:
+        """Say whether a source was built already as it would be on a host; None where it cannot be."""
+        probe = await self._jobs.probe(host)
+        try:
+            build = build_of(source, probe, host, Wish(flags=tuple(flags)))
+        except (ToolMissing, BadRequest):
+            return None
+        return await self._cached(_key(build.plan, build.toolchain, probe)) is not None
 
     async def build(self, source: Source, *, host: str, flags: Sequence[str] = ()) -> CompileResult:
         """Make a library of a source, or return what the same compiler made of the same source before."""

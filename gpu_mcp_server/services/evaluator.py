@@ -23,6 +23,7 @@ from gpu_mcp_server.services.harness import QUICK, Candidate, Kind, judge_spec, 
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
+from gpu_mcp_server.services.pool import Need, Pool
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.services.programs import Programs, files_of_candidate
 from gpu_mcp_server.services.runner import Progress, device_name
@@ -104,8 +105,9 @@ class Evaluator:
         artifacts: Artifacts,
         verdicts: Verdicts,
         programs: Programs,
+        pool: Pool,
     ) -> None:
-        self._programs = programs
+        self._programs, self._pool = programs, pool
         self._settings, self._jobs, self._table, self._compiler = settings, jobs, table, compiler
         self._problems, self._experience, self._artifacts, self._verdicts = problems, experience, artifacts, verdicts
 
@@ -138,7 +140,7 @@ class Evaluator:
             raise BadRequest(
                 f"entry {entry!r} is no C identifier.", hint="It is the launcher's name, launch by default."
             )
-        where = self._jobs.hosts.choose(host)
+        where = await self._place(host, source, device, flags)
         probe = await self._jobs.probe(where)
         chosen = _device(device or _device_of(problem, source), problem, source, probe, where)
         await self._foresee(problem, source, where, flags)
@@ -199,6 +201,17 @@ class Evaluator:
         calls = await call_loop(self._compiler, self._artifacts, trial.host)
         library = await self._artifacts.read(built.artifact_id or "")
         return Ready(built, Candidate("library", library, trial.entry, calls))
+
+    async def _place(self, host: str | None, source: Source, device: str | None, flags: Sequence[str]) -> str:
+        """Choose where: for a GPU the host that is free soonest, and of those the one that has the build."""
+        count = 1 if "cuda" in (device, source.language) else 0
+
+        async def has_build(name: str) -> bool | None:
+            if "cuda" not in (await self._jobs.probe(name)).devices():
+                return None
+            return source.language in PYTHON_KINDS or await self._compiler.has(source, host=name, flags=flags)
+
+        return await self._pool.place(host, Need(count), has_build=has_build)
 
     async def _noted(
         self, trial: Trial, how: Mapping[str, str], parent_id: str | None, note: str | None, batch_id: str | None

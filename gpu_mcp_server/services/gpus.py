@@ -1,12 +1,16 @@
 """How every host and GPU stands."""
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.models.host import Gpu, HostStatus, LabStatus
+from gpu_mcp_server.models.lease import Reserved, Waiting
 from gpu_mcp_server.services.hosts import HostProbe, Hosts
 
 PATIENCE_S = 30.0
+SHOWN = 20
 
 
 class Gpus:
@@ -51,8 +55,23 @@ class Gpus:
             judge=_judge(probe),
             devices=probe.devices(),
             gpus=gpus,
+            waiting=[_waiting(w) for w in now["pool"]["broker"].get("waiting", [])[:SHOWN]],
+            reservations=[Reserved(**r) for r in now["pool"]["reservations"]],
             jobs_running=now["jobs_running"],
         )
+
+
+def _waiting(said: Mapping[str, Any]) -> Waiting:
+    return Waiting(
+        position=said["position"],
+        job=said["job"],
+        user=said["user"] or f"uid {said['uid']}",
+        mode=said["mode"],
+        gpus=said["count"],
+        waited_s=said["seconds"],
+        expected_s=said["wait_s"],
+        why=said["why"],
+    )
 
 
 def toolchain_versions(probe: HostProbe) -> dict[str, str]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from gpu_mcp_server.errors import HostUnavailable, JobBroken, NoFreeGpu, SandboxTooWeak
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, job_record_from_json, to_json
@@ -49,13 +49,31 @@ def new_job_id() -> str:
     return f"j-{time.time_ns() // 1_000_000:x}-{secrets.token_hex(4)}"
 
 
+class Steward(Protocol):
+    """Who has a say in jobs that want GPUs: the pool."""
+
+    def prepared(self, spec: JobSpec, host: str) -> JobSpec:
+        """Complete what a job says of the GPUs it wants."""
+        ...
+
+    def heard(self, record: JobRecord) -> None:
+        """Hear of a job's end."""
+        ...
+
+
 class JobRunner:
-    """Runs job specifications on hosts."""
+    """Runs job specifications on hosts.
+
+    Attributes:
+        hosts: The hosts.
+        steward: Asked before each submit and told of each end.
+    """
 
     def __init__(self, hosts: Hosts, table: JobTable) -> None:
         self.hosts = hosts
         self._table = table
         self._there: dict[str, set[str]] = {}
+        self.steward: Steward | None = None
 
     async def probe(self, host: str) -> HostProbe:
         """Return what a host has."""
@@ -79,6 +97,8 @@ class JobRunner:
             HostUnavailable, HostError, DiskFull: If the host cannot take it.
         """
         spec = replace(spec, grace_s=self.hosts.grace_s(host))
+        if self.steward is not None:
+            spec = self.steward.prepared(spec, host)
         row = await self._table.add(spec.id, host, spec.purpose, workspace_id, attempt_id, dict(context or {}))
         there = self._there.setdefault(host, set())
         wanted = {f.sha256 for files in spec.files.values() for f in files}
@@ -133,6 +153,8 @@ class JobRunner:
         record = job_record_from_json(answer["record"])
         if record.state == "finished":
             await self._table.finish(job_id, record)
+            if self.steward is not None:
+                self.steward.heard(record)
         return JobProgress(record, data[: answer["stdout"]], data[answer["stdout"] :])
 
     async def wait(

@@ -15,6 +15,7 @@ from gpu_mcp_server.services.gpus import Gpus
 from gpu_mcp_server.services.hosts import Hosts
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import JobRunner
+from gpu_mcp_server.services.pool import Pool
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.services.profiler import Profiler
 from gpu_mcp_server.services.profiles import Profiles
@@ -52,6 +53,7 @@ class Lab:
     checker: Checker
     profiler: Profiler
     profiles: Profiles
+    pool: Pool
 
     @classmethod
     @asynccontextmanager
@@ -67,13 +69,16 @@ class Lab:
             hosts = Hosts(settings)
             table = JobTable(db)
             jobs = JobRunner(hosts, table)
+            pool = Pool(settings, jobs, table)
             workspaces, problems, experience = Workspaces(db, artifacts), Problems(db), Experience(db)
             compiler = Compiler(settings, jobs, db, artifacts, experience)
-            runner = Runner(settings, jobs, table, workspaces, artifacts, experience)
+            runner = Runner(settings, jobs, table, workspaces, artifacts, experience, pool)
             verdicts = Verdicts(jobs, problems, experience, artifacts)
             programs = Programs(settings, jobs, ProgramBuilder(settings, jobs, db, artifacts))
             registry = Registry(settings, jobs, problems, experience, verdicts, programs)
-            evaluator = Evaluator(settings, jobs, table, compiler, problems, experience, artifacts, verdicts, programs)
+            evaluator = Evaluator(
+                settings, jobs, table, compiler, problems, experience, artifacts, verdicts, programs, pool
+            )
             tools = ToolJobs(settings, jobs, table, artifacts, experience)
             targets = Targets(jobs, workspaces, artifacts, experience, problems, compiler)
             checker, profiler = Checker(tools, targets), Profiler(tools, targets, workspaces)
@@ -99,6 +104,7 @@ class Lab:
                     checker,
                     profiler,
                     Profiles(experience, artifacts),
+                    pool,
                 )
             finally:
                 tidying.cancel()

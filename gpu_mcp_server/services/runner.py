@@ -17,6 +17,7 @@ from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobRow, JobTable
 from gpu_mcp_server.services.jobs import Blobs, FinishedJob, JobRunner, new_job_id, raise_if_not_run
 from gpu_mcp_server.services.output import head_and_tail, safe_text
+from gpu_mcp_server.services.pool import Need, Pool
 from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -55,8 +56,9 @@ class Runner:
         workspaces: Workspaces,
         artifacts: Artifacts,
         experience: Experience,
+        pool: Pool,
     ) -> None:
-        self._settings, self._jobs, self._table = settings, jobs, table
+        self._settings, self._jobs, self._table, self._pool = settings, jobs, table, pool
         self._workspaces, self._artifacts, self._experience = workspaces, artifacts, experience
         self.settlers: dict[str, Settle] = {}
         """By purpose: what to do with a finished job beyond its record; returns a line for the agent."""
@@ -82,7 +84,7 @@ class Runner:
         Args:
             argv: Program and arguments; never a shell line.
             workspace_id: Files that lie in its working folder; new and changed ones come back into it.
-            host: Where; the default host if not given.
+            host: Where; if not given the default host, or for GPUs the best one.
             env: Environment on top of the fixed one.
             gpus: GPUs to lease, exclusively.
             timeout_s: Wall-clock limit of the job.
@@ -101,7 +103,8 @@ class Runner:
             raise BadRequest("Jobs with network access are switched off.", hint="A person can set allow_fetch = true.")
         if fetch and gpus:
             raise BadRequest("A fetch job gets no GPU.", hint="Fetch first, then run with gpus.")
-        where = self._jobs.hosts.choose(host)
+        manifest = await self._workspaces.manifest(workspace_id) if workspace_id else []
+        where = await self._pool.place(host, Need(gpus), files={f.sha256: f.size for f in manifest})
         probe = await self._jobs.probe(where)
         if gpus > len(probe.gpus):
             raise NoFreeGpu(
@@ -109,7 +112,6 @@ class Runner:
                 hint="Name another host (gpu_status), or ask for fewer.",
                 retryable=False,
             )
-        manifest = await self._workspaces.manifest(workspace_id) if workspace_id else []
         spec = JobSpec(
             id=new_job_id(),
             purpose="fetch" if fetch else "run",

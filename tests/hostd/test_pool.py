@@ -14,7 +14,7 @@ from gpu_mcp_server.hostd.broker_link import shown
 from gpu_mcp_server.hostd.locks import GpuLocks
 from gpu_mcp_server.hostd.protocol import GpuRequest, ProcessSpec
 from tests.hostd.brokers import broker_pid
-from tests.hostd.laboratory import Laboratory, eventually
+from tests.hostd.laboratory import Laboratory, alive, eventually
 
 pytestmark = pytest.mark.anyio
 ALONE = GpuRequest(1, "exclusive", wait_s=20.0)
@@ -60,6 +60,10 @@ def listed(*gpus: dict) -> str:
 async def pool(open_lab, state: Path):
     found = await opened(open_lab, state, {}, {})
     yield found
+    if alive(found.lab.pid):
+        for standing in await found.reservations():
+            await found.lab.link.call("cancel", job=standing["lease_id"])
+            await found.lab.wait(standing["lease_id"])
     end_broker(found)
 
 

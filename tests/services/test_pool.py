@@ -1,0 +1,214 @@
+"""Two hosts with GPUs that files name, as two state folders of this machine: where jobs go, and reservations."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.errors import NoFreeGpu, NotFound
+from gpu_mcp_server.hostd.locks import GpuLocks
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.pool import Need
+from gpu_mcp_server.settings import LocalHost
+from tests.hostd.brokers import broker_pid
+from tests.hostd.laboratory import wrapped
+from tests.laboratory import Folder, client_of, settings_for
+
+pytestmark = pytest.mark.anyio
+GPUS = {
+    "local": [{"uuid": "GPU-a", "arch": "sm_80"}],
+    "big": [{"uuid": "GPU-b", "nvlink": ["GPU-c"]}, {"uuid": "GPU-c", "nvlink": ["GPU-b"]}],
+}
+
+
+def hosts_in(folder: Path) -> dict[str, LocalHost]:
+    """Return hosts that share neither files nor GPUs nor locks."""
+    found: dict[str, LocalHost] = {}
+    for name, gpus in GPUS.items():
+        own = folder / name
+        own.mkdir(exist_ok=True)
+        own.chmod(0o711)
+        (own / "gpus.json").write_text(json.dumps(gpus))
+        env = {"GPU_MCP_HOSTD_GPUS": str(own / "gpus.json"), "GPU_MCP_HOSTD_LOCKS": str(own / "locks")}
+        found[name] = LocalHost(python=str(wrapped(own / "state", env)), state_dir=str(own / "state"))
+    return found
+
+
+@pytest.fixture
+async def folder() -> AsyncIterator[Path]:
+    with Folder() as path:
+        yield path
+        for name in GPUS:
+            pid = broker_pid(GpuLocks(str(path / name / "locks")))
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+
+
+@asynccontextmanager
+async def opened(folder: Path, name: str = "data", **more) -> AsyncGenerator[Lab]:
+    data = folder / name
+    data.mkdir(exist_ok=True)
+    data.chmod(0o711)
+    async with Lab.open(settings_for(data, hosts=hosts_in(folder), **more)) as lab:
+        yield lab
+
+
+@pytest.fixture
+async def lab(folder: Path) -> AsyncIterator[Lab]:
+    async with opened(folder) as found:
+        yield found
+        for name in GPUS:
+            for standing in (await found.hosts.call(name, "pool"))[0]["reservations"]:
+                await found.pool.release(standing["lease_id"])
+
+
+async def busy(lab: Lab, host: str, gpus: int) -> str:
+    """Keep GPUs of a host busy; return the job."""
+    result = await lab.runner.run(["sleep", "60"], host=host, gpus=gpus, wait_s=0)
+    while (await lab.runner.status(result.job_id)).state == "queued":
+        await asyncio.sleep(0.01)
+    return result.job_id
+
+
+async def test_a_job_that_names_no_host_goes_where_a_gpu_is_free(lab):
+    first = await lab.runner.run(["true"], gpus=1)
+    assert (first.host, first.gpus) == ("local", ["GPU-a"])
+    await busy(lab, "local", 1)
+    second = await lab.runner.run(["true"], gpus=1)
+    assert (second.host, second.status) == ("big", "ok")
+    third = await lab.runner.run(["true"], gpus=2)
+    assert (third.host, len(third.gpus)) == ("big", 2)
+
+
+async def test_a_job_goes_where_its_files_are(lab):
+    listing = await lab.workspaces.write(None, {"data.txt": b"x" * 1000})
+    assert (await lab.pool.place(None, Need())) == "local"
+    await lab.runner.run(["cat", "data.txt"], host="big", workspace_id=listing.workspace_id)
+    result = await lab.runner.run(["cat", "data.txt"], workspace_id=listing.workspace_id, gpus=1)
+    assert (result.host, result.status) == ("big", "ok")
+
+
+async def test_the_host_that_is_named_or_set_is_not_second_guessed(folder):
+    async with opened(folder, default_host="local") as lab:
+        assert await lab.pool.place(None, Need(2)) == "local"
+        assert await lab.pool.place("big", Need(1)) == "big"
+        with pytest.raises(NotFound):
+            await lab.pool.place("nowhere", Need(1))
+
+
+async def test_a_reservation_is_used_by_the_server_s_jobs_until_it_is_released(lab):
+    lease = await lab.pool.reserve(2, nvlink=True)
+    assert (lease.state, lease.host, lease.gpus) == ("held", "big", ["GPU-b", "GPU-c"])
+    assert lease.ends_in_s is not None
+    result = await lab.runner.run(["true"], gpus=1)
+    assert (result.host, result.status, result.note) == ("big", "ok", None)
+    (status,) = [h for h in (await lab.gpus.status()).hosts if h.host == "big"]
+    assert [(r.lease_id, r.in_use) for r in status.reservations] == [(lease.lease_id, False)]
+    released = await lab.pool.release(lease.lease_id)
+    assert released.state == "ended"
+    assert (await lab.runner.run(["true"], gpus=2, host="big")).note is None
+    assert (await lab.pool.release(lease.lease_id)).state == "ended", "a second time changes nothing"
+
+
+async def test_a_job_says_that_its_reservation_has_ended_and_the_next_one_does_not_look_for_it(lab):
+    lease = await lab.pool.reserve(1, host="local")
+    await lab.jobs.cancel(lease.lease_id, "local")
+    while (await lab.hosts.call("local", "pool"))[0]["reservations"]:
+        await asyncio.sleep(0.01)
+    result = await lab.runner.run(["true"], host="local", gpus=1)
+    assert f"reservation {lease.lease_id} has ended" in (result.note or "")
+    assert (await lab.runner.run(["true"], host="local", gpus=1)).note is None
+
+
+async def test_who_waits_hears_its_place_and_gpu_status_shows_the_line(lab):
+    job = await busy(lab, "local", 1)
+    heard: list[str] = []
+    first_word = asyncio.Event()
+
+    async def progress(message: str) -> None:
+        heard.append(message)
+        if message.startswith("queue: "):
+            first_word.set()
+
+    waiting = asyncio.create_task(lab.runner.run(["true"], host="local", gpus=1, progress=progress))
+    await asyncio.wait_for(first_word.wait(), 20)
+    assert any("position 1" in m and f"GPU-a is held by {job}" in m for m in heard)
+    (status,) = (await lab.gpus.status("local")).hosts
+    assert [(w.position, w.gpus, w.mode) for w in status.waiting] == [(1, 1, "exclusive")]
+    assert "waiting 1: j-" in (await lab.gpus.status("local")).summary()
+    await lab.runner.cancel(job)
+    assert (await waiting).status == "ok"
+
+
+async def test_a_reservation_that_must_wait_says_queued_and_is_waited_on(lab):
+    job = await busy(lab, "local", 1)
+    queued = await lab.pool.reserve(1, arch="sm_80", wait_s=1.0)
+    assert queued.state == "queued"
+    assert "position 1" in (queued.note or "")
+    await lab.runner.cancel(job)
+    held = await lab.pool.reserve(lease_id=queued.lease_id)
+    assert (held.state, held.lease_id, held.gpus) == ("held", queued.lease_id, ["GPU-a"])
+
+
+async def test_a_call_that_is_cancelled_leaves_no_reservation_behind(lab):
+    await busy(lab, "local", 1)
+    waiting = asyncio.create_task(lab.pool.reserve(1, host="local"))
+    while not (await lab.hosts.call("local", "pool"))[0]["broker"].get("waiting"):
+        await asyncio.sleep(0.01)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    while (await lab.hosts.call("local", "pool"))[0]["broker"].get("waiting"):
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("more", [{"count": 3}, {"arch": "gfx942"}, {"memory_bytes": 1 << 50}])
+async def test_gpus_that_there_are_not_are_refused_at_once(lab, more):
+    with pytest.raises(NoFreeGpu, match="such GPUs"):
+        await lab.pool.reserve(**more)
+
+
+async def test_what_is_no_reservation_cannot_be_released(lab):
+    job = await busy(lab, "local", 1)
+    with pytest.raises(NotFound):
+        await lab.pool.release(job)
+    with pytest.raises(NotFound):
+        await lab.pool.release("l-none")
+
+
+async def test_two_servers_stand_in_one_line(lab, folder):
+    job = await busy(lab, "local", 1)
+    async with opened(folder, "other") as other:
+        waiting = asyncio.create_task(other.runner.run(["true"], host="local", gpus=1))
+        while not (await lab.gpus.status("local")).hosts[0].waiting:
+            await asyncio.sleep(0.01)
+        await lab.runner.cancel(job)
+        assert (await waiting).status == "ok"
+
+
+async def test_a_reservation_outlives_its_server_and_another_one_releases_it(folder):
+    async with opened(folder) as lab:
+        lease = await lab.pool.reserve(1, host="local")
+    async with opened(folder) as again:
+        (status,) = (await again.gpus.status("local")).hosts
+        assert [r.lease_id for r in status.reservations] == [lease.lease_id]
+        assert (await again.pool.release(lease.lease_id)).state == "ended"
+
+
+async def test_the_tools_say_what_agents_need(folder):
+    more = {"hosts": hosts_in(folder), "toolsets": ["core", "pool"]}
+    async with client_of(folder, **more) as client:
+        held = await client.call_tool("reserve_gpu", {"gpus": 2})
+        assert not held.is_error
+        lease_id = held.structured_content["lease_id"]
+        assert held.structured_content["state"] == "held"
+        assert "GPU-b, GPU-c on big held, ends after 900 s without use" in held.content[0].text
+        freed = await client.call_tool("release_gpu", {"lease_id": lease_id})
+        assert "2 GPUs of big are free again" in freed.content[0].text
+        refused = await client.call_tool("reserve_gpu", {"gpus": 9})
+        assert refused.is_error
