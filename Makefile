@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in $$([ "$$(id -u)" = 0 ] && echo /usr/bin/python3) pyth
 	command -v $$p >/dev/null && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
-PACKAGES := bubblewrap gcc g++ libc6-dev make python3 python3-venv procps openssh-server openssh-client ca-certificates
+PACKAGES := bubblewrap gcc g++ libc6-dev make python3 python3-venv procps openmpi-bin libopenmpi-dev openssh-server openssh-client ca-certificates
 # AMD's compilers, as far as this distribution has them: hipcc, and a clang that knows gfx942
 OPTIONAL := hipcc clang-19 lld-19 llvm-19 clang-tools-19 cmake ninja-build
 AS_CI := $(and $(filter true,$(CI)),$(filter 0,$(shell id -u)))

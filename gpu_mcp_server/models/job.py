@@ -1,5 +1,9 @@
 """A job as an agent sees it."""
 
+from typing import Literal
+
+from pydantic import Field
+
 from gpu_mcp_server.models._base import Model, ResultModel
 
 
@@ -11,6 +15,45 @@ class OutputRef(Model):
     artifact_id: str | None = None
     """For read_artifact; absent when the file stayed on the host because of its size."""
     size_bytes: int
+
+
+class RankOptions(Model):
+    """Several processes of one program that talk to each other, on one host."""
+
+    count: int = Field(ge=1, le=64)
+    launcher: Literal["torchrun", "mpirun"] = "torchrun"
+    """`torchrun` sets what torchrun sets (RANK, WORLD_SIZE, MASTER_ADDR ...); `mpirun` is Open MPI's."""
+
+
+class RankResult(Model):
+    """How one rank ended."""
+
+    rank: int
+    state: str
+    """ended, did not end, never started."""
+    exit_code: int | None = None
+    signal: int | None = None
+    seconds: float | None = None
+    last: str = ""
+    """The end of its stdout and stderr."""
+
+
+class TestFailure(Model):
+    """One test that failed."""
+
+    name: str
+    message: str
+    seconds: float | None = None
+
+
+class TestReport(Model):
+    """What a JUnit report says."""
+
+    total: int
+    failed: int
+    skipped: int = 0
+    failures: list[TestFailure] = []
+    failures_left_out: int | None = None
 
 
 class JobResult(ResultModel):
@@ -44,6 +87,9 @@ class JobResult(ResultModel):
     stdout_artifact_id: str | None = None
     """The whole of what was kept, when it is more than shown here."""
     stderr_artifact_id: str | None = None
+    ranks: list[RankResult] = []
+    tests: TestReport | None = None
+    """From ctest, pytest or googletest."""
     outputs: list[OutputRef] = []
     gpus: list[str] = []
     workspace_id: str | None = None
@@ -70,6 +116,14 @@ class JobResult(ResultModel):
             lines.append(f"attempt: {self.attempt_id}")
         if self.workspace_id:
             lines.append(f"workspace: {self.workspace_id}")
+        if self.tests:
+            t = self.tests
+            lines.append(f"tests: {t.total - t.failed - t.skipped} passed, {t.failed} failed, {t.skipped} skipped")
+            lines += [f"FAILED {f.name}\n    " + f.message.replace("\n", "\n    ") for f in t.failures]
+            lines += [f"({t.failures_left_out} more failures)"] if t.failures_left_out else []
+        for r in self.ranks:
+            how = f"exit {r.exit_code}" if r.exit_code is not None else f"signal {r.signal}" if r.signal else r.state
+            lines.append(f"--- rank {r.rank}: {how}" + (f"\n{r.last}" if r.last else ""))
         for name in ("stdout", "stderr"):
             text = getattr(self, name)
             left = getattr(self, f"{name}_left_out_bytes")

@@ -9,9 +9,13 @@ from typing import Any
 
 import structlog
 
-from gpu_mcp_server.errors import BadRequest, GpuMcpError, NoFreeGpu, NotFound, TooLarge
+from gpu_mcp_server.errors import BadRequest, GpuMcpError, NoFreeGpu, NotFound
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobRecord, JobSpec, Limits, ProcessSpec
-from gpu_mcp_server.models.job import JobResult, OutputRef
+from gpu_mcp_server.models.job import JobResult, OutputRef, RankOptions
+from gpu_mcp_server.profilers import coredump
+from gpu_mcp_server.services import aftermath
+from gpu_mcp_server.services.aftermath import Aftermath
+from gpu_mcp_server.services.commands import check_command, laid
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobRow, JobTable
@@ -38,10 +42,6 @@ _log = structlog.get_logger()
 
 _NOT_STARTED = re.compile(r"^(?:bwrap: execvp|cannot start) (.{1,200}): (.{1,100})$", re.MULTILINE)
 
-MAX_WALL_S = 6 * 3600.0
-MAX_ARGUMENTS = 1000
-MAX_COMMAND_BYTES = 128 << 10
-MAX_STDIN_BYTES = 1 << 20
 KEPT_OUTPUT_BYTES = 4 << 20
 
 
@@ -60,6 +60,7 @@ class Runner:
     ) -> None:
         self._settings, self._jobs, self._table, self._pool = settings, jobs, table, pool
         self._workspaces, self._artifacts, self._experience = workspaces, artifacts, experience
+        self._aftermath = Aftermath(jobs, workspaces)
         self.settlers: dict[str, Settle] = {}
         """By purpose: what to do with a finished job beyond its record; returns a line for the agent."""
 
@@ -76,6 +77,7 @@ class Runner:
         outputs: Sequence[str] = (),
         detach: bool = False,
         fetch: bool = False,
+        ranks: RankOptions | None = None,
         wait_s: float = 240.0,
         progress: Progress | None = None,
     ) -> JobResult:
@@ -92,6 +94,7 @@ class Runner:
             outputs: Files to bring back as artifacts when there is no workspace.
             detach: Whether the job outlives this server.
             fetch: Whether it may use the network; only without a GPU and if the settings allow it.
+            ranks: Several processes of it that talk to each other.
             wait_s: How long to wait before answering with the job's id alone.
             progress: Told what happens meanwhile.
 
@@ -99,10 +102,8 @@ class Runner:
             BadRequest, TooLarge: If an argument is beyond its limits.
         """
         check_command(argv, env or {}, timeout_s, stdin)
-        if fetch and not self._settings.allow_fetch:
-            raise BadRequest("Jobs with network access are switched off.", hint="A person can set allow_fetch = true.")
-        if fetch and gpus:
-            raise BadRequest("A fetch job gets no GPU.", hint="Fetch first, then run with gpus.")
+        if fetch:
+            self._check_fetch(gpus, ranks)
         manifest = await self._workspaces.manifest(workspace_id) if workspace_id else []
         where = await self._pool.place(host, Need(gpus), files={f.sha256: f.size for f in manifest})
         probe = await self._jobs.probe(where)
@@ -112,12 +113,14 @@ class Runner:
                 hint="Name another host (gpu_status), or ask for fewer.",
                 retryable=False,
             )
+        made = aftermath.prepared(argv, probe, where, gpus=gpus, ranks=ranks, timeout_s=timeout_s)
+        more, blobs = laid(made.files)
         spec = JobSpec(
             id=new_job_id(),
             purpose="fetch" if fetch else "run",
-            processes=(ProcessSpec(argv=tuple(argv), env=environment_of(probe, env or {})),),
-            files={"main": tuple(manifest)},
-            outputs=("*",) if workspace_id else tuple(outputs),
+            processes=(ProcessSpec(argv=made.argv, env=environment_of(probe, {**made.env, **(env or {})})),),
+            files={"main": (*manifest, *more)},
+            outputs=("*",) if workspace_id else (*outputs, *made.outputs),
             roots=roots_of(probe, self._settings.hosts[where].roots),
             gpus=GpuRequest(count=gpus, mode="exclusive" if gpus else "none"),
             limits=Limits(wall_s=timeout_s, output_bytes=KEPT_OUTPUT_BYTES),
@@ -135,11 +138,11 @@ class Runner:
             driver=probe.driver,
             evidence={"argv": [a[:200] for a in argv[:50]], "workspace_id": workspace_id},
         )
-        blobs = {f.sha256: self._artifacts.blob_path(f.sha256) for f in manifest}
+        blobs |= {f.sha256: self._artifacts.blob_path(f.sha256) for f in manifest}
         row: dict[str, Any] = {
             "workspace_id": workspace_id,
             "attempt_id": attempt_id,
-            "context": {ASKED: list(outputs)},
+            "context": {ASKED: list(outputs), "ranks": made.ranks},
         }
         if progress is not None:
             await progress(f"job {spec.id} on {where}")
@@ -147,6 +150,12 @@ class Runner:
             await self._jobs.submit(spec, host=where, blobs=blobs, **row)
             return await self.status(spec.id, wait_s=0)
         return await self._run_attached(spec, where, blobs, row, wait_s, progress)
+
+    def _check_fetch(self, gpus: int, ranks: RankOptions | None) -> None:
+        if not self._settings.allow_fetch:
+            raise BadRequest("Jobs with network access are switched off.", hint="A person can set allow_fetch = true.")
+        if gpus or ranks is not None:
+            raise BadRequest("A fetch job gets no GPU and no ranks.", hint="Fetch first, then run.")
 
     async def _run_attached(
         self,
@@ -258,7 +267,7 @@ class Runner:
                     data, name=f"{row.job_id}.{name}", media_type="text/plain"
                 )
         outputs: list[OutputRef] = []
-        for output in record.outputs:
+        for output in (o for o in record.outputs if o.path.rpartition("/")[2] != coredump.FILE):
             artifact_id = None
             if row.purpose in ("run", "fetch"):
                 if not self._artifacts.has(output.sha256):
@@ -266,15 +275,18 @@ class Runner:
                 artifact_id = await self._artifacts.put(self._artifacts.blob_path(output.sha256), name=output.path)
             outputs.append(OutputRef(path=output.path, artifact_id=artifact_id, size_bytes=output.size))
         refused: list[str] = []
-        if row.workspace_id and record.outputs:
-            refused = await self._workspaces.adopt(row.workspace_id, record.outputs)
+        made = [o for o in record.outputs if not aftermath.ours(o.path)]
+        if row.workspace_id and made:
+            refused = await self._workspaces.adopt(row.workspace_id, made)
         settle = self.settlers.get(row.purpose)
         line = await settle(done, row) if settle else None
         if settle is None and row.attempt_id:
             await self._experience.finish(row.attempt_id, status=record.status or "broken", reason=record.note or None)
         absent = await self._not_made(row, record)
-        notes = [n for n in (line, result.note, absent, "; ".join(refused[:5])) if n]
-        return result.model_copy(update={**update, "outputs": outputs, "note": "; ".join(notes) or None})
+        traces = await self._aftermath.of(done, row) if row.purpose == "run" else aftermath.Traces()
+        notes = [n for n in (line, *traces.notes, result.note, absent, "; ".join(refused[:5])) if n]
+        update |= {"outputs": outputs, "ranks": traces.ranks, "tests": traces.tests}
+        return result.model_copy(update={**update, "note": "; ".join(notes) or None})
 
     async def _not_made(self, row: JobRow, record: JobRecord) -> str:
         """Name the files that were asked for by name and are not there."""
@@ -353,32 +365,3 @@ def environment_of(probe: HostProbe, given: Mapping[str, str]) -> dict[str, str]
     if probe.judge:
         path.append(probe.judge.path.rpartition("/")[0])
     return {"PATH": ":".join(path), **given}
-
-
-def check_command(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, stdin: str) -> None:
-    """Check a command against its limits.
-
-    Raises:
-        BadRequest, TooLarge: Naming the first that it breaks.
-    """
-    if not argv or not argv[0]:
-        raise BadRequest("The command is empty.", hint='Give program and arguments as a list: ["make", "test"].')
-    if len(argv) > MAX_ARGUMENTS or sum(len(a.encode()) for a in argv) > MAX_COMMAND_BYTES:
-        raise TooLarge(
-            f"The command is over {MAX_ARGUMENTS} arguments or {MAX_COMMAND_BYTES} bytes.",
-            hint="Put it into a script file.",
-        )
-    if any("\0" in text for text in (*argv, *env, *env.values())):
-        raise BadRequest(
-            "A NUL byte is in the command or environment.", hint="Pass binary data as a file of the workspace."
-        )
-    if any(not name or "=" in name or name.startswith("LINK_") for name in env):
-        raise BadRequest(
-            "An environment variable's name cannot be used.", hint="Names are without '=' and do not begin with LINK_."
-        )
-    if not 0 < timeout_s <= MAX_WALL_S:
-        raise BadRequest(
-            f"timeout_s is {timeout_s:g}; it may be up to {MAX_WALL_S:g}.", hint="Long work belongs into several jobs."
-        )
-    if len(stdin.encode()) > MAX_STDIN_BYTES:
-        raise TooLarge(f"stdin is over {MAX_STDIN_BYTES} bytes.", hint="Put it into a file of the workspace.")

@@ -1,6 +1,5 @@
 """What is profiled or checked: a program of a workspace, or an attempt at one shape of its problem."""
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -13,12 +12,12 @@ from gpu_mcp_server.hostd.protocol import FileRef
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.models.target import RunTarget
+from gpu_mcp_server.services.commands import check_command, laid
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.problems import Problems
-from gpu_mcp_server.services.runner import check_command
 from gpu_mcp_server.services.sources import NAMES, Source
 from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -150,17 +149,6 @@ class Targets:
         argv = (python, f"{FOLDER}/player.py", f"{FOLDER}/task.json")
         name = NAMES["cuda"] if language == "cuda" else library
         return Target(argv, host, probe, None, attempt, dims, files, blobs, {name: text})
-
-
-def laid(contents: Mapping[str, bytes]) -> tuple[list[FileRef], dict[str, bytes | Path]]:
-    """Return files as a job gets them, with their contents by hash."""
-    blobs: dict[str, bytes | Path] = {}
-    files: list[FileRef] = []
-    for path, data in contents.items():
-        sha256 = hashlib.sha256(data).hexdigest()
-        blobs[sha256] = data
-        files.append(FileRef(path, sha256, len(data)))
-    return files, blobs
 
 
 def _dims(problem: Problem, shape: Mapping[str, int] | None) -> dict[str, int]:

@@ -12,6 +12,7 @@ from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, Limits, ProcessSp
 from gpu_mcp_server.models.attempt import AttemptKind
 from gpu_mcp_server.models.toolchains import Tool
 from gpu_mcp_server.services import targets
+from gpu_mcp_server.services.commands import laid
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.job_table import JobRow, JobTable
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
@@ -127,7 +128,7 @@ class ToolJobs:
         return spec.id, attempt_id
 
     def _spec(self, job: ToolJob, target: Target) -> tuple[JobSpec, dict[str, bytes | Path]]:
-        more, blobs = targets.laid(job.extra_files)
+        more, blobs = laid(job.extra_files)
         own = self._settings.hosts[target.host].roots
         gpus = GpuRequest(targets.GPUS, "exclusive", wait_s=GPU_WAIT_S) if targets.GPUS else GpuRequest()
         process = ProcessSpec(

@@ -3,11 +3,11 @@
 from asyncio import to_thread
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from gpu_mcp_server.models.build import CompileResult, Wish
 from gpu_mcp_server.models.host import LabStatus
-from gpu_mcp_server.models.job import JobResult
+from gpu_mcp_server.models.job import JobResult, RankOptions
 from gpu_mcp_server.models.workspace import FileContent, WorkspaceListing
 from gpu_mcp_server.services.texts import file_content
 from gpu_mcp_server.toolset import (
@@ -46,6 +46,7 @@ TOOLSET = Toolset(
     ),
 )
 
+Ranks = Annotated[RankOptions | None, WithJsonSchema({"type": "object"})]
 JobId = Annotated[str, Field(description="job_id of an earlier answer.")]
 WorkspaceId = Annotated[str, Field(description="workspace_id of an earlier answer.")]
 
@@ -156,12 +157,13 @@ async def run_command(
     outputs: Annotated[tuple[str, ...], Field(description="Files to keep; ['*']: all that changed.")] = (),
     detach: Annotated[bool, Field(description="Return a job_id at once.")] = False,
     fetch: Annotated[bool, Field(description="With network, no GPU; if the settings allow it.")] = False,
+    ranks: Annotated[Ranks, Field(description="{count: 4, launcher: torchrun or mpirun}")] = None,
     wait_s: Wait = 240,
 ) -> JobResult:
     """Run any program in the sandbox: no network, no files but the workspace and /usr.
 
-    For builds, tests, own benchmarks. A non-zero exit or time-out is an answer. Next: job_status,
-    read_artifact.
+    For builds, tests (failed ones of ctest, pytest, gtest are listed), benchmarks. A non-zero exit is
+    an answer. Next: job_status, read_artifact.
     """
     return await runner.run(
         command,
@@ -174,6 +176,7 @@ async def run_command(
         outputs=outputs,
         detach=detach,
         fetch=fetch,
+        ranks=ranks,
         wait_s=wait_s,
         progress=progress,
     )

@@ -1,0 +1,193 @@
+"""What a run left behind beyond its output: how each rank ended, which tests failed, where a GPU kernel broke."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_mcp_server.errors import GpuMcpError, ToolMissing
+from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, OutputFile, ProcessSpec
+from gpu_mcp_server.models.job import RankOptions, RankResult, TestReport
+from gpu_mcp_server.profilers import coredump
+from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.job_table import JobRow
+from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id
+from gpu_mcp_server.services.output import safe_text
+from gpu_mcp_server.services.plans import WORKERS
+from gpu_mcp_server.services.workspaces import Workspaces
+from gpu_mcp_server.toolchains import junit
+
+FOLDER = ".gpu-mcp"
+RANKS, PROGRAM = f"{FOLDER}/ranks", f"{FOLDER}/ranks.py"
+RANK_FILE = re.compile(re.escape(RANKS) + r"/(\d{1,4})\.(json|out|err)$")
+LAST_CHARS = 400
+GDB_S = 60.0
+NVIDIA = "/opt/nvidia"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A command made ready to leave such traces."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    outputs: tuple[str, ...] = ()
+    """To ask for when not everything comes back anyway."""
+    ranks: int = 0
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What was found."""
+
+    notes: list[str] = field(default_factory=list[str])
+    ranks: list[RankResult] = field(default_factory=list[RankResult])
+    tests: TestReport | None = None
+
+
+def prepared(
+    argv: Sequence[str], probe: HostProbe, host: str, *, gpus: int, ranks: RankOptions | None, timeout_s: float
+) -> Prepared:
+    """Return the command as it is started.
+
+    Raises:
+        ToolMissing: If ranks want mpirun and the host has none.
+    """
+    command, env = junit.asking(argv), dict[str, str]()
+    outputs = [junit.REPORT] if command != list(argv) else []
+    if gpus:
+        env |= {**coredump.ENVIRONMENT, "CUDA_COREDUMP_FILE": coredump.FILE}
+        outputs.append(coredump.FILE)
+    if ranks is None:
+        return Prepared(tuple(command), env, {}, tuple(outputs))
+    mpirun = probe.toolchains.tools.get("mpirun")
+    if ranks.launcher == "mpirun" and mpirun is None:
+        raise ToolMissing(
+            "mpirun", host, hint="apt-get install openmpi-bin; or launcher torchrun, which needs nothing."
+        )
+    plan = {
+        "argv": command,
+        "count": ranks.count,
+        "launcher": ranks.launcher,
+        "mpirun": mpirun.path if mpirun else "",
+        "folder": RANKS,
+        "limit_s": max(timeout_s - 8.0, timeout_s * 0.8),
+    }
+    outputs += [f"{RANKS}/{n}.{kind}" for n in range(ranks.count) for kind in ("json", "out", "err")]
+    source = (WORKERS / "ranks.py").read_bytes()
+    return Prepared(
+        ("{python}", PROGRAM, "start", json.dumps(plan)), env, {PROGRAM: source}, tuple(outputs), ranks.count
+    )
+
+
+def ours(path: str) -> bool:
+    """Say whether a file is one of these traces, which no workspace keeps."""
+    return path.startswith(f"{FOLDER}/") or path.rpartition("/")[2] in (junit.REPORT, coredump.FILE)
+
+
+class Aftermath:
+    """Reads the traces of finished runs."""
+
+    def __init__(self, jobs: JobRunner, workspaces: Workspaces) -> None:
+        self._jobs, self._workspaces = jobs, workspaces
+        self._broken: dict[str, str] = {}
+
+    async def of(self, done: FinishedJob, row: JobRow) -> Traces:
+        """Return what a finished run left."""
+        notes: list[str] = []
+        outputs = {o.path: o for o in done.record.outputs}
+        ranks = await self._ranks(done, outputs, int(row.context.get("ranks") or 0))
+        if missing := missing_ranks(ranks):
+            notes.append(missing)
+        report = next((o for p, o in outputs.items() if p.rpartition("/")[2] == junit.REPORT), None)
+        tests = junit.parse(await self._jobs.fetch(done.host, report.sha256)) if report else None
+        core = next((o for p, o in outputs.items() if p.rpartition("/")[2] == coredump.FILE), None)
+        said = safe_text(done.stdout[-20_000:] + done.stderr[-20_000:]) + "".join(r.last for r in ranks)
+        if core is not None:
+            notes.append(await self._place(done, row, core))
+        elif done.record.gpus and (words := coredump.broke(said)):
+            notes.append(f"a kernel broke ({words}): check_memory with this command names kernel and line")
+        return Traces(notes, ranks, tests)
+
+    async def _ranks(self, done: FinishedJob, outputs: Mapping[str, OutputFile], count: int) -> list[RankResult]:
+        found: dict[int, dict[str, bytes]] = {n: {} for n in range(count)}
+        for path, output in outputs.items():
+            match = RANK_FILE.match(path)
+            if match and int(match[1]) < count:
+                found[int(match[1])][match[2]] = await self._jobs.fetch(done.host, output.sha256)
+        return [rank_of(n, files) for n, files in found.items()]
+
+    async def _place(self, done: FinishedJob, row: JobRow, core: OutputFile) -> str:
+        """Ask cuda-gdb where a kernel broke; once a job."""
+        if row.job_id not in self._broken:
+            try:
+                self._broken[row.job_id] = await self._asked(done, row, core)
+            except GpuMcpError as error:
+                return f"a kernel broke, and its core dump cannot be read: {error}"
+        return self._broken[row.job_id]
+
+    async def _asked(self, done: FinishedJob, row: JobRow, core: OutputFile) -> str:
+        probe = await self._jobs.probe(done.host)
+        gdb = probe.toolchains.tools.get("cuda-gdb")
+        if gdb is None:
+            return "a kernel broke; this host has no cuda-gdb: check_memory names kernel and line"
+        argv = (gdb.path, "-batch", "-nx", "-ex", f"target cudacore {coredump.FILE}")
+        spec = JobSpec(
+            id=new_job_id(),
+            purpose="debug",
+            processes=(ProcessSpec(argv=argv, gpu=False),),
+            files={"main": (FileRef(coredump.FILE, core.sha256, core.size),)},
+            roots=tuple(dict.fromkeys((*gdb.roots, *([probe.nvcc.root] if probe.nvcc else ()), NVIDIA))),
+            limits=Limits(wall_s=GDB_S, output_bytes=1 << 20),
+            min_level=done.record.level or "namespaces",
+        )
+        data = await self._jobs.fetch(done.host, core.sha256)
+        asked = await self._jobs.run(spec, host=done.host, blobs={core.sha256: data})
+        sources: dict[str, str] = {}
+        for file in await self._workspaces.manifest(row.workspace_id) if row.workspace_id else []:
+            if file.path.endswith((".cu", ".cuh", ".py", ".h", ".hpp")) and file.size < 1 << 20 and len(sources) < 60:
+                data = await self._workspaces.read_bytes(row.workspace_id or "", file.path)
+                sources[file.path] = data.decode("utf-8", "replace")
+        where = coredump.parse(safe_text(asked.stdout + b"\n" + asked.stderr), sources)
+        return f"a kernel broke: {where}" if where else "a kernel broke: check_memory names kernel and line"
+
+
+def rank_of(number: int, files: Mapping[str, bytes]) -> RankResult:
+    """Understand what one rank left."""
+    try:
+        about: Any = json.loads(files.get("json", b"{}"))
+        code, seconds, state = about.get("code"), about.get("seconds"), about.get("state")
+    except (ValueError, AttributeError):
+        code = seconds = state = None
+    out, err = (safe_text(files.get(k, b"")[-4000:]).strip() for k in ("out", "err"))
+    last = "\n".join(t[-LAST_CHARS:] for t in (out, err) if t)
+    known = isinstance(code, int)
+    return RankResult(
+        rank=number,
+        state="never started" if not files else ("ended" if state == "ended" else "did not end"),
+        exit_code=code if known and code >= 0 else None,
+        signal=-code if known and code < 0 else None,
+        seconds=float(seconds) if isinstance(seconds, int | float) else None,
+        last=last,
+    )
+
+
+def missing_ranks(ranks: Sequence[RankResult]) -> str | None:
+    """Name the ranks that failed or never came to their end, with what they last said."""
+    bad = [r for r in ranks if r.state != "ended" or r.exit_code != 0]
+    if not bad:
+        return None
+    words: list[str] = []
+    for rank in bad[:4]:
+        how = (
+            f"exit {rank.exit_code}"
+            if rank.exit_code is not None
+            else f"signal {rank.signal}"
+            if rank.signal
+            else rank.state
+        )
+        last = rank.last.strip().rpartition("\n")[2][:120]
+        words.append(f"rank {rank.rank}: {how}" + (f", last said {last!r}" if last else ", said nothing"))
+    return f"{len(bad)} of {len(ranks)} ranks did not end well: " + "; ".join(words)

@@ -1,0 +1,53 @@
+"""What a command may be, and files laid beside it."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gpu_mcp_server.errors import BadRequest, TooLarge
+from gpu_mcp_server.hostd.protocol import FileRef
+
+MAX_WALL_S = 6 * 3600.0
+MAX_ARGUMENTS = 1000
+MAX_COMMAND_BYTES = 128 << 10
+MAX_STDIN_BYTES = 1 << 20
+
+
+def check_command(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, stdin: str) -> None:
+    """Check a command against its limits.
+
+    Raises:
+        BadRequest, TooLarge: Naming the first that it breaks.
+    """
+    if not argv or not argv[0]:
+        raise BadRequest("The command is empty.", hint='Give program and arguments as a list: ["make", "test"].')
+    if len(argv) > MAX_ARGUMENTS or sum(len(a.encode()) for a in argv) > MAX_COMMAND_BYTES:
+        raise TooLarge(
+            f"The command is over {MAX_ARGUMENTS} arguments or {MAX_COMMAND_BYTES} bytes.",
+            hint="Put it into a script file.",
+        )
+    if any("\0" in text for text in (*argv, *env, *env.values())):
+        raise BadRequest(
+            "A NUL byte is in the command or environment.", hint="Pass binary data as a file of the workspace."
+        )
+    if any(not name or "=" in name or name.startswith("LINK_") for name in env):
+        raise BadRequest(
+            "An environment variable's name cannot be used.", hint="Names are without '=' and do not begin with LINK_."
+        )
+    if not 0 < timeout_s <= MAX_WALL_S:
+        raise BadRequest(
+            f"timeout_s is {timeout_s:g}; it may be up to {MAX_WALL_S:g}.", hint="Long work belongs into several jobs."
+        )
+    if len(stdin.encode()) > MAX_STDIN_BYTES:
+        raise TooLarge(f"stdin is over {MAX_STDIN_BYTES} bytes.", hint="Put it into a file of the workspace.")
+
+
+def laid(contents: Mapping[str, bytes]) -> tuple[list[FileRef], dict[str, bytes | Path]]:
+    """Return files as a job gets them, with their contents by hash."""
+    blobs: dict[str, bytes | Path] = {}
+    files: list[FileRef] = []
+    for path, data in contents.items():
+        sha256 = hashlib.sha256(data).hexdigest()
+        blobs[sha256] = data
+        files.append(FileRef(path, sha256, len(data)))
+    return files, blobs

@@ -1,0 +1,145 @@
+"""Starts the ranks of a program on one host, each rank's output in files of its own, and says how each ended.
+
+Laid into the job as a file and run twice: `ranks.py start PLAN` is the launcher, `ranks.py rank FOLDER COMMAND` is what
+it starts for each rank. Launcher `mpirun` is Open MPI's; launcher `torchrun` sets what torchrun sets and starts the
+processes itself, without restarts.
+
+Source: environment variables of torchrun, PyTorch documentation, "torchrun (Elastic Launch)"; of Open MPI, mpirun(1).
+"""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any, Dict, List
+
+GRACE_S = 3.0
+"""For other ranks to end by themselves when one has failed."""
+MPI = {
+    "OMPI_MCA_btl_vader_single_copy_mechanism": "none",  # a sandbox forbids process_vm_readv
+    "OMPI_MCA_plm": "isolated",  # one host: no rsh, no ssh
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+    "OMPI_MCA_hwloc_base_binding_policy": "none",
+    "PMIX_MCA_gds": "hash",
+    "OMPI_MCA_pml": "^ucx",  # it wants /sys/class/net, which a sandbox has not
+    "OMPI_MCA_osc": "^ucx",
+    "HWLOC_HIDE_ERRORS": "2",
+}
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def write(path: str, document: Dict[str, Any]) -> None:
+    """Replace a file at once."""
+    with open(path + ".new", "w", encoding="utf-8") as out:
+        json.dump(document, out)
+    os.replace(path + ".new", path)
+
+
+def rank(folder: str, command: List[str]) -> int:
+    """Run the program as one rank; rank 0 is heard on our own stdout as well."""
+    own = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("RANK", "0"))
+    names = {
+        "RANK": own,
+        "LOCAL_RANK": os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", own),
+        "WORLD_SIZE": os.environ.get("OMPI_COMM_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")),
+    }
+    base = os.path.join(folder, own)
+    write(base + ".json", {"rank": int(own), "state": "running"})
+    began = time.monotonic()
+    with open(base + ".out", "wb") as out, open(base + ".err", "wb") as err:
+        try:
+            pipe = subprocess.PIPE if own == "0" else out
+            process = subprocess.Popen(command, stdout=pipe, stderr=err, env=dict(os.environ, **names))
+        except OSError as error:
+            err.write(("%s: %s\n" % (command[0], error.strerror)).encode())
+            write(base + ".json", {"rank": int(own), "state": "ended", "code": 127, "seconds": 0.0})
+            return 127
+        while process.stdout is not None:
+            chunk = os.read(process.stdout.fileno(), 1 << 16)
+            if not chunk:
+                break
+            out.write(chunk)
+            out.flush()
+            os.write(1, chunk)
+        code = process.wait()
+    write(base + ".json", {"rank": int(own), "state": "ended", "code": code, "seconds": time.monotonic() - began})
+    return code if code >= 0 else 128 - code
+
+
+def launched(plan: Dict[str, Any], environment: Dict[str, str], own: List[str]) -> List["subprocess.Popen[bytes]"]:
+    """Start the launcher, or the ranks themselves."""
+    command = [*own, "rank", plan["folder"], *plan["argv"]]
+    if plan["launcher"] == "mpirun":
+        argv = [plan["mpirun"], "-n", str(plan["count"]), *command]
+        return [subprocess.Popen(argv, env=dict(environment, **MPI), start_new_session=True)]
+    found: List[subprocess.Popen[bytes]] = []
+    for n in range(plan["count"]):
+        ranked = {
+            "RANK": str(n),
+            "LOCAL_RANK": str(n),
+            "GROUP_RANK": "0",
+            "ROLE_RANK": str(n),
+            "WORLD_SIZE": str(plan["count"]),
+            "LOCAL_WORLD_SIZE": str(plan["count"]),
+            "ROLE_WORLD_SIZE": str(plan["count"]),
+            "TORCHELASTIC_RUN_ID": "none",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+        }
+        ranked.setdefault("OMP_NUM_THREADS", environment.get("OMP_NUM_THREADS", "1"))
+        found.append(subprocess.Popen(command, env=dict(environment, **ranked), start_new_session=True))
+    return found
+
+
+def end(processes: List["subprocess.Popen[bytes]"]) -> None:
+    """Ask all that still run to end, then kill them."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for process in processes:
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+        until = time.monotonic() + GRACE_S
+        while time.monotonic() < until and any(p.poll() is None for p in processes):
+            time.sleep(0.02)
+
+
+def start(plan: Dict[str, Any], own: List[str]) -> int:
+    """Start all ranks and wait; the first failure, or the end of the time, ends the others."""
+    os.makedirs(plan["folder"], exist_ok=True)
+    port = str(free_port())
+    environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=port, LOCAL_WORLD_SIZE=str(plan["count"]))
+    processes = launched(plan, environment, own)
+    until = time.monotonic() + plan["limit_s"]
+    failed_at = 0.0
+    while any(p.poll() is None for p in processes):
+        now = time.monotonic()
+        if not failed_at and any(p.poll() for p in processes):
+            failed_at = now
+        if now > until or (failed_at and now > failed_at + GRACE_S):
+            end(processes)
+            if now > until:
+                return 124
+            break
+        time.sleep(0.02)
+    return next((p.returncode if p.returncode > 0 else 128 - p.returncode for p in processes if p.returncode), 0)
+
+
+def main(arguments: List[str]) -> None:
+    """Be the launcher, or one rank."""
+    if arguments[0] == "rank":
+        sys.exit(rank(arguments[1], arguments[2:]))
+    sys.exit(start(json.loads(arguments[1]), [sys.executable, "-I", "-S", "-E", os.path.abspath(__file__)]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
