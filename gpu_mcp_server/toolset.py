@@ -34,17 +34,20 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.evaluator import Evaluator
     from gpu_mcp_server.services.experience import Experience
     from gpu_mcp_server.services.gpus import Gpus
+    from gpu_mcp_server.services.inspector import Inspector
     from gpu_mcp_server.services.lab import Lab
     from gpu_mcp_server.services.pool import Pool
+    from gpu_mcp_server.services.porter import Porter
     from gpu_mcp_server.services.profiler import Profiler
     from gpu_mcp_server.services.profiles import Profiles
+    from gpu_mcp_server.services.projects import Projects
     from gpu_mcp_server.services.registry import Registry
     from gpu_mcp_server.services.runner import Runner
     from gpu_mcp_server.services.workspaces import Workspaces
     from gpu_mcp_server.store.artifacts import Artifacts
 else:  # services bring asyncssh and the store; `tools/list` must not wait for them
     Artifacts = Auditor = Batches = Checker = Compiler = Evaluator = Experience = Gpus = Lab = Pool = Any
-    Profiler = Profiles = Registry = Runner = Workspaces = Any
+    Inspector = Porter = Profiler = Profiles = Projects = Registry = Runner = Workspaces = Any
 
 F = TypeVar("F", bound=Callable[..., Awaitable[ResultModel]])
 OpenLab = Callable[[], "AbstractAsyncContextManager[Lab]"]
@@ -134,6 +137,9 @@ ProfilesDep = Annotated[Profiles, _service("profiles")]
 CompilerDep = Annotated[Compiler, _service("compiler")]
 AuditorDep = Annotated[Auditor, _service("auditor")]
 BatchesDep = Annotated[Batches, _service("batches")]
+InspectorDep = Annotated[Inspector, _service("inspector")]
+PorterDep = Annotated[Porter, _service("porter")]
+ProjectsDep = Annotated[Projects, _service("projects")]
 EvaluatorDep = Annotated[Evaluator, _service("evaluator")]
 PoolDep = Annotated[Pool, _service("pool")]
 RegistryDep = Annotated[Registry, _service("registry")]

@@ -52,6 +52,17 @@ class Sources:
             for c in candidates
         ]
 
+    async def files(self, text: str | None, path: str | None, workspace_id: str | None) -> dict[str, str]:
+        """Return sources by path: one given as text or path, or all text files of a workspace or local folder."""
+        from gpu_mcp_server.services.sources import texts_of
+
+        if text is None and path is None and workspace_id is not None:
+            return await texts_of(self._workspaces, workspace_id)
+        one = await self.of(text, path, workspace_id, "cuda" if text is not None else None)
+        if one.files is None:
+            return {one.name: one.text}
+        return {p: f.data.decode("utf-8", "replace") for p, f in one.files.items() if b"\0" not in f.data}
+
     async def reference(self, text: str | None, path: str | None) -> str:
         """Return the Python source of a reference: exactly one of `text` and `path`."""
         from gpu_mcp_server.services.local_files import read_local

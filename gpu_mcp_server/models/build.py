@@ -1,7 +1,11 @@
 """What a compiler made of a source."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
+from pydantic import ValidationError
+
+from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models._base import Model, ResultModel
 
 Language = Literal["c", "cpp", "cuda", "hip", "triton"]
@@ -101,6 +105,27 @@ class Wish(Model):
     """Triton: types of the arguments, such as `*fp32:16`."""
     constants: dict[str, bool | int | float | str] = {}
     """Triton: values of constexpr arguments, and options such as num_warps."""
+
+    def for_triton(self, given: Mapping[str, Any]) -> Self:
+        """Return it with `kernel`, `signature` and `constants` as a caller gave them.
+
+        Raises:
+            BadRequest: If there is something else, or a value is of the wrong kind.
+        """
+        known = ("kernel", "signature", "constants")
+        if not given:
+            return self
+        try:
+            if unknown := [name for name in given if name not in known]:
+                raise BadRequest(f"triton has no {', '.join(unknown)}.", hint=f"It takes {', '.join(known)}.")
+            return type(self).model_validate({**self.model_dump(), **given})
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise BadRequest(
+                f"triton: {where}: {first['msg']}.",
+                hint="Such as {'signature': {'x': '*fp32:16', 'n': 'i32'}, 'constants': {'BLOCK': 1024}}.",
+            ) from error
 
 
 class CompileResult(ResultModel):

@@ -88,6 +88,7 @@ class Compiler:
         evidence = {
             "command": result.command,
             "artifact_id": result.artifact_id,
+            "listing_artifact_id": result.listing_artifact_id,
             "resources": [r.model_dump() for r in result.resources],
         }
         await self._experience.finish(attempt_id, status=result.status, reason=first or result.note, evidence=evidence)

@@ -13,14 +13,17 @@ from gpu_mcp_server.services.evaluator import Evaluator
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.gpus import Gpus
 from gpu_mcp_server.services.hosts import Hosts
+from gpu_mcp_server.services.inspector import Inspector
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.pool import Pool
+from gpu_mcp_server.services.porter import Porter
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.services.profiler import Profiler
 from gpu_mcp_server.services.profiles import Profiles
 from gpu_mcp_server.services.program_builds import ProgramBuilder
 from gpu_mcp_server.services.programs import Programs
+from gpu_mcp_server.services.projects import Projects
 from gpu_mcp_server.services.registry import Registry
 from gpu_mcp_server.services.runner import Runner
 from gpu_mcp_server.services.targets import Targets
@@ -54,6 +57,9 @@ class Lab:
     profiler: Profiler
     profiles: Profiles
     pool: Pool
+    inspector: Inspector
+    projects: Projects
+    porter: Porter
 
     @classmethod
     @asynccontextmanager
@@ -105,6 +111,9 @@ class Lab:
                     profiler,
                     Profiles(experience, artifacts),
                     pool,
+                    Inspector(settings, jobs, db, artifacts, experience),
+                    Projects(settings, jobs, workspaces, artifacts),
+                    Porter(settings, jobs, workspaces, compiler),
                 )
             finally:
                 tidying.cancel()

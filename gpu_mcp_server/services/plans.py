@@ -1,7 +1,7 @@
 """Which compiler of a host builds a source, and how."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -39,12 +39,20 @@ class Build:
 
 
 def build_of(source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
-    """Choose a compiler and plan the build.
+    """Choose a compiler and plan the build, with the files that lie beside the source.
 
     Raises:
         ToolMissing: If the host has no compiler for the language.
         BadRequest: If a flag, the architecture or the compiler's name is not known.
     """
+    build = _chosen(source, probe, host, wish)
+    if not source.beside:
+        return build
+    files = {**source.beside, **build.plan.files}
+    return replace(build, plan=replace(build.plan, files=files))
+
+
+def _chosen(source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
     about, language = probe.model_dump(), compiled(source)
     toolchains = _named(toolchains_of(about, language), wish.compiler, language)
     if not toolchains:

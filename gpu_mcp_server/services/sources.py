@@ -3,7 +3,8 @@
 import ast
 import asyncio
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import cast, get_args
 
@@ -16,6 +17,8 @@ from gpu_mcp_server.toolchains.base import SUFFIXES
 
 MAX_SOURCE_BYTES = 1 << 20
 TREE_TYPE = "application/x-tar"
+MAX_TEXTS = 500
+MAX_TEXTS_BYTES = 8 << 20
 
 LANGUAGES: dict[str, CandidateLanguage] = {
     ".c": "c",
@@ -43,6 +46,8 @@ class Source:
     """File name, with no folder."""
     files: Tree | None = None
     """Of a program, where more than one file was given; there is no text then."""
+    beside: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Other files that it includes, by path relative to it."""
 
     def kept(self) -> tuple[bytes, str]:
         """Return the bytes that are kept of it, and their media type."""
@@ -144,6 +149,27 @@ async def _folder(
             for file, data in zip(found, contents, strict=True)
         }
     return None
+
+
+async def texts_of(workspaces: Workspaces, workspace_id: str) -> dict[str, str]:
+    """Return the text files of a workspace, by path.
+
+    Raises:
+        NotFound: If there is no such workspace.
+        TooLarge: If there are more than 500 files, or 8 MiB.
+    """
+    manifest = await workspaces.manifest(workspace_id)
+    if len(manifest) > MAX_TEXTS or sum(f.size for f in manifest) > MAX_TEXTS_BYTES:
+        raise TooLarge(
+            f"Workspace {workspace_id} has {len(manifest)} files; {MAX_TEXTS} of 8 MiB together can be read at once.",
+            hint="Give the path of one file.",
+        )
+    found: dict[str, str] = {}
+    for file in manifest:
+        data = await workspaces.read_bytes(workspace_id, file.path)
+        if b"\0" not in data:
+            found[file.path] = data.decode("utf-8", "replace")
+    return found
 
 
 def _encoded(text: str) -> bytes:

@@ -41,6 +41,11 @@ _LINKER = re.compile(
     r"^\S*?(?:ld|ld\.\w+): (?P<message>.+)$"
     r"|^(?:[^\s:]\S*:)?\(\S+\): (?P<reference>(?:undefined reference|multiple definition).*)$"
 )
+_CMAKE = re.compile(
+    r"^CMake (?:Deprecation )?(?P<severity>Error|Warning)(?: \(dev\))?"
+    r"(?: (?:at|in) (?P<file>[^:\s]+)(?::(?P<line>\d{1,9}))?(?: \((?P<code>\w+)\))?)?:(?P<message>.*)$"
+)
+_MAKE = re.compile(r"^(?:g?make(?:\[\d+\])?: \*\*\*|ninja: error:) (?P<message>.*)$")
 _GUTTER = re.compile(r"^\s*\d+ \| ?(?P<text>.*\S)")
 _REQUIRED_FROM = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+):\d+:\s+required from here")
 _INSTANTIATION = re.compile(r"detected during|instantiation of|instantiation contexts not shown")
@@ -52,10 +57,14 @@ _TEMPORARY = re.compile(r"(?:^|/)(?:tmpxft_|cc[A-Za-z0-9]{6}\.)")
 _TEMPORARY_NAME = re.compile(r" in '/tmp/[^']*'")
 _PREPROCESSED = re.compile(r"__attribute__\(\((global|device|host|shared|constant)\)\)")
 _AFTERTHOUGHT = re.compile(
-    r"assembly aborted due to errors|ld returned \d+ exit status|compilation terminated|command failed with exit code"
+    r"assembly aborted due to errors|^\[\S+\] Error \d|: \S+\] Error \d|Target '.*' not remade because of errors|"
+    r"ld returned \d+ exit status|compilation terminated|command failed with exit code"
 )
 _COUNT = re.compile(r"\d+ (?:errors?|warnings?)\b|In file included from ")
 _USAGE_REMARK = "[-Rpass-analysis=kernel-resource-usage]"
+
+_TO_COME = "(no message)"
+"""Of CMake, which says on the next lines what is wrong."""
 
 _Severity = Literal["error", "warning", "note"]
 _RANK: dict[_Severity, int] = {"error": 0, "warning": 1, "note": 2}
@@ -163,7 +172,7 @@ class _Reader:
         if line.endswith(_USAGE_REMARK):
             self._takes_context = False
             return True
-        for pattern in (_PTX_LINE, _EDG, _GNU, _TOOL, _LINKER):
+        for pattern in (_PTX_LINE, _EDG, _GNU, _TOOL, _CMAKE, _MAKE, _LINKER):
             match = pattern.match(line)
             if match:
                 break
@@ -172,6 +181,8 @@ class _Reader:
         found = match.groupdict()
         severity = _severity(found.get("severity") or "error")
         message = (found.get("message") or found.get("reference") or "").strip()
+        if pattern is _CMAKE and not message:
+            message = _TO_COME
         if not message or (pattern is _LINKER and not found.get("reference") and "in function" in message):
             return True
         if pattern is _TOOL and found["severity"] == "info":
@@ -188,7 +199,7 @@ class _Reader:
         message = _TEMPORARY_NAME.sub("", demangled(message))
         column = found.get("column")
         self._close()
-        self._takes_context = pattern in (_EDG, _GNU)
+        self._takes_context = pattern in (_EDG, _GNU, _CMAKE)
         self._source_is_next = pattern is _GNU  # old clang shows the source without a gutter, however it begins
         self._found.append(
             Diagnostic(
@@ -224,6 +235,11 @@ class _Reader:
             self._context.append(f"note: {message} ({found['file']}:{found['line']})")
 
     def _add_context(self, line: str) -> None:
+        if self._found[-1].message == _TO_COME:
+            if line.strip():
+                said = _short(line, MAX_MESSAGE)
+                self._found[-1] = self._found[-1].model_copy(update={"message": said, "hint": hint_for(said)})
+            return
         # nvcc shows the source as its preprocessor left it.
         text = _PREPROCESSED.sub(r"__\1__", line.strip())
         gutter = _GUTTER.match(line)

@@ -22,6 +22,8 @@ _MAGIC = b"__CLANG_OFFLOAD_BUNDLE__"
 _REGCOUNT, _FRAME_SIZE = 0x2F, 0x11
 _WITH_SIZE = 0x04
 _AMD_NOTE = 32
+_RESERVED = 1024
+"""Shared memory of the system's own, which a cubin counts from sm_90 on and `ptxas -v` does not."""
 
 
 def kernels_of(data: bytes, arch: str = "") -> list[KernelResources]:
@@ -76,7 +78,7 @@ def _amd(data: bytes, arch: str) -> Iterator[KernelResources]:
             if note["n_name"] != "AMDGPU" or note["n_type"] not in (_AMD_NOTE, "NT_AMDGPU_METADATA"):
                 continue
             about = cast("dict[str, Any]", cast("Any", msgpack).unpackb(_description(note)))
-            target = arch or str(about.get("amdhsa.target", "")).rpartition("--")[2]
+            target = arch or str(about.get("amdhsa.target", "")).rpartition("-")[2]
             for kernel in about.get("amdhsa.kernels", []):
                 yield KernelResources(
                     kernel=demangled(kernel[".name"]),
@@ -112,13 +114,14 @@ def _cuda(data: bytes, arch: str) -> list[KernelResources]:
             index, number = struct.unpack_from("<II", value)
             if index < len(symbols) and symbols[index] in found:
                 found[symbols[index]]["registers" if attribute == _REGCOUNT else "frame"] = number
+    found_arch = arch or _cuda_arch(elf.header["e_flags"])
     return [
         KernelResources(
             kernel=demangled(name),
             registers_per_thread=about["registers"],
             stack_bytes=about.get("frame", 0),
-            shared_bytes=about.get("shared", 0),
-            arch=arch or _cuda_arch(elf.header["e_flags"]),
+            shared_bytes=max(about.get("shared", 0) - (_RESERVED if _number(found_arch) >= 90 else 0), 0),
+            arch=found_arch,
         )
         for name, about in found.items()
         if "registers" in about
@@ -140,6 +143,11 @@ def _cuda_arch(flags: int) -> str:
     low, second = flags & 0xFF, (flags >> 8) & 0xFF
     number = low if low >= 50 else second
     return f"sm_{number}" if number >= 50 else ""
+
+
+def _number(arch: str) -> int:
+    digits = re.sub(r"\D", "", arch)
+    return int(digits) if digits else 0
 
 
 def architecture_in(text: str) -> str:

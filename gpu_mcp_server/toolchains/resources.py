@@ -78,7 +78,8 @@ def parse(stderr: str) -> list[KernelResources]:
         elif match := _PROPERTIES.search(line):
             known = [k for (n, _), k in kernels.items() if n == match[2]]
             if match[1] == "nvlink":
-                entry = described = known[-1] if known else None
+                # With relocatable code the linker alone knows, and does not say for which architecture.
+                entry = described = known[-1] if known else kernels.setdefault((match[2], ""), _Kernel(""))
             else:
                 # Functions that were not inlined are described among the lines of the kernel that calls them.
                 described = entry if known and known[-1] is entry else None
@@ -88,7 +89,7 @@ def parse(stderr: str) -> list[KernelResources]:
         elif (match := _USED.search(line)) and entry is not None:
             entry.registers = int(match[1])
             shared = _SHARED.search(match[2])
-            if shared and "nvlink" not in line:
+            if shared and ("nvlink" not in line or not entry.arch):
                 entry.shared = int(shared[1])
             if linked := _LINKED_STACK.search(match[2]):
                 entry.stack = int(linked[1])

@@ -61,6 +61,15 @@ def test_what_triton_does_not_take_is_refused(wish, words):
         triton.plan("", FOUND, "sm_90", Wish.model_validate(wish))
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [({"grid": 1}, "has no grid"), ({"signature": ["*fp32"]}, "signature"), ({"constants": {"B": []}}, "constants.B")],
+)
+def test_what_a_caller_says_of_triton_is_checked(given, words):
+    with pytest.raises(BadRequest, match=words):
+        Wish().for_triton(given)
+
+
 @pytest.mark.parametrize("arch", ["native", "sm_77", "gfx777", "cuda"])
 def test_an_unknown_architecture_lists_the_known_ones(arch):
     with pytest.raises(BadRequest, match="Known are sm_80, sm_90, gfx942"):

@@ -1,7 +1,7 @@
 """Toolset `core`: hosts, files, compiling, running, jobs."""
 
 from asyncio import to_thread
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
@@ -110,14 +110,13 @@ async def compile_kernel(
     path: SourcePath = None,
     workspace_id: SourceWorkspace = None,
     language: CompiledLanguage = None,
-    arch: Annotated[str | None, Field(description="sm_90a, gfx942 ...; else the host's GPU.")] = None,
+    arch: Annotated[str | None, Field(description="sm_90a, gfx942 ...")] = None,
     flags: Flags = (),
-    compiler: Annotated[str | None, Field(description="clang, nvcc ...; else the best.")] = None,
-    block: Annotated[int | None, Field(description="Threads a block: adds the occupancy.")] = None,
-    kernel: Annotated[str, Field(description="Triton: which, of several.")] = "",
-    signature: Annotated[dict[str, str] | None, Field(description="Triton: {'x':'*fp32:16','n':'i32'}.")] = None,
-    constants: Annotated[
-        dict[str, bool | int | float | str] | None, Field(description="Triton: constexprs, num_warps.")
+    compiler: Annotated[str | None, Field(description="clang, nvcc ...")] = None,
+    block: Annotated[int | None, Field(description="Threads a block: occupancy.")] = None,
+    triton: Annotated[
+        dict[str, Any] | None,
+        Field(description="signature: {'x':'*fp32:16','n':'i32'}, constants, kernel."),
     ] = None,
     host: Host = None,
     parent: Parent = None,
@@ -125,21 +124,11 @@ async def compile_kernel(
 ) -> CompileResult:
     """Compile C, C++, CUDA, HIP or Triton: errors, registers, spills, shared memory.
 
-    Use it after each edit; it needs no GPU. Errors are an answer with status "failed": mend the first one first.
-    Spills above 0: lower registers. CUDA kernels without host code take milliseconds. Next: inspect_code,
-    evaluate_kernel.
+    Needs no GPU. Errors have status "failed": mend the first one first. Spills above 0: lower registers.
+    Next: evaluate_kernel.
     """
     given = await sources.of(source, path, workspace_id, language)
-    wish = Wish(
-        arch=arch,
-        flags=flags,
-        compiler=compiler,
-        library=False,
-        block=block,
-        kernel=kernel,
-        signature=signature or {},
-        constants=constants or {},
-    )
+    wish = Wish(arch=arch, flags=flags, compiler=compiler, library=False, block=block).for_triton(triton or {})
     return await service.compile(given, wish, host=host, parent_id=parent, note=note)
 
 

@@ -1,0 +1,122 @@
+"""What a compile costs through the tool: NVRTC against `nvcc -cubin` of the same kernel, and a build from the cache.
+
+`python benchmarks/toolchains/compile.py [--repeats N]`. Every figure stands beside its yardstick from the same run,
+taken turn by turn; each compile is of another source (a constant differs), as an agent's edits are. Needs nvcc and
+NVRTC, no GPU. Nothing is asserted.
+"""
+
+import argparse
+import asyncio
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters
+
+from gpu_mcp_server.models.build import Wish
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.sources import Source
+from gpu_mcp_server.settings import Settings
+
+KERNEL = """__global__ void add(const float *a, float *b, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) b[i] += a[i] * %d.f;
+}
+"""
+SPACE_S = 0.4
+"""Between calls, as an agent's come: what waits for the next one is made meanwhile."""
+
+
+def plain_nvcc(folder: Path, number: int) -> float:
+    """Return seconds of `nvcc -cubin` alone."""
+    file = folder / "k.cu"
+    file.write_text(KERNEL % number, encoding="utf-8")
+    began = time.perf_counter()
+    subprocess.run(["nvcc", "-cubin", "-arch=sm_90", "-o", str(folder / "k.cubin"), str(file)], check=True)
+    return time.perf_counter() - began
+
+
+async def by_tool(client: Client, number: int, **more: str) -> tuple[float, float]:
+    """Return seconds of one call, and those of the compiler's job in it."""
+    arguments = {"source": KERNEL % number, "language": "cuda", "arch": "sm_90", **more}
+    began = time.perf_counter()
+    result = await client.call_tool("compile_kernel", arguments)
+    took = time.perf_counter() - began
+    data = result.structured_content or {}
+    if data.get("status") != "ok" or data.get("cached"):
+        raise SystemExit(f"not compiled: {result.content}")
+    return took, float(data["seconds"])
+
+
+async def from_cache(data: Path, repeats: int) -> list[float]:
+    """Return seconds of a build that is in the cache, in the service."""
+    async with Lab.open(Settings(data_dir=data)) as lab:
+        source = Source(KERNEL % 1, "cuda", "k.cu")
+        await lab.compiler.compile(source, Wish(library=False, arch="sm_90"))
+        found: list[float] = []
+        for _ in range(repeats):
+            began = time.perf_counter()
+            result = await lab.compiler.compile(source, Wish(library=False, arch="sm_90"))
+            found.append(time.perf_counter() - began)
+            assert result.cached
+    return found
+
+
+def line(name: str, seconds: list[float], more: str = "") -> str:
+    """Return a row: median, least and 95th percentile in ms."""
+    ordered = sorted(seconds)
+    high = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+    median = 1e3 * statistics.median(seconds)
+    return f"{name:44} {median:8.1f} {1e3 * ordered[0]:8.1f}-{1e3 * high:<8.1f} {len(seconds):4}  {more}"
+
+
+async def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=20)
+    repeats = parser.parse_args().repeats
+    folder = Path(tempfile.mkdtemp(prefix="gpu-mcp-bench-"))
+    os.chmod(folder, 0o711)  # noqa: PTH101 - before the loop has anything else to do
+    env = {**os.environ, "GPU_MCP_DATA_DIR": str(folder / "data")}
+    nvcc: list[float] = []
+    calls: list[tuple[float, float]] = []
+    try:
+        command = [sys.executable, "-m", "gpu_mcp_server"]
+        async with Client(StdioServerParameters(command=command[0], args=command[1:], env=env)) as client:
+            for number in range(1, 4):
+                await by_tool(client, number)
+                await asyncio.sleep(2 * SPACE_S)
+            for number in range(10, 10 + repeats):
+                nvcc.append(plain_nvcc(folder, number))
+                await asyncio.sleep(SPACE_S)
+                calls.append(await by_tool(client, number))
+                await asyncio.sleep(SPACE_S)
+        cached = await from_cache(folder / "cache", 50)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    ratios = [n / c for n, (c, _) in zip(nvcc, calls, strict=True)]
+    print(
+        f"{datetime.now(UTC):%Y-%m-%d}, load {os.getloadavg()[0]:.2f}, {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}"
+    )
+    print(f"{'what':44} {'median':>8} {'min':>8}-{'p95':8} {'n':>4}  ms")
+    print(line("nvcc -cubin, plain", nvcc))
+    print(line("compile_kernel by NVRTC, the whole call", [c for c, _ in calls]))
+    print(line("  of it the compiler's job", [s for _, s in calls]))
+    print(line("compile from the cache, in the service", cached, "goal <= 15"))
+    print(
+        f"nvcc over compile_kernel: {statistics.median(ratios):.1f} (median of {len(ratios)} pairs, least "
+        f"{min(ratios):.1f}, most {max(ratios):.1f}), goal >= 8; of the least times {min(nvcc) / min(calls)[0]:.1f}"
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

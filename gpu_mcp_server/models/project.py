@@ -1,0 +1,83 @@
+"""What came of building a whole project."""
+
+from typing import Literal
+
+from gpu_mcp_server.models._base import Model, ResultModel
+from gpu_mcp_server.models.build import Diagnostic
+from gpu_mcp_server.models.job import OutputRef
+
+
+class Phase(Model):
+    """One phase of a build."""
+
+    name: str
+    """configure, build or test."""
+    seconds: float
+    exit_code: int
+
+
+class FailedTest(Model):
+    """A test that failed."""
+
+    name: str
+    message: str
+    """What it said at its end."""
+
+
+class TestReport(Model):
+    """What a JUnit report counts."""
+
+    __test__ = False  # pytest would take it for a test
+
+    passed: int
+    failed: int
+    skipped: int
+    failures: list[FailedTest] = []
+    """At most 10."""
+
+
+class ProjectBuild(ResultModel):
+    """What a build system made of a workspace."""
+
+    status: Literal["ok", "failed", "timeout", "oom", "broken"]
+    system: str
+    host: str
+    workspace_id: str
+    job_id: str
+    stage: str | None = None
+    """The phase that failed."""
+    phases: list[Phase] = []
+    seconds: float | None = None
+    diagnostics: list[Diagnostic] = []
+    """At most 10 over all files, errors first, duplicates removed."""
+    diagnostics_left_out: int | None = None
+    tests: TestReport | None = None
+    products: list[OutputRef] = []
+    """Programs, libraries and reports; they are files of the workspace as well."""
+    log_artifact_id: str | None = None
+    level: str | None = None
+    note: str | None = None
+
+    def summary(self) -> str:
+        """Say which phase failed, the messages, the tests, what there is now."""
+        head = f"build {self.status}: {self.system} in {self.workspace_id}"
+        head += f", {self.stage} failed" if self.stage else ""
+        lines = [head]
+        if self.phases:
+            lines.append(
+                "phases: " + ", ".join(f"{p.name} {p.seconds:.1f} s (exit {p.exit_code})" for p in self.phases)
+            )
+        lines += [d.line_text() for d in self.diagnostics]
+        if self.diagnostics_left_out:
+            lines.append(f"({self.diagnostics_left_out} more messages; read_artifact {self.log_artifact_id})")
+        if self.tests:
+            lines.append(f"tests: {self.tests.passed} passed, {self.tests.failed} failed, {self.tests.skipped} skipped")
+            lines += [f"  {t.name}: {t.message}" for t in self.tests.failures]
+        if self.products:
+            shown = ", ".join(f"{p.path} ({p.size_bytes} B, {p.artifact_id})" for p in self.products[:20])
+            lines.append(f"made: {shown}")
+        if self.note:
+            lines.append(f"note: {self.note}")
+        if self.log_artifact_id:
+            lines.append(f"log: {self.log_artifact_id}")
+        return "\n".join(lines)

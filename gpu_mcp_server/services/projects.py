@@ -1,0 +1,196 @@
+"""Builds a workspace by its own build system, in one job, phase by phase."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, cast
+
+from gpu_mcp_server.errors import BadRequest, ToolMissing
+from gpu_mcp_server.hostd.protocol import JobSpec, Limits, OutputFile, ProcessSpec
+from gpu_mcp_server.models.build import Diagnostic
+from gpu_mcp_server.models.job import OutputRef
+from gpu_mcp_server.models.project import Phase, ProjectBuild, TestReport
+from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
+from gpu_mcp_server.services.output import safe_text
+from gpu_mcp_server.services.plans import worker_source
+from gpu_mcp_server.services.runner import environment_of, min_level, roots_of
+from gpu_mcp_server.services.workspaces import Workspaces, checked_path
+from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.store.artifacts import Artifacts
+from gpu_mcp_server.toolchains import diagnostics
+from gpu_mcp_server.toolchains.projects import (
+    BUILD,
+    JUNIT,
+    MISSING,
+    SYCL_COMPILERS,
+    SYCL_SUFFIXES,
+    Project,
+    System,
+    checked,
+    phases,
+    report_of,
+    system_of,
+)
+
+MEMORY_BYTES = 8 << 30
+LOG_BYTES = 4 << 20
+SHOWN_PRODUCTS = 20
+
+
+class Projects:
+    """Builds of whole workspaces."""
+
+    def __init__(self, settings: Settings, jobs: JobRunner, workspaces: Workspaces, artifacts: Artifacts) -> None:
+        self._settings, self._jobs, self._workspaces, self._artifacts = settings, jobs, workspaces, artifacts
+
+    async def build(
+        self,
+        workspace_id: str,
+        *,
+        system: System | None = None,
+        folder: str = ".",
+        targets: Sequence[str] = (),
+        options: Sequence[str] = (),
+        arch: str | None = None,
+        tests: bool = False,
+        timeout_s: float = 600.0,
+        host: str | None = None,
+    ) -> ProjectBuild:
+        """Configure, build and test a workspace; what was made becomes part of it, below `build`.
+
+        Raises:
+            ToolMissing: If the host lacks the build system or compiler.
+            BadRequest: If an option, target or folder cannot be used.
+        """
+        where = self._jobs.hosts.choose(host)
+        probe = await self._jobs.probe(where)
+        manifest = await self._workspaces.manifest(workspace_id)
+        folder = "." if folder in ("", ".") else checked_path(folder)
+        paths = [f.path for f in manifest]
+        chosen = system or system_of(paths, folder)
+        project = Project(chosen, folder, targets, options, arch, tests)
+        checked(project, bool(probe.gpus))
+        request = {
+            "build": BUILD if chosen in ("cmake", "sycl") else folder,
+            "tidy": chosen in ("cmake", "sycl"),
+            "phases": phases(project, _tools(probe, chosen, where), max(1, probe.cores), _sources(paths, project)),
+        }
+        spec = JobSpec(
+            id=new_job_id(),
+            purpose="build",
+            processes=(
+                ProcessSpec(
+                    argv=("project", json.dumps(request)),
+                    env=environment_of(probe, {"LC_ALL": "C", "HIP_PLATFORM": "amd", "CLICOLOR_FORCE": "0"}),
+                    program=worker_source("project"),
+                ),
+            ),
+            files={"main": tuple(manifest)},
+            outputs=("*",),
+            roots=_roots(probe, self._settings.hosts[where].roots),
+            limits=Limits(wall_s=timeout_s, memory_bytes=MEMORY_BYTES, output_bytes=LOG_BYTES, tmp_bytes=1 << 30),
+            min_level=min_level(self._settings),
+        )
+        blobs = {f.sha256: self._artifacts.blob_path(f.sha256) for f in manifest}
+        done = await self._jobs.run(spec, host=where, blobs=blobs, workspace_id=workspace_id)
+        return await self._result(done, project, workspace_id, str(request["build"]))
+
+    async def _result(self, done: FinishedJob, project: Project, workspace_id: str, build: str) -> ProjectBuild:
+        record = done.record
+        raise_if_not_run(record, done.host)
+        said = safe_text(done.stderr + done.stdout)
+        ran = [Phase.model_validate(p) for p in await self._json(done, f"{build}/phases.json".removeprefix("./"))]
+        failed = next((p.name for p in ran if p.exit_code), None)
+        if record.status != "ok" and failed is None:
+            names = [line.removeprefix("=== ") for line in said.splitlines() if line.startswith("=== ")]
+            failed = names[-1] if names else None
+        report = await self._report(done, f"{BUILD}/{JUNIT}")
+        found = [_inside(d) for d in diagnostics.parse(said)]
+        if record.status == "failed" and failed != "test" and not any(d.severity == "error" for d in found):
+            last = diagnostics.last_words(said)
+            found = [last, *found] if last else found
+        messages, left = diagnostics.top(found)
+        for output in record.outputs:
+            await self._content(done, output)
+        refused = await self._workspaces.adopt(workspace_id, record.outputs) if record.outputs else []
+        notes = [record.note, *record.outputs_left_out[:3], *refused[:3]]
+        status = record.status if record.status in ("ok", "failed", "timeout", "oom") else "broken"
+        log = await self._artifacts.put(said.encode(), name="build.log", media_type="text/plain") if said else None
+        return ProjectBuild(
+            status=status,  # type: ignore[arg-type]
+            system=project.system,
+            host=done.host,
+            workspace_id=workspace_id,
+            job_id=record.id,
+            stage=failed if status != "ok" else None,
+            phases=ran,
+            seconds=record.wall_s,
+            diagnostics=messages,
+            diagnostics_left_out=left,
+            tests=report,
+            products=await self._products(done, build),
+            log_artifact_id=log,
+            level=record.level,
+            note="; ".join(n for n in notes if n) or None,
+        )
+
+    async def _products(self, done: FinishedJob, build: str) -> list[OutputRef]:
+        made = [o for o in done.record.outputs if build == "." or o.path.startswith(build + "/")]
+        made = [o for o in made if o.mode & 0o111 or ".so" in o.path or o.path.endswith((".a", ".xml"))]
+        return [
+            OutputRef(
+                path=o.path,
+                artifact_id=await self._artifacts.put(self._artifacts.blob_path(o.sha256), name=o.path),
+                size_bytes=o.size,
+            )
+            for o in made[:SHOWN_PRODUCTS]
+        ]
+
+    async def _content(self, done: FinishedJob, output: OutputFile) -> bytes:
+        if not self._artifacts.has(output.sha256):
+            await self._artifacts.put_blob(await self._jobs.fetch(done.host, output.sha256))
+        return self._artifacts.blob_path(output.sha256).read_bytes()
+
+    async def _json(self, done: FinishedJob, path: str) -> list[Any]:
+        output = next((o for o in done.record.outputs if o.path == path), None)
+        if output is None:
+            return []
+        try:
+            value: Any = json.loads(await self._content(done, output))
+        except ValueError:
+            return []
+        return cast("list[Any]", value) if isinstance(value, list) else []
+
+    async def _report(self, done: FinishedJob, path: str) -> TestReport | None:
+        output = next((o for o in done.record.outputs if o.path == path), None)
+        return report_of(await self._content(done, output)) if output else None
+
+
+def _tools(probe: HostProbe, system: System, host: str) -> dict[str, str]:
+    tools = {name: tool.path for name, tool in probe.toolchains.tools.items()}
+    needed = SYCL_COMPILERS if system == "sycl" else (system,)
+    if not any(name in tools for name in needed):
+        raise ToolMissing(" or ".join(needed), host, hint=MISSING[system])
+    return tools
+
+
+def _sources(paths: Sequence[str], project: Project) -> list[str]:
+    if project.system != "sycl":
+        return []
+    prefix = "" if project.folder == "." else project.folder + "/"
+    found = [p for p in paths if p.startswith(prefix) and p.endswith(SYCL_SUFFIXES)]
+    if not found:
+        raise BadRequest(f"There is no C++ source in {project.folder!r}.", hint="write_files puts them there.")
+    return found
+
+
+def _roots(probe: HostProbe, more: Sequence[str]) -> tuple[str, ...]:
+    found = [r for h in probe.toolchains.hip for r in h.roots]
+    found += [r for t in probe.toolchains.tools.values() for r in t.roots]
+    return tuple(dict.fromkeys((*roots_of(probe, more), *found)))
+
+
+def _inside(diagnostic: Diagnostic) -> Diagnostic:
+    """Return the message with the path as the workspace has it."""
+    file = diagnostic.file
+    return diagnostic.model_copy(update={"file": file.removeprefix("/job/")}) if file else diagnostic

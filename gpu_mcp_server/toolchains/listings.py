@@ -1,0 +1,222 @@
+"""Assembly by kernel: SASS of nvdisasm and cuobjdump, PTX, AMDGCN of llvm-objdump and of Triton.
+
+Source: outputs of nvdisasm and cuobjdump 13.1, llvm-objdump 19, NVRTC 13.0 and Triton 3.9; the PTX ISA for `.loc`.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gpu_mcp_server.toolchains.diagnostics import demangled
+
+View = Literal["sass", "ptx", "amdgcn"]
+
+_SASS_SECTION = re.compile(r"^//-+ \.text\.(\S+)\s+-+$|^\s*Function : (\S+)\s*$")
+_SASS_LINE = re.compile(r"^\s*/\*([0-9a-f]{4,})\*/\s+(?P<text>(?:@!?U?P\d+ )?\s*(?P<opcode>[A-Z][A-Z0-9_.]*)[^;]*);")
+_SASS_PLACE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)')
+_PTX_ENTRY = re.compile(r"^\s*(?:\.(?:visible|weak|extern)\s+)*\.(entry|func)\s+(?:\([^)]*\)\s*)?([\w$]+)")
+_PTX_LINE = re.compile(r"^\s*(?:@!?%p\d+\s+)?(?P<opcode>[a-z][a-z0-9_.:]*)(?:\s[^;]*)?;")
+_PTX_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
+_PTX_PLACE = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)")
+_AMD_LABEL = re.compile(r"^(?:[0-9a-f]{8,16} )?<?([A-Za-z_$][\w.$]*)>?:\s*(?:;.*)?$")
+_AMD_LINE = re.compile(
+    r"^\s+(?P<opcode>(?:s|v|ds|global|flat|buffer|scratch|image|exp|tbuffer)_[a-z0-9_]+)(?:\s[^/;]*)?(?:\s*(?://|;).*)?$"
+)
+_AMD_PLACE = re.compile(r"^\s*;\s+(/?[\w./+-]+\.\w+):(\d+)|^\s*\.loc\s+\d+\s+(\d+)[^;]*;\s*([\w./+-]+\.\w+):")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction."""
+
+    opcode: str
+    text: str
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass
+class KernelCode:
+    """One kernel or device function."""
+
+    name: str
+    """Demangled."""
+    instructions: list[Instruction] = field(default_factory=list[Instruction])
+
+
+def parse(text: str, view: View) -> list[KernelCode]:
+    """Return the functions of a listing in its order; those without instructions are left out. Never raises."""
+    reader = {"sass": _Sass, "ptx": _Ptx, "amdgcn": _Amd}[view](text)
+    for line in text.splitlines():
+        reader.take(line[:4000])
+    return [k for k in reader.found.values() if k.instructions]
+
+
+def view_of(text: str) -> View | None:
+    """Return what kind of listing a text is."""
+    if re.search(r"^\s*\.version \d", text, re.MULTILINE) and ".target sm_" in text:
+        return "ptx"
+    if "amdgcn" in text[:2000] or re.search(r"^\s+s_endpgm\b", text, re.MULTILINE):
+        return "amdgcn"
+    return "sass" if re.search(r"/\*[0-9a-f]{4}\*/ +", text) else None
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.found: dict[str, KernelCode] = {}
+        self._current: KernelCode | None = None
+        self._file: str | None = None
+        self._line: int | None = None
+
+    def take(self, line: str) -> None:
+        """Take one line of the listing."""
+        raise NotImplementedError  # pragma: no cover
+
+    def _begin(self, name: str) -> None:
+        self._current = self.found.setdefault(name, KernelCode(demangled(name)))
+        self._file = self._line = None
+
+    def _at(self, file: str, line: str) -> None:
+        self._file, self._line = file.rpartition("/")[2], int(line)
+
+    def _add(self, opcode: str, text: str) -> None:
+        if self._current is not None:
+            self._current.instructions.append(Instruction(opcode, text.strip(), self._file, self._line))
+
+
+class _Sass(_Reader):
+    def take(self, line: str) -> None:
+        if section := _SASS_SECTION.match(line):
+            self._begin(section[1] or section[2])
+        elif place := _SASS_PLACE.match(line):
+            self._at(place[1], place[2])
+        elif match := _SASS_LINE.match(line):
+            self._add(match["opcode"], re.sub(r"\s+", " ", match["text"]))
+
+
+class _Ptx(_Reader):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._files = dict(_PTX_FILE.findall(text))  # they stand at its end
+
+    def take(self, line: str) -> None:
+        if entry := _PTX_ENTRY.match(line):
+            self._begin(entry[2])
+        elif place := _PTX_PLACE.match(line):
+            self._at(self._files.get(place[1], f"file {place[1]}"), place[2])
+        elif match := _PTX_LINE.match(line):
+            self._add(match["opcode"], line.rpartition(";")[0])
+
+
+class _Amd(_Reader):
+    def take(self, line: str) -> None:
+        if place := _AMD_PLACE.match(line):
+            self._at(place[1] or place[4], place[2] or place[3])
+        elif (label := _AMD_LABEL.match(line)) and not label[1].startswith((".L", "L")):
+            self._begin(label[1])
+        elif match := _AMD_LINE.match(line):
+            if match["opcode"] == "s_nop" and self._pads():
+                return
+            self._add(match["opcode"], re.split(r"\s*(?://|;)", line, maxsplit=1)[0])
+
+    def _pads(self) -> bool:
+        """Say whether a nop is filling: behind the end, or one of many."""
+        code = self._current.instructions if self._current else []
+        return bool(code) and (code[-1].opcode == "s_endpgm" or [i.opcode for i in code[-2:]] == ["s_nop"] * 2)
+
+
+_KINDS: dict[View, tuple[tuple[str, str], ...]] = {
+    # The first that matches counts; the pattern's group, if it has one, is the width in bits.
+    "sass": (
+        ("tensor", r"(?:HGMMA|QGMMA|IGMMA|HMMA|IMMA|DMMA|QMMA|OMMA|UTCHMMA|UTCQMMA|UTC\w*MMA|BMMA)"),
+        ("async copy", r"(?:LDGSTS|UBLKCP|UTMALDG|UTMASTG|UBLKRED)"),
+        ("global load", r"LDG(?=.*?\.(128|64|U8|S8|U16|S16)(?:\.|$))?"),
+        ("global store", r"STG(?=.*?\.(128|64|U8|S8|U16|S16)(?:\.|$))?"),
+        ("shared load", r"(?:LDSM|LDS(?!M)(?=.*?\.(128|64|U8|S8|U16|S16)(?:\.|$))?)"),
+        ("shared store", r"(?:STSM|STS(?!M)(?=.*?\.(128|64|U8|S8|U16|S16)(?:\.|$))?)"),
+        ("local memory", r"(?:LDL|STL)"),
+        ("atomic", r"(?:ATOM|ATOMS|ATOMG|RED|REDG|REDAS)(?:\.|$)"),
+        ("branch", r"(?:BRA|BRX|JMP|CALL|RET|EXIT|BSSY|BSYNC|WARPSYNC)(?:\.|$)"),
+        ("barrier", r"(?:BAR|B2R|SYNCS|MEMBAR|DEPBAR|LDGDEPBAR)"),
+        ("shuffle", r"(?:SHFL|MOVM|REDUX|VOTE)"),
+        ("special function", r"MUFU"),
+        ("FP64", r"(?:DADD|DMUL|DFMA)"),
+        ("FP32", r"(?:FADD|FMUL|FFMA)"),
+        ("half precision", r"(?:HADD2|HMUL2|HFMA2)"),
+        ("conversion", r"(?:F2F|F2I|I2F|I2FP|F2FP|FRND)"),
+    ),
+    "ptx": (
+        ("tensor", r"(?:wgmma|mma|wmma|tcgen05)\."),
+        ("async copy", r"cp\.async"),
+        ("global load", r"ld\.global(?=.*?(\.v\d)?\.[bfsu])"),
+        ("global store", r"st\.global(?=.*?(\.v\d)?\.[bfsu])"),
+        ("shared load", r"(?:ld\.shared|ldmatrix)"),
+        ("shared store", r"(?:st\.shared|stmatrix)"),
+        ("local memory", r"(?:ld|st)\.local"),
+        ("atomic", r"(?:atom|red)\."),
+        ("branch", r"(?:bra|call|ret|exit)\b"),
+        ("barrier", r"(?:bar|barrier|membar|fence|mbarrier)\b"),
+        ("shuffle", r"(?:shfl|vote|redux)\b"),
+        ("FP64", r"(?:add|sub|mul|fma)\.(?:\w+\.)*f64"),
+        ("FP32", r"(?:add|sub|mul|fma)\.(?:\w+\.)*f32"),
+        ("half precision", r"(?:add|sub|mul|fma)\.(?:\w+\.)*(?:b?f16)"),
+        ("conversion", r"cvt\."),
+    ),
+    "amdgcn": (
+        ("tensor", r"v_(?:mfma|smfmac|wmma|swmmac)_"),
+        ("global load", r"(?:global|flat|buffer)_load_(?:[a-z]*?(?:dwordx?|b)(\d*))?"),
+        ("global store", r"(?:global|flat|buffer)_store_(?:[a-z]*?(?:dwordx?|b)(\d*))?"),
+        ("scalar load", r"s_(?:buffer_)?load_"),
+        ("LDS load", r"ds_(?:read|load)"),
+        ("LDS store", r"ds_(?:write|store)"),
+        ("scratch memory", r"scratch_"),
+        ("atomic", r"(?:global|flat|buffer|ds)_(?:atomic|add|sub|min|max|cmpst)"),
+        ("branch", r"s_(?:c?branch|setpc|swappc|endpgm|call)"),
+        ("barrier", r"s_barrier"),
+        ("wait", r"s_wait"),
+        ("lane exchange", r"(?:ds_b?permute|ds_swizzle|v_readlane|v_readfirstlane|v_writelane)"),
+        ("FP64", r"v_(?:add|mul|fma|fmac)_f64"),
+        ("FP32", r"v_(?:pk_)?(?:add|sub|mul|fma|fmac|mac)_f32"),
+        ("half precision", r"v_(?:pk_)?(?:add|sub|mul|fma|fmac)_(?:b?f16)"),
+        ("special function", r"v_(?:exp|log|rcp|rsq|sqrt|sin|cos)_"),
+        ("conversion", r"v_cvt_"),
+    ),
+}
+_COMPILED = {view: tuple((name, re.compile(p)) for name, p in kinds) for view, kinds in _KINDS.items()}
+_SCRATCH = re.compile(r"buffer_\w+ .*\boff, s\[\d+:\d+\]")
+"""Private memory before the scratch_ instructions; compilers index global memory through buffers with `offen`."""
+_WIDTHS = {"U8": "8 bit", "S8": "8 bit", "U16": "16 bit", "S16": "16 bit", "64": "64 bit", "128": "128 bit"}
+
+
+def opcode_summary(instructions: Iterable[Instruction], view: View) -> dict[str, int]:
+    """Return how many instructions of each kind there are; loads and stores of global memory by their width."""
+    counts: Counter[str] = Counter()
+    for instruction in instructions:
+        if view == "amdgcn" and _SCRATCH.match(instruction.text):
+            counts["scratch memory"] += 1
+            continue
+        for name, pattern in _COMPILED[view]:
+            match = pattern.match(instruction.opcode)
+            if match:
+                width = _width(match[1] if pattern.groups else None, name, view)
+                counts[f"{name} {width}" if width else name] += 1
+                break
+        else:
+            counts["other"] += 1
+    return dict(sorted(counts.items(), key=lambda item: (item[0] == "other", -item[1])))
+
+
+def _width(found: str | None, name: str, view: View) -> str:
+    if "load" not in name and "store" not in name:
+        return ""
+    if view == "sass":
+        return _WIDTHS.get(found or "", "32 bit")
+    if view == "ptx":
+        return found.removeprefix(".") if found else ("scalar" if "global" in name else "")
+    if "global" not in name:
+        return ""
+    lanes = {"": 32, "2": 64, "3": 96, "4": 128}.get(found or "", 0)
+    return f"{lanes or found} bit"

@@ -1,0 +1,140 @@
+"""CUDA to HIP and SYCL: what converters do not see, and a converter at work where there is one."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_mcp_server.errors import BadRequest, ToolMissing
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.porter import converter_of
+from gpu_mcp_server.toolchains.porting import findings, hip_name, left_over
+from tests.laboratory import laboratory
+
+TORCH = Path("/tmp/torchenv/bin/python")
+REDUCE = """#include <cuda_runtime.h>
+__global__ void reduce(const float *x, float *y) {
+  float v = x[threadIdx.x];
+  for (int offset = 16; offset > 0; offset >>= 1) v += __shfl_down_sync(0xffffffff, v, offset);
+  if (threadIdx.x % 32 == 0) y[threadIdx.x / 32] = v;  // wmma:: in a comment
+}
+extern "C" int launch(const float *x, float *y, cudaStream_t stream) {
+  reduce<<<1, 256, 0, stream>>>(x, y);
+  return (int)cudaGetLastError();
+}
+"""
+
+
+def kinds(text: str, target: str = "hip") -> dict[str, int]:
+    return {f.kind: f.count for f in findings({"k.cu": text}, target)}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ('asm volatile("mov.u32 %0, %%laneid;" : "=r"(l));', "inline PTX"),
+        ("int lane = threadIdx.x & 31;", "warp size 32"),
+        ("#define WARP_SIZE 32", "warp size 32"),
+        ("for (int offset = 16; offset > 0; offset /= 2)", "warp size 32"),
+        ("unsigned mask = __ballot_sync(0xFFFFFFFF, p);", "32-bit lane mask"),
+        ("unsigned active = __activemask();", "32-bit lane mask"),
+        ("wmma::fragment<wmma::matrix_a, 16, 16, 16, half> a;", "wmma"),
+        ("const __grid_constant__ CUtensorMap map", "tensor memory accelerator"),
+        ("__pipeline_memcpy_async(a, b, 16);", "asynchronous copy"),
+        ("#if __CUDA_ARCH__ >= 800", "architecture test"),
+        ("cub::BlockReduce<float, 128> r;", "libcu++ or CUB"),
+        ("__cluster_dims__(2, 1, 1) cluster_dims", "thread block cluster"),
+    ],
+)
+def test_what_means_something_else_on_amd_is_found(text, kind):
+    assert kind in kinds(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["float x = a[i & 63];", "// asm volatile(\n/* wmma:: */", "int n = 0xff;", "hipMalloc(&p, 32);"]
+)
+def test_what_is_harmless_is_not(text):
+    assert kinds(text) == {}
+
+
+def test_places_are_lines_of_the_source():
+    found = {f.kind: f.places for f in findings({"a.cu": REDUCE}, "hip")}
+    assert found["warp size 32"] == ["a.cu:4", "a.cu:5"] and found["32-bit lane mask"] == ["a.cu:4"]
+    assert "wmma" not in found
+
+
+def test_names_of_cuda_that_are_left_have_their_places():
+    assert left_over({"k.hip": "hipMalloc(&p);\ncudaFooBar(1);\n// cudaMalloc\nCUtensorMap m;"}) == {
+        "cudaFooBar": ["k.hip:2"],
+        "CUtensorMap": ["k.hip:4"],
+    }
+
+
+def test_a_checklist_for_sycl_goes_by_construct():
+    found = kinds(REDUCE, "sycl")
+    assert {"kernel", "launch", "index", "warp function", "stream or event"} <= set(found)
+
+
+def test_names_of_converted_files():
+    assert [hip_name(p) for p in ("a/k.cu", "k.cuh", "k.cpp")] == ["a/k.hip", "k.cuh", "k.cpp"]
+
+
+@given(st.text(max_size=300))
+@settings(max_examples=100, deadline=None)
+def test_no_text_makes_the_search_raise(text):
+    findings({"k.cu": text}, "hip")
+    findings({"k.cu": text}, "sycl")
+    left_over({"k.cu": text})
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    python = {"judge_python": str(TORCH)} if TORCH.exists() else {}
+    async with laboratory(hosts={"local": python}) as lab:
+        yield lab
+
+
+async def test_a_host_without_a_converter_says_how_to_get_one_and_sycl_gets_its_list():
+    async with laboratory() as lab:
+        probe = await lab.hosts.probe("local")
+        if converter_of(probe) is None:
+            with pytest.raises(ToolMissing, match="hipify-clang or hipify-perl"):
+                await lab.porter.port({"k.cu": REDUCE})
+        if not {"dpct", "c2s"} & set(probe.toolchains.tools):
+            result = await lab.porter.port({"k.cu": REDUCE}, target="sycl")
+            assert result.converter is None and "nothing was converted" in result.summary() and result.findings
+        with pytest.raises(BadRequest, match="0 C or CUDA sources"):
+            await lab.porter.port({"read.me": "words"})
+
+
+async def test_a_folder_is_converted_compiled_and_what_needs_a_hand_is_named(lab: Lab):
+    probe = await lab.hosts.probe("local")
+    if converter_of(probe) is None or not probe.toolchains.hip:
+        pytest.skip("no converter (hipify-clang, hipify-perl, PyTorch) or no hipcc on this host")
+    header = "#pragma once\n#include <cuda_runtime.h>\ninline cudaError_t check(cudaError_t e) { return e; }\n"
+    files = {
+        "src/reduce.cu": '#include "check.cuh"\n' + REDUCE.replace("__shfl_down_sync(0xffffffff, v, offset)", "v"),
+        "src/check.cuh": header,
+        "README": "words\n",
+    }
+    result = await lab.porter.port(files, arch="gfx90a")
+    assert result.files == ["src/check.cuh", "src/reduce.hip"], result.summary()
+    assert [b.status for b in result.builds] == ["ok"], result.summary()
+    assert result.left_over == {} and {f.kind for f in result.findings} == {"warp size 32"}
+    text = (await lab.workspaces.read(result.workspace_id or "", "src/reduce.hip")).text
+    assert "hipStream_t" in text and "cudaStream_t" not in text
+    assert (await lab.workspaces.read(result.workspace_id or "", "README")).text == "words"
+    assert len(result.summary()) < 8000
+
+
+async def test_a_port_that_does_not_compile_says_why(lab: Lab):
+    probe = await lab.hosts.probe("local")
+    if converter_of(probe) is None or not probe.toolchains.hip:
+        pytest.skip("no converter or no hipcc on this host")
+    result = await lab.porter.port(
+        {"k.cu": REDUCE + '__global__ void p(int *x) { asm("mov.u32 %0, 1;" : "=r"(*x)); }\n'}
+    )
+    assert result.builds[0].status == "failed" and result.builds[0].diagnostics, result.summary()
+    assert {"inline PTX", "32-bit lane mask", "warp size 32"} <= {f.kind for f in result.findings}

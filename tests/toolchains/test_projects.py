@@ -1,0 +1,163 @@
+"""Whole projects through their own build systems, in the sandbox."""
+
+import shutil
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpu_mcp_server.errors import BadRequest, NotFound, ToolMissing
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.toolchains import diagnostics
+from gpu_mcp_server.toolchains.projects import Project, checked, phases, report_of, system_of
+from tests.laboratory import laboratory
+
+needs_cmake = pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
+LISTS = """cmake_minimum_required(VERSION 3.20)
+project(sum LANGUAGES CXX)
+add_library(sum SHARED src/sum.cpp)
+add_executable(check src/check.cpp)
+target_link_libraries(check PRIVATE sum)
+enable_testing()
+add_test(NAME two COMMAND check 2)
+add_test(NAME three COMMAND check 3)
+"""
+SUM = "int sum(int a, int b) { return a + b; }\n"
+CHECK = """#include <cstdio>
+#include <cstdlib>
+int sum(int, int);
+int main(int, char **arguments) {
+  int wanted = std::atoi(arguments[1]), got = sum(1, 1);
+  if (got != wanted) std::printf("wanted %d, got %d\\n", wanted, got);
+  return got != wanted;
+}
+"""
+FILES = {"CMakeLists.txt": LISTS, "src/sum.cpp": SUM, "src/check.cpp": CHECK}
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    async with laboratory() as lab:
+        yield lab
+
+
+async def built(lab: Lab, files: dict[str, str], **wish: object):
+    workspace = (await lab.workspaces.write(None, files)).workspace_id
+    return await lab.projects.build(workspace, **wish)  # type: ignore[arg-type]
+
+
+@needs_cmake
+async def test_a_project_is_configured_built_and_tested(lab: Lab):
+    result = await built(lab, FILES, tests=True)
+    assert [p.name for p in result.phases] == ["configure", "build", "test"], result.summary()
+    assert (result.status, result.stage, result.phases[-1].exit_code != 0) == ("failed", "test", True)
+    assert result.tests and (result.tests.passed, result.tests.failed) == (1, 1)
+    assert result.tests.failures[0].name == "three" and "wanted 3, got 2" in result.tests.failures[0].message
+    products = {p.path for p in result.products}
+    assert {"build/check", "build/libsum.so", "build/junit.xml"} <= products
+    assert not any(p.endswith(".o") for p in products)
+    ran = await lab.runner.run(["build/check", "2"], workspace_id=result.workspace_id)
+    assert ran.status == "ok", ran.summary()
+
+
+@needs_cmake
+async def test_errors_of_all_files_come_at_once_and_each_once(lab: Lab):
+    broken = {
+        "src/sum.cpp": "int sum(int a, int b) { return a + c; }\n",
+        "src/check.cpp": CHECK.replace("sum(1, 1)", "som(1, 1)"),
+    }
+    result = await built(lab, {**FILES, **broken})
+    assert (result.status, result.stage) == ("failed", "build")
+    assert [(d.file, d.line) for d in sorted(result.diagnostics, key=lambda d: d.file or "")] == [
+        ("src/check.cpp", 5),
+        ("src/sum.cpp", 1),
+    ], result.summary()
+
+
+@needs_cmake
+async def test_an_error_of_cmake_has_its_words_and_place(lab: Lab):
+    lists = LISTS + "find_package(NoSuchThing REQUIRED)\n"
+    result = await built(lab, {**FILES, "CMakeLists.txt": lists})
+    first = result.diagnostics[0]
+    assert (result.stage, first.file, first.line, first.code) == ("configure", "CMakeLists.txt", 9, "find_package")
+    assert first.message.startswith('By not providing "FindNoSuchThing.cmake"'), first
+
+
+@needs_cmake
+async def test_two_megabytes_of_errors_become_ten_and_an_artifact(lab: Lab):
+    lines = "\n".join(f"int f{n}() {{ return missing_{n}_{'x' * 60}; }}" for n in range(6000))
+    result = await built(lab, {**FILES, "src/sum.cpp": lines}, options=("CMAKE_CXX_FLAGS=-fmax-errors=0",))
+    assert (result.status, len(result.diagnostics)) == ("failed", 10)
+    assert (result.diagnostics_left_out or 0) > 5000 and len(result.summary()) < 8000
+    assert (await lab.artifacts.info(result.log_artifact_id or "")).size_bytes > 2_000_000
+
+
+async def test_make_reports_what_it_cannot_make(lab: Lab):
+    result = await built(lab, {"Makefile": "all: missing.o\n\tcc -o all missing.o\n"})
+    assert (result.status, result.system, result.stage) == ("failed", "make", "build")
+    assert "No rule to make target 'missing.o'" in result.diagnostics[0].message, result.summary()
+    good = await built(lab, {"Makefile": "all: p\np: p.c\n\tgcc -o p p.c\n", "p.c": "int main(void) { return 0; }\n"})
+    assert good.status == "ok" and [p.path for p in good.products] == ["p"]
+
+
+async def test_a_build_that_hangs_is_ended_and_the_stage_named(lab: Lab):
+    result = await built(lab, {"Makefile": "all:\n\tsleep 1000\n"}, timeout_s=1.0)
+    assert (result.status, result.stage) == ("timeout", "build") and result.note
+
+
+async def test_what_the_host_lacks_is_named_with_the_way_to_get_it(lab: Lab):
+    workspace = (await lab.workspaces.write(None, {"a.cpp": "int main() {}\n"})).workspace_id
+    if not {"icpx", "acpp"} & set((await lab.hosts.probe("local")).toolchains.tools):
+        with pytest.raises(ToolMissing, match=r"icpx or acpp.*oneAPI"):
+            await lab.projects.build(workspace, system="sycl")
+    with pytest.raises(BadRequest, match=r"no CMakeLists\.txt"):
+        await lab.projects.build(workspace)
+    with pytest.raises(NotFound):
+        await lab.projects.build("w-nope")
+
+
+@pytest.mark.parametrize("option", ["--trace", "-DX", "X", "-G=y; rm", "@file", "A\n=b", ""])
+def test_options_are_values_of_names(option):
+    with pytest.raises(BadRequest):
+        checked(Project("cmake", options=(option,)), has_gpu=True)
+
+
+def test_native_is_refused_without_a_gpu_and_targets_are_names():
+    with pytest.raises(BadRequest, match="no GPU"):
+        checked(Project("cmake", options=("CMAKE_CUDA_ARCHITECTURES=native",)), has_gpu=False)
+    with pytest.raises(BadRequest, match="no target"):
+        checked(Project("make", targets=("--eval=x",)), has_gpu=False)
+
+
+def test_sycl_is_compiled_by_what_there_is():
+    (phase,) = phases(Project("sycl"), {"acpp": "/opt/acpp"}, 4, ["a.cpp"])
+    assert phase["argv"] == ["/opt/acpp", "--acpp-targets=generic", "-O2", "-o", "build/program", "a.cpp"]
+    (phase,) = phases(Project("sycl"), {"icpx": "/opt/icpx"}, 4, ["a.cpp"])
+    assert "-fsycl" in phase["argv"]  # type: ignore[operator]
+
+
+def test_the_build_system_is_told_from_the_files():
+    assert system_of(["sub/CMakeLists.txt", "Makefile"], "sub") == "cmake"
+    assert system_of(["sub/CMakeLists.txt", "Makefile"], ".") == "make"
+
+
+def test_messages_of_cmake_and_ninja():
+    found = diagnostics.parse(
+        "CMake Warning (dev) at CMakeLists.txt:3 (project):\n  Policy CMP0048 is not set.\n\n"
+        "CMake Error: The source directory \"/job/x\" does not exist.\nninja: error: unknown target 'nope'\n"
+        "make[2]: *** [Makefile:3: all] Error 1\nninja: build stopped: subcommand failed.\n"
+    )
+    assert [d.message for d in found] == [
+        'The source directory "/job/x" does not exist.', "unknown target 'nope'", "Policy CMP0048 is not set.",
+    ]  # fmt: skip
+
+
+@given(st.one_of(st.binary(max_size=300), st.text(max_size=300).map(lambda t: f"<testsuite>{t}</testsuite>".encode())))
+@settings(max_examples=100, deadline=None)
+def test_no_report_makes_the_reader_raise(data):
+    report_of(data)
+
+
+def test_a_report_with_entities_is_none():
+    assert report_of(b'<!DOCTYPE x [<!ENTITY a "b">]><testsuite>&a;</testsuite>') is None

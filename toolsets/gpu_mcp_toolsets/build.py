@@ -1,0 +1,88 @@
+"""Toolset `build`: machine code, projects, ports. Not on by default: the list of all tools has to stay small."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gpu_mcp_server.models.inspection import CodeListing
+from gpu_mcp_server.models.port import PortResult
+from gpu_mcp_server.models.project import ProjectBuild
+from gpu_mcp_server.toolset import InspectorDep, PorterDep, ProjectsDep, SourcesDep, Toolset
+from gpu_mcp_toolsets.arguments import FirstLine, Host, MaxLines, Source, SourcePath
+
+TOOLSET = Toolset(
+    id="build",
+    title="Builds",
+    instructions=(
+        "inspect_code shows SASS, PTX or AMDGCN of what compile_kernel made. build_project runs CMake, make, ninja or "
+        "a SYCL compiler over a workspace, with tests. port_source turns CUDA into HIP, or lists what SYCL needs."
+    ),
+    default=False,
+)
+
+
+@TOOLSET.tool("Look at machine code", effect="runs")
+async def inspect_code(
+    inspector: InspectorDep,
+    id: Annotated[str, Field(description="attempt_id or artifact_id of a build.")],
+    view: Annotated[Literal["sass", "ptx", "amdgcn"] | None, Field(description="Else what it is.")] = None,
+    kernel: Annotated[str | None, Field(description="Part of its name.")] = None,
+    first_line: FirstLine = 1,
+    max_lines: MaxLines = 80,
+) -> CodeListing:
+    """Show a kernel's instructions by source line, and how many of each kind.
+
+    Look for narrow loads, local memory (spills), and whether tensor instructions are used.
+    """
+    return await inspector.inspect(id, view=view, kernel=kernel, first_line=first_line, max_lines=max_lines)
+
+
+@TOOLSET.tool("Build a project", effect="runs")
+async def build_project(
+    projects: ProjectsDep,
+    workspace_id: Annotated[str, Field(description="From write_files.")],
+    system: Annotated[
+        Literal["cmake", "make", "ninja", "sycl"] | None, Field(description="Else told from the files.")
+    ] = None,
+    folder: Annotated[str, Field(description="Where its CMakeLists.txt or Makefile lies.")] = ".",
+    targets: Annotated[tuple[str, ...], Field(description="Else all.")] = (),
+    options: Annotated[tuple[str, ...], Field(description="NAME=VALUE for CMake or make.")] = (),
+    arch: Annotated[str | None, Field(description="GPU architecture.")] = None,
+    tests: Annotated[bool, Field(description="Run ctest, or make test.")] = False,
+    timeout_s: Annotated[float, Field(description="Of all of it.", gt=0, le=3600)] = 600,
+    host: Host = None,
+) -> ProjectBuild:
+    """Configure, build, test a workspace: first errors over all files, failed tests, products.
+
+    What is made lies in the workspace's `build` folder: run it with run_command.
+    """
+    return await projects.build(
+        workspace_id,
+        system=system,
+        folder=folder,
+        targets=targets,
+        options=options,
+        arch=arch,
+        tests=tests,
+        timeout_s=timeout_s,
+        host=host,
+    )
+
+
+@TOOLSET.tool("Port CUDA to HIP or SYCL", effect="runs")
+async def port_source(
+    porter: PorterDep,
+    sources: SourcesDep,
+    source: Source = None,
+    path: SourcePath = None,
+    workspace_id: Annotated[str | None, Field(description="All its files, or where `path` lies.")] = None,
+    target: Annotated[Literal["hip", "sycl"], Field(description="Language.")] = "hip",
+    arch: Annotated[str | None, Field(description="To compile for: gfx90a ...")] = None,
+    host: Host = None,
+) -> PortResult:
+    """Convert CUDA, say what is left and what means something else there, and compile it.
+
+    Warp size 32, 32-bit masks, inline PTX, wmma and TMA need your hand. SYCL without dpct is a checklist.
+    """
+    files = await sources.files(source, path, workspace_id)
+    return await porter.port(files, target=target, arch=arch, host=host)
