@@ -123,6 +123,10 @@ class Driver:
         self.device = device.value
         self.context = c_void_p()
         self.call("cuDevicePrimaryCtxRetain", byref(self.context), self.device)
+        self.enter()
+
+    def enter(self) -> None:
+        """Make the context the calling thread's: to the driver each thread has one of its own, none at first."""
         self.call("cuCtxSetCurrent", self.context)
 
     def error_name(self, code: int) -> str:

@@ -322,6 +322,7 @@ class CudaDevice(Device):
         answered: List[float] = []
 
         def ask() -> None:
+            self.tools.driver.enter()
             self.idle_fence.passes()
             answered.append(time.perf_counter() - begin)
 

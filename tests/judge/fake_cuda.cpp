@@ -71,7 +71,8 @@ int cuDeviceGetName(char *name, int size, int) { snprintf(name, size, "Fake GPU"
 int cuDeviceGetUuid_v2(unsigned char *uuid, int) { memset(uuid, 0xAB, 16); return OK; }
 int cuDeviceGetAttribute(int *value, int which, int) { *value = which == 38 ? 4 << 20 : 9; return OK; }
 int cuDevicePrimaryCtxRetain(void **context, int) { *context = (void *)1; return OK; }
-int cuCtxSetCurrent(void *context) { return context ? OK : INVALID; }
+static thread_local void *current;
+int cuCtxSetCurrent(void *context) { current = context; return context ? OK : INVALID; }
 int cuCtxSynchronize() { return OK; }
 int cuMemGetInfo_v2(size_t *free, size_t *total) { *free = *total = (size_t)1 << 30; return OK; }
 int cuMemGetAllocationGranularity(size_t *grain, const Properties *p, int) {
@@ -118,7 +119,7 @@ int cuMemFree_v2(Pointer at) {
     return OK;
 }
 int cuMemcpyHtoD_v2(Pointer to, const void *from, size_t size) { memcpy((void *)to, from, size); return OK; }
-int cuMemcpyDtoH_v2(void *to, Pointer from, size_t size) { memcpy(to, (void *)from, size); return OK; }
+int cuMemcpyDtoH_v2(void *to, Pointer from, size_t size) { if (!current) return INVALID; memcpy(to, (void *)from, size); return OK; }
 int cuMemcpyDtoD_v2(Pointer to, Pointer from, size_t size) { memcpy((void *)to, (void *)from, size); return OK; }
 int cuMemsetD8_v2(Pointer at, unsigned char value, size_t size) { memset((void *)at, value, size); return OK; }
 // What a candidate of these tests launches: a function of the host, done at once, or recorded with its stream.
@@ -151,6 +152,7 @@ int cuModuleGetFunction(void **function, void *, const char *name) {
     return OK;
 }
 int cuLaunchKernel(void *function, unsigned, unsigned, unsigned, unsigned threads, unsigned, unsigned, unsigned, void *, void **arguments, void **) {
+    if (!current) return INVALID;
     if (threads != 256) return INVALID;
     ((Call)function)(arguments);
     return OK;
