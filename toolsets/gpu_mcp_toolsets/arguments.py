@@ -15,7 +15,7 @@ AnyLanguage = Annotated[
     Literal["c", "cpp", "cuda", "triton", "python", "program"] | None,
     Field(description="Else told from suffix and content."),
 ]
-Flags = Annotated[tuple[str, ...], Field(description="Compiler flags: -O, -D, -std, -lm ...")]
+Flags = Annotated[tuple[str, ...], Field(description="-O3, -D, -std, -lm ...")]
 Parent = Annotated[str | None, Field(description="attempt_id it derives from.")]
 Note = Annotated[str | None, Field(description="What you try.", max_length=500)]
 Wait = Annotated[float, Field(description="After this, return a job_id instead.", ge=0, le=240)]

@@ -62,7 +62,7 @@ Outputs = Annotated[
 Drawn = Literal["normal", "uniform"]
 Trials = Annotated[TrialOptions | None, WithJsonSchema({"type": "object"})]
 TRIALS = (
-    'Untimed secret trials: {constraints: ["cols % 4 == 0"], fixed_shapes, distributions: declared, precision: '
+    'Secret trials: {constraints: ["cols % 4 == 0"], fixed_shapes, distributions: declared, precision: '
     'strict}, and flops: "2*m*n*k".'
 )
 TIMING = "{precision: exact} for a record; cache: both; mode: graph; tier: smoke or correctness: untimed."
@@ -171,7 +171,7 @@ async def evaluate_kernel(
 ) -> Evaluation:
     """Compile and judge a candidate: correct, incorrect or cheat; time; speed-up.
 
-    Every timed call is checked on fresh data. The launcher is in list_problems. Next: improve it with
+    The launcher is in list_problems. Next: improve it with
     parent=attempt_id, or job_status if still running.
     """
     given = await sources.of(source, path, workspace_id, language)
@@ -224,9 +224,6 @@ async def list_attempts(
     device: Annotated[str | None, Field(description="For best.")] = None,
     limit: Annotated[int, Field(description="Attempts to show.", ge=1, le=100)] = 10,
 ) -> AttemptList:
-    """Show what was tried: best first, ancestors, or failures with reasons.
-
-    Use it before a new idea, and to choose a parent.
-    """
+    """Show what was tried: best first, ancestors, or failures with reasons."""
     await runner.settle()
     return await experience.shown(view, attempt_id, problem_id=problem_id, device=device, limit=limit)
