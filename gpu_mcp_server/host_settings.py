@@ -73,7 +73,26 @@ class OpenSshHost(_Login):
     """Socket of the connection to share; unset means what ~/.ssh/config says, or one that `hosts login` opens."""
 
 
+class DockerHost(Host):
+    """A container of Docker, here or on another machine."""
+
+    kind: Literal["docker"] = "docker"
+    image: Annotated[str, Field(min_length=1)]
+    """With Python 3.8; with bubblewrap, compilers and CUDA as jobs need them. Never pulled by itself."""
+    docker_url: str | None = None
+    """Such as unix:///run/docker.sock; unset means DOCKER_HOST, or the usual socket."""
+    gpus: Annotated[str, Field(pattern=r"^(all|[\w.:-]+(\s*,\s*[\w.:-]+)*)?$")] = ""
+    """GPUs of the container: all, or numbers or UUIDs by commas; unset means none."""
+    mounts: list[Annotated[str, Field(pattern=r"^/[^:]*$")]] = []
+    """Folders of Docker's machine that the container sees, read-only, under the same paths."""
+    memory_bytes: Annotated[int, Field(ge=64 << 20)] | None = None
+    """Memory of the container, all jobs together."""
+    cpus: Annotated[float, Field(gt=0)] | None = None
+    idle_s: Annotated[float, Field(ge=1)] = 3600.0
+    """Seconds without hostd or a job after which the container ends; what jobs left stays in its volume."""
+
+
 Login = SshHost | OpenSshHost
-HostSettings = Annotated[LocalHost | SshHost | OpenSshHost, Field(discriminator="kind")]
-HOST_KINDS: tuple[type[Host], ...] = (LocalHost, SshHost, OpenSshHost)
+HostSettings = Annotated[LocalHost | SshHost | OpenSshHost | DockerHost, Field(discriminator="kind")]
+HOST_KINDS: tuple[type[Host], ...] = (LocalHost, SshHost, OpenSshHost, DockerHost)
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]

@@ -27,9 +27,18 @@ from pydantic_settings import (
 )
 
 from gpu_mcp_server.errors import ConfigError
-from gpu_mcp_server.host_settings import HostName, HostSettings, LocalHost, OpenSshHost, SshHost
+from gpu_mcp_server.host_settings import DockerHost, HostName, HostSettings, LocalHost, OpenSshHost, SshHost
 
-__all__ = ["HostSettings", "LocalHost", "OpenSshHost", "Settings", "SshHost", "load_settings", "user_config_file"]
+__all__ = [
+    "DockerHost",
+    "HostSettings",
+    "LocalHost",
+    "OpenSshHost",
+    "Settings",
+    "SshHost",
+    "load_settings",
+    "user_config_file",
+]
 
 Level = Literal["full", "namespaces", "landlock", "unconfined"]
 
@@ -37,7 +46,7 @@ PREFIX = "GPU_MCP_"
 PROJECT_FILE = Path("gpu-mcp.toml")
 
 PERSONAL = frozenset({"accept_unconfined", "allow_fetch"})
-PERSONAL_OF_HOST = frozenset({"python", "ssh_config", "known_hosts", "control_path", "roots"})
+PERSONAL_OF_HOST = frozenset({"python", "ssh_config", "known_hosts", "control_path", "docker_url", "mounts", "roots"})
 """Settings that a project file may not make: who clones a project must not thereby run its programs
 outside a sandbox, trust its host keys, or show it more of the disk."""
 
@@ -132,7 +141,7 @@ class Settings(BaseSettings):
             hosts.clear()
             hosts.update({"local": LocalHost(), **others})
         if "local" in hosts and hosts["local"].kind != "local":
-            raise ValueError("hosts.local is this machine and cannot be reached by SSH; give that host another name")
+            raise ValueError("hosts.local is this machine and is reached in no other way; give that host another name")
         if self.default_host is not None and self.default_host not in hosts:
             raise ValueError(f"default_host {self.default_host!r} is none of the hosts: {', '.join(hosts) or 'none'}")
         if self.min_level == "unconfined" and not self.accept_unconfined:

@@ -11,7 +11,7 @@ from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.errors import HostUnavailable, NotFound
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.toolchains import Compiler, Toolchains
-from gpu_mcp_server.settings import HostSettings, LocalHost, OpenSshHost, Settings
+from gpu_mcp_server.settings import DockerHost, HostSettings, LocalHost, OpenSshHost, Settings
 
 
 class Nvcc(Model):
@@ -116,6 +116,10 @@ class Hosts:
             from gpu_mcp_server.backends.openssh import OpenSshBackend
 
             return OpenSshBackend(name, host)
+        if isinstance(host, DockerHost):
+            from gpu_mcp_server.backends.docker import DockerBackend
+
+            return DockerBackend(name, host)
         from gpu_mcp_server.backends.ssh import SshBackend  # asyncssh takes 0.1 s to import
 
         return SshBackend(name, host)

@@ -1,3 +1,4 @@
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -6,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.backends.base import Backend
+from gpu_mcp_server.backends.docker import DockerBackend
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.backends.openssh import OpenSshBackend
 from gpu_mcp_server.backends.ssh import SshBackend
+from tests.backends.dockerd import DOCKERD, Dockerd, fake_gpu_hook
 from tests.backends.sshd import SSHD, Sshd
 
 
@@ -34,6 +37,27 @@ def sshd(start_sshd: Callable[..., Sshd]) -> Sshd:
     return start_sshd()
 
 
+@pytest.fixture(scope="session")
+def gpu_hook(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where dockerd finds its stand-in for NVIDIA's hook."""
+    return fake_gpu_hook(tmp_path_factory.mktemp("hook"))
+
+
+@pytest.fixture(scope="session")
+def dockerd(gpu_hook: Path) -> Iterator[Dockerd]:
+    """A dockerd of our own; it ends with the session."""
+    if os.geteuid() != 0 or not DOCKERD:
+        pytest.skip("no dockerd that we may start: it needs root and apt-get install docker.io")
+    daemon = Dockerd(str(gpu_hook))
+    try:
+        why = daemon.started()
+        if why:
+            pytest.skip(f"dockerd does not start here: {why}")
+        yield daemon
+    finally:
+        daemon.stop()
+
+
 @pytest.fixture
 def state_dir() -> Iterator[str]:
     """A folder for jobs that the uid of a job can reach, as pytest's own folders are not."""
@@ -57,7 +81,11 @@ def _openssh(request: pytest.FixtureRequest, state_dir: str) -> Backend:
     return OpenSshBackend("tested", request.getfixturevalue("sshd").openssh(state_dir=state_dir))
 
 
-BACKENDS = {"local": _local, "ssh": _ssh, "openssh": _openssh}
+def _docker(request: pytest.FixtureRequest, state_dir: str) -> Backend:
+    return DockerBackend("tested", request.getfixturevalue("dockerd").settings())
+
+
+BACKENDS = {"local": _local, "ssh": _ssh, "openssh": _openssh, "docker": _docker}
 """Every way to reach a host; a new one is one more line here."""
 
 
