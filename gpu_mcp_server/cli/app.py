@@ -19,6 +19,7 @@ from gpu_mcp_server.cli import (
     selftest,
     serve,
     session,
+    status,
     store,
 )
 from gpu_mcp_server.cli.output import Json, fail
@@ -75,7 +76,7 @@ def demo(
 
 
 COMMANDS = (
-    *(serve.serve, doctor.doctor, call.status, call.call, init.init, selftest.selftest),
+    *(serve.serve, doctor.doctor, status.status, call.call, init.init, selftest.selftest),
     *(files.push, files.pull, jobs.jobs, jobs.logs, jobs.cancel, call.history, install.install, docs.docs),
 )
 for command in COMMANDS:

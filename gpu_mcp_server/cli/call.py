@@ -46,11 +46,6 @@ def call(
     _one_call(tool, _arguments(args), as_json)
 
 
-def status(host: Annotated[str | None, typer.Argument(help="Only this host.")] = None, as_json: Json = False) -> None:
-    """Show hosts, GPUs, compilers, sandboxes."""
-    _one_call("gpu_status", {"host": host}, as_json)
-
-
 def history(
     problem_id: Annotated[str | None, typer.Argument(help="Only attempts at this problem.")] = None,
     view: Annotated[str, typer.Option(help="best, recent, ancestors or failures.")] = "recent",

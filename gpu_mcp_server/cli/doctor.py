@@ -14,6 +14,7 @@ from gpu_mcp_server.cli.output import Json, emit
 from gpu_mcp_server.errors import ConfigError, GpuMcpError
 
 if TYPE_CHECKING:
+    from gpu_mcp_server.services.lab import Lab
     from gpu_mcp_server.settings import Settings
 
 MIN_FREE_BYTES = 1 << 30
@@ -140,6 +141,23 @@ async def _judges(hosts: list[str]) -> list[Check]:
             todo = "set judge_python, or `roots` for folders that it needs"
             fit = found.numpy is not None
             checks.append(Check(name, "ok" if fit else "fail", found.text(), "" if fit else todo))
+            checks += await _capabilities(lab, host)
+    return checks
+
+
+async def _capabilities(lab: "Lab", host: str) -> list[Check]:
+    """Try what the host can do with a GPU, MPI, NCCL; remembered for gpu_status."""
+    try:
+        listed = await lab.capabilities.tried(host)
+    except GpuMcpError as error:
+        return [Check(f"host {host} capabilities", "warn", str(error))]
+    checks = [Check(f"host {host} {c.name}", "ok" if c.able else "warn", c.found or "works", c.todo) for c in listed]
+    status = await lab.gpus.status(host)
+    tools = status.hosts[0].toolchains
+    for tool, user in (("ncu", "profile_kernel"), ("compute-sanitizer", "check_memory")):
+        if status.hosts[0].gpus and tool not in tools:
+            todo = f"{user} needs it; the CUDA toolkit has it"
+            checks.append(Check(f"host {host} {tool}", "warn", "not found", todo))
     return checks
 
 

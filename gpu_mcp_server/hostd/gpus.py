@@ -2,11 +2,23 @@
 
 import json
 import os
+import pwd
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 PRETEND = "GPU_MCP_HOSTD_GPUS"
 """Environment variable with the path of a JSON list of GPUs that this host pretends to have; for tests."""
 DRIVER_NODES = ("/dev/nvidiactl", "/dev/dxg")
+THROTTLE = {
+    0x2: "application clocks",
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "software thermal",
+    0x40: "hardware thermal",
+    0x80: "power brake",
+    0x100: "display clocks",
+}
+"""Besides 0x1, idle. Source: nvml.h, nvmlClocksThrottleReason*."""
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
@@ -96,6 +108,23 @@ class Nvml:
             "power_w": power / 1000.0 if power is not None else None,
             "sm_clock_mhz": _ask(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, 1))),
             "pids": _ask(lambda: self._pids(handle)) or [],
+            **self._more(handle),
+        }
+
+    def _more(self, handle: Any) -> Dict[str, Any]:
+        """Return clocks, limits, what throttles, MIG, and the processes with their owners."""
+        nvml = self._nvml
+        limit = _ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+        reasons = _ask(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
+        mig = _ask(lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
+        processes: List[Any] = _ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
+        return {
+            "power_limit_w": limit / 1000.0 if limit is not None else None,
+            "sm_clock_max_mhz": _ask(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(handle, 1))),
+            "memory_clock_mhz": _ask(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, 2))),
+            "throttle": None if reasons is None else [text for bit, text in THROTTLE.items() if reasons & bit],
+            "mig": None if mig is None else bool(mig),
+            "processes": [_process(int(p.pid), getattr(p, "usedGpuMemory", None)) for p in processes[:16]],
         }
 
 
@@ -117,6 +146,20 @@ def _pretended() -> List[Dict[str, Any]]:
         "nvlink": [],
     }
     return [dict(usual, index=index, **gpu) for index, gpu in enumerate(listed)]
+
+
+def _process(pid: int, used: Any) -> Dict[str, Any]:
+    """Describe a process on a GPU; of one that is in another namespace only the number is known."""
+    name: Optional[str] = None
+    user: Optional[str] = None
+    try:
+        with open("/proc/%d/comm" % pid, encoding="utf-8", errors="replace") as text:
+            name = text.read().strip()
+        uid = os.stat("/proc/%d" % pid).st_uid
+        user = _ask(lambda: pwd.getpwuid(uid).pw_name) or "uid %d" % uid
+    except OSError:
+        pass
+    return {"pid": pid, "name": name, "user": user, "memory_bytes": used if isinstance(used, int) else None}
 
 
 def _ask(question: Any) -> Any:

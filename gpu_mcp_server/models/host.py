@@ -4,6 +4,26 @@ from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.lease import Reserved, Waiting
 
 
+class GpuProcess(Model):
+    """A process that computes on a GPU."""
+
+    pid: int
+    name: str | None = None
+    user: str | None = None
+    memory_bytes: int | None = None
+
+
+class Capability(Model):
+    """What a host can do, found by trying it."""
+
+    name: str
+    able: bool
+    found: str = ""
+    """A version, or why not."""
+    todo: str = ""
+    """What makes it able."""
+
+
 class Gpu(Model):
     """One GPU now."""
 
@@ -18,6 +38,16 @@ class Gpu(Model):
     temperature_c: int | None = None
     power_w: float | None = None
     sm_clock_mhz: int | None = None
+    sm_clock_max_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    power_limit_w: float | None = None
+    throttle: list[str] | None = None
+    """What holds the clocks down now, idleness apart."""
+    mig: bool | None = None
+    nvlink: list[str] = []
+    """GPUs that it reaches by NVLink."""
+    processes: list[GpuProcess] = []
+    """At most 16, with their owners."""
     locked_by: str | None = None
     """Job that holds it, and how."""
     foreign_processes: int = 0
@@ -50,6 +80,8 @@ class HostStatus(Model):
     """Jobs in line for GPUs, the next first; at most 20."""
     reservations: list[Reserved] = []
     """GPUs that servers of this user keep between jobs."""
+    capabilities: list[Capability] = []
+    """Tried once for each driver: counters, sanitizer, memory export, MPI, NCCL ..."""
     jobs_running: int = 0
 
 
@@ -79,12 +111,19 @@ class LabStatus(ResultModel):
                 f"  GPU {g.index} {g.name} {g.arch or ''} "
                 f"{g.memory_used_bytes >> 20}/{g.memory_total_bytes >> 20} MiB, "
                 f"{g.utilization_percent} %, {g.temperature_c} C, {g.uuid}"
+                + "".join(_more(g))
                 + (f", held by {g.locked_by}" if g.locked_by else ", free")
                 + (f", {g.foreign_processes} foreign processes" if g.foreign_processes else "")
                 for g in h.gpus
             ]
             if not h.gpus:
                 lines.append("  no GPU")
+            if h.capabilities:
+                able = [c.name + (f" {c.found}" if c.found else "") for c in h.capabilities if c.able]
+                lines.append("  able: " + (", ".join(able) or "nothing of what was tried"))
+                lines += [
+                    f"  not able: {c.name}: {c.found}. {c.todo}".rstrip(". ") for c in h.capabilities if not c.able
+                ]
             lines += [
                 f"  reservation {r.lease_id} of {r.user}: {', '.join(r.gpus)}, {'in use' if r.in_use else 'idle'}, "
                 + (f"leaves in {r.leaves_in_s:.0f} s" if r.leaves_in_s is not None else f"ends in {r.ends_in_s:.0f} s")
@@ -97,3 +136,22 @@ class LabStatus(ResultModel):
                 for w in h.waiting
             ]
         return "\n".join(lines)
+
+
+def _more(g: Gpu) -> list[str]:
+    """Return what is worth saying of a GPU besides its load."""
+    said: list[str] = []
+    if g.sm_clock_mhz is not None:
+        said.append(f", {g.sm_clock_mhz}" + (f"/{g.sm_clock_max_mhz}" if g.sm_clock_max_mhz else "") + " MHz")
+    if g.power_w is not None:
+        said.append(f", {g.power_w:.0f}" + (f"/{g.power_limit_w:.0f}" if g.power_limit_w else "") + " W")
+    if g.throttle:
+        said.append(f", held down by {', '.join(g.throttle)}")
+    if g.mig:
+        said.append(", MIG on")
+    if g.nvlink:
+        said.append(f", NVLink to {len(g.nvlink)}")
+    for p in g.processes[:4]:
+        used = f", {p.memory_bytes >> 20} MiB" if p.memory_bytes is not None else ""
+        said.append(f"\n    process {p.pid} {p.name or '?'} of {p.user or '?'}{used}")
+    return said

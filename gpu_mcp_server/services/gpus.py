@@ -5,19 +5,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpu_mcp_server.errors import GpuMcpError
-from gpu_mcp_server.models.host import Gpu, HostStatus, LabStatus
+from gpu_mcp_server.models.host import Capability, Gpu, HostStatus, LabStatus
 from gpu_mcp_server.models.lease import Reserved, Waiting
+from gpu_mcp_server.services.capabilities import Capabilities
 from gpu_mcp_server.services.hosts import HostProbe, Hosts
 
 PATIENCE_S = 30.0
+TRIAL_S = 60.0
+"""Once for each driver."""
 SHOWN = 20
 
 
 class Gpus:
     """The status of the laboratory."""
 
-    def __init__(self, hosts: Hosts) -> None:
-        self._hosts = hosts
+    def __init__(self, hosts: Hosts, capabilities: Capabilities) -> None:
+        self._hosts, self._capabilities = hosts, capabilities
 
     async def status(self, host: str | None = None) -> LabStatus:
         """Ask all hosts, or one, at the same time; one that does not answer says why instead.
@@ -27,6 +30,17 @@ class Gpus:
         """
         names = [self._hosts.choose(host)] if host else self._hosts.names()
         return LabStatus(hosts=list(await asyncio.gather(*(self._one(n) for n in names))))
+
+    async def _able(self, name: str, probe: HostProbe) -> list[Capability]:
+        """Return what the host can do; where there is a driver, try it when it was not tried with this one."""
+        known = await self._capabilities.known(name)
+        if known or not probe.gpus or not probe.driver:
+            return known
+        try:
+            async with asyncio.timeout(TRIAL_S):
+                return await self._capabilities.tried(name)
+        except (GpuMcpError, TimeoutError):
+            return []
 
     async def _one(self, name: str) -> HostStatus:
         kind = self._hosts.kind(name)
@@ -55,6 +69,7 @@ class Gpus:
             judge=_judge(probe),
             devices=probe.devices(),
             gpus=gpus,
+            capabilities=await self._able(name, probe),
             waiting=[_waiting(w) for w in now["pool"]["broker"].get("waiting", [])[:SHOWN]],
             reservations=[Reserved(**r) for r in now["pool"]["reservations"]],
             jobs_running=now["jobs_running"],

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpu_mcp_server.services.audit import Auditor
 from gpu_mcp_server.services.batches import Batches
+from gpu_mcp_server.services.capabilities import Capabilities
 from gpu_mcp_server.services.checker import Checker
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.evaluator import Evaluator
@@ -53,6 +54,7 @@ class Lab:
     auditor: Auditor
     batches: Batches
     gpus: Gpus
+    capabilities: Capabilities
     checker: Checker
     profiler: Profiler
     profiles: Profiles
@@ -85,11 +87,15 @@ class Lab:
             evaluator = Evaluator(
                 settings, jobs, table, compiler, problems, experience, artifacts, verdicts, programs, pool
             )
-            tools = ToolJobs(settings, jobs, table, artifacts, experience)
-            targets = Targets(jobs, workspaces, artifacts, experience, problems, compiler)
-            checker, profiler = Checker(tools, targets), Profiler(tools, targets, workspaces)
-            runner.settlers["judge"] = verdicts.settle_line
-            runner.settlers |= {"check": checker.settle_line, "profile": profiler.settle_line}
+            capabilities, tools = (
+                Capabilities(settings, jobs, db),
+                ToolJobs(settings, jobs, table, artifacts, experience),
+            )
+            checker, profiler = _instruments(
+                tools, Targets(jobs, workspaces, artifacts, experience, problems, compiler)
+            )
+            settlers = {"judge": verdicts.settle_line, "check": checker.settle_line, "profile": profiler.settle_line}
+            runner.settlers |= settlers
             tidying = asyncio.create_task(runner.tidy(), name="tidy")
             try:
                 yield cls(
@@ -106,7 +112,8 @@ class Lab:
                     evaluator,
                     Auditor(evaluator, experience, artifacts),
                     Batches(jobs, problems, evaluator),
-                    Gpus(hosts),
+                    Gpus(hosts, capabilities),
+                    capabilities,
                     checker,
                     profiler,
                     Profiles(experience, artifacts),
@@ -119,3 +126,7 @@ class Lab:
                 tidying.cancel()
                 await asyncio.gather(tidying, return_exceptions=True)
                 await hosts.close()
+
+
+def _instruments(tools: ToolJobs, targets: Targets) -> tuple[Checker, Profiler]:
+    return Checker(tools, targets), Profiler(tools, targets)

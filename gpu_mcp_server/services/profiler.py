@@ -17,7 +17,6 @@ from gpu_mcp_server.services.runner import Progress
 from gpu_mcp_server.services.specs import spec_of
 from gpu_mcp_server.services.targets import Targets
 from gpu_mcp_server.services.tool_jobs import Ended, ToolJobs
-from gpu_mcp_server.services.workspaces import Workspaces
 
 MAX_REPORT_FILES = 40
 
@@ -25,8 +24,8 @@ MAX_REPORT_FILES = 40
 class Profiler:
     """Programs in, verdicts out."""
 
-    def __init__(self, tools: ToolJobs, targets: Targets, workspaces: Workspaces) -> None:
-        self._tools, self._targets, self._workspaces = tools, targets, workspaces
+    def __init__(self, tools: ToolJobs, targets: Targets) -> None:
+        self._tools, self._targets = tools, targets
 
     async def profile(
         self,
@@ -138,11 +137,11 @@ class Profiler:
     ) -> ProfileResult:
         if workspace_id is None:
             raise BadRequest("A report is read from a workspace.", hint="write_files with local_path puts it into one.")
-        listed = await self._workspaces.manifest(workspace_id)
+        listed = await self._targets.workspaces.manifest(workspace_id)
         paths = [f.path for f in listed if f.path == report or f.path.startswith(report.rstrip("/") + "/")]
         if not paths:
             raise BadRequest(f"{report!r} is no file or folder of workspace {workspace_id}.", hint="See list_files.")
-        files = {p: await self._workspaces.read_bytes(workspace_id, p) for p in paths[:MAX_REPORT_FILES]}
+        files = {p: await self._targets.workspaces.read_bytes(workspace_id, p) for p in paths[:MAX_REPORT_FILES]}
         profiler, readings = reader.read(files)
         attempt_id = await self._tools.experience.start("profile", note=f"report {report}"[:200], host=host)
         hint = (

@@ -70,7 +70,7 @@ class Targets:
         problems: Problems,
         compiler: Compiler,
     ) -> None:
-        self._jobs, self._workspaces, self._artifacts = jobs, workspaces, artifacts
+        self._jobs, self.workspaces, self._artifacts = jobs, workspaces, artifacts
         self._experience, self._problems, self._compiler = experience, problems, compiler
 
     async def of(self, what: RunTarget, calls: int = 1) -> Target:
@@ -96,7 +96,7 @@ class Targets:
         if attempt is not None:
             return await self._attempt(attempt, shape, where, probe, calls)
         check_command(command or (), {}, 1.0, "")
-        files = await self._workspaces.manifest(workspace_id) if workspace_id else []
+        files = await self.workspaces.manifest(workspace_id) if workspace_id else []
         blobs: dict[str, bytes | Path] = {f.sha256: self._artifacts.blob_path(f.sha256) for f in files}
         sources = await self.sources(workspace_id) if workspace_id else {}
         return Target(tuple(command or ()), where, probe, workspace_id, None, None, files, blobs, sources)
@@ -104,9 +104,9 @@ class Targets:
     async def sources(self, workspace_id: str) -> dict[str, str]:
         """Return the texts of a workspace's sources, to show lines of."""
         found: dict[str, str] = {}
-        for file in await self._workspaces.manifest(workspace_id):
+        for file in await self.workspaces.manifest(workspace_id):
             if file.path.endswith(SOURCES) and file.size <= MAX_SOURCE_BYTES and len(found) < MAX_SOURCES:
-                found[file.path] = (await self._workspaces.read_bytes(workspace_id, file.path)).decode(
+                found[file.path] = (await self.workspaces.read_bytes(workspace_id, file.path)).decode(
                     "utf-8", "replace"
                 )
         return found

@@ -1,0 +1,123 @@
+"""`status`: hosts and GPUs as a table, once or again and again."""
+
+import asyncio
+from typing import Annotated, Any
+
+import typer
+
+from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli.output import Json, emit, fail
+
+GIB = 1 << 30
+EVERY_S = 2.0
+
+
+def status(
+    host: Annotated[str | None, typer.Argument(help="Only this host.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again every two seconds, until Ctrl-C.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show hosts, GPUs, who uses them, compilers, what was tried and works."""
+    if watch and not as_json:
+        session.run(lambda: _watched(host))
+        return
+    answer = session.answer_of("gpu_status", {"host": host}, as_json=as_json)
+    if as_json:
+        emit(answer.data, "", as_json=True)
+    else:
+        _console().print(rendered(answer.data))
+
+
+def _console() -> Any:
+    from rich.console import Console
+
+    console = Console(highlight=False)  # colour on a terminal only, and not where NO_COLOR is set
+    return console if console.is_terminal else Console(highlight=False, width=160)
+
+
+async def _watched(host: str | None) -> None:
+    from rich.live import Live
+
+    async with session.session() as lab:
+        with Live(console=_console(), auto_refresh=False) as live:
+            while True:
+                answer = await lab.call("gpu_status", {"host": host}, quiet=True)
+                if answer.failed:
+                    raise fail(answer.text, as_json=False)
+                live.update(rendered(answer.data), refresh=True)
+                if not _console().is_terminal:
+                    return
+                await asyncio.sleep(EVERY_S)
+
+
+def rendered(data: dict[str, Any]) -> Any:
+    """Return what gpu_status found, for rich to print: a table of GPUs under each host."""
+    from rich.console import Group
+
+    return Group(*(part for host in data.get("hosts", []) for part in _host(host)))
+
+
+def _host(host: dict[str, Any]) -> list[Any]:
+    from rich.text import Text
+
+    if not host.get("reachable"):
+        return [Text(f"{host['host']}: not reachable: {host.get('problem')}", style="red")]
+    head = f"{host['host']}  {host.get('cpu')}, {host.get('cores')} cores, sandbox {host.get('level')}"
+    head += f", driver {host['driver']}" if host.get("driver") else ""
+    parts: list[Any] = [Text(head, style="bold")]
+    tools = ", ".join(f"{k} {v}" for k, v in host.get("toolchains", {}).items())
+    parts.append(Text(f"  {tools or 'no compilers'}; {host.get('jobs_running', 0)} jobs running", style="dim"))
+    if host.get("problem"):
+        parts.append(Text(f"  {host['problem']}", style="yellow"))
+    parts.append(_gpus(host["gpus"]) if host.get("gpus") else Text("  no GPU"))
+    able = [c for c in host.get("capabilities", []) if c["able"]]
+    if able:
+        parts.append(Text("  works: " + ", ".join(" ".join(filter(None, [c["name"], c.get("found")])) for c in able)))
+    parts += [
+        Text(f"  does not work: {c['name']}: {c.get('found')} {c.get('todo', '')}", style="yellow")
+        for c in host.get("capabilities", [])
+        if not c["able"]
+    ]
+    return parts
+
+
+def _gpus(gpus: list[dict[str, Any]]) -> Any:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=True, header_style="dim")
+    for name in ("#", "GPU", "load", "memory", "SM clock", "power", "temp", "held down by", "used by"):
+        table.add_column(name, no_wrap=name not in ("held down by", "used by"))
+    for g in gpus:
+        load, used, total = g.get("utilization_percent"), g["memory_used_bytes"], g["memory_total_bytes"]
+        table.add_row(
+            str(g["index"]),
+            f"{g['name']} {g.get('arch') or ''}" + (" MIG" if g.get("mig") else ""),
+            _bar(load / 100 if load is not None else None),
+            _bar(used / total if total else None) + f" {used / GIB:.1f}/{total / GIB:.0f} GiB",
+            _of(g.get("sm_clock_mhz"), g.get("sm_clock_max_mhz"), "MHz"),
+            _of(g.get("power_w"), g.get("power_limit_w"), "W"),
+            f"{g['temperature_c']} C" if g.get("temperature_c") is not None else "-",
+            ", ".join(g.get("throttle") or []) or "-",
+            _users(g),
+        )
+    return table
+
+
+def _users(g: dict[str, Any]) -> str:
+    found = [g["locked_by"]] if g.get("locked_by") else []
+    found += [f"{p.get('name') or p['pid']} of {p.get('user') or '?'}" for p in g.get("processes", [])[:3]]
+    return ", ".join(found) or "free"
+
+
+def _bar(part: float | None) -> str:
+    if part is None:
+        return "-"
+    filled = round(8 * min(max(part, 0.0), 1.0))
+    colour = "green" if part < 0.5 else ("yellow" if part < 0.9 else "red")
+    return f"[{colour}]{'█' * filled}[/][dim]{'░' * (8 - filled)}[/] {100 * part:3.0f}%"
+
+
+def _of(value: float | None, most: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0f}" + (f"/{most:.0f}" if most else "") + f" {unit}"
