@@ -41,6 +41,9 @@ GRACE_S = 5.0
 GONE_S = 5.0
 """Between two looks whether the folder is still there."""
 MESSAGE_BYTES = 64 << 10
+MAX_LINKED = 16
+"""GPUs among which those joined by NVLink are looked for: the search may try every set of them."""
+MOST_S = 7 * 86400.0
 MAX_CLIENTS = 900
 MAX_CLIENTS_OF_USER = 500
 JOB_UIDS = range(61000, 61184)
@@ -147,7 +150,10 @@ class Broker:
         return max(0.0, min(due) - now)
 
     def _accept(self) -> None:
-        end, _ = self._door.accept()
+        try:
+            end, _ = self._door.accept()
+        except OSError:
+            return  # it has gone again
         credentials = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         _, uid, _ = _CREDENTIALS.unpack(credentials)
         client = _Client(end, uid)
@@ -170,7 +176,7 @@ class Broker:
             if not said:
                 raise ValueError
             self._heed(fd, client, json.loads(said.decode("ascii")))
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
             self._drop(fd)
 
     def _heed(self, fd: int, client: _Client, message: Dict[str, Any]) -> None:
@@ -196,9 +202,9 @@ class Broker:
 
     def _request(self, fd: int, client: _Client, message: Dict[str, Any]) -> Request:
         now = time.monotonic()
-        since = min(now, float(message.get("since", now))) if now - self._began < REJOIN_S else now
+        since = float(message.get("since", now)) if now - self._began < REJOIN_S else now
         links: Any = message.get("links")
-        limit: Any = message.get("limit_s")
+        limit = min(MOST_S, max(0.0, float(message.get("limit_s") or MOST_S)))
         request = Request(
             number=fd,
             names=tuple(_texts(message["names"])),
@@ -209,12 +215,14 @@ class Broker:
             job=str(message.get("job", ""))[:80],
             priority=str(message.get("priority", "interactive")),
             foreign=str(message.get("foreign", "other")),
-            since=since,
-            limit_s=float(limit) if limit is not None else None,
+            since=max(now - MOST_S, min(now, since)),
+            limit_s=limit if limit < MOST_S else None,
             links={str(k): _texts(v) for k, v in links.items()} if links is not None else None,
         )
         if not 0 < request.count <= len(set(request.names)) == len(request.names):
             raise ValueError("a count that the names do not have")
+        if links is not None and len(request.names) > MAX_LINKED:
+            raise ValueError("too many to look for those that are joined")
         return request
 
     def _hold(self, request: Request) -> None:

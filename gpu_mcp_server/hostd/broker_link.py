@@ -173,6 +173,9 @@ def _wait(
         want.heard += 1
         if "granted" in message:
             names = [str(n) for n in message["granted"]]
+            if len(set(names)) != want.fields["count"] or not set(names) <= set(want.fields["names"]):
+                link.close()
+                raise BrokerGone  # another user's, and not ours
             mode = str(want.fields["mode"])
             held = locks.acquire(names, len(names), mode, want.owner, 0.0, stop)
             if held:
@@ -180,10 +183,16 @@ def _wait(
                 return held, [str(n) for n in message.get("notes", [])]
             link.say("lost")
         elif "queued" in message:
-            want.said(_in_words(*message["queued"]))
+            want.said(_in_words(message["queued"]))
 
 
-def _in_words(position: int, wait_s: Optional[float], why: str) -> str:
+def _in_words(said: Any) -> str:
+    try:
+        position, wait_s, why = int(said[0]), float(said[1]) if said[1] is not None else None, str(said[2])[:400]
+    except (TypeError, ValueError, LookupError):
+        return "in a queue that cannot be read"
+    if wait_s is not None and not 0.0 <= wait_s < 1e7:
+        wait_s = None
     about = ", about %d s" % max(1, round(wait_s)) if wait_s is not None else ""
     return "position %d%s: waiting because %s" % (position, about, why)
 

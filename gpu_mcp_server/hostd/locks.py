@@ -68,8 +68,9 @@ class GpuLocks:
             return None
         try:
             groups = [*_groups_in(_text_of(fd)), *_listed(owner.get("groups"))]
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, json.dumps(dict(owner, mode=mode, groups=groups[-MAX_GROUPS:])).encode(), 0)
+            text = json.dumps(dict(owner, mode=mode, groups=groups[-MAX_GROUPS:])).encode()
+            os.pwrite(fd, text, 0)
+            os.ftruncate(fd, len(text))  # to nothing first would have ext4 flush it when it is closed: 3 ms
         except OSError:
             pass
         return fd

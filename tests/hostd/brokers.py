@@ -88,7 +88,13 @@ def client(locks: GpuLocks, inside: Inside, seed: int, served: Path, names=(ONE,
             time.sleep(chance.uniform(0.0, 0.02))
         let_go(found)
         with served.open("a") as out:
-            out.write(f"{mode} {count} {time.monotonic() - began:.4f}\n")
+            out.write(f"{mode} {count} {time.monotonic() - began:.4f} {os.getpid()}\n")
+
+
+def unserved(crowd: "Crowd", served: Path, since: int) -> set[int]:
+    """Return the clients of which there is no line in `served` after so many."""
+    pids = {int(line.split()[3]) for line in served.read_text().splitlines()[since:] if len(line.split()) == 4}
+    return {process.pid for process in crowd.all} - pids
 
 
 class Crowd:
