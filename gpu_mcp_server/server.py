@@ -18,6 +18,7 @@ from mcp.types import (
 
 from gpu_mcp_server import __version__
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, NotFound
+from gpu_mcp_server.pages import CANDIDATES, page
 from gpu_mcp_server.progress import HEARTBEAT_S
 from gpu_mcp_server.toolset import App, Toolset, ToolSpec, discover
 
@@ -141,6 +142,8 @@ def build_server(
     )
     if any(spec.name == "read_artifact" for _, specs in chosen for spec in specs):
         _offer_artifacts(server, app)
+    if any(spec.name == "evaluate_kernel" for _, specs in chosen for spec in specs):
+        _offer_candidates(server)
     _offer_health(server)
     return server
 
@@ -191,6 +194,18 @@ def _offer_artifacts(server: LabServer, app: App) -> None:
         if argument.name != "artifact_id":
             return None
         return Completion(values=await (await app.lab()).artifacts.ids(argument.value))
+
+
+def _offer_candidates(server: LabServer) -> None:
+    @server.resource(
+        "gpu-mcp://docs/candidates",
+        name="candidates",
+        title="What a candidate is",
+        description="The contract of each kind of candidate (C, C++, CUDA, Triton, ModelNew), with an example each.",
+        mime_type="text/markdown",
+    )
+    async def candidates() -> str:  # pyright: ignore[reportUnusedFunction]
+        return page(CANDIDATES)
 
 
 def _offer_health(server: LabServer) -> None:

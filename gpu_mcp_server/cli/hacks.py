@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.lab import Lab
     from gpu_mcp_server.settings import Settings
 
-LANGUAGES: "dict[str, CandidateLanguage]" = {".c": "c", ".cpp": "cpp", ".cc": "cpp", ".cu": "cuda"}
+LANGUAGES: "dict[str, CandidateLanguage]" = {".c": "c", ".cpp": "cpp", ".cc": "cpp", ".cu": "cuda", ".py": "python"}
 SIDE_BY_SIDE = 2
 """Hacks judged at a time on the CPU; their verdicts rest on no time."""
 GAIN = 1.5
@@ -64,6 +64,8 @@ class Candidate:
     """Of the reason; one of them is in it."""
     harmless: bool = False
     quick: bool = False
+    needs: str = ""
+    """What the judge's Python must have."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +111,9 @@ def folder() -> Path:
     raise GpuMcpError("The candidates are not installed.", hint="Install the wheel again, or use a checkout.")
 
 
-def index() -> dict[str, Any]:
-    """Return the table of problems and candidates."""
-    return tomllib.loads((folder() / "index.toml").read_text(encoding="utf-8"))
+def index(part: str = "") -> dict[str, Any]:
+    """Return the table of problems and candidates, or that of a folder of further candidates."""
+    return tomllib.loads((folder() / part / "index.toml").read_text(encoding="utf-8"))
 
 
 def known() -> list[Candidate]:
@@ -124,7 +126,7 @@ def known() -> list[Candidate]:
             words=tuple(row.get("words", ())),
             **{k: row[k] for k in row if k not in ("file", "rows", "words")},
         )
-        for row in index()["candidates"]
+        for row in [*index()["candidates"], *index("python")["candidates"]]
     ]
 
 
@@ -136,9 +138,15 @@ def unknown(at: Path) -> list[Candidate]:
     """
     files = sorted(p for p in at.rglob("*") if p.suffix in LANGUAGES and p.is_file())
     if not files:
-        raise BadRequest(f"{at} has no candidates.", hint="Put *.c, *.cpp or *.cu files with a launcher there.")
+        raise BadRequest(f"{at} has no candidates.", hint="Put *.c, *.cpp, *.cu or *.py files with a launcher there.")
     return [
-        Candidate(p.relative_to(at).with_suffix("").as_posix(), p, "hack", "cuda" if p.suffix == ".cu" else "cpu")
+        Candidate(
+            id=p.relative_to(at).with_suffix("").as_posix(),
+            path=p,
+            kind="hack",
+            device="cuda" if p.suffix == ".cu" else "cpu",
+            needs="torch" if p.suffix == ".py" else "",
+        )
         for p in files
     ]
 
@@ -213,13 +221,14 @@ class Court:
         return self.plain[candidate.device]
 
     async def _evaluated(self, candidate: Candidate) -> Evaluation:
-        from gpu_mcp_server.services.sources import Source
+        from gpu_mcp_server.services.sources import Source, python_kind
 
         key = (candidate.problem, candidate.device)
         if key not in self.problems:
             self.problems[key] = asyncio.create_task(self._registered(*key))
         text = candidate.path.read_text(encoding="utf-8", errors="replace")
-        source = Source(text, LANGUAGES[candidate.path.suffix], candidate.path.name)
+        language = python_kind(text) if candidate.needs else LANGUAGES[candidate.path.suffix]
+        source = Source(text, language, candidate.path.name)
         return await self.lab.evaluator.evaluate(
             await self.problems[key], source, host=self.host, device=candidate.device, note=candidate.id, wait_s=WAIT_S
         )

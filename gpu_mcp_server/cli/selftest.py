@@ -98,9 +98,11 @@ async def _judged(
         court.tell = told
         probe = await court.lab.jobs.probe(court.lab.hosts.choose(host))
         candidates = chosen(bool(probe.gpus))
-        fit = [c for c in candidates if c.device == "cpu" or probe.gpus]
-        left = [f"{len(candidates) - len(fit)} CUDA candidates left out: no GPU on this host"]
-        return await court.judge_all(fit), left if len(fit) < len(candidates) else []
+        cuda = [c for c in candidates if c.device == "cuda" and not probe.gpus]
+        python = [c for c in candidates if c.needs and not (probe.judge and probe.judge.torch)]
+        left = [f"{len(cuda)} CUDA candidates left out: no GPU on this host"] if cuda else []
+        left += [f"{len(python)} Python candidates left out: no torch in the judge's Python"] if python else []
+        return await court.judge_all([c for c in candidates if c not in [*cuda, *python]]), left
 
 
 def _chosen(

@@ -127,8 +127,9 @@ class Candidate:
 
     def prepare(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Make one call that is not timed: whatever compiles at its first call does so now."""
-        reply = self.called(1)
-        return reply if reply.get("error") else {"notes": self.kind.notes()}
+        reply: Reply = self.kind.first()
+        error = reply.get("error") or self.memory.finish()
+        return {"error": error} if error else {"notes": self.kind.notes()}
 
     def close(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Let the buffers of a shape go."""

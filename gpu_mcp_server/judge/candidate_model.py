@@ -1,9 +1,10 @@
-"""Kind `model`: a Python file with KernelBench's `ModelNew`, whose results are copied into the owner's outputs."""
+"""Kind `model`: a Python file with KernelBench's `ModelNew`. Its results lie in the owner's arena, or are copied."""
 
 import os
-from typing import Any, Dict, List, Sequence, cast
+from typing import Any, Dict, List, Optional, Sequence, cast
 
-from candidate_python import WORK, PythonFile, Reply, load_file
+from candidate_pool import HERE, Pool
+from candidate_python import WORK, PythonFile, Reply, load_file, words
 
 PROBLEM = os.path.join(WORK, "problem.py")
 """The problem's file: it says what ModelNew is constructed with."""
@@ -11,6 +12,15 @@ PROBLEM = os.path.join(WORK, "problem.py")
 
 class ModelFile(PythonFile):
     """Constructs `ModelNew` as KernelBench does, and calls it."""
+
+    def __init__(self, task: Dict[str, Any], memory: Any) -> None:
+        super().__init__(task, memory)
+        self.model: Any = None
+        self.pool: Optional[Pool] = None
+        self.kept: List[Sequence[Any]] = []
+        self.decided = self.pooled = self.settled = False
+        """Whether results are known to be able to stay in the arena; whether they do at this shape; weights settled."""
+        self.why = self.why_copied = self.weights_said = ""
 
     def take(self, module: Any, message: Dict[str, Any]) -> Reply:
         """Construct the model."""
@@ -27,7 +37,7 @@ class ModelFile(PythonFile):
             model = made(*initial)
             if self.device is not None:
                 model = model.to(self.device)
-        self.model, self.settled = model, False
+        self.model = model
         self.given = len(self.task["inputs"]) - len(self.task.get("state") or [])
         self.constants: Dict[str, Any] = self.task.get("constants") or {}
         return {}
@@ -49,16 +59,82 @@ class ModelFile(PythonFile):
                     own[name].copy_(value)
         without = len(names) - len(alike) - len(loaded)
         text = "weights: %d alike by the common seed, %d taken over from the problem (%s), %d without a counterpart"
-        self.said[text % (len(alike), len(loaded), ", ".join(loaded[:8]) or "none", without)] = None
+        self.weights_said = text % (len(alike), len(loaded), ", ".join(loaded[:8]) or "none", without)
+        self.said[self.weights_said] = None
 
     def open(self, message: Dict[str, Any], bases: List[int]) -> None:
-        """Lay tensors over the buffers."""
+        """Lay tensors over the buffers, and a memory pool over the arena if there is one."""
         super().open(message, bases)
-        self.said["the outputs are copied into the judge's, within the clock: %s" % self.why()] = None
+        self.why = "as always on the processor" if self.device is None else "no allocator could be built for it"
+        self.said = {}
+        if len(bases) < 4:
+            self._say_copied()
+            return
+        try:
+            size, sets = int(message["arena"]["bytes"]), int(message["inputs"]["sets"])
+            self.pool = Pool(self.torch, bases[2], size, bases[3], sets, len(self.outputs[0]))
+            self.pooled = not self.why_copied
+        except Exception as error:
+            self.why_copied = "torch took no allocator: %s" % words(error).splitlines()[0]
+        self._say_where()
 
-    def why(self) -> str:
-        """Say why results are copied."""
-        return "as always on the processor" if self.device is None else "ModelNew returns tensors of its own"
+    def _say_copied(self) -> None:
+        self.said["the outputs are copied into the judge's, within the clock: %s" % self.why] = None
+
+    def _say_where(self) -> None:
+        if self.why_copied:
+            self.why = self.why_copied
+            self._say_copied()
+        elif self.decided:
+            self.said["the outputs lie in the judge's memory: no copy in the clock"] = None
+        if self.weights_said:
+            self.said[self.weights_said] = None
+
+    def close(self) -> None:
+        """Forget the buffers."""
+        super().close()
+        self.kept = []
+        self.pooled = False
+        if self.pool is not None:
+            if self.pool.close():
+                self.memory.keep_arena()
+            self.pool = None
+
+    def first(self) -> Reply:
+        """Call twice on the first set, to see whether results can stay where they are; once where that is known."""
+        if self.pool is None or self.decided:
+            return self.run(1)
+        try:
+            with self.torch.no_grad(), self.pool.use():
+                one = self.results(0)
+                two = self.results(0)
+            self.why_copied = self.pool.why_not(one, two, self.outputs[0])
+            del one, two
+        except BaseException as error:
+            return {"error": "call 1 raised %s" % words(error)}
+        self.decided, self.pooled = True, not self.why_copied
+        self._say_where()
+        return self.run(1)
+
+    def run(self, calls: int) -> Reply:
+        """Answer the first `calls` sets: name what was returned, or copy it at once."""
+        if not self.pooled or self.pool is None:
+            return super().run(calls)
+        self.kept = []
+        number = 0
+        try:
+            with self.torch.no_grad(), self.pool.use():
+                for number in range(calls):
+                    self.kept.append(self.results(number))
+            for number, results in enumerate(self.kept):
+                for place, (result, target) in enumerate(zip(results, self.outputs[number])):
+                    offset = self.pool.offset(result, target)
+                    if offset == HERE:
+                        target.copy_(result)
+                    self.pool.name(number, place, offset)
+        except BaseException as error:
+            return {"error": "call %d raised %s" % (number + 1, words(error))}
+        return {}
 
     def arguments(self, tensors: Sequence[Any]) -> List[Any]:
         """Return the arguments of a call: tensors in order, constants at their positions."""
@@ -67,22 +143,24 @@ class ModelFile(PythonFile):
             found.insert(int(position), self.constants[position])
         return found
 
+    def results(self, number: int) -> Sequence[Any]:
+        """Return what the model answers to one set, if it is what the problem has."""
+        inputs = self.inputs[number]
+        if not self.settled:
+            self.settle(inputs[self.given :])
+        found: Any = self.model(*self.arguments(inputs[: self.given]))
+        results = cast("Sequence[Any]", found if isinstance(found, (tuple, list)) else (found,))
+        targets = self.outputs[number]
+        if len(results) != len(targets):
+            raise ValueError("ModelNew returned %d values, the problem has %d" % (len(results), len(targets)))
+        for place, result in enumerate(results):
+            if tuple(result.shape) != tuple(targets[place].shape):
+                shapes = (self.task["outputs"][place]["name"], list(result.shape), list(targets[place].shape))
+                raise ValueError("output %s has shape %s, expected %s" % shapes)
+        return results
+
     def call(self, number: int) -> None:
         """Call the model and copy what it returns."""
-        torch = self.torch
-        with torch.no_grad():
-            inputs = self.inputs[number]
-            if not self.settled:
-                self.settle(inputs[self.given :])
-            found: Any = self.model(*self.arguments(inputs[: self.given]))
-            if not isinstance(found, (tuple, list)):
-                found = (found,)
-            results = cast("Sequence[Any]", found)
-            targets = self.outputs[number]
-            if len(results) != len(targets):
-                raise ValueError("ModelNew returned %d values, the problem has %d" % (len(results), len(targets)))
-            for spec, target, result in zip(self.task["outputs"], targets, results):
-                if tuple(result.shape) != tuple(target.shape):
-                    shapes = (spec["name"], list(result.shape), list(target.shape))
-                    raise ValueError("output %s has shape %s, expected %s" % shapes)
+        with self.torch.no_grad():
+            for target, result in zip(self.outputs[number], self.results(number)):
                 target.copy_(result)

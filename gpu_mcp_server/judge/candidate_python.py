@@ -112,6 +112,10 @@ class PythonFile:
             return {"error": "call %d raised %s" % (number + 1, words(error))}
         return {}
 
+    def first(self) -> Reply:
+        """Make the first call at a shape, which is not timed."""
+        return self.run(1)
+
     def notes(self) -> List[str]:
         """Return what was weaker than usual."""
         return list(self.said)

@@ -254,6 +254,8 @@ class CudaDevice(Device):
         if pipe or os.path.exists("/tmp/nvidia-mps/control"):
             raise JudgeFailed("the GPU is served by MPS, under which no time can be trusted; stop MPS on this host")
         self.well, self.framework = well, str(task["framework"])
+        self.pooled = bool(task.get("pool"))
+        """Whether a ModelNew allocates its results from an arena."""
         self.rtol, self.atol = float(task["rtol"]), float(task["atol"])
         self.tools = Tools(int(task.get("gpu_index") or 0))
         driver = self.tools.driver
@@ -297,7 +299,8 @@ class CudaDevice(Device):
     def set_bytes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
         """Return bytes of both copies of the inputs, outputs with guards, and expected outputs."""
         given = layout(inputs, 1, guarded=False).stride
-        return 2 * given + layout(outputs, 1, guarded=True).stride + layout(outputs, 1, guarded=False).stride
+        arena = layout(outputs, 1, guarded=False).stride * 5 // 4 if self.pooled else 0
+        return arena + 2 * given + layout(outputs, 1, guarded=True).stride + layout(outputs, 1, guarded=False).stride
 
     def buffers(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> Buffers:
         """Allocate and export."""
@@ -306,6 +309,10 @@ class CudaDevice(Device):
         if wanted > free:
             raise TooLarge(text % (sets, wanted / 1e9, free / 1e9))
         try:
+            if self.pooled:
+                from memory_pool import PooledBuffers
+
+                return PooledBuffers(self, inputs, outputs, sets)
             return CudaBuffers(self, inputs, outputs, sets)
         except CudaError as error:
             if "OUT_OF_MEMORY" in error.name:

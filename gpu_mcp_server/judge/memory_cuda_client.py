@@ -1,9 +1,10 @@
 """The candidate's side of GPU memory: the owner's allocations, inputs mapped read-only."""
 
 import ctypes
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from cuda_driver import CudaError, Driver, Kernels, Shared
+from mapping import Mapping
 
 SCRATCH_BYTES = 256
 TOUCH = b"""
@@ -32,6 +33,8 @@ class CudaMemory:
         self.kernels = Kernels(self.driver, TOUCH)
         self.shared: List[Shared] = []
         self.said: List[str] = []
+        self.names: Optional[Mapping] = None
+        """Where a model's outputs are named."""
 
     def open(self, fields: Dict[str, Any], descriptors: Sequence[int]) -> List[int]:
         """Return the base addresses of inputs and outputs."""
@@ -40,10 +43,22 @@ class CudaMemory:
         outputs, _ = Shared.adopt(self.driver, descriptors[1], fields["outputs"]["bytes"], writable=True)
         self.shared = [inputs, outputs]
         self.said = [] if narrow else ["the driver gave no read-only mapping of the inputs: their bytes are compared"]
-        return [inputs.address, outputs.address]
+        if "arena" not in fields:
+            return [inputs.address, outputs.address]
+        arena, _ = Shared.adopt(self.driver, descriptors[2], fields["arena"]["bytes"], writable=True)
+        self.shared.append(arena)
+        self.names = Mapping(descriptors[3], writable=True)
+        return [inputs.address, outputs.address, arena.address, self.names.address]
+
+    def keep_arena(self) -> None:
+        """Leave the arena mapped for good, because the candidate keeps something there."""
+        self.shared = self.shared[:2]
 
     def close(self) -> None:
         """Unmap."""
+        if self.names is not None:
+            self.names.close()
+            self.names = None
         for each in self.shared:
             each.close()
         self.shared = []

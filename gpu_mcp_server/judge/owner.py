@@ -45,6 +45,7 @@ PUBLIC = (
     "problem",
     "state",
     "constants",
+    "pool",
 )
 """What the other processes may know of the task: neither seed nor tolerances."""
 

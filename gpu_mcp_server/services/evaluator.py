@@ -16,7 +16,7 @@ from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.advice import advice_on
-from gpu_mcp_server.services.call_loop import call_loop
+from gpu_mcp_server.services.call_loop import allocator, call_loop
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.harness import QUICK, Candidate, Kind, judge_spec, lines_of
@@ -193,14 +193,17 @@ class Evaluator:
             await trial.tell(f"attempt {trial.attempt_id}: building")
             return Ready(await self._programs.build(trial.program, files, flags, trial.host), None)
         if source.language in PYTHON_KINDS:
-            return Ready(None, Candidate(PYTHON_KINDS[source.language], source.text.encode(), trial.entry))
+            kind = PYTHON_KINDS[source.language]
+            pooled = kind == "model" and trial.device == "cuda"
+            pool = await allocator(self._compiler, self._artifacts, trial.host) if pooled else None
+            return Ready(None, Candidate(kind, source.text.encode(), trial.entry, pool))
         await trial.tell(f"attempt {trial.attempt_id}: compiling")
         built = await self._compiler.build(source, host=trial.host, flags=flags)
         if built.status != "ok":
             return Ready(built, None)
         calls = await call_loop(self._compiler, self._artifacts, trial.host)
         library = await self._artifacts.read(built.artifact_id or "")
-        return Ready(built, Candidate("library", library, trial.entry, calls))
+        return Ready(built, Candidate("library", library, trial.entry, calls=calls))
 
     async def _place(self, host: str | None, source: Source, device: str | None, flags: Sequence[str]) -> str:
         """Choose where: for a GPU the host that is free soonest, and of those the one that has the build."""

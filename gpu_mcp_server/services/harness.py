@@ -65,6 +65,8 @@ class Candidate:
     """A shared library, or a Python file."""
     symbol: str = "launch"
     """Its launcher; a model has none."""
+    pool: bytes | None = None
+    """The allocator that lets a model's results lie in the judge's memory; without it they are copied."""
     calls: bytes | None = None
     """The compiled loop that calls a library's launcher; without it Python does."""
 
@@ -170,6 +172,7 @@ def _own(problem: Problem, candidate: Candidate | None, task: Mapping[str, Any])
     if candidate is not None:
         own["candidate"] = {candidate.file: candidate.content}
         own["candidate"] |= {"calls.so": candidate.calls} if candidate.calls is not None else {}
+        own["candidate"] |= {"pool.so": candidate.pool} if candidate.pool is not None else {}
         if problem.kind == "module" and candidate.kind == "model":
             own["candidate"]["problem.py"] = problem.reference.encode()
     return own
@@ -224,6 +227,7 @@ def _task(problem: Problem, device: str, candidate: Candidate | None, timing: Ti
         "distributions": problem.distributions,
         "precision": problem.precision,
         "problem": problem.kind,
+        "pool": candidate is not None and candidate.pool is not None,
         "seed": secrets.token_hex(32),
         "cache": timing.cache,
         "calls_as": timing.mode,

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from gpu_mcp_server.cli import hacks
 from gpu_mcp_server.services.hosts import HostProbe
@@ -27,13 +28,13 @@ class Bench:
 
 
 @contextmanager
-def bench() -> Iterator[Bench]:
+def bench(**settings: Any) -> Iterator[Bench]:
     ready: threading.Event = threading.Event()
     found: list[Bench | BaseException] = []
     ended = asyncio.Event()
 
     async def serve() -> None:
-        async with hacks.court(load_settings()) as court:
+        async with hacks.court(load_settings().model_copy(update=settings)) as court:
             found.append(Bench(court, asyncio.get_running_loop()))
             ready.set()
             await ended.wait()
@@ -74,4 +75,4 @@ def passes(row: hacks.Row) -> None:
 
 def named(device: str, part: int, of: int) -> list[hacks.Candidate]:
     """Return a part of a device's candidates, so that two workers share them."""
-    return [c for c in hacks.known() if c.device == device][part::of]
+    return [c for c in hacks.known() if c.device == device and not c.needs][part::of]

@@ -42,8 +42,8 @@ SOFTMAX: dict[str, Any] = {
 
 
 def torch_python() -> str:
-    """Return a Python with torch and NumPy: GPU_MCP_TEST_TORCH_PYTHON, or this one; empty if there is none."""
-    named = os.environ.get("GPU_MCP_TEST_TORCH_PYTHON", "")
+    """Return a Python with torch and NumPy: TEST_TORCH_PYTHON, or this one; empty if there is none."""
+    named = os.environ.get("TEST_TORCH_PYTHON", "")
     if named:
         return named
     return sys.executable if importlib.util.find_spec("torch") else ""

@@ -6,7 +6,7 @@ import pytest
 
 from tests.judge.harness import EXAMPLES, judge, torch_python
 
-pytestmark = pytest.mark.skipif(not torch_python(), reason="no Python with torch: set GPU_MCP_TEST_TORCH_PYTHON")
+pytestmark = pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
 
 MODEL = """
 import torch

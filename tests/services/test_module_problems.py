@@ -12,7 +12,7 @@ from gpu_mcp_server.services.sources import Source
 from tests.judge.harness import torch_python
 from tests.laboratory import laboratory
 
-needs_torch = pytest.mark.skipif(not torch_python(), reason="no Python with torch: set GPU_MCP_TEST_TORCH_PYTHON")
+needs_torch = pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
 
 LINEAR = """
 import torch

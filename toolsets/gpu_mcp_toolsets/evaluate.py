@@ -171,8 +171,8 @@ async def evaluate_kernel(
 ) -> Evaluation:
     """Compile and judge a candidate: correct, incorrect or cheat; time; speed-up.
 
-    The launcher is in list_problems. Next: improve it with
-    parent=attempt_id, or job_status if still running.
+    C, C++, CUDA, Triton (.py with launch) or ModelNew: resource gpu-mcp://docs/candidates, launcher in list_problems.
+    Every timed call is checked on fresh data. Next: improve it with parent=attempt_id, or job_status if still running.
     """
     given = await sources.of(source, path, workspace_id, language)
     return await evaluator.evaluate(

@@ -1,0 +1,66 @@
+"""ModelNew's results in the owner's arena: a torch memory pool over it, and the names of what was returned."""
+
+import ctypes
+import os
+from typing import Any, Sequence, Set
+
+from candidate_python import WORK
+
+LIBRARY = os.path.join(WORK, "pool.so")
+HERE = -1
+
+
+class Pool:
+    """A `torch.cuda.MemPool` whose segments come from the arena."""
+
+    def __init__(self, torch: Any, arena: int, size: int, names: int, sets: int, outputs: int) -> None:
+        self.torch, self.arena, self.size = torch, arena, size
+        self.library = ctypes.CDLL(LIBRARY)
+        self.library.pool_region.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
+        self.library.pool_region(arena, size)
+        allocator = torch.cuda.memory.CUDAPluggableAllocator(LIBRARY, "pool_alloc", "pool_free")
+        self.allocator: Any = allocator.allocator()
+        self.pool: Any = torch.cuda.MemPool(self.allocator)
+        self.names = (ctypes.c_int64 * (sets * outputs)).from_address(names)
+        self.outputs = outputs
+
+    def use(self) -> Any:
+        """Return the context in which tensors are allocated from the arena."""
+        return self.torch.cuda.use_mem_pool(self.pool)
+
+    def offset(self, result: Any, target: Any) -> int:
+        """Return where a result lies in the arena, `HERE` if not there, or not as the output is laid out."""
+        if type(result) is not self.torch.Tensor or result.dtype != target.dtype or not result.is_contiguous():
+            return HERE
+        at = int(result.data_ptr()) - self.arena
+        inside = 0 <= at <= self.size - result.numel() * result.element_size() and at % 16 == 0
+        return at if inside else HERE
+
+    def why_not(self, first: Sequence[Any], second: Sequence[Any], targets: Sequence[Any]) -> str:
+        """Say why the results of two calls cannot stay where they are; empty if they can."""
+        seen: Set[int] = set()
+        for result, target in [*zip(first, targets), *zip(second, targets)]:
+            if not result.is_contiguous():
+                return "an output is not contiguous"
+            if result.dtype != target.dtype:
+                return "an output is %s, expected %s" % (result.dtype, target.dtype)
+            at = self.offset(result, target)
+            if at == HERE:
+                return "an output does not lie in memory that torch allocated for this call"
+            if at in seen:
+                return "two calls returned the same memory"
+            seen.add(at)
+        return ""
+
+    def name(self, call: int, number: int, offset: int) -> None:
+        """Write a name."""
+        self.names[call * self.outputs + number] = offset
+
+    def close(self) -> bool:
+        """Let the arena go; return whether something in it is still in use, as a workspace that the model keeps."""
+        self.pool = None
+        self.torch.cuda.empty_cache()
+        self.library.pool_live.restype = ctypes.c_int64
+        live = int(self.library.pool_live())
+        self.library.pool_region(0, 0)
+        return live > 0

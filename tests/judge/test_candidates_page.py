@@ -1,0 +1,51 @@
+"""The examples of docs/candidates.md are candidates that the judge finds correct."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.pages import CANDIDATES, page
+from tests.judge.harness import EXAMPLES, build, judge, torch_python
+
+EXAMPLE = dict(re.findall(r"```(\w+)\n(.*?)```", page(CANDIDATES), re.DOTALL))
+PYTHON = re.findall(r"```python\n(.*?)```", page(CANDIDATES), re.DOTALL)
+
+
+def test_the_c_example_is_correct(tmp_path: Path):
+    source = tmp_path / "kernel.c"
+    source.write_text(EXAMPLE["c"])
+    outcome = judge(tmp_path, EXAMPLES / "reference.py", build(source, tmp_path), max_rounds=7)
+
+    assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]
+
+
+def test_the_cuda_example_compiles(tmp_path: Path):
+    if not shutil.which("nvcc"):
+        pytest.skip("no nvcc here")
+    source = tmp_path / "kernel.cu"
+    source.write_text(EXAMPLE["cuda"])
+    command = ["nvcc", "-shared", "-Xcompiler", "-fPIC", "-arch=sm_90", "-o", str(tmp_path / "k.so"), str(source)]
+    subprocess.run(command, check=True)
+
+
+@pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
+@pytest.mark.parametrize(("number", "kind", "untimed"), [(0, "triton", "Triton's interpreter"), (1, "model", "")])
+def test_a_python_example_is_correct(tmp_path: Path, number: int, kind: str, untimed: str):
+    source = tmp_path / "candidate.py"
+    source.write_text(PYTHON[number])
+    outcome = judge(
+        tmp_path,
+        EXAMPLES / "reference.py",
+        source,
+        python=torch_python(),
+        candidate=kind,
+        untimed=untimed,
+        prepare_s=100,
+        max_rounds=7,
+        round_timeout_s=100,
+    )
+    assert outcome.exit_code == 0, outcome.stderr
+    assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]

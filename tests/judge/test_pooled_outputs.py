@@ -1,0 +1,104 @@
+"""Outputs that a candidate only names, in the owner's arena; the driver is a fake over memory files."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.judge.harness import JUDGE
+
+SCRIPT = """
+import ctypes, sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np
+import memory_pool
+memory_pool.SPARE_BYTES = 1 << 16
+from fill import Well
+from memory_cuda import CudaDevice
+from memory_pool import PooledBuffers
+from supervisor import Player
+from tensors import Tensor
+from verdicts import Judged
+
+task = {"framework": "torch", "rtol": 1e-5, "atol": 1e-6, "pool": True, "gpu_index": 0}
+device = CudaDevice(Well("11" * 32), task)
+item = Tensor("x", "float32", (8, 50), ("a", "b"), "normal")
+out = Tensor("y", "float32", (8, 50), ("a", "b"), "normal")
+buffers = device.buffers([item], [out], 3)
+assert isinstance(buffers, PooledBuffers)
+player = Player("candidate", None, None)
+
+def array(address, count=400):
+    return np.frombuffer((ctypes.c_float * count).from_address(address), dtype=np.float32)
+
+def play(names, factor=2.0, written=None):
+    buffers.fill()
+    for call in range(3):
+        given = array(buffers.staged.address + call * buffers.input_layout.stride)
+        array(buffers.expected.address + call * buffers.expected_layout.stride)[:] = 2 * given
+    buffers.poison()
+    buffers.publish()
+    for call, name in enumerate(names):
+        given = array(buffers.given.address + call * buffers.input_layout.stride)
+        at = buffers.arena.address + name if name >= 0 else int(buffers.places[call, 0])
+        if 0 <= name <= buffers.arena.size - 1600 or name == -1:
+            if written is None or call in written:
+                array(at)[:] = factor * given
+    buffers.names[:, 0] = names
+    finished = buffers.stop(player)
+    return finished, buffers.check(), buffers.trespass()
+
+try:
+    print(eval(sys.argv[2]))
+except Judged as judged:
+    print(judged.verdict, judged)
+"""
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("driver")
+    kernels = re.sub(r"(?m)^#(include|pragma).*", "", (JUDGE / "kernels.cu").read_text())
+    (folder / "kernels_without_includes.h").write_text(kernels)
+    command = ["g++", "-std=c++20", "-O2", "-shared", "-fPIC", f"-I{folder}", "-o", str(folder / "libcuda.so.1")]
+    subprocess.run([*command, str(Path(__file__).parent / "fake_cuda.cpp")], check=True)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("[(f, c.passed, t) for f, c, t in [play([0, 4096, 8192])]]", "[(True, True, '')]"),
+        ("[(f, c.passed, t) for f, c, t in [play([8192, -1, 0])]]", "[(True, True, '')]"),
+        (
+            "[(f, c.wrong.tolist()) for f, c, t in [play([0, 4096, 8192], factor=3.0)]]",
+            "[(False, [[400], [400], [400]])]",
+        ),
+        ("play([0, 1584, 8192])", "incorrect ModelNew returned the same memory for two calls"),
+        ("play([0, 0, 8192])", "incorrect ModelNew returned the same memory for two calls"),
+        ("play([0, 4096, 1 << 40])", "incorrect named outputs that do not lie in the judge's memory"),
+        ("play([0, 4096, -2])", "incorrect named outputs that do not lie in the judge's memory"),
+        ("play([0, 4096, 8193])", "incorrect named outputs that do not lie in the judge's memory"),
+        ("play([0, 4096, buffers.arena.size - 1592])", "incorrect named outputs that do not lie in the judge's memory"),
+    ],
+)
+def test_names_are_checked_and_what_lies_there_is_compared(driver: Path, what: str, said: str):
+    assert said in run(driver, what)
+
+
+def test_what_was_named_is_poisoned_before_the_next_round(driver: Path):
+    what = "[play([0, 4096, 8192]), play([0, 4096, 8192], written=[1])][1][1].wrong.tolist()"
+
+    assert run(driver, what) == "[[400], [0], [400]]"
+
+
+def run(driver: Path, what: str) -> str:
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(driver)}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(JUDGE), what], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip()
