@@ -11,6 +11,7 @@ from gpu_mcp_server.errors import BadRequest
 if TYPE_CHECKING:
     from gpu_mcp_server.models.batch import CandidateSpec
     from gpu_mcp_server.models.build import CandidateLanguage
+    from gpu_mcp_server.models.problem import Wish
     from gpu_mcp_server.models.workspace import WorkspaceListing
     from gpu_mcp_server.services.batches import Entrant
     from gpu_mcp_server.services.problem_files.base import ProblemSource
@@ -77,25 +78,18 @@ class Sources:
         except UnicodeDecodeError as error:
             raise BadRequest(f"{path!r} is binary junk, not text.", hint="Give Python source in UTF-8.") from error
 
-    async def problem(
-        self,
-        text: str | None,
-        path: str | None,
-        *,
-        rtol: float | None = None,
-        atol: float | None = None,
-        distribution: str | None = None,
-    ) -> "ProblemSource":
-        """Return a problem's file: exactly one of `text` and `path`, a file or its folder; the rest is wished for."""
-        from gpu_mcp_server.services.problem_files.base import ProblemSource, Wish
+    async def problem(self, text: str | None, path: str | None, wish: "Wish | None" = None) -> "ProblemSource":
+        """Return a problem's file: exactly one of `text` and `path`, a file or its folder."""
+        from gpu_mcp_server.models.problem import Wish
+        from gpu_mcp_server.services.problem_files.base import ProblemSource
         from gpu_mcp_server.services.problem_files.reader import source_at
 
         if (text is None) == (path is None):
             raise BadRequest("Give either `path` or `text`.")
         if path is None:
-            return ProblemSource("", str(text), wish=Wish(rtol, atol, distribution))
+            return ProblemSource("", str(text), wish=wish or Wish())
         self._require_local("Send the file in `text`.")
-        return replace(await source_at(Path(path)), wish=Wish(rtol, atol, distribution))
+        return replace(await source_at(Path(path)), wish=wish or Wish())
 
     async def write(
         self, files: Mapping[str, str] | None, workspace_id: str | None, local_path: str | None

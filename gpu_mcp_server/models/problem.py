@@ -27,6 +27,15 @@ class TensorSpec(Model):
     large = normal*1e3, integers = 0..99; made and weights: by a module problem's own code. Ignored for outputs."""
 
 
+class Wish(Model):
+    """What shall be otherwise than a file of somebody else's has it."""
+
+    rtol: float | None = Field(default=None, ge=0)
+    atol: float | None = Field(default=None, ge=0)
+    distribution: Literal["normal", "uniform", "offset", "outliers", "large"] | None = None
+    """Of all inputs of floats."""
+
+
 class TrialOptions(Model):
     """How a candidate is tried, untimed, besides the declared shapes."""
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from gpu_mcp_server.models.problem import Wish
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.problem_files.base import ProblemSource, Wish
+from gpu_mcp_server.services.problem_files.base import ProblemSource
 from gpu_mcp_server.services.sources import Source
 from tests.laboratory import laboratory
 from tests.real.test_judge_cuda import missing

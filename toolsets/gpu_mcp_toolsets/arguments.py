@@ -13,7 +13,7 @@ SourceWorkspace = Annotated[str | None, Field(description="Where `path` lies.")]
 CompiledLanguage = Annotated[Language | None, Field(description="Else told from the suffix.")]
 AnyLanguage = Annotated[
     Literal["c", "cpp", "cuda", "triton", "python", "program"] | None,
-    Field(description="Else told from suffix and content."),
+    Field(description="Else told from the file."),
 ]
 Flags = Annotated[tuple[str, ...], Field(description="-O3, -D, -std, -lm ...")]
 Parent = Annotated[str | None, Field(description="attempt_id it derives from.")]

@@ -7,7 +7,7 @@ from pydantic import Field, WithJsonSchema
 from gpu_mcp_server.models.attempt import AttemptList
 from gpu_mcp_server.models.batch import CandidateSpec, Comparison
 from gpu_mcp_server.models.evaluation import Evaluation, Tier, TimingOptions
-from gpu_mcp_server.models.problem import DType, ProblemInfo, ProblemList, TensorSpec, TrialOptions
+from gpu_mcp_server.models.problem import DType, ProblemInfo, ProblemList, TensorSpec, TrialOptions, Wish
 from gpu_mcp_server.toolset import (
     BatchesDep,
     EvaluatorDep,
@@ -59,7 +59,7 @@ Inputs = Annotated[list[TensorSpec], Field(min_length=1), WithJsonSchema({"type"
 Outputs = Annotated[
     list[TensorSpec], Field(min_length=1), WithJsonSchema({"type": "array", "items": {"type": "object"}})
 ]
-Drawn = Literal["normal", "uniform"]
+Wished = Annotated[Wish | None, WithJsonSchema({"type": "object"})]
 Trials = Annotated[TrialOptions | None, WithJsonSchema({"type": "object"})]
 TRIALS = (
     'Secret trials: {constraints: ["cols % 4 == 0"], fixed_shapes, distributions: declared, precision: '
@@ -124,19 +124,16 @@ async def import_problem(
     registry: RegistryDep,
     sources: SourcesDep,
     progress: ProgressDep,
-    path: Annotated[str | None, Field(description="Local file, or its folder.")] = None,
-    text: Annotated[str | None, Field(description="Or the file's text.", max_length=2**20)] = None,
-    rtol: Annotated[float | None, Field(description="KernelBench: else by type.", ge=0)] = None,
-    atol: Annotated[float | None, Field(description="Likewise.", ge=0)] = None,
-    distribution: Annotated[Drawn | None, Field(description="KernelBench: of float inputs, else the file's.")] = None,
+    path: Annotated[str | None, Field(description="Local file or folder.")] = None,
+    text: Annotated[str | None, Field(description="Or its text.", max_length=2**20)] = None,
+    wish: Annotated[Wished, Field(description="KernelBench: {atol, rtol, distribution: normal}.")] = None,
     host: Host = None,
 ) -> ProblemInfo:
     """Register a problem from its file: KernelBench, problem.toml, program.toml, GEAK.
 
-    The content says which. Tried and refused as by register_problem. Next: evaluate_kernel.
+    Tried as by register_problem.
     """
-    given = await sources.problem(text, path, rtol=rtol, atol=atol, distribution=distribution)
-    return await registry.import_file(given, host=host, progress=progress)
+    return await registry.import_file(await sources.problem(text, path, wish), host=host, progress=progress)
 
 
 @TOOLSET.tool("List problems", effect="reads")
@@ -171,8 +168,8 @@ async def evaluate_kernel(
 ) -> Evaluation:
     """Compile and judge a candidate: correct, incorrect or cheat; time; speed-up.
 
-    C, C++, CUDA, Triton (.py with launch) or ModelNew: resource gpu-mcp://docs/candidates, launcher in list_problems.
-    Every timed call is checked on fresh data. Next: improve it with parent=attempt_id, or job_status if still running.
+    Kinds: resource gpu-mcp://docs/candidates; launcher: list_problems. Every timed call is checked on fresh data.
+    Next: parent=attempt_id, or job_status if still running.
     """
     given = await sources.of(source, path, workspace_id, language)
     return await evaluator.evaluate(

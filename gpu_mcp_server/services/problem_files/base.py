@@ -6,20 +6,13 @@ from pathlib import Path
 from typing import Protocol
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.models.problem import Problem, Wish
 from gpu_mcp_server.services.local_files import checked_path, read_local
 
 MAX_FILE_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
-class Wish:
-    """What shall be otherwise than a file of somebody else's has it."""
-
-    rtol: float | None = None
-    atol: float | None = None
-    distribution: str | None = None
-    """Of all inputs of floats."""
+AS_IT_IS = Wish()
 
 
 @dataclass(frozen=True)
@@ -34,7 +27,7 @@ class ProblemSource:
     part: str = ""
     """Which of several problems in the file: what stood behind `#` in its path."""
 
-    wish: Wish = Wish()
+    wish: Wish = AS_IT_IS
 
     async def beside(self, name: str) -> str:
         """Return the text of another file of the folder.
