@@ -69,6 +69,8 @@ class ModelFile(PythonFile):
         self.said = {}
         if len(bases) < 4:
             self._say_copied()
+            if self.weights_said:
+                self.said[self.weights_said] = None
             return
         try:
             size, sets = int(message["arena"]["bytes"]), int(message["inputs"]["sets"])

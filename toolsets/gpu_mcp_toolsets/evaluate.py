@@ -126,7 +126,7 @@ async def import_problem(
     progress: ProgressDep,
     path: Annotated[str | None, Field(description="Local file or folder.")] = None,
     text: Annotated[str | None, Field(description="Or its text.", max_length=2**20)] = None,
-    wish: Annotated[Wished, Field(description="KernelBench: {atol, rtol, distribution: normal}.")] = None,
+    wish: Annotated[Wished, Field(description="KernelBench: {rtol, distribution: normal}.")] = None,
     host: Host = None,
 ) -> ProblemInfo:
     """Register a problem from its file: KernelBench, problem.toml, program.toml, GEAK.
