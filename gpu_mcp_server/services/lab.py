@@ -96,8 +96,7 @@ class Lab:
             )
             settlers = {"judge": verdicts.settle_line, "check": checker.settle_line, "profile": profiler.settle_line}
             runner.settlers |= settlers
-            tidying = asyncio.create_task(runner.tidy(), name="tidy")
-            try:
+            async with _tidied(runner, hosts):
                 yield cls(
                     settings,
                     hosts,
@@ -122,11 +121,19 @@ class Lab:
                     Projects(settings, jobs, workspaces, artifacts),
                     Porter(settings, jobs, workspaces, compiler),
                 )
-            finally:
-                tidying.cancel()
-                await asyncio.gather(tidying, return_exceptions=True)
-                await hosts.close()
 
 
 def _instruments(tools: ToolJobs, targets: Targets) -> tuple[Checker, Profiler]:
     return Checker(tools, targets), Profiler(tools, targets)
+
+
+@asynccontextmanager
+async def _tidied(runner: Runner, hosts: Hosts) -> AsyncGenerator[None]:
+    """Finish meanwhile what an earlier server left; close all links at the end."""
+    tidying = asyncio.create_task(runner.tidy(), name="tidy")
+    try:
+        yield
+    finally:
+        tidying.cancel()
+        await asyncio.gather(tidying, return_exceptions=True)
+        await hosts.close()
