@@ -218,6 +218,7 @@ async def run(into: Path | None) -> None:
         results["status"] = status.model_dump(mode="json", exclude_none=True)
         print(status.summary())
         if into is not None:
+            into.mkdir(parents=True, exist_ok=True)
             (into / "profiling.json").write_text(json.dumps(results, indent=1))
             for row in (
                 r for r in [plain, *results.get("profiles", [])] if isinstance(r, dict) and r.get("profile_id")

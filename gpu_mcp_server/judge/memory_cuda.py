@@ -26,6 +26,8 @@ DISTRIBUTIONS = {
     for number, name in enumerate(["normal", "uniform", "offset", "outliers", "zeros", "large", "integers"])
 }
 MAX_BYTES = 32 << 30
+STAGED_BYTES = 1 << 30
+"""With a reference on the CPU, whose inputs and answers travel through files each round; a job's files are limited."""
 SPARE_CORES = 4
 IDLE_SETS = 256
 ALONE_PROBES = 7
@@ -293,8 +295,9 @@ class CudaDevice(Device):
         return [text % (between, self.alone_us)]
 
     def max_bytes(self) -> int:
-        """Return a quarter of the free memory, 32 GiB at most."""
-        return min(self.tools.driver.free_bytes() // 4, MAX_BYTES)
+        """Return a quarter of the free memory, 32 GiB at most, less with a reference on the CPU."""
+        most = STAGED_BYTES if self.framework == "numpy" else MAX_BYTES
+        return min(self.tools.driver.free_bytes() // 4, most)
 
     def set_bytes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
         """Return bytes of both copies of the inputs, outputs with guards, and expected outputs."""
