@@ -1,11 +1,14 @@
 """The kinds of hosts that the settings know: one model each, chosen by `kind`."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 LONGEST_S = 86_400.0
+
+
+_Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.:/@+,-]*$")]
 
 
 class Host(BaseModel):
@@ -92,7 +95,52 @@ class DockerHost(Host):
     """Seconds without hostd or a job after which the container ends; what jobs left stays in its volume."""
 
 
+class BatchHost(Host):
+    """Nodes that a batch system lends: one allocation is held while there is work, with hostd inside."""
+
+    kind: Literal["slurm", "pbs"] = "slurm"
+    """pbs was never run against a real one."""
+    login: SshHost | OpenSshHost | None = None
+    """The login node, as a host of kind ssh or openssh; unset means that the scheduler's commands are here."""
+    partition: _Word | None = None
+    """Partition, or queue of PBS."""
+    account: _Word | None = None
+    qos: _Word | None = None
+    constraint: str | None = None
+    reservation: _Word | None = None
+    gpus: Annotated[int, Field(ge=0, le=64)] = 1
+    """GPUs of each node."""
+    gpu_type: _Word | None = None
+    nodes: Annotated[int, Field(ge=1, le=1024)] = 1
+    cpus: Annotated[int, Field(ge=1)] | None = None
+    """Processors of each node."""
+    memory: Annotated[str, Field(pattern=r"^\d+[KMGT]?$")] | None = None
+    """Memory of each node, such as 64G."""
+    time_s: Annotated[float, Field(ge=60)] = 3600.0
+    """How long an allocation lasts at most."""
+    modules: list[_Word] = []
+    """Loaded before anything runs."""
+    lines: list[Annotated[str, Field(pattern=r"^--?[^\n]+$")]] = []
+    """More options for the scheduler, such as --exclusive."""
+    idle_s: Annotated[float, Field(ge=1)] = 600.0
+    """Seconds without a job after which the allocation is given back."""
+    queue_wait_s: Annotated[float, Field(ge=1)] = 300.0
+    """Seconds that a call waits for the allocation; it goes on waiting in the queue after that."""
+    max_gpu_hours: Annotated[float, Field(ge=0)] = 16.0
+    """GPU hours that one allocation may cost at most: GPUs x nodes x time."""
+
+    @model_validator(mode="after")
+    def _within_hours(self) -> Self:
+        hours = self.gpus * self.nodes * self.time_s / 3600
+        if hours > self.max_gpu_hours:
+            raise ValueError(
+                f"an allocation could cost {hours:g} GPU hours, max_gpu_hours is {self.max_gpu_hours:g}; "
+                "ask for fewer GPUs or less time_s, or raise it"
+            )
+        return self
+
+
 Login = SshHost | OpenSshHost
-HostSettings = Annotated[LocalHost | SshHost | OpenSshHost | DockerHost, Field(discriminator="kind")]
-HOST_KINDS: tuple[type[Host], ...] = (LocalHost, SshHost, OpenSshHost, DockerHost)
+HostSettings = Annotated[LocalHost | SshHost | OpenSshHost | DockerHost | BatchHost, Field(discriminator="kind")]
+HOST_KINDS: tuple[type[Host], ...] = (LocalHost, SshHost, OpenSshHost, DockerHost, BatchHost)
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]

@@ -27,9 +27,10 @@ from pydantic_settings import (
 )
 
 from gpu_mcp_server.errors import ConfigError
-from gpu_mcp_server.host_settings import DockerHost, HostName, HostSettings, LocalHost, OpenSshHost, SshHost
+from gpu_mcp_server.host_settings import BatchHost, DockerHost, HostName, HostSettings, LocalHost, OpenSshHost, SshHost
 
 __all__ = [
+    "BatchHost",
     "DockerHost",
     "HostSettings",
     "LocalHost",
@@ -46,7 +47,9 @@ PREFIX = "GPU_MCP_"
 PROJECT_FILE = Path("gpu-mcp.toml")
 
 PERSONAL = frozenset({"accept_unconfined", "allow_fetch"})
-PERSONAL_OF_HOST = frozenset({"python", "ssh_config", "known_hosts", "control_path", "docker_url", "mounts", "roots"})
+PERSONAL_OF_HOST = frozenset({
+    *("python", "ssh_config", "known_hosts", "control_path", "docker_url", "lines", "modules", "mounts", "roots")
+})  # fmt: skip
 """Settings that a project file may not make: who clones a project must not thereby run its programs
 outside a sandbox, trust its host keys, or show it more of the disk."""
 

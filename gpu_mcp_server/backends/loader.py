@@ -44,7 +44,8 @@ def load(stream: Any, mark: str, digest: str, size: int, state: str, verb: str) 
             _say(mark, "no %s" % "; ".join(reasons))
             return
     _say(mark, "go")
-    os.execv(sys.executable, [sys.executable, "-I", path, verb, state])
+    python = sys.executable or os.readlink("/proc/self/exe")  # unknown to Python where there is no PATH
+    os.execv(python, [python, "-I", path, verb, state])
 
 
 def _say(mark: str, word: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpu_mcp_server.backends.base import Channel
 from gpu_mcp_server.backends.loading import Address, load, start_command
-from gpu_mcp_server.backends.process import ChildProcess
+from gpu_mcp_server.backends.process import ChildProcess, run_here
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostKeyUnknown, HostUnavailable, ToolMissing
 from gpu_mcp_server.host_settings import OpenSshHost
 
@@ -77,6 +77,22 @@ class OpenSshBackend:
             return "the connection was lost" if code == SSH_FAILED else await child.why_ended()
 
         return child.channel(why_ended)
+
+    async def run(self, command: str, stdin: bytes = b"") -> tuple[int | None, bytes, bytes]:
+        """Run a command there to its end; return its exit status, `None` if the line was lost, stdout and stderr.
+
+        Raises:
+            GpuMcpError: As `open` does.
+        """
+        self._check_files()
+        words = [*self.words(), "--", self._host.host, command]
+        status, out, err = await run_here(words, stdin)
+        if status == SSH_FAILED:
+            raise HostUnavailable(
+                f"Host {self.address.where} cannot be reached: {_last_line(err.decode('utf-8', 'replace'))}.",
+                hint=f"`gpu-mcp-server hosts login {self.name}`, if a person must log in first.",
+            )
+        return status, out, err
 
     def words(self) -> list[str]:
         """Return the ssh program with its options."""

@@ -80,6 +80,24 @@ class ChildProcess:
         return Channel(self.stdout, self.stdin, self.close, why_ended or self.why_ended)
 
 
+async def run_here(argv: Sequence[str], stdin: bytes = b"") -> tuple[int | None, bytes, bytes]:
+    """Run a program on this machine to its end; return its exit status, stdout and stderr.
+
+    Raises:
+        OSError: If it cannot be started.
+    """
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*argv, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
+    try:
+        out, err = await process.communicate(stdin)
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        raise
+    return process.returncode, out, err
+
+
 async def _listen(stream: asyncio.StreamReader, tail: bytearray) -> None:
     while chunk := await stream.read(STDERR_KEPT):
         tail += chunk

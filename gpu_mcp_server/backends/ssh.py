@@ -49,9 +49,17 @@ class SshBackend:
             ToolMissing: If it has no Python 3.8.
             ConfigError: If ssh's configuration or the key file cannot be read.
         """
+        return await self.start(start_command(self._host.python), self.address)
+
+    async def start(self, command: str, address: Address) -> Channel:
+        """Run a command there that becomes hostd.
+
+        Raises:
+            GpuMcpError: As `open` does.
+        """
         connection = await self._connect()
         try:
-            return await self._start(connection)
+            return await self._start(connection, command, address)
         except (OSError, asyncssh.Error) as error:
             connection.abort()
             raise HostUnavailable(f"Host {self.address.where} broke off while hostd started: {error}.") from error
@@ -153,8 +161,23 @@ class SshBackend:
             case _:
                 return HostUnavailable(f"Host {self.address.where} cannot be reached: {error or type(error).__name__}.")
 
-    async def _start(self, connection: asyncssh.SSHClientConnection) -> Channel:
-        process: Process = await connection.create_process(start_command(self._host.python), encoding=None)
+    async def run(self, command: str, stdin: bytes = b"") -> tuple[int | None, bytes, bytes]:
+        """Run a command there to its end; return its exit status, `None` if the line was lost, stdout and stderr.
+
+        Raises:
+            GpuMcpError: As `open` does.
+        """
+        connection = await self._connect()
+        try:
+            done = await connection.run(command, input=stdin, encoding=None)
+        except (OSError, asyncssh.Error) as error:
+            raise HostUnavailable(f"Host {self.address.where} broke off: {error}.") from error
+        finally:
+            connection.close()
+        return done.exit_status, bytes(done.stdout or b""), bytes(done.stderr or b"")  # type: ignore[arg-type]  # bytes
+
+    async def _start(self, connection: asyncssh.SSHClientConnection, command: str, address: Address) -> Channel:
+        process: Process = await connection.create_process(command, encoding=None)
         tail = bytearray()
         listening = asyncio.create_task(_listen(process.stderr, tail), name=f"stderr {self.name}")
 
@@ -175,7 +198,7 @@ class SshBackend:
             return f"hostd ended with status {process.exit_status}: {said or 'no message'}"
 
         try:
-            await load(_Talk(process, tail), self.address)
+            await load(_Talk(process, tail), address)
         except BaseException:
             await close()
             raise

@@ -1,5 +1,6 @@
 """Entry of hostd: `serve STATE` speaks frames over stdio; `probe STATE` prints what the host has.
 
+`gate=IDLE_S STATE` holds an allocation of a batch system until it is idle, and `relay STATE` is the way into it.
 `broker FOLDER FD` is started by hostd itself.
 """
 
@@ -8,7 +9,7 @@ import os
 import sys
 from typing import List, Optional
 
-from . import broker, probe, scope
+from . import broker, gate, probe, scope
 from .host import Host
 from .serve import Channel
 
@@ -32,6 +33,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
     os.umask(0o022)
     if verb == broker.NAME:
         return broker.serve(words[1], int(words[2]))
+    if verb == "relay" or verb.startswith("gate="):
+        given = os.path.abspath(os.path.expanduser(words[1])) if len(words) > 1 and words[1] else ""
+        return gate.relay(given) if verb == "relay" else gate.hold(given, float(verb.partition("=")[2]))
     if verb == "serve":
         scope.enter(scope.own_command())
     try:

@@ -22,6 +22,8 @@ OWN_LEAF = "_hostd"
 """Where hostd itself sits when it must leave the group that it divides; no job's name starts with `_`."""
 BRIEF = 100
 CONTROLLERS = ("memory", "pids", "cpu")
+BATCH_JOB = ("SLURM_JOB_ID", "PBS_JOBID")
+"""Environment variables of a batch job: our groups must stay below its own, or it could not bound nor kill us."""
 
 V1_FILES = {
     "memory": "memory.limit_in_bytes",
@@ -113,6 +115,11 @@ def _own_folder(mount: _Mount, path: Optional[str]) -> Optional[str]:
     return (mount.point + inside).rstrip("/")
 
 
+def _top(mount: _Mount) -> List[str]:
+    """Return the top of the tree, which root may divide; inside a batch job it is the scheduler's."""
+    return [] if any(name in os.environ for name in BATCH_JOB) else [mount.point]
+
+
 def _make(files: Files, candidates: List[Optional[str]], reasons: List[str]) -> Optional[str]:
     """Make our folder in the first of some groups that lets us."""
     for candidate in candidates:
@@ -134,13 +141,13 @@ def _search_v1(mounts: List[_Mount], own: Dict[str, str], files: Files) -> Tuple
     for controller, file in V1_FILES.items():
         for mount in mounts:
             if mount.kind == "cgroup" and controller in mount.options:
-                made = _make(files, [mount.point, _own_folder(mount, own.get(controller))], reasons)
+                made = _make(files, [*_top(mount), _own_folder(mount, own.get(controller))], reasons)
                 if made is not None and files.exists(made + "/" + file):
                     parents[controller] = made
                 break
     for mount in mounts:
         if mount.kind == "cgroup2":
-            made = _make(files, [mount.point, _own_folder(mount, own.get(""))], reasons)
+            made = _make(files, [*_top(mount), _own_folder(mount, own.get(""))], reasons)
             if made is not None:
                 parents["unified"] = made
             break
@@ -212,7 +219,7 @@ def _try_v2(files: Files, candidate: str, reasons: List[str]) -> Optional[Hierar
 
 def _candidates_v2(mount: _Mount, own: Dict[str, str], files: Files) -> List[str]:
     """Return the groups to try: the top of the tree, then our own and those above it as far as they are ours."""
-    found = [mount.point]
+    found = _top(mount)
     folder = _own_folder(mount, own.get(""))
     while folder is not None and folder.startswith(mount.point + "/") and files.writable(folder + "/cgroup.procs"):
         found.append(folder)

@@ -3,7 +3,7 @@
 import json
 import os
 import pwd
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 PRETEND = "GPU_MCP_HOSTD_GPUS"
 """Environment variable with the path of a JSON list of GPUs that this host pretends to have; for tests."""
@@ -160,6 +160,21 @@ def _process(pid: int, used: Any) -> Dict[str, Any]:
     except OSError:
         pass
     return {"pid": pid, "name": name, "user": user, "memory_bytes": used if isinstance(used, int) else None}
+
+
+def leased_by_scheduler(gpus: List[Dict[str, Any]], environ: Mapping[str, str]) -> List[Dict[str, Any]]:
+    """Return the GPUs that belong to this batch job; all outside of one.
+
+    SLURM_STEP_GPUS and SLURM_JOB_GPUS hold physical numbers, unlike CUDA_VISIBLE_DEVICES, which counts from 0 where
+    devices are confined; there NVML shows only ours, and nothing is left to choose. Source: srun(1), sbatch(1).
+    """
+    ids = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS")
+    if "SLURM_JOB_ID" not in environ or (not ids and "SLURM_CLUSTER_NAME" not in environ):
+        return gpus
+    wanted = {int(n) for n in (ids or "").split(",") if n.isdigit()}
+    if len(gpus) <= len(wanted):
+        return gpus
+    return [g for g in gpus if (g["minor"] if g.get("minor") is not None else g["index"]) in wanted]
 
 
 def _ask(question: Any) -> Any:

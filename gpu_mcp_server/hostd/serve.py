@@ -303,6 +303,7 @@ class Channel:
             "weaker_because": host.weaker_because,
             "hint": host.hint,
             "root": os.geteuid() == 0,
+            "allocation": os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID"),
             "warm": self._pool.ready(),
         }, b""
 

@@ -11,7 +11,7 @@ from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.errors import HostUnavailable, NotFound
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.toolchains import Compiler, Toolchains
-from gpu_mcp_server.settings import DockerHost, HostSettings, LocalHost, OpenSshHost, Settings
+from gpu_mcp_server.settings import BatchHost, DockerHost, HostSettings, LocalHost, OpenSshHost, Settings
 
 
 class Nvcc(Model):
@@ -120,6 +120,10 @@ class Hosts:
             from gpu_mcp_server.backends.docker import DockerBackend
 
             return DockerBackend(name, host)
+        if isinstance(host, BatchHost):
+            from gpu_mcp_server.backends.batch import BatchBackend
+
+            return BatchBackend(name, host)
         from gpu_mcp_server.backends.ssh import SshBackend  # asyncssh takes 0.1 s to import
 
         return SshBackend(name, host)
@@ -147,13 +151,35 @@ class Hosts:
                 self._links[name] = link
             return link
 
-    async def call(self, name: str, verb: str, attachment: bytes = b"", **arguments: Any) -> tuple[Any, bytes]:
-        """Make a request that may be made twice: a lost link is opened again once."""
+    def linked(self, name: str) -> bool:
+        """Say whether a link is open now."""
+        link = self._links.get(name)
+        return link is not None and link.open_
+
+    async def allocation(self, name: str) -> str | None:
+        """Return the number of the batch job in which hostd runs there; `None` on hosts of other kinds."""
+        return (await self.link(name)).greeting["allocation"] if isinstance(self._host(name), BatchHost) else None
+
+    async def end_of_allocation(self, name: str, number: str) -> str | None:
+        """Return how a batch job ended, in words; `None` while it has not.
+
+        Raises:
+            HostUnavailable: If the scheduler does not answer.
+        """
+        from gpu_mcp_server.backends.batch import BatchBackend
+
+        host = self._host(name)
+        return await BatchBackend(name, host).end_of(number) if isinstance(host, BatchHost) else None
+
+    async def call(
+        self, name: str, verb: str, attachment: bytes = b"", *, again: bool = True, **arguments: Any
+    ) -> tuple[Any, bytes]:
+        """Make a request that may be made twice: a lost link is opened `again` once."""
         link = await self.link(name)
         try:
             return await link.call(verb, attachment, **arguments)
         except HostUnavailable:
-            if link.open_:
+            if link.open_ or not again:
                 raise
             return await (await self.link(name)).call(verb, attachment, **arguments)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpu_mcp_server.errors import HostUnavailable, JobBroken, NoFreeGpu, SandboxTooWeak
+from gpu_mcp_server.errors import HostUnavailable, JobBroken, NoFreeGpu, NotFound, SandboxTooWeak
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, job_record_from_json, to_json
 from gpu_mcp_server.services.hosts import HostProbe, Hosts
 from gpu_mcp_server.services.job_table import JobRow, JobTable
@@ -99,7 +99,9 @@ class JobRunner:
         spec = replace(spec, grace_s=self.hosts.grace_s(host))
         if self.steward is not None:
             spec = self.steward.prepared(spec, host)
-        row = await self._table.add(spec.id, host, spec.purpose, workspace_id, attempt_id, dict(context or {}))
+        allocation = await self.hosts.allocation(host)
+        about = {**(context or {}), **({"allocation": allocation} if allocation else {})}
+        row = await self._table.add(spec.id, host, spec.purpose, workspace_id, attempt_id, about)
         there = self._there.setdefault(host, set())
         wanted = {f.sha256 for files in spec.files.values() for f in files}
         sending = {s: await _content(blobs[s]) for s in wanted - there if s in blobs}
@@ -149,7 +151,19 @@ class JobRunner:
             "stdout_at": stdout_at,
             "stderr_at": stderr_at,
         }
-        answer, data = await self.hosts.call(host, "wait", **arguments, on_output=on_output, note_seen=note_seen)
+        batch = self.hosts.kind(host) in ("slurm", "pbs")
+        lost = await self._lost_with_allocation(job_id, host) if batch and not self.hosts.linked(host) else None
+        if lost is not None:
+            return JobProgress(lost, b"", b"")
+        try:
+            answer, data = await self.hosts.call(
+                host, "wait", again=not batch, **arguments, on_output=on_output, note_seen=note_seen
+            )
+        except NotFound:
+            lost = await self._lost_with_allocation(job_id, host) if batch else None
+            if lost is None:
+                raise
+            return JobProgress(lost, b"", b"")
         record = job_record_from_json(answer["record"])
         if record.state == "finished":
             await self._table.finish(job_id, record)
@@ -186,6 +200,22 @@ class JobRunner:
             finished = seen.record.state == "finished"
             if finished and len(out) >= seen.record.stdout_kept and len(err) >= seen.record.stderr_kept:
                 return FinishedJob(host, seen.record, bytes(out), bytes(err))
+
+    async def _lost_with_allocation(self, job_id: str, host: str) -> JobRecord | None:
+        """Return the record of a job whose allocation has ended: the one that is known, or that it was not finished.
+
+        Asking for the job itself would take a new allocation, in which nobody knows it.
+        """
+        row = await self._table.get(job_id)
+        number = row.context.get("allocation")
+        ended = await self.hosts.end_of_allocation(host, number) if number else None
+        if ended is None:
+            return None
+        if row.record is not None:
+            return replace(row.record, stdout_kept=0, stderr_kept=0)
+        record = JobRecord(job_id, "finished", row.purpose, "broken", f"it was not finished: {ended}")
+        await self._table.finish(job_id, record)
+        return record
 
     async def _look_again(self, job_id: str, host: str, **arguments: Any) -> JobProgress:
         """Look at a job, and where the host is lost meanwhile, try to reach it again as long as the job lives there.

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.backends.base import Backend
+from gpu_mcp_server.backends.batch import BatchBackend
 from gpu_mcp_server.backends.docker import DockerBackend
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.backends.openssh import OpenSshBackend
 from gpu_mcp_server.backends.ssh import SshBackend
+from gpu_mcp_server.settings import BatchHost
 from tests.backends.dockerd import DOCKERD, Dockerd, fake_gpu_hook
+from tests.backends.slurm import SlurmCluster, missing
 from tests.backends.sshd import SSHD, Sshd
 
 
@@ -58,6 +61,25 @@ def dockerd(gpu_hook: Path) -> Iterator[Dockerd]:
         daemon.stop()
 
 
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[SlurmCluster]:
+    """A Slurm cluster of our own, which its commands find by the environment; it ends with the session."""
+    if os.geteuid() != 0 or missing():
+        pytest.skip(f"no Slurm that we may start: it needs root and apt-get install slurm-wlm munge {missing()}")
+    cluster = SlurmCluster()
+    before = os.environ.get("SLURM_CONF")
+    os.environ["SLURM_CONF"] = str(cluster.config)
+    try:
+        why = cluster.start()
+        if why:
+            pytest.skip(f"Slurm does not start here: {why}")
+        yield cluster
+    finally:
+        cluster.stop()
+        os.environ.pop("SLURM_CONF")
+        os.environ.update({"SLURM_CONF": before} if before else {})
+
+
 @pytest.fixture
 def state_dir() -> Iterator[str]:
     """A folder for jobs that the uid of a job can reach, as pytest's own folders are not."""
@@ -85,7 +107,12 @@ def _docker(request: pytest.FixtureRequest, state_dir: str) -> Backend:
     return DockerBackend("tested", request.getfixturevalue("dockerd").settings())
 
 
-BACKENDS = {"local": _local, "ssh": _ssh, "openssh": _openssh, "docker": _docker}
+def _slurm(request: pytest.FixtureRequest, state_dir: str) -> Backend:
+    request.getfixturevalue("slurm")
+    return BatchBackend("tested", BatchHost(queue_wait_s=60))
+
+
+BACKENDS = {"local": _local, "ssh": _ssh, "openssh": _openssh, "docker": _docker, "slurm": _slurm}
 """Every way to reach a host; a new one is one more line here."""
 
 
