@@ -101,7 +101,11 @@ class BatchBackend:
         async def why_ended() -> str:
             said = await before()
             with contextlib.suppress(GpuMcpError):
-                return f"{await self.story(job.number)} ({said})"
+                for pause_s in ENDING_POLL_S[:3]:
+                    ended = await self.end_of(job.number)
+                    if ended is not None:
+                        return f"{ended} ({said})"
+                    await asyncio.sleep(pause_s)  # the scheduler notices the end of the batch script after us
             return said
 
         channel.why_ended = why_ended
