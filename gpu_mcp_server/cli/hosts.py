@@ -123,7 +123,7 @@ def check(
 
 
 @app.command()
-def login(name: Annotated[str, typer.Argument(help="Host of kind openssh.")]) -> None:
+def login(name: Annotated[str, typer.Argument(help="Host of kind openssh.")], as_json: Json = False) -> None:
     """Log in once, with password or one-time code: the server's sessions then go over this connection."""
     import subprocess
 
@@ -134,7 +134,9 @@ def login(name: Annotated[str, typer.Argument(help="Host of kind openssh.")]) ->
     host = load_settings().hosts.get(name)
     if not isinstance(host, OpenSshHost):
         raise BadRequest(f"{name!r} is no host of kind openssh in the settings.", hint="Others log in by themselves.")
-    raise typer.Exit(subprocess.run(OpenSshBackend(name, host).login_words(), check=False).returncode)  # noqa: S603
+    code = subprocess.run(OpenSshBackend(name, host).login_words(), check=False).returncode  # noqa: S603
+    emit({"host": name, "exit_code": code}, f"ssh ended with {code}", as_json=as_json)
+    raise typer.Exit(code)
 
 
 @app.command()

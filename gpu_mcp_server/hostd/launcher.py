@@ -25,7 +25,7 @@ with open(command, "rb") as text:
 os.dup2(stdin, 0)
 for what, soft, hard in job["rlimits"]:
     resource.setrlimit(what, (soft, hard))
-for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+for number in set(range(1, 32)) - {signal.SIGKILL, signal.SIGSTOP}:
     signal.signal(number, signal.SIG_DFL)
 if "main" in program:
     os.close(stdin)

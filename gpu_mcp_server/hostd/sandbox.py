@@ -247,8 +247,8 @@ def _has_disable_userns(bwrap: str) -> bool:
 
 
 def _plain_signals() -> None:
-    """Undo what Python and hostd ignore; an ignored signal would stay ignored in the job."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+    """Undo what Python, hostd and whoever started it (nohup) ignore; an ignored signal would stay so in the job."""
+    for number in set(range(1, 32)) - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
 
 

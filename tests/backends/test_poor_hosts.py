@@ -12,10 +12,8 @@ from gpu_mcp_server.backends.contract.host import ContractHost
 from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.backends.ssh import SshBackend
 from gpu_mcp_server.errors import DiskFull, GpuMcpError, HostUnavailable
-from gpu_mcp_server.services.gpus import Gpus
-from gpu_mcp_server.services.hosts import Hosts
-from gpu_mcp_server.settings import Settings
 from tests.backends.sshd import Sshd
+from tests.laboratory import laboratory
 
 StartSshd = Callable[..., Sshd]
 Disk = Callable[..., Path]
@@ -86,13 +84,10 @@ async def test_a_state_folder_that_cannot_be_made_is_said(sshd: Sshd, disk: Disk
     assert "Read-only file system" in str(error) and "state_dir" in str(error)
 
 
-async def test_a_state_folder_where_nothing_may_be_executed_is_said(sshd: Sshd, disk: Disk, tmp_path: Path):
+async def test_a_state_folder_where_nothing_may_be_executed_is_said(sshd: Sshd, disk: Disk):
     folder = disk("noexec,mode=711,size=64m")
-    hosts = Hosts(Settings(data_dir=tmp_path, hosts={"box": sshd.settings(state_dir=str(folder))}))
-    try:
-        (status,) = (await Gpus(hosts).status("box")).hosts
-    finally:
-        await hosts.close()
+    async with laboratory(hosts={"box": sshd.settings(state_dir=str(folder))}) as lab:
+        (status,) = (await lab.gpus.status("box")).hosts
 
     assert "noexec" in (status.problem or "") and "state_dir" in (status.problem or "")
 
