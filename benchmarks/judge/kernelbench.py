@@ -112,7 +112,9 @@ def as_triton_model(number: int) -> str:
     _, forward, given = FORMS[number]
     first = forward.split(",", maxsplit=1)[0]
     call = f"y = torch.empty({SHAPES[number]}, device={first}.device, dtype=torch.float32)\n"
-    return triton_source(number) + model(number, call + f"        launch({given}, y)\n        return y")
+    return (
+        "import torch\n" + triton_source(number) + model(number, call + f"        launch({given}, y)\n        return y")
+    )
 
 
 def as_load_inline(number: int) -> str:
