@@ -18,6 +18,7 @@ BEATS = 4
 """Beats in the time after which silence means that the line is dead."""
 CHUNK = 256 << 10
 BYE_S = 1.0
+WHY_S = 10.0
 
 
 class HostLink:
@@ -86,8 +87,9 @@ class HostLink:
                 self._channel.writer.write(protocol.pack({"id": number, "verb": verb, **arguments}, attachment))
                 await self._channel.writer.drain()
             return await future
-        except (ConnectionError, BrokenPipeError) as error:
-            raise HostUnavailable(f"The channel to host {self.host!r} has ended ({error}).") from error
+        except OSError as error:
+            await asyncio.wait([self._reading], timeout=WHY_S)  # the reading side knows why
+            raise HostUnavailable(f"The channel to host {self.host!r} has ended ({self._ended or error}).") from error
         finally:
             self._waiting.pop(number, None)
             if future.done() and not future.cancelled():

@@ -16,6 +16,7 @@ from gpu_mcp_server.cli import (
     init,
     install,
     jobs,
+    sandbox,
     selftest,
     serve,
     session,
@@ -82,7 +83,10 @@ COMMANDS = (
 for command in COMMANDS:
     app.command()(command)
 app.command(context_settings={"allow_interspersed_args": False})(call.run)
-for name, group in (("backend", backend.app), ("config", config.app), ("hosts", hosts.app), ("store", store.app)):
+GROUPS = {
+    "backend": backend.app, "config": config.app, "hosts": hosts.app, "sandbox": sandbox.app, "store": store.app,
+}  # fmt: skip
+for name, group in GROUPS.items():
     app.add_typer(group, name=name)
 
 

@@ -81,7 +81,29 @@ def run(
         "detach": detach,
         "fetch": fetch,
     }
-    _run(arguments, as_json)
+    if as_json or detach:
+        _run(arguments, as_json)
+    else:
+        _stream(arguments)
+
+
+def _stream(arguments: dict[str, Any]) -> None:
+    """Run and print what the program writes when it writes it."""
+    import math
+
+    async def work() -> Any:
+        given = {name: value for name, value in arguments.items() if name != "command"}
+        async with session.laboratory() as lab:
+            return await lab.runner.run(arguments["command"], **given, wait_s=math.inf, on_output=session.print_output)
+
+    result = session.run(work)
+    typer.echo(result.summary().partition("\n--- std")[0], err=True)
+    _exit_as(result.status, result.exit_code)
+
+
+def _exit_as(status: str | None, exit_code: int | None) -> None:
+    if status != "ok":
+        raise typer.Exit(TIMED_OUT if status == "timeout" else exit_code or 1)
 
 
 def _run(arguments: dict[str, Any], as_json: bool) -> None:
@@ -103,8 +125,8 @@ def _run(arguments: dict[str, Any], as_json: bool) -> None:
         typer.echo(out, nl=False)
         typer.echo(err, nl=False, err=True)
         typer.echo(answer.text.partition("\n--- std")[0], err=True)
-    if data.get("state") == "finished" and data.get("status") != "ok":
-        raise typer.Exit(TIMED_OUT if data.get("status") == "timeout" else data.get("exit_code") or 1)
+    if data.get("state") == "finished":
+        _exit_as(data.get("status"), data.get("exit_code"))
 
 
 async def output_of(lab: session.Session, job: dict[str, Any], name: str) -> bytes:

@@ -24,8 +24,15 @@ def jobs(limit: Annotated[int, typer.Option(help="Jobs to show.")] = 20, as_json
     emit({"jobs": rows}, text, as_json=as_json)
 
 
-def logs(job_id: JobId, as_json: Json = False) -> None:
+def logs(
+    job_id: JobId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job ends.")] = False,
+    as_json: Json = False,
+) -> None:
     """Print a job's stdout and stderr."""
+    if follow:
+        _follow(job_id)
+        return
 
     async def work() -> tuple[session.Answer, bytes, bytes]:
         async with session.session() as lab:
@@ -42,6 +49,17 @@ def logs(job_id: JobId, as_json: Json = False) -> None:
         return
     typer.echo(out, nl=False)
     typer.echo(err, nl=False, err=True)
+
+
+def _follow(job_id: str) -> None:
+    """Print output as it comes; who stops looking does not stop the job."""
+
+    async def work() -> Any:
+        async with session.laboratory() as lab:
+            return await lab.jobs.follow(job_id, session.print_output)
+
+    record = session.run(work)
+    typer.echo(": ".join(filter(None, [record.status, record.note])), err=True)
 
 
 def cancel(job_id: JobId, as_json: Json = False) -> None:

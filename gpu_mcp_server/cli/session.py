@@ -98,6 +98,14 @@ class ProgressLine:
         self._said = ""
 
 
+async def print_output(name: str, fresh: bytes) -> None:
+    """Print a job's fresh output: stdout to stdout, everything else to stderr."""
+    if name == "queue":
+        typer.echo(fresh.decode("utf-8", "replace"), err=True)
+    else:
+        typer.echo(fresh, nl=False, err=name != "stdout")
+
+
 @asynccontextmanager
 async def session(settings: "Settings | None" = None) -> AsyncGenerator[Session]:
     """Open the server in this process, with every toolset unless the options before the command chose some."""

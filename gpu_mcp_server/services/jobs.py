@@ -201,6 +201,16 @@ class JobRunner:
             if finished and len(out) >= seen.record.stdout_kept and len(err) >= seen.record.stderr_kept:
                 return FinishedJob(host, seen.record, bytes(out), bytes(err))
 
+    async def follow(self, job_id: str, on_output: OnOutput) -> JobRecord:
+        """Give a job's output from its beginning as it comes, and return its record at the end.
+
+        Raises:
+            NotFound: If no job has this id.
+        """
+        done = await self.wait(job_id, (await self._table.get(job_id)).host, on_output=on_output)
+        assert done is not None
+        return done.record
+
     async def _lost_with_allocation(self, job_id: str, host: str) -> JobRecord | None:
         """Return the record of a job whose allocation has ended: the one that is known, or that it was not finished.
 

@@ -19,7 +19,7 @@ from gpu_mcp_server.services.commands import check_command, laid
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobRow, JobTable
-from gpu_mcp_server.services.jobs import Blobs, FinishedJob, JobRunner, new_job_id, raise_if_not_run
+from gpu_mcp_server.services.jobs import Blobs, FinishedJob, JobRunner, OnOutput, new_job_id, raise_if_not_run
 from gpu_mcp_server.services.output import head_and_tail, safe_text
 from gpu_mcp_server.services.pool import Need, Pool
 from gpu_mcp_server.services.workspaces import Workspaces
@@ -80,6 +80,7 @@ class Runner:
         ranks: RankOptions | None = None,
         wait_s: float = 240.0,
         progress: Progress | None = None,
+        on_output: OnOutput | None = None,
     ) -> JobResult:
         """Run a program in a sandbox, its files taken from and returned to a workspace.
 
@@ -97,6 +98,7 @@ class Runner:
             ranks: Several processes of it that talk to each other.
             wait_s: How long to wait before answering with the job's id alone.
             progress: Told what happens meanwhile.
+            on_output: Given the output as it comes, by name of the stream; `queue` is the job's place in the queue.
 
         Raises:
             BadRequest, TooLarge: If an argument is beyond its limits.
@@ -149,7 +151,7 @@ class Runner:
         if detach:
             await self._jobs.submit(spec, host=where, blobs=blobs, **row)
             return await self.status(spec.id, wait_s=0)
-        return await self._run_attached(spec, where, blobs, row, wait_s, progress)
+        return await self._run_attached(spec, where, blobs, row, wait_s, on_output or last_line_to(progress))
 
     def _check_fetch(self, gpus: int, ranks: RankOptions | None) -> None:
         if not self._settings.allow_fetch:
@@ -164,16 +166,11 @@ class Runner:
         blobs: Blobs,
         row: Mapping[str, Any],
         wait_s: float,
-        progress: Progress | None,
+        on_output: OnOutput | None,
     ) -> JobResult:
-        async def told(name: str, fresh: bytes) -> None:
-            if progress is not None:
-                last = safe_text(fresh[-400:]).strip().rpartition("\n")[2]
-                await progress(f"{name}: {last[:160]}")
-
         try:
             noted = await self._jobs.submit(spec, host=where, blobs=blobs, **row)
-            done = await self._jobs.wait(spec.id, where, timeout_s=wait_s, on_output=told if progress else None)
+            done = await self._jobs.wait(spec.id, where, timeout_s=wait_s, on_output=on_output)
         except asyncio.CancelledError:
             await self._jobs.end_quietly(spec.id, where)
             raise
@@ -365,3 +362,15 @@ def environment_of(probe: HostProbe, given: Mapping[str, str]) -> dict[str, str]
     if probe.judge:
         path.append(probe.judge.path.rpartition("/")[0])
     return {"PATH": ":".join(path), **given}
+
+
+def last_line_to(progress: Progress | None) -> OnOutput | None:
+    """Return what tells the last line of fresh output as progress."""
+    if progress is None:
+        return None
+
+    async def told(name: str, fresh: bytes) -> None:
+        last = safe_text(fresh[-400:]).strip().rpartition("\n")[2]
+        await progress(f"{name}: {last[:160]}")
+
+    return told

@@ -1,0 +1,48 @@
+"""`sandbox`: what confines jobs on a host, tried."""
+
+from typing import Annotated, Any
+
+import typer
+
+from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli.output import Json, emit
+
+app = typer.Typer(help="Try the sandbox of a host.", no_args_is_help=True)
+
+
+@app.command()
+def check(
+    host: Annotated[str | None, typer.Argument(help="Host in the settings; the default one if absent.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Try every way out that we know, inside the sandbox: exit code 1 if one is open."""
+    from gpu_mcp_server.backends.contract.escapes import tried
+    from gpu_mcp_server.services.hosts import Hosts
+    from gpu_mcp_server.settings import load_settings
+
+    hosts = Hosts(load_settings())
+    rows: list[dict[str, Any]] = []
+
+    async def work() -> str:
+        name = hosts.choose(host)
+        async for outcome in tried(hosts.backend(name)):
+            attempt = outcome.attempt
+            rows.append({
+                "row": attempt.row, "attempt": attempt.what, "closed_by": attempt.closed_by, "result": outcome.result,
+                "found": outcome.found,
+            })  # fmt: skip
+            if not as_json:
+                typer.echo(_line(rows[-1]))
+        return name
+
+    name = session.run(work)
+    count = sum(row["result"] == "open" for row in rows)
+    said = f"host {name}: {len(rows)} ways out tried, {count or 'none'} open"
+    emit({"host": name, "open": count, "attempts": rows}, said, as_json=as_json)
+    if count:
+        raise typer.Exit(1)
+
+
+def _line(row: dict[str, Any]) -> str:
+    mark = {"closed": "closed", "open": "OPEN", "not closed here": "weaker"}[row["result"]]
+    return f"{row['row']:>3}  {mark:7} {row['attempt']:42} {row['closed_by']:30} {row['found']}"
