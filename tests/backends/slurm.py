@@ -141,11 +141,18 @@ class SlurmCluster:
         for controller in ("freezer", "devices", "memory", "cpuset", "cpuacct"):
             for n in range(1, self.nodes + 1):
                 top = Path(f"/sys/fs/cgroup/{controller}/slurm_gpu{n}")
-                for folder in sorted((p for p in top.rglob("*") if p.is_dir()), reverse=True) if top.exists() else ():
-                    folder.rmdir()
-                if top.exists():
-                    top.rmdir()
+                self._comes(lambda top=top: _removed(top))
         shutil.rmtree(self.base, ignore_errors=True)
+
+
+def _removed(top: Path) -> bool:
+    """Remove control groups; those of processes that are still dying stay."""
+    for folder in [*sorted((p for p in top.rglob("*") if p.is_dir()), reverse=True), top] if top.exists() else ():
+        try:
+            folder.rmdir()
+        except OSError:
+            return False
+    return True
 
 
 def _free_ports(count: int) -> list[int]:
