@@ -100,12 +100,13 @@ class BatchBackend:
 
         async def why_ended() -> str:
             said = await before()
+            orderly = "status 0" in said  # the gate has ended; the scheduler notices that after us
             with contextlib.suppress(GpuMcpError):
-                for pause_s in ENDING_POLL_S[:3]:
+                for pause_s in ENDING_POLL_S if orderly else ENDING_POLL_S[:1]:
                     ended = await self.end_of(job.number)
                     if ended is not None:
                         return f"{ended} ({said})"
-                    await asyncio.sleep(pause_s)  # the scheduler notices the end of the batch script after us
+                    await asyncio.sleep(pause_s)
             return said
 
         channel.why_ended = why_ended
