@@ -12,7 +12,7 @@ OPTIONAL := hipcc clang-19 lld-19 llvm-19 clang-tools-19 cmake ninja-build iprou
 DAEMONS := slurm-wlm munge $(if $(shell command -v dockerd),,docker.io)
 AS_CI := $(and $(filter true,$(CI)),$(filter 0,$(shell id -u)))
 
-.PHONY: help demo test test-real lint system setup bench clean need-python
+.PHONY: help demo test test-slurm test-real lint system setup bench clean need-python
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
@@ -53,9 +53,12 @@ lint: setup ## format, types, layers
 	@touch $@
 
 test: setup .venv/.toolchains ## everything but tests/real
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/real
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/real -m "not slurm"
 
-test-real: setup ## what needs Docker, Slurm, npm or a GPU
+test-slurm: setup ## every way to run that needs a Slurm cluster, which the tests start
+	$(BIN)/python -m pytest tests/backends -m slurm
+
+test-real: setup ## what needs npm or a GPU
 	$(BIN)/python -m pytest tests/real
 
 bench: setup ## timings of the server itself, as ratios in one run

@@ -119,3 +119,12 @@ BACKENDS = {"local": _local, "ssh": _ssh, "openssh": _openssh, "docker": _docker
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest, state_dir: str) -> Backend:
     return BACKENDS[request.param](request, state_dir)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what runs on the Slurm cluster."""
+    for item in items:
+        names = getattr(item, "fixturenames", ())
+        parameters = getattr(getattr(item, "callspec", None), "params", {})
+        if "slurm" in names or "slurm" in parameters.values():
+            item.add_marker(pytest.mark.slurm)
