@@ -15,7 +15,6 @@ import json
 import socket
 import tarfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 from gpu_mcp_server.backends.base import Channel
@@ -31,7 +30,9 @@ STATE = "/state/hostd"
 LABEL = "gpu-mcp-server.host"
 CONFIG_LABEL = "gpu-mcp-server.config"
 PROCESSES = 4096
+DEFAULT_URL = "unix:///var/run/docker.sock"
 TIMEOUT_S = 60
+KNOCK_S = 10.0
 STDERR_KEPT = 4096
 CLOSE_S = 2.0
 MAKES_SANDBOXES = frozenset({
@@ -136,9 +137,8 @@ class DockerBackend:
         from docker.utils import kwargs_from_env
 
         url = self._host.docker_url
-        if url and url.startswith("unix://") and not Path(url.removeprefix("unix://")).exists():
-            raise FileNotFoundError(f"there is no {url.removeprefix('unix://')}")
         where: dict[str, Any] = {"base_url": url} if url else dict(kwargs_from_env())
+        knock(str(where.get("base_url") or DEFAULT_URL))
         return docker.APIClient(version="auto", timeout=TIMEOUT_S, **where)
 
     def config(self) -> dict[str, Any]:
@@ -217,6 +217,27 @@ class DockerBackend:
         end.close()
         plain.close()
         return number, copy
+
+
+def knock(url: str) -> None:
+    """Connect to a Unix socket and let go of it: docker's client leaks its own when nobody answers.
+
+    Raises:
+        OSError: If nobody listens there, in words.
+    """
+    scheme, _, path = url.partition("://")
+    if not scheme.endswith("unix"):
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+        end.settimeout(KNOCK_S)
+        try:
+            end.connect(path)
+        except FileNotFoundError as error:
+            raise OSError(f"there is no {path}") from error
+        except ConnectionRefusedError as error:
+            raise OSError(f"nobody listens on {path}") from error
+        except PermissionError as error:
+            raise OSError(f"this user may not open {path}") from error
 
 
 def device_requests(gpus: str) -> list[dict[str, Any]]:

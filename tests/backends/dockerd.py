@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gpu_mcp_server.backends.docker import knock
 from gpu_mcp_server.settings import DockerHost
 
 DOCKERD = shutil.which("dockerd", path="/usr/sbin:/usr/bin:/usr/local/bin:/usr/local/sbin") or ""
@@ -37,15 +38,15 @@ class Dockerd:
 
     def started(self) -> str:
         """Wait until it answers; say why it does not."""
-        import docker
+        import docker.errors
 
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
+                knock(self.url)
                 self.api = docker.APIClient(base_url=self.url, version="auto", timeout=30)
-                self.api.ping()
                 break
-            except Exception:
+            except (OSError, docker.errors.DockerException):
                 time.sleep(0.1)
         else:
             return (self.folder / "log").read_text(errors="replace").strip().rpartition("\n")[2] or "no answer"

@@ -1,7 +1,9 @@
 """Docker: the hull around hostd, and what goes wrong with it."""
 
 import asyncio
+import gc
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from gpu_mcp_server.backends.contract.host import ContractHost
 from gpu_mcp_server.backends.docker import DockerBackend
 from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable
+from gpu_mcp_server.settings import DockerHost
 from tests.backends.dockerd import Dockerd, asked
 
 
@@ -79,15 +82,27 @@ async def test_gpus_are_asked_for_by_device_request(dockerd: Dockerd, gpu_hook: 
     await host.remove()
 
 
-async def test_what_is_wrong_with_docker_is_said(dockerd: Dockerd, tmp_path: Path):
+async def test_what_is_wrong_with_docker_is_said(dockerd: Dockerd):
     no_image = await refused(dockerd.settings(image="none/such:1"))
     assert isinstance(no_image, ConfigError) and "`docker pull none/such:1`" in str(no_image)
 
-    nobody = await refused(dockerd.settings(docker_url=f"unix://{tmp_path}/nothing"))
-    assert isinstance(nobody, HostUnavailable) and "Is dockerd running" in str(nobody)
-
     no_python = await refused(dockerd.settings(python="/opt/none/python3"))
     assert "/opt/none/python3" in str(no_python)
+
+
+async def test_a_docker_that_is_not_there_is_named_and_leaves_no_socket_open(tmp_path: Path):
+    async def said(path: Path) -> str:
+        error = await refused(DockerHost(image="none", docker_url=f"unix://{path}"))
+        assert isinstance(error, HostUnavailable) and "Is dockerd running" in str(error)
+        return str(error)
+
+    socket_file = tmp_path / "s"
+    nothing = await said(socket_file)
+    with socket.socket(socket.AF_UNIX) as end:
+        end.bind(str(socket_file))
+        nobody = await said(socket_file)
+    gc.collect()
+    assert f"there is no {socket_file}" in nothing and f"nobody listens on {socket_file}" in nobody
 
 
 def test_gpus_become_a_request():
