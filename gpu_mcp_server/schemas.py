@@ -5,10 +5,13 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 _DROPPED = ("title", "$defs")
+_SELF_EVIDENT = {"minimum": (0, 1), "exclusiveMinimum": (0,), "minItems": (1,)}
+"""Limits that nobody would cross on purpose; the error says them, so that no conversation pays for them."""
 
 
 def lean_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return `schema` flat and short: references inlined, no titles, no null, unknown properties refused."""
+    """Return `schema` flat and short: references inlined, no titles, no null, no limits that go without saying;
+    unknown properties are refused."""
     lean = cast("dict[str, Any]", _lean(schema, schema.get("$defs", {})))
     lean.setdefault("properties", {})
     lean["additionalProperties"] = False
@@ -30,6 +33,8 @@ def _lean(node: Any, definitions: dict[str, Any]) -> Any:
             lean[key] = {name: _lean(one, definitions) for name, one in value.items()}
         elif key == "additionalProperties" and isinstance(value, dict):
             continue  # some clients refuse a schema there; the description says what the values are
+        elif key == "maxLength" or value in _SELF_EVIDENT.get(key, ()):
+            continue
         elif key not in _DROPPED and not (key == "default" and (value in (None, [], "") or isinstance(value, dict))):
             lean[key] = _lean(value, definitions)
     return _without_null(lean)

@@ -11,7 +11,21 @@ from gpu_mcp_server.cli.output import Json, emit
 
 BEGIN, END = "<!-- generated: {name} -->", "<!-- end: {name} -->"
 
-TITLES = {"tools": "# Tools\n", "settings": "# Settings\n"}
+TITLES = {"tools": "# Tools\n", "settings": "# Settings\n", "toolsets": ""}
+
+
+def toolsets_text() -> str:
+    """Return a table with a row for each tool: what it does in one line, and how it is switched on."""
+    from gpu_mcp_server.toolset import discover
+
+    lines = ["| tool | what it does |", "| --- | --- |"]
+    for toolset in discover().values():
+        how = "" if toolset.default else f" (off unless `--toolsets default,{toolset.id}`)"
+        lines.append(f"| **{toolset.title}**{how} | |")
+        for spec in toolset.tools:
+            said = (inspect.getdoc(spec.function) or "").partition("\n")[0]
+            lines.append(f"| `{spec.name}` | {said} |")
+    return "\n".join(lines) + "\n"
 
 
 def tools_text() -> str:
@@ -81,10 +95,15 @@ def docs(
     folder: Annotated[Path, typer.Option(help="Where the pages are.")] = Path("docs"),
     as_json: Json = False,
 ) -> None:
-    """Generate docs/tools.md and docs/settings.md."""
+    """Generate docs/tools.md, docs/settings.md and the table of tools in README.md beside their folder."""
     stale: list[str] = []
-    for name, generated in (("tools", tools_text()), ("settings", settings_text())):
-        page = folder / f"{name}.md"
+    pages = {
+        "tools": (folder / "tools.md", tools_text),
+        "settings": (folder / "settings.md", settings_text),
+        "toolsets": (folder.resolve().parent / "README.md", toolsets_text),
+    }
+    for name, (page, text) in pages.items():
+        generated = text()
         before = page.read_text(encoding="utf-8") if page.exists() else ""
         after = merged(before, name, generated)
         if after != before:

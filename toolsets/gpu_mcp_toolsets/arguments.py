@@ -16,8 +16,8 @@ AnyLanguage = Annotated[
     Field(description="Else told from the file."),
 ]
 Flags = Annotated[tuple[str, ...], Field(description="-O3, -D, -std, -lm ...")]
-Parent = Annotated[str | None, Field(description="attempt_id it derives from.")]
+Parent = Annotated[str | None, Field(description="attempt_id it comes from.")]
 Note = Annotated[str | None, Field(description="What you try.", max_length=500)]
-Wait = Annotated[float, Field(description="After this, return a job_id instead.", ge=0, le=240)]
-FirstLine = Annotated[int, Field(description="1-based line to start at.", ge=1)]
-MaxLines = Annotated[int, Field(description="Lines to return.", ge=1, le=2000)]
+Wait = Annotated[float, Field(description="Then a job_id.", ge=0, le=240)]
+FirstLine = Annotated[int, Field(description="From 1.", ge=1)]
+MaxLines = Annotated[int, Field(description="Lines.", ge=1, le=2000)]

@@ -47,8 +47,8 @@ TOOLSET = Toolset(
 )
 
 Ranks = Annotated[RankOptions | None, WithJsonSchema({"type": "object"})]
-JobId = Annotated[str, Field(description="job_id of an earlier answer.")]
-WorkspaceId = Annotated[str, Field(description="workspace_id of an earlier answer.")]
+JobId = Annotated[str, Field(description="Of an earlier answer.")]
+WorkspaceId = Annotated[str, Field(description="Of an earlier answer.")]
 
 
 @TOOLSET.tool("Status of hosts and GPUs", effect="reads")
@@ -57,8 +57,7 @@ async def gpu_status(
 ) -> LabStatus:
     """Show every host: GPUs, compilers, sandbox level, running jobs.
 
-    Call it first, and when a host does not answer. It names the `host` that other tools take and
-    what evaluate_kernel can judge there (cpu, cuda).
+    Call it first. It names the `host` that other tools take and what can be judged there (cpu, cuda).
     """
     return await gpus.status(host)
 
@@ -66,14 +65,11 @@ async def gpu_status(
 @TOOLSET.tool("Write files into a workspace", effect="runs")
 async def write_files(
     sources: SourcesDep,
-    files: Annotated[dict[str, str] | None, Field(description="Relative path to text; replaces those files.")] = None,
+    files: Annotated[dict[str, str] | None, Field(description="Relative path to text.")] = None,
     workspace_id: Annotated[str | None, Field(description="Absent: a new workspace.")] = None,
-    local_path: Annotated[str | None, Field(description="Local file or folder of yours to copy in.")] = None,
+    local_path: Annotated[str | None, Field(description="Local file or folder to copy in.")] = None,
 ) -> WorkspaceListing:
-    """Put files into a workspace that run_command and compile_kernel can use.
-
-    Give `files`, or `local_path` for what is on your disk already. Returns the workspace_id.
-    """
+    """Put files into a workspace for run_command and compile_kernel; returns workspace_id."""
     return await sources.write(files, workspace_id, local_path)
 
 
@@ -81,14 +77,11 @@ async def write_files(
 async def read_file(
     workspaces: WorkspacesDep,
     workspace_id: WorkspaceId,
-    path: Annotated[str, Field(description="Relative path, as list_files shows it.")],
+    path: Annotated[str, Field(description="As list_files shows it.")],
     first_line: FirstLine = 1,
     max_lines: MaxLines = 200,
 ) -> FileContent:
-    """Show lines of one file of a workspace, also of files that a job left there.
-
-    Continue a long file with first_line.
-    """
+    """Show lines of a workspace's file; jobs leave files there too."""
     return await workspaces.read(workspace_id, path, first_line, max_lines)
 
 
@@ -96,9 +89,9 @@ async def read_file(
 async def list_files(
     workspaces: WorkspacesDep,
     workspace_id: WorkspaceId,
-    prefix: Annotated[str, Field(description="Only paths that start so.")] = "",
+    prefix: Annotated[str, Field(description="Paths that start so.")] = "",
 ) -> WorkspaceListing:
-    """List a workspace's files with their sizes; read one with read_file."""
+    """List a workspace's files with their sizes."""
     return await workspaces.listing(workspace_id, prefix)
 
 
@@ -124,8 +117,7 @@ async def compile_kernel(
 ) -> CompileResult:
     """Compile C, C++, CUDA, HIP or Triton: errors, registers, spills, shared memory.
 
-    Needs no GPU. Errors have status "failed": mend the first one first. Spills above 0: lower registers.
-    Next: evaluate_kernel.
+    Needs no GPU. Mend the first error first. Next: evaluate_kernel.
     """
     given = await sources.of(source, path, workspace_id, language)
     wish = Wish(arch=arch, flags=flags, compiler=compiler, library=False, block=block).for_triton(triton or {})
@@ -136,23 +128,22 @@ async def compile_kernel(
 async def run_command(
     runner: RunnerDep,
     progress: ProgressDep,
-    command: Annotated[list[str], Field(description="Program, arguments; no shell: ['sh','-c','...'].", min_length=1)],
+    command: Annotated[list[str], Field(description="No shell: ['sh','-c','...'].", min_length=1)],
     workspace_id: Annotated[str | None, Field(description="Its files are the current folder.")] = None,
     host: Host = None,
-    env: Annotated[dict[str, str] | None, Field(description="Variables to set.")] = None,
+    env: Annotated[dict[str, str] | None, Field(description="Variables.")] = None,
     gpus: Annotated[int, Field(description="GPUs to hold.", ge=0, le=64)] = 0,
     timeout_s: Annotated[float, Field(description="Then it is killed.", gt=0, le=86_400)] = 60,
     stdin: Annotated[str, Field(description="Its stdin.")] = "",
     outputs: Annotated[tuple[str, ...], Field(description="Files to keep; ['*']: all that changed.")] = (),
     detach: Annotated[bool, Field(description="Return a job_id at once.")] = False,
-    fetch: Annotated[bool, Field(description="With network, no GPU; if the settings allow it.")] = False,
+    fetch: Annotated[bool, Field(description="With network, no GPU.")] = False,
     ranks: Annotated[Ranks, Field(description="{count: 4, launcher: torchrun or mpirun}")] = None,
     wait_s: Wait = 240,
 ) -> JobResult:
     """Run any program in the sandbox: no network, no files but the workspace and /usr.
 
-    For builds, tests (failed ones of ctest, pytest, gtest are listed), benchmarks. A non-zero exit is
-    an answer. Next: job_status, read_artifact.
+    A non-zero exit is an answer; failed tests are listed. Next: job_status, read_artifact.
     """
     return await runner.run(
         command,
@@ -175,32 +166,29 @@ async def run_command(
 async def job_status(
     runner: RunnerDep,
     job_id: JobId,
-    wait_s: Annotated[float, Field(description="Wait for its end, at most.", ge=0, le=240)] = 0,
-    stdout_offset: Annotated[int, Field(description="Byte of stdout to start at.", ge=0)] = 0,
+    wait_s: Annotated[float, Field(description="Wait for its end.", ge=0, le=240)] = 0,
+    stdout_offset: Annotated[int, Field(description="Byte to start at.", ge=0)] = 0,
 ) -> JobResult:
-    """Show how a job stands: state, exit, output so far; also jobs of an earlier server.
+    """Show a job's state, exit and output so far; also jobs of an earlier server.
 
-    Use it for every job_id that you were given; wait_s saves calls.
+    wait_s saves calls.
     """
     return await runner.status(job_id, wait_s=wait_s, stdout_offset=stdout_offset)
 
 
 @TOOLSET.tool("Cancel a job", effect="changes")
 async def cancel_job(runner: RunnerDep, job_id: JobId) -> JobResult:
-    """End a job and all its processes, and free its GPUs; returns what it did until then."""
+    """End a job and all its processes, and free its GPUs."""
     return await runner.cancel(job_id)
 
 
 @TOOLSET.tool("Read an artifact", effect="reads")
 async def read_artifact(
     artifacts: ArtifactsDep,
-    artifact_id: Annotated[str, Field(description="An artifact_id of an earlier answer.")],
+    artifact_id: Annotated[str, Field(description="Of an earlier answer.")],
     first_line: FirstLine = 1,
     max_lines: MaxLines = 200,
 ) -> FileContent:
-    """Show lines of an artifact: a whole log, all timing samples, a job's output file.
-
-    Continue with first_line. The same as the resource artifact://ID.
-    """
+    """Show lines of an artifact: a whole log, all timing samples, a job's output file."""
     content, info = await artifacts.read(artifact_id), await artifacts.info(artifact_id)
     return await to_thread(file_content, content, info.name, first_line, max_lines, artifact_id=artifact_id)

@@ -65,7 +65,7 @@ TRIALS = (
     'Secret trials: {constraints: ["cols % 4 == 0"], fixed_shapes, distributions: declared, precision: '
     'strict}, and flops: "2*m*n*k".'
 )
-TIMING = "{precision: exact} for a record; cache: both; mode: graph; tier: smoke or correctness: untimed."
+TIMING = "{precision: exact} for a record; cache: both; mode: graph; tier: smoke, correctness."
 Candidates = Annotated[
     tuple[CandidateSpec, ...],
     Field(max_length=32),
@@ -82,8 +82,8 @@ async def register_problem(
     sources: SourcesDep,
     progress: ProgressDep,
     name: Annotated[str, Field(description="Short.", max_length=80)],
-    inputs: Annotated[Inputs, Field(description="In order of `entry`'s arguments; shape: symbols or sizes.")],
-    outputs: Annotated[Outputs, Field(description="Likewise, as returned.")],
+    inputs: Annotated[Inputs, Field(description="As `entry` takes them; shape: symbols or sizes.")],
+    outputs: Annotated[Outputs, Field(description="As returned.")],
     shapes: Annotated[list[dict[str, int]], Field(description="A size for every symbol: {rows: 512}.", min_length=1)],
     rtol: Annotated[float, Field(description="Relative tolerance.", ge=0)],
     atol: Annotated[float, Field(description="Absolute tolerance.", ge=0)],
@@ -129,10 +129,7 @@ async def import_problem(
     wish: Annotated[Wished, Field(description="KernelBench: {rtol, distribution: normal}.")] = None,
     host: Host = None,
 ) -> ProblemInfo:
-    """Register a problem from its file: KernelBench, problem.toml, program.toml, GEAK.
-
-    Tried as by register_problem.
-    """
+    """Register a problem from its file: KernelBench, problem.toml, program.toml, GEAK."""
     return await registry.import_file(await sources.problem(text, path, wish), host=host, progress=progress)
 
 
@@ -140,10 +137,7 @@ async def import_problem(
 async def list_problems(
     registry: RegistryDep, problem_id: Annotated[str | None, Field(description="Only this one.")] = None
 ) -> ProblemList:
-    """List problems: launcher signatures for C and CUDA, shapes, tolerances, best attempt.
-
-    Use it before you write a candidate. Next: evaluate_kernel.
-    """
+    """List problems: launcher signatures, shapes, tolerances, best attempt."""
     return await registry.problems(problem_id)
 
 
@@ -168,8 +162,7 @@ async def evaluate_kernel(
 ) -> Evaluation:
     """Compile and judge a candidate: correct, incorrect or cheat; time; speed-up.
 
-    Kinds: resource gpu-mcp://docs/candidates; launcher: list_problems. Every timed call is checked on fresh data.
-    Next: parent=attempt_id, or job_status if still running.
+    Kinds: resource gpu-mcp://docs/candidates; launcher: list_problems. Next: parent=attempt_id.
     """
     given = await sources.of(source, path, workspace_id, language)
     return await evaluator.evaluate(
@@ -212,14 +205,14 @@ async def evaluate_kernels(
 async def list_attempts(
     experience: ExperienceDep,
     runner: RunnerDep,
-    problem_id: Annotated[str | None, Field(description="Only attempts at this problem.")] = None,
+    problem_id: Annotated[str | None, Field(description="At this problem.")] = None,
     view: Annotated[
         Literal["best", "recent", "ancestors", "failures"],
-        Field(description="best: correct, of one device; ancestors of attempt_id; failures."),
+        Field(description="best: of one device; ancestors: of attempt_id."),
     ] = "best",
     attempt_id: Annotated[str | None, Field(description="Whose ancestors; else: only it, with evidence.")] = None,
     device: Annotated[str | None, Field(description="For best.")] = None,
-    limit: Annotated[int, Field(description="Attempts to show.", ge=1, le=100)] = 10,
+    limit: Annotated[int, Field(description="How many.", ge=1, le=100)] = 10,
 ) -> AttemptList:
     """Show what was tried: best first, ancestors, or failures with reasons."""
     await runner.settle()

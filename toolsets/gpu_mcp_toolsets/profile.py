@@ -39,7 +39,7 @@ async def check_memory(
 ) -> MemoryCheck:
     """Run compute-sanitizer: findings with source line, thread, distance.
 
-    Kernels become 10-300 times slower, with racecheck 85,000: use small shapes.
+    Slow (10-300 times, racecheck more): use small shapes.
     """
     return await checker.check(target, tool, progress=progress)
 
@@ -51,10 +51,7 @@ async def profile_kernel(
     target: Annotated[Target, Field(description="As for check_memory; or {report: PATH, workspace_id}.")],
     level: Annotated[ProfileLevel, Field(description="quick: times, no counters.")] = "standard",
 ) -> ProfileResult:
-    """Say what bounds a kernel: limit, roofline, stalls, hot lines, occupancy, what to try.
-
-    Next: query_profile.
-    """
+    """Say what bounds a kernel: limit, roofline, stalls, hot lines, occupancy, what to try."""
     return await profiler.profile(target, level, progress=progress)
 
 
