@@ -10,8 +10,7 @@ _SELF_EVIDENT = {"minimum": (0, 1), "exclusiveMinimum": (0,), "minItems": (1,)}
 
 
 def lean_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return `schema` flat and short: references inlined, no titles, no null, no limits that go without saying;
-    unknown properties are refused."""
+    """Return `schema` flat and short: references inlined, no titles, no null, no self-evident limits, no unknown keys."""
     lean = cast("dict[str, Any]", _lean(schema, schema.get("$defs", {})))
     lean.setdefault("properties", {})
     lean["additionalProperties"] = False
