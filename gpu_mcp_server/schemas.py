@@ -10,7 +10,7 @@ _SELF_EVIDENT = {"minimum": (0, 1), "exclusiveMinimum": (0,), "minItems": (1,)}
 
 
 def lean_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return `schema` flat and short: references inlined, no titles, no null, no self-evident limits or unknown keys."""
+    """Return `schema` flat and short: references inlined; no titles, null, self-evident limits or unknown keys."""
     lean = cast("dict[str, Any]", _lean(schema, schema.get("$defs", {})))
     lean.setdefault("properties", {})
     lean["additionalProperties"] = False
