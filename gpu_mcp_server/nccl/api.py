@@ -1,0 +1,113 @@
+"""Names of NCCL and CUDA that the analysis knows, and what each argument means.
+
+Source: nccl.h and nccl_device.h of NCCL 2.28.9 to 2.32.3; CUDA runtime API 13.0.
+"""
+
+ROLES: dict[str, tuple[str, ...]] = {
+    "ncclAllReduce": ("send", "recv", "count", "type", "op", "comm", "stream"),
+    "ncclBroadcast": ("send", "recv", "count", "type", "root", "comm", "stream"),
+    "ncclBcast": ("recv", "count", "type", "root", "comm", "stream"),
+    "ncclReduce": ("send", "recv", "count", "type", "op", "root", "comm", "stream"),
+    "ncclAllGather": ("send", "recv", "count", "type", "comm", "stream"),
+    "ncclReduceScatter": ("send", "recv", "count", "type", "op", "comm", "stream"),
+    "ncclAlltoAll": ("send", "recv", "count", "type", "comm", "stream"),
+    "ncclGather": ("send", "recv", "count", "type", "root", "comm", "stream"),
+    "ncclScatter": ("send", "recv", "count", "type", "root", "comm", "stream"),
+    "ncclSend": ("send", "count", "type", "peer", "comm", "stream"),
+    "ncclRecv": ("recv", "count", "type", "peer", "comm", "stream"),
+}
+"""What the arguments of each host call are, in order."""
+
+POINT_TO_POINT = frozenset({"ncclSend", "ncclRecv"})
+COMM_INIT = {
+    "ncclCommInitRank": 0,
+    "ncclCommInitAll": 0,
+    "ncclCommInitRankConfig": 0,
+    "ncclCommInitRankScalable": 0,
+    "ncclCommSplit": 3,
+    "ncclCommShrink": 3,
+}
+"""Which argument receives the communicator."""
+COMM_END = frozenset({"ncclCommFinalize", "ncclCommDestroy", "ncclCommAbort", "ncclCommRevoke"})
+COMM_SPLIT = frozenset({"ncclCommSplit", "ncclCommShrink", "ncclCommGrow"})
+
+ALLOCATIONS: dict[str, tuple[int, int, str]] = {
+    "cudaMalloc": (0, 1, "device"),
+    "cuMemAlloc": (0, 1, "device"),
+    "cudaMallocManaged": (0, 1, "managed"),
+    "cuMemAllocManaged": (0, 1, "managed"),
+    "cudaMallocAsync": (0, 1, "pooled"),
+    "cudaMallocFromPoolAsync": (0, 1, "pooled"),
+    "cudaMallocPitch": (0, 2, "pitched"),
+    "cudaMallocHost": (0, 1, "host"),
+    "cudaHostAlloc": (0, 1, "host"),
+    "ncclMemAlloc": (0, 1, "nccl"),
+    "nvshmem_malloc": (-1, 0, "nvshmem"),
+}
+"""Function: (argument that receives the pointer, argument with the bytes, kind of memory)."""
+FREES = frozenset({"cudaFree", "cudaFreeAsync", "cudaFreeHost", "ncclMemFree", "cuMemFree", "nvshmem_free"})
+
+COPIES: dict[str, tuple[int, int]] = {
+    "cudaMemcpy": (0, 1),
+    "cudaMemcpyAsync": (0, 1),
+    "cudaMemcpy2D": (0, 2),
+    "cudaMemcpy2DAsync": (0, 2),
+    "cudaMemcpyPeer": (0, 2),
+    "cudaMemcpyPeerAsync": (0, 2),
+    "cuMemcpyDtoD": (0, 1),
+    "cuMemcpyHtoD": (0, 1),
+    "cuMemcpyDtoH": (0, 1),
+}
+"""Function: (destination, source)."""
+FILLS = {"cudaMemset": 0, "cudaMemsetAsync": 0, "cudaMemset2D": 0, "cudaMemset2DAsync": 0}
+HOST_SYNCS = frozenset(
+    {
+        "cudaStreamSynchronize",
+        "cudaDeviceSynchronize",
+        "cudaEventSynchronize",
+        "cuStreamSynchronize",
+        "cuCtxSynchronize",
+        "cudaMemcpy",
+    }
+)
+"""The host waits for the device. cudaEventRecord and cudaStreamWaitEvent do not belong here: nobody waits in them."""
+STREAM_ORDER = frozenset({"cudaEventRecord", "cudaStreamWaitEvent", "cudaEventRecordWithFlags"})
+TIMERS = frozenset(
+    {"cudaEventRecord", "MPI_Wtime", "now", "gettimeofday", "clock_gettime", "omp_get_wtime", "get_time", "time_now"}
+)
+GRAPH_CAPTURE = frozenset({"cudaStreamBeginCapture", "cudaGraphLaunch", "cudaStreamBeginCaptureToGraph"})
+LAUNCH_CALLS: dict[str, tuple[int, int | None]] = {
+    "cudaLaunchKernel": (0, None),
+    "cudaLaunchCooperativeKernel": (0, None),
+    "cudaLaunchCooperativeKernelMultiDevice": (0, None),
+    "cudaLaunchKernelExC": (1, None),
+    "cudaLaunchKernelEx": (1, 2),
+}
+"""Function: (argument that names the kernel, first of the kernel's own arguments where they stand in the call)."""
+
+POINTER_GETTERS = frozenset(
+    {
+        "ncclGetLocalPointer",
+        "ncclGetLsaPointer",
+        "ncclGetPeerPointer",
+        "ncclGetMultimemPointer",
+        "ncclGetLsaMultimemPointer",
+    }
+)
+"""Device functions that turn a window (their first argument) into a pointer."""
+PEER_POINTERS = POINTER_GETTERS - {"ncclGetLocalPointer"}
+DEVICE_API = POINTER_GETTERS | {
+    "ncclCommWindowRegister",
+    "ncclCommWindowDeregister",
+    "ncclDevCommCreate",
+    "ncclDevCommDestroy",
+}
+RUNTIME_FIRST = (2, 28)
+"""The first NCCL with a device API (LSA); GIN came with 2.28.7."""
+GIN_FIRST = (2, 28, 7)
+
+INTERESTING = frozenset(
+    {*ROLES, *COMM_INIT, *COMM_END, *ALLOCATIONS, *FREES, *COPIES, *FILLS, *HOST_SYNCS, *STREAM_ORDER, *TIMERS}
+    | {*GRAPH_CAPTURE, *LAUNCH_CALLS, *DEVICE_API, "ncclGroupStart", "ncclGroupEnd"}
+)
+"""Calls that a macro may hide and that the analysis then has to see."""

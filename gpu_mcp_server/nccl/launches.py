@@ -1,0 +1,109 @@
+"""Kernel launches in all their spellings."""
+
+from dataclasses import dataclass
+from dataclasses import field as data_field
+
+from tree_sitter import Node
+
+from gpu_mcp_server.nccl.api import LAUNCH_CALLS
+from gpu_mcp_server.nccl.scopes import declaration_of, initializer_of
+from gpu_mcp_server.nccl.syntax import Source, arguments, field, last_name, name_of, stripped, walk
+
+
+@dataclass(frozen=True, eq=False)
+class Launch:
+    """A kernel launch."""
+
+    kernel: str
+    source: Source = data_field(repr=False)
+    node: Node = data_field(repr=False)
+    grid: str | None
+    block: str | None
+    shared: str | None
+    stream: str | None
+    arguments: list[str]
+    nodes: list[Node] = data_field(repr=False)
+    """The arguments' expressions, in `source`."""
+    api: str = "<<<>>>"
+    is_cooperative: bool = False
+    via_macro: str | None = None
+    line: int = 0
+
+
+def launch_at(source: Source, call: Node) -> Launch | None:
+    """Read a call as a launch, if it is one."""
+    configuration = next((c for c in call.children if c.type == "kernel_call_syntax"), None)
+    if configuration is not None:
+        return _chevron(source, call, configuration)
+    name = name_of(source, call)
+    return _library(source, call, name) if name in LAUNCH_CALLS else None
+
+
+def _chevron(source: Source, call: Node, configuration: Node) -> Launch:
+    given = [source.text(c) for c in configuration.named_children if c.type != "comment"]
+    given += [""] * (4 - len(given))
+    nodes = arguments(call)
+    return Launch(
+        name_of(source, call),
+        source,
+        call,
+        given[0] or None,
+        given[1] or None,
+        given[2] or None,
+        given[3] or None,
+        [source.text(n) for n in nodes],
+        nodes,
+        line=source.line(call),
+    )
+
+
+def _library(source: Source, call: Node, name: str) -> Launch | None:
+    nodes = arguments(call)
+    which, first = LAUNCH_CALLS[name]
+    if len(nodes) <= which:
+        return None
+    kernel = last_name(source, stripped(nodes[which]))
+    grid = block = shared = stream = None
+    own = nodes[first:] if first is not None else []
+    if name in {"cudaLaunchKernel", "cudaLaunchCooperativeKernel"} and len(nodes) >= 4:
+        grid, block = source.text(nodes[1]), source.text(nodes[2])
+        shared = source.text(nodes[4]) if len(nodes) > 4 else None
+        stream = source.text(nodes[5]) if len(nodes) > 5 else None
+        own = _packed(source, nodes[3])
+    elif name == "cudaLaunchKernelExC" and len(nodes) > 2:
+        own = _packed(source, nodes[2])
+    if name.startswith("cudaLaunchKernelEx"):
+        grid, block, shared, stream = _configured(source, nodes[0])
+    texts = [source.text(n) for n in own]
+    cooperative = "Cooperative" in name
+    return Launch(
+        kernel, source, call, grid, block, shared, stream, texts, own, name, cooperative, line=source.line(call)
+    )
+
+
+def _packed(source: Source, node: Node) -> list[Node]:
+    """Return what `void* args[] = {&a, &b}` points to, where the array's initializer can be seen."""
+    node = stripped(node)
+    listed: Node | None = node if node.type == "initializer_list" else None
+    if node.type == "identifier":
+        made = declaration_of(source, node)
+        value = initializer_of(made) if made is not None else None
+        listed = value if value is not None and value.type == "initializer_list" else None
+    if listed is None:
+        return []
+    return [stripped(c) for c in listed.named_children if c.type != "comment"]
+
+
+def _configured(source: Source, node: Node) -> tuple[str | None, str | None, str | None, str | None]:
+    """Find what is assigned to the fields of a cudaLaunchConfig_t."""
+    name = source.squeezed(stripped(node))
+    found: dict[str, str] = {}
+    for inner in walk(source.root):
+        if inner.type != "assignment_expression":
+            continue
+        left, right = field(inner, "left"), field(inner, "right")
+        if left is not None and right is not None and left.type == "field_expression":
+            owner, member = field(left, "argument"), field(left, "field")
+            if owner is not None and member is not None and source.squeezed(owner) == name:
+                found[source.text(member)] = source.text(right)
+    return found.get("gridDim"), found.get("blockDim"), found.get("dynamicSmemBytes"), found.get("stream")

@@ -1,0 +1,217 @@
+"""A program: the files that its main file reaches by includes, with functions, macros, calls and launches."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from dataclasses import field as data_field
+from functools import cached_property
+from posixpath import dirname, join, normpath
+
+from tree_sitter import Node
+
+from gpu_mcp_server.nccl.api import ROLES
+from gpu_mcp_server.nccl.constants import constants_of, folded
+from gpu_mcp_server.nccl.functions import Function, functions_of
+from gpu_mcp_server.nccl.launches import Launch, launch_at
+from gpu_mcp_server.nccl.macros import Macro, expanded, hiding, macros_of
+from gpu_mcp_server.nccl.scopes import declaration_of, initializer_of
+from gpu_mcp_server.nccl.syntax import (
+    CALL,
+    Source,
+    arguments,
+    enclosing,
+    field,
+    is_inactive,
+    name_of,
+    parse,
+    stripped,
+    walk,
+)
+
+NESTING = 4
+"""Macros within macros whose calls are followed."""
+SUFFIXES = (".cu", ".cuh", ".h", ".hpp", ".hh", ".cpp", ".cc", ".cxx", ".c", ".inl", ".inc")
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call in active code."""
+
+    name: str
+    """Without namespace and template arguments; a macro or function pointer that stands for it is seen through."""
+    source: Source = data_field(repr=False)
+    """Holds the nodes of the arguments: the file, or the text of an expanded macro."""
+    node: Node = data_field(repr=False)
+    """The call, in `source`."""
+    nodes: list[Node] = data_field(repr=False)
+    place: Node = data_field(repr=False)
+    """Where it stands in the file: the call, or the use of the macro."""
+    path: str
+    line: int
+    function: Function | None = data_field(default=None, repr=False)
+    via_macro: str | None = None
+    via_pointer: str | None = None
+
+    @property
+    def arguments(self) -> list[str]:
+        """The arguments' texts."""
+        return [self.source.text(n) for n in self.nodes]
+
+
+class Program:
+    """What a set of files says."""
+
+    def __init__(self, sources: dict[str, Source], main: str, missing: list[str]) -> None:
+        """Keep the parsed files."""
+        self.sources = sources
+        self.main = main
+        self.missing_includes = missing
+        self.functions: list[Function] = [f for s in sources.values() for f in functions_of(s)]
+        self.macros: dict[str, Macro] = {m.name: m for s in sources.values() for m in macros_of(s)}
+        self.constants: dict[str, str] = constants_of(sources.values(), self.macros)
+        self._hiding = hiding(self.macros)
+
+    @classmethod
+    def read(cls, files: Mapping[str, str], main: str | None = None) -> "Program":
+        """Parse the files that belong together.
+
+        Args:
+            files: Text by path.
+            main: The file to start from; its includes within `files` are followed. Absent: all sources.
+        """
+        if main is None:
+            return cls({p: parse(p, t) for p, t in sorted(files.items()) if p.endswith(SUFFIXES)}, "", [])
+        sources: dict[str, Source] = {}
+        missing: list[str] = []
+        pending = [main]
+        while pending:
+            path = pending.pop(0)
+            if path in sources:
+                continue
+            sources[path] = parse(path, files[path])
+            for name in includes_of(sources[path]):
+                found = resolved(name, path, files)
+                if found is None:
+                    missing.append(name)
+                else:
+                    pending.append(found)
+        return cls(sources, main, list(dict.fromkeys(missing)))
+
+    @cached_property
+    def kernels(self) -> dict[str, Function]:
+        """Kernels with a body, by name."""
+        return {f.name: f for f in self.functions if f.is_kernel}
+
+    @cached_property
+    def by_name(self) -> dict[str, list[Function]]:
+        """Functions by name."""
+        found: dict[str, list[Function]] = {}
+        for function in self.functions:
+            found.setdefault(function.name, []).append(function)
+        return found
+
+    @cached_property
+    def calls(self) -> list[Call]:
+        """Calls in active code, in the text's order; those that macros hide are put in where the macro is used."""
+        return [c for s in self.sources.values() for c in self.calls_in(s, s.root)]
+
+    @cached_property
+    def launches(self) -> list[Launch]:
+        """Launches in active code."""
+        found = [self.launch_of(c) for c in self.calls]
+        return [launch for launch in found if launch is not None]
+
+    def calls_in(self, source: Source, node: Node) -> Iterator[Call]:
+        """Calls below a node of a file."""
+        for inner in walk(node):
+            if inner.type in {CALL, "identifier"} and not is_inactive(source, inner):
+                yield from self.calls_at(source, inner)
+
+    def calls_at(self, source: Source, node: Node) -> Iterator[Call]:
+        """The calls that a node of a file is: itself, and what a macro there hides."""
+        function = self.function_at(source, node)
+        if node.type == CALL:
+            yield self._call(source, node, node, source.path, function, None)
+        yield from self._hidden(source, node, node, source.path, function, NESTING)
+
+    def launch_of(self, call: Call) -> Launch | None:
+        """Read a call as a launch, if it is one."""
+        made = launch_at(call.source, call.node)
+        if made is None:
+            return None
+        return replace(made, via_macro=call.via_macro, line=call.line)
+
+    def function_at(self, source: Source, node: Node) -> Function | None:
+        """Return the function around a node."""
+        inside = enclosing(node, "function_definition")
+        return self._bodies.get((source.path, inside.start_byte)) if inside is not None else None
+
+    def fold(self, text: str) -> int | None:
+        """Return the value of an integer expression, as far as the program's constants say it."""
+        return folded(text, self.constants)
+
+    @cached_property
+    def _bodies(self) -> dict[tuple[str, int], Function]:
+        return {(f.source.path, f.node.start_byte): f for f in self.functions if not f.is_lambda}
+
+    def _call(
+        self, source: Source, node: Node, place: Node, path: str, function: Function | None, via: str | None
+    ) -> Call:
+        name, pointer = name_of(source, node), None
+        alias = self.macros.get(name)
+        if alias is not None and alias.parameters is None and re.fullmatch(r"\w+", alias.body):
+            via, name = via or name, alias.body
+        elif name not in ROLES and name not in self.by_name:
+            named = _pointed(source, node)
+            if named is not None:
+                pointer, name = name, named
+        line = place.start_point[0] + 1
+        return Call(name, source, node, arguments(node), place, path, line, function, via, pointer)
+
+    def _hidden(
+        self, source: Source, node: Node, place: Node, path: str, function: Function | None, depth: int
+    ) -> Iterator[Call]:
+        macro = self.macros.get(name_of(source, node) if node.type == CALL else source.text(node))
+        if macro is None or macro.name not in self._hiding or not depth:
+            return
+        if (macro.parameters is None) != (node.type != CALL) or macro.name == source.path:
+            return
+        given = [source.text(n) for n in arguments(node)] if node.type == CALL else []
+        inside = Source(macro.name, f"void _(){{{expanded(macro, given)};}}".encode())
+        argument_texts = {"".join(t.split()) for t in given}
+        for inner in walk(inside.root):
+            if inner.type == CALL and inside.squeezed(inner) not in argument_texts:
+                yield self._call(inside, inner, place, path, function, macro.name)
+                yield from self._hidden(inside, inner, place, path, function, depth - 1)
+
+
+def includes_of(source: Source) -> list[str]:
+    """Return the names that a file includes."""
+    found: list[str] = []
+    for node in walk(source.root):
+        if node.type == "preproc_include" and not is_inactive(source, node):
+            path = field(node, "path")
+            if path is not None:
+                found.append(source.text(path).strip('<>"'))
+    return found
+
+
+def resolved(name: str, includer: str, files: Mapping[str, str]) -> str | None:
+    """Return the file that an include means: beside the includer, from the root, or the only one that ends so."""
+    for folder in (dirname(includer), "", "include", "src"):
+        path = normpath(join(folder, name))
+        if path in files:
+            return path
+    ending = [p for p in files if p.endswith("/" + name.lstrip("./"))]
+    return ending[0] if len(ending) == 1 else None
+
+
+def _pointed(source: Source, call: Node) -> str | None:
+    """Return the collective that a function pointer was initialized with."""
+    callee = field(call, "function")
+    if callee is None or callee.type != "identifier":
+        return None
+    made = declaration_of(source, callee)
+    value = initializer_of(made) if made is not None else None
+    name = source.text(stripped(value)) if value is not None else ""
+    return name if name in ROLES else None

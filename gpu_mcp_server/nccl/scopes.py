@@ -1,0 +1,131 @@
+"""Which declaration a name means, where it stands."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from tree_sitter import Node
+
+from gpu_mcp_server.nccl.functions import PARAMETERS, declared, is_pointer
+from gpu_mcp_server.nccl.syntax import PREPROCESSOR, Source, field
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """A variable or parameter."""
+
+    source: Source
+    name: str
+    node: Node
+    """The declaration."""
+    declarator: Node
+    """Its part of the declaration, with initializer."""
+    scope: Node
+    """The block, function or file it belongs to."""
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What tells it from any other."""
+        return self.source.path, self.declarator.start_byte
+
+    @property
+    def line(self) -> int:
+        """Where it is declared."""
+        return self.source.line(self.declarator)
+
+    @property
+    def is_parameter(self) -> bool:
+        """Whether it is a parameter."""
+        return self.node.type in PARAMETERS
+
+    @cached_property
+    def type_text(self) -> str:
+        """The type without stars and qualifiers."""
+        kind = field(self.node, "type")
+        return self.source.text(kind) if kind is not None else ""
+
+    @property
+    def is_pointer(self) -> bool:
+        """Whether it is declared a pointer, reference or array."""
+        return is_pointer(self.declarator) or "*" in self.source.text(self.declarator).partition("=")[0]
+
+
+def declaration_of(source: Source, name: Node) -> Declaration | None:
+    """Return the declaration that an identifier refers to, in its own file."""
+    text, at = source.text(name), name.start_byte
+    node: Node | None = name.parent
+    while node is not None:
+        found = _declared_in(source, node, text, at)
+        if found is not None:
+            return found
+        node = node.parent
+    return None
+
+
+def global_declaration(source: Source, name: str) -> Declaration | None:
+    """Return the declaration of a name at the top of a file."""
+    return _declared_in(source, source.root, name, source.root.end_byte)
+
+
+def initializer_of(made: Declaration) -> Node | None:
+    """Return the expression that a declaration starts with."""
+    if made.declarator.type == "init_declarator":
+        return field(made.declarator, "value")
+    return None
+
+
+def _declared_in(source: Source, scope: Node, name: str, before: int) -> Declaration | None:
+    best: Declaration | None = None
+    for node, declarator in _declarators(scope):
+        identifier = declared(declarator)
+        if identifier is None or identifier.start_byte > before or source.text(identifier) != name:
+            continue
+        best = Declaration(source, name, node, declarator, scope)
+    return best
+
+
+def _declarators(scope: Node) -> list[tuple[Node, Node]]:
+    """Return the declarations that stand directly in a scope, with each of their declarators."""
+    if scope.type in {"function_definition", "lambda_expression"}:
+        return _parameters(scope)
+    if scope.type == "for_statement":
+        made = field(scope, "initializer")
+        return _of(made) if made is not None and made.type == "declaration" else []
+    if scope.type == "for_range_loop":
+        declarator = field(scope, "declarator")
+        return [(scope, declarator)] if declarator is not None else []
+    if scope.type in {"compound_statement", "translation_unit", "declaration_list", "case_statement"}:
+        return _listed(scope)
+    return []
+
+
+def _listed(scope: Node) -> list[tuple[Node, Node]]:
+    found: list[tuple[Node, Node]] = []
+    for child in scope.named_children:
+        if child.type == "declaration":
+            found += _of(child)
+        elif child.type in PREPROCESSOR or child.type in {"linkage_specification", "namespace_definition"}:
+            inner = field(child, "body") if child.type not in PREPROCESSOR else child
+            if inner is not None:
+                found += _listed(inner)
+    return found
+
+
+def _of(node: Node) -> list[tuple[Node, Node]]:
+    return [(node, c) for n, c in enumerate(node.children) if node.field_name_for_child(n) == "declarator"]
+
+
+def _parameters(scope: Node) -> list[tuple[Node, Node]]:
+    declarator = field(scope, "declarator")
+    while declarator is not None and declarator.type not in {"function_declarator", "lambda_declarator"}:
+        declarator = field(declarator, "declarator") or next(
+            (c for c in declarator.named_children if c.type.endswith("declarator")), None
+        )
+    listed = field(declarator, "parameters") if declarator is not None else None
+    if listed is None:
+        return []
+    found: list[tuple[Node, Node]] = []
+    for node in listed.named_children:
+        inner = field(node, "declarator") if node.type in PARAMETERS else None
+        if inner is not None:
+            found.append((node, inner))
+    return found

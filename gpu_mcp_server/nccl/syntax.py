@@ -1,0 +1,190 @@
+"""One file as a syntax tree. Offsets are bytes, lines count from 1.
+
+The grammar is tree-sitter-cuda: it knows `<<<>>>`, survives code that does not compile, needs no headers and sees
+both branches of an `#if`. (Measured on 46 public files with 125 calls: regular expressions found 116 and invented 2,
+libclang without the includes found 38.)
+"""
+
+from collections.abc import Iterator
+from functools import cache
+
+import tree_sitter_cuda
+from tree_sitter import Language, Node, Parser
+
+CASTS = frozenset({"static_cast", "reinterpret_cast", "const_cast", "dynamic_cast"})
+BLOCKS = frozenset({"compound_statement", "translation_unit", "declaration_list", "case_statement"})
+PREPROCESSOR = frozenset({"preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif", "preproc_elifdef"})
+CALL = "call_expression"
+
+
+@cache
+def _language() -> Language:
+    return Language(tree_sitter_cuda.language())
+
+
+class Source:
+    """The text of a file and its tree."""
+
+    def __init__(self, path: str, data: bytes) -> None:
+        """Parse."""
+        self.path = path
+        self.data = data
+        self._tree = Parser(_language()).parse(data)
+        self.root: Node = self._tree.root_node
+
+    def text(self, node: Node) -> str:
+        """Return the text of a node."""
+        return self.data[node.start_byte : node.end_byte].decode("utf-8", "replace")
+
+    def squeezed(self, node: Node) -> str:
+        """Return the text of a node without white space."""
+        return "".join(self.text(node).split())
+
+    def line(self, node: Node) -> int:
+        """Return the line on which a node starts."""
+        return node.start_point[0] + 1
+
+    def calls(self) -> Iterator[Node]:
+        """Every call, in the text's order, inactive code included."""
+        return (node for node in walk(self.root) if node.type == CALL)
+
+
+def parse(path: str, text: str) -> Source:
+    """Parse a file."""
+    return Source(path, text.encode("utf-8", "surrogateescape"))
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Go through a node and all below it, in the text's order."""
+    pending = [node]
+    while pending:
+        top = pending.pop()
+        yield top
+        pending.extend(reversed(top.children))
+
+
+def field(node: Node, name: str) -> Node | None:
+    """Return a named child."""
+    return node.child_by_field_name(name)
+
+
+def arguments(call: Node) -> list[Node]:
+    """Return the arguments of a call, comments left out."""
+    listed = field(call, "arguments")
+    return [] if listed is None else [c for c in listed.named_children if c.type != "comment"]
+
+
+def enclosing(node: Node | None, *types: str) -> Node | None:
+    """Return the nearest node of one of the types, from the node itself upwards."""
+    while node is not None and node.type not in types:
+        node = node.parent
+    return node
+
+
+def statement_of(node: Node) -> Node:
+    """Return the statement around a node that stands directly in a block."""
+    while node.parent is not None and node.parent.type not in BLOCKS and node.parent.type not in PREPROCESSOR:
+        node = node.parent
+    return node
+
+
+def last_name(source: Source, node: Node | None) -> str:
+    """Return the identifier that a callee ends with: `step` of `ns::step<float>`, `sync` of `bar.sync`."""
+    while node is not None:
+        if node.type in {"identifier", "field_identifier", "type_identifier"}:
+            return source.text(node)
+        inner = field(node, "field") or field(node, "name")
+        if inner is None and node.type in {"parenthesized_expression", "pointer_expression"}:
+            inner = node.named_children[0] if node.named_children else None
+        node = inner
+    return ""
+
+
+def name_of(source: Source, call: Node) -> str:
+    """Return the name that a call calls, without namespace and template arguments."""
+    return last_name(source, field(call, "function"))
+
+
+def receiver_of(source: Source, call: Node) -> str | None:
+    """Return `bar` of `bar.sync(…)`."""
+    callee = field(call, "function")
+    if callee is None or callee.type != "field_expression":
+        return None
+    owner = field(callee, "argument")
+    return None if owner is None else source.squeezed(owner)
+
+
+def stripped(node: Node) -> Node:
+    """Take casts of C and C++, parentheses and `&` off an expression."""
+    while True:
+        inner: Node | None = None
+        if node.type == "parenthesized_expression":
+            inner = next((c for c in node.named_children if c.type != "comment"), None)
+        elif node.type == "cast_expression":
+            inner = field(node, "value")
+        elif node.type == "pointer_expression" and node.children[0].type == "&":
+            inner = field(node, "argument")
+        elif node.type == CALL and is_cast(node):
+            given = arguments(node)
+            inner = given[0] if given else None
+        if inner is None:
+            return node
+        node = inner
+
+
+def is_cast(call: Node) -> bool:
+    """Say whether a call is a C++ cast."""
+    callee = field(call, "function")
+    if callee is None or callee.type != "template_function":
+        return False
+    name = field(callee, "name")
+    return name is not None and name.text is not None and name.text.decode() in CASTS
+
+
+def is_inactive(source: Source, node: Node) -> bool:
+    """Say whether a node lies where the preprocessor never lets the compiler see it, as under `#if 0`.
+
+    Only conditions that are plain numbers are judged; code under any other condition counts as active.
+    """
+    child, parent = node, node.parent
+    while parent is not None:
+        if parent.type in {"preproc_if", "preproc_elif"}:
+            condition = field(parent, "condition")
+            value = _number(source.text(condition)) if condition is not None else None
+            if value is not None and (value == 0) != (field(parent, "alternative") == child):
+                return True
+        child, parent = parent, parent.parent
+    return False
+
+
+def conditions_of(source: Source, node: Node) -> list[str]:
+    """Return the preprocessor's conditions above a node, the outermost first."""
+    found: list[str] = []
+    child, parent = node, node.parent
+    while parent is not None:
+        if parent.type in {"preproc_if", "preproc_ifdef", "preproc_elif"}:
+            condition = field(parent, "condition") or field(parent, "name")
+            if condition is not None and not _is_guard(source, parent):
+                negated = field(parent, "alternative") == child
+                found.append(("not " if negated else "") + source.squeezed(condition))
+        child, parent = parent, parent.parent
+    return found[::-1]
+
+
+def _is_guard(source: Source, node: Node) -> bool:
+    """Say whether `#ifndef X … #define X` is the guard of a header."""
+    if node.type != "preproc_ifdef" or node.children[0].type != "#ifndef":
+        return False
+    name = field(node, "name")
+    first = next((c for c in node.named_children[1:] if c.type != "comment"), None)
+    if name is None or first is None or first.type != "preproc_def":
+        return False
+    defined = field(first, "name")
+    return defined is not None and source.text(defined) == source.text(name)
+
+
+def _number(text: str) -> int | None:
+    text = text.strip().strip("()").strip()
+    if text in {"false", "true"}:
+        return int(text == "true")
+    return int(text) if text.isdigit() else None
