@@ -41,6 +41,8 @@ class RankResult(Model):
 class TestFailure(Model):
     """One test that failed."""
 
+    __test__ = False  # pytest would take it for a test
+
     name: str
     message: str
     seconds: float | None = None
@@ -49,11 +51,21 @@ class TestFailure(Model):
 class TestReport(Model):
     """What a JUnit report says."""
 
+    __test__ = False  # pytest would take it for a test
+
     total: int
     failed: int
     skipped: int = 0
     failures: list[TestFailure] = []
+    """At most 10."""
     failures_left_out: int | None = None
+
+    def lines(self) -> list[str]:
+        """Say how many passed, and each that failed."""
+        passed = self.total - self.failed - self.skipped
+        found = [f"tests: {passed} passed, {self.failed} failed, {self.skipped} skipped"]
+        found += [f"FAILED {f.name}\n    " + f.message.replace("\n", "\n    ") for f in self.failures]
+        return [*found, f"({self.failures_left_out} more failures)"] if self.failures_left_out else found
 
 
 class JobResult(ResultModel):
@@ -89,7 +101,7 @@ class JobResult(ResultModel):
     stderr_artifact_id: str | None = None
     ranks: list[RankResult] = []
     tests: TestReport | None = None
-    """From ctest, pytest or googletest."""
+    """From the JUnit XML of ctest, pytest, googletest or others."""
     outputs: list[OutputRef] = []
     gpus: list[str] = []
     workspace_id: str | None = None
@@ -117,10 +129,7 @@ class JobResult(ResultModel):
         if self.workspace_id:
             lines.append(f"workspace: {self.workspace_id}")
         if self.tests:
-            t = self.tests
-            lines.append(f"tests: {t.total - t.failed - t.skipped} passed, {t.failed} failed, {t.skipped} skipped")
-            lines += [f"FAILED {f.name}\n    " + f.message.replace("\n", "\n    ") for f in t.failures]
-            lines += [f"({t.failures_left_out} more failures)"] if t.failures_left_out else []
+            lines += self.tests.lines()
         for r in self.ranks:
             how = f"exit {r.exit_code}" if r.exit_code is not None else f"signal {r.signal}" if r.signal else r.state
             lines.append(f"--- rank {r.rank}: {how}" + (f"\n{r.last}" if r.last else ""))

@@ -4,7 +4,7 @@ from typing import Literal
 
 from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.build import Diagnostic
-from gpu_mcp_server.models.job import OutputRef
+from gpu_mcp_server.models.job import OutputRef, TestReport
 
 
 class Phase(Model):
@@ -14,26 +14,6 @@ class Phase(Model):
     """configure, build or test."""
     seconds: float
     exit_code: int
-
-
-class FailedTest(Model):
-    """A test that failed."""
-
-    name: str
-    message: str
-    """What it said at its end."""
-
-
-class TestReport(Model):
-    """What a JUnit report counts."""
-
-    __test__ = False  # pytest would take it for a test
-
-    passed: int
-    failed: int
-    skipped: int
-    failures: list[FailedTest] = []
-    """At most 10."""
 
 
 class ProjectBuild(ResultModel):
@@ -71,8 +51,7 @@ class ProjectBuild(ResultModel):
         if self.diagnostics_left_out:
             lines.append(f"({self.diagnostics_left_out} more messages; read_artifact {self.log_artifact_id})")
         if self.tests:
-            lines.append(f"tests: {self.tests.passed} passed, {self.tests.failed} failed, {self.tests.skipped} skipped")
-            lines += [f"  {t.name}: {t.message}" for t in self.tests.failures]
+            lines += self.tests.lines()
         if self.products:
             shown = ", ".join(f"{p.path} ({p.size_bytes} B, {p.artifact_id})" for p in self.products[:20])
             lines.append(f"made: {shown}")

@@ -21,6 +21,8 @@ from gpu_mcp_server.toolchains import junit
 FOLDER = ".gpu-mcp"
 RANKS, PROGRAM = f"{FOLDER}/ranks", f"{FOLDER}/ranks.py"
 RANK_FILE = re.compile(re.escape(RANKS) + r"/(\d{1,4})\.(json|out|err)$")
+TESTS = "test_reports"
+"""In a job's context: where reports of tests are looked for besides our own; there at all, it is a run of tests."""
 LAST_CHARS = 400
 GDB_S = 60.0
 NVIDIA = "/opt/nvidia"
@@ -48,20 +50,32 @@ class Traces:
 
 
 def prepared(
-    argv: Sequence[str], probe: HostProbe, host: str, *, gpus: int, ranks: RankOptions | None, timeout_s: float
+    argv: Sequence[str],
+    probe: HostProbe,
+    host: str,
+    *,
+    gpus: int,
+    ranks: RankOptions | None,
+    timeout_s: float,
+    env: Mapping[str, str] | None = None,
+    tests: bool = False,
 ) -> Prepared:
-    """Return the command as it is started.
+    """Return the command as it is started; for `tests` also what makes programs below it write reports.
 
     Raises:
         ToolMissing: If ranks want mpirun and the host has none.
     """
-    command, env = junit.asking(argv), dict[str, str]()
+    command = junit.asking(argv)
     outputs = [junit.REPORT] if command != list(argv) else []
     if gpus:
-        env |= {**coredump.ENVIRONMENT, "CUDA_COREDUMP_FILE": coredump.FILE}
         outputs.append(coredump.FILE)
+    variables = {
+        **({**coredump.ENVIRONMENT, "CUDA_COREDUMP_FILE": coredump.FILE} if gpus else {}),
+        **(env or {}),
+        **(junit.environment(argv, env or {}) if tests else {}),
+    }
     if ranks is None:
-        return Prepared(tuple(command), env, {}, tuple(outputs))
+        return Prepared(tuple(command), variables, {}, tuple(outputs))
     mpirun = probe.toolchains.tools.get("mpirun")
     if ranks.launcher == "mpirun" and mpirun is None:
         raise ToolMissing(
@@ -78,13 +92,13 @@ def prepared(
     outputs += [f"{RANKS}/{n}.{kind}" for n in range(ranks.count) for kind in ("json", "out", "err")]
     source = (WORKERS / "ranks.py").read_bytes()
     return Prepared(
-        ("{python}", PROGRAM, "start", json.dumps(plan)), env, {PROGRAM: source}, tuple(outputs), ranks.count
+        ("{python}", PROGRAM, "start", json.dumps(plan)), variables, {PROGRAM: source}, tuple(outputs), ranks.count
     )
 
 
 def ours(path: str) -> bool:
     """Say whether a file is one of these traces, which no workspace keeps."""
-    return path.startswith(f"{FOLDER}/") or path.rpartition("/")[2] in (junit.REPORT, coredump.FILE)
+    return path.startswith(f"{FOLDER}/") or path.rpartition("/")[2] == coredump.FILE or junit.is_ours(path)
 
 
 class Aftermath:
@@ -101,15 +115,31 @@ class Aftermath:
         ranks = await self._ranks(done, outputs, int(row.context.get("ranks") or 0))
         if missing := missing_ranks(ranks):
             notes.append(missing)
-        report = next((o for p, o in outputs.items() if p.rpartition("/")[2] == junit.REPORT), None)
-        tests = junit.parse(await self._jobs.fetch(done.host, report.sha256)) if report else None
+        tests = await self._tests(done, row)
         core = next((o for p, o in outputs.items() if p.rpartition("/")[2] == coredump.FILE), None)
         said = safe_text(done.stdout[-20_000:] + done.stderr[-20_000:]) + "".join(r.last for r in ranks)
+        if TESTS in row.context and (doubt := await self._doubts(done, row, tests, said)):
+            notes.append(doubt)
         if core is not None:
             notes.append(await self._place(done, row, core))
         elif done.record.gpus and (words := coredump.broke(said)):
             notes.append(f"a kernel broke ({words}): check_memory with this command names kernel and line")
         return Traces(notes, ranks, tests)
+
+    async def _tests(self, done: FinishedJob, row: JobRow) -> TestReport | None:
+        wanted = [o for o in done.record.outputs if junit.is_report(o.path, row.context.get(TESTS, ()))]
+        contents = [await self._jobs.fetch(done.host, o.sha256) for o in wanted[: junit.MAX_REPORTS]]
+        return junit.merged([r for r in map(junit.parse, contents) if r is not None])
+
+    async def _doubts(self, done: FinishedJob, row: JobRow, tests: TestReport | None, said: str) -> str | None:
+        """Say what makes a report doubtful, or why there may be none."""
+        leader = done.record.leader
+        old = None
+        if tests is None and row.workspace_id:
+            kept = await self._workspaces.manifest(row.workspace_id)
+            old = next((f.path for f in kept if junit.is_report(f.path, row.context[TESTS])), None)
+        unchanged = f"{old} is as it was before: not written, or says the same" if old else None
+        return unchanged or junit.doubts(tests, leader.exit_code if leader else None, said)
 
     async def _ranks(self, done: FinishedJob, outputs: Mapping[str, OutputFile], count: int) -> list[RankResult]:
         found: dict[int, dict[str, bytes]] = {n: {} for n in range(count)}

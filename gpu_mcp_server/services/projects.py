@@ -7,8 +7,8 @@ from typing import Any, cast
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.hostd.protocol import JobSpec, Limits, OutputFile, ProcessSpec
 from gpu_mcp_server.models.build import Diagnostic
-from gpu_mcp_server.models.job import OutputRef
-from gpu_mcp_server.models.project import Phase, ProjectBuild, TestReport
+from gpu_mcp_server.models.job import OutputRef, TestReport
+from gpu_mcp_server.models.project import Phase, ProjectBuild
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
 from gpu_mcp_server.services.output import safe_text
@@ -17,7 +17,7 @@ from gpu_mcp_server.services.runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.workspaces import Workspaces, checked_path
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
-from gpu_mcp_server.toolchains import diagnostics
+from gpu_mcp_server.toolchains import diagnostics, junit
 from gpu_mcp_server.toolchains.projects import (
     BUILD,
     JUNIT,
@@ -28,7 +28,6 @@ from gpu_mcp_server.toolchains.projects import (
     System,
     checked,
     phases,
-    report_of,
     system_of,
 )
 
@@ -163,7 +162,7 @@ class Projects:
 
     async def _report(self, done: FinishedJob, path: str) -> TestReport | None:
         output = next((o for o in done.record.outputs if o.path == path), None)
-        return report_of(await self._content(done, output)) if output else None
+        return junit.parse(await self._content(done, output)) if output else None
 
 
 def _tools(probe: HostProbe, system: System, host: str) -> dict[str, str]:

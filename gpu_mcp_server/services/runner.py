@@ -25,6 +25,7 @@ from gpu_mcp_server.services.pool import Need, Pool
 from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
+from gpu_mcp_server.toolchains import junit
 
 Progress = Callable[[str], Awaitable[None]]
 Settle = Callable[[FinishedJob, JobRow], Awaitable[str | None]]
@@ -78,6 +79,7 @@ class Runner:
         detach: bool = False,
         fetch: bool = False,
         ranks: RankOptions | None = None,
+        tests: Sequence[str] | None = None,
         wait_s: float = 240.0,
         progress: Progress | None = None,
         on_output: OnOutput | None = None,
@@ -96,6 +98,7 @@ class Runner:
             detach: Whether the job outlives this server.
             fetch: Whether it may use the network; only without a GPU and if the settings allow it.
             ranks: Several processes of it that talk to each other.
+            tests: It runs tests; patterns of the JUnit reports that it is known to write, apart from those we ask for.
             wait_s: How long to wait before answering with the job's id alone.
             progress: Told what happens meanwhile.
             on_output: Given the output as it comes, by name of the stream; `queue` is the job's place in the queue.
@@ -106,6 +109,7 @@ class Runner:
         check_command(argv, env or {}, timeout_s, stdin)
         if fetch:
             self._check_fetch(gpus, ranks)
+        reports = {aftermath.TESTS: junit.checked_patterns(tests)} if tests is not None else {}
         manifest = await self._workspaces.manifest(workspace_id) if workspace_id else []
         where = await self._pool.place(host, Need(gpus), files={f.sha256: f.size for f in manifest})
         probe = await self._jobs.probe(where)
@@ -115,12 +119,14 @@ class Runner:
                 hint="Name another host (gpu_status), or ask for fewer.",
                 retryable=False,
             )
-        made = aftermath.prepared(argv, probe, where, gpus=gpus, ranks=ranks, timeout_s=timeout_s)
+        made = aftermath.prepared(
+            argv, probe, where, gpus=gpus, ranks=ranks, timeout_s=timeout_s, env=env, tests=tests is not None
+        )
         more, blobs = laid(made.files)
         spec = JobSpec(
             id=new_job_id(),
             purpose="fetch" if fetch else "run",
-            processes=(ProcessSpec(argv=made.argv, env=environment_of(probe, {**made.env, **(env or {})})),),
+            processes=(ProcessSpec(argv=made.argv, env=environment_of(probe, made.env)),),
             files={"main": (*manifest, *more)},
             outputs=("*",) if workspace_id else (*outputs, *made.outputs),
             roots=roots_of(probe, self._settings.hosts[where].roots),
@@ -144,7 +150,7 @@ class Runner:
         row: dict[str, Any] = {
             "workspace_id": workspace_id,
             "attempt_id": attempt_id,
-            "context": {ASKED: list(outputs), "ranks": made.ranks},
+            "context": {ASKED: list(outputs), "ranks": made.ranks, **reports},
         }
         if progress is not None:
             await progress(f"job {spec.id} on {where}")

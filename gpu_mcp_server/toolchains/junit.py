@@ -1,17 +1,30 @@
 """Reports of tests in JUnit's XML, as pytest, ctest (3.21 and later) and googletest write them.
 
-Source: reports of pytest 9, ctest 3.25 and the schema of googletest's XML output.
+Source: reports of pytest 9, ctest 3.25 and the schema of googletest's XML output; pytest's documentation of
+PYTEST_ADDOPTS, googletest's of GTEST_OUTPUT ("a folder with a slash at its end gets a file for each program").
 """
 
+import re
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
 
+from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.job import TestFailure, TestReport
 
 REPORT = ".gpu-mcp-tests.xml"
+FOLDER = ".gpu-mcp-tests"
+"""Where programs write that are told by their environment, below whatever folder they start in."""
 SHOWN = 10
 MESSAGE = 600
 MAX_BYTES = 16 << 20
+MAX_REPORTS = 100
+MAX_PATTERNS = 8
+_LAST = (
+    re.compile(r"^\[ RUN      \] (\S+)", re.MULTILINE),
+    re.compile(r'^  File "[^"\n]+", line \d+ in (test\w*)', re.MULTILINE),
+)
+"""What was last begun, by googletest, and by pytest's faulthandler when the interpreter breaks."""
 
 
 def asking(argv: Sequence[str]) -> list[str]:
@@ -26,6 +39,81 @@ def asking(argv: Sequence[str]) -> list[str]:
     if any(a.startswith("--gtest_") for a in command) and not any(a.startswith("--gtest_output") for a in command):
         return [*command, f"--gtest_output=xml:{REPORT}"]
     return command
+
+
+def environment(argv: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which pytest and googletest write reports, started by whatever `argv` is.
+
+    Nothing where `argv` itself can be asked: ctest's own report names each test already.
+    """
+    if asking(argv) != list(argv):
+        return {}
+    more = f"--junitxml={FOLDER}/pytest.xml"
+    options = given.get("PYTEST_ADDOPTS", "")
+    return {
+        "PYTEST_ADDOPTS": options if "--junit" in options else f"{options} {more}".strip(),
+        "GTEST_OUTPUT": given.get("GTEST_OUTPUT", f"xml:{FOLDER}/"),
+    }
+
+
+def checked_patterns(patterns: Sequence[str]) -> tuple[str, ...]:
+    """Check where a caller says that reports will lie.
+
+    Raises:
+        BadRequest: If one is no XML file of the workspace, or there are too many.
+    """
+    for pattern in patterns:
+        if not pattern.endswith(".xml") or pattern.startswith("/") or ".." in pattern.split("/"):
+            raise BadRequest(
+                f"{pattern!r} is no report.", hint="Name JUnit XML below the workspace: build/*.xml, results/junit.xml."
+            )
+    if len(patterns) > MAX_PATTERNS:
+        raise BadRequest(f"There are over {MAX_PATTERNS} patterns of reports.", hint="Use a wildcard: results/*.xml.")
+    return tuple(patterns)
+
+
+def is_report(path: str, patterns: Sequence[str] = ()) -> bool:
+    """Say whether a file of a workspace is a report of the run that made it."""
+    return is_ours(path) or any(fnmatch(path, pattern) for pattern in patterns)
+
+
+def is_ours(path: str) -> bool:
+    """Say whether a report was made only because we asked for it."""
+    *folders, name = path.split("/")
+    return name == REPORT or FOLDER in folders
+
+
+def merged(reports: Sequence[TestReport]) -> TestReport | None:
+    """Return several reports as one; `None` when there is none."""
+    if not reports:
+        return None
+    failures = [f for r in reports for f in r.failures]
+    failed = sum(r.failed for r in reports)
+    return TestReport(
+        total=sum(r.total for r in reports),
+        failed=failed,
+        skipped=sum(r.skipped for r in reports),
+        failures=failures[:SHOWN],
+        failures_left_out=max(0, failed - SHOWN) or None,
+    )
+
+
+def doubts(report: TestReport | None, exit_code: int | None, said: str) -> str | None:
+    """Say where a report and the program's end do not fit together; nothing where they do."""
+    if report is None or (exit_code is None and report.failed == 0):
+        last = next((found[-1] for pattern in _LAST if (found := pattern.findall(said))), None)
+        begun = f"; the last test that began is {last}" if last else ""
+        if report is None:
+            todo = "" if begun else "; pytest, ctest and googletest do, others are named with `report`"
+            return f"no JUnit report was written{begun}{todo}"
+        return f"the program did not come to its end{begun}"
+    if report.total == 0:
+        return "the report holds no test"
+    if exit_code and report.failed == 0:
+        return f"no test failed, but the program exited with {exit_code}"
+    if exit_code == 0 and report.failed:
+        return "the program exited with 0 all the same"
+    return None
 
 
 def parse(data: bytes) -> TestReport | None:

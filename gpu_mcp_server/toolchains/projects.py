@@ -8,10 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
-from xml.etree import ElementTree
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.project import FailedTest, TestReport
 
 System = Literal["cmake", "make", "ninja", "sycl"]
 
@@ -33,8 +31,6 @@ MISSING: Mapping[System, str] = {
     "sycl": "Install Intel's oneAPI compiler (icpx) or AdaptiveCpp (acpp); neither Debian nor PyPI has one. For single "
     "kernels `pip install intel-sycl-rt intel-opencl-rt` compiles SYCL at run time.",
 }
-MAX_REPORT_BYTES = 8 << 20
-MAX_FAILURES = 10
 _OPTION = re.compile(r"(?:-D)?[A-Za-z_][A-Za-z0-9_:.]*=[^\0\n]{0,1000}\Z")
 _TARGET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]{0,200}\Z")
 
@@ -131,34 +127,3 @@ def _cmake(project: Project, tools: Mapping[str, str], jobs: int) -> list[dict[s
         report = ["--output-junit", JUNIT, "--output-on-failure", "--timeout", "120"]
         found.append({"name": "test", "argv": [tools["ctest"], "--test-dir", BUILD, *report]})
     return found
-
-
-def report_of(data: bytes) -> TestReport | None:
-    """Return what a JUnit file says; `None` when it is none. Never raises."""
-    if len(data) > MAX_REPORT_BYTES or b"<!ENTITY" in data:
-        return None
-    try:
-        root = ElementTree.fromstring(data)  # noqa: S314 - without entities, and bounded
-    except ElementTree.ParseError:
-        return None
-    cases = list(root.iter("testcase"))
-    failures: list[FailedTest] = []
-    skipped = 0
-    for case in cases:
-        problem = next((c for c in case if c.tag in ("failure", "error")), None)
-        if problem is not None:
-            said = case.findtext("system-out") or problem.text or ""
-            message = " ".join(filter(None, [problem.get("message"), said.strip()[-300:]]))
-            failures.append(FailedTest(name=case.get("name") or "?", message=_plain(message)))
-        elif case.find("skipped") is not None or case.get("status") in ("notrun", "disabled"):
-            skipped += 1
-    return TestReport(
-        passed=len(cases) - len(failures) - skipped,
-        failed=len(failures),
-        skipped=skipped,
-        failures=failures[:MAX_FAILURES],
-    )
-
-
-def _plain(text: str) -> str:
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)[:400]

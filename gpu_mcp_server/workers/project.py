@@ -12,8 +12,9 @@ import time
 from typing import Any, Dict, List
 
 PHASES = "phases.json"
-KEPT_SUFFIXES = (".so", ".a", ".xml", ".cubin", ".hsaco", ".ptx")
-KEPT_NAMES = ("compile_commands.json", PHASES)
+KEPT_SUFFIXES = (".so", ".a", ".xml", ".cubin", ".hsaco", ".ptx", "_tests.cmake", "_include.cmake")
+"""The last two are lists of tests that CMake's gtest_discover_tests makes, for ctest."""
+KEPT_NAMES = ("compile_commands.json", "CTestTestfile.cmake", PHASES)
 MAX_KEPT = 200
 
 

@@ -5,17 +5,19 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gpu_mcp_server.models.inspection import CodeListing
+from gpu_mcp_server.models.job import JobResult
 from gpu_mcp_server.models.port import PortResult
 from gpu_mcp_server.models.project import ProjectBuild
-from gpu_mcp_server.toolset import InspectorDep, PorterDep, ProjectsDep, SourcesDep, Toolset
-from gpu_mcp_toolsets.arguments import FirstLine, Host, MaxLines, Source, SourcePath
+from gpu_mcp_server.toolset import InspectorDep, PorterDep, ProgressDep, ProjectsDep, RunnerDep, SourcesDep, Toolset
+from gpu_mcp_toolsets.arguments import FirstLine, Host, MaxLines, Source, SourcePath, Wait
 
 TOOLSET = Toolset(
     id="build",
     title="Builds",
     instructions=(
         "inspect_code shows SASS, PTX or AMDGCN of what compile_kernel made. build_project runs CMake, make, ninja or "
-        "a SYCL compiler over a workspace, with tests. port_source turns CUDA into HIP, or lists what SYCL needs."
+        "a SYCL compiler over a workspace, with tests; run_tests runs them again, or any others. port_source turns "
+        "CUDA into HIP, or lists what SYCL needs."
     ),
     default=False,
 )
@@ -66,6 +68,42 @@ async def build_project(
         tests=tests,
         timeout_s=timeout_s,
         host=host,
+    )
+
+
+@TOOLSET.tool("Run tests", effect="runs")
+async def run_tests(
+    runner: RunnerDep,
+    progress: ProgressDep,
+    command: Annotated[
+        list[str],
+        Field(description="['pytest','-q'], ['ctest','--test-dir','build'], ['build/sum_test'] ...", min_length=1),
+    ],
+    workspace_id: Annotated[str, Field(description="Its files are the current folder.")],
+    report: Annotated[
+        tuple[str, ...], Field(description="JUnit XML that it writes, if it is none of these: results/*.xml.")
+    ] = (),
+    env: Annotated[dict[str, str] | None, Field(description="Variables to set.")] = None,
+    gpus: Annotated[int, Field(description="GPUs to hold.", ge=0, le=64)] = 0,
+    timeout_s: Annotated[float, Field(description="Then it is killed.", gt=0, le=21_600)] = 600,
+    host: Host = None,
+    wait_s: Wait = 240,
+) -> JobResult:
+    """Run tests in the sandbox: how many passed, and each failed one with its message.
+
+    pytest, ctest and googletest are asked for their report, also below make or a script; others name theirs.
+    A crash is told with the test that had begun.
+    """
+    return await runner.run(
+        command,
+        workspace_id=workspace_id,
+        tests=report,
+        env=env,
+        gpus=gpus,
+        timeout_s=timeout_s,
+        host=host,
+        wait_s=wait_s,
+        progress=progress,
     )
 
 
