@@ -113,12 +113,7 @@ class Runner:
         manifest = await self._workspaces.manifest(workspace_id) if workspace_id else []
         where = await self._pool.place(host, Need(gpus), files={f.sha256: f.size for f in manifest})
         probe = await self._jobs.probe(where)
-        if gpus > len(probe.gpus):
-            raise NoFreeGpu(
-                f"Host {where!r} has {len(probe.gpus)} GPUs, {gpus} were asked for.",
-                hint="Name another host (gpu_status), or ask for fewer.",
-                retryable=False,
-            )
+        _check_gpus(gpus, probe, where)
         made = aftermath.prepared(
             argv, probe, where, gpus=gpus, ranks=ranks, timeout_s=timeout_s, env=env, tests=tests is not None
         )
@@ -331,6 +326,15 @@ class Runner:
             gpus=list(record.gpus),
             workspace_id=row.workspace_id,
             attempt_id=row.attempt_id,
+        )
+
+
+def _check_gpus(wanted: int, probe: HostProbe, host: str) -> None:
+    if wanted > len(probe.gpus):
+        raise NoFreeGpu(
+            f"Host {host!r} has {len(probe.gpus)} GPUs, {wanted} were asked for.",
+            hint="Name another host (gpu_status), or ask for fewer.",
+            retryable=False,
         )
 
 

@@ -84,7 +84,7 @@ async def test_an_error_of_cmake_has_its_words_and_place(lab: Lab):
 
 @needs_cmake
 async def test_two_megabytes_of_errors_become_ten_and_an_artifact(lab: Lab):
-    lines = "\n".join(f"int f{n}() {{ return missing_{n}_{'x' * 60}; }}" for n in range(6000))
+    lines = "\n".join(f"#error number {n} {'x' * 150}" for n in range(6000))
     result = await built(lab, {**FILES, "src/sum.cpp": lines}, options=("CMAKE_CXX_FLAGS=-fmax-errors=0",))
     assert (result.status, len(result.diagnostics)) == ("failed", 10)
     assert (result.diagnostics_left_out or 0) > 5000 and len(result.summary()) < 8000

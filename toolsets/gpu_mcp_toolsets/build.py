@@ -9,7 +9,7 @@ from gpu_mcp_server.models.job import JobResult
 from gpu_mcp_server.models.port import PortResult
 from gpu_mcp_server.models.project import ProjectBuild
 from gpu_mcp_server.toolset import InspectorDep, PorterDep, ProgressDep, ProjectsDep, RunnerDep, SourcesDep, Toolset
-from gpu_mcp_toolsets.arguments import FirstLine, Host, MaxLines, Source, SourcePath, Wait
+from gpu_mcp_toolsets.arguments import FirstLine, Host, MaxLines, Source, SourcePath
 
 TOOLSET = Toolset(
     id="build",
@@ -75,34 +75,24 @@ async def build_project(
 async def run_tests(
     runner: RunnerDep,
     progress: ProgressDep,
-    command: Annotated[
-        list[str],
-        Field(description="['pytest','-q'], ['ctest','--test-dir','build'], ['build/sum_test'] ...", min_length=1),
-    ],
-    workspace_id: Annotated[str, Field(description="Its files are the current folder.")],
-    report: Annotated[
-        tuple[str, ...], Field(description="JUnit XML that it writes, if it is none of these: results/*.xml.")
-    ] = (),
-    env: Annotated[dict[str, str] | None, Field(description="Variables to set.")] = None,
+    command: Annotated[list[str], Field(description="['pytest','-q'] ...", min_length=1)],
+    workspace_id: Annotated[str, Field(description="From write_files.")],
+    report: Annotated[tuple[str, ...], Field(description="JUnit XML of others: results/*.xml.")] = (),
     gpus: Annotated[int, Field(description="GPUs to hold.", ge=0, le=64)] = 0,
-    timeout_s: Annotated[float, Field(description="Then it is killed.", gt=0, le=21_600)] = 600,
+    timeout_s: Annotated[float, Field(description="Of all.", gt=0)] = 600,
     host: Host = None,
-    wait_s: Wait = 240,
 ) -> JobResult:
-    """Run tests in the sandbox: how many passed, and each failed one with its message.
+    """Run tests: how many passed, and each failed one with its message.
 
-    pytest, ctest and googletest are asked for their report, also below make or a script; others name theirs.
-    A crash is told with the test that had begun.
+    pytest, ctest, googletest report by themselves, also below make; a crash names the last test.
     """
     return await runner.run(
         command,
         workspace_id=workspace_id,
         tests=report,
-        env=env,
         gpus=gpus,
         timeout_s=timeout_s,
         host=host,
-        wait_s=wait_s,
         progress=progress,
     )
 
