@@ -78,11 +78,11 @@ async def run_tests(
     command: Annotated[list[str], Field(description="['pytest','-q'] ...", min_length=1)],
     workspace_id: Annotated[str, Field(description="From write_files.")],
     report: Annotated[tuple[str, ...], Field(description="JUnit XML of others: results/*.xml.")] = (),
-    gpus: Annotated[int, Field(description="GPUs to hold.", ge=0, le=64)] = 0,
+    gpus: Annotated[int, Field(description="To hold.", ge=0)] = 0,
     timeout_s: Annotated[float, Field(description="Of all.", gt=0)] = 600,
     host: Host = None,
 ) -> JobResult:
-    """Run tests: how many passed, and each failed one with its message.
+    """Run tests: how many passed, and each failed one's message.
 
     pytest, ctest, googletest report by themselves, also below make; a crash names the last test.
     """
