@@ -14,6 +14,8 @@ Reply = Dict[str, Any]
 
 WORK = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SOURCE = os.path.join(WORK, "candidate.py")
+BUILT = os.path.join(WORK, "built")
+"""Extensions that were built beforehand, if the file asks for some."""
 CACHES = {
     "TRITON_CACHE_DIR": "triton",
     "TORCH_EXTENSIONS_DIR": "torch_extensions",
@@ -59,6 +61,10 @@ class PythonFile:
             os.environ[name] = path
         self.before_torch()
         self.torch: Any = importlib.import_module("torch")
+        if os.path.isdir(BUILT):
+            from extensions import take_from
+
+            take_from(BUILT)
         self.device: Any = None
         self.inputs: List[Tuple[Any, ...]] = []
         self.outputs: List[Tuple[Any, ...]] = []

@@ -26,7 +26,6 @@ from gpu_mcp_server.toolchains import diagnostics, nvrtc, objects, resources, tr
 from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain
 from gpu_mcp_server.toolchains.occupancy import occupancy
 
-WALL_S = 180.0
 MEMORY_BYTES = 8 << 30
 LOG_BYTES = 4 << 20
 TMP_BYTES = 1 << 30
@@ -119,14 +118,15 @@ class Compiler:
         """Compile; what turns out to be beyond NVRTC goes to nvcc, if nobody asked for one of them."""
         probe = await self._jobs.probe(host)
         build = build_of(source, probe, host, wish)
-        result = await self._made(source, build, host, probe)
+        result = await self.made(source, build, host, probe)
         if build.toolchain.name == "nvrtc" and wish.compiler is None and nvrtc.was_for_nvcc(result.diagnostics):
             with contextlib.suppress(ToolMissing):
                 build = build_of(source, probe, host, wish.model_copy(update={"library": True}))
-                result = await self._made(source, build, host, probe)
+                result = await self.made(source, build, host, probe)
         return with_occupancy(result, wish.block) if wish.block else result
 
-    async def _made(self, source: Source, build: Build, host: str, probe: HostProbe) -> CompileResult:
+    async def made(self, source: Source, build: Build, host: str, probe: HostProbe) -> CompileResult:
+        """Carry out a build, or return what came of the same one before."""
         key = _key(build.plan, build.toolchain, probe)
         cached = await self._cached(key)
         if cached is not None:
@@ -157,7 +157,7 @@ class Compiler:
             files={"main": tuple(files)},
             outputs=(plan.output, *plan.listings),
             roots=tuple(dict.fromkeys((*roots_of(probe, self._settings.hosts[host].roots), *plan.roots))),
-            limits=Limits(wall_s=WALL_S, memory_bytes=MEMORY_BYTES, output_bytes=LOG_BYTES, tmp_bytes=tmp_bytes),
+            limits=Limits(wall_s=plan.wall_s, memory_bytes=MEMORY_BYTES, output_bytes=LOG_BYTES, tmp_bytes=tmp_bytes),
             min_level=min_level(self._settings),
         )
         return spec, blobs

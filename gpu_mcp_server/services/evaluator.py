@@ -19,6 +19,7 @@ from gpu_mcp_server.services.advice import advice_on
 from gpu_mcp_server.services.call_loop import allocator, call_loop
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.experience import Experience
+from gpu_mcp_server.services.extensions import ExtensionBuilder
 from gpu_mcp_server.services.harness import QUICK, Candidate, Kind, judge_spec, lines_of
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobTable
@@ -89,6 +90,8 @@ class Ready:
     """None of what is not compiled beforehand."""
     candidate: Candidate | None
     """None of a program."""
+    said: Sequence[str] = ()
+    """Of extensions that it has torch compile."""
 
 
 class Evaluator:
@@ -107,7 +110,7 @@ class Evaluator:
         programs: Programs,
         pool: Pool,
     ) -> None:
-        self._programs, self._pool = programs, pool
+        self._programs, self._pool, self._extensions = programs, pool, ExtensionBuilder(compiler, artifacts)
         self._settings, self._jobs, self._table, self._compiler = settings, jobs, table, compiler
         self._problems, self._experience, self._artifacts, self._verdicts = problems, experience, artifacts, verdicts
 
@@ -195,8 +198,13 @@ class Evaluator:
         if source.language in PYTHON_KINDS:
             kind = PYTHON_KINDS[source.language]
             pooled = kind == "model" and trial.device == "cuda"
+            await trial.tell(f"attempt {trial.attempt_id}: extensions that it has torch compile")
             pool = await allocator(self._compiler, self._artifacts, trial.host) if pooled else None
-            return Ready(None, Candidate(kind, source.text.encode(), trial.entry, pool))
+            extensions = await self._extensions.built(source, trial.problem, trial.probe, trial.host)
+            if extensions.failed is not None:
+                return Ready(extensions.failed, None)
+            candidate = Candidate(kind, source.text.encode(), trial.entry, pool, built=extensions.files)
+            return Ready(None, candidate, extensions.said)
         await trial.tell(f"attempt {trial.attempt_id}: compiling")
         built = await self._compiler.build(source, host=trial.host, flags=flags)
         if built.status != "ok":
@@ -265,7 +273,7 @@ class Evaluator:
             for line in lines_of(name, fresh):
                 await trial.tell(line)
 
-        context = _context(trial, ready.built, advice)
+        context = _context(trial, ready, advice)
         try:
             await self._jobs.submit(spec, host=trial.host, blobs=blobs, attempt_id=trial.attempt_id, context=context)
             done = await self._jobs.wait(spec.id, trial.host, on_output=told, timeout_s=wait_s)
@@ -298,8 +306,9 @@ class Evaluator:
         )
 
 
-def _context(trial: Trial, built: CompileResult | None, advice: Sequence[str]) -> Mapping[str, Any]:
+def _context(trial: Trial, ready: Ready, advice: Sequence[str]) -> Mapping[str, Any]:
     """Return what another server needs to settle the job."""
+    built = ready.built
     return {
         "problem_id": trial.problem.problem_id,
         "language": trial.language,
@@ -310,6 +319,7 @@ def _context(trial: Trial, built: CompileResult | None, advice: Sequence[str]) -
         "compiler": built.compiler if built else None,
         "binary": built.artifact_id if built else None,
         "cached": built.cached if built else None,
+        "extensions": "; ".join(ready.said),
     }
 
 

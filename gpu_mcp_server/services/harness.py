@@ -4,7 +4,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from gpu_mcp_server.errors import JobBroken, TooLarge, ToolMissing
@@ -13,6 +13,7 @@ from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services import module_problems
 from gpu_mcp_server.services.constraints import parsed
+from gpu_mcp_server.services.extensions import compiling_environment
 from gpu_mcp_server.services.floors import floors
 from gpu_mcp_server.services.hosts import HostProbe, JudgePython
 from gpu_mcp_server.services.jobs import new_job_id
@@ -69,6 +70,8 @@ class Candidate:
     """The allocator that lets a model's results lie in the judge's memory; without it they are copied."""
     calls: bytes | None = None
     """The compiled loop that calls a library's launcher; without it Python does."""
+    built: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """Files of extensions that were built of what a Python file asks torch for."""
 
     @property
     def file(self) -> str:
@@ -127,7 +130,10 @@ def judge_spec(
                 role=role,
                 trusted=role == "owner",
                 workspace=role,
-                env={"OMP_PROC_BIND": "false", **(_compiling(probe) if compiles and role == "candidate" else {})},
+                env={
+                    "OMP_PROC_BIND": "false",
+                    **(compiling_environment(probe) if compiles and role == "candidate" else {}),
+                },
             )
             for role in own
         ),
@@ -173,6 +179,7 @@ def _own(problem: Problem, candidate: Candidate | None, task: Mapping[str, Any])
         own["candidate"] = {candidate.file: candidate.content}
         own["candidate"] |= {"calls.so": candidate.calls} if candidate.calls is not None else {}
         own["candidate"] |= {"pool.so": candidate.pool} if candidate.pool is not None else {}
+        own["candidate"] |= candidate.built
         if problem.kind == "module" and candidate.kind == "model":
             own["candidate"]["problem.py"] = problem.reference.encode()
     return own
@@ -189,18 +196,6 @@ def _limits(*, compiles: bool) -> Limits:
     if compiles:
         return Limits(wall_s=PYTHON_WALL_S, memory_bytes=MEMORY_BYTES, shm_bytes=SHM_BYTES, tmp_bytes=PYTHON_TMP_BYTES)
     return Limits(wall_s=WALL_S, memory_bytes=MEMORY_BYTES, shm_bytes=SHM_BYTES)
-
-
-def _compiling(probe: HostProbe) -> dict[str, str]:
-    """Return the environment in which Triton and load_inline find ninja, g++ and nvcc."""
-    path = ["/usr/local/cuda/bin", "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
-    found: dict[str, str] = {}
-    if probe.judge:
-        path.insert(0, probe.judge.path.rpartition("/")[0])
-    if probe.nvcc:
-        path.insert(0, f"{probe.nvcc.root}/bin")
-        found["CUDA_HOME"] = probe.nvcc.root
-    return {"PATH": ":".join(path), **found}
 
 
 def _task(problem: Problem, device: str, candidate: Candidate | None, timing: TimingOptions) -> dict[str, Any]:

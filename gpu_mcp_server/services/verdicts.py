@@ -108,7 +108,7 @@ class Verdicts:
             advice=row.context.get("advice") or [],
             level=done.record.level,
             weaker_because=done.record.weaker_because or None,
-            evidence={k: evidence[k] for k in SHOWN_EVIDENCE if k in evidence},
+            evidence={k: evidence[k] for k in SHOWN_EVIDENCE if k in evidence} | _extensions(row),
             evidence_artifact_id=await self._artifacts.put(whole, name="verdict.json", media_type="application/json"),
             seconds={"compile": row.context["compile_s"], "judge": done.record.wall_s or 0.0},
             note="; ".join(filter(None, [verdict.get("note"), done.record.note])) or None,
@@ -129,6 +129,11 @@ class Verdicts:
         if found is None or leader is None or leader.exit_code != 0:
             return None
         return parse_verdict(await self._jobs.fetch(done.host, found.sha256))
+
+
+def _extensions(row: JobRow) -> dict[str, str]:
+    said = str(row.context.get("extensions") or "")
+    return {"extensions": said} if said else {}
 
 
 def how_it_ended(done: FinishedJob) -> str:

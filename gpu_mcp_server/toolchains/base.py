@@ -58,6 +58,8 @@ class BuildPlan:
     """Name of our program in `workers` that does it, instead of a compiler's executable."""
     python: str = ""
     """Interpreter of the worker, when it is not the one that runs hostd."""
+    wall_s: float = 180.0
+    """What it may take."""
     warm: str = ""
     """Python put before the worker's source: what it may prepare ahead of the job."""
 

@@ -1,0 +1,116 @@
+"""Extensions that a Python candidate compiles with torch: what is asked for, and what was built of it beforehand.
+
+torch makes every extension (`load`, `load_inline`) in one step, which writes a ninja file and builds. That step is
+replaced: by taking down the request when the file is tried without a GPU, by taking the library that was built of the
+same request when it is judged. What was not built beforehand is built as ever.
+
+Source: torch/utils/cpp_extension.py, `_jit_compile`, of torch 2.6 to 2.13.
+"""
+
+import hashlib
+import importlib
+import inspect
+import json
+import os
+import shutil
+from typing import Any, Callable, Dict, List, Tuple
+
+STEP = "_write_ninja_file_and_build_library"
+TAKE = "_import_module_from_library"
+ENVIRONMENT = (
+    "TORCH_CUDA_ARCH_LIST",
+    "CC",
+    "CXX",
+    "PYTORCH_NVCC",
+    "NVCC_APPEND_FLAGS",
+    "NVCC_PREPEND_FLAGS",
+    "CPATH",
+    "CPLUS_INCLUDE_PATH",
+    "LIBRARY_PATH",
+)
+"""Variables that a candidate may set and compilers heed."""
+FAILURE_CHARACTERS = 20000
+
+Request = Dict[str, Any]
+
+
+def request_of(step: Callable[..., Any], given: Tuple[Any, ...], named: Dict[str, Any]) -> Tuple[Request, str]:
+    """Return what decides the library that a step builds, and the folder that it builds in.
+
+    Raises:
+        OSError, TypeError, ValueError: If it cannot be told, as of sources that are not there.
+    """
+    bound = inspect.signature(step).bind(*given, **named)
+    bound.apply_defaults()
+    arguments = dict(bound.arguments)
+    arguments.pop("verbose", None)
+    folder = str(arguments.pop("build_directory"))
+    sources: List[Tuple[str, str]] = []
+    for path in arguments.pop("sources"):
+        with open(path, encoding="utf-8") as file:
+            sources.append((os.path.basename(path), file.read()))
+    if len({name for name, _ in sources}) < len(sources):
+        raise ValueError("two sources have one name")
+    kept = {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+    request = {"arguments": arguments, "sources": sources, "environment": kept}
+    return json.loads(json.dumps(request)), folder
+
+
+def key_of(request: Request) -> str:
+    """Return a request's name."""
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+
+def take_from(folder: str) -> None:
+    """Have torch take the libraries in `folder` instead of building them again.
+
+    `KEY.so` is a library, `KEY.txt` what the compiler said of a source that it refused.
+    """
+    torch_extensions: Any = importlib.import_module("torch.utils.cpp_extension")
+    step = getattr(torch_extensions, STEP, None)
+    if step is None:
+        return
+
+    def taken(*given: Any, **named: Any) -> Any:
+        try:
+            request, directory = request_of(step, given, named)
+        except (OSError, TypeError, ValueError):
+            return step(*given, **named)
+        built = os.path.join(folder, key_of(request))
+        name = str(request["arguments"]["name"])
+        if os.path.exists(built + ".so"):
+            os.makedirs(directory, exist_ok=True)
+            shutil.copyfile(built + ".so", os.path.join(directory, name + ".so"))
+            return None
+        if os.path.exists(built + ".txt"):
+            with open(built + ".txt", encoding="utf-8", errors="replace") as file:
+                raise RuntimeError("Error building extension '%s': %s" % (name, file.read(FAILURE_CHARACTERS)))
+        return step(*given, **named)
+
+    setattr(torch_extensions, STEP, taken)
+
+
+class NotBuilt:
+    """Stands for an extension while a file is only asked what it wants built."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Return something that may be kept and not be called."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def call(*_: Any, **__: Any) -> Any:
+            raise RuntimeError("%s is not built yet" % name)
+
+        return call
+
+
+def record(note: Callable[[Request], None]) -> None:
+    """Have torch tell what it would build, and build nothing."""
+    torch_extensions: Any = importlib.import_module("torch.utils.cpp_extension")
+    step = getattr(torch_extensions, STEP)
+
+    def noted(*given: Any, **named: Any) -> None:
+        note(request_of(step, given, named)[0])
+
+    setattr(torch_extensions, STEP, noted)
+    setattr(torch_extensions, TAKE, lambda *_, **__: NotBuilt())  # type: ignore[misc]

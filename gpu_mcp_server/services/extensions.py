@@ -1,0 +1,158 @@
+"""Extensions of Python candidates (`load_inline`), built before they are judged and kept by content, failures too."""
+
+import ast
+import hashlib
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+from gpu_mcp_server.models.build import CompileResult
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services.compiler import Compiler
+from gpu_mcp_server.services.hosts import HostProbe, JudgePython
+from gpu_mcp_server.services.judge_files import JUDGE
+from gpu_mcp_server.services.plans import Build
+from gpu_mcp_server.services.sources import Source
+from gpu_mcp_server.store.artifacts import Artifacts
+from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain
+
+ASKS = re.compile(r"\bcpp_extension\b|\bload_inline\b")
+REQUESTS = "requests.json"
+BUILD_S = 300.0
+"""For one extension: torch's headers alone take 50 s of processor time (measured on two cores)."""
+CPP = Source("", "cpp", "extension.cpp")
+"""What the compiler is told that it builds."""
+LOCAL = re.compile(r'^\s*#\s*include\s*"', re.MULTILINE)
+"""A header that the candidate may have written itself."""
+
+
+@dataclass(frozen=True)
+class Extensions:
+    """What was built for one candidate."""
+
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """For the candidate's workspace: libraries, and what the compiler said of sources that it refused."""
+    failed: CompileResult | None = None
+    """A build without which the file cannot be loaded."""
+    said: Sequence[str] = ()
+
+
+class ExtensionBuilder:
+    """Finds out what a candidate wants built, and builds it apart from the candidate."""
+
+    def __init__(self, compiler: Compiler, artifacts: Artifacts) -> None:
+        self._compiler, self._artifacts = compiler, artifacts
+
+    async def built(self, source: Source, problem: Problem, probe: HostProbe, host: str) -> Extensions:
+        """Build what a Python candidate will ask torch for; nothing where it asks for nothing, or cannot be asked.
+
+        The candidate's own code runs in one sandbox and says what it wants; the compiler runs in another, which has
+        the request alone. So nobody can put something else under a request's name.
+        """
+        if probe.judge is None or not ASKS.search(source.text):
+            return Extensions()
+        files: dict[str, bytes] = {}
+        said: list[str] = []
+        failed: CompileResult | None = None
+        for request in await self._requests(source, problem, probe, probe.judge, host):
+            begin = time.monotonic()
+            result = await self._compiler.made(CPP, _build(request, probe, probe.judge), host, probe)
+            key = key_of(request)
+            name = str(request["arguments"]["name"])
+            if result.status == "ok" and result.artifact_id:
+                files[f"built/{key}.so"] = await self._artifacts.read(result.artifact_id)
+                how = "as built before" if result.cached else f"built in {time.monotonic() - begin:.0f} s"
+                said.append(f"extension {name} {how}")
+            elif result.status == "failed" and _by_itself(request):
+                log = await self._artifacts.read(result.log_artifact_id) if result.log_artifact_id else b""
+                files[f"built/{key}.txt"] = log
+                failed = failed or result
+                said.append(f"extension {name} does not compile")
+            else:
+                said.append(f"extension {name} is left to the candidate: its build ended with {result.status}")
+        return Extensions(files, None if may_go_on(source.text) else failed, said)
+
+    async def _requests(
+        self, source: Source, problem: Problem, probe: HostProbe, python: JudgePython, host: str
+    ) -> list[dict[str, Any]]:
+        files = {"candidate.py": source.text, "judge_extensions.py": (JUDGE / "extensions.py").read_text("utf-8")}
+        if problem.kind == "module":
+            files["problem.py"] = problem.reference
+        plan = BuildPlan(
+            ("requests",), files, compiling_environment(probe), output=REQUESTS, roots=tuple(python.roots),
+            worker="extension_requests", python=python.path,
+        )  # fmt: skip
+        asked = await self._compiler.made(CPP, Build(_torch(python), plan, None), host, probe)
+        if asked.status != "ok" or not asked.artifact_id:
+            return []
+        return requests_in(await self._artifacts.read(asked.artifact_id))
+
+
+def requests_in(data: bytes) -> list[dict[str, Any]]:
+    """Return the requests that a candidate's process wrote, as far as they are such."""
+    try:
+        found: Any = json.loads(data)
+    except ValueError:
+        return []
+    requests = cast("list[Any]", found) if isinstance(found, list) else []
+    return [r for r in requests if _sound(r)][:8]
+
+
+def _sound(request: Any) -> bool:
+    if not isinstance(request, dict) or set(cast("dict[str, Any]", request)) != {"arguments", "sources", "environment"}:
+        return False
+    fields = cast("dict[str, Any]", request)
+    arguments = cast("dict[str, Any]", fields["arguments"]) if isinstance(fields["arguments"], dict) else {}
+    name = arguments.get("name")
+    return isinstance(name, str) and re.fullmatch(r"\w{1,100}", name) is not None
+
+
+def key_of(request: Mapping[str, Any]) -> str:
+    """Return a request's name, as judge/extensions.py has it."""
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+
+def compiling_environment(probe: HostProbe) -> dict[str, str]:
+    """Return the environment in which Triton and load_inline find ninja, g++ and nvcc, and the GPUs to build for."""
+    path = ["/usr/local/cuda/bin", "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
+    found: dict[str, str] = {}
+    if probe.judge:
+        path.insert(0, probe.judge.path.rpartition("/")[0])
+    if probe.nvcc:
+        path.insert(0, f"{probe.nvcc.root}/bin")
+        found["CUDA_HOME"] = probe.nvcc.root
+    numbers = {str(g.get("arch") or "").removeprefix("sm_") for g in probe.gpus}
+    if archs := sorted(f"{n[:-1]}.{n[-1]}" for n in numbers if n.isdecimal() and len(n) > 1):
+        found["TORCH_CUDA_ARCH_LIST"] = ";".join(archs)
+    return {"PATH": ":".join(path), **found}
+
+
+def _torch(python: JudgePython) -> Toolchain:
+    return Toolchain("torch", python.path, f"{python.torch} of Python {python.version}")
+
+
+def _build(request: Mapping[str, Any], probe: HostProbe, python: JudgePython) -> Build:
+    roots = (*python.roots, *([probe.nvcc.root] if probe.nvcc else []))
+    plan = BuildPlan(
+        ("build", "kernel.so"), {"request.json": json.dumps(request, sort_keys=True)}, compiling_environment(probe),
+        roots=roots, worker="extension_build", python=python.path, wall_s=BUILD_S,
+    )  # fmt: skip
+    archs = request["environment"].get("TORCH_CUDA_ARCH_LIST")
+    return replace(Build(_torch(python), plan, None), arch=str(archs) if archs else None)
+
+
+def _by_itself(request: Mapping[str, Any]) -> bool:
+    """Say whether a build depends on nothing that only the candidate's process had."""
+    arguments = json.dumps(request["arguments"])
+    return "/job" not in arguments and "/tmp" not in arguments and not LOCAL.search(str(request["sources"][0][1]))  # noqa: S108
+
+
+def may_go_on(text: str) -> bool:
+    """Say whether a file may live without a build that failed: it catches exceptions somewhere."""
+    try:
+        return any(isinstance(node, ast.Try) for node in ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return True

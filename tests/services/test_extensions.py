@@ -1,0 +1,130 @@
+"""Extensions that a Python candidate has torch compile: built once, apart from the candidate, failures remembered."""
+
+import json
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.models.evaluation import TimingOptions
+from gpu_mcp_server.services.extensions import may_go_on, requests_in
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.problem_files.base import ProblemSource
+from gpu_mcp_server.services.sources import Source
+from tests.judge.harness import JUDGE, torch_python
+from tests.laboratory import laboratory
+
+needs_torch = pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
+RELU = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+def get_inputs():
+    return [torch.randn(64, 64)]
+def get_init_inputs():
+    return []
+"""
+CANDIDATE = """
+import ctypes
+import torch
+from torch.utils.cpp_extension import load_inline
+
+SOURCE = r'''
+extern "C" void relu(const float *x, float *y, long n) { for (long i = 0; i < n; i++) y[i] = BODY; }
+'''
+path = load_inline("relu", [SOURCE], no_implicit_headers=True, is_python_module=False)
+library = ctypes.CDLL(path)
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        library.relu(ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(y.data_ptr()), ctypes.c_long(x.numel()))
+        return y
+"""
+HONEST = CANDIDATE.replace("BODY", "x[i] > 0 ? x[i] : 0")
+GRASPING = (
+    HONEST.replace("import ctypes\n", "import ctypes, os\n")
+    + "\nopen('/job/built/' + os.listdir('/job/built')[0], 'wb').write(b'mine')\n"
+)
+"""Overwrites the library that it was given."""
+SMOKE = TimingOptions(tier="smoke")
+
+
+@pytest.fixture
+async def lab() -> AsyncIterator[Lab]:
+    async with laboratory(hosts={"local": {"kind": "local", "judge_python": torch_python()}}) as lab:
+        yield lab
+
+
+def as_model(text: str) -> Source:
+    return Source(text, "python", "model.py")
+
+
+@needs_torch
+async def test_an_extension_is_built_once_and_a_candidate_cannot_change_it_for_the_next(lab: Lab):
+    problem = await lab.registry.import_file(ProblemSource("relu.py", RELU))
+
+    async def judged(text: str):
+        return await lab.evaluator.evaluate(problem.problem_id, as_model(text), timing=SMOKE)
+
+    grasping = await judged(GRASPING)
+    assert grasping.verdict == "correct", grasping.reason
+    assert "extension relu built in" in grasping.evidence["extensions"]
+    honest = await judged(HONEST)
+    assert (honest.verdict, honest.evidence["extensions"]) == ("correct", "extension relu as built before")
+
+    wrong = CANDIDATE.replace("BODY", "x[i] > 0 ? nothing : 0")
+    failed = await judged(wrong)
+    assert (failed.status, failed.diagnostics[0].file) == ("compile_failed", "main.cpp"), failed.diagnostics
+    assert "nothing" in failed.reason
+
+
+RECALLED = """
+import json, os, sys
+sys.path.insert(0, sys.argv[1])
+import extensions
+from torch.utils import cpp_extension
+step, take, asked = getattr(cpp_extension, extensions.STEP), getattr(cpp_extension, extensions.TAKE), []
+extensions.record(asked.append)
+build = lambda: cpp_extension.load_inline("x", ["int f();"], no_implicit_headers=True, is_python_module=False)
+build()
+setattr(cpp_extension, extensions.STEP, step), setattr(cpp_extension, extensions.TAKE, take)
+open(extensions.key_of(asked[0]) + ".txt", "w").write("main.cpp:1:1: error: no luck")
+cpp_extension.JIT_EXTENSION_VERSIONER.entries.clear()
+extensions.take_from(os.getcwd())
+try:
+    build()
+except RuntimeError as error:
+    print(error)
+"""
+
+
+@needs_torch
+def test_a_build_that_failed_before_fails_at_once_with_the_same_words(tmp_path: Path):
+    environment = {"PATH": "/usr/bin:/bin", "TORCH_EXTENSIONS_DIR": str(tmp_path / "ext")}
+    done = subprocess.run(
+        [torch_python(), "-c", RECALLED, str(JUDGE)], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+
+    assert done.stdout.strip() == "Error building extension 'x': main.cpp:1:1: error: no luck", done.stderr
+
+
+@pytest.mark.parametrize(("text", "may"), [(HONEST, False), ("try:\n    f()\nexcept OSError:\n    pass\n", True)])
+def test_a_file_that_catches_exceptions_may_live_without_an_extension(text: str, may: bool):
+    assert may_go_on(text) == may
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"no json",
+        b"{}",
+        b"[1]",
+        b'[{"arguments": 1, "sources": [], "environment": {}}]',
+        json.dumps([{"arguments": {"name": "../x"}, "sources": [], "environment": {}}]).encode(),
+    ],
+)
+def test_what_is_no_request_is_not_built(data: bytes):
+    assert requests_in(data) == []
