@@ -67,7 +67,8 @@ def untimed_shape(table: Table, judged: Optional[Judged]) -> Dict[str, Any]:
     verdict, reason = (judged.verdict, judged.reason) if judged else ("correct", "")
     checked = table.rounds.calls_checked
     return {
-        "dims": table.dims, "verdict": verdict, "reason": reason, "calls_checked": checked, "speedup": None, "notes": []
+        "dims": table.dims, "verdict": verdict, "reason": reason, "calls_checked": checked, "speedup": None,
+        "notes": list(table.rounds.notes),
     }  # fmt: skip
 
 

@@ -41,6 +41,9 @@ class TimingOptions(Model):
     mode: Literal["plain", "graph"] = "plain"
     """graph: on CUDA also with the launcher's work recorded as a CUDA graph and replayed, so that launching is out of
     the time; stands beside the plain time, for kernels that are bound by launches."""
+    baseline: Literal["compiled", "eager"] = "compiled"
+    """compiled: where the reference is PyTorch, torch.compile of it stands beside eager. It is measured once for each
+    problem, device and torch, after the first candidate that is correct; eager does without."""
     half_width: float | None = Field(default=None, gt=0, le=0.5)
     """Half the width of the median's 95 % interval to reach instead, as a part of the median."""
 
@@ -58,6 +61,10 @@ class ShapeVerdict(Model):
     """Median of the rounds' ratios, reference over candidate; a round's two times are paired."""
     speedup_low: float | None = None
     speedup_high: float | None = None
+    compiled: Timing | None = None
+    """torch.compile of the reference, where that was measured: in a judgement of its own, by the same clock."""
+    compiled_speedup: float | None = None
+    """Against torch.compile: the candidate's speed-up over eager by torch.compile's own over eager."""
     half_width: float | None = None
     """Half the width of the interval of the candidate's median, as a part of it."""
     stopped_by: Literal["half_width", "rounds", "time"] | None = None
@@ -97,6 +104,8 @@ class ShapeVerdict(Model):
             text += f", reference {self.reference.median_us:.4g} us"
         if self.speedup:
             text += f", speed-up {self.speedup:.3g} ({self.speedup_low:.3g}-{self.speedup_high:.3g})"
+        if self.compiled and self.compiled_speedup:
+            text += f", torch.compile {self.compiled.median_us:.4g} us: speed-up against it {self.compiled_speedup:.3g}"
         if self.warm:
             w = self.warm
             text += f", warm {w.median_us:.4g} us ({w.low_us:.4g}-{w.high_us:.4g}, {w.rounds}x{w.calls_per_round})"
@@ -115,6 +124,16 @@ class ShapeVerdict(Model):
         if self.reason:
             text += f"; {self.reason}"
         return "; ".join([text, *([self.conditions] if self.conditions else []), *self.notes])
+
+
+class Baseline(Model):
+    """What torch.compile reached."""
+
+    shapes: list[ShapeVerdict] = []
+    why_not: str = ""
+    """Why there is none."""
+    seconds: float = 0.0
+    """What finding out took."""
 
 
 class Evaluation(ResultModel):
@@ -140,6 +159,10 @@ class Evaluation(ResultModel):
     host: str
     speedup: float | None = None
     """Geometric mean over the shapes, against the reference; only when correct."""
+    compiled_speedup: float | None = None
+    """The same against torch.compile, where that is known."""
+    baseline: str | None = None
+    """Of PyTorch problems: how torch.compile's times were had, or why there are none."""
     shapes: list[ShapeVerdict] = []
     trials: str = ""
     """Untimed calls before: hidden shapes, other distributions, the same inputs again; what was left out."""
@@ -164,6 +187,9 @@ class Evaluation(ResultModel):
             lines[0] += f" - {self.reason}"
         if self.speedup is not None:
             lines.append(f"speed-up against the reference: {self.speedup:.3g}")
+        if self.compiled_speedup is not None:
+            lines.append(f"speed-up against torch.compile: {self.compiled_speedup:.3g}")
+        lines += [f"baseline: {self.baseline}"] if self.baseline else []
         lines += [f"tier {self.tier}: not timed"] if self.tier not in (None, "performance") else []
         lines += [f"weaker kind of verdict: {self.weaker}"] if self.weaker else []
         lines += [f"the program said {', '.join(self.said)} (not believed)"] if self.said else []

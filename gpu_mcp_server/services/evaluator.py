@@ -16,6 +16,7 @@ from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.advice import advice_on
+from gpu_mcp_server.services.baselines import Baselines
 from gpu_mcp_server.services.call_loop import allocator, call_loop
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.experience import Experience
@@ -109,7 +110,9 @@ class Evaluator:
         verdicts: Verdicts,
         programs: Programs,
         pool: Pool,
+        baselines: Baselines,
     ) -> None:
+        self._baselines = baselines
         self._programs, self._pool, self._extensions = programs, pool, ExtensionBuilder(compiler, artifacts)
         self._settings, self._jobs, self._table, self._compiler = settings, jobs, table, compiler
         self._problems, self._experience, self._artifacts, self._verdicts = problems, experience, artifacts, verdicts
@@ -283,7 +286,12 @@ class Evaluator:
         if done is None:
             note = "still being judged; job_status with wait_s has the verdict later"
             return trial.evaluation("running", job_id=spec.id, note=note)
-        return await self._settled(trial, done)
+        evaluation = await self._settled(trial, done)
+        if trial.timing.baseline == "eager":
+            return evaluation
+        left_s = 0.0 if trial.slots else wait_s - (time.monotonic() - trial.began)
+        await trial.tell(f"attempt {trial.attempt_id}: torch.compile as a baseline, unless it is known")
+        return await self._baselines.beside(evaluation, trial.problem, trial.probe, trial.device, wait_s=left_s)
 
     async def _settled(self, trial: Trial, done: FinishedJob) -> Evaluation:
         raise_if_not_run(done.record, trial.host)

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from gpu_mcp_server.services.audit import Auditor
+from gpu_mcp_server.services.baselines import Baselines
 from gpu_mcp_server.services.batches import Batches
 from gpu_mcp_server.services.capabilities import Capabilities
 from gpu_mcp_server.services.checker import Checker
@@ -51,6 +52,7 @@ class Lab:
     runner: Runner
     registry: Registry
     evaluator: Evaluator
+    baselines: Baselines
     auditor: Auditor
     batches: Batches
     gpus: Gpus
@@ -84,8 +86,9 @@ class Lab:
             verdicts = Verdicts(jobs, problems, experience, artifacts)
             programs = Programs(settings, jobs, ProgramBuilder(settings, jobs, db, artifacts))
             registry = Registry(settings, jobs, problems, experience, verdicts, programs)
+            baselines = Baselines(settings, jobs, db, compiler, artifacts, verdicts)
             evaluator = Evaluator(
-                settings, jobs, table, compiler, problems, experience, artifacts, verdicts, programs, pool
+                settings, jobs, table, compiler, problems, experience, artifacts, verdicts, programs, pool, baselines
             )
             capabilities, tools = (
                 Capabilities(settings, jobs, db),
@@ -96,7 +99,7 @@ class Lab:
             )
             settlers = {"judge": verdicts.settle_line, "check": checker.settle_line, "profile": profiler.settle_line}
             runner.settlers |= settlers
-            async with _tidied(runner, hosts):
+            async with _tidied(runner, hosts, baselines):
                 yield cls(
                     settings,
                     hosts,
@@ -109,6 +112,7 @@ class Lab:
                     runner,
                     registry,
                     evaluator,
+                    baselines,
                     Auditor(evaluator, experience, artifacts),
                     Batches(jobs, problems, evaluator),
                     Gpus(hosts, capabilities),
@@ -128,7 +132,7 @@ def _instruments(tools: ToolJobs, targets: Targets) -> tuple[Checker, Profiler]:
 
 
 @asynccontextmanager
-async def _tidied(runner: Runner, hosts: Hosts) -> AsyncGenerator[None]:
+async def _tidied(runner: Runner, hosts: Hosts, baselines: Baselines) -> AsyncGenerator[None]:
     """Finish meanwhile what an earlier server left; close all links at the end."""
     tidying = asyncio.create_task(runner.tidy(), name="tidy")
     try:
@@ -136,4 +140,5 @@ async def _tidied(runner: Runner, hosts: Hosts) -> AsyncGenerator[None]:
     finally:
         tidying.cancel()
         await asyncio.gather(tidying, return_exceptions=True)
+        await baselines.close()
         await hosts.close()

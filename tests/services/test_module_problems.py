@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, ProblemRefused
+from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.problem import Wish
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problem_files.base import ProblemSource
@@ -15,6 +16,7 @@ from tests.laboratory import laboratory
 
 needs_torch = pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
 
+UNTIMED = TimingOptions(tier="correctness")
 LINEAR = """
 import torch
 import torch.nn as nn
@@ -81,7 +83,7 @@ async def test_inputs_weights_and_constants_are_found_out_and_a_copy_of_the_mode
     ]
     assert (problem.constants, problem.state) == ({"1": 2.5}, ["gemm.weight", "gemm.bias"])
     assert (problem.rtol, problem.atol, problem.outputs[0].shape) == (1e-4, 1e-4, [16, 8])
-    verdict = await lab.evaluator.evaluate(info.problem_id, as_new(LINEAR))
+    verdict = await lab.evaluator.evaluate(info.problem_id, as_new(LINEAR), timing=UNTIMED)
     assert verdict.verdict == "correct", verdict.reason
     assert "2 alike by the common seed" in str(verdict.shapes[0].notes)
 
@@ -90,7 +92,7 @@ async def test_inputs_weights_and_constants_are_found_out_and_a_copy_of_the_mode
 async def test_weights_of_the_same_name_are_taken_over_where_the_seed_gives_others(lab: Lab):
     info = await lab.registry.import_file(ProblemSource("linear.py", LINEAR))
     other = LINEAR.replace("self.gemm = nn", "torch.rand(7); self.gemm = nn")
-    verdict = await lab.evaluator.evaluate(info.problem_id, as_new(other))
+    verdict = await lab.evaluator.evaluate(info.problem_id, as_new(other), timing=UNTIMED)
 
     assert verdict.verdict == "correct", verdict.reason
     assert "2 taken over from the problem (gemm.weight, gemm.bias)" in str(verdict.shapes[0].notes)
@@ -110,7 +112,7 @@ int launch(const float *x, const float *w, const float *b, float *y) {
     return 0;
 }
 """
-    verdict = await lab.evaluator.evaluate(info.problem_id, Source(right, "c", "linear.c"))
+    verdict = await lab.evaluator.evaluate(info.problem_id, Source(right, "c", "linear.c"), timing=UNTIMED)
 
     assert verdict.verdict == "correct", verdict.reason
 
@@ -118,11 +120,11 @@ int launch(const float *x, const float *w, const float *b, float *y) {
 @needs_torch
 async def test_what_only_the_problem_can_make_is_made_by_it_anew_for_each_round(lab: Lab):
     info = await lab.registry.import_file(ProblemSource("masked.py", MASKED))
-    right = await lab.evaluator.evaluate(info.problem_id, as_new(MASKED))
+    right = await lab.evaluator.evaluate(info.problem_id, as_new(MASKED), timing=UNTIMED)
     stale = MASKED.replace(
         "return (x * mask)[picks]", "self.m = getattr(self, 'm', mask.clone()); return (x * self.m)[picks]"
     )
-    wrong = await lab.evaluator.evaluate(info.problem_id, as_new(stale))
+    wrong = await lab.evaluator.evaluate(info.problem_id, as_new(stale), timing=UNTIMED)
 
     assert any(n.startswith("made by the problem's own code") and n.endswith("mask, picks") for n in info.notes)
     assert (right.verdict, wrong.verdict) == ("correct", "incorrect"), (right.reason, wrong.reason)
