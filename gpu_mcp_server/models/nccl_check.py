@@ -1,0 +1,69 @@
+"""What came of checking a program that uses NCCL's device interface."""
+
+from typing import Literal
+
+from gpu_mcp_server.models._base import Model, ResultModel
+
+NcclCheckStatus = Literal["passed", "failed", "noted", "skipped"]
+Verdict = Literal["verified", "failed", "incomplete"]
+
+
+class NcclCheck(Model):
+    """One check and what it rests on."""
+
+    name: str
+    status: NcclCheckStatus
+    """noted: it could not judge everything; skipped: it did not run, and the evidence says why."""
+    evidence: str
+
+
+class NcclTiming(Model):
+    """Medians of one size, warmed, the slowest rank's."""
+
+    collective: str
+    size_bytes: int
+    """The larger of what one rank sends and receives."""
+    original_us: float
+    """Host NCCL on plain memory."""
+    stage_a_us: float
+    """Host NCCL on registered windows."""
+    device_us: float
+
+
+class NcclVerification(ResultModel):
+    """All checks of one program."""
+
+    verdict: Verdict
+    """incomplete: nothing failed, but some checks that a proof needs did not run."""
+    possible: str
+    """Which stages this host can run, and what would have to change for the others."""
+    checks: list[NcclCheck]
+    timings: list[NcclTiming] = []
+    missing: list[str] = []
+    """Checks that a proof needs and that did not run."""
+    nccl: str | None = None
+    """Header and runtime version."""
+    host: str | None = None
+    level: str | None = None
+    attempt_id: str | None = None
+    seconds: float | None = None
+    log_artifact_id: str | None = None
+    """What the programs printed, NCCL's own words included."""
+
+    def summary(self) -> str:
+        """Say the verdict, what failed, then each check on a line."""
+        failed = [c.name for c in self.checks if c.status == "failed"]
+        head = f"{self.verdict}" + (f": {', '.join(failed)}" if failed else "")
+        head += f"; not run: {', '.join(self.missing)}" if self.missing else ""
+        lines = [head, f"possible here: {self.possible}"]
+        order = {"failed": 0, "noted": 1, "skipped": 2, "passed": 3}
+        lines += [f"  {c.status} {c.name}: {c.evidence}" for c in sorted(self.checks, key=lambda c: order[c.status])]
+        lines += [
+            f"  {t.collective} {t.size_bytes} B: original {t.original_us:.1f} us, stage A {t.stage_a_us:.1f} us, "
+            f"device {t.device_us:.1f} us"
+            for t in self.timings
+        ]
+        about = [f"NCCL {self.nccl}" if self.nccl else "", f"host {self.host}" if self.host else ""]
+        about += [f"attempt {self.attempt_id}" if self.attempt_id else ""]
+        about += [f"log {self.log_artifact_id}" if self.log_artifact_id else ""]
+        return "\n".join([*lines, ", ".join(a for a in about if a)]).rstrip()

@@ -1,0 +1,107 @@
+"""What communicates: the collectives of the original, and what became of each."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from gpu_mcp_server.nccl.checks.findings import Finding, error, note
+from gpu_mcp_server.nccl.functions import Function
+from gpu_mcp_server.nccl.program import Call, Program
+
+COLLECTIVES = (
+    "ncclAllReduce",
+    "ncclAllGather",
+    "ncclReduceScatter",
+    "ncclAlltoAll",
+    "ncclBroadcast",
+    "ncclBcast",
+    "ncclReduce",
+    "ncclGather",
+    "ncclScatter",
+    "ncclSend",
+    "ncclRecv",
+)
+WRAPPERS = {name.removeprefix("nccl"): name for name in COLLECTIVES}
+"""Functions of the generated block, by the collective that they stand for."""
+NAMESPACE = "ncclx"
+GENERATED = ("ncclx.cuh", "ncclx_kernels.cuh")
+"""Files of the generated block: their own fallbacks are no sites of the program."""
+MAKERS = frozenset({"ncclDevCommCreate", "dev_init", "ncclCommInitRank", "ncclCommInitAll"})
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place of the program that communicates."""
+
+    call: Call
+    collective: str
+    """Of host NCCL; empty for a kernel's launch."""
+    kind: str
+    """host, wrapper or kernel."""
+
+    @property
+    def key(self) -> tuple[str, tuple[str, ...]]:
+        """What it does: the collective and its arguments."""
+        return self.collective, tuple("".join(a.split()) for a in self.call.arguments)
+
+
+def sites_of(program: Program, kernels: dict[str, Function]) -> list[Site]:
+    """Return where a program communicates, the generated block left out."""
+    found: list[Site] = []
+    for call in program.calls:
+        if call.path.rpartition("/")[2] in GENERATED:
+            continue
+        if call.name in COLLECTIVES:
+            found.append(Site(call, call.name, "host"))
+        elif call.name in WRAPPERS and f"{NAMESPACE}::" in call.source.text(call.node).partition("(")[0]:
+            found.append(Site(call, WRAPPERS[call.name], "wrapper"))
+        elif (launch := program.launch_of(call)) is not None and launch.kernel in kernels:
+            found.append(Site(call, "", "kernel"))
+    return found
+
+
+def findings(program: Program, kernels: dict[str, Function], original: Program | None) -> list[Finding]:
+    """Return communication that was lost, changed, or left on the host without a word."""
+    sites = sites_of(program, kernels)
+    found = _nothing(program, sites, bool(kernels))
+    if original is None:
+        return sorted(set(found + _left(program, sites)))
+    before = Counter(s.key for s in sites_of(original, {}) if s.kind == "host")
+    after = Counter(s.key for s in sites if s.kind != "kernel")
+    launches = [s for s in sites if s.kind == "kernel"]
+    main = program.sources.get(program.main) or next(iter(program.sources.values()))
+    for (name, arguments), times in (before - after).items():
+        said = f"{name}({', '.join(arguments)[:100]})"
+        if not launches:
+            text = f"{said} of the original is gone ({times} of {before[name, arguments]}), and no kernel communicates"
+            found.append(error("collectives", main, main.root, text))
+    for name, arguments in after - before:
+        site = next(s for s in sites if s.key == (name, arguments))
+        text = f"{name}({', '.join(arguments)[:100]}) is not in the original with these arguments"
+        found.append(error("collectives", site.call.source, site.call.place, text))
+    return sorted(set(found + _left(program, sites)))
+
+
+def _nothing(program: Program, sites: list[Site], could: bool) -> list[Finding]:
+    made = [c for c in program.calls if c.name in MAKERS and c.path.rpartition("/")[2] not in GENERATED]
+    device = any(c.name in {"ncclDevCommCreate", "dev_init"} for c in made)
+    if sites or not made:
+        return []
+    said = error if device and "main" in program.by_name and could else note
+    return [said("collectives", made[0].source, made[0].node, "a communicator is made, and nothing communicates")]
+
+
+def _left(program: Program, sites: list[Site]) -> list[Finding]:
+    """Host collectives beside device ones: allowed, but said."""
+    device = [s for s in sites if s.kind != "host"]
+    return [
+        note(
+            "collectives",
+            s.call.source if s.call.source.path == s.call.path else program.sources[s.call.path],
+            s.call.place,
+            f"{s.collective} stays on the host"
+            + (f", hidden in macro {s.call.via_macro}" if s.call.via_macro else "")
+            + (f", called through {s.call.via_pointer}" if s.call.via_pointer else ""),
+        )
+        for s in sites
+        if device and s.kind == "host"
+    ]

@@ -1,0 +1,122 @@
+"""What is made is unmade, in the right order: windows and device communicators before memory and communicators."""
+
+from gpu_mcp_server.nccl.api import HOST_SYNCS
+from gpu_mcp_server.nccl.checks.findings import Finding, error
+from gpu_mcp_server.nccl.checks.origins import allocations_of
+from gpu_mcp_server.nccl.functions import Function
+from gpu_mcp_server.nccl.program import Call, Program
+from gpu_mcp_server.nccl.syntax import enclosing, stripped
+
+PAIRS = (
+    ("ncclCommWindowRegister", "ncclCommWindowDeregister"),
+    ("ncclDevCommCreate", "ncclDevCommDestroy"),
+    ("ncclMemAlloc", "ncclMemFree"),
+)
+COMM_END = ("ncclCommDestroy", "ncclCommFinalize", "ncclCommAbort")
+BRANCHES = ("if_statement", "conditional_expression", "lambda_expression")
+
+
+def findings(program: Program, kernels: dict[str, Function]) -> list[Finding]:
+    """Return what is left open, or closed in the wrong order.
+
+    Args:
+        program: The program.
+        kernels: Its kernels that communicate.
+    """
+    found: list[Finding] = []
+    by_name: dict[str, list[Call]] = {}
+    for call in program.calls:
+        by_name.setdefault(call.name, []).append(call)
+    for made, unmade in PAIRS:
+        if made in by_name and unmade not in by_name:
+            call = by_name[made][0]
+            found.append(error("pairs", call.source, call.node, f"{made} without {unmade} anywhere"))
+    for calls in _by_function(program).values():
+        found += _groups(calls)
+        found += _order(calls)
+        found += _running(program, calls, kernels)
+    found += _freed(program)
+    return sorted(set(found))
+
+
+def _by_function(program: Program) -> dict[Function, list[Call]]:
+    found: dict[Function, list[Call]] = {}
+    for call in program.calls:
+        if call.function is not None:
+            found.setdefault(call.function, []).append(call)
+    return found
+
+
+def _groups(calls: list[Call]) -> list[Finding]:
+    starts = [c for c in calls if c.name == "ncclGroupStart"]
+    ends = [c for c in calls if c.name == "ncclGroupEnd"]
+    if len(starts) > len(ends):
+        return [error("pairs", starts[-1].source, starts[-1].node, "ncclGroupStart without ncclGroupEnd")]
+    return []
+
+
+def _always(calls: list[Call], *names: str) -> list[Call]:
+    """Return the calls of some names that stand under no condition."""
+    return [c for c in calls if c.name in names and enclosing(c.place, *BRANCHES) is None]
+
+
+def _order(calls: list[Call]) -> list[Finding]:
+    found: list[Finding] = []
+    ends = _always(calls, *COMM_END)
+    for late in _always(calls, "ncclCommWindowDeregister", "ncclDevCommDestroy"):
+        first = next((e for e in ends if e.place.start_byte < late.place.start_byte and _same(e, late)), None)
+        if first is not None:
+            text = f"{late.name} after {first.name} (line {first.line}): the communicator is gone by then"
+            found.append(error("pairs", late.source, late.node, text))
+    bases = {_base(c.nodes[3], c): _base(c.nodes[1], c) for c in calls if c.name == PAIRS[0][0] and len(c.nodes) > 3}
+    for late in _always(calls, "ncclCommWindowDeregister"):
+        base = bases.get(_base(late.nodes[1], late)) if len(late.nodes) > 1 else None
+        for free in _always(calls, "ncclMemFree", "cudaFree"):
+            if (
+                base
+                and free.nodes
+                and _base(free.nodes[0], free) == base
+                and free.place.start_byte < late.place.start_byte
+            ):
+                text = f"{free.name}({base}) (line {free.line}) comes before its window is deregistered"
+                found.append(error("pairs", late.source, late.node, text))
+    return found
+
+
+def _same(end: Call, late: Call) -> bool:
+    """Say whether two calls are about the same communicator, as far as their texts tell."""
+    return bool(end.nodes and late.nodes) and _base(end.nodes[0], end) == _base(late.nodes[0], late)
+
+
+def _base(node: object, call: Call) -> str:
+    return call.source.squeezed(stripped(node))  # type: ignore[arg-type]
+
+
+def _running(program: Program, calls: list[Call], kernels: dict[str, Function]) -> list[Finding]:
+    """A device communicator must outlive the kernels that use it."""
+    launches = [c for c in calls if (made := program.launch_of(c)) is not None and made.kernel in kernels]
+    found: list[Finding] = []
+    for destroy in [c for c in calls if c.name == "ncclDevCommDestroy"]:
+        before = [c for c in launches if c.place.start_byte < destroy.place.start_byte]
+        if not before:
+            continue
+        between = range(before[-1].place.start_byte, destroy.place.start_byte)
+        if not any(c.name in HOST_SYNCS and c.place.start_byte in between for c in calls):
+            text = (
+                f"nobody waits between the launch in line {before[-1].line} and ncclDevCommDestroy: the kernel may run"
+            )
+            found.append(error("pairs", destroy.source, destroy.node, text))
+    return found
+
+
+def _freed(program: Program) -> list[Finding]:
+    """Memory of ncclMemAlloc goes back by ncclMemFree."""
+    made = {(a.target, a.call.function) for a in allocations_of(program) if a.kind == "nccl"}
+    other = {(a.target, a.call.function) for a in allocations_of(program) if a.kind != "nccl"}
+    return [
+        error(
+            "pairs", c.source, c.node, f"cudaFree of {_base(c.nodes[0], c)}, which ncclMemAlloc made: use ncclMemFree"
+        )
+        for c in program.calls
+        if c.name == "cudaFree" and c.nodes and (_base(c.nodes[0], c), c.function) in made - other
+    ]

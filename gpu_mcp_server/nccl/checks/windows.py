@@ -1,0 +1,141 @@
+"""Memory of windows: where it comes from, how it is aligned, how and by whom it is registered."""
+
+import re
+
+from tree_sitter import Node
+
+from gpu_mcp_server.nccl.checks import taint
+from gpu_mcp_server.nccl.checks.findings import Finding, error, note
+from gpu_mcp_server.nccl.checks.grids import alternatives
+from gpu_mcp_server.nccl.checks.origins import Allocation, Origin, allocations_of, origins
+from gpu_mcp_server.nccl.program import Call, Program
+from gpu_mcp_server.nccl.syntax import Source, enclosing, field, walk
+
+ALIGNMENT_BYTES = 4096
+"""Source: NCCL_WIN_REQUIRED_ALIGNMENT, nccl.h 2.28.9; measured: `Window address must be suitably aligned.`"""
+REGISTER, CREATE = "ncclCommWindowRegister", "ncclDevCommCreate"
+SYMMETRIC = "NCCL_WIN_COLL_SYMMETRIC"
+LOOPS = ("for_statement", "for_range_loop", "while_statement", "do_statement")
+_RANK = re.compile(r"\b(?:my|world|local|global)?_?(?:rank|rk|myrank)\b", re.IGNORECASE)
+
+
+def findings(program: Program) -> list[Finding]:
+    """Return what is wrong with the windows and device communicators of a program."""
+    allocations = allocations_of(program)
+    found: list[Finding] = []
+    for call in program.calls:
+        if call.name not in {REGISTER, CREATE}:
+            continue
+        found += _collective(call)
+        if call.name == REGISTER and len(call.nodes) > 4:
+            found += _memory(program, call, allocations)
+            for flags in alternatives(call.source, call.nodes[4]):
+                if SYMMETRIC not in flags and program.constants.get(flags.strip(), "") != SYMMETRIC:
+                    text = f"window flag {flags} is not {SYMMETRIC}: peers' addresses are only promised for that"
+                    found.append(error("windows", call.source, call.node, text))
+    return sorted(set(found))
+
+
+def _memory(program: Program, call: Call, allocations: list[Allocation]) -> list[Finding]:
+    found: list[Finding] = []
+    for origin in origins(program, call.source, call.nodes[1], call.function):
+        made = [a for a in allocations if a.target == origin.text]
+        own = [a for a in made if a.call.function is origin.function] or made
+        wrong = [a for a in own if a.kind != "nccl"]
+        if not own:
+            text = f"the memory of the window over {origin.text} could not be traced to its allocation"
+            found.append(note("windows", call.source, call.node, text))
+        for allocation in wrong:
+            path = "" if len(wrong) == len(own) else "on one path "
+            text = (
+                f"window over {origin.text}, {path}from {allocation.call.name} (line {allocation.call.line}): only "
+                "memory of ncclMemAlloc can be registered"
+            )
+            found.append(error("windows", call.source, call.node, text))
+        found += _offset(program, call, origin)
+        found += _size(program, call, origin, [a for a in own if a.kind == "nccl"])
+    return found
+
+
+def _offset(program: Program, call: Call, origin: Origin) -> list[Finding]:
+    if not origin.offset:
+        return []
+    value = program.fold(origin.offset)
+    if value is None:
+        text = (
+            f"the window starts {origin.offset} into {origin.text}: that must be a multiple of {ALIGNMENT_BYTES} bytes"
+        )
+        return [note("windows", call.source, call.node, text)]
+    if value % ALIGNMENT_BYTES:
+        text = f"the window starts {value} into {origin.text}, which is no multiple of {ALIGNMENT_BYTES} bytes"
+        return [error("windows", call.source, call.node, text)]
+    return []
+
+
+def _size(program: Program, call: Call, origin: Origin, made: list[Allocation]) -> list[Finding]:
+    wanted = program.fold(call.arguments[2])
+    for allocation in made:
+        size = allocation.call.source.text(allocation.size) if allocation.size is not None else ""
+        there = program.fold(size)
+        larger = wanted is not None and there is not None and wanted > there
+        added = _added("".join(call.arguments[2].split()), "".join(size.split()))
+        if larger or added:
+            text = f"the window over {origin.text} has {call.arguments[2]} bytes, its memory only {size}"
+            return [error("windows", call.source, call.node, text)]
+    return []
+
+
+def _added(window: str, memory: str) -> bool:
+    """Say whether a window's size is written as the memory's size and something more."""
+    return bool(re.fullmatch(re.escape(memory) + r"\+[1-9]\w*", window)) if memory else False
+
+
+def _collective(call: Call) -> list[Finding]:
+    """Every rank must make the call, in the same order; one thread with several communicators in a group."""
+    found: list[Finding] = []
+    for condition in _conditions(call.node):
+        text = call.source.text(condition)
+        if _RANK.search(text) or "rank" in taint.dependences(call.source, condition, {}):
+            said = f"{call.name} under `{text[:60]}`: it is collective, every rank must call it in the same order"
+            found.append(error("windows", call.source, call.node, said))
+    loop = enclosing(call.place, *LOOPS)
+    variable = _loop_variable(call.source, loop) if loop is not None and call.source.path == call.path else ""
+    own = call.arguments[0] if call.arguments else ""
+    if variable and re.search(rf"\b{re.escape(variable)}\b", own) and not _grouped(call):
+        said = f"{call.name} for {own} in a loop outside ncclGroupStart and ncclGroupEnd: the first one never returns"
+        found.append(error("windows", call.source, call.node, said))
+    return found
+
+
+def _conditions(node: Node) -> list[Node]:
+    found: list[Node] = []
+    child, parent = node, node.parent
+    while parent is not None and parent.type != "function_definition":
+        if parent.type == "if_statement":
+            condition = field(parent, "condition")
+            if condition is not None and condition != child:
+                found.append(condition)
+        child, parent = parent, parent.parent
+    return found
+
+
+def _loop_variable(source: Source, loop: Node) -> str:
+    made = field(loop, "initializer") if loop.type == "for_statement" else None
+    if made is None:
+        return ""
+    return next((source.text(n) for n in walk(made) if n.type == "identifier"), "")
+
+
+def _grouped(call: Call) -> bool:
+    """Say whether more groups were started than ended before a call, in its function."""
+    body = enclosing(call.place, "function_definition")
+    if body is None:
+        return False
+    opened = 0
+    for node in walk(body):
+        if node.start_byte >= call.place.start_byte:
+            break
+        if node.type == "identifier":
+            name = call.source.text(node)
+            opened += (name == "ncclGroupStart") - (name == "ncclGroupEnd")
+    return opened > 0

@@ -1,0 +1,117 @@
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.nccl.checks import rules
+from gpu_mcp_server.nccl.checks.findings import Finding
+from gpu_mcp_server.nccl.program import Program
+
+HERE = Path(__file__).parent
+FAULTS = sorted((HERE / "faults").glob("*.cu"))
+CLEAN = sorted((HERE / "clean").glob("*.cu"))
+EXCHANGE = (HERE / "clean" / "exchange.cu").read_text(encoding="utf-8")
+HOST = """
+#include <nccl.h>
+int main() {
+  for (int i = 0; i < 20; i++) ncclAlltoAll(from, to, count, ncclFloat, comm, stream);
+  ncclAllReduce(from, from, n, ncclFloat, ncclSum, comm, stream);
+}
+"""
+
+
+def found(text: str, **more: object) -> list[Finding]:
+    return rules.findings(Program.read({"main.cu": text}, "main.cu"), **more)  # type: ignore[arg-type]
+
+
+def broken(findings: list[Finding]) -> set[str]:
+    return {f.rule for f in findings if f.severity == "error"}
+
+
+def test_there_are_at_least_sixteen_planted_faults():
+    assert len(FAULTS) >= 16
+
+
+@pytest.mark.parametrize("path", FAULTS, ids=lambda p: p.stem)
+def test_a_planted_fault_is_caught_by_the_rule_that_is_for_it(path: Path):
+    text = path.read_text(encoding="utf-8")
+    wanted = set(text.partition("\n")[0].partition("fault: ")[2].split(", "))
+
+    assert broken(found(text)) == wanted
+
+
+@pytest.mark.parametrize("path", CLEAN, ids=lambda p: p.stem)
+def test_a_clean_program_raises_no_alarm(path: Path):
+    assert broken(found(path.read_text(encoding="utf-8"))) == set()
+
+
+def test_each_rule_says_what_it_looked_at_or_what_it_found():
+    program = Program.read({"main.cu": EXCHANGE}, "main.cu")
+    checks = rules.checks(program, rules.findings(program), compared=False, frozen=False)
+
+    assert {c.name: c.status for c in checks} == {
+        **dict.fromkeys([c.name for c in checks], "passed"),
+        "frozen text": "skipped",
+    }
+    assert {c.name: c.evidence for c in checks}["barriers"] == "exchange"
+
+
+def test_text_between_markers_may_change_and_all_else_may_not():
+    inside = EXCHANGE.replace("there[i] = own[peer * count + i]", "there[i] = __ldg(own + peer * count + i)")
+    outside = EXCHANGE.replace("got[i] != (float)i", "false")
+
+    assert broken(found(inside, before={"main.cu": EXCHANGE})) == set()
+    changed = [f for f in found(outside, before={"main.cu": EXCHANGE}) if f.severity == "error"]
+    assert [f.rule for f in changed] == ["frozen text"]
+    assert outside.split("\n")[changed[0].line - 1].count("if (false)") == 1
+
+
+def test_a_file_that_vanished_is_a_change_of_frozen_text():
+    assert "the file is gone" in found(EXCHANGE, before={"main.cu": EXCHANGE, "ncclx.cuh": ""})[0].text
+
+
+@pytest.mark.parametrize(
+    ("change", "caught"),
+    [
+        (("ncclAlltoAll(from, to,", "ncclx::AlltoAll(from, to,"), False),
+        (("ncclAllReduce(from, from, n,", "ncclx::AllReduce(from, from, n / 2,"), True),
+        (("ncclAllReduce(from, from, n, ncclFloat, ncclSum, comm, stream);", ""), True),
+        (("ncclAlltoAll(from, to,", "ncclAlltoAll(to, from,"), True),
+    ],
+    ids=["replaced", "half the count", "removed", "exchanged"],
+)
+def test_communication_is_compared_with_the_original(change: tuple[str, str], caught: bool):
+    original = Program.read({"main.cu": HOST}, "main.cu")
+
+    assert broken(found(HOST.replace(*change), original=original)) == ({"collectives"} if caught else set())
+
+
+@pytest.mark.parametrize(("header", "caught"), [((2, 28, 9), False), ((2, 29, 2), True), ((2, 27, 7), True)])
+def test_requirements_are_held_against_the_version_of_the_header(header: tuple[int, int, int], caught: bool):
+    old = EXCHANGE.replace("ncclDevCommRequirements wanted = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;", "").replace(
+        "NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER", "NEVER"
+    )
+
+    assert broken(found(old, header=header)) == ({"requirements"} if caught else set())
+
+
+def test_a_launch_by_each_spelling_is_held_against_the_barrier_count():
+    chevrons = "exchange<<<CTAS, 512, 0, stream>>>(devComm, fromWindow, toWindow, count);"
+    library = """void* args[] = {&devComm, &fromWindow, &toWindow, &count};
+    OK(cudaLaunchKernel((const void*)exchange, dim3(4 * CTAS), dim3(512), args, 0, stream));"""
+
+    assert broken(found(EXCHANGE.replace(chevrons, library))) == {"barrier count"}
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        'printf("%s\\n", wrong ? "FAIL" : "PASS");',
+        'if (wrong == 0) puts("PASS");',
+        'std::cout << (wrong ? "FAIL" : "PASS");',
+        'if (rank == 0 && !wrong) printf("Verification: PASS\\n");',
+    ],
+)
+def test_success_that_depends_on_the_data_raises_no_alarm(printed: str):
+    a, b = EXCHANGE.index("  if (wrong) {"), EXCHANGE.index("  return 0;\n}")
+
+    assert broken(found(EXCHANGE[:a] + printed + EXCHANGE[b:])) == set()
