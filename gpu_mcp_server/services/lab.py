@@ -94,9 +94,8 @@ class Lab:
                 Capabilities(settings, jobs, db),
                 ToolJobs(settings, jobs, table, artifacts, experience),
             )
-            checker, profiler = _instruments(
-                tools, Targets(jobs, workspaces, artifacts, experience, problems, compiler)
-            )
+            targets = Targets(jobs, workspaces, artifacts, experience, problems, compiler)
+            checker, profiler = Checker(tools, targets), Profiler(tools, targets)
             settlers = {"judge": verdicts.settle_line, "check": checker.settle_line, "profile": profiler.settle_line}
             runner.settlers |= settlers
             async with _tidied(runner, hosts, baselines):
@@ -125,10 +124,6 @@ class Lab:
                     Projects(settings, jobs, workspaces, artifacts),
                     Porter(settings, jobs, workspaces, compiler),
                 )
-
-
-def _instruments(tools: ToolJobs, targets: Targets) -> tuple[Checker, Profiler]:
-    return Checker(tools, targets), Profiler(tools, targets)
 
 
 @asynccontextmanager
