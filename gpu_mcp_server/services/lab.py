@@ -76,8 +76,7 @@ class Lab:
         async with await Database.open(settings.data_dir / "lab.db") as db:
             artifacts = Artifacts(settings.data_dir / "artifacts", db)
             await artifacts.clean()
-            hosts = Hosts(settings)
-            table = JobTable(db)
+            hosts, table = Hosts(settings), JobTable(db)
             jobs = JobRunner(hosts, table)
             pool = Pool(settings, jobs, table)
             workspaces, problems, experience = Workspaces(db, artifacts), Problems(db), Experience(db)
@@ -90,10 +89,8 @@ class Lab:
             evaluator = Evaluator(
                 settings, jobs, table, compiler, problems, experience, artifacts, verdicts, programs, pool, baselines
             )
-            capabilities, tools = (
-                Capabilities(settings, jobs, db),
-                ToolJobs(settings, jobs, table, artifacts, experience),
-            )
+            capabilities = Capabilities(settings, jobs, db)
+            tools = ToolJobs(settings, jobs, table, artifacts, experience)
             targets = Targets(jobs, workspaces, artifacts, experience, problems, compiler)
             checker, profiler = Checker(tools, targets), Profiler(tools, targets)
             settlers = {"judge": verdicts.settle_line, "check": checker.settle_line, "profile": profiler.settle_line}
