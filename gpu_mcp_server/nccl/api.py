@@ -72,9 +72,7 @@ HOST_SYNCS = frozenset(
 )
 """The host waits for the device. cudaEventRecord and cudaStreamWaitEvent do not belong here: nobody waits in them."""
 STREAM_ORDER = frozenset({"cudaEventRecord", "cudaStreamWaitEvent", "cudaEventRecordWithFlags"})
-TIMERS = frozenset(
-    {"cudaEventRecord", "MPI_Wtime", "now", "gettimeofday", "clock_gettime", "omp_get_wtime", "get_time", "time_now"}
-)
+TIMERS = frozenset({"MPI_Wtime", "now", "gettimeofday", "clock_gettime", "omp_get_wtime", "get_time", "time_now"})
 GRAPH_CAPTURE = frozenset({"cudaStreamBeginCapture", "cudaGraphLaunch", "cudaStreamBeginCaptureToGraph"})
 LAUNCH_CALLS: dict[str, tuple[int, int | None]] = {
     "cudaLaunchKernel": (0, None),

@@ -31,6 +31,7 @@ from gpu_mcp_server.nccl.syntax import (
 NESTING = 4
 """Macros within macros whose calls are followed."""
 SUFFIXES = (".cu", ".cuh", ".h", ".hpp", ".hh", ".cpp", ".cc", ".cxx", ".c", ".inl", ".inc")
+UNITS = (".cu", ".cpp", ".cc", ".cxx", ".c")
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +78,8 @@ class Program:
 
         Args:
             files: Text by path.
-            main: The file to start from; its includes within `files` are followed. Absent: all sources.
+            main: The file to start from; includes within `files` are followed, and so are files that define a function
+                which is called but not defined so far. Absent: all sources.
         """
         if main is None:
             return cls({p: parse(p, t) for p, t in sorted(files.items()) if p.endswith(SUFFIXES)}, "", [])
@@ -95,6 +97,8 @@ class Program:
                     missing.append(name)
                 else:
                     pending.append(found)
+            if not pending:
+                pending = linked(sources, files)
         return cls(sources, main, list(dict.fromkeys(missing)))
 
     @cached_property
@@ -204,6 +208,21 @@ def resolved(name: str, includer: str, files: Mapping[str, str]) -> str | None:
             return path
     ending = [p for p in files if p.endswith("/" + name.lstrip("./"))]
     return ending[0] if len(ending) == 1 else None
+
+
+def linked(sources: Mapping[str, Source], files: Mapping[str, str]) -> list[str]:
+    """Return the files that define functions which the sources call and do not define."""
+    others = {p: t for p, t in files.items() if p not in sources and p.endswith(UNITS)}
+    if not others:
+        return []
+    defined = {f.name for s in sources.values() for f in functions_of(s)}
+    called = {name_of(s, c) for s in sources.values() for c in s.calls()} - defined - {"", "main"}
+    found: list[str] = []
+    for path, text in others.items():
+        candidates = called & set(re.findall(r"\b(\w+)\s*\([^;{}]*\)\s*\{", text))
+        if candidates and candidates & {f.name for f in functions_of(parse(path, text)) if f.owner is None}:
+            found.append(path)
+    return found
 
 
 def _pointed(source: Source, call: Node) -> str | None:

@@ -1,0 +1,192 @@
+"""The graph of a program's communication, put together from its trace."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from gpu_mcp_server.nccl import api
+from gpu_mcp_server.nccl.exchange import Pattern, patterns
+from gpu_mcp_server.nccl.flow import Flow, Partner
+from gpu_mcp_server.nccl.memory import Allocation, Place, Ref
+from gpu_mcp_server.nccl.phases import Phases
+from gpu_mcp_server.nccl.places import Places
+from gpu_mcp_server.nccl.program import Call, Program
+from gpu_mcp_server.nccl.trace import Event, Expression, Trace
+
+MAX_WAYS = 16
+"""Ways of reaching one site that are followed; a helper that is called more often is understood by its first callers."""
+_RANK = re.compile(r"\b\w*[Rr]ank\b|\bmype\b|\bmyid\b|\bme\b")
+
+
+@dataclass(eq=False)
+class Buffer:
+    """A buffer of one site."""
+
+    role: str
+    expression: Expression
+    refs: list[Ref]
+    places: list[Place]
+    allocations: list[Allocation]
+    partners: list[Partner] = field(default_factory=list[Partner])
+
+    @property
+    def name(self) -> str:
+        """What its function calls it."""
+        return " or ".join(dict.fromkeys(str(p) for p in self.places)) or self.text
+
+    @property
+    def text(self) -> str:
+        """The argument as written."""
+        return " ".join(self.expression.source.text(self.expression.node).split())
+
+    @property
+    def offset(self) -> str | None:
+        """How far into the buffer the argument points."""
+        return next((r.offset for r in self.refs if r.offset), None)
+
+
+@dataclass(eq=False)
+class Site:
+    """A call in the text that communicates, with every way in which it is reached."""
+
+    id: str
+    call: Call
+    events: list[Event]
+    buffers: list[Buffer]
+    phase: str
+    wait: Event | None
+
+    @property
+    def event(self) -> Event:
+        """The first way."""
+        return self.events[0]
+
+    def argument(self, role: str) -> str | None:
+        """Return an argument's text."""
+        given = dict(zip(api.ROLES[self.call.name], self.call.arguments, strict=False))
+        return given.get(role)
+
+    def buffer(self, role: str) -> Buffer | None:
+        """Return the buffer that is sent or received."""
+        return next((b for b in self.buffers if b.role == role), None)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it receives where it sends from."""
+        send, receive = self.buffer("send"), self.buffer("recv")
+        return send is not None and receive is not None and bool(set(send.places) & set(receive.places))
+
+
+class Analysis:
+    """A program and all that was found out about it."""
+
+    def __init__(self, files: Mapping[str, str], main: str | None = None) -> None:
+        """Parse, trace, resolve."""
+        self.program = Program.read(files, main)
+        self.trace = Trace(self.program)
+        self.places = Places(self.program, self.trace)
+        self.flow = Flow(self.program, self.trace, self.places)
+        self._phases = Phases(self.trace)
+        self.sites = self._sites()
+        self.patterns: list[Pattern] = patterns(self.trace.events, self.places)
+
+    def events(self, *kinds: str) -> list[Event]:
+        """Return the events of some kinds."""
+        return [e for e in self.trace.events if e.kind in kinds]
+
+    @cached_property
+    def inits(self) -> list[Call]:
+        """The calls that make communicators, each place in the text once."""
+        return _distinct([e.call for e in self.events("comm_init") if e.call is not None])
+
+    @cached_property
+    def ends(self) -> list[Call]:
+        """The calls that end communicators."""
+        return _distinct([e.call for e in self.events("comm_end") if e.call is not None])
+
+    def pattern_of(self, site: Site) -> Pattern | None:
+        """Return the exchange that a send or receive is part of."""
+        return next((p for p in self.patterns if any(s.event in site.events for s in p.sent)), None)
+
+    def group_start(self, event: Event) -> Event | None:
+        """Return the ncclGroupStart of the outermost group around an event."""
+        if event.group is None:
+            return None
+        starts = [e for e in self.trace.events[: event.number] if e.kind == "group_start"]
+        depth = 0
+        for start in reversed(self.trace.events[: event.number]):
+            if start.kind == "group_end":
+                depth += 1
+            elif start.kind == "group_start":
+                if depth == 0 and not any(self._is_open(s, event) for s in starts if s.number < start.number):
+                    return start
+                depth = max(0, depth - 1)
+        return None
+
+    def _is_open(self, start: Event, event: Event) -> bool:
+        depth = 0
+        for other in self.trace.events[start.number : event.number]:
+            depth += (other.kind == "group_start") - (other.kind == "group_end")
+            if depth == 0:
+                return False
+        return depth > 0
+
+    @cached_property
+    def drives_several_gpus(self) -> bool | None:
+        """Whether one process holds several communicators; None where no communicator is made."""
+        inits = self.events("comm_init")
+        if not inits:
+            return None
+        return any(e.call is not None and (e.call.name == "ncclCommInitAll" or e.group is not None) for e in inits)
+
+    def names_rank(self, text: str | None) -> bool:
+        """Say whether an expression speaks of the own rank."""
+        return bool(text and _RANK.search(text))
+
+    def _sites(self) -> list[Site]:
+        together: dict[tuple[str, int, int, str], list[Event]] = {}
+        for event in self.events("collective"):
+            if event.call is not None:
+                key = (event.call.path, event.call.place.start_byte, event.call.node.start_byte, event.call.name)
+                together.setdefault(key, []).append(event)
+        events = [group[0] for group in together.values()]
+        return [self._site(n, group, events) for n, group in enumerate(sorted(together.values(), key=_where), 1)]
+
+    def _site(self, number: int, events: list[Event], firsts: list[Event]) -> Site:
+        first = events[0]
+        assert first.call is not None
+        buffers: list[Buffer] = []
+        for role, node in zip(api.ROLES[first.call.name], first.call.nodes, strict=False):
+            if role in {"send", "recv"}:
+                buffers.append(self._buffer(role, Expression(first.call.source, node, first.frame), events))
+        phase = self._phases.phase(first, firsts)
+        return Site(f"c{number}", first.call, events, buffers, phase, self._phases.host_wait(first))
+
+    def _buffer(self, role: str, given: Expression, events: list[Event]) -> Buffer:
+        refs: list[Ref] = []
+        places: list[Place] = []
+        partners: list[Partner] = []
+        for event in events[:MAX_WAYS]:
+            here = Expression(given.source, given.node, event.frame)
+            refs += self.places.value(here)
+            own = self.places.origins(here)
+            places += own
+            find = self.flow.before if role == "send" else self.flow.after
+            partners += find(event, set(own))
+        places = list(dict.fromkeys(places))
+        made = [a for p in places for a in self.places.allocations.get(p, [])]
+        allocations = list(
+            {(a.event.call.path, a.event.call.place.start_byte): a for a in made if a.event.call}.values()
+        )
+        return Buffer(role, given, list(dict.fromkeys(refs)), places, allocations, list(dict.fromkeys(partners)))
+
+
+def _where(events: list[Event]) -> tuple[str, int, int]:
+    call = events[0].call
+    assert call is not None
+    return call.path, call.place.start_byte, call.node.start_byte
+
+
+def _distinct(calls: list[Call]) -> list[Call]:
+    return list({(c.path, c.place.start_byte, c.node.start_byte): c for c in calls}.values())

@@ -1,0 +1,118 @@
+"""Which stages the program can do by itself, and why not.
+
+Stage A: buffers in windows, a device communicator; the host's collectives stay.
+Stage B: calls go to generated device kernels, with the host's collective as the counted fallback.
+"""
+
+from gpu_mcp_server.nccl.analysis import Analysis, Buffer, Site
+from gpu_mcp_server.nccl.api import COMM_SPLIT
+from gpu_mcp_server.nccl.exchange import is_plain_sweep
+from gpu_mcp_server.nccl.memory import Place
+from gpu_mcp_server.nccl.trace import Event, Expression
+
+REPLACED = {
+    "ncclAlltoAll": "AlltoAll",
+    "ncclAllGather": "AllGather",
+    "ncclReduceScatter": "ReduceScatter",
+    "ncclAllReduce": "AllReduce",
+}
+"""Host calls with a generated counterpart."""
+PEER_ACCESSED = {
+    "ncclAlltoAll": ("recv",),
+    "ncclAllGather": ("recv",),
+    "ncclReduceScatter": ("send",),
+    "ncclAllReduce": ("send", "recv"),
+}
+"""Buffers whose offset within the window must be the same on all ranks, as the kernel uses its own rank's."""
+OPERATIONS = frozenset({"ncclSum", "ncclMax", "ncclMin"})
+TYPES_LEFT_OUT = frozenset({"ncclFloat8e4m3", "ncclFloat8e5m2"})
+MEMORY = {
+    "managed": "managed memory cannot be registered: allocate it with ncclMemAlloc and copy what the host touches",
+    "pooled": "memory of a pool cannot be registered: allocate it with ncclMemAlloc, once and not in the loop",
+    "pitched": "pitched memory cannot be registered as it is: allocate rows * pitch bytes with ncclMemAlloc",
+    "host": "host memory cannot be registered: stage it through a buffer from ncclMemAlloc",
+    "nvshmem": "memory of NVSHMEM belongs to another library",
+}
+
+
+def stage_a(analysis: Analysis, site: Site) -> list[str]:
+    """Return why stage A cannot be done by the program for a site; empty if it can."""
+    reasons = _communicators(analysis)
+    for buffer in site.buffers:
+        reasons += _buffer(analysis, buffer)
+    return list(dict.fromkeys(reasons))
+
+
+def stage_b(analysis: Analysis, site: Site) -> list[str]:
+    """Return why stage B cannot be done by the program for a site; empty if it can."""
+    reasons = stage_a(analysis, site)
+    name = site.call.name
+    pattern = analysis.pattern_of(site)
+    if pattern is not None and not is_plain_sweep(pattern):
+        reasons.append(
+            f"{pattern.name} by ncclSend/ncclRecv: NCCL pairs by order, a device put needs the receiver's offset; "
+            "the agent has to state it"
+        )
+    elif pattern is None and name not in REPLACED:
+        reasons.append(f"{name} has no generated device counterpart")
+    if site.call.via_macro:
+        reasons.append(f"the call is inside the macro {site.call.via_macro}: write it out at its uses")
+    if site.call.via_pointer:
+        reasons.append(f"the call goes through the function pointer {site.call.via_pointer}: call {name} directly")
+    operation, kind = site.argument("op"), site.argument("type")
+    if operation and operation.startswith("nccl") and operation not in OPERATIONS:
+        reasons.append(f"{operation} is not generated (ncclSum, ncclMax, ncclMin are)")
+    if kind in TYPES_LEFT_OUT and operation:
+        reasons.append(f"reductions of {kind} are not generated")
+    if analysis.events("capture"):
+        reasons.append("the program captures CUDA graphs: windows must be registered before the capture")
+    for role in PEER_ACCESSED.get(name, ()):
+        buffer = site.buffer(role)
+        if buffer is not None and analysis.names_rank(buffer.offset):
+            reasons.append(f"{buffer.text}: the offset depends on the rank, but peers write or read there")
+    return list(dict.fromkeys(reasons))
+
+
+def _communicators(analysis: Analysis) -> list[str]:
+    splits = [c for c in analysis.inits if c.name in COMM_SPLIT]
+    if splits:
+        return [f"{splits[0].name} at {splits[0].path}:{splits[0].line}: which window belongs to which communicator?"]
+    if not analysis.inits:
+        return ["the communicator is not created in these files: give the file that calls ncclCommInit*"]
+    if len(analysis.inits) > 1:
+        where = ", ".join(f"{c.path}:{c.line}" for c in analysis.inits[:3])
+        return [f"{len(analysis.inits)} communicators are created ({where}): say which buffers belong to which"]
+    return []
+
+
+def _buffer(analysis: Analysis, buffer: Buffer) -> list[str]:
+    if buffer.expression.node.type in {"null", "number_literal"}:
+        return []
+    if not buffer.places:
+        return [f"{buffer.text}: what it points to cannot be told"]
+    lost = [p for p in buffer.places if p not in analysis.places.allocations]
+    if lost:
+        what = "a parameter that no caller here gives" if lost[0].kind == "parameter" else "its allocation is not here"
+        return [f"{lost[0]}: {what}"]
+    reasons: list[str] = []
+    windows = {str(p) for e in analysis.events("window") for p in _registered(analysis, e)}
+    for made in buffer.allocations:
+        call = made.event.call
+        where = f"{call.path}:{call.line}" if call is not None else "?"
+        if made.kind in MEMORY:
+            reasons.append(f"{made.place} ({made.function}, {where}): {MEMORY[made.kind]}")
+        if call is not None and call.via_macro:
+            reasons.append(f"{made.place}: allocated inside the macro {call.via_macro} ({where})")
+        if analysis.names_rank(made.bytes):
+            reasons.append(
+                f"{made.place}: its size {made.bytes} depends on the rank; windows need one size on all ranks"
+            )
+        if str(made.place) in windows:
+            reasons.append(f"{made.place} has a window of the program's own already: stage A is there")
+    return reasons
+
+
+def _registered(analysis: Analysis, event: Event) -> list[Place]:
+    if event.call is None or len(event.call.nodes) < 2:
+        return []
+    return analysis.places.origins(Expression(event.call.source, event.call.nodes[1], event.frame))

@@ -1,0 +1,152 @@
+"""The analysis as data for the agent."""
+
+from gpu_mcp_server.models.collective import (
+    BufferUse,
+    CollectiveGraph,
+    CollectiveSite,
+    Exchange,
+    Feasibility,
+    KernelUse,
+)
+from gpu_mcp_server.nccl.analysis import Analysis, Buffer, Site
+from gpu_mcp_server.nccl.api import DEVICE_API, ROLES
+from gpu_mcp_server.nccl.feasibility import stage_a, stage_b
+from gpu_mcp_server.nccl.flow import Partner
+from gpu_mcp_server.nccl.syntax import conditions_of
+
+
+def graph_of(analysis: Analysis) -> CollectiveGraph:
+    """Turn an analysis into what the tool returns."""
+    exchanges = _exchanges(analysis)
+    sites = [_site(analysis, s, exchanges) for s in analysis.sites]
+    program = analysis.program
+    uses_nccl = any(c.name.startswith("nccl") for c in program.calls)
+    device_api = list(dict.fromkeys(f"{c.name} {c.path}:{c.line}" for c in program.calls if c.name in DEVICE_API))
+    notes = ["too much to go through: events after the first 20,000 were left out"] if analysis.trace.is_cut else []
+    notes += [f"{name}: launched, but its body is not in these files" for name in _bodiless(analysis)]
+    return CollectiveGraph(
+        status="ok" if sites else "nothing to transform",
+        headline=_headline(sites, uses_nccl=uses_nccl, device=bool(device_api)),
+        files=list(program.sources),
+        processes=_processes(analysis),
+        stages=_stages(sites, len(program.sources)),
+        sites=sites,
+        exchanges=exchanges,
+        kernels=_kernels(analysis),
+        communicators=[f"{c.name} {c.path}:{c.line}" for c in analysis.inits],
+        device_api=device_api,
+        missing_includes=program.missing_includes,
+        notes=notes,
+    )
+
+
+def _headline(sites: list[CollectiveSite], *, uses_nccl: bool, device: bool) -> str:
+    if not sites:
+        what = "NCCL is used, but no host call communicates" if uses_nccl else "there is no NCCL in these files"
+        return f"nothing to transform: {what}" + (" (the device API is there already)" if device else "")
+    counts: dict[str, int] = {}
+    for site in sites:
+        counts[site.call] = counts.get(site.call, 0) + 1
+    calls = ", ".join(f"{n} {name}" for name, n in counts.items())
+    able = [sum(f.possible for f in fs) for fs in ([s.stage_a for s in sites], [s.stage_b for s in sites])]
+    return f"{len(sites)} sites: {calls}. The program can do stage A for {able[0]} and stage B for {able[1]} of them"
+
+
+def _stages(sites: list[CollectiveSite], files: int) -> str:
+    if not sites:
+        return ""
+    simple = files == 1 and len({s.call for s in sites}) == 1 and all(s.stage_b.possible for s in sites)
+    if simple and not any(s.exchange for s in sites):
+        return "simple: one stage in all (infrastructure and replace together) is enough"
+    return "two stages: infrastructure first, verified, then replace"
+
+
+def _processes(analysis: Analysis) -> str:
+    several = analysis.drives_several_gpus
+    if several is None:
+        return "processes unknown"
+    return "one process drives several GPUs" if several else "one GPU a process"
+
+
+def _exchanges(analysis: Analysis) -> list[Exchange]:
+    found: list[Exchange] = []
+    for number, pattern in enumerate(analysis.patterns, 1):
+        ids = [s.id for s in analysis.sites if any(x.event in s.events for x in pattern.sent)]
+        found.append(
+            Exchange(id=f"x{number}", pattern=pattern.name, sites=ids, grouped=pattern.grouped, why=pattern.why)
+        )
+    return found
+
+
+def _site(analysis: Analysis, site: Site, exchanges: list[Exchange]) -> CollectiveSite:
+    call, event = site.call, site.event
+    source = analysis.program.sources.get(call.path)
+    reasons_a, reasons_b = stage_a(analysis, site), stage_b(analysis, site)
+    wait = site.wait.call if site.wait is not None else None
+    exchange = next((x for x in exchanges if site.id in x.sites), None)
+    return CollectiveSite(
+        id=site.id,
+        call=call.name,
+        path=call.path,
+        line=call.line,
+        function=event.frame.path(),
+        arguments={r: " ".join(t.split()) for r, t in zip(ROLES[call.name], call.arguments, strict=False)},
+        loops=[loop.header for loop in event.loops],
+        conditions=[c.text for c in event.conditions],
+        compiled_if=conditions_of(source, call.place) if source is not None else [],
+        phase=site.phase,
+        group=event.group,
+        via=call.via_macro or call.via_pointer,
+        in_place=site.in_place,
+        buffers=[_buffer(b) for b in site.buffers],
+        host_waits_at=f"{wait.name} {wait.path}:{wait.line}" if wait is not None else None,
+        exchange=f"{exchange.id} {exchange.pattern}" if exchange is not None else None,
+        stage_a=Feasibility(possible=not reasons_a, reasons=reasons_a),
+        stage_b=Feasibility(possible=not reasons_b, reasons=reasons_b),
+    )
+
+
+def _buffer(buffer: Buffer) -> BufferUse:
+    kinds = list(dict.fromkeys(a.kind for a in buffer.allocations))
+    made = [(a, a.event.call) for a in buffer.allocations]
+    partners = [p.text() for p in _first(buffer.partners)]
+    return BufferUse(
+        role=buffer.role,
+        name=buffer.name,
+        expression=buffer.text,
+        offset=buffer.offset,
+        memory=" or ".join(kinds) or "unknown",
+        allocated=[f"{a.function} {c.path}:{c.line} ({a.bytes})" for a, c in made if c is not None],
+        producers=partners if buffer.role == "send" else [],
+        consumers=partners if buffer.role == "recv" else [],
+    )
+
+
+def _first(partners: list[Partner]) -> list[Partner]:
+    return sorted(partners, key=lambda p: p.is_carried)[:12]
+
+
+def _kernels(analysis: Analysis) -> list[KernelUse]:
+    found: list[KernelUse] = []
+    for kernel in analysis.program.kernels.values():
+        effects = analysis.flow.effects.of(kernel)
+        launches = [x for x in analysis.program.launches if x.kernel == kernel.name]
+        shown = [f"{x.line} {x.api} grid {x.grid or '?'} block {x.block or '?'}" for x in launches]
+        found.append(
+            KernelUse(
+                name=kernel.name,
+                path=kernel.source.path,
+                line=kernel.line,
+                reads=[n for n, a in effects.items() if a.reads],
+                writes=[n for n, a in effects.items() if a.writes],
+                unknown=[n for n, a in effects.items() if a.is_unknown],
+                peer_access=any(a.is_peer for a in effects.values()),
+                launches=[" ".join(s.split()) for s in shown],
+            )
+        )
+    return found
+
+
+def _bodiless(analysis: Analysis) -> list[str]:
+    known = analysis.program.kernels
+    return list(dict.fromkeys(x.kernel for x in analysis.program.launches if x.kernel and x.kernel not in known))

@@ -1,0 +1,370 @@
+"""Which memory an expression means: aliases, offsets, casts, members, parameters, helper functions.
+
+A *place* is where a pointer is kept: a variable, a member, an element. Two expressions mean the same buffer if they
+lead to the same places. The analysis knows no order within a function: a pointer that is assigned twice means both.
+"""
+
+from dataclasses import replace
+
+from tree_sitter import Node
+
+from gpu_mcp_server.nccl import api
+from gpu_mcp_server.nccl.functions import Function
+from gpu_mcp_server.nccl.memory import Allocation, Place, Ref, is_number_like, place_of, plain_type, uncast
+from gpu_mcp_server.nccl.program import Program
+from gpu_mcp_server.nccl.scopes import Declaration, declaration_of, global_declaration, initializer_of
+from gpu_mcp_server.nccl.syntax import CALL, Source, arguments, name_of, walk
+from gpu_mcp_server.nccl.syntax import field as child
+from gpu_mcp_server.nccl.trace import Event, Expression, Frame, Trace
+
+MAX_STEPS = 40
+TRANSPARENT = frozenset({"data", "get", "begin", "raw_pointer_cast", "device_pointer_cast", "move", "forward"})
+"""Library functions that hand a pointer through."""
+NULLS = frozenset(
+    {"null", "number_literal", "true", "false", "string_literal", "initializer_list", "lambda_expression"}
+)
+
+
+class Places:
+    """Resolves expressions of a traced program."""
+
+    def __init__(self, program: Program, trace: Trace) -> None:
+        """Collect what is assigned and what is allocated."""
+        self.program = program
+        self.trace = trace
+        self._assigned: dict[Place, list[Expression]] = {}
+        self.allocations: dict[Place, list[Allocation]] = {}
+        for event in trace.events:
+            if event.kind == "assign" and event.left is not None and event.right is not None:
+                for place in self.lvalue(event.left):
+                    self._assigned.setdefault(place, []).append(event.right)
+            elif event.kind == "window" and event.call is not None and len(event.call.nodes) > 3:
+                given = [Expression(event.call.source, n, event.frame) for n in event.call.nodes]
+                for place in self.location(given[3]):
+                    self._assigned.setdefault(place, []).append(given[1])
+        for event in trace.events:
+            if event.kind == "alloc":
+                self._allocate(event)
+
+    def value(self, of: Expression, steps: int = MAX_STEPS) -> list[Ref]:
+        """Return the memory into which a pointer expression may point."""
+        return list(dict.fromkeys(self._value(of, frozenset(), steps)))
+
+    def origins(self, of: Expression) -> list[Place]:
+        """Return the places of a pointer expression, offsets forgotten."""
+        return list(dict.fromkeys(self.canonical(r.place) for r in self.value(of)))
+
+    def canonical(self, place: Place) -> Place:
+        """Return the allocated place that one of another instance stands for: same type, same member."""
+        if place in self.allocations or not place.path:
+            return place
+        kind = plain_type(place.type_text)
+        for other in self.allocations:
+            if other.path == place.path and kind and plain_type(other.type_text) == kind:
+                return other
+        return place
+
+    def location(self, of: Expression, steps: int = MAX_STEPS) -> list[Place]:
+        """Return the places that a pointer to a pointer points to, as the target of cudaMalloc does."""
+        node = uncast(of.node)
+        here = replace(of, node=node)
+        if not steps:
+            return []
+        if node.type == "pointer_expression" and node.children[0].type == "&":
+            inner = child(node, "argument")
+            return self.lvalue(replace(of, node=inner), steps - 1) if inner is not None else []
+        if node.type == "binary_expression":
+            left = child(node, "left")
+            return [p.below("[]") for p in self._object(replace(of, node=left), steps - 1)] if left is not None else []
+        if node.type == "identifier":
+            bound = self._bound(here)
+            if bound is not None:
+                return self.location(bound, steps - 1)
+            made = declaration_of(of.source, node)
+            start = initializer_of(made) if made is not None else None
+            if start is not None and start.type not in NULLS:
+                return self.location(replace(of, node=start), steps - 1)
+            return [p.below("*") for p in self.lvalue(here, steps - 1)]
+        return self.lvalue(here, steps - 1)
+
+    def lvalue(self, of: Expression, steps: int = MAX_STEPS) -> list[Place]:
+        """Return the places that an expression names."""
+        node = uncast(of.node)
+        here = replace(of, node=node)
+        if not steps:
+            return []
+        if node.type in {"identifier", "this", "field_identifier"}:
+            return self._named(here, steps)
+        if node.type == "field_expression":
+            return self._member(here, steps)
+        if node.type == "subscript_expression":
+            inner = child(node, "argument")
+            return [p.below("[]") for p in self._object(replace(of, node=inner), steps - 1)] if inner else []
+        if node.type == "pointer_expression":
+            inner = child(node, "argument")
+            if inner is None:
+                return []
+            inside = replace(of, node=inner)
+            return self.location(inside, steps - 1) if node.children[0].type == "*" else self.lvalue(inside, steps - 1)
+        if node.type == CALL:
+            return self._returned_places(here, steps - 1)
+        return []
+
+    # --- allocations
+
+    def _allocate(self, event: Event) -> None:
+        call = event.call
+        if call is None:
+            return
+        target, size, kind = api.ALLOCATIONS[call.name]
+        if target < 0 or len(call.nodes) <= max(target, size):
+            return
+        amount = Expression(call.source, call.nodes[size], event.frame)
+        for place in self.location(Expression(call.source, call.nodes[target], event.frame)):
+            made = Allocation(place, call.name, kind, self.spelled(amount), event, amount)
+            self.allocations.setdefault(place, []).append(made)
+
+    def spelled(self, of: Expression) -> str:
+        """Return an expression's text, a parameter replaced by what the caller gave."""
+        node = of.node
+        while node.type == "identifier":
+            bound = self._bound(replace(of, node=node))
+            if bound is None:
+                break
+            of, node = bound, bound.node
+        return " ".join(of.source.text(node).split())
+
+    # --- values
+
+    def _value(self, of: Expression, seen: frozenset[Place], steps: int) -> list[Ref]:
+        node = uncast(of.node)
+        here = replace(of, node=node)
+        if not steps or node.type in NULLS:
+            return []
+        if node.type == "conditional_expression":
+            parts = [child(node, "consequence"), child(node, "alternative")]
+            return [r for p in parts if p is not None for r in self._value(replace(of, node=p), seen, steps - 1)]
+        if node.type == "binary_expression":
+            return self._moved(here, seen, steps)
+        if node.type == "assignment_expression":
+            right = child(node, "right")
+            return self._value(replace(of, node=right), seen, steps - 1) if right is not None else []
+        if node.type == "pointer_expression" and node.children[0].type == "&":
+            return self._address(here, seen, steps)
+        if node.type == CALL:
+            return self._called(here, seen, steps)
+        return [r for p in self.lvalue(here, steps - 1) for r in self._followed(p, here, seen, steps - 1)]
+
+    def _moved(self, of: Expression, seen: frozenset[Place], steps: int) -> list[Ref]:
+        """Resolve `base + offset`, whichever side the pointer is on."""
+        left, right, operator = child(of.node, "left"), child(of.node, "right"), child(of.node, "operator")
+        if left is None or right is None or operator is None or operator.type not in {"+", "-"}:
+            return []
+        base, offset = (right, left) if is_number_like(left) and not is_number_like(right) else (left, right)
+        text = " ".join(of.source.text(offset).split())
+        refs = self._value(replace(of, node=base), seen, steps - 1)
+        return [Ref(r.place, f"{r.offset} + {text}" if r.offset else text) for r in refs]
+
+    def _address(self, of: Expression, seen: frozenset[Place], steps: int) -> list[Ref]:
+        inner = child(of.node, "argument")
+        if inner is None:
+            return []
+        inside = replace(of, node=uncast(inner))
+        if inside.node.type != "subscript_expression":
+            return [Ref(p) for p in self.lvalue(inside, steps - 1)]
+        base, index = child(inside.node, "argument"), child(inside.node, "indices")
+        text = of.source.text(index).strip("[] ") if index is not None else None
+        if base is None:
+            return []
+        return [replace(r, offset=text) for r in self._value(replace(of, node=base), seen, steps - 1)]
+
+    def _called(self, of: Expression, seen: frozenset[Place], steps: int) -> list[Ref]:
+        name, given = name_of(of.source, of.node), arguments(of.node)
+        if name in api.POINTER_GETTERS or (name in TRANSPARENT and given):
+            return self._value(replace(of, node=given[0]), seen, steps - 1) if given else []
+        if name in TRANSPARENT:
+            callee = child(of.node, "function")
+            owner = child(callee, "argument") if callee is not None else None
+            if owner is None:
+                return []
+            places = self._object(replace(of, node=owner), steps - 1)
+            return [r for p in places for r in self._followed(p, replace(of, node=owner), seen, steps - 1)]
+        refs: list[Ref] = []
+        for frame, returned in self._returns(of):
+            refs += self._value(Expression(returned[0], returned[1], frame), seen, steps - 1)
+        return refs
+
+    def _followed(self, place: Place, of: Expression, seen: frozenset[Place], steps: int) -> list[Ref]:
+        """Return what a place was given: by its caller, its initializer, assignments; itself where nothing is known."""
+        if place in seen or not steps:
+            return []
+        seen |= {place}
+        refs = [Ref(place)] if place in self.allocations else []
+        for given in self._given(place, of):
+            found = self._value(given, seen, steps - 1)
+            if given.node.type == CALL and self._is_wrapped_allocation(given, found):
+                self._adopt(place, given, found)
+                found = [Ref(place)]
+            refs += found
+        return refs or [Ref(place)]
+
+    def _given(self, place: Place, of: Expression) -> list[Expression]:
+        found = list(self._assigned.get(place, []))
+        if of.node.type == "identifier" and not place.path:
+            bound = self._bound(of)
+            if bound is not None:
+                found.append(bound)
+            made = declaration_of(of.source, of.node)
+            start = initializer_of(made) if made is not None else None
+            if start is not None and start.type != "argument_list":
+                found.append(replace(of, node=start))
+        return [f for f in found if uncast(f.node).type not in NULLS]
+
+    def _is_wrapped_allocation(self, given: Expression, found: list[Ref]) -> bool:
+        names = {f.name for f in self.program.by_name.get(name_of(given.source, given.node), [])}
+        made = [a for r in found for a in self.allocations.get(r.place, [])]
+        return bool(made) and all(a.event.frame.function and a.event.frame.function.name in names for a in made)
+
+    def _adopt(self, place: Place, given: Expression, found: list[Ref]) -> None:
+        if place in self.allocations:
+            return
+        for ref in found:
+            for made in self.allocations.get(ref.place, []):
+                self.allocations.setdefault(place, []).append(replace(made, place=place))
+
+    # --- names
+
+    def _named(self, of: Expression, steps: int) -> list[Place]:
+        node, source = of.node, of.source
+        if node.type == "this":
+            return self._this(of.frame, steps)
+        made = declaration_of(source, node)
+        if made is None and source.path not in self.program.sources and of.frame.function is not None:
+            made = self._in_frame(of)
+        name = source.text(node)
+        if made is not None and made.scope.type not in {"translation_unit", "declaration_list"}:
+            inner = self._referred(made, of)
+            if inner is not None:
+                return self.lvalue(inner, steps - 1)
+            return [place_of(made)]
+        owner = of.frame.function.owner if of.frame.function is not None else None
+        if made is None and owner and self._has_member(owner, name):
+            return [p.below(f".{name}") for p in self._this(of.frame, steps)]
+        if made is None:
+            made = next((d for s in self.program.sources.values() if (d := global_declaration(s, name))), None)
+        if made is not None:
+            return [replace(place_of(made), kind="global", key=("global " + name, 0))]
+        return [Place(("unknown " + name, 0), "", name, "", "unknown")]
+
+    def _in_frame(self, of: Expression) -> Declaration | None:
+        """Find a name that a macro uses among the declarations of the function that uses the macro."""
+        function = of.frame.function
+        if function is None:
+            return None
+        name = of.source.text(of.node)
+        for inner in walk(function.node):
+            if inner.type == "identifier" and function.source.text(inner) == name:
+                made = declaration_of(function.source, inner)
+                if made is not None:
+                    return made
+        return None
+
+    def _referred(self, made: Declaration, of: Expression) -> Expression | None:
+        """Return what a reference refers to."""
+        is_reference = any(c.type == "reference_declarator" for c in walk(made.declarator))
+        if not is_reference:
+            return None
+        if made.is_parameter:
+            return of.frame.bindings.get(made.name)
+        start = initializer_of(made)
+        return replace(of, source=made.source, node=start) if start is not None else None
+
+    def _bound(self, of: Expression) -> Expression | None:
+        """Return what the caller gave for a parameter."""
+        name = of.source.text(of.node)
+        if name not in of.frame.bindings:
+            return None
+        made = declaration_of(of.source, of.node)
+        return of.frame.bindings[name] if made is None or made.is_parameter else None
+
+    def _this(self, frame: Frame, steps: int) -> list[Place]:
+        if isinstance(frame.receiver, Declaration):
+            return [place_of(frame.receiver)]
+        if frame.receiver is not None:
+            return self._object(frame.receiver, steps - 1)
+        owner = frame.function.owner if frame.function is not None else None
+        return [Place(("type " + (owner or "?"), 0), "", owner or "this", owner or "", "member")]
+
+    def _member(self, of: Expression, steps: int) -> list[Place]:
+        owner, name = child(of.node, "argument"), child(of.node, "field")
+        if owner is None or name is None:
+            return []
+        return [p.below(f".{of.source.text(name)}") for p in self._object(replace(of, node=owner), steps - 1)]
+
+    def _object(self, of: Expression, steps: int) -> list[Place]:
+        """Return the object that an expression is or points to: pointers to objects are seen through."""
+        node = uncast(of.node)
+        here = replace(of, node=node)
+        if not steps:
+            return []
+        if node.type == "pointer_expression":
+            inner = child(node, "argument")
+            return self._object(replace(of, node=inner), steps - 1) if inner is not None else []
+        if node.type == "identifier":
+            bound = self._bound(here)
+            if bound is not None:
+                return self._object(bound, steps - 1)
+            made = declaration_of(of.source, node)
+            start = initializer_of(made) if made is not None and made.is_pointer else None
+            if start is not None and uncast(start).type in {"pointer_expression", "identifier", "field_expression"}:
+                return self._object(replace(of, node=start), steps - 1)
+        if node.type == CALL and name_of(of.source, node) in TRANSPARENT:
+            callee = child(node, "function")
+            owner = child(callee, "argument") if callee is not None else None
+            return self._object(replace(of, node=owner), steps - 1) if owner is not None else []
+        return self.lvalue(here, steps - 1)
+
+    # --- calls
+
+    def _returned_places(self, of: Expression, steps: int) -> list[Place]:
+        if name_of(of.source, of.node) in TRANSPARENT:
+            return self._object(of, steps)
+        found: list[Place] = []
+        for frame, (source, node) in self._returns(of):
+            found += self.lvalue(Expression(source, node, frame), steps - 1)
+        return found
+
+    def _returns(self, of: Expression) -> list[tuple[Frame, tuple[Source, Node]]]:
+        """Return what the functions that a call may mean give back, each in a frame of this call."""
+        given = arguments(of.node)
+        candidates = [f for f in self.program.by_name.get(name_of(of.source, of.node), []) if not f.is_kernel]
+        exact = [f for f in candidates if len(f.parameters) == len(given)] or candidates
+        found: list[tuple[Frame, tuple[Source, Node]]] = []
+        for function in exact[:1]:
+            if of.frame.runs(function):
+                continue
+            frame = Frame(function, of.frame, self._bindings(function, of, given), self._receiver(function, of))
+            returned = [n for n in walk(function.body) if n.type == "return_statement" and n.named_children]
+            found += [(frame, (function.source, n.named_children[0])) for n in returned]
+        return found
+
+    def _bindings(self, function: Function, of: Expression, given: list[Node]) -> dict[str, Expression]:
+        return {p.name: replace(of, node=n) for p, n in zip(function.parameters, given, strict=False) if p.name}
+
+    def _receiver(self, function: Function, of: Expression) -> "Expression | Declaration | None":
+        callee = child(of.node, "function")
+        if not function.owner or callee is None or callee.type != "field_expression":
+            return of.frame.receiver
+        owner = child(callee, "argument")
+        return replace(of, node=owner) if owner is not None else None
+
+    def _has_member(self, owner: str, name: str) -> bool:
+        for source in self.program.sources.values():
+            for node in walk(source.root):
+                if node.type in {"struct_specifier", "class_specifier"}:
+                    named = child(node, "name")
+                    if named is not None and source.text(named) == owner:
+                        return any(
+                            n.type == "field_identifier" and source.text(n) == name for n in walk(node) if n.parent
+                        )
+        return False

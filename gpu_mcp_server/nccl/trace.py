@@ -1,0 +1,306 @@
+"""The program in the order in which it runs: functions put in where they are called, loops gone through once.
+
+Each event knows the frame it happens in, so that a helper's parameters mean what this caller gave it.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tree_sitter import Node
+
+from gpu_mcp_server.nccl import api
+from gpu_mcp_server.nccl.functions import Function, declared
+from gpu_mcp_server.nccl.launches import Launch
+from gpu_mcp_server.nccl.program import Call, Program
+from gpu_mcp_server.nccl.scopes import Declaration
+from gpu_mcp_server.nccl.syntax import CALL, Source, arguments, is_inactive, receiver_of
+from gpu_mcp_server.nccl.syntax import field as child
+
+MAX_DEPTH = 12
+MAX_EVENTS = 20_000
+LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
+
+
+@dataclass(frozen=True, eq=False)
+class Expression:
+    """An expression where it stands: its meaning depends on the frame."""
+
+    source: Source
+    node: Node
+    frame: "Frame"
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A function while it runs."""
+
+    function: Function | None
+    parent: "Frame | None" = None
+    bindings: dict[str, Expression] = field(default_factory=dict[str, Expression])
+    receiver: "Expression | Declaration | None" = None
+    """What `this` is: of a method the expression before the dot, of a constructor the new variable."""
+    entry: str = ""
+    line: int | None = None
+    """Where it was called."""
+
+    @property
+    def depth(self) -> int:
+        """How many calls deep."""
+        return 0 if self.parent is None else self.parent.depth + 1
+
+    def runs(self, function: Function) -> bool:
+        """Say whether a function is being run already."""
+        return self.function is function or (self.parent is not None and self.parent.runs(function))
+
+    def path(self) -> str:
+        """Return `main > worker > all2all`."""
+        own = self.function.name if self.function is not None else "?"
+        return own if self.parent is None else f"{self.parent.path()} > {own}"
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A loop around an event."""
+
+    key: tuple[str, int, int]
+    header: str
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A branch around an event."""
+
+    key: tuple[str, int]
+    taken: bool
+    text: str
+
+
+@dataclass(eq=False)
+class Event:
+    """Something that matters."""
+
+    kind: str
+    frame: Frame
+    loops: tuple[Loop, ...]
+    conditions: tuple[Condition, ...]
+    call: Call | None = None
+    launch: Launch | None = None
+    left: Expression | None = None
+    right: Expression | None = None
+    number: int = 0
+    group: int | None = None
+    """Of which ncclGroupStart it is part."""
+
+
+class Trace:
+    """All events of a program, entry function by entry function."""
+
+    def __init__(self, program: Program) -> None:
+        """Walk the program."""
+        self.program = program
+        self.events: list[Event] = []
+        self.is_cut = False
+        self.entries: list[str] = []
+        self._seen: set[Function] = set()
+        self._groups: list[int] = []
+        self._next_group = 0
+        for function in _entries(program):
+            if function not in self._seen:
+                self.entries.append(function.name)
+                self._groups = []
+                self._enter(function, Frame(function, entry=function.name), (), ())
+
+    def _add(self, event: Event) -> None:
+        if len(self.events) >= MAX_EVENTS:
+            self.is_cut = True
+            return
+        event.number = len(self.events)
+        event.group = self._groups[-1] if self._groups else None
+        self.events.append(event)
+
+    def _enter(
+        self, function: Function, frame: Frame, loops: tuple[Loop, ...], conditions: tuple[Condition, ...]
+    ) -> None:
+        self._seen.add(function)
+        initializers = next((c for c in function.node.children if c.type == "field_initializer_list"), None)
+        if initializers is not None:
+            self._walk(function.source, initializers, frame, loops, conditions)
+        self._walk(function.source, function.body, frame, loops, conditions)
+
+    def _walk(
+        self,
+        source: Source,
+        node: Node,
+        frame: Frame,
+        loops: tuple[Loop, ...],
+        conditions: tuple[Condition, ...],
+    ) -> None:
+        if node.type in {"lambda_expression", "function_definition"} and _is_named(node):
+            return
+        if node.type.startswith("preproc_if") and is_inactive(source, node):
+            return
+        if node.type in LOOPS:
+            loops = (*loops, Loop((source.path, node.start_byte, id(frame)), _header(source, node)))
+        branches = _branches(source, node)
+        for inner in node.named_children:
+            taken = next((c for n, c in branches if n == inner), None)
+            self._walk(source, inner, frame, loops, (*conditions, taken) if taken else conditions)
+        if node.type in {CALL, "identifier", "type_identifier"} and not is_inactive(source, node):
+            for call in self.program.calls_at(source, node):
+                self._call(call, frame, loops, conditions)
+        elif node.type == "assignment_expression" and not is_inactive(source, node):
+            self._assign(source, child(node, "left"), child(node, "right"), frame, loops, conditions)
+        elif node.type == "init_declarator":
+            self._construct(source, node, frame, loops, conditions)
+
+    def _assign(
+        self,
+        source: Source,
+        left: Node | None,
+        right: Node | None,
+        frame: Frame,
+        loops: tuple[Loop, ...],
+        conditions: tuple[Condition, ...],
+    ) -> None:
+        if left is not None and right is not None:
+            to, of = Expression(source, left, frame), Expression(source, right, frame)
+            self._add(Event("assign", frame, loops, conditions, left=to, right=of))
+
+    def _construct(
+        self, source: Source, node: Node, frame: Frame, loops: tuple[Loop, ...], conditions: tuple[Condition, ...]
+    ) -> None:
+        """Run the constructor of `Buffer b(bytes);`."""
+        value, name, parent = child(node, "value"), declared(child(node, "declarator")), node.parent
+        kind = child(parent, "type") if parent is not None else None
+        if value is None or name is None or kind is None or parent is None:
+            return
+        if value.type not in {"argument_list", "initializer_list"}:
+            return
+        made = Declaration(source, source.text(name), parent, node, parent)
+        given = [c for c in value.named_children if c.type != "comment"]
+        for function in self.program.by_name.get(source.text(kind).split("<")[0], []):
+            if function.owner == function.name and len(function.parameters) >= len(given):
+                self._inline(function, source, given, made, frame, node.start_point[0] + 1, loops, conditions)
+                return
+
+    def _call(self, call: Call, frame: Frame, loops: tuple[Loop, ...], conditions: tuple[Condition, ...]) -> None:
+        launch = self.program.launch_of(call)
+        kind = "launch" if launch is not None else kind_of(call.name)
+        if kind == "group_start":
+            self._next_group += 1
+            self._groups.append(self._next_group)
+        if kind:
+            self._add(Event(kind, frame, loops, conditions, call=call, launch=launch))
+        if kind == "group_end" and self._groups:
+            self._groups.pop()
+        if not kind:
+            self._other(call, frame, loops, conditions)
+
+    def _other(self, call: Call, frame: Frame, loops: tuple[Loop, ...], conditions: tuple[Condition, ...]) -> None:
+        """Go into a function of the program: called, or handed to a thread with its arguments."""
+        if call.name == "swap" and len(call.nodes) == 2:
+            for left, right in (call.nodes, call.nodes[::-1]):
+                self._assign(call.source, left, right, frame, loops, conditions)
+            return
+        given, function = call.nodes, self._chosen(call.name, len(call.nodes))
+        for number, node in enumerate(call.nodes):
+            if function is None and node.type == "identifier":
+                function = self._chosen(call.source.text(node), len(call.nodes) - number - 1)
+                given = call.nodes[number + 1 :]
+        if function is None:
+            return
+        receiver = None
+        if function.owner and receiver_of(call.source, call.node) is not None:
+            callee = child(call.node, "function")
+            owner = child(callee, "argument") if callee is not None else None
+            receiver = Expression(call.source, owner, frame) if owner is not None else None
+        elif function.owner:
+            receiver = frame.receiver
+        self._inline(function, call.source, given, receiver, frame, call.line, loops, conditions)
+
+    def _chosen(self, name: str, given: int) -> Function | None:
+        candidates = [f for f in self.program.by_name.get(name, []) if not f.is_kernel]
+        exact = [f for f in candidates if len(f.parameters) == given]
+        return (exact or candidates or [None])[0]
+
+    def _inline(
+        self,
+        function: Function,
+        source: Source,
+        given: list[Node],
+        receiver: "Expression | Declaration | None",
+        frame: Frame,
+        line: int,
+        loops: tuple[Loop, ...],
+        conditions: tuple[Condition, ...],
+    ) -> None:
+        if frame.runs(function) or frame.depth >= MAX_DEPTH or self.is_cut:
+            return
+        bindings = {
+            p.name: Expression(source, n, frame) for p, n in zip(function.parameters, given, strict=False) if p.name
+        }
+        inner = Frame(function, frame, bindings, receiver, frame.entry, line)
+        self._enter(function, inner, loops, conditions)
+
+
+def kind_of(name: str) -> str:
+    """Return what a call of a library does, "" if it does not matter here."""
+    kinds: tuple[tuple[str, object], ...] = (
+        ("collective", api.ROLES),
+        ("alloc", api.ALLOCATIONS),
+        ("free", api.FREES),
+        ("copy", api.COPIES),
+        ("fill", api.FILLS),
+        ("comm_init", api.COMM_INIT),
+        ("comm_end", api.COMM_END),
+        ("sync", api.HOST_SYNCS),
+        ("order", api.STREAM_ORDER),
+        ("capture", api.GRAPH_CAPTURE),
+        ("timer", api.TIMERS),
+    )
+    plain = {"ncclGroupStart": "group_start", "ncclGroupEnd": "group_end", "ncclCommWindowRegister": "window"}
+    if name in plain:
+        return plain[name]
+    return next((kind for kind, names in kinds if name in names), "")  # type: ignore[operator]
+
+
+def _entries(program: Program) -> Iterator[Function]:
+    """Yield main, then what nobody calls, then all others: what was gone through meanwhile is left out later."""
+    host = [f for f in program.functions if not f.is_kernel and not (f.is_device and not f.is_lambda)]
+    mentioned = {c.name for c in program.calls} | {c.source.text(n) for c in program.calls for n in c.nodes}
+    yield from (f for f in host if f.name == "main")
+    yield from (f for f in host if f.name not in mentioned and not f.is_lambda)
+    yield from (f for f in host if not f.is_lambda)
+    yield from host
+
+
+def _is_named(node: Node) -> bool:
+    """Say whether a lambda has a name, so that it runs where it is called."""
+    return node.type == "function_definition" or (node.parent is not None and node.parent.type == "init_declarator")
+
+
+def _header(source: Source, node: Node) -> str:
+    body = child(node, "body")
+    end = body.start_byte if body is not None and node.type != "do_statement" else node.start_byte + 2
+    text = source.data[node.start_byte : end].decode("utf-8", "replace")
+    return " ".join(re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.S).split())
+
+
+def _branches(source: Source, node: Node) -> list[tuple[Node, Condition]]:
+    if node.type not in {"if_statement", "conditional_expression"}:
+        return []
+    condition = child(node, "condition")
+    text = source.squeezed(condition).removeprefix("(").removesuffix(")") if condition is not None else ""
+    key = (source.path, node.start_byte)
+    found: list[tuple[Node, Condition]] = []
+    for name, taken in (("consequence", True), ("alternative", False)):
+        inner = child(node, name)
+        if inner is not None:
+            found.append((inner, Condition(key, taken, text if taken else f"not ({text})")))
+    return found
+
+
+def all_arguments(call: Call, frame: Frame) -> list[Expression]:
+    """Return a call's arguments as expressions of a frame."""
+    return [Expression(call.source, n, frame) for n in arguments(call.node)]
