@@ -2,6 +2,7 @@
 # make test   sets up all that the tests need and passes them
 # Root prefers the system's Python: jobs run under their own uid, which cannot read an interpreter below /root.
 SHELL := /bin/bash
+unexport PYTHONDONTWRITEBYTECODE  # every command is a process of its own: compiled once, not each time
 PYTHON ?= $(shell for p in $$([ "$$(id -u)" = 0 ] && echo /usr/bin/python3) python3 python3.13 python3.12 python3.11; do \
 	command -v $$p >/dev/null && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN := .venv/bin

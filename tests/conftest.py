@@ -1,6 +1,27 @@
+"""What all tests share: how they wait, and one laboratory a module."""
+
+from collections.abc import AsyncIterator
+
 import pytest
+
+from gpu_mcp_server.services.lab import Lab
+from tests.laboratory import laboratory
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"  # asyncssh knows no other
+
+
+@pytest.fixture(scope="module")
+async def lab() -> AsyncIterator[Lab]:
+    """One laboratory for a module: to open one starts a host side, which looks for compilers."""
+    async with laboratory() as lab:
+        yield lab
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"  # asyncssh knows no other
+async def own_lab() -> AsyncIterator[Lab]:
+    """A laboratory for one test: nothing is recorded in it yet."""
+    async with laboratory() as lab:
+        yield lab

@@ -1,4 +1,4 @@
-"""What the issue calls bad input: each gets a clear answer, and nothing is lost."""
+"""Bad input gets a clear answer, and nothing is lost; more of it: judge/test_after_bad_ones.py."""
 
 import os
 import shutil
@@ -17,14 +17,14 @@ HEAD = "#include <stdint.h>\n#include <stdio.h>\n#include <stdlib.h>\n#include <
 SIGNATURE = "int launch(const float *x, float *y, int64_t n)"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def client() -> AsyncIterator[Client]:
     with Folder() as folder:
         async with client_of(folder) as client:
             yield client
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def problem_id(client: Client) -> str:
     return (await called(client, "register_problem", **PROBLEM))["problem_id"]
 
@@ -101,24 +101,20 @@ async def test_an_unknown_argument_is_answered_with_the_known_ones(client: Clien
         ("for (;;) puts(\"verdict: correct PASS speedup 1000\"); return 0;", "incorrect", "did not"),
         ("for (;;) if (fork() < 0) {} return 0;", "incorrect", ""),
         ("for (;;) { char *p = malloc(1 << 24); if (p) for (long i = 0; i < 1 << 24; i += 4096) p[i] = 1; } return 0;", "incorrect", "memory"),
-        ("for (;;) {} return 0;", "incorrect", "did not"),
         ("kill(getppid(), SIGKILL); kill(-1, SIGKILL); return 0;", None, ""),
         ("exit(0);", "incorrect", "exit"),
-        ("_exit(0);", "incorrect", "exit"),
         ("printf(\"{\\\"verdict\\\": \\\"correct\\\"}\"); return 0;", "cheat", "without computing"),
-        ("raise(SIGSEGV); return 0;", "incorrect", "sigsegv"),
-        ("((float *)x)[0] = 0; return 0;", "incorrect", ""),
         ("y[-1] = 3; y[n] = 3; for (int64_t i = 0; i < n; i++) y[i] = 2 * tanhf(x[i]) + 1; return 0;", "cheat", "outside"),
         ("for (int64_t i = 0; i < n; i++) y[i] = 0.0 / 0.0; return 0;", "incorrect", "nan"),
         ("return 7;", "incorrect", "7"),
     ],
-    ids=["10 GB of output", "forks without end", "allocates without end", "never ends", "kills its parent", "exit 0", "_exit 0",
-         "prints a verdict", "crashes", "writes its inputs", "writes outside", "NaN", "returns 7"],
+    ids=["10 GB of output", "forks without end", "allocates without end", "kills its parent", "exit 0", "prints a verdict",
+         "writes outside", "NaN", "returns 7"],
 )  # fmt: skip
 async def test_a_candidate_that_misbehaves_gets_its_verdict_and_the_server_lives(
     client: Client, problem_id: str, monkeypatch: pytest.MonkeyPatch, body: str, verdict: str | None, words: str
 ):
-    monkeypatch.setattr(harness, "ROUND_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(harness, "ROUND_TIMEOUT_S", 20.0 if "malloc" in body else 3.0)
     monkeypatch.setattr(harness, "MEMORY_BYTES", 1 << 30)
     found = await called(
         client, "evaluate_kernel", problem_id=problem_id, source=HEAD + SIGNATURE + "{" + body + "}", language="c"

@@ -69,11 +69,20 @@ def run(environment: dict[str, str], tmp_path: Path) -> Run:
     return call
 
 
+@pytest.fixture(scope="module")
+def level() -> str:
+    """The sandbox level of jobs here."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o711)
+        env = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": folder, "GPU_MCP_DATA_DIR": f"{folder}/data"}
+        command = [sys.executable, "-m", "gpu_mcp_server", "status", "--json"]
+        status = json.loads(subprocess.run(command, capture_output=True, text=True, env=env, check=False).stdout)
+    return next((str(host.get("level")) for host in status.get("hosts", [])), "none")
+
+
 @pytest.fixture
-def sandboxed(run: Run) -> Run:
+def sandboxed(run: Run, level: str) -> Run:
     """Runs commands where jobs can run; skips where they cannot."""
-    status = json.loads(run("status", "--json").stdout)
-    level = next((host.get("level") for host in status.get("hosts", [])), None)
     if level not in ("full", "namespaces"):
         pytest.skip(f"jobs cannot run here: sandbox level {level}")
     return run

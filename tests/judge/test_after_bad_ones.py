@@ -1,14 +1,12 @@
 """A candidate that hangs, crashes or takes what it can leaves nothing behind that the next one would notice."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services import harness
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.sources import Source
-from tests.laboratory import HONEST, PROBLEM, laboratory
+from tests.laboratory import HONEST, PROBLEM
 
 HEAD = """
 #define _GNU_SOURCE
@@ -36,12 +34,6 @@ BAD = {
     "writes its inputs": (HEAD + "*(float *)x = 1; return 0; }", "incorrect", "crashed with SIG"),
     "closes its link": (HEAD + "for (int d = 3; d < 64; d++) close(d); return 0; }", "incorrect", ""),
 }  # fmt: skip
-
-
-@pytest.fixture
-async def lab() -> AsyncIterator[Lab]:
-    async with laboratory() as lab:
-        yield lab
 
 
 @pytest.mark.parametrize("name", BAD)

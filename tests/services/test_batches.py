@@ -3,7 +3,6 @@
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problem_files.base import ProblemSource
 from gpu_mcp_server.services.slots import Late, Slots
 from gpu_mcp_server.services.sources import Source
-from tests.laboratory import HONEST, PROBLEM, laboratory
+from tests.laboratory import HONEST, PROBLEM
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 SLOW = HONEST.replace("for (", "for (volatile int k = 0; k < 4; k++) for (")
@@ -26,12 +25,6 @@ BROKEN = "int launch(void) { return x; }"
 LONG = [{"n": 400_000}]
 """Calls of milliseconds, which are timed on a busy machine too."""
 CHEAT = "int launch(void) { return 0; }"
-
-
-@pytest.fixture
-async def lab() -> AsyncIterator[Lab]:
-    async with laboratory() as lab:
-        yield lab
 
 
 def entrant(name: str, text: str) -> Entrant:
@@ -89,12 +82,14 @@ async def test_below_performance_nothing_is_timed_and_that_is_said(lab: Lab):
     assert not (await lab.experience.list("best", problem_id=problem_id)).attempts
 
 
-async def test_when_the_time_is_over_what_is_known_comes_back(lab: Lab):
-    table = await lab.batches.compare(await registered(lab), [entrant("a", HONEST), entrant("b", SLOW)], wait_s=0)
+async def test_when_the_time_is_over_what_is_known_comes_back(own_lab: Lab):
+    table = await own_lab.batches.compare(
+        await registered(own_lab), [entrant("a", HONEST), entrant("b", SLOW)], wait_s=0
+    )
 
     assert not table.complete
     assert {row.status for row in table.rows} <= {"not_begun", "running"}
-    for attempt in (await lab.experience.list("recent", limit=5)).attempts:
+    for attempt in (await own_lab.experience.list("recent", limit=5)).attempts:
         assert attempt.status in ("cancelled", "running")
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,6 @@ from tests.laboratory import HONEST, PROBLEM, Folder, laboratory, settings_for
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 C = Source(HONEST, "c", "twice.c")
 CHEAT = Source("int launch(void) { return 0; }", "c", "nothing.c")
-
-
-@pytest.fixture
-async def lab() -> AsyncIterator[Lab]:
-    async with laboratory() as lab:
-        yield lab
 
 
 async def registered(lab: Lab) -> str:
@@ -254,10 +247,10 @@ async def test_a_program_that_is_not_there_or_is_none_ends_as_in_a_shell(lab: La
     assert (folder.exit_code, folder.note) == (126, "'/usr' cannot be started: Permission denied")
 
 
-async def test_lists_settle_jobs_that_ended_without_anybody(lab: Lab):
-    started = await lab.runner.run(["true"], detach=True)
-    await lab.jobs.wait(started.job_id, "local")
-    async with Lab.open(lab.settings) as other:
+async def test_lists_settle_jobs_that_ended_without_anybody(own_lab: Lab):
+    started = await own_lab.runner.run(["true"], detach=True)
+    await own_lab.jobs.wait(started.job_id, "local")
+    async with Lab.open(own_lab.settings) as other:
         await other.runner.settle()
         attempts = await other.experience.list("recent")
         (job,) = await other.runner.recent()
@@ -265,24 +258,24 @@ async def test_lists_settle_jobs_that_ended_without_anybody(lab: Lab):
     assert (job.state, job.status) == ("finished", "ok")
 
 
-async def test_a_job_that_its_host_does_not_know_is_lost_once_it_is_old(lab: Lab):
-    attempt = await lab.experience.start("run", host="local")
-    table = lab.runner._table  # pyright: ignore[reportPrivateUsage] # a row that was written before a kill
+async def test_a_job_that_its_host_does_not_know_is_lost_once_it_is_old(own_lab: Lab):
+    attempt = await own_lab.experience.start("run", host="local")
+    table = own_lab.runner._table  # pyright: ignore[reportPrivateUsage] # a row that was written before a kill
     await table.add("j-0-00000000", "local", "run", None, attempt)
-    await lab.runner.settle()
-    assert (await lab.experience.get(attempt)).status == "running"
+    await own_lab.runner.settle()
+    assert (await own_lab.experience.get(attempt)).status == "running"
     await table._db.execute("UPDATE jobs SET submitted_at = '2020-01-01T00:00:00+00:00'")  # pyright: ignore[reportPrivateUsage]
-    await lab.runner.settle()
-    assert (await lab.experience.get(attempt)).status == "broken"
-    (job,) = await lab.runner.recent()
+    await own_lab.runner.settle()
+    assert (await own_lab.experience.get(attempt)).status == "broken"
+    (job,) = await own_lab.runner.recent()
     assert (job.state, job.status) == ("finished", "broken")
 
 
-async def test_a_refused_flag_is_no_attempt(lab: Lab):
-    problem = await registered(lab)
+async def test_a_refused_flag_is_no_attempt(own_lab: Lab):
+    problem = await registered(own_lab)
     with pytest.raises(BadRequest, match="plugin"):
-        await lab.evaluator.evaluate(problem, C, flags=["-fplugin=x.so"])
-    assert (await lab.experience.list("recent", kind="evaluate")).attempts == []
+        await own_lab.evaluator.evaluate(problem, C, flags=["-fplugin=x.so"])
+    assert (await own_lab.experience.list("recent", kind="evaluate")).attempts == []
 
 
 async def test_a_numpy_reference_is_told_how_it_sees_bfloat16(lab: Lab):

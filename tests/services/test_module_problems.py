@@ -61,7 +61,7 @@ def get_init_inputs():
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def lab() -> AsyncIterator[Lab]:
     async with laboratory(hosts={"local": {"kind": "local", "judge_python": torch_python()}}) as lab:
         yield lab

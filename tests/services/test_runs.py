@@ -1,7 +1,6 @@
 """Ranks, test reports and broken kernels of run_command, over the real host: sandboxes, Open MPI, pytest, ctest."""
 
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,16 +15,9 @@ from gpu_mcp_server.services.job_table import JobRow
 from gpu_mcp_server.services.jobs import FinishedJob
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.toolchains import junit
-from tests.laboratory import laboratory
 
 SAY = 'echo "I am $RANK of $WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT local $LOCAL_RANK"; echo "err $RANK" >&2'
 needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="apt-get install openmpi-bin")
-
-
-@pytest.fixture
-async def lab() -> AsyncIterator[Lab]:
-    async with laboratory() as lab:
-        yield lab
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", pytest.param("mpirun", marks=needs_mpirun)])

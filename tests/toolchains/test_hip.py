@@ -1,7 +1,6 @@
 """HIP: what hipcc 5.2 (clang 15) and clang 19 said, and what they make of sources here."""
 
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.toolchains import diagnostics, hip, resources
 from gpu_mcp_server.toolchains.base import Toolchain
 from gpu_mcp_server.workers.hip_clang import isa_version
-from tests.laboratory import laboratory
 
 DATA = Path(__file__).parent / "data" / "hip"
 OLD = Toolchain("hipcc", "/usr/bin/hipcc", "5.2", archs=("gfx90a", "gfx1030"))
@@ -109,12 +107,6 @@ class Bare:
 
     def model_dump(self) -> dict[str, object]:
         return {}
-
-
-@pytest.fixture
-async def lab() -> AsyncIterator[Lab]:
-    async with laboratory() as lab:
-        yield lab
 
 
 @needs_hipcc

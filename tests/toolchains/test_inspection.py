@@ -1,6 +1,5 @@
 """Machine code by kernel: of listings captured here and of what the compilers make."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.toolchains import objects
 from gpu_mcp_server.toolchains.listings import opcode_summary, parse, view_of
-from tests.laboratory import laboratory
 
 DATA = Path(__file__).parent / "data"
 KERNEL = """__global__ void add(const float4 *a, float4 *b, int n) {
@@ -89,12 +87,6 @@ def test_no_text_and_no_bytes_make_the_readers_raise(text, data, view):
     objects.kernels_of(data)
     objects.kernels_of(b"\x7fELF\x02\x01\x01" + bytes(11) + b"\xbe\x00" + data * 10)
     objects.kernels_of(b"__CLANG_OFFLOAD_BUNDLE__" + data)
-
-
-@pytest.fixture
-async def lab() -> AsyncIterator[Lab]:
-    async with laboratory() as lab:
-        yield lab
 
 
 async def compiled(lab: Lab, text: str, language: str, **wish: object):

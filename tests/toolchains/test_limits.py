@@ -1,14 +1,11 @@
 """Compilers that hang, eat memory or write without end: ended, with the limit named, and the next build is fine."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from gpu_mcp_server.models.build import Wish
 from gpu_mcp_server.services import compiler
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.sources import Source
-from tests.laboratory import laboratory
 
 GOOD = Source("int launch(void) { return 0; }\n", "c", "good.c")
 HANGS = """constexpr unsigned long turn() {
@@ -23,12 +20,6 @@ EATS = """template <int A, int B> struct T { T<A - 1, B> x; T<A - 1, B + (1 << A
 template <int B> struct T<0, B> { int x; };
 T<22, 0> much;
 """
-
-
-@pytest.fixture
-async def lab() -> AsyncIterator[Lab]:
-    async with laboratory() as lab:
-        yield lab
 
 
 async def test_a_compiler_that_hangs_is_ended_and_the_limit_named(lab: Lab, monkeypatch: pytest.MonkeyPatch):

@@ -72,7 +72,7 @@ def test_the_log_of_nvrtc_is_understood():
     assert diagnostics.parse(log) == []
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def lab() -> AsyncIterator[Lab]:
     async with laboratory() as lab:
         if (await lab.hosts.probe("local")).toolchains.nvrtc is None:

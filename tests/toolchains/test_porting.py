@@ -89,7 +89,7 @@ def test_no_text_makes_the_search_raise(text):
     left_over({"k.cu": text})
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def lab() -> AsyncIterator[Lab]:
     python = {"judge_python": str(TORCH)} if TORCH.exists() else {}
     async with laboratory(hosts={"local": python}) as lab:

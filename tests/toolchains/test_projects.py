@@ -1,7 +1,6 @@
 """Whole projects through their own build systems, in the sandbox."""
 
 import shutil
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -9,7 +8,6 @@ from gpu_mcp_server.errors import BadRequest, NotFound, ToolMissing
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.toolchains import diagnostics
 from gpu_mcp_server.toolchains.projects import Project, checked, phases, system_of
-from tests.laboratory import laboratory
 
 needs_cmake = pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
 LISTS = """cmake_minimum_required(VERSION 3.20)
@@ -32,12 +30,6 @@ int main(int, char **arguments) {
 }
 """
 FILES = {"CMakeLists.txt": LISTS, "src/sum.cpp": SUM, "src/check.cpp": CHECK}
-
-
-@pytest.fixture
-async def lab() -> AsyncIterator[Lab]:
-    async with laboratory() as lab:
-        yield lab
 
 
 async def built(lab: Lab, files: dict[str, str], **wish: object):

@@ -76,7 +76,7 @@ def test_an_unknown_architecture_lists_the_known_ones(arch):
         triton.plan("", FOUND, arch, Wish())
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def lab() -> AsyncIterator[Lab]:
     async with laboratory() as lab:
         if not any(p.triton for p in (await lab.hosts.probe("local")).toolchains.pythons):
