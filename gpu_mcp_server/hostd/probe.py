@@ -53,7 +53,7 @@ def about_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
         host: The host.
         wishes: From the settings: `judge_pythons` (interpreters for the judge, best first), `cuda` (toolkit root).
     """
-    nvcc = _nvcc(wishes.get("cuda"))
+    nvcc = _nvcc(wishes.get("cuda"), [str(p) for p in wishes.get("judge_pythons", [])])
     return {
         "hostname": platform.node(),
         "system": platform.system(),
@@ -106,12 +106,15 @@ def _version(path: str) -> str:
     return toolchains.version_in(line.rpartition(")")[2]) or toolchains.version_in(line) or line
 
 
-def _nvcc(root: Any) -> Optional[Dict[str, Any]]:
+def _nvcc(root: Any, pythons: List[str]) -> Optional[Dict[str, Any]]:
     """Find nvcc: settings, CUDA_HOME, PATH, /usr/local/cuda*, then the wheels of the judge's interpreters."""
     candidates = [os.path.join(str(r), "bin", "nvcc") for r in (root, os.environ.get("CUDA_HOME")) if r]
     on_path = shutil.which("nvcc")
     candidates += [on_path] if on_path else []
     candidates += sorted(glob.glob("/usr/local/cuda*/bin/nvcc"), reverse=True)
+    for python in pythons:
+        prefix = os.path.dirname(os.path.dirname(python))
+        candidates += sorted(glob.glob(prefix + "/lib/python3*/site-packages/nvidia/cu[0-9]*/bin/nvcc"), reverse=True)
     for path in candidates:
         text = _say([path, "--version"])
         match = re.search(r"release (\d+\.\d+), V(\S+)", text)

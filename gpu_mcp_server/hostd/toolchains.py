@@ -69,6 +69,13 @@ archs = (ctypes.c_int * count.value)()
 lib.nvrtcGetSupportedArchs(archs)
 print(json.dumps({"version": "%d.%d" % (major.value, minor.value), "archs": ["sm_%d" % a for a in archs]}))
 """
+_ABOUT_HIPRTC = """
+import ctypes, json, sys
+lib = ctypes.CDLL(sys.argv[1])
+major, minor = ctypes.c_int(), ctypes.c_int()
+lib.hiprtcVersion(ctypes.byref(major), ctypes.byref(minor))
+print(json.dumps({"version": "%d.%d" % (major.value, minor.value)}))
+"""
 
 
 def found(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]]) -> Dict[str, Any]:
@@ -84,7 +91,14 @@ def found(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]]) -> Dict[str, A
         nvrtc = pool.submit(_nvrtc, wishes, nvcc, pythons)
         hip = pool.submit(_hip)
         tools = pool.submit(_tools, wishes, nvcc, pythons)
-        return {"hip": hip.result(), "nvrtc": nvrtc.result(), "tools": tools.result(), "pythons": pythons}
+        hiprtc = pool.submit(_hiprtc)
+        return {
+            "hip": hip.result(),
+            "hiprtc": hiprtc.result(),
+            "nvrtc": nvrtc.result(),
+            "tools": tools.result(),
+            "pythons": pythons,
+        }
 
 
 def _say(argv: Sequence[str], env: Optional[Dict[str, str]] = None) -> str:
@@ -159,10 +173,39 @@ def _nvrtc(
     return None
 
 
+def _rocm_roots() -> List[str]:
+    named = [r for r in (os.environ.get("ROCM_PATH"), os.environ.get("HIP_PATH")) if r]
+    return named + sorted(map(os.path.realpath, glob.glob("/opt/rocm*")), reverse=True)
+
+
+def _hiprtc() -> Optional[Dict[str, Any]]:
+    """Find the newest library with HIPRTC in it, of ROCm's before the distribution's."""
+    rocm = _rocm_roots()
+    names = ("/libhiprtc.so.[0-9]*", "/libamdhip64.so.[0-9]*")
+    for folder in [r + "/lib" for r in rocm] + ["/usr/lib/*"]:
+        for path in sorted((p for n in names for p in glob.glob(folder + n)), key=len):
+            try:
+                about: Dict[str, Any] = json.loads(_say(["/usr/bin/env", "python3", "-I", "-c", _ABOUT_HIPRTC, path]))
+            except ValueError:
+                continue
+            root = os.path.dirname(os.path.dirname(path)) if folder[: -len("/lib")] in rocm else ""
+            built = _first_folder([root + "/amdgcn/bitcode", os.path.dirname(path) + "/amdgcn/bitcode"])
+            archs = sorted(_built_archs(built))
+            if archs:
+                about.update(path=path, archs=archs, roots=[root] if root.startswith("/opt/") else [])
+                return about
+    return None
+
+
+def _built_archs(libraries: str) -> List[str]:
+    """Return the processors that a folder of device libraries is built for."""
+    files = glob.glob(libraries + "/oclc_isa_version_*.bc")
+    return ["gfx" + os.path.basename(f)[len("oclc_isa_version_") : -len(".bc")] for f in files]
+
+
 def _hip() -> List[Dict[str, Any]]:
     """Find hipcc and the newest clang that can compile HIP, the one that AMD's users expect first."""
-    rocm = [r for r in (os.environ.get("ROCM_PATH"), os.environ.get("HIP_PATH")) if r]
-    rocm += sorted(map(os.path.realpath, glob.glob("/opt/rocm*")), reverse=True)
+    rocm = _rocm_roots()
     libraries = _first_folder(
         [r + "/amdgcn/bitcode" for r in rocm] + ["/usr/lib/*/amdgcn/bitcode", "/usr/amdgcn/bitcode"]
     )
@@ -205,17 +248,14 @@ def _hipcc(hipcc: str, libraries: str) -> List[Dict[str, Any]]:
     names = [installed[1] + "/clang++", installed[1] + "/clang++-" + number[1]]
     clang = next((n for n in names if os.path.exists(n)), "")
     processors = _amd_processors(clang) if clang else []
-    built = {
-        os.path.basename(f)[len("oclc_isa_version_") : -len(".bc")]
-        for f in glob.glob(libraries + "/oclc_isa_version_*")
-    }
+    built = _built_archs(libraries)
     root = os.path.dirname(os.path.dirname(os.path.realpath(hipcc)))
     return [
         {
             "name": "hipcc",
             "path": hipcc,
             "version": version[1],
-            "archs": [a for a in processors if a[len("gfx") :] in built] if built else processors,
+            "archs": [a for a in processors if a in built] if built else processors,
             "device_libs": libraries,
             "libraries": "",
             "roots": [root] if root.startswith("/opt/") else [],

@@ -31,6 +31,13 @@ class Nvrtc(Compiler):
     roots: list[str]
 
 
+class Hiprtc(Compiler):
+    """HIP's run-time compiler as a library; its `path` is libhiprtc, or libamdhip64 before ROCm 5.3."""
+
+    archs: list[str]
+    roots: list[str]
+
+
 class Tool(Compiler):
     """A disassembler, build system or converter."""
 
@@ -55,5 +62,6 @@ class Toolchains(Model):
     hip: list[HipCompiler] = []
     """Best first."""
     nvrtc: Nvrtc | None = None
+    hiprtc: Hiprtc | None = None
     tools: dict[str, Tool] = {}
     pythons: list[Python] = []

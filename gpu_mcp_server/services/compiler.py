@@ -22,7 +22,7 @@ from gpu_mcp_server.services.sources import Source, compiled
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
-from gpu_mcp_server.toolchains import diagnostics, nvrtc, objects, resources, triton
+from gpu_mcp_server.toolchains import diagnostics, hiprtc, nvrtc, objects, resources, triton
 from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain
 from gpu_mcp_server.toolchains.occupancy import occupancy
 
@@ -115,11 +115,11 @@ class Compiler:
         return await self._compiled(source, Wish(flags=tuple(flags)), host)
 
     async def _compiled(self, source: Source, wish: Wish, host: str) -> CompileResult:
-        """Compile; what turns out to be beyond NVRTC goes to nvcc, if nobody asked for one of them."""
+        """Compile; what turns out to be beyond a run-time compiler goes to the whole one, if nobody chose."""
         probe = await self._jobs.probe(host)
         build = build_of(source, probe, host, wish)
         result = await self.made(source, build, host, probe)
-        if build.toolchain.name == "nvrtc" and wish.compiler is None and nvrtc.was_for_nvcc(result.diagnostics):
+        if wish.compiler is None and _was_beyond(build.toolchain, result):
             with contextlib.suppress(ToolMissing):
                 build = build_of(source, probe, host, wish.model_copy(update={"library": True}))
                 result = await self.made(source, build, host, probe)
@@ -234,12 +234,21 @@ class Compiler:
         return await self._artifacts.put(data, name=name, media_type=media_type)
 
 
+def _was_beyond(toolchain: Toolchain, result: CompileResult) -> bool:
+    """Say whether a run-time compiler failed at what the whole compiler may be able to do."""
+    return (toolchain.name == "nvrtc" and nvrtc.was_for_nvcc(result.diagnostics)) or (
+        toolchain.name == hiprtc.NAME and result.status != "ok" and hiprtc.was_for_clang(result.diagnostics)
+    )
+
+
 def _resources(said: str, build: Build, binary: bytes, about: Mapping[str, Any]) -> list[KernelResources]:
     arch = build.arch or ""
     if build.toolchain.name in ("nvcc", "nvrtc"):
         return resources.parse(said)
     if build.toolchain.name == "triton":
         return triton.with_launch(resources.parse(said) or objects.kernels_of(binary, arch), about)
+    if build.toolchain.name == hiprtc.NAME:
+        return objects.kernels_of(binary, arch)
     return resources.parse_amd(said, arch) if arch else []
 
 

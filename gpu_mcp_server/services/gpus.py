@@ -97,6 +97,8 @@ def toolchain_versions(probe: HostProbe) -> dict[str, str]:
     more = probe.toolchains
     if more.nvrtc:
         found["nvrtc"] = more.nvrtc.version
+    if more.hiprtc:
+        found["hiprtc"] = more.hiprtc.version
     found.update({c.name: c.version for c in more.hip})
     triton = next((p.triton for p in more.pythons if p.triton), None)
     if triton:

@@ -10,7 +10,7 @@ from gpu_mcp_server.hostd.protocol import ProcessSpec
 from gpu_mcp_server.models.build import Wish
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.sources import Source, compiled
-from gpu_mcp_server.toolchains import cc, hip, nvcc, nvrtc, triton
+from gpu_mcp_server.toolchains import cc, hip, hiprtc, nvcc, nvrtc, triton
 from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain, host_compiler_of, toolchains_of
 
 WORKERS = Path(__file__).parents[1] / "workers"
@@ -59,9 +59,7 @@ def _chosen(source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
         program, hint = MISSING[language]
         raise ToolMissing(program, host, hint=hint)
     if language == "hip":
-        arch = wish.arch or DEFAULT_AMD_ARCH
-        chosen = hip.choose(toolchains, arch)
-        return Build(chosen, hip.plan(source.text, chosen, arch, wish.flags, name=source.name), arch)
+        return _hip(toolchains, source, host, wish)
     toolchain = toolchains[0]
     if language == "triton":
         arch = wish.arch or _native(probe)
@@ -89,6 +87,21 @@ def _cuda(toolchains: Sequence[Toolchain], source: Source, probe: HostProbe, hos
     chosen = by_name["nvcc"]
     plan = nvcc.plan(source.text, chosen, arch, wish.flags, host_compiler.path, name=source.name)
     return Build(chosen, plan, arch)
+
+
+def _hip(toolchains: Sequence[Toolchain], source: Source, host: str, wish: Wish) -> Build:
+    """Plan for HIPRTC where it can do what is wished, otherwise for the first clang that knows the architecture."""
+    arch = wish.arch or DEFAULT_AMD_ARCH
+    quick = next((t for t in toolchains if t.name == hiprtc.NAME), None)
+    whole = [t for t in toolchains if t is not quick]
+    kernels_do = not wish.library and wish.compiler is None and not source.beside and hiprtc.device_only(source.text)
+    if quick and hiprtc.knows(quick, arch) and (kernels_do or wish.compiler == hiprtc.NAME):
+        return Build(quick, hiprtc.plan(source.text, quick, arch, wish.flags, name=source.name), arch)
+    if not whole and wish.compiler is None:
+        program, hint = MISSING["hip"]
+        raise ToolMissing(program, host, hint=hint)
+    chosen = hip.choose(whole or toolchains, arch)
+    return Build(chosen, hip.plan(source.text, chosen, arch, wish.flags, name=source.name), arch)
 
 
 def _native(probe: HostProbe) -> str:

@@ -82,12 +82,15 @@ def toolchains_of(probe: Mapping[str, Any], language: Language) -> list[Toolchai
             for name, f in found
         ]
     if language == "hip":
-        return [
+        known = [
             Toolchain(
                 h["name"], h["path"], h["version"], _roots(h), tuple(h["archs"]), h["device_libs"], h["libraries"]
             )
             for h in more.get("hip", ())
         ]
+        rtc = more.get("hiprtc")
+        more_of_it = [Toolchain("hiprtc", rtc["path"], rtc["version"], _roots(rtc), tuple(rtc["archs"]))] if rtc else []
+        return known + more_of_it
     if language == "triton":
         return [
             Toolchain("triton", p["path"], p["triton"], _roots(p), archs=tuple(p.get("archs", ())))

@@ -11,8 +11,9 @@ from gpu_mcp_server.models.toolchains import Toolchains
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.plans import build_of
 from gpu_mcp_server.services.sources import Source
-from gpu_mcp_server.toolchains import diagnostics, hip, resources
+from gpu_mcp_server.toolchains import diagnostics, hip, hiprtc, resources
 from gpu_mcp_server.toolchains.base import Toolchain
+from gpu_mcp_server.toolchains.objects import MACHINE_AMD, machine_of
 from gpu_mcp_server.workers.hip_clang import isa_version
 
 DATA = Path(__file__).parent / "data" / "hip"
@@ -141,3 +142,75 @@ async def test_a_named_compiler_is_used_and_an_unknown_one_lists_what_there_is(l
         assert (await lab.compiler.compile(source, Wish(compiler="clang"))).compiler.startswith("clang ")
     with pytest.raises(BadRequest, match="There are gcc"):
         await lab.compiler.compile(source, Wish(compiler="tcc"))
+
+
+KERNEL = """#include <hip/hip_runtime.h>
+#include <cstdint>
+#include <math.h>
+#include <cfloat>
+__global__ void turn(const float *a, float *b, int32_t n) {
+  __shared__ float s[128];
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  s[threadIdx.x & 127] = a[i];
+  __syncthreads();
+  if (i < n) b[i] = fmaxf(s[127 - (threadIdx.x & 127)], -INFINITY) * FLT_MAX;
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (KERNEL, True),
+        ("#include <hip/hip_fp16.h>\n__global__ void k(__half *x) {}", True),
+        ("__global__ void k() {}\nint main() { k<<<1, 1>>>(); }", False),
+        ("__global__ void k() {}\nvoid f(void *p) { hipFree(p); }", False),
+        ("#include <vector>\n__global__ void k() {}", False),
+        ('#include "mine.h"\n__global__ void k() {}', False),
+        ("__device__ int f() { return 1; }", False),
+    ],
+)
+def test_sources_for_hiprtc_are_recognised(source, expected):
+    assert hiprtc.device_only(source) is expected
+
+
+@pytest.fixture
+async def quick(lab: Lab) -> Lab:
+    found = (await lab.hosts.probe("local")).toolchains.hiprtc
+    if found is None or "gfx90a" not in found.archs:
+        pytest.skip("HIPRTC is not installed (apt-get install libamdhip64-5)")
+    return lab
+
+
+async def test_kernels_alone_become_a_code_object_by_hiprtc(quick: Lab):
+    source = Source(KERNEL, "hip", "turn.hip")
+    result = await quick.compiler.compile(source, Wish(arch="gfx90a", library=False))
+    assert result.status == "ok" and result.compiler.startswith("hiprtc "), result.summary()
+    (kernel,) = result.resources
+    assert kernel.kernel == "turn(float const*, float*, int)" and kernel.shared_bytes == 512
+    assert kernel.registers_per_thread and kernel.arch == "gfx90a"
+    assert machine_of(await quick.artifacts.read(result.artifact_id or "")) == MACHINE_AMD
+    assert (await quick.compiler.compile(source, Wish(arch="gfx90a", library=False))).cached
+    if "llvm-objdump" in (await quick.hosts.probe("local")).toolchains.tools:
+        listing = await quick.inspector.inspect(result.attempt_id or "")
+        assert "global_load_dword" in listing.text, listing.summary()
+
+
+async def test_hiprtcs_errors_are_at_the_sources_own_name_and_line(quick: Lab):
+    broken = KERNEL.replace("fmaxf(s", "fmaxf(t")
+    result = await quick.compiler.compile(Source(broken, "hip", "turn.hip"), Wish(arch="gfx90a", library=False))
+    assert (result.status, result.compiler.split()[0]) == ("failed", "hiprtc")
+    assert (result.diagnostics[0].file, result.diagnostics[0].line) == ("turn.hip", 10), result.summary()
+    with pytest.raises(BadRequest, match="not allowed"):
+        await quick.compiler.compile(Source(KERNEL, "hip", "k.hip"), Wish(flags=("-nosuch",), library=False))
+
+
+@needs_hipcc
+async def test_what_is_beyond_hiprtc_goes_to_hipcc(quick: Lab):
+    host = Source(KERNEL + "int f() { return 1; }\nsize_t other(uint128_t x);\n", "hip", "k.hip")
+    result = await quick.compiler.compile(host, Wish(arch="gfx90a", library=False))
+    assert result.compiler.startswith("hipcc "), result.summary()
+    probe, kernel = await quick.hosts.probe("local"), Source(KERNEL, "hip", "k.hip")
+    assert build_of(kernel, probe, "local", Wish(arch="gfx90a")).toolchain.name == "hipcc", "a library is asked for"
+    if any("gfx942" in c.archs for c in probe.toolchains.hip):
+        assert build_of(kernel, probe, "local", Wish(arch="gfx942", library=False)).toolchain.name.startswith("clang")
