@@ -10,8 +10,10 @@ from .role import Role
 class ControlLink:
     """The supervisor's end of a trusted role's link."""
 
-    def __init__(self, end: socket.socket, roles: List[Role]) -> None:
+    def __init__(self, end: socket.socket, roles: List[Role], memory_bytes: int = 0) -> None:
         self._end, self._roles = end, roles
+        self._memory_bytes = memory_bytes
+        """What each role may have."""
         self.open = True
 
     def fileno(self) -> int:
@@ -53,7 +55,10 @@ class ControlLink:
     def say_exit(self, role: Role) -> None:
         """Tell that a role has ended."""
         oom = role.out_of_memory()
-        self._send({"event": "exit", "role": role.name, "exit_code": role.exit_code, "signal": role.signal, "oom": oom})
+        event = {"event": "exit", "role": role.name, "exit_code": role.exit_code, "signal": role.signal, "oom": oom}
+        if oom:
+            event["memory_bytes"] = self._memory_bytes
+        self._send(event)
 
     def _send(self, message: Dict[str, Any]) -> None:
         try:

@@ -97,7 +97,7 @@ def _join(spec: JobSpec, roles: Sequence[Role]) -> Tuple[Ends, List[ControlLink]
         if process.trusted:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ends.setdefault(process.role, []).append(("LINK_SUPERVISOR", theirs))
-            links.append(ControlLink(ours, list(roles)))
+            links.append(ControlLink(ours, list(roles), spec.limits.memory_bytes))
     return ends, links
 
 

@@ -177,9 +177,13 @@ class Driver:
 
     def free_bytes(self) -> int:
         """Return free memory of the device."""
+        return self.memory()[0]
+
+    def memory(self) -> Tuple[int, int]:
+        """Return free and all memory of the device in bytes."""
         free, total = c_size_t(), c_size_t()
         self.call("cuMemGetInfo_v2", byref(free), byref(total))
-        return free.value
+        return free.value, total.value
 
     def upload(self, to: int, data: Any, size: int) -> None:
         """Copy from host memory at address `data`."""

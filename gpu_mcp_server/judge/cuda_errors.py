@@ -28,11 +28,12 @@ STAGES: Dict[int, Tuple[str, str]] = {
 """By number, which runtime and driver share. Source: driver_types.h, enum cudaError, CUDA 13.0."""
 
 
-def meaning(code: int, free_bytes: int) -> str:
+def meaning(code: int, free_bytes: int, all_bytes: int) -> str:
     """Return a code's name and stage in brackets, empty for one that is no known error."""
     if code not in STAGES:
         return ""
     name, text = STAGES[code]
     if code == 2:
-        text += ": what it asked for was more than the %.3g GB that were free" % (free_bytes / 1e9)
+        there = (free_bytes / 1e9, all_bytes / 1e9)
+        text += ": what it asked for was more than the %.3g GB that were free, of %.3g GB" % there
     return " (%s, %s)" % (name, text)

@@ -324,7 +324,7 @@ class CudaDevice(Device):
 
     def error_text(self, code: int) -> str:
         """Return the CUDA error of this number."""
-        return meaning(code, self.tools.driver.free_bytes())
+        return meaning(code, *self.tools.driver.memory())
 
     def aftermath(self) -> str:
         """Say whether the GPU answered an empty probe, and how soon."""

@@ -50,7 +50,9 @@ def death(event: Optional[Dict[str, Any]]) -> str:
     if event is None:
         return "closed its link without a word"
     if event.get("oom") is True:
-        return "ran out of memory and was killed"
+        limit = event.get("memory_bytes")
+        text = "ran out of memory and was killed"
+        return text + (": it wanted more than the %.3g GB that it may have" % (limit / 1e9) if limit else "")
     number = event.get("signal")
     if isinstance(number, int) and number:
         try:

@@ -18,9 +18,11 @@ from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.advice import advice_on
 from gpu_mcp_server.services.baselines import Baselines
 from gpu_mcp_server.services.call_loop import allocator, call_loop
+from gpu_mcp_server.services.checker import Checker
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.extensions import ExtensionBuilder
+from gpu_mcp_server.services.faults import Faults
 from gpu_mcp_server.services.harness import QUICK, Candidate, Kind, judge_spec, lines_of
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobTable
@@ -111,8 +113,9 @@ class Evaluator:
         programs: Programs,
         pool: Pool,
         baselines: Baselines,
+        checker: Checker,
     ) -> None:
-        self._baselines = baselines
+        self._baselines, self._faults = baselines, Faults(checker)
         self._programs, self._pool, self._extensions = programs, pool, ExtensionBuilder(compiler, artifacts)
         self._settings, self._jobs, self._table, self._compiler = settings, jobs, table, compiler
         self._problems, self._experience, self._artifacts, self._verdicts = problems, experience, artifacts, verdicts
@@ -286,10 +289,14 @@ class Evaluator:
         if done is None:
             note = "still being judged; job_status with wait_s has the verdict later"
             return trial.evaluation("running", job_id=spec.id, note=note)
-        evaluation = await self._settled(trial, done)
-        if trial.timing.baseline == "eager":
-            return evaluation
+        return await self._beside(trial, await self._settled(trial, done), wait_s)
+
+    async def _beside(self, trial: Trial, evaluation: Evaluation, wait_s: float) -> Evaluation:
+        """Add what stands beside a verdict: where a kernel broke, torch.compile's time."""
         left_s = 0.0 if trial.slots else wait_s - (time.monotonic() - trial.began)
+        evaluation = await self._faults.explained(evaluation, left_s=left_s, tell=trial.tell)
+        if trial.timing.baseline == "eager" or evaluation.speedup is None or trial.problem.framework != "torch":
+            return evaluation
         await trial.tell(f"attempt {trial.attempt_id}: torch.compile as a baseline, unless it is known")
         return await self._baselines.beside(evaluation, trial.problem, trial.probe, trial.device, wait_s=left_s)
 

@@ -86,13 +86,14 @@ class Lab:
             programs = Programs(settings, jobs, ProgramBuilder(settings, jobs, db, artifacts))
             registry = Registry(settings, jobs, problems, experience, verdicts, programs)
             baselines = Baselines(settings, jobs, db, compiler, artifacts, verdicts)
-            evaluator = Evaluator(
-                settings, jobs, table, compiler, problems, experience, artifacts, verdicts, programs, pool, baselines
-            )
-            capabilities = Capabilities(settings, jobs, db)
             tools = ToolJobs(settings, jobs, table, artifacts, experience)
             targets = Targets(jobs, workspaces, artifacts, experience, problems, compiler)
             checker, profiler = Checker(tools, targets), Profiler(tools, targets)
+            evaluator = Evaluator(
+                settings, jobs, table, compiler, problems, experience, artifacts, verdicts, programs, pool,
+                baselines, checker,
+            )  # fmt: skip
+            capabilities = Capabilities(settings, jobs, db)
             settlers = {"judge": verdicts.settle_line, "check": checker.settle_line, "profile": profiler.settle_line}
             runner.settlers |= settlers
             async with _tidied(runner, hosts, baselines):

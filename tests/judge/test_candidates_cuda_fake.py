@@ -79,7 +79,7 @@ def test_the_examples_get_their_verdicts_over_the_fake_driver(court, name, verdi
         ("*(volatile float *)x = 2;", "incorrect", "crashed with SIGSEGV"),
         ("return 4;", "incorrect", "the launcher returned 4 in call 1"),
         ("return 9;", "incorrect", "(cudaErrorInvalidConfiguration, launch error"),
-        ("return 2;", "incorrect", "out of memory: what it asked for was more than the 1.07 GB that were free"),
+        ("return 2;", "incorrect", "out of memory: what it asked for was more than the 1.07 GB that were free, of "),
         ("return 700;", "incorrect", "(cudaErrorIllegalAddress, illegal address"),
         ("for (;;);", "incorrect", "did not answer 'go' within 1 s and was killed; the GPU answered afterwards, in "),
     ],

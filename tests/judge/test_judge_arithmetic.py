@@ -16,6 +16,7 @@ import ledger
 import memory_cpu
 import stats
 import tensors
+import verdicts
 
 sys.path.remove(str(JUDGE))
 
@@ -212,3 +213,9 @@ def test_numbers_that_differ_are_told_apart_in_the_reason(dtype: str):
     reason = check.describe(expected, got, difference, tensors.Tensor("y", dtype, (1,), ("n",), "normal"))
     have, want = reason.split(";")[0].removeprefix("output y[0] is ").split(", expected ")
     assert have != want and (float(have) != float(want) or int(have) != int(want))
+
+
+def test_a_process_that_ran_out_of_memory_is_told_how_much_there_was():
+    told = verdicts.death({"oom": True, "memory_bytes": 16 << 30, "signal": 9})
+
+    assert told == "ran out of memory and was killed: it wanted more than the 17.2 GB that it may have"
