@@ -2,6 +2,7 @@
 """check_memory on planted mistakes, and profile_kernel beside plain `ncu --set basic`, on a GPU: about two minutes.
 
 Prints a table and, with --into FOLDER, leaves results.json, the verdicts and the profiler's own words there.
+Exits with 1 when a part broke or a planted mistake was missed.
 Goal: level standard takes at most 1.6 times the wall time of plain ncu with its basic set, on the same program.
 """
 
@@ -14,6 +15,7 @@ import subprocess
 import tempfile
 import time
 import traceback
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +172,26 @@ async def evaluated(lab: Lab) -> str:
     return result.attempt_id
 
 
-async def run(into: Path | None) -> None:
-    """Do all of it; one part that fails does not stop the others."""
+class Parts:
+    """What each part came to; one that breaks does not stop the others, and is remembered."""
+
+    def __init__(self, results: dict[str, Any]) -> None:
+        self.results = results
+        self.broken: list[str] = []
+
+    async def done(self, name: str, work: Awaitable[Any]) -> Any:
+        """Do one part."""
+        try:
+            self.results[name] = await work
+        except Exception:
+            self.results[name] = traceback.format_exc()
+            self.broken.append(name)
+            print(f"{name} broke:\n{self.results[name]}", flush=True)
+        return self.results[name]
+
+
+async def run(into: Path | None) -> list[str]:
+    """Do all of it; return the names of the parts that broke, which did not stop the others."""
     folder = Path(tempfile.mkdtemp(prefix="gpu-mcp-profiling-"))
     folder.chmod(0o711)
     program = folder / "planted"
@@ -181,6 +201,7 @@ async def run(into: Path | None) -> None:
             ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True
         ).stdout.strip()
     }
+    parts = Parts(results)
     async with Lab.open(Settings(data_dir=folder / "data")) as lab:
         tools = (await lab.hosts.probe("local")).toolchains.tools
         print(
@@ -200,17 +221,12 @@ async def run(into: Path | None) -> None:
         )
         print(built.summary().splitlines()[0])
 
-        async def part(name: str, work: Any) -> Any:
-            try:
-                results[name] = await work
-            except Exception:
-                results[name] = traceback.format_exc()
-                print(f"{name} broke:\n{results[name]}", flush=True)
-            return results[name]
-
-        await part("checks", checks(lab, workspace))
-        plain = await part("plain", against_plain(lab, workspace, program))
-        await part("profiles", profiles(lab, workspace, plain["profile_id"] if isinstance(plain, dict) else ""))
+        rows = await parts.done("checks", checks(lab, workspace))
+        parts.broken += (
+            [f"{r['program']} by {r['tool']}" for r in rows if not r["right"]] if isinstance(rows, list) else []
+        )
+        plain = await parts.done("plain", against_plain(lab, workspace, program))
+        await parts.done("profiles", profiles(lab, workspace, plain["profile_id"] if isinstance(plain, dict) else ""))
         wild = await lab.runner.run(["./planted", "wild"], workspace_id=workspace, gpus=1)
         results["illegal address"] = wild.summary()
         print(f"--- illegal address in run_command\n{wild.summary()}")
@@ -229,13 +245,16 @@ async def run(into: Path | None) -> None:
                         shutil.copy(
                             await lab.artifacts.path(str(evidence[key])), into / f"{row['profile_id']}.{suffix}"
                         )
+    return parts.broken
 
 
 def main() -> None:
     """Parse and run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--into", type=Path, help="Folder for results.")
-    asyncio.run(run(parser.parse_args().into))
+    broken = asyncio.run(run(parser.parse_args().into))
+    if broken:
+        raise SystemExit(f"these parts broke, their figures are missing: {', '.join(broken)}")
 
 
 if __name__ == "__main__":

@@ -6,13 +6,18 @@ from gpu_mcp_server.models._base import Model
 
 
 class SpecSource(Model):
-    """Where figures come from."""
+    """A text in which figures stand."""
 
     title: str
     url: str
     date: str
+    """Of the text, as far as it says."""
+    read: str
+    """When it was read for these figures."""
+    figures: list[str] = Field(min_length=1)
+    """What was taken from it: dram_gb_s, cache_mib, or a type of tflop_s."""
     taken: str = Field(alias="for")
-    """What was taken from it."""
+    """What it says, where that differs from what stands here: sparsity, both dies, rounding, what was computed."""
 
 
 class DeviceSpec(Model):
@@ -27,6 +32,8 @@ class DeviceSpec(Model):
     tflop_s: dict[str, float] = Field(min_length=1)
     """Dense peaks by type; `_tensor` with tensor or matrix cores."""
     sources: list[SpecSource] = Field(min_length=1)
+    not_seen: list[str] = []
+    """Figures whose text was not read: the vendor's data sheet is said to have them."""
 
     def fastest(self) -> float:
         """Return the highest peak of any type, in TFLOP/s."""
