@@ -22,11 +22,16 @@ def roots_of(spec: JobSpec) -> List[str]:
     return [r for r in spec.roots if os.path.isdir(r) and not (r + "/").startswith("/usr/")]
 
 
+def interpreter(python: str, host: Host) -> List[str]:
+    """Return what runs a program: an interpreter with what is installed for it, or ours with nothing but itself."""
+    return [python, "-I", "-B"] if python else [host.python, "-I", "-S", "-E"]
+
+
 def argv_of(process: ProcessSpec, host: Host) -> List[str]:
     """Return the arguments with our interpreter put in."""
     if process.program:
         source = process.program + "\nimport sys\nmain(sys.argv[1:])\n"
-        return [host.python, "-I", "-S", "-E", "-c", source, *process.argv[1:]]
+        return [*interpreter(process.python, host), "-c", source, *process.argv[1:]]
     return [host.python if a == "{python}" else a for a in process.argv]
 
 
@@ -54,7 +59,7 @@ def start(
     roots = roots_of(spec)
     pairs = mounts.shown(roots) if sandbox.namespaces() else [(r, r) for r in roots]
     reached = place.reach(mounts)
-    ends, links = _join(spec, roles)
+    ends, links = join(spec, roles)
     stdin = stdin_of(spec)
     if place.slot.uid is not None:
         os.fchown(stdin, place.slot.uid, place.slot.uid)
@@ -81,12 +86,13 @@ def start(
         fds = (stdin if role is roles[0] else host.null, role.out_write, role.err_write)
         pid = sandbox.spawn(argv_of(process, host), env, box, fds, [end.fileno() for _, end in own])
         role.started(pid, has_keeper=not sandbox.namespaces())
-    _close(ends)
+    close(ends)
     os.close(stdin)
     return links
 
 
-def _join(spec: JobSpec, roles: Sequence[Role]) -> Tuple[Ends, List[ControlLink]]:
+def join(spec: JobSpec, roles: Sequence[Role]) -> Tuple[Ends, List[ControlLink]]:
+    """Return the ends of the links that each role gets, by the name of its variable, and our own ends."""
     ends: Ends = {}
     links: List[ControlLink] = []
     for one, other in spec.links:
@@ -101,7 +107,8 @@ def _join(spec: JobSpec, roles: Sequence[Role]) -> Tuple[Ends, List[ControlLink]
     return ends, links
 
 
-def _close(ends: Ends) -> None:
+def close(ends: Ends) -> None:
+    """Close what the processes have got."""
     for own in ends.values():
         for _, end in own:
             end.close()

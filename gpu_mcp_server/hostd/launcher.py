@@ -16,10 +16,10 @@ if len(sys.argv) > 2:
     except Exception:
         pass  # main meets the same and says so where it is heard
 link.send(b"ready")
-message, ancillary, flags, address = link.recvmsg(8, socket.CMSG_SPACE(8), socket.MSG_CMSG_CLOEXEC)
+message, ancillary, flags, address = link.recvmsg(8, socket.CMSG_SPACE(256), socket.MSG_CMSG_CLOEXEC)
 if not ancillary:
     sys.exit(0)
-command, stdin = array.array("i", ancillary[0][2])
+command, stdin, *ends = array.array("i", ancillary[0][2])
 with open(command, "rb") as text:
     job = json.loads(text.read())
 os.dup2(stdin, 0)
@@ -32,6 +32,7 @@ if "main" in program:
     link.close()
     os.environ.clear()
     os.environ.update(job["env"])
+    os.environ.update((name, str(end)) for name, end in zip(job["links"], ends))
     program["main"](job["argv"][1:])
     sys.exit(0)
 try:
@@ -40,4 +41,4 @@ except OSError as error:
     os.write(2, ("cannot start %s: %s\\n" % (job["argv"][0], error.strerror)).encode("utf-8", "replace"))
     os._exit(127)
 """
-"""After the exec only 0, 1 and 2 are open: all else is closed on exec."""
+"""After the exec only 0, 1 and 2 are open: all else is closed on exec. A program finds its links in its environment."""

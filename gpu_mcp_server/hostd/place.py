@@ -2,9 +2,10 @@
 
 import fcntl
 import os
-from typing import Any, Dict, Iterable, List, Mapping, Sequence
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
 
 from . import descriptors, files, trees
+from .control import ControlLink
 from .host import Host, HostRefuses
 from .mounts import Mounts
 from .protocol import FileRef, JobSpec
@@ -43,12 +44,16 @@ class Place:
         (workdir,) = self.workdirs.values()
         self.workdirs = {name: workdir}
 
-    def lay(self, wanted: Mapping[str, Sequence[FileRef]]) -> Dict[str, files.Stamps]:
-        """Lay files, before any process of the job runs; return how they look, by workspace."""
-        return {
-            name: files.lay(workdir, wanted.get(name, ()), self._host.blobs, self.slot.uid)
-            for name, workdir in self.workdirs.items()
-        }
+    def lay(
+        self, wanted: Mapping[str, Sequence[FileRef]], laid: Optional[Mapping[str, files.Stamps]] = None
+    ) -> Dict[str, files.Stamps]:
+        """Lay files, before any process of the job runs; return how they and those `laid` before look, by workspace."""
+        found: Dict[str, files.Stamps] = {}
+        for name, workdir in self.workdirs.items():
+            before = laid.get(name, {}) if laid else {}
+            fresh = [ref for ref in wanted.get(name, ()) if ref.path not in before]
+            found[name] = {**before, **files.lay(workdir, fresh, self._host.blobs, self.slot.uid)}
+        return found
 
     def reach(self, mounts: Mounts) -> Dict[str, str]:
         """Return the paths under which the job's uid reaches the folders.
@@ -81,17 +86,19 @@ class Premade:
     """What was made ahead of a job; `warm` makes it.
 
     Attributes:
-        place: Identity and workspace.
-        role: The process that waits in it.
-        group_name: Name of the role's group.
-        held: What the sandbox holds open.
+        place: Identity and workspaces.
+        roles: The processes that wait in it.
+        group_names: Names of the roles' groups.
+        held: What the sandboxes hold open.
+        laid: How the files look that lie there already, by workspace.
     """
 
     place: Place
-    role: Role
-    group_name: str
+    roles: List[Role]
+    group_names: List[str]
     held: descriptors.Bundle
+    laid: Dict[str, files.Stamps]
 
-    def start(self, spec: JobSpec) -> None:
-        """Let the process that waits become the job's."""
+    def start(self, spec: JobSpec) -> List[ControlLink]:
+        """Let the processes that wait become the job's; return the supervisor's ends of the trusted ones' links."""
         raise NotImplementedError

@@ -115,6 +115,10 @@ class ProcessSpec:
     program: str = ""
     """Source of a Python program to run in place of `argv[0]`: its `main` gets the other arguments. Its `prepare` may
     have been called ahead of the job, in a sandbox that waits for a job with the same program."""
+    python: str = ""
+    """Interpreter of `program` where it is not the one that runs hostd: it finds what is installed for it."""
+    ahead: str = ""
+    """Folder of the workspace whose files lie there when `prepare` is called; those of other jobs must be the same."""
     profiled: bool = False
     """Whether it may trace its own children, as profilers and checkers do."""
 

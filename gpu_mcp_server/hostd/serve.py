@@ -32,7 +32,7 @@ from .reservation import PURPOSE, Reservation, standings
 from .specification import checked
 from .supervisor import Supervisor, fork_supervisor
 from .waiter import Waiter
-from .warm import Pool
+from .warm import Pool, is_disturbed
 
 POLL_S = 0.05
 SWEEP_S = 900.0
@@ -57,6 +57,8 @@ class Channel:
         self.host = host
         self._buffer = bytearray()
         self._jobs: Dict[str, socket.socket] = {}
+        self._timed: Set[str] = set()
+        """Jobs of `_jobs` during which no sandbox is made."""
         self._changed: Set[str] = set()
         self._ended: Set[str] = set()
         """Jobs of `_jobs` that have said that their record is written."""
@@ -101,7 +103,7 @@ class Channel:
 
     def _turn(self) -> bool:
         self._sweep_when_due()
-        if self._pool.due_in(bool(self._jobs)) == 0.0:
+        if self._pool.due_in(bool(self._jobs), bool(self._timed)) == 0.0:
             self._pool.make()
         poll = select.poll()
         poll.register(0, select.POLLIN)
@@ -136,7 +138,7 @@ class Channel:
     def _patience(self) -> float:
         """Return how long nothing is due, in milliseconds."""
         soonest = min(self._sweep_at, self._heard_at + self._quiet_s) - time.monotonic()
-        due = self._pool.due_in(bool(self._jobs))
+        due = self._pool.due_in(bool(self._jobs), bool(self._timed))
         soonest = soonest if due is None else min(soonest, due)
         for waiter in self._waiters:
             soonest = min(soonest, waiter.deadline - time.monotonic())
@@ -263,8 +265,9 @@ class Channel:
             return
         self._jobs.pop(job_id).close()
         self._ended.discard(job_id)
+        self._timed.discard(job_id)
         if self.host.folders.is_open(job_id):  # killed, perhaps after its record and before it had cleared away
-            self._fork(None, lambda: {"settled": [self.host.folders.settle(job_id)]})
+            self._fork(None, lambda: {"settled": [self.host.folders.settle(job_id), self.host.folders.clear_nests()]})
 
     def _answer_waiters(self) -> None:
         now = time.monotonic()
@@ -352,12 +355,14 @@ class Channel:
         if folder is None:
             return {"claimed": False}, b""
         self._pool.busy()
-        end = self._pool.adopt(folder, spec)
+        gpus = self.host.nvml.gpus() if spec.gpus.count else []
+        end = self._pool.adopt(folder, spec, gpus)
         if end is None:
-            gpus = self.host.nvml.gpus() if spec.gpus.count else []
             kind = Reservation if spec.purpose == PURPOSE else Supervisor
             _, end = fork_supervisor(self.host, folder, spec, gpus, kind)
         self._jobs[spec.id] = end
+        if is_disturbed(spec):
+            self._timed.add(spec.id)
         return {"claimed": True}, b""
 
     def _record(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:

@@ -100,6 +100,9 @@ def _process(process: ProcessSpec) -> None:
     _need(process.profiled in (True, False), "bad profiled %r", process.profiled)
     size = len(_text(process.program, "program"))
     _need(size <= MAX_PROGRAM_BYTES, "a program of %d bytes, 100 KiB are possible", size)
+    for name in ("python", "ahead"):
+        _text(getattr(process, name), name)
+    _need(not process.python or process.python.startswith("/"), "python %r is no absolute path", process.python)
     size += sum(len(_text(a, "argv")) + 1 for a in process.argv)
     for name, value in process.env.items():
         _need(bool(VARIABLE.match(name)) and not name.startswith("LINK_"), "bad environment variable %r", name)

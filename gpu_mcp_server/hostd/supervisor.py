@@ -126,7 +126,7 @@ class Supervisor:
         else:
             self._furnish()
         assert self.place is not None
-        self.stamps = self.place.lay(self.spec.files)
+        self.stamps = self.place.lay(self.spec.files, self.premade.laid if self.premade is not None else None)
         groups = [r.group.procs_paths()[0] for r in self.roles if r.group is not None]
         self.lease.take(self._heed_caller, groups, self._note_queued)
         self.notes += self.lease.notes
@@ -144,13 +144,13 @@ class Supervisor:
         self.place.make()
 
     def _move_in(self, premade: Premade) -> None:
-        process = self.spec.processes[0]
-        self.place, self.roles = premade.place, [premade.role]
-        self.groups = [premade.group_name]
-        self.place.rename(process.workspace)
-        premade.role.name = process.role
+        self.place, self.roles, self.groups = premade.place, premade.roles, premade.group_names
+        if len(self.roles) == 1:
+            self.place.rename(self.spec.processes[0].workspace)
         self._heed_earlier()
-        self._bound(premade.role)
+        for role, process in zip(self.roles, self.spec.processes):
+            role.name, role.trusted = process.role, process.trusted
+            self._bound(role)
 
     def _bound(self, role: Role) -> None:
         """Set the limits of a role's group and the place and size of its output."""
@@ -164,7 +164,8 @@ class Supervisor:
             raise HostRefuses(self.status, "before it started")
         assert self.place is not None
         if self.premade is not None:
-            self.premade.start(self.spec)
+            self.held.add(self.lease.descriptors())
+            self.links = self.premade.start(self.spec)
         else:
             self.held.add([*self.place.locks, *self.lease.descriptors()])
             self.links = launch.start(self.host, self.spec, self.place, self.lease, self.roles, self.held)

@@ -11,6 +11,9 @@ from whereabouts import misplaced, whereabouts
 CHUNK = 1 << 16
 """Elements compared at a time: in the cache for every step, and long enough steps for threads to run side by side."""
 
+SAFELY = 1 - 1e-5
+"""Rounding in float32 moves no quotient across a bound by more."""
+
 LARGE = 1 << 24
 """Elements of a tensor from which only samples of it are looked at outside the check itself."""
 
@@ -54,34 +57,41 @@ class Scratch(NamedTuple):
     size: Array
     allowed: Array
     fine: Array
+    least: Array
+    """Least size that an error is held against, in every element: NumPy takes twice as long with a number."""
 
 
-def scratch_for(dtype: str, count: int) -> Scratch:
+def scratch_for(dtype: str, count: int, atol: float) -> Scratch:
     """Return room for up to `CHUNK` elements."""
     kind = np.float64 if dtype == "float64" or dtype not in FLOATS else np.float32
     size = min(count, CHUNK)
     error, bound, allowed = (np.empty(size, dtype=kind) for _ in range(3))
-    return Scratch(error, bound, allowed, np.empty(size, dtype=bool))
+    return Scratch(error, bound, allowed, np.empty(size, dtype=bool), np.full(size, max(atol, 1e-30), dtype=kind))
 
 
 def _passes(expected: Array, got: Array, rtol: float, atol: float, room: Scratch) -> Optional[Tuple[float, float]]:
-    """Return the largest absolute and relative error if all elements are finite and right, otherwise `None`."""
-    error, size, allowed, fine = (part[: expected.size] for part in room)
+    """Return the largest absolute and relative error if all elements are finite and right, otherwise `None`.
+
+    Where the largest relative error is below `rtol` no element need be looked at by itself: with s the larger of
+    |expected| and atol, e <= rtol s <= rtol |expected| + atol, as rtol is at most 1.
+    """
+    error, size, allowed, fine, least = (part[: expected.size] for part in room)
     kind = error.dtype.type
     np.subtract(got, expected, out=error)
     np.abs(error, out=error)
     np.abs(expected, out=size)
-    np.multiply(size, kind(rtol), out=allowed)
-    np.add(allowed, kind(atol), out=allowed)
-    if not np.less_equal(error, allowed, out=fine).all():
+    np.maximum(size, least, out=allowed)
+    np.divide(error, allowed, out=allowed)
+    relative, worst = float(allowed.max()), float(error.max())
+    if not (math.isfinite(worst) and math.isfinite(relative)):
         return None
-    worst = float(error.max())
-    if not math.isfinite(worst):
+    if relative <= min(rtol, 1.0) * SAFELY and atol > 1e-30:
+        return worst, relative
+    np.multiply(size, kind(rtol), out=size)
+    np.add(size, kind(atol), out=size)
+    if not np.less_equal(error, size, out=fine).all():
         return None
-    allowed.fill(max(atol, 1e-30))
-    np.maximum(size, allowed, out=size)  # with a number for the array NumPy takes twice as long, filling and all
-    np.divide(error, size, out=size)
-    return worst, float(size.max())
+    return worst, relative
 
 
 def _compare_part(expected: Array, got: Array, rtol: float, atol: float) -> Tuple[Array, float, float]:
@@ -102,7 +112,7 @@ def compare(
     """Compare flat arrays: |got - expected| <= atol + rtol |expected|; NaN matches NaN, an infinity itself."""
     count, max_abs, max_rel = 0, 0.0, 0.0
     mask: Optional[Array] = None
-    room = room or scratch_for(dtype, expected.size)
+    room = room or scratch_for(dtype, expected.size, atol)
     for start in range(0, expected.size, CHUNK):
         part = slice(start, start + CHUNK)
         want, have = expected[part], got[part]

@@ -182,7 +182,7 @@ class CpuBuffers(Buffers):
         found: List[Tuple[float, float]] = []
 
         def some(number: int) -> None:
-            room = scratch_for(item.dtype, item.count * step)
+            room = scratch_for(item.dtype, item.count * step, self.atol)
             for first in range(number * slab, min(sets, (number + 1) * slab), step):
                 rows = slice(first, min(first + step, (number + 1) * slab))
                 result = compare(expected[rows].ravel(), got[rows].ravel(), item.dtype, self.rtol, self.atol, room)

@@ -31,6 +31,8 @@ DESCRIBE_S = 120.0
 """For a module problem's own code to say what it takes and returns."""
 OVERHEAD_S = 0.5
 """What the rounds of all shapes may cost besides the running of candidate and reference, before fewer rounds do."""
+SAY_S = 0.5
+"""Between two words on how far a shape is: each wakes four processes, on the cores that the next round is timed on."""
 TRIAL_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 22}
 """Of the largest tensor at a hidden shape."""
 PUBLIC = (
@@ -93,6 +95,7 @@ class Owner:
         self.costs: Dict[str, Cost] = {}
         self.steps: Dict[str, float] = {}
         self.overhead_s = float(task.get("overhead_s", OVERHEAD_S))
+        self.said_at = -SAY_S
 
     def _link(self, role: str) -> Link:
         link = Link.from_environment(role)
@@ -248,6 +251,9 @@ class Owner:
         total = len(self.task["shapes"])
 
         def progress(text: str, part: float) -> None:
+            if time.monotonic() < self.said_at + SAY_S:
+                return
+            self.said_at = time.monotonic()
             say("shape %d of %d: %s" % (number + 1, total, text), (number + part) / total)
 
         left = self.overhead_s - self.ledger.besides_s()

@@ -18,6 +18,7 @@ from gpu_mcp_server.services.floors import floors
 from gpu_mcp_server.services.hosts import HostProbe, JudgePython
 from gpu_mcp_server.services.jobs import new_job_id
 from gpu_mcp_server.services.judge_files import judge_files
+from gpu_mcp_server.services.plans import worker_source
 from gpu_mcp_server.services.problems import MAX_SHAPE_BYTES, largest, shape_bytes
 from gpu_mcp_server.services.runner import min_level, roots_of
 from gpu_mcp_server.settings import Settings
@@ -120,20 +121,19 @@ def judge_spec(
         role: tuple(_ref(n, d, blobs) for n, d in {**judge_files(role, python.version), **more}.items())
         for role, more in own.items()
     }
-    argv = (python.path, "-I", "-B", "judge/main.py")
     spec = JobSpec(
         id=new_job_id(),
         purpose="judge" if candidate is not None else "register",
         processes=tuple(
             ProcessSpec(
-                argv=(*argv, role),
+                argv=("judge", role),
                 role=role,
                 trusted=role == "owner",
                 workspace=role,
-                env={
-                    "OMP_PROC_BIND": "false",
-                    **(compiling_environment(probe) if compiles and role == "candidate" else {}),
-                },
+                env=_environment(role, device, compiling_environment(probe) if compiles else {}),
+                program=role_program(role, problem, device, candidate),
+                python=python.path,
+                ahead="judge",
             )
             for role in own
         ),
@@ -146,6 +146,41 @@ def judge_spec(
         min_level=min_level(settings),
     )
     return spec, blobs
+
+
+def role_program(role: str, problem: Problem, device: str, candidate: Candidate | None) -> str:
+    """Return the program of a role, which imports ahead of its job what it will need: NumPy, torch, no context."""
+    return f"IMPORTS = {_imports(role, problem, device, candidate)!r}\n{worker_source('judge_role')}"
+
+
+def _imports(role: str, problem: Problem, device: str, candidate: Candidate | None) -> list[str]:
+    on_gpu = device == "cuda"
+    if role == "owner":
+        return ["main", "owner", "memory_cuda" if on_gpu else "memory_cpu", *([] if candidate else ["registration"])]
+    if role == "reference":
+        torch = "arrays_torch_cuda" if on_gpu else "arrays_torch"
+        module = ["module_problem"] if problem.kind == "module" else []
+        return ["main", "reference", torch if problem.framework == "torch" else "arrays_numpy", *module]
+    kind = candidate.kind if candidate else "library"
+    memory = ["memory_cuda_client"] if on_gpu else []
+    if kind == "library":
+        return ["main", "candidate", "candidate_library", *memory]
+    # Triton reads at its import whether it is to interpret, which the candidate's process decides later.
+    return [
+        "main",
+        "candidate",
+        f"candidate_{kind}",
+        *memory,
+        "torch",
+        *(["triton"] if on_gpu and kind == "triton" else []),
+    ]
+
+
+def _environment(role: str, device: str, compiling: Mapping[str, str]) -> dict[str, str]:
+    if role != "candidate":
+        return {"OMP_PROC_BIND": "false"}
+    # libgomp's idle threads spin for milliseconds by default, on the cores that must stop the clock.
+    return {"OMP_PROC_BIND": "false", **({"GOMP_SPINCOUNT": "10000"} if device == "cpu" else {}), **compiling}
 
 
 def _python(problem: Problem, probe: HostProbe, host: str, device: str, candidate: Candidate | None) -> JudgePython:

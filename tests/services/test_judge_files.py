@@ -5,9 +5,12 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services.harness import Candidate, role_program
 from gpu_mcp_server.services.judge_files import JUDGE, judge_files
 
 MODULES = {p.stem for p in JUDGE.glob("*.py")}
@@ -32,6 +35,17 @@ def test_a_role_gets_whatever_it_can_come_to_import(role: str):
     needed = set[str]().union(*(imported(data) for name, data in sources.items() if name != "main"))
 
     assert needed <= set(sources)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("kind", ["library", "triton", "model", None])
+def test_what_a_role_imports_ahead_of_its_job_is_sent_to_it(kind: Literal["library", "triton", "model"] | None, device):
+    candidate = Candidate(kind, b"") if kind else None
+    problem = Problem.model_construct(framework="torch", kind="module")
+    for role in ("owner", "reference", *(["candidate"] if candidate else [])):
+        ahead = ast.literal_eval(role_program(role, problem, device, candidate).partition("\n")[0].partition("= ")[2])
+        files = judge_files(role)
+        assert {name for name in ahead if f"judge/{name}.py" not in files} <= {"torch", "triton"}
 
 
 def test_only_the_owner_gets_what_checks_answers():

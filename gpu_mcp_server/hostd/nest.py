@@ -1,0 +1,198 @@
+"""The process that holds sandboxes from their making to their job, whose supervisor it becomes, or to hostd's end."""
+
+import json
+import os
+import select
+import socket
+from dataclasses import replace
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+from . import descriptors, keeper, launch, launcher, sandbox, trees, undertaker
+from .control import ControlLink
+from .host import Host
+from .jobs import JobFolder
+from .mounts import Mounts
+from .place import Place, Premade
+from .protocol import JobSpec, Limits, ProcessSpec, job_spec_from_json, to_json
+from .role import Role
+from .sandbox import Confinement, Sandbox
+from .shape import Part, Shape
+from .supervisor import Supervisor
+
+MAX_MESSAGE_BYTES = 64 << 10
+UNLIMITED = Limits(file_bytes=1 << 60, processes=1 << 20)
+"""What a sandbox starts with; the launcher lowers it to the job's own."""
+
+
+def handed(job_id: str, gpus: List[Dict[str, Any]]) -> bytes:
+    """Return the message that goes with a job's lock: its id, and the host's GPUs if it wants any."""
+    return json.dumps([job_id, gpus]).encode("ascii")
+
+
+class Nest(Premade):
+    """One shape made real: a place, and for each part a role, a group and a sandbox whose inside only waits."""
+
+    def __init__(self, host: Host, shape: Shape, gpus: List[Dict[str, Any]], channel: socket.socket) -> None:
+        self._host, self._shape, self._channel = host, shape, channel
+        self._gpus = [g for g in gpus if g["uuid"] in shape.gpus]
+        self.place = Place(host, shape.names())
+        self.roles = [Role(name) for name in shape.names()]
+        token = os.urandom(8).hex()
+        self.group_names = ["%s%s.%s" % (undertaker.WARM, token, name) for name in shape.names()]
+        self.held = descriptors.Bundle()
+        self.laid = {}
+        self._nest: Optional[JobFolder] = None
+        self._ends = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in shape.parts]
+        self._told = False
+
+    def main(self) -> None:
+        """Make the sandboxes, wait for a job, run it."""
+        keeper.adopt()
+        self._nest = self._host.folders.new_nest(self.about())
+        adopted = False
+        try:
+            self._make()
+            self._rehearse()
+            job = self._wait()
+            if job is not None:
+                adopted = True
+                self._run(*job)
+        finally:
+            if not adopted:
+                self._remove()
+            self._drop_nest()
+
+    def _drop_nest(self) -> None:
+        """From now on the job's folder alone says what must be cleared away; it has said so since it was adopted."""
+        if self._nest is not None:
+            self._host.folders.drop_nest(self._nest)
+            self._nest = None
+
+    def _make(self) -> None:
+        host, shape = self._host, self._shape
+        uid = self.place.slot.uid
+        self.place.make()
+        self.laid = self.place.lay({part.workspace: part.ahead for part in shape.parts})
+        self.held.add(self.place.locks)
+        mounts = Mounts(uid, host.state)
+        reached, roots = self.place.reach(mounts), mounts.shown(shape.roots)
+        devices, gpu_env = host.gpu_view(self._gpus) if self._gpus else ([], {})
+        for number, (part, role) in enumerate(zip(shape.parts, self.roles)):
+            role.group = host.group(self.group_names[number])
+            if uid is not None:
+                role.belong_to(uid)
+            shown = devices if part.gpu else []
+            box = Confinement(
+                workdir=reached[part.workspace],
+                roots=roots,
+                devices=shown,
+                limits=replace(UNLIMITED, tmp_bytes=shape.sizes[0], shm_bytes=shape.sizes[1]),
+                uid=uid,
+                groups=host.groups(shown),
+                join=role.group.procs_paths() if role.group else (),
+                pids_by_cgroup=self._pids_by_group(role),
+                sync_fd=self.held.fileno(),
+            )
+            self._spawn(part, role, box, {**dict(part.env), **(gpu_env if shown else {})}, number)
+
+    def _spawn(self, part: Part, role: Role, box: Confinement, env: Dict[str, str], number: int) -> None:
+        host, inside = self._host, self._ends[number][1]
+        argv = [*launch.interpreter(part.python, host), "-c", launcher.SOURCE, str(inside.fileno())]
+        argv += [part.program] if part.program else []
+        fds = (host.null, role.out_write, role.err_write)
+        role.started(Sandbox(host.level, host.bwrap).spawn(argv, env, box, fds, [inside.fileno()]))
+        inside.close()
+
+    def _pids_by_group(self, role: Role) -> bool:
+        return role.group is not None and "pids" in self._host.limits_by_cgroup
+
+    def _wait(self) -> "Optional[Tuple[str, List[Dict[str, Any]], int]]":
+        """Return the job's id, the host's GPUs and the descriptor of its lock; None when hostd or a sandbox has ended.
+
+        A job may come before all is ready: it waits for the rest then, which is under way.
+        """
+        poll = select.poll()
+        links = {ours.fileno(): ours for ours, _ in self._ends}
+        for fd in (self._channel.fileno(), *links):
+            poll.register(fd, select.POLLIN)
+        ready: Set[int] = set()
+        while True:
+            for fd, _ in poll.poll():
+                if fd in links:
+                    if not links[fd].recv(8):
+                        return None
+                    ready.add(fd)
+                    if len(ready) == len(links):
+                        self._channel.send(json.dumps(self.about()).encode())
+                        self._told = True
+                    continue
+                message, fds = descriptors.receive_with(self._channel, MAX_MESSAGE_BYTES, 1)
+                if not message or not fds:
+                    return None
+                job_id, gpus = json.loads(message.decode("ascii"))
+                return job_id, gpus, fds[0]
+
+    def about(self) -> Dict[str, Any]:
+        """Return what must be cleared away should this process be killed."""
+        return self.place.about(self._host, self.held, self.group_names)
+
+    def _run(self, job_id: str, gpus: List[Dict[str, Any]], life: int) -> None:
+        folder = JobFolder(os.path.join(self._host.folders.root, job_id))
+        folder.life = life
+        spec = folder.spec()
+        assert spec is not None
+        if not self._told:
+            folder.note(dict(self.about(), leader=spec.processes[0].role))
+        Supervisor(self._host, folder, spec, self._channel, gpus, self).main()
+
+    def _rehearse(self) -> None:
+        """Do once for nothing what a job will wait for: memory shared with hostd is copied when it is first touched."""
+        processes = tuple(
+            ProcessSpec(argv=("true",), role="r%d" % number, program=part.program)
+            for number, part in enumerate(self._shape.parts)
+        )
+        spec = job_spec_from_json(json.loads(json.dumps(to_json(JobSpec(id="rehearsal", processes=processes)))))
+        for process, role in zip(spec.processes, self.roles):
+            for fd in self._command(spec, process, role, []):
+                os.close(fd)
+            if role.group is not None:
+                role.group.stats()
+
+    def start(self, spec: JobSpec) -> List[ControlLink]:
+        """Give each of those that wait its command; return our ends of the trusted ones' links."""
+        ends, controls = launch.join(spec, self.roles)
+        for process, role, (ours, _) in zip(spec.processes, self.roles, self._ends):
+            own = ends.get(process.role, [])
+            fds = self._command(spec, process, role, [name for name, _ in own])
+            descriptors.send_with(ours, b"go", [*fds, *(end.fileno() for _, end in own)])
+            for fd in fds:
+                os.close(fd)
+            if self._told:
+                ours.close()  # before that it has yet to say that it is ready
+        launch.close(ends)
+        self._drop_nest()
+        return controls
+
+    def _command(self, spec: JobSpec, process: ProcessSpec, role: Role, links: List[str]) -> List[int]:
+        """Return descriptors of a command and of its stdin, which the job's uid can read."""
+        uid = self.place.slot.uid
+        box = Confinement("", limits=spec.limits, uid=uid, pids_by_cgroup=self._pids_by_group(role))
+        env = dict(sandbox.environment(process.env), PWD="/job")
+        env.update(self._host.gpu_view(self._gpus)[1] if self._gpus and process.gpu else {"CUDA_VISIBLE_DEVICES": ""})
+        argv = list(process.argv) if process.program else launch.argv_of(process, self._host)
+        command = {"argv": argv, "env": env, "rlimits": sandbox.rlimits(box), "links": links}
+        leads = process is spec.processes[0]
+        stdin = launch.stdin_of(spec) if leads else os.dup(self._host.null)
+        fds = [descriptors.memory_file("command", json.dumps(command).encode()), stdin]
+        for fd in fds[: 1 + leads] if uid is not None else ():
+            os.fchown(fd, uid, uid)  # type: ignore[arg-type]
+        return fds
+
+    def _remove(self) -> None:
+        for role in self.roles:
+            role.kill()
+        keeper.kill_below()  # bubblewrap's inner half outlives an outer one that is killed soon after it has forked
+        for role in self.roles:
+            role.close(UNLIMITED)
+        for workdir in self.place.paths():
+            trees.remove(workdir)

@@ -1,0 +1,91 @@
+"""What a sandbox that is made ahead has in common with its job: all that cannot be changed any more."""
+
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from . import launch
+from .lease import fits
+from .protocol import FileRef, JobSpec, Limits, ProcessSpec
+
+LEAST_MEMORY_BYTES = 64 << 20
+MOST_PARTS = 4
+"""Processes of a job that are all made ahead; a judge of programs has forty."""
+
+
+class Part(NamedTuple):
+    """One process of it; nothing is known of a plain command."""
+
+    workspace: str = "main"
+    program: str = ""
+    python: str = ""
+    env: Tuple[Tuple[str, str], ...] = ()
+    """What its interpreter is started with, where it is one of its own; others get theirs with the job."""
+    ahead: Tuple[FileRef, ...] = ()
+    """Files that lie there before the program prepares itself."""
+    gpu: bool = False
+
+
+class Shape(NamedTuple):
+    """What all of it has in common. Equal shapes can take each other's jobs."""
+
+    parts: Tuple[Part, ...]
+    roots: Tuple[str, ...]
+    sizes: Tuple[int, int]
+    """Bytes of /tmp and of /dev/shm."""
+    gpus: Tuple[str, ...] = ()
+    """Those whose devices are shown: a job that asks for so many, where no others fit it, gets these and no others."""
+
+    @property
+    def kind(self) -> str:
+        """Whether it is for plain commands, for one program, or for several."""
+        first = next(iter(self.parts))
+        if len(self.parts) > 1 or first.python:
+            return "several"
+        return "program" if first.program else "plain"
+
+    def names(self) -> List[str]:
+        """Return the workspaces."""
+        return [part.workspace for part in self.parts]
+
+
+def shape_of(spec: JobSpec, gpus: List[Dict[str, Any]]) -> Optional[Shape]:
+    """Return the shape in which a job could be run, None where it must be started by itself.
+
+    Args:
+        spec: The job.
+        gpus: All that the host has, if the job wants any.
+    """
+    limits, first = spec.limits, spec.processes[0]
+    if spec.network or limits.memory_bytes < LEAST_MEMORY_BYTES or any(p.profiled for p in spec.processes):
+        return None
+    roots, sizes = tuple(launch.roots_of(spec)), (limits.tmp_bytes, limits.shm_bytes)
+    if len(spec.processes) > 1 or first.python:
+        return _several(spec, gpus, roots, sizes)
+    usual = Limits()
+    if first.trusted or spec.gpus.count or spec.links or sizes != (usual.tmp_bytes, usual.shm_bytes):
+        return None
+    return Shape((Part(program=first.program),), roots, sizes)
+
+
+def _several(
+    spec: JobSpec, gpus: List[Dict[str, Any]], roots: Tuple[str, ...], sizes: Tuple[int, int]
+) -> Optional[Shape]:
+    """Return the shape of a job of several processes, each of which is a program with a workspace of its own."""
+    processes = spec.processes
+    apart = len({p.workspace for p in processes}) == len(processes) <= MOST_PARTS
+    if not apart or not all(p.program for p in processes):
+        return None
+    fitting = [str(g["uuid"]) for g in gpus if fits(g, spec.gpus)] if spec.gpus.count else []
+    if len(fitting) != spec.gpus.count:
+        return None
+    return Shape(tuple(_part(spec, p) for p in processes), roots, sizes, tuple(sorted(fitting)))
+
+
+def _part(spec: JobSpec, process: ProcessSpec) -> Part:
+    ahead = tuple(f for f in spec.files.get(process.workspace, ()) if is_ahead(process, f))
+    env = tuple(sorted(process.env.items())) if process.python else ()
+    return Part(process.workspace, process.program, process.python, env, ahead, process.gpu)
+
+
+def is_ahead(process: ProcessSpec, file: FileRef) -> bool:
+    """Say whether a file of a process's workspace is laid before its program prepares itself."""
+    return bool(process.ahead) and file.path.startswith(process.ahead + "/")
