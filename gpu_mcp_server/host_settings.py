@@ -127,7 +127,9 @@ class BatchHost(Host):
     queue_wait_s: Annotated[float, Field(ge=1)] = 300.0
     """Seconds that a call waits for the allocation; it goes on waiting in the queue after that."""
     max_gpu_hours: Annotated[float, Field(ge=0)] = 16.0
-    """GPU hours that one allocation may cost at most: GPUs x nodes x time."""
+    """GPU hours that one allocation, or one long job, may cost at most: GPUs x nodes x time (x array)."""
+    ranks_network: bool = False
+    """Whether the ranks of a long job may use the nodes' network, as they must to talk to each other."""
 
     @model_validator(mode="after")
     def _within_hours(self) -> Self:

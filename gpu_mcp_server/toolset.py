@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.gpus import Gpus
     from gpu_mcp_server.services.inspector import Inspector
     from gpu_mcp_server.services.lab import Lab
+    from gpu_mcp_server.services.long_jobs import Long
     from gpu_mcp_server.services.pool import Pool
     from gpu_mcp_server.services.porter import Porter
     from gpu_mcp_server.services.profiler import Profiler
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.store.artifacts import Artifacts
 else:  # services bring asyncssh and the store; `tools/list` must not wait for them
     Artifacts = Auditor = Batches = Checker = Compiler = Evaluator = Experience = Gpus = Lab = Pool = Any
-    Inspector = Porter = Profiler = Profiles = Projects = Registry = Runner = Workspaces = Any
+    Inspector = Long = Porter = Profiler = Profiles = Projects = Registry = Runner = Workspaces = Any
 
 F = TypeVar("F", bound=Callable[..., Awaitable[ResultModel]])
 OpenLab = Callable[[], "AbstractAsyncContextManager[Lab]"]
@@ -142,6 +143,7 @@ PorterDep = Annotated[Porter, _service("porter")]
 ProjectsDep = Annotated[Projects, _service("projects")]
 EvaluatorDep = Annotated[Evaluator, _service("evaluator")]
 PoolDep = Annotated[Pool, _service("pool")]
+LongDep = Annotated[Long, _service("long")]
 RegistryDep = Annotated[Registry, _service("registry")]
 ExperienceDep = Annotated[Experience, _service("experience")]
 GpusDep = Annotated[Gpus, _service("gpus")]

@@ -67,8 +67,8 @@ class BatchBackend:
     def __init__(self, name: str, host: BatchHost) -> None:
         self.name, self.kind = name, host.kind
         self._host = host
-        self._dialect: Dialect = Slurm() if host.kind == "slurm" else Pbs()
-        asked = self._dialect.submit(host, "")
+        self.dialect: Dialect = Slurm() if host.kind == "slurm" else Pbs()
+        asked = self.dialect.submit(host, "")
         self.job_name = f"gpu-mcp-{hashlib.sha256(repr((name, asked, host.modules)).encode()).hexdigest()[:7]}"
         self._node = self._login_node()
 
@@ -93,9 +93,9 @@ class BatchBackend:
             ToolMissing: If its commands are not there.
         """
         job = await self.allocation()
-        where = f"{self.name!r} ({self._dialect.system} job {job.number} on {job.node})"
+        where = f"{self.name!r} ({self.dialect.system} job {job.number} on {job.node})"
         address = Address(self.name, where, "srun … echo ok", self._host.python, self._host.state_dir, "relay")
-        channel = await self._node.start(shlex.join(self._dialect.enter(job, start_words(self._host.python))), address)
+        channel = await self._node.start(shlex.join(self.dialect.enter(job, start_words(self._host.python))), address)
         before = channel.why_ended
 
         async def why_ended() -> str:
@@ -122,18 +122,18 @@ class BatchBackend:
         usable = [j for j in ours if j.state.phase == "runs"] or [j for j in ours if j.state.phase == "waits"]
         if usable:
             return await self._awaited(usable[0].number)
-        number = await self._submit()
+        submitting = asyncio.create_task(self._submit())
         try:
-            return await self._awaited(number)
+            return await self._awaited(await asyncio.shield(submitting))
         except asyncio.CancelledError:
-            await self._cancel_quietly(number)
+            await self._cancel_quietly(submitting)
             raise
 
     async def release(self) -> list[str]:
         """Give back every allocation of this host; all that runs in it ends. Returns their numbers."""
         ours = [job.number for job in await self._listed() if job.state.phase in ("waits", "runs")]
         for number in ours:
-            await self._command(self._dialect.cancel(number))
+            await self.command(self.dialect.cancel(number))
         return ours
 
     async def story(self, number: str) -> str:
@@ -142,9 +142,9 @@ class BatchBackend:
         Raises:
             HostUnavailable: If the scheduler does not answer.
         """
-        system = self._dialect.system
-        _, printed, _ = await self._command(self._dialect.look_back(number), check=False)
-        job = self._dialect.ended(printed, number)
+        system = self.dialect.system
+        _, printed, _ = await self.command(self.dialect.look_back(number), check=False)
+        job = self.dialect.ended(printed, number)
         if job is None:
             return f"{system} does not know job {number} any more"
         said = f"{system} job {number} {job.state.words}"
@@ -177,15 +177,15 @@ class BatchBackend:
                 return job
             if time.monotonic() + pause_s > deadline:
                 raise HostUnavailable(
-                    f"Host {self.name!r} {job.state.words} of {self._dialect.system} as job {number}: {job.reason}.",
+                    f"Host {self.name!r} {job.state.words} of {self.dialect.system} as job {number}: {job.reason}.",
                     hint="It keeps its place: call again later; or ask for less (gpus, time_s, partition).",
                 )
             await asyncio.sleep(pause_s)
         raise AssertionError("the pauses have no end")
 
     async def _listed(self) -> list[BatchJob]:
-        _, printed, _ = await self._command(self._dialect.list_ours(self.job_name))
-        return self._dialect.jobs(printed, self.job_name)
+        _, printed, _ = await self.command(self.dialect.list_ours(self.job_name))
+        return self.dialect.jobs(printed, self.job_name)
 
     async def _submit(self) -> str:
         digest, content = hostd_zip()
@@ -198,34 +198,41 @@ class BatchBackend:
         )
         stdin = f"{code!r}\n{base64.b64encode(content).decode()}\n"
         text = script(self._host, start_words(self._host.python), stdin)
-        status, printed, said = await self._command(
-            self._dialect.submit(self._host, self.job_name), text.encode(), check=False
+        status, printed, said = await self.command(
+            self.dialect.submit(self._host, self.job_name), text.encode(), check=False
         )
-        number = self._dialect.number(printed)
+        number = self.dialect.number(printed)
         if status != 0 or not number:
-            raise self._refused(said or printed)
+            raise self.refused(said or printed)
         return number
 
-    def _refused(self, said: str) -> GpuMcpError:
+    def refused(self, said: str) -> GpuMcpError:
         """Say what the scheduler has against a request."""
         why = "; ".join(line.rpartition("error: ")[2].strip() for line in said.strip().splitlines()[-3:]) or "no reason"
         return ConfigError(
-            f"{self._dialect.system} refuses the allocation of host {self.name!r}: {why}.",
+            f"{self.dialect.system} refuses the allocation of host {self.name!r}: {why}.",
             hint="Correct partition, account, qos, gpus or time_s of this host; `sinfo` shows what there is.",
         )
 
-    async def _cancel_quietly(self, number: str) -> None:
-        with contextlib.suppress(GpuMcpError, TimeoutError):
-            await asyncio.shield(asyncio.wait_for(self._command(self._dialect.cancel(number)), COMMAND_S))
+    async def _cancel_quietly(self, submitting: "asyncio.Task[str]") -> None:
+        """Take back what was submitted, also when its number was still on its way."""
 
-    async def _command(self, argv: list[str], stdin: bytes = b"", *, check: bool = True) -> tuple[int, str, str]:
+        async def take_back() -> None:
+            with contextlib.suppress(GpuMcpError):
+                await self.command(self.dialect.cancel(await submitting))
+
+        taking = asyncio.create_task(take_back())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.shield(asyncio.wait_for(taking, COMMAND_S))
+
+    async def command(self, argv: list[str], stdin: bytes = b"", *, check: bool = True) -> tuple[int, str, str]:
         """Run one of the scheduler's commands.
 
         Raises:
             HostUnavailable: If it is given up, or fails and `check` is set.
             ToolMissing: If it is not there.
         """
-        system = self._dialect.system
+        system = self.dialect.system
         try:
             async with asyncio.timeout(COMMAND_S):
                 status, out, err = await self._node.run(shlex.join(argv), stdin)

@@ -28,6 +28,18 @@ class BatchJob:
     """Its first node."""
 
 
+@dataclass(frozen=True)
+class LongJob:
+    """A job of the scheduler that runs one program, on nodes of its own."""
+
+    name: str
+    array: str = ""
+    """Indices such as 0-7, or nothing."""
+    tasks_per_node: int = 1
+    launcher: str = "srun"
+    """What starts the tasks: srun or mpirun."""
+
+
 class Dialect(Protocol):
     """What differs from one batch system to the next."""
 
@@ -37,8 +49,24 @@ class Dialect(Protocol):
         """Return the command that takes a script on stdin and prints the job's number."""
         ...
 
+    def submit_long(self, host: BatchHost, job: LongJob) -> list[str]:
+        """Return the same for a job that runs one program, whose script is the file `script`."""
+        ...
+
+    def launch(self, host: BatchHost, job: LongJob) -> str:
+        """Return the shell words that start a program on every node, before its own words."""
+        ...
+
     def number(self, printed: str) -> str:
         """Return the number from what it printed."""
+        ...
+
+    def element(self, number: str, index: int) -> str:
+        """Return the number of one job of an array."""
+        ...
+
+    def list_all(self) -> list[str]:
+        """Return the one command that lists all jobs of this user, those of arrays one by one."""
         ...
 
     def list_ours(self, name: str) -> list[str]:
@@ -46,7 +74,7 @@ class Dialect(Protocol):
         ...
 
     def jobs(self, printed: str, name: str) -> list[BatchJob]:
-        """Return the jobs from what it printed."""
+        """Return the jobs from what it printed; without a name all of them."""
         ...
 
     def look_back(self, number: str) -> list[str]:
@@ -73,6 +101,9 @@ class Slurm:
 
     def submit(self, host: BatchHost, name: str) -> list[str]:
         """Return sbatch with its options."""
+        return [*self._options(host, name), *host.lines]
+
+    def _options(self, host: BatchHost, name: str) -> list[str]:
         seconds = math.ceil(host.time_s / 60) * 60
         gres = f"gpu:{host.gpu_type}:{host.gpus}" if host.gpu_type else f"gpu:{host.gpus}"
         options: dict[str, Any] = {
@@ -81,7 +112,30 @@ class Slurm:
             "account": host.account, "qos": host.qos, "constraint": host.constraint, "reservation": host.reservation,
             "gres": gres if host.gpus else None, "cpus-per-task": host.cpus, "mem": host.memory,
         }  # fmt: skip
-        return ["sbatch", "--parsable", "--no-requeue", *(f"--{k}={v}" for k, v in options.items() if v), *host.lines]
+        return ["sbatch", "--parsable", "--no-requeue", *(f"--{k}={v}" for k, v in options.items() if v)]
+
+    def submit_long(self, host: BatchHost, job: LongJob) -> list[str]:
+        """Return sbatch; the last of two equal options counts."""
+        log = "log.%A_%a" if job.array else "log.%j"
+        more = [f"--ntasks-per-node={job.tasks_per_node}", f"--output={log}", f"--error={log}"]
+        more += [f"--array={job.array}"] if job.array else []
+        return [*self._options(host, job.name), *more, *host.lines, "script"]
+
+    def launch(self, host: BatchHost, job: LongJob) -> str:
+        """Return srun, or mpirun, for all tasks; a task that fails does not end the others."""
+        count = host.nodes * job.tasks_per_node
+        if job.launcher == "mpirun":
+            return f"mpirun -n {count} --map-by ppr:{job.tasks_per_node}:node --oversubscribe"
+        each = f" --cpus-per-task={host.cpus}" if host.cpus else ""
+        return f"srun --ntasks={count} --ntasks-per-node={job.tasks_per_node}{each} --kill-on-bad-exit=0 --quiet"
+
+    def element(self, number: str, index: int) -> str:
+        """Return NUMBER_INDEX."""
+        return f"{number}_{index}"
+
+    def list_all(self) -> list[str]:
+        """Return one squeue."""
+        return ["squeue", "--me", "--noheader", "--array", "--format=%i|%T|%r|%B"]
 
     def number(self, printed: str) -> str:
         """Return what --parsable printed, without the cluster."""
@@ -144,6 +198,25 @@ class Pbs:
         words += ["-q", host.reservation or host.partition or ""] if host.reservation or host.partition else []
         return [*words, *(w for line in host.lines for w in shlex.split(line))]
 
+    def submit_long(self, host: BatchHost, job: LongJob) -> list[str]:
+        """Return qsub; the array is -J."""
+        words = self.submit(host, job.name)
+        words[words.index("/dev/null")] = "log"
+        return [*words, *(["-J", job.array] if job.array else []), "script"]
+
+    def launch(self, host: BatchHost, job: LongJob) -> str:
+        """Return mpiexec, which PBS sites have."""
+        each = f" --ppn {job.tasks_per_node}" if host.nodes > 1 else ""
+        return f"mpiexec -n {host.nodes * job.tasks_per_node}{each}"
+
+    def element(self, number: str, index: int) -> str:
+        """Return NUMBER[INDEX].SERVER."""
+        return number.replace("[]", f"[{index}]")
+
+    def list_all(self) -> list[str]:
+        """Return one qstat with the jobs of arrays."""
+        return ["qstat", "-t", "-f", "-F", "json"]
+
     def number(self, printed: str) -> str:
         """Return the job's identifier, server included."""
         return printed.strip().rpartition("\n")[2]
@@ -155,7 +228,8 @@ class Pbs:
     def jobs(self, printed: str, name: str) -> list[BatchJob]:
         """Return the jobs of that name."""
         jobs = _pbs_jobs(printed)
-        return [_pbs_job(number, job) for number, job in jobs.items() if job.get("Job_Name") == name[:15]]
+        ours = (pair for pair in jobs.items() if not name or pair[1].get("Job_Name") == name[:15])
+        return [_pbs_job(number, job) for number, job in ours]
 
     def look_back(self, number: str) -> list[str]:
         """Return qstat with history."""
@@ -200,3 +274,25 @@ def script(host: BatchHost, start: list[str], stdin: str) -> str:
     loads = [f"module load {shlex.quote(name)} || exit 3" for name in host.modules]
     return "\n".join(["#!/bin/bash -l" if host.modules else "#!/bin/sh", *loads,
                       f"exec {shlex.join(start)} <<'{END_OF_STDIN}'", stdin + END_OF_STDIN, ""])  # fmt: skip
+
+
+def long_script(host: BatchHost, launch: str, pythons: list[str], program: str) -> str:
+    """Return the script of a long job: modules, then hostd for each task.
+
+    Args:
+        host: Whose modules are loaded.
+        launch: What starts tasks.
+        pythons: Where a Python may be, as shell words.
+        program: File of hostd in the current folder.
+    """
+    loads = [f"module load {shlex.quote(name)} || exit 3" for name in host.modules]
+    test = '"$p" -IS -c "import sys; sys.exit(sys.version_info < (3, 8))" </dev/null >/dev/null 2>&1'
+    return "\n".join([
+        "#!/bin/bash -l" if host.modules else "#!/bin/sh", 'cd "${SLURM_SUBMIT_DIR:-$PBS_O_WORKDIR}" || exit 4', *loads,
+        "export MASTER_ADDR=${SLURMD_NODENAME:-$(hostname)}", "n=${SLURM_JOB_ID:-${PBS_JOBID%%[.[]*}}",
+        "export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",  # it starts hostd; jobs are never root
+        "export MASTER_PORT=$((20000 + ${n:-0} % 20000))",
+        f"for p in {' '.join(pythons)}; do",
+        f'  if {test}; then {launch} "$p" -I "$PWD/{program}" once "$PWD"; exit $?; fi',
+        "done", 'echo "no Python 3.8" >&2; exit 77', "",
+    ])  # fmt: skip

@@ -67,14 +67,20 @@ def start_command(python: str | None) -> str:
 
 def start_words(python: str | None) -> list[str]:
     """Return the same as a list of words."""
-    words = " ".join(_word(p) for p in ([python] if python else PYTHONS))
+    words = " ".join(python_words(python))
     test = "import sys; sys.exit(sys.version_info < (3, 8))"
     run = "import sys; f = sys.stdin.buffer.raw; exec(eval(f.readline()))"
     tried = f'"$p" -IS -c "{test}" </dev/null >/dev/null 2>&1 && exec "$p" -IS -c "{run}"'
     return ["/bin/sh", "-c", f"for p in {words}; do {tried}; done; exit {NO_PYTHON}"]
 
 
-def _word(path: str) -> str:
+def python_words(python: str | None) -> list[str]:
+    """Return where a Python may be, as words of a shell."""
+    return [shell_word(p) for p in ([python] if python else PYTHONS)]
+
+
+def shell_word(path: str) -> str:
+    """Return a path as a word of a shell, its home folder put in there."""
     return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
 
 

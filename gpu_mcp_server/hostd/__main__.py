@@ -1,7 +1,7 @@
 """Entry of hostd: `serve STATE` speaks frames over stdio; `probe STATE` prints what the host has.
 
 `gate=IDLE_S STATE` holds an allocation of a batch system until it is idle, and `relay STATE` is the way into it.
-`broker FOLDER FD` is started by hostd itself.
+`once FOLDER` runs the job of a folder as a batch job of its own. `broker FOLDER FD` is started by hostd itself.
 """
 
 import json
@@ -9,7 +9,7 @@ import os
 import sys
 from typing import List, Optional
 
-from . import broker, gate, probe, scope
+from . import broker, gate, once, probe, scope
 from .host import Host
 from .serve import Channel
 
@@ -36,6 +36,8 @@ def main(arguments: Optional[List[str]] = None) -> int:
     if verb == "relay" or verb.startswith("gate="):
         given = os.path.abspath(os.path.expanduser(words[1])) if len(words) > 1 and words[1] else ""
         return gate.relay(given) if verb == "relay" else gate.hold(given, float(verb.partition("=")[2]))
+    if verb == "once":
+        return once.run(os.path.abspath(words[1]))
     if verb == "serve":
         scope.enter(scope.own_command())
     try:

@@ -137,8 +137,10 @@ class Host:
                 "sandbox level %s is wanted, this host gives %s: %s. %s Or accept less with the setting min_level."
                 % (spec.min_level, self.level, self.weaker_because, self.hint),
             )
-        if spec.network and (spec.purpose != "fetch" or spec.gpus.count):
-            raise HostRefuses("refused", "only a fetch job without a GPU may use the network")
+        if spec.network and spec.purpose != "batch" and (spec.purpose != "fetch" or spec.gpus.count):
+            raise HostRefuses(
+                "refused", "only a fetch job without a GPU, or ranks on several nodes, may use the network"
+            )
         if not spec.processes:
             raise HostRefuses("refused", "the job has no process")
 

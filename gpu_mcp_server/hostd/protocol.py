@@ -131,7 +131,7 @@ class JobSpec:
     processes: Tuple[ProcessSpec, ...]
     """The job ends when the first of them (the leader) has ended; the others are killed then."""
     purpose: str = "run"
-    """What it is for (`run`, `compile`, `judge`, `fetch`), for listings."""
+    """What it is for (`run`, `compile`, `judge`, `fetch`, `batch`), for listings."""
     links: Tuple[Tuple[str, str], ...] = ()
     """Pairs of roles that get a connected `SOCK_SEQPACKET` pair. A process finds its end in the environment:
     `LINK_<OTHER ROLE IN CAPITALS>` holds the descriptor's number."""
@@ -145,7 +145,7 @@ class JobSpec:
     limits: Limits = field(default_factory=Limits)
     min_level: str = "namespaces"
     network: bool = False
-    """Only for purpose `fetch`, never with a GPU."""
+    """Only for purpose `fetch`, never with a GPU, and for ranks of a batch job (`batch`) where settings allow it."""
     detached: bool = False
     """An attached job ends with its caller; a detached one at its deadline."""
     grace_s: float = 0.0

@@ -13,6 +13,7 @@ from gpu_mcp_server.errors import HostUnavailable, JobBroken, NoFreeGpu, NotFoun
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, job_record_from_json, to_json
 from gpu_mcp_server.services.hosts import HostProbe, Hosts
 from gpu_mcp_server.services.job_table import JobRow, JobTable
+from gpu_mcp_server.services.long_jobs import Long, is_long
 
 Blobs = Mapping[str, bytes | Path]
 OnOutput = Callable[[str, bytes], Awaitable[None]]
@@ -67,6 +68,7 @@ class JobRunner:
     Attributes:
         hosts: The hosts.
         steward: Asked before each submit and told of each end.
+        long: Looks after jobs that are a batch system's own.
     """
 
     def __init__(self, hosts: Hosts, table: JobTable) -> None:
@@ -74,6 +76,7 @@ class JobRunner:
         self._table = table
         self._there: dict[str, set[str]] = {}
         self.steward: Steward | None = None
+        self.long: Long | None = None
 
     async def probe(self, host: str) -> HostProbe:
         """Return what a host has."""
@@ -152,6 +155,12 @@ class JobRunner:
             "stderr_at": stderr_at,
         }
         batch = self.hosts.kind(host) in ("slurm", "pbs")
+        row = await self._table.get(job_id) if batch and self.long is not None else None
+        if row is not None and self.long is not None and is_long(row):
+            record, out, err = await self.long.look(row, timeout_s, stdout_at, stderr_at, note_seen)
+            if record.state == "finished":
+                await self._table.finish(job_id, record)
+            return JobProgress(record, out, err)
         lost = await self._lost_with_allocation(job_id, host) if batch and not self.hosts.linked(host) else None
         if lost is not None:
             return JobProgress(lost, b"", b"")
@@ -274,6 +283,14 @@ class JobRunner:
 
     async def cancel(self, job_id: str, host: str) -> None:
         """Ask a job to end; it is over when its record is final."""
+        row = (
+            await self._table.get(job_id)
+            if self.long is not None and self.hosts.kind(host) in ("slurm", "pbs")
+            else None
+        )
+        if row is not None and self.long is not None and is_long(row):
+            await self.long.cancel(row)
+            return
         await self.hosts.call(host, "cancel", job=job_id)
 
     async def fetch(self, host: str, sha256: str) -> bytes:

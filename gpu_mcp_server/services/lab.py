@@ -18,6 +18,7 @@ from gpu_mcp_server.services.hosts import Hosts
 from gpu_mcp_server.services.inspector import Inspector
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import JobRunner
+from gpu_mcp_server.services.long_jobs import Long
 from gpu_mcp_server.services.pool import Pool
 from gpu_mcp_server.services.porter import Porter
 from gpu_mcp_server.services.problems import Problems
@@ -65,6 +66,12 @@ class Lab:
     projects: Projects
     porter: Porter
 
+    @property
+    def long(self) -> Long:
+        """Long jobs of batch systems."""
+        assert self.jobs.long is not None
+        return self.jobs.long
+
     @classmethod
     @asynccontextmanager
     async def open(cls, settings: Settings) -> "AsyncGenerator[Lab]":
@@ -80,6 +87,7 @@ class Lab:
             jobs = JobRunner(hosts, table)
             pool = Pool(settings, jobs, table)
             workspaces, problems, experience = Workspaces(db, artifacts), Problems(db), Experience(db)
+            jobs.long = Long(settings, hosts, table, workspaces, artifacts)
             compiler = Compiler(settings, jobs, db, artifacts, experience)
             runner = Runner(settings, jobs, table, workspaces, artifacts, experience, pool)
             verdicts = Verdicts(jobs, problems, experience, artifacts)

@@ -20,6 +20,7 @@ from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobRow, JobTable
 from gpu_mcp_server.services.jobs import Blobs, FinishedJob, JobRunner, OnOutput, new_job_id, raise_if_not_run
+from gpu_mcp_server.services.long_jobs import PURPOSE, is_long
 from gpu_mcp_server.services.output import head_and_tail, safe_text
 from gpu_mcp_server.services.pool import Need, Pool
 from gpu_mcp_server.services.workspaces import Workspaces
@@ -264,10 +265,12 @@ class Runner:
                 update[f"{name}_artifact_id"] = await self._artifacts.put(
                     data, name=f"{row.job_id}.{name}", media_type="text/plain"
                 )
+        if is_long(row) and self._jobs.long is not None:
+            await self._jobs.long.bring(row, record.outputs)
         outputs: list[OutputRef] = []
         for output in (o for o in record.outputs if o.path.rpartition("/")[2] != coredump.FILE):
             artifact_id = None
-            if row.purpose in ("run", "fetch"):
+            if row.purpose in ("run", "fetch", PURPOSE):
                 if not self._artifacts.has(output.sha256):
                     await self._artifacts.put_blob(await self._jobs.fetch(row.host, output.sha256))
                 artifact_id = await self._artifacts.put(self._artifacts.blob_path(output.sha256), name=output.path)
