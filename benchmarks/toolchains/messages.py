@@ -41,7 +41,7 @@ def row(path: Path) -> tuple[str, int, int, int, int, list[str]]:
 
 def main() -> int:
     """Print the table; the exit status says whether a line was lost."""
-    folders = [Path(f) for f in sys.argv[1:]] or [DATA, DATA / "hip"]
+    folders = [Path(f) for f in sys.argv[1:]] or [DATA / "nvcc", DATA / "hip"]
     print(f"{'output':32} {'error lines':>11} {'errors':>7} {'warnings':>9} {'kernels':>8}  lost")
     lost_at_all = 0
     for folder in folders:

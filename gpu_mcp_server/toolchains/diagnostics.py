@@ -3,7 +3,7 @@
 Text is parsed because nothing better is dependable: nvcc 13.0 has no documented machine-readable output, and its
 undocumented SARIF is invalid JSON as soon as there are warnings.
 
-Source: outputs of nvcc 13.0.88 and gcc 12.2, some of them in tests/toolchains/data.
+Source: outputs of nvcc 13.0.88 and gcc 12.2, some of them in tests/toolchains/data, which capture.py there makes.
 """
 
 import re

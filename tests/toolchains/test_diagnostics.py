@@ -1,4 +1,4 @@
-"""Messages of compilers: captured from nvcc 13.0.88 and gcc 12.2, invented junk, and hostile symbols."""
+"""Messages of compilers: captured from nvcc 13.0.88 and gcc 12.2 by data/capture.py, invented junk, hostile symbols."""
 
 from pathlib import Path
 
@@ -12,57 +12,66 @@ from gpu_mcp_server.toolchains import diagnostics, resources
 DATA = Path(__file__).parent / "data"
 
 
+def captured(name: str) -> str:
+    return (DATA / "nvcc" / f"{name}.stderr").read_text()
+
+
 def parsed(name: str):
-    return diagnostics.parse((DATA / f"{name}.stderr").read_text())
+    return diagnostics.parse(captured(name))
 
 
 def test_front_end_errors_have_file_line_and_source():
-    first, *rest = parsed("bad_syntax")
-    assert (first.severity, first.file, first.line, first.message) == ("error", "bad_syntax.cu", 4, 'expected a ";"')
-    assert first.context == ["if (i < n) x[i] = undefined_var + 1.0f;"]
-    assert [d.line for d in rest] == [5, 6, 7, 7, 11]
+    first, *rest = parsed("syntax")
+    assert (first.severity, first.file, first.line, first.message) == ("error", "syntax.cu", 5, 'expected a ";"')
+    assert first.context == ["if (at >= count) return;"]
+    assert [d.line for d in rest] == [6, 7, 8, 9, 10]
 
 
 def test_warnings_that_both_passes_repeat_come_once_and_after_errors():
-    found = parsed("warn")
+    found = parsed("warnings")
     assert found[0].severity == "error"
     assert [d.severity for d in found] == sorted((d.severity for d in found), key=["error", "warning", "note"].index)
     assert len({(d.file, d.line, d.message) for d in found}) == len(found)
-    assert [d.code for d in found if d.message.startswith('variable "j"')] == ["#549-D"]
+    assert [d.code for d in found if d.message.startswith('variable "index"')] == ["#549-D"]
     assert "-Wreturn-type" in [d.code for d in found]
 
 
 def test_source_is_shown_as_it_was_written_not_as_preprocessed():
-    assert "__attribute__" not in "".join(c for d in parsed("warn") for c in d.context)
-    assert any(c.startswith("__global__ void k") for d in parsed("warn") for c in d.context)
+    assert "__attribute__" not in "".join(c for d in parsed("warnings") for c in d.context)
+    assert any(c.startswith("__global__ void uses") for d in parsed("warnings") for c in d.context)
 
 
 def test_a_chain_of_instantiations_keeps_its_beginning_and_its_end():
-    (found,) = parsed("deepinst")
+    (found,) = parsed("deep")
     assert len(found.context) == 3
-    assert found.context[1].endswith('[with N=1801]" at line 1')
-    assert found.context[2].endswith("at line 2")
+    assert found.context[1].endswith('[with Left=1301]" at line 2')
+    assert found.context[2].endswith("at line 5")
     assert found.hint
 
 
 def test_an_instantiation_on_one_line_is_kept():
-    assert parsed("bad_template")[0].context[-1] == 'instantiation of class "Foo<T> [with T=double]" at line 4'
+    assert parsed("template")[0].context[-1] == 'instantiation of class "Packed<T> [with T=double]" at line 7'
 
 
 def test_notes_become_context_of_their_message():
-    (found,) = [d for d in parsed("warn") if "deprecated" in d.message]
+    (found,) = [d for d in parsed("warnings") if "deprecated" in d.message]
     assert any("note: because of" in c for c in found.context)
 
 
 @pytest.mark.parametrize(
     ("name", "message", "file", "line"),
     [
-        ("bad_include", "nosuch.h: No such file or directory", "bad_include.cu", 1),
-        ("bad_link", "undefined reference to `host_missing()'", None, None),
-        ("bad_devlink", "Unresolved extern function 'ext_dev(float)'", None, None),
-        ("devlink2", "Undefined reference to 'ext_dev(float)'", None, None),
-        ("bad_smem", "Entry function 'k(float*)' uses too much shared data (0x445c0 bytes, 0xc000 max)", None, None),
-        ("badarch", "Unsupported gpu architecture 'sm_10'", None, None),
+        ("header", "not_there/tiles.cuh: No such file or directory", "header.cu", 1),
+        ("undefined_host", "undefined reference to `elsewhere_on_host(int)'", None, None),
+        ("undefined_device", "Unresolved extern function 'elsewhere_on_device(double, int)'", None, None),
+        ("undefined_linked", "Undefined reference to 'elsewhere_on_device(double, int)'", None, None),
+        (
+            "shared",
+            "Entry function 'reverse(float*)' uses too much shared data (0x13880 bytes, 0xc000 max)",
+            None,
+            None,
+        ),
+        ("old_arch", "Unsupported gpu architecture 'sm_20'", None, None),
     ],
 )
 def test_other_tools_errors_are_one_message_with_a_hint(name, message, file, line):
@@ -73,7 +82,7 @@ def test_other_tools_errors_are_one_message_with_a_hint(name, message, file, lin
 
 def test_messages_that_only_say_that_there_were_messages_are_dropped():
     assert not any(
-        "aborted" in d.message or "ld returned" in d.message for d in parsed("bad_ptxasm") + parsed("bad_link")
+        "aborted" in d.message or "ld returned" in d.message for d in parsed("inline_ptx") + parsed("undefined_host")
     )
 
 
@@ -84,13 +93,13 @@ def test_a_message_about_messages_is_kept_when_it_is_all_there_is():
 
 def test_ptxas_lines_lead_to_the_source_through_the_listing():
     listing = '.file 1 "/elsewhere/kernel.cu"\n' + "\n" * 20 + "\t.loc\t1 7 3\n" + "\n" * 30
-    found = diagnostics.parse((DATA / "bad_ptxasm.stderr").read_text(), listing)
-    assert (found[0].file, found[0].line, found[0].code) == ("kernel.cu", 7, "ptx line 26")
-    assert parsed("bad_ptxasm")[0].file is None
+    found = diagnostics.parse(captured("inline_ptx"), listing)
+    assert (found[0].file, found[0].line, found[0].code) == ("kernel.cu", 7, "ptx line 27")
+    assert parsed("inline_ptx")[0].file is None
 
 
 def test_an_instruction_of_the_a_architectures_gets_its_hint():
-    assert any("sm_90a" in (d.hint or "") for d in parsed("bad_ptxasm"))
+    assert any("sm_90a" in (d.hint or "") for d in parsed("inline_ptx"))
 
 
 def test_gcc_errors_in_headers_name_the_line_of_the_user_that_required_them():
@@ -161,15 +170,15 @@ def test_a_symbol_that_would_unfold_to_gigabytes_stays_folded():
 
 
 def test_resources_of_each_kernel():
-    tiled, naive = resources.parse((DATA / "good.stderr").read_text())
-    assert tiled.kernel == "void sgemm_tiled<32>(float const*, float const*, float*, int)"
-    assert (tiled.registers_per_thread, tiled.shared_bytes, tiled.stack_bytes, tiled.arch) == (32, 8192, 0, "sm_90")
-    assert naive.shared_bytes == 0
+    turned, sums = resources.parse(captured("two_kernels"))
+    assert turned.kernel == "void turned<16>(double const*, double*, int)"
+    assert (turned.registers_per_thread, turned.shared_bytes, turned.stack_bytes, turned.arch) == (16, 2048, 0, "sm_90")
+    assert (sums.registers_per_thread, sums.shared_bytes) == (31, 0)
 
 
 def test_spills_and_stack_are_reported():
-    spilled = resources.parse((DATA / "spill.stderr").read_text())[1]
-    assert (spilled.spill_store_bytes, spilled.spill_load_bytes, spilled.stack_bytes) == (984, 1144, 552)
+    spilled = resources.parse(captured("spilling"))[1]
+    assert (spilled.spill_store_bytes, spilled.spill_load_bytes, spilled.stack_bytes) == (832, 1040, 504)
 
 
 def test_functions_that_were_not_inlined_do_not_overwrite_their_kernel():
@@ -187,9 +196,9 @@ def test_functions_that_were_not_inlined_do_not_overwrite_their_kernel():
 
 
 def test_relocatable_code_is_described_by_the_linker():
-    naive, tiled = resources.parse((DATA / "rdc.stderr").read_text())
-    assert (naive.registers_per_thread, naive.shared_bytes) == (32, 0)
-    assert (tiled.registers_per_thread, tiled.shared_bytes) == (31, 9216)
+    sums, turned = resources.parse(captured("two_kernels_linked"))
+    assert (sums.registers_per_thread, sums.shared_bytes) == (31, 0)
+    assert (turned.registers_per_thread, turned.shared_bytes) == (16, 3072)
 
 
 @pytest.mark.parametrize("path", sorted(DATA.rglob("*.stderr")), ids=lambda p: p.stem)
