@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.inspector import Inspector
     from gpu_mcp_server.services.lab import Lab
     from gpu_mcp_server.services.long_jobs import Long
+    from gpu_mcp_server.services.nccl_verifier import NcclVerifier
     from gpu_mcp_server.services.pool import Pool
     from gpu_mcp_server.services.porter import Porter
     from gpu_mcp_server.services.profiler import Profiler
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.store.artifacts import Artifacts
 else:  # services bring asyncssh and the store; `tools/list` must not wait for them
     Artifacts = Auditor = Batches = Checker = Compiler = Evaluator = Experience = Gpus = Lab = Pool = Any
-    Inspector = Long = Porter = Profiler = Profiles = Projects = Registry = Runner = Workspaces = Any
+    Inspector = Long = NcclVerifier = Porter = Profiler = Profiles = Projects = Registry = Runner = Workspaces = Any
 
 F = TypeVar("F", bound=Callable[..., Awaitable[ResultModel]])
 OpenLab = Callable[[], "AbstractAsyncContextManager[Lab]"]
@@ -138,6 +139,7 @@ ProfilesDep = Annotated[Profiles, _service("profiles")]
 CompilerDep = Annotated[Compiler, _service("compiler")]
 AuditorDep = Annotated[Auditor, _service("auditor")]
 BatchesDep = Annotated[Batches, _service("batches")]
+NcclVerifierDep = Annotated[NcclVerifier, _service("nccl_verifier")]
 InspectorDep = Annotated[Inspector, _service("inspector")]
 PorterDep = Annotated[Porter, _service("porter")]
 ProjectsDep = Annotated[Projects, _service("projects")]

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from gpu_mcp_server.models._base import Model, ResultModel
 
-AttemptKind = Literal["compile", "run", "evaluate", "check", "profile"]
+AttemptKind = Literal["compile", "run", "evaluate", "check", "profile", "nccl"]
 Outcome = Literal["confirmed", "voided", "not_comparable", "not_judged"]
 
 

@@ -2,10 +2,27 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from gpu_mcp_server.models._base import Model, ResultModel
 
 NcclCheckStatus = Literal["passed", "failed", "noted", "skipped"]
 Verdict = Literal["verified", "failed", "incomplete"]
+
+
+class NcclRunOptions(Model):
+    """How a program is started and how far it is checked."""
+
+    ranks: int = Field(default=2, ge=1, le=64)
+    """GPUs, and processes where a launcher starts them."""
+    launcher: Literal["self", "torchrun", "mpirun"] = "self"
+    """`self`: one process, which starts its ranks or drives all GPUs itself."""
+    arguments: list[str] = Field(default=[], max_length=50)
+    until: Literal["static", "build", "run", "all"] = "all"
+    """static: rules alone; build: and versions and compilers; run: and one plain run; all."""
+    timeout_s: float = Field(default=120.0, gt=0, le=3600)
+    """Of each run."""
+    host: str | None = None
 
 
 class NcclCheck(Model):
@@ -56,8 +73,12 @@ class NcclVerification(ResultModel):
         head = f"{self.verdict}" + (f": {', '.join(failed)}" if failed else "")
         head += f"; not run: {', '.join(self.missing)}" if self.missing else ""
         lines = [head, f"possible here: {self.possible}"]
-        order = {"failed": 0, "noted": 1, "skipped": 2, "passed": 3}
-        lines += [f"  {c.status} {c.name}: {c.evidence}" for c in sorted(self.checks, key=lambda c: order[c.status])]
+        for status in ("failed", "noted", "skipped", "passed"):
+            said: dict[str, list[str]] = {}
+            for check in self.checks:
+                if check.status == status:
+                    said.setdefault(check.evidence, []).append(check.name)
+            lines += [f"  {status} {', '.join(names)}: {evidence}" for evidence, names in said.items()]
         lines += [
             f"  {t.collective} {t.size_bytes} B: original {t.original_us:.1f} us, stage A {t.stage_a_us:.1f} us, "
             f"device {t.device_us:.1f} us"

@@ -19,6 +19,7 @@ from gpu_mcp_server.services.inspector import Inspector
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.long_jobs import Long
+from gpu_mcp_server.services.nccl_verifier import NcclVerifier
 from gpu_mcp_server.services.pool import Pool
 from gpu_mcp_server.services.porter import Porter
 from gpu_mcp_server.services.problems import Problems
@@ -65,6 +66,7 @@ class Lab:
     inspector: Inspector
     projects: Projects
     porter: Porter
+    nccl_verifier: NcclVerifier
 
     @property
     def long(self) -> Long:
@@ -129,6 +131,7 @@ class Lab:
                     Inspector(settings, jobs, db, artifacts, experience),
                     Projects(settings, jobs, workspaces, artifacts),
                     Porter(settings, jobs, workspaces, compiler),
+                    NcclVerifier.opened(settings, jobs, workspaces, artifacts, experience),
                 )
 
 

@@ -1,0 +1,358 @@
+"""The part of a verification that needs GPUs: builds under stress, runs, and what follows from what they print."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpu_mcp_server.models.nccl_check import NcclCheck, NcclCheckStatus, NcclTiming
+from gpu_mcp_server.nccl.checks import dumps, instrument, kernels, readings
+from gpu_mcp_server.nccl.checks.communication import sites_of
+from gpu_mcp_server.nccl.edits import Edits
+from gpu_mcp_server.nccl.program import Program
+from gpu_mcp_server.services.nccl_hosts import NcclHost
+from gpu_mcp_server.services.nccl_jobs import DUMPS, FOUND_CODE, Build, Built, Launch, NcclJobs, Ran, Run
+from gpu_mcp_server.services.runner import Progress
+
+DIFFERENTIAL = "gmcp_differential.cu"
+SEEDS = 2
+SUMS = frozenset({"ncclAllReduce", "ncclReduceScatter", "ncclReduce"})
+WORST_FIRST = ("failed", "passed", "noted", "skipped")
+"""Of several parts of one check: a part that passed counts more than one that could not judge."""
+SILENT = {"GMCP_SILENT": "1"}
+STRESS = {"GMCP_STRESS": "1"}
+SANITIZER = "compute-sanitizer"
+MEMCHECK = (
+    *("--tool", "memcheck", "--target-processes", "all", "--report-api-errors", "no"),
+    *("--error-exitcode", str(FOUND_CODE), "--print-limit", "20"),
+)
+"""Without --report-api-errors no NCCL's own probing counts as 20 errors. initcheck is never used: it does not see what
+peers write, and breaks such programs."""
+
+
+@dataclass
+class Subject:
+    """A program under trial with its original."""
+
+    program: Program
+    original: Program | None
+    launch: Launch
+    built: dict[str, Built] = field(default_factory=dict[str, Built])
+    original_dumps: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    log: list[str] = field(default_factory=list[str])
+    timings: list[NcclTiming] = field(default_factory=list[NcclTiming])
+    left_out: list[str] = field(default_factory=list[str])
+
+
+def builds(subject: Subject) -> dict[str, Build]:
+    """Return the programs that the trials need, by name: plain, stress, original, differential, late.
+
+    `late` is the differential program over kernels that are late after their first barrier.
+    """
+    program, original = subject.program, subject.original
+    files = _texts(program)
+    stressed = instrument.instrumented(program, kernels.communicating(program))
+    subject.left_out = stressed.left_out
+    found = {"plain": Build(files, program.main), "stress": Build(stressed.files, program.main, ("GMCP_LATE",))}
+    if original is not None:
+        found["original"] = Build(instrument.instrumented(original, {}).files, original.main)
+    used = instrument.used_collectives(program)
+    if used:
+        defines = tuple(f"CHECK_{name.removeprefix('nccl').upper()}" for name in used)
+        own = {p.rpartition("/")[2]: t for p, t in files.items() if "/ncclx" in f"/{p}"}
+        own[DIFFERENTIAL] = instrument.differential()
+        found["differential"] = Build(own, DIFFERENTIAL, defines)
+        found["late"] = Build({**own, **_late(program)}, DIFFERENTIAL, (*defines, "GMCP_LATE"))
+    return found
+
+
+def _texts(program: Program) -> dict[str, str]:
+    return {p: s.data.decode("utf-8", "surrogateescape") for p, s in program.sources.items()}
+
+
+def _late(program: Program) -> dict[str, str]:
+    """Return the generated kernels, made late, with what they include for it."""
+    found = {instrument.HEADER: instrument.header()}
+    for path, source in program.sources.items():
+        own = [k for k in kernels.communicating(program).values() if k.source is source]
+        if own and "/ncclx" in f"/{path}":
+            edits = Edits(source)
+            for kernel in own:
+                instrument.late(edits, kernel)
+            found[path.rpartition("/")[2]] = f'#include "{instrument.HEADER}"\n' + edits.apply()
+    return found
+
+
+class Trials:
+    """Runs of one subject on one host."""
+
+    def __init__(self, jobs: NcclJobs, host: NcclHost, subject: Subject, progress: Progress | None) -> None:
+        self._jobs, self._host, self._subject, self._progress = jobs, host, subject, progress
+
+    async def plain(self) -> list[NcclCheck]:
+        """Run the program as it is: it ends well, says PASS and not FAIL, and communicates on the device."""
+        ran = await self._run("plain")
+        if ran is None:
+            return [_check("run", "skipped", "it was not built")]
+        return [await self._plain(ran), self._counters(ran)]
+
+    async def _plain(self, ran: Ran) -> NcclCheck:
+        if not ran.ok:
+            return _check("run", "failed", await self._why(ran))
+        if readings.SAYS_FAIL.search(ran.text):
+            return _check("run", "failed", "it ended with 0 and printed that its own verification failed")
+        said = (
+            "its own verification passed" if readings.SAYS_PASS.search(ran.text) else "it prints no verdict of its own"
+        )
+        return _check("run", "passed", f"{len(ran.ranks)} processes ended with 0 in {ran.seconds or 0:.1f} s; {said}")
+
+    async def _why(self, ran: Ran) -> str:
+        """Say why a run failed; where it cannot deadlock, run it again with blocking launches to name the place."""
+        text = failure(ran, self._subject.program)
+        broken = any("illegal memory access" in t or "misaligned" in t for t in ran.texts)
+        if broken and blocking_is_safe(self._subject.program):
+            again = await self._run("plain", {"CUDA_LAUNCH_BLOCKING": "1"})
+            if again is not None:
+                text += f"; with blocking launches: {failure(again, self._subject.program)}"
+        return text
+
+    def _counters(self, ran: Ran) -> NcclCheck:
+        counted = readings.counters(ran.texts)
+        sites = sites_of(self._subject.program, kernels.communicating(self._subject.program))
+        if not any(s.kind == "wrapper" for s in sites):
+            return _check(
+                "counters", "noted", "no call goes through the generated block, which counts; its launches are its own"
+            )
+        if counted is None:
+            return _check("counters", "failed", "no process said how many collectives ran on the device")
+        text = (
+            f"{counted.device} device collectives, {counted.fallbacks} host fallbacks in {counted.processes} processes"
+        )
+        text += f" ({'; '.join(counted.reasons[:3])})" if counted.reasons else ""
+        return _check("counters", "passed" if counted.device and not counted.fallbacks else "failed", text)
+
+    async def differential(self) -> list[NcclCheck]:
+        """Hold the generated collectives, and the buffers of the whole program, against host NCCL."""
+        found = [await self._buffers("stress", {}, "differential")]
+        if "differential" in self._subject.built:
+            found += [await self._cases("differential", "check", "differential") for _ in range(SEEDS)]
+        return [_joined("differential", found)]
+
+    async def stress(self) -> list[NcclCheck]:
+        """Run with poison, guards, ranks that come late at each iteration, and kernels that are late inside."""
+        ran = await self._run("stress", STRESS, dumps=self._subject.original is not None)
+        if ran is None:
+            return [_check("stress", "skipped", "the stress build failed: " + self._first("stress"))]
+        found = [self._stressed(ran)]
+        if ran.ok and self._subject.original is not None:
+            found.append(await self._compared(ran, "stress"))
+        if "late" in self._subject.built:
+            found.append(await self._cases("late", "check", "stress"))
+        return [_joined("stress", found)]
+
+    def _stressed(self, ran: Ran) -> NcclCheck:
+        if not ran.ok:
+            return _check("stress", "failed", failure(ran, self._subject.program))
+        if readings.SAYS_FAIL.search(ran.text):
+            return _check("stress", "failed", "under skew and poison its own verification failed")
+        seen = readings.stress(ran.texts)
+        if seen is None:
+            return _check("stress", "noted", "the stress build said nothing at its end")
+        if seen.guards_broken:
+            return _check("stress", "failed", f"{seen.guards_broken} buffers were written past their end")
+        text = f"{seen.ranks} ranks, {seen.poisoned} poisoned, {seen.skewed} times late, guards whole"
+        left = f"; left out: {'; '.join(self._subject.left_out[:3])}" if self._subject.left_out else ""
+        return _check("stress", "passed" if seen.poisoned or seen.skewed else "noted", text + left)
+
+    async def negative(self) -> list[NcclCheck]:
+        """Leave the communication out: whoever verifies must notice."""
+        found: list[NcclCheck] = []
+        ran = await self._run("stress", {**STRESS, **SILENT})
+        if ran is not None:
+            passed = ran.ok and not readings.SAYS_FAIL.search(ran.text)
+            claims = passed and readings.SAYS_PASS.search(ran.text)
+            text = "without communication the program itself " + (
+                "still says PASS: its verification proves nothing"
+                if claims
+                else "ends with 0"
+                if passed
+                else "fails, as it must"
+            )
+            found.append(_check("negative control", "failed" if claims else "noted" if passed else "passed", text))
+        if "differential" in self._subject.built:
+            silent = await self._run("differential", arguments=("silent", _seed()))
+            cases = readings.cases(silent.text) if silent is not None else []
+            missed = [c.title for c in cases if not c.bad]
+            # a case of one rank or of one element that stays in place needs no communication at all
+            text = f"{len(cases) - len(missed)} of {len(cases)} cases of the differential program are bad without it"
+            found.append(_check("negative control", "passed" if cases and not missed else "failed", text))
+        return [_joined("negative control", found)]
+
+    async def memcheck(self) -> list[NcclCheck]:
+        """Run under compute-sanitizer's memcheck with the flags that NCCL needs."""
+        tool = self._host.probe.toolchains.tools.get(SANITIZER)
+        if tool is None:
+            return [
+                _check("memcheck", "skipped", "compute-sanitizer is not on this host; it comes with the CUDA toolkit")
+            ]
+        ran = await self._run("plain", before=(tool.path, *MEMCHECK), roots=tool.roots)
+        if ran is None:
+            return [_check("memcheck", "skipped", "it was not built")]
+        invalid = [
+            line.strip()
+            for line in ran.text.splitlines()
+            if "Invalid __" in line or (" at " in line and "========" in line)
+        ]
+        if invalid:
+            return [_check("memcheck", "failed", " ".join(invalid[:3])[:400])]
+        if "ERROR SUMMARY: 0 errors" not in ran.text:
+            return [_check("memcheck", "failed", "it did not come to its summary: " + ran.ending())]
+        return [_check("memcheck", "passed", "0 errors")]
+
+    async def timing(self) -> list[NcclCheck]:
+        """Time host NCCL on plain memory, on windows, and the device's collectives, per size, warmed."""
+        if "differential" not in self._subject.built:
+            return [
+                _check(
+                    "timing",
+                    "skipped",
+                    "no collective of the generated block is used; time the program with run_command",
+                )
+            ]
+        ran = await self._run("differential", arguments=("time",))
+        found = readings.timings(ran.text) if ran is not None else []
+        if ran is None or not found or not readings.ended_well(ran.text):
+            return [_check("timing", "failed", ran.ending() if ran is not None else "it was not built")]
+        self._subject.timings = found
+        slower = [t for t in found if t.device_us > 1.4 * min(t.original_us, t.stage_a_us)]
+        worst = max(found, key=lambda t: t.device_us / min(t.original_us, t.stage_a_us))
+        text = f"{len(found)} sizes, medians of 25 after 3 to warm up"
+        text += (
+            f"; slower than host NCCL by more than 1.4 at {len(slower)}, worst {worst.collective} {worst.size_bytes} B"
+            if slower
+            else ""
+        )
+        return [_check("timing", "noted" if slower else "passed", text)]
+
+    # Parts
+
+    async def _cases(self, name: str, mode: str, check: str) -> NcclCheck:
+        ran = await self._run(name, arguments=(mode, _seed()))
+        if ran is None:
+            return _check(check, "failed", f"the {name} program was not built: {self._first(name)}")
+        cases = readings.cases(ran.text)
+        wrong = [c for c in cases if c.bad or c.guard]
+        if wrong:
+            first = wrong[0]
+            what = f"{first.bad} elements wrong" if first.bad else f"{first.guard} bytes written outside"
+            return _check(check, "failed", f"{name}: {len(wrong)} of {len(cases)} cases, first {first.title}: {what}")
+        if not readings.ended_well(ran.text):
+            return _check(check, "failed", f"{name}: after {len(cases)} cases: {failure(ran, self._subject.program)}")
+        return _check(check, "passed", f"{name}: {len(cases)} cases equal to host NCCL")
+
+    async def _buffers(self, name: str, env: Mapping[str, str], check: str) -> NcclCheck:
+        if self._subject.original is None:
+            return _check(check, "noted", "no original was given to compare buffers with")
+        ran = await self._run(name, env, dumps=True)
+        if ran is None:
+            return _check(check, "skipped", "the instrumented build failed: " + self._first(name))
+        if not ran.ok:
+            return _check(check, "failed", failure(ran, self._subject.program))
+        return await self._compared(ran, check)
+
+    async def _compared(self, ran: Ran, check: str) -> NcclCheck:
+        want = await self._originals()
+        if want is None:
+            return _check(check, "skipped", "the original did not run: " + self._first("original"))
+        if not want:
+            return _check(check, "noted", "the original frees no buffer that it communicated, so none can be compared")
+        got = _dumped(ran)
+        different = dumps.compare(want, got, reduces=self._reduces())
+        if not different:
+            return _check(check, "passed", f"{len(want)} buffers as the original leaves them")
+        again = await self._run("original", dumps=True)
+        if again is not None and dumps.compare(want, _dumped(again), reduces=self._reduces()):
+            return _check(check, "noted", "the original itself leaves other data each time: buffers cannot be compared")
+        first = different[0]
+        return _check(check, "failed", f"{len(different)} of {len(want)} buffers differ: {first.name} {first.text}")
+
+    async def _originals(self) -> dict[str, bytes] | None:
+        if not self._subject.original_dumps:
+            ran = await self._run("original", dumps=True)
+            if ran is None or not ran.ok:
+                return None
+            self._subject.original_dumps = _dumped(ran)
+        return self._subject.original_dumps
+
+    def _reduces(self) -> bool:
+        original = self._subject.original or self._subject.program
+        return any(s.collective in SUMS for s in sites_of(original, {}))
+
+    def _first(self, name: str) -> str:
+        built = self._subject.built.get(name)
+        return built.first if built is not None else "not asked for"
+
+    async def _run(
+        self,
+        name: str,
+        env: Mapping[str, str] | None = None,
+        *,
+        arguments: Sequence[str] = (),
+        before: Sequence[str] = (),
+        roots: Sequence[str] = (),
+        dumps: bool = False,
+    ) -> Ran | None:
+        """Run one of the builds; None if it was not built. `arguments` are the differential program's."""
+        built = self._subject.built.get(name)
+        if built is None or built.binary is None:
+            return None
+        launch = self._subject.launch
+        if arguments:
+            launch = replace(launch, arguments=(str(launch.ranks), *arguments), launcher="self")
+        if self._progress is not None:
+            await self._progress(f"{name} {' '.join(arguments)}".strip())
+        run = Run(built.binary, launch, self._gpus(), env or {}, before, roots, dumps)
+        ran = await self._jobs.run(self._host, run)
+        said = f"{name} {' '.join(arguments)} {dict(env or {})}: {ran.status} (job {ran.job_id})"
+        self._subject.log.append(f"=== {said}\n{ran.text[-20_000:]}")
+        return ran
+
+    def _gpus(self) -> int:
+        return min(self._subject.launch.ranks, self._host.gpus)
+
+
+def failure(ran: Ran, program: Program) -> str:
+    """Say how a run failed: a hang by kernel, barrier and rank, otherwise NCCL's and CUDA's own words."""
+    words = "; ".join(readings.words(ran.texts)[:3])
+    if ran.status != "timeout":
+        return "; ".join(w for w in (ran.ending(), words) if w)[:900]
+    stood = readings.stood(ran.texts)
+    where = (
+        "; ".join(s.line_text() for s in stood[:8]) or "which rank waits is not known: this build does not record it"
+    )
+    barriers = ", ".join(kernels.communicating(program)) or "none"
+    return f"it did not end in time; {where}; kernels with barriers: {barriers}; {words}".rstrip("; ")[:900]
+
+
+def blocking_is_safe(program: Program) -> bool:
+    """Say whether launches may block: not where one thread drives several GPUs, as the first would wait for ever."""
+    names = {c.name for c in program.calls}
+    return "ncclCommInitAll" not in names and "ncclGroupStart" not in names
+
+
+def _joined(name: str, found: Sequence[NcclCheck]) -> NcclCheck:
+    """Make one check of several: the worst decides, all are told."""
+    ordered = sorted(found, key=lambda c: WORST_FIRST.index(c.status))
+    evidence = "; ".join(dict.fromkeys(c.evidence for c in ordered))
+    return _check(name, ordered[0].status if ordered else "skipped", evidence or "nothing of it could run")
+
+
+def _check(name: str, status: NcclCheckStatus, evidence: str) -> NcclCheck:
+    return NcclCheck(name=name, status=status, evidence=evidence[:1000])
+
+
+def _dumped(ran: Ran) -> dict[str, bytes]:
+    return {p.rpartition("/")[2]: d for p, d in ran.files.items() if p.startswith(f"{DUMPS}/") and p.endswith(".bin")}
+
+
+def _seed() -> str:
+    return str(1 + secrets.randbelow(2**20))

@@ -1,0 +1,137 @@
+"""How runs are started, read and judged: real processes in the real sandbox, standing in for programs that need GPUs."""
+
+import subprocess
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.models.nccl_check import NcclCheck
+from gpu_mcp_server.nccl.checks import dumps, readings
+from gpu_mcp_server.nccl.program import Program
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.nccl_jobs import Built, Launch
+from gpu_mcp_server.services.nccl_trials import Subject, Trials
+from tests.laboratory import laboratory
+
+HERE = Path(__file__).parent
+TEXT = "#include <nccl.h>\nint main() { for (;;) ncclx::AlltoAll(a, b, n, ncclFloat, comm, stream); }\n"
+HOST = TEXT.replace("ncclx::A", "ncclA")
+
+
+@pytest.fixture(scope="module")
+async def lab() -> AsyncGenerator[Lab]:
+    async with laboratory() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def program(folder: Path, *defines: str) -> Built:
+    out = folder / "program"
+    subprocess.run(["gcc", "-o", str(out), *(f"-D{d}" for d in defines), str(HERE / "standin.c")], check=True)
+    return Built(out.read_bytes(), "ok", (), 0.1, "")
+
+
+async def trials(
+    lab: Lab, folder: Path, how: str, *, original: str = "good", ranks: int = 2, limit_s: float = 30.0
+) -> Trials:
+    host = await lab.nccl_verifier.hosts.of(None)
+    plain = program(folder)
+    subject = Subject(
+        Program.read({"main.cu": TEXT}, "main.cu"),
+        Program.read({"main.cu": HOST}, "main.cu"),
+        Launch((how,), ranks, "torchrun", limit_s),
+    )
+    subject.built = {
+        "plain": plain,
+        "stress": plain,
+        "original": program(folder, f'ORIGINAL="{original}"'),
+        "differential": program(folder, f'DIFFERENTIAL="{how}"'),
+        "late": program(folder, f'DIFFERENTIAL="{how}"'),
+    }
+    return Trials(lab.nccl_verifier.jobs, host, subject, None)
+
+
+def told(checks: list[NcclCheck]) -> dict[str, tuple[str, str]]:
+    return {c.name: (c.status, c.evidence) for c in checks}
+
+
+async def test_a_program_that_is_right_passes_every_trial(lab: Lab, tmp_path: Path):
+    trial = await trials(lab, tmp_path, "good")
+    checks = [*await trial.plain(), *await trial.differential(), *await trial.stress(), *await trial.negative()]
+
+    assert {c.name: c.status for c in [*checks, *await trial.timing()]} == dict.fromkeys(
+        ["run", "counters", "differential", "stress", "negative control", "timing"], "passed"
+    )
+    said = told(checks)
+    assert said["counters"][1] == "40 device collectives, 0 host fallbacks in 2 processes"
+    assert "1 buffers as the original leaves them" in said["differential"][1]
+    assert "differential: 2 cases equal to host NCCL" in said["differential"][1]
+    assert "late: 2 cases equal to host NCCL" in said["stress"][1]
+
+
+@pytest.mark.parametrize(
+    ("how", "stage", "check", "words"),
+    [
+        ("illegal", "plain", "run", "rank 0: exit 1, last said \"CUDA error main.cu:61 'an illegal memory access"),
+        ("says-fail", "plain", "run", "printed that its own verification failed"),
+        ("fallback", "plain", "counters", "ncclAlltoAll: pointer is in no window"),
+        ("bad-case", "differential", "differential", "first AlltoAll of 1003 at offset 1, seed 5: 3 elements wrong"),
+        ("past-the-end", "differential", "differential", "4 bytes written outside"),
+        ("other-data", "differential", "differential", "1 of 1 buffers differ: rank0-buffer1.bin has"),
+        ("guard", "stress", "stress", "buffers were written past their end"),
+        ("pass-anyway", "negative", "negative control", "still says PASS: its verification proves nothing"),
+        ("silent-case", "negative", "negative control", "0 of 2 cases of the differential program are bad without it"),
+    ],
+)
+async def test_a_failure_is_named_with_its_evidence(
+    lab: Lab, tmp_path: Path, how: str, stage: str, check: str, words: str
+):
+    found = told(await getattr(await trials(lab, tmp_path, how, ranks=1), stage)())
+
+    assert found[check][0] == "failed"
+    assert words in found[check][1]
+
+
+async def test_a_hang_names_kernel_barrier_and_rank(lab: Lab, tmp_path: Path):
+    found = told(await (await trials(lab, tmp_path, "hang", limit_s=4.0)).plain())
+
+    assert found["run"][0] == "failed"
+    assert (
+        "it did not end in time; rank 1: after exchange main.cu:57 (turn 4), passed the barrier of line 14"
+        in found["run"][1]
+    )
+    assert "Cuda failure 1" in found["run"][1]
+
+
+async def test_a_slow_collective_is_noted_and_its_times_are_kept(lab: Lab, tmp_path: Path):
+    trial = await trials(lab, tmp_path, "slow")
+    (check,) = await trial.timing()
+
+    assert check.status == "noted" and "worst AlltoAll 1024 B" in check.evidence
+
+
+def test_junk_is_no_reading():
+    assert readings.cases("case op=\ncase x\ncase op=A count=1 bad=x guard=0")[0].bad == -1
+    assert readings.timings("time op=A bytes=x original_us=1") == []
+    assert readings.counters(["", "ncclx: nothing"]) is None
+    assert readings.stood(["gmcp: rank=x ended after="]) == []
+    assert not readings.ended_well("end ranks=2 failed=1")
+
+
+def test_sums_may_differ_by_rounding_and_moves_may_not():
+    import numpy as np
+
+    want = np.linspace(-1, 1, 1000, dtype=np.float32)
+    near, off = want * np.float32(1 + 2**-23), want.copy()
+    off[700] += 0.001
+
+    assert dumps.compare({"b": want.tobytes()}, {"b": near.tobytes()}, reduces=True) == []
+    assert dumps.compare({"b": want.tobytes()}, {"b": near.tobytes()}, reduces=False) != []
+    (wrong,) = dumps.compare({"b": want.tobytes()}, {"b": off.tobytes()}, reduces=True)
+    assert "1 of 1000 float32" in wrong.text and "element 700" in wrong.text
+    assert "not among" in dumps.compare({"b": b"x"}, {}, reduces=False)[0].text

@@ -1,0 +1,142 @@
+"""Verification on this machine: real NCCL headers, library and nvcc where there are some, no GPU needed."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.models.nccl_check import NcclRunOptions
+from gpu_mcp_server.nccl.checks import instrument, kernels
+from gpu_mcp_server.nccl.program import Program
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.nccl_hosts import Install, NcclHost, possible
+from gpu_mcp_server.services.nccl_jobs import Build, Launch
+from gpu_mcp_server.services.nccl_trials import Subject, blocking_is_safe, builds
+from tests.laboratory import laboratory
+
+HERE = Path(__file__).parent
+EXCHANGE = (HERE / "clean" / "exchange.cu").read_text(encoding="utf-8")
+HOST = (HERE / "clean" / "host.cu").read_text(encoding="utf-8")
+GPU = {"uuid": "GPU-a", "name": "H200", "arch": "sm_90", "nvlink": ["GPU-b"]}
+PEER = {**GPU, "uuid": "GPU-b", "nvlink": ["GPU-a"]}
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def lab() -> AsyncGenerator[Lab]:
+    async with laboratory() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+async def host(lab: Lab) -> NcclHost:
+    found = await lab.nccl_verifier.hosts.of(None)
+    if found.probe.nvcc is None or found.install is None:
+        pytest.skip("needs nvcc, and NCCL with headers: pip install --group toolchains")
+    return found
+
+
+async def test_without_gpus_everything_up_to_the_build_is_checked_and_the_rest_says_why_not(lab: Lab, host: NcclHost):
+    said = await lab.nccl_verifier.verify({"main.cu": HOST}, "main.cu")
+    by_name = {c.name: c for c in said.checks}
+
+    assert by_name["versions"].status == by_name["build"].status == "passed"
+    assert by_name["versions"].evidence.startswith(f"header {host.install.header if host.install else ''}, library ")
+    if host.gpus < 2:
+        assert said.verdict == "incomplete" and "run" in said.missing
+        assert "2 GPUs are needed" in by_name["stress"].evidence
+        assert "runs need two with NVLink" in said.possible
+    attempt = await lab.experience.get(said.attempt_id or "")
+    assert attempt.kind == "nccl" and attempt.verdict == said.verdict
+
+
+async def test_what_does_not_compile_is_a_failed_build_and_nothing_runs(lab: Lab, host: NcclHost):
+    text = "int main() {\n  flaot x;\n}\n"
+    said = await lab.nccl_verifier.verify({"main.cu": text}, "main.cu")
+    by_name = {c.name: c for c in said.checks}
+
+    assert said.verdict == "failed" and by_name["build"].status == "failed"
+    assert 'main.cu:2: error: identifier "flaot" is undefined' in by_name["build"].evidence
+    assert by_name["run"].status == "skipped"
+
+
+async def test_static_rules_alone_need_no_compiler_and_a_broken_one_fails(lab: Lab):
+    text = (HERE / "faults" / "no_last_barrier.cu").read_text(encoding="utf-8")
+    said = await lab.nccl_verifier.verify({"main.cu": text}, "main.cu", options=NcclRunOptions(until="static"))
+
+    assert said.verdict == "failed"
+    assert said.summary().startswith("failed: barriers; not run: versions, build, run")
+    assert "main.cu:23: exchange: no barrier after the last access to peers" in said.summary()
+
+
+async def test_the_stress_build_compiles_and_keeps_the_lines(lab: Lab, host: NcclHost):
+    program = Program.read({"main.cu": EXCHANGE}, "main.cu")
+    made = instrument.instrumented(program, kernels.communicating(program))
+    moved = made.files["main.cu"].replace("unsigned long long *bad, wrong", "unsigned *bad; int wrong = __LINE__; int")
+    (built,) = await lab.nccl_verifier.jobs.build(host, [Build(made.files, "main.cu", ("GMCP_LATE",))])
+
+    assert made.left_out == []
+    assert built.binary is not None, built.log
+    line = 1 + EXCHANGE[: EXCHANGE.index("unsigned long long *bad, wrong")].count("\n")
+    directive = next(n for n, text in enumerate(moved.split("\n")) if text.startswith("#line "))
+    start = int(moved.split("\n")[directive].split()[1])
+    assert moved.split("\n")[directive + 1 + line - start].count("wrong = __LINE__") == 1
+
+
+async def test_what_is_no_program_is_refused_with_what_there_is(lab: Lab):
+    with pytest.raises(BadRequest, match=r"no text file 'x\.cu'"):
+        await lab.nccl_verifier.verify({"main.cu": EXCHANGE}, "x.cu")
+    with pytest.raises(BadRequest, match=r"no CUDA or C\+\+ source"):
+        await lab.nccl_verifier.verify({"main.py": "print()"}, "main.py")
+
+
+INSTALL = Install("/i", "/l/libnccl.so.2", "2.28.9", "2.28.9", True)
+
+
+@pytest.mark.parametrize(
+    ("install", "gpus", "words"),
+    [
+        (None, [], "static rules only"),
+        (replace(INSTALL, header="2.26.2", runtime="2.26.2"), [], "has no windows"),
+        (replace(INSTALL, header="2.27.7", runtime="2.27.7", device_api=False), [GPU, PEER], "has no device interface"),
+        (replace(INSTALL, runtime="2.28.3"), [GPU, PEER], "header 2.28.9 and library 2.28.3 differ"),
+        (INSTALL, [], "no GPU here"),
+        (INSTALL, [GPU], "one GPU here"),
+        (INSTALL, [{**GPU, "nvlink": []}, {**PEER, "nvlink": []}], "none reaches another by NVLink"),
+        (INSTALL, [GPU, PEER], "everything with LSA on 2 GPUs; GIN is compiled only"),
+    ],
+)
+async def test_each_host_is_told_which_stages_it_can_run(
+    lab: Lab, install: Install | None, gpus: list[object], words: str
+):
+    probe = (await lab.jobs.probe("local")).model_copy(update={"gpus": gpus})
+
+    assert words in possible(NcclHost("local", probe, install, (), (), ()))
+
+
+def test_a_program_with_several_gpus_in_one_thread_never_runs_with_blocking_launches():
+    several = (HERE / "clean" / "helpers.cu").read_text(encoding="utf-8")
+
+    assert blocking_is_safe(Program.read({"m.cu": EXCHANGE}, "m.cu"))
+    assert not blocking_is_safe(Program.read({"m.cu": several}, "m.cu"))
+
+
+def test_the_differential_program_is_built_for_the_collectives_that_are_used():
+    host = "int main() { for (;;) { ncclx::AllReduce(a, a, n, ncclFloat, ncclSum, comm, stream); } }"
+    files = {
+        "main.cu": '#include "ncclx.cuh"\n' + host,
+        "ncclx.cuh": '#include "ncclx_kernels.cuh"\n',
+        "ncclx_kernels.cuh": EXCHANGE,
+    }
+    found = builds(Subject(Program.read(files, "main.cu"), None, Launch()))
+
+    assert set(found) == {"plain", "stress", "differential", "late"}
+    assert found["differential"].defines == ("CHECK_ALLREDUCE",)
+    assert found["late"].files["ncclx_kernels.cuh"].count("gmcp::late(devComm.lsaRank)") == 1
+    assert "gmcp::late" not in found["differential"].files["ncclx_kernels.cuh"]
