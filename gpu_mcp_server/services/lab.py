@@ -108,18 +108,8 @@ class Lab:
             runner.settlers |= settlers
             async with _tidied(runner, hosts, baselines):
                 yield cls(
-                    settings,
-                    hosts,
-                    jobs,
-                    workspaces,
-                    problems,
-                    experience,
-                    artifacts,
-                    compiler,
-                    runner,
-                    registry,
-                    evaluator,
-                    baselines,
+                    settings, hosts, jobs, workspaces, problems, experience, artifacts, compiler, runner, registry,
+                    evaluator, baselines,
                     Auditor(evaluator, experience, artifacts),
                     Batches(jobs, problems, evaluator),
                     Gpus(hosts, capabilities),
@@ -132,7 +122,7 @@ class Lab:
                     Projects(settings, jobs, workspaces, artifacts),
                     Porter(settings, jobs, workspaces, compiler),
                     NcclVerifier.opened(settings, jobs, workspaces, artifacts, experience),
-                )
+                )  # fmt: skip
 
 
 @asynccontextmanager
