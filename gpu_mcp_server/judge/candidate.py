@@ -141,6 +141,8 @@ class Candidate:
         """Call once for each set."""
         if "spin_s" in message:
             return self.rehearse(float(message["spin_s"]))
+        if message.get("ghost"):
+            return self.ghost(message["calls"])
         if message.get("events"):
             from graphs import by_events
 
@@ -162,6 +164,12 @@ class Candidate:
             return reply
         error = self.memory.finish()
         return {"error": error} if error else {}
+
+    def ghost(self, calls: int) -> Reply:
+        """Call with the candidate's own kernels made to do nothing."""
+        reply: Reply = self.kind.ghost(calls)
+        error = self.memory.finish()
+        return dict(reply, error=reply.get("error") or error) if error else reply
 
     def rehearse(self, spin_s: float) -> Reply:
         """Be busy for a while instead of calling anything; nothing but this file is loaded yet."""

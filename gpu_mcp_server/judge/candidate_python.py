@@ -65,6 +65,12 @@ class PythonFile:
             from extensions import take_from
 
             take_from(BUILT)
+        self.extensions: List[Any] = []
+        if task.get("libraries") == "forbidden":
+            from ghost import watch_extensions
+
+            self.extensions = watch_extensions()
+        self.module: Any = None
         self.device: Any = None
         self.inputs: List[Tuple[Any, ...]] = []
         self.outputs: List[Tuple[Any, ...]] = []
@@ -84,7 +90,8 @@ class PythonFile:
             if self.task["device"] == "cuda":
                 self.device = self.torch.device("cuda", int(self.task.get("gpu_index") or 0))
                 self.torch.cuda.set_device(self.device)
-            return self.take(load_file(SOURCE, "candidate"), message)
+            self.module = load_file(SOURCE, "candidate")
+            return self.take(self.module, message)
         except BaseException as error:
             return {"error": "the file cannot be loaded: " + words(error)}
 
@@ -121,6 +128,14 @@ class PythonFile:
     def first(self) -> Reply:
         """Make the first call at a shape, which is not timed."""
         return self.run(1)
+
+    def ghost(self, calls: int) -> Reply:
+        """Answer the first `calls` sets with this file's own kernels doing nothing."""
+        from ghost import Ghost, parts
+
+        with Ghost(self.torch, self.extensions, parts(self.module, getattr(self, "model", None))) as ghost:
+            reply = self.run(calls)
+        return dict(reply, launches=ghost.launches)
 
     def notes(self) -> List[str]:
         """Return what was weaker than usual."""

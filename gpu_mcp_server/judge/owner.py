@@ -48,6 +48,7 @@ PUBLIC = (
     "state",
     "constants",
     "pool",
+    "libraries",
 )
 """What the other processes may know of the task: neither seed nor tolerances."""
 
@@ -94,6 +95,8 @@ class Owner:
         self.versions: Dict[str, str] = {}
         self.costs: Dict[str, Cost] = {}
         self.steps: Dict[str, float] = {}
+        self.ghost = ""
+        """What ghost replay found, where the problem forbids libraries."""
         self.overhead_s = float(task.get("overhead_s", OVERHEAD_S))
         self.said_at = -SAY_S
 
@@ -165,9 +168,10 @@ class Owner:
             players = (candidate, reference)
             trials = Trials(self.task, device, players, self.costs, self.well, self.ledger, self.hidden)
             shapes = self._shapes(trials, device, players)
+            self._replay(shapes, device, players)
         except Judged as judged:
             verdict, reason = judged.verdict, judged.reason
-        if shapes:
+        if shapes and verdict == "correct":
             worst = max(shapes, key=lambda s: VERDICTS.index(s["verdict"]))
             verdict = worst["verdict"]
             reason = "" if verdict == "correct" else "%s: %s" % (self._name(worst["dims"]), worst["reason"])
@@ -184,7 +188,7 @@ class Owner:
             "device": device.label,
             "shapes": shapes,
             "trials": trials.entries if trials else [],
-            "trials_summary": trials.summary() if trials else "",
+            "trials_summary": "; ".join(filter(None, [trials.summary() if trials else "", self.ghost])),
             "evidence": dict(self._evidence(device, before, device.snapshot()), errors=trials.errors if trials else {}),
         }
 
@@ -204,6 +208,23 @@ class Owner:
             if shapes[-1]["verdict"] != "correct":
                 break
         return shapes
+
+    def _replay(self, shapes: List[Dict[str, Any]], device: Device, players: Tuple[Player, Player]) -> None:
+        """See whether a correct candidate falls back to a library where the problem forbids it.
+
+        Raises:
+            Judged: If it does.
+        """
+        passed = all(shape["verdict"] == "correct" for shape in shapes)
+        if not passed or self.tier == "smoke" or self.task.get("libraries") != "forbidden":
+            return
+        if self.task["candidate"] == "library":
+            self.ghost = "no ghost replay of a compiled launcher: the linker was given no library instead"
+            return
+        from fallback import ghost_replay
+
+        with self.ledger.undivided("trials"):
+            self.ghost = ghost_replay(self.task, device, players, self.costs, self.well, self.ledger)
 
     def _note(self, untimed: List[str]) -> str:
         if self.tier != "performance":

@@ -34,6 +34,8 @@ class Wish(Model):
     atol: float | None = Field(default=None, ge=0)
     distribution: Literal["normal", "uniform", "offset", "outliers", "large"] | None = None
     """Of all inputs of floats."""
+    libraries: Literal["allowed", "forbidden"] = "allowed"
+    """Whether a candidate may leave the work to torch's own kernels."""
 
 
 class TrialOptions(Model):
@@ -47,6 +49,8 @@ class TrialOptions(Model):
     """Inputs tried besides."""
     precision: Literal["tolerance", "strict"] = "tolerance"
     """strict: errors coarser than the type's own fail."""
+    libraries: Literal["allowed", "forbidden"] = "allowed"
+    """forbidden: an answer that stays right while the candidate's own kernels do nothing fails."""
     flops: str | None = None
     """Operations that no right answer can do without, over the symbols: `2 * m * n * k`; a faster clock is void."""
     bytes: str | None = None
@@ -91,6 +95,8 @@ class Problem(Model):
     """With which inputs candidates are tried, besides the timed calls."""
     precision: Literal["tolerance", "strict"] = "tolerance"
     """Whether errors like those of a lower precision fail even within the tolerance."""
+    libraries: Literal["allowed", "forbidden"] = "allowed"
+    """Whether a candidate may fall back to torch's own kernels, cuBLAS and the like."""
     implementations: dict[str, Implementation] = {}
     """Known candidates by name, such as naive, triton or cute; evaluate_kernels judges them."""
     program: Program | None = None

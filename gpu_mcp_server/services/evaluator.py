@@ -36,6 +36,7 @@ from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.services.verdicts import Verdicts
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
+from gpu_mcp_server.toolchains.flags import linked_libraries
 
 LATE = "not begun: the call's time was over before its turn"
 PYTHON_KINDS: Mapping[str, Kind] = {"triton": "triton", "python": "model"}
@@ -170,6 +171,8 @@ class Evaluator:
 
     async def _foresee(self, problem: Problem, source: Source, host: str, flags: Sequence[str]) -> None:
         """Refuse what is no attempt of the kernel's: flags that are not allowed, a compiler that is not there."""
+        if problem.libraries == "forbidden" and (linked := linked_libraries(flags)):
+            raise BadRequest(f"The problem forbids libraries; {', '.join(linked)} links one.", hint="Write the kernel.")
         if problem.program is not None:
             self._programs.check_flags(problem.program, flags)
         elif source.language not in PYTHON_KINDS:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -50,6 +51,10 @@ PYTHON_WALL_S = 900.0
 PYTHON_TMP_BYTES = 1 << 30
 """For nvcc and g++, which a Python candidate may start."""
 INTERPRETER_ROUND_S = 120.0
+UNSEEN = re.compile(
+    rb"\b(?:ctypes|cupy|numba|cutlass|tilelang|pycuda|cuda\.bindings|tvm_ffi|torch\.ops|CUDAGraph|torch\.compile)\b"
+)
+"""Ways to kernels other than Triton's launches and functions of torch's extension modules."""
 MEMORY_BYTES = 16 << 30
 SHM_BYTES = 1 << 30
 
@@ -256,6 +261,8 @@ def _task(problem: Problem, device: str, candidate: Candidate | None, timing: Ti
         "fixed_shapes": problem.fixed_shapes,
         "distributions": problem.distributions,
         "precision": problem.precision,
+        "libraries": problem.libraries,
+        "blind_to": unseen(candidate.content) if candidate and compiles and problem.libraries == "forbidden" else [],
         "problem": problem.kind,
         "pool": candidate is not None and candidate.pool is not None,
         "seed": secrets.token_hex(32),
@@ -269,6 +276,11 @@ def _task(problem: Problem, device: str, candidate: Candidate | None, timing: Ti
         "round_timeout_s": INTERPRETER_ROUND_S if interpreted else ROUND_TIMEOUT_S,
         "gpu_index": 0,
     }
+
+
+def unseen(source: bytes) -> list[str]:
+    """Return what a Python file mentions whose kernels ghost replay does not see."""
+    return sorted({word.decode() for word in UNSEEN.findall(source)})
 
 
 def _ref(name: str, data: bytes, blobs: dict[str, bytes]) -> FileRef:

@@ -31,6 +31,7 @@ LATER = (
     "fixed_shapes",
     "distributions",
     "precision",
+    "libraries",
     "flops",
     "bytes",
     "state",
@@ -132,6 +133,7 @@ class Problems:
         fixed_shapes: bool = False,
         distributions: str = "all",
         precision: str = "tolerance",
+        libraries: str = "allowed",
         flops: str | None = None,
         bytes: str | None = None,
         implementations: Mapping[str, Implementation] | None = None,
@@ -157,6 +159,7 @@ class Problems:
             "fixed_shapes": fixed_shapes,
             "distributions": distributions,
             "precision": precision,
+            "libraries": libraries,
             "flops": flops,
             "bytes": bytes,
             "implementations": dict(implementations or {}),
@@ -280,6 +283,7 @@ def _conditions(problem: Problem) -> list[str]:
     said += ["the last inputs are weights"] if problem.state else []
     said += ["no hidden shapes"] if problem.fixed_shapes else []
     said += ["declared distributions only"] if problem.distributions == "declared" else []
+    said += ["no fall-back to libraries"] if problem.libraries == "forbidden" else []
     said += ["strict precision"] if problem.precision == "strict" else []
     said += [f"at least {problem.flops} operations"] if problem.flops else []
     return [*said, f"at least {problem.bytes} bytes moved"] if problem.bytes else said

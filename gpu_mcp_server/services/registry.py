@@ -52,6 +52,7 @@ class Registry:
         fixed_shapes: bool = False,
         distributions: str = "all",
         precision: str = "tolerance",
+        libraries: str = "allowed",
         flops: str | None = None,
         bytes: str | None = None,
         host: str | None = None,
@@ -65,7 +66,7 @@ class Registry:
         """
         problem = Problems.make_problem(
             name, description, framework, entry, inputs, outputs, shapes, rtol, atol, reference, constraints,
-            fixed_shapes, distributions, precision, flops, bytes,
+            fixed_shapes, distributions, precision, libraries, flops, bytes,
         )  # fmt: skip
         return await self.keep(problem, host=host, progress=progress)
 

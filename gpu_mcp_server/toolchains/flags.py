@@ -205,6 +205,15 @@ def checked_nvcc_flags(flags: Sequence[str]) -> tuple[str, ...]:
     return tuple(_checked_nvcc(flag) for flag in joined)
 
 
+COMPUTE = ("cublas", "cublasLt", "cufft", "cusparse", "cusolver", "hipblas", "rocblas", "hipfft", "hipsparse", "MIOpen")
+"""Libraries to which a launcher could leave its work, of those that may be linked."""
+
+
+def linked_libraries(flags: Sequence[str]) -> list[str]:
+    """Return the flags that link one of those."""
+    return [flag for flag in flags if flag.removeprefix("--library=").removeprefix("-l").strip() in COMPUTE]
+
+
 def libraries(flags: Sequence[str]) -> tuple[str, ...]:
     """Return the `-l` flags: the linker wants them after the source."""
     return tuple(flag for flag in flags if flag.startswith("-l") and flag != "-lineinfo")

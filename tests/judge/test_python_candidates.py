@@ -1,10 +1,11 @@
 """Candidates that are Python files, judged on the CPU by a Python that has torch."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.judge.harness import EXAMPLES, judge, torch_python
+from tests.judge.harness import EXAMPLES, JUDGE, judge, torch_python
 
 pytestmark = pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
 
@@ -113,3 +114,80 @@ def test_a_launcher_that_writes_nothing_is_a_cheat(court):
     verdict = court("def launch(x, y, rows, cols):\n    pass\n", "triton", untimed="x")
 
     assert (verdict["verdict"], "returned without computing" in verdict["reason"]) == ("cheat", True)
+
+
+OWN = "import os\nos.environ['TRITON_INTERPRET'] = '1'\n" + LAUNCH.replace("{more}", "").split("def launch")[0]
+FALLBACKS = {
+    "plain torch": ("model", MODEL.format(body="return torch.softmax(x, -1)"), "it launches no kernel of its own"),
+    "a kernel whose result is dropped": (
+        "model",
+        OWN + "class ModelNew(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        y = torch.empty_like(x)\n"
+        "        softmax[(x.shape[0],)](x.clone(), y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))\n"
+        "        return torch.softmax(x, -1)\n",
+        "1 launches of its own kernels left out",
+    ),
+    "a launcher that asks torch": (
+        "triton",
+        "import torch\ndef launch(x, y, rows, cols):\n    y.copy_(torch.softmax(x, -1))\n",
+        "it launches no kernel of its own",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(FALLBACKS))
+def test_a_fall_back_to_the_library_is_found_where_the_problem_forbids_it(court, name):
+    kind, source, words = FALLBACKS[name]
+    verdict = court(source, kind, libraries="forbidden", tier="correctness", fixed_shapes=True, round_timeout_s=60)
+
+    assert verdict["verdict"] == "incorrect", verdict
+    assert verdict["reason"].startswith("fell back to the library, which the problem forbids") and words in str(verdict)
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "blind", "words"),
+    [
+        ("triton", LAUNCH.replace("{more}", ""), [], "its answer rests on its own kernels (1 launches left out)"),
+        (
+            "model",
+            MODEL.format(body="return torch.softmax(x, -1)"),
+            ["ctypes"],
+            "does not see kernels made with ctypes",
+        ),
+    ],
+)
+def test_a_kernel_that_does_the_work_is_no_fall_back_and_what_ghosts_do_not_see_is_said(
+    court, kind, source, blind, words
+):
+    task = {"libraries": "forbidden", "tier": "correctness", "fixed_shapes": True, "round_timeout_s": 60}
+    verdict = court(source, kind, blind_to=blind, **task)
+
+    assert verdict["verdict"] == "correct" and words in verdict["trials_summary"], verdict
+
+
+GHOSTS = """
+import sys, types
+sys.path.insert(0, sys.argv[1])
+import torch
+from ghost import Ghost
+own = types.ModuleType("own")
+def fresh(x): return x + 1
+def within(x, y): y.copy_(x); return y
+def number(x): return 7
+own.fresh, own.within, own.number = fresh, within, number
+candidate = {"kept": fresh}
+x, y = torch.zeros(4), torch.zeros(4) - 5
+with Ghost(torch, [own], [candidate]) as ghost:
+    assert own.fresh(x).isnan().all() and candidate["kept"](x).isnan().all()
+    assert own.within(x, y) is y and (y == -5).all(), "what it writes is lost"
+    assert own.number(x) == 7 and own.fresh(x.int()).eq(2).all()
+    assert ghost.launches == 5
+assert own.fresh is fresh and candidate["kept"] is fresh and own.within(x, y).eq(0).all()
+"""
+
+
+def test_ghosts_of_extension_functions_lose_what_they_write_and_spoil_what_they_return():
+    done = subprocess.run([torch_python(), "-c", GHOSTS, str(JUDGE)], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr

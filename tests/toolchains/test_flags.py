@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.toolchains.flags import checked_cc_flags, checked_nvcc_flags
+from gpu_mcp_server.toolchains.flags import checked_cc_flags, checked_nvcc_flags, linked_libraries
 
 
 @pytest.mark.parametrize(
@@ -102,3 +102,9 @@ def test_any_text_is_either_refused_or_a_single_argument_that_is_no_file(flags):
         except BadRequest:
             continue
         assert all(flag.startswith("-") and flag.isprintable() for flag in accepted)
+
+
+def test_libraries_that_compute_are_known_from_those_that_do_not():
+    flags = ["-lcublas", "-lm", "-lineinfo", "--library=cufft", "-O3"]
+
+    assert linked_libraries(flags) == ["-lcublas", "--library=cufft"]

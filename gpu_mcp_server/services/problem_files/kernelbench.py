@@ -21,4 +21,5 @@ async def problem(source: ProblemSource) -> Problem:
     """
     name = source.name.removesuffix(".py").strip("_") or "KernelBench problem"
     wish = source.wish
-    return module_problems.draft(name, source.text, rtol=wish.rtol, atol=wish.atol, distribution=wish.distribution)
+    drafted = module_problems.draft(name, source.text, rtol=wish.rtol, atol=wish.atol, distribution=wish.distribution)
+    return drafted.model_copy(update={"libraries": wish.libraries})

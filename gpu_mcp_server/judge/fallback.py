@@ -1,0 +1,56 @@
+"""Ghost replay, the owner's side: an answer that stays right while the candidate's own kernels do nothing."""
+
+from typing import Any, Dict, List, Tuple
+
+from devices import Device
+from fill import Well
+from hidden import elements
+from history import History
+from ledger import Ledger
+from rounds import Cost, Rounds, timed_pass
+from supervisor import Player
+from tensors import symbols, tensors
+from verdicts import Judged, incorrect
+
+
+def ghost_replay(
+    task: Dict[str, Any],
+    device: Device,
+    players: Tuple[Player, Player],
+    costs: Dict[str, Cost],
+    well: Well,
+    ledger: Ledger,
+) -> str:
+    """Have the smallest shape answered once more as ever and once by ghosts; say what the ghosts' answer was.
+
+    This is the last that the candidate is asked: its code may well crash on what its kernels left undone.
+
+    Raises:
+        Judged: If the answer is right without the candidate's kernels.
+    """
+    dims: Dict[str, int] = min(task["shapes"], key=lambda each: elements(task, each))
+    inputs, outputs = tensors(task["inputs"], dims), tensors(task["outputs"], dims)
+    candidate, reference = players
+    buffers = device.buffers(inputs, outputs, 1)
+    history = History(outputs, well, task["rtol"], task["atol"])
+    rounds = Rounds(device, candidate, reference, costs, history, float(task["round_timeout_s"]), ledger)
+    rounds.open(buffers, dims, symbols(task))
+    rounds.play(buffers)
+    rounds.expect(buffers)
+    buffers.poison()
+    buffers.publish()
+    try:
+        _, reply, _ = timed_pass(candidate, buffers, rounds.timeout_s, ghost=True)
+        candidate.freeze()
+    except Judged as judged:
+        candidate.lost = False
+        return "ghost replay: without its own kernels the candidate %s" % judged.reason[:200]
+    launches = reply.get("launches")
+    count = launches if isinstance(launches, int) else 0
+    if reply.get("error") or not buffers.check().passed:
+        return "ghost replay: its answer rests on its own kernels (%d launches left out)" % count
+    blind: List[str] = task.get("blind_to") or []
+    if blind and not count:
+        return "ghost replay does not see kernels made with %s: whether it fell back is not known" % ", ".join(blind)
+    how = "%d launches of its own kernels left out" % count if count else "it launches no kernel of its own"
+    raise incorrect("fell back to the library, which the problem forbids: the answer is right with %s" % how)
