@@ -94,6 +94,8 @@ class Settings(BaseSettings):
     """Offer only tools that change nothing and start nothing."""
     exclude_tools: Annotated[list[str], NoDecode] = []
     """Tools to leave out. Commas separate in the environment."""
+    index_documentation: bool = True
+    """Whether the server indexes the documentation of what is installed by itself, in the background."""
     default_host: str | None = None
     """Host of jobs that name none; unset means the first: `local`, unless it is configured after another."""
     hosts: dict[HostName, HostSettings] = {}

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.batches import Batches
     from gpu_mcp_server.services.checker import Checker
     from gpu_mcp_server.services.compiler import Compiler
+    from gpu_mcp_server.services.documents import Documents
     from gpu_mcp_server.services.evaluator import Evaluator
     from gpu_mcp_server.services.experience import Experience
     from gpu_mcp_server.services.gpus import Gpus
@@ -48,8 +49,9 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.workspaces import Workspaces
     from gpu_mcp_server.store.artifacts import Artifacts
 else:  # services bring asyncssh and the store; `tools/list` must not wait for them
-    Artifacts = Auditor = Batches = Checker = Compiler = Evaluator = Experience = Gpus = Lab = Pool = Any
-    Inspector = Long = NcclVerifier = Porter = Profiler = Profiles = Projects = Registry = Runner = Workspaces = Any
+    Artifacts = Auditor = Batches = Checker = Compiler = Documents = Evaluator = Experience = Gpus = Inspector = Any
+    Lab = Long = NcclVerifier = Pool = Porter = Profiler = Profiles = Projects = Registry = Runner = Any
+    Workspaces = Any
 
 F = TypeVar("F", bound=Callable[..., Awaitable[ResultModel]])
 OpenLab = Callable[[], "AbstractAsyncContextManager[Lab]"]
@@ -143,6 +145,7 @@ NcclVerifierDep = Annotated[NcclVerifier, _service("nccl_verifier")]
 InspectorDep = Annotated[Inspector, _service("inspector")]
 PorterDep = Annotated[Porter, _service("porter")]
 ProjectsDep = Annotated[Projects, _service("projects")]
+DocumentsDep = Annotated[Documents, _service("documents")]
 EvaluatorDep = Annotated[Evaluator, _service("evaluator")]
 PoolDep = Annotated[Pool, _service("pool")]
 LongDep = Annotated[Long, _service("long")]

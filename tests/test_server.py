@@ -46,6 +46,8 @@ async def test_read_only_leaves_only_tools_that_look(tmp_path: Path):
         "list_problems",
         "list_attempts",
         "query_profile",
+        "search_docs",
+        "read_doc",
     ]
 
 
@@ -74,12 +76,13 @@ def test_a_toolset_that_is_off_by_default_is_on_with_its_name_or_all():
     extra = Toolset(id="extra", title="Extra", instructions="", default=False, tools=discover()["core"].tools[:1])
     available = discover() | {"extra": extra}
 
-    assert [t.id for t, _ in selected(available)] == ["core", "evaluate", "profile", "nccl"]
+    assert [t.id for t, _ in selected(available)] == ["core", "evaluate", "profile", "nccl", "docs"]
     assert [t.id for t, _ in selected(available, toolsets=["default", "extra"])] == [
         "core",
         "evaluate",
         "profile",
         "nccl",
+        "docs",
         "extra",
     ]
     assert [t.id for t, _ in selected(available, toolsets=["all"])] == [*discover(), "extra"]

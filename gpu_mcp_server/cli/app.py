@@ -16,6 +16,7 @@ from gpu_mcp_server.cli import (
     init,
     install,
     jobs,
+    knowledge,
     sandbox,
     selftest,
     serve,
@@ -84,7 +85,8 @@ for command in COMMANDS:
     app.command()(command)
 app.command(context_settings={"allow_interspersed_args": False})(call.run)
 GROUPS = {
-    "backend": backend.app, "config": config.app, "hosts": hosts.app, "sandbox": sandbox.app, "store": store.app,
+    "backend": backend.app, "config": config.app, "hosts": hosts.app, "knowledge": knowledge.app,
+    "sandbox": sandbox.app, "store": store.app,
 }  # fmt: skip
 for name, group in GROUPS.items():
     app.add_typer(group, name=name)

@@ -11,6 +11,7 @@ from gpu_mcp_server.services.batches import Batches
 from gpu_mcp_server.services.capabilities import Capabilities
 from gpu_mcp_server.services.checker import Checker
 from gpu_mcp_server.services.compiler import Compiler
+from gpu_mcp_server.services.documents import Documents
 from gpu_mcp_server.services.evaluator import Evaluator
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.gpus import Gpus
@@ -29,7 +30,7 @@ from gpu_mcp_server.services.program_builds import ProgramBuilder
 from gpu_mcp_server.services.programs import Programs
 from gpu_mcp_server.services.projects import Projects
 from gpu_mcp_server.services.registry import Registry
-from gpu_mcp_server.services.runner import Runner
+from gpu_mcp_server.services.runner import Runner, Settle
 from gpu_mcp_server.services.targets import Targets
 from gpu_mcp_server.services.tool_jobs import ToolJobs
 from gpu_mcp_server.services.verdicts import Verdicts
@@ -67,6 +68,7 @@ class Lab:
     projects: Projects
     porter: Porter
     nccl_verifier: NcclVerifier
+    documents: Documents
 
     @property
     def long(self) -> Long:
@@ -85,7 +87,7 @@ class Lab:
         async with await Database.open(settings.data_dir / "lab.db") as db:
             artifacts = Artifacts(settings.data_dir / "artifacts", db)
             await artifacts.clean()
-            hosts, table = Hosts(settings), JobTable(db)
+            hosts, table, documents = Hosts(settings), JobTable(db), Documents(settings)
             jobs = JobRunner(hosts, table)
             pool = Pool(settings, jobs, table)
             workspaces, problems, experience = Workspaces(db, artifacts), Problems(db), Experience(db)
@@ -104,9 +106,8 @@ class Lab:
                 baselines, checker,
             )  # fmt: skip
             capabilities = Capabilities(settings, jobs, db)
-            settlers = {"judge": verdicts.settle_line, "check": checker.settle_line, "profile": profiler.settle_line}
-            runner.settlers |= settlers
-            async with _tidied(runner, hosts, baselines):
+            runner.settlers |= _settlers(verdicts, checker, profiler)
+            async with _tidied(runner, hosts, baselines, documents):
                 yield cls(
                     settings, hosts, jobs, workspaces, problems, experience, artifacts, compiler, runner, registry,
                     evaluator, baselines,
@@ -122,11 +123,16 @@ class Lab:
                     Projects(settings, jobs, workspaces, artifacts),
                     Porter(settings, jobs, workspaces, compiler),
                     NcclVerifier.opened(settings, jobs, workspaces, artifacts, experience),
+                    documents,
                 )  # fmt: skip
 
 
+def _settlers(verdicts: Verdicts, checker: Checker, profiler: Profiler) -> dict[str, Settle]:
+    return {"judge": verdicts.settle_line, "check": checker.settle_line, "profile": profiler.settle_line}
+
+
 @asynccontextmanager
-async def _tidied(runner: Runner, hosts: Hosts, baselines: Baselines) -> AsyncGenerator[None]:
+async def _tidied(runner: Runner, hosts: Hosts, baselines: Baselines, documents: Documents) -> AsyncGenerator[None]:
     """Finish meanwhile what an earlier server left; close all links at the end."""
     tidying = asyncio.create_task(runner.tidy(), name="tidy")
     try:
@@ -135,4 +141,5 @@ async def _tidied(runner: Runner, hosts: Hosts, baselines: Baselines) -> AsyncGe
         tidying.cancel()
         await asyncio.gather(tidying, return_exceptions=True)
         await baselines.close()
+        await documents.close()
         await hosts.close()

@@ -1,12 +1,13 @@
 """The toolsets that come with the server: one module each, listed here in the order of the docs."""
 
-from gpu_mcp_toolsets import build, core, evaluate, experience, nccl, pool, profile
+from gpu_mcp_toolsets import build, core, docs, evaluate, experience, nccl, pool, profile
 
 TOOLSETS = (
     core.TOOLSET,
     evaluate.TOOLSET,
     profile.TOOLSET,
     nccl.TOOLSET,
+    docs.TOOLSET,
     build.TOOLSET,
     experience.TOOLSET,
     pool.TOOLSET,

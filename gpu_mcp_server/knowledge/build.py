@@ -1,0 +1,144 @@
+"""Building the index: what changed is read anew, the rest comes from what was read before."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.knowledge.index import Counts, write_index
+from gpu_mcp_server.knowledge.reading import Edition, read_place
+from gpu_mcp_server.knowledge.sources import (
+    Place,
+    Source,
+    added_source,
+    installed_places,
+    known_sources,
+    place_at,
+    with_version,
+)
+from gpu_mcp_server.knowledge.storage import DATABASE, Storage
+
+
+@dataclass
+class Built:
+    """What a build did."""
+
+    counts: Counts
+    read: list[str] = field(default_factory=list[str])
+    """Libraries and versions that were read anew."""
+    kept: list[str] = field(default_factory=list[str])
+    notes: list[str] = field(default_factory=list[str])
+    seconds: float = 0.0
+    unchanged: bool = False
+    """Whether the index in use was already this."""
+
+
+def build(
+    storage: Storage, *, anew: bool = False, only: set[str] | None = None, said: Callable[[str], None] = lambda _: None
+) -> Built:
+    """Build the index of everything that is installed or was added, and make it current.
+
+    Args:
+        storage: Where it is kept.
+        anew: Whether nothing that was read before is used.
+        only: Ids of the sources to take; otherwise all.
+        said: Is told each library as it is read.
+
+    Raises:
+        DiskFull: If there is no room; what was current stays.
+        BadRequest: If an added folder names a source that there is not.
+    """
+    with storage.building():
+        storage.tidy()
+        begun = time.monotonic()
+        places = [p for p in all_places(storage) if only is None or p.source.id in only]
+        prints = {place: place.fingerprint() for place in places}
+        current = storage.current()
+        if not anew and current is not None and _state(current) == sorted(prints.values()):
+            return Built(Counts(), kept=[label(p) for p in places], unchanged=True)
+        built = Built(Counts())
+        editions = [_edition(storage, place, prints[place], anew, built, said) for place in places]
+        with storage.new_index() as folder:
+            built.counts = write_index(folder / DATABASE, editions)
+            (folder / "places").write_text("\n".join(sorted(prints.values())), encoding="utf-8")
+        storage.forget_editions(set(prints.values()))
+        built.seconds = time.monotonic() - begun
+        return built
+
+
+def stale(storage: Storage) -> bool:
+    """Return whether the index in use is not of what is there now."""
+    current = storage.current()
+    return current is None or _state(current) != sorted(place.fingerprint() for place in all_places(storage))
+
+
+def all_places(storage: Storage) -> list[Place]:
+    """Return what is installed, then what was added.
+
+    Raises:
+        BadRequest: If an added folder names a source that there is not.
+    """
+    places = installed_places()
+    for each in storage.added():
+        place = added_place(Path(each["path"]), each)
+        if place is not None:
+            places.append(place)
+    return places
+
+
+def added_place(path: Path, what: dict[str, str]) -> Place | None:
+    """Return what the user added as a place, `None` if it is gone.
+
+    Raises:
+        BadRequest: If it names a source that there is not.
+    """
+    if not path.exists():
+        return None
+    version = what.get("version", "")
+    if named := what.get("source"):
+        source = source_called(named)
+        return place_at(with_version(source, version) if version else source, path)
+    source = added_source(path, what["library"], version or "unknown", what.get("title", ""))
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    return Place(source, path, version or "unknown", tuple(files[:20_000]))
+
+
+def source_called(name: str) -> Source:
+    """Return the source of this id.
+
+    Raises:
+        BadRequest: If there is none.
+    """
+    known = known_sources()
+    if name not in known:
+        raise BadRequest(f"There is no source {name!r}.", hint=f"There are: {', '.join(known)}.")
+    return known[name]
+
+
+def label(place: Place) -> str:
+    """Return how a place is named to people."""
+    return f"{place.source.library} {place.version} ({place.source.title}, {place.root})"
+
+
+def _state(folder: Path) -> list[str]:
+    try:
+        return (folder / "places").read_text(encoding="utf-8").split()
+    except OSError:
+        return []
+
+
+def _edition(
+    storage: Storage, place: Place, fingerprint: str, anew: bool, built: Built, said: Callable[[str], None]
+) -> Edition:
+    entries = None if anew else storage.read_edition(fingerprint)
+    if entries is not None:
+        built.kept.append(label(place))
+        return Edition(place, entries)
+    said(label(place))
+    edition = read_place(place)
+    built.read.append(label(place))
+    built.notes += edition.notes
+    if edition.entries:
+        storage.write_edition(fingerprint, edition.entries)
+    return edition

@@ -1,0 +1,48 @@
+"""From a message of a compiler, CUDA or NCCL to the entry that explains it."""
+
+import re
+
+from gpu_mcp_server.knowledge.library import Library
+
+MESSAGE_CHARS = 600
+MENTIONED = 6
+_ERROR_NAME = re.compile(
+    r"\b(cudaError[A-Za-z0-9]+|CUDA_ERROR_[A-Z0-9_]+|hipError[A-Za-z0-9]+|nccl[A-Z]\w*Error|ncclInvalid\w+|NVRTC_ERROR_\w+"
+    r"|CUBLAS_STATUS_\w+|MPI_ERR_\w+)\b"
+)
+_MISNAMED = re.compile(
+    r"(?:identifier|name|variable|function|member|token|class|struct|symbol|reference to|declaration of(?: function)?) "
+    r"[\"'`‘]([A-Za-z_]\w{2,80})"  # noqa: RUF001 - gcc's own quotation marks
+)
+_PLAIN = re.compile(r"[^a-z0-9]+")
+
+
+def address_of(library: Library, message: str) -> str | None:
+    """Return the address of the entry that explains a message, `None` if we know none.
+
+    An error's own name first, then the messages that our guides know, then a name that the compiler does not.
+    """
+    message = message[:MESSAGE_CHARS]
+    for name in _ERROR_NAME.findall(message)[:MENTIONED]:
+        uri = library.of_name(name)
+        if uri is not None:
+            return uri
+    plain = _plain(message)
+    for said, uri in _known(library):
+        if all(part in plain for part in said):
+            return uri
+    found = _MISNAMED.search(message)
+    if found is None:
+        return None
+    return library.of_name(found.group(1)) or library.nearest(found.group(1))
+
+
+def _plain(text: str) -> str:
+    return " ".join(_PLAIN.sub(" ", text.lower()).split())
+
+
+def _known(library: Library) -> tuple[tuple[tuple[str, ...], str], ...]:
+    """Return the messages that are explained: the parts that a message must have, longest first, and the address."""
+    rows = library.messages()
+    known = [(tuple(part for part in map(_plain, said.split("…")) if part), uri) for said, uri in rows]
+    return tuple(sorted(known, key=lambda each: -sum(map(len, each[0]))))

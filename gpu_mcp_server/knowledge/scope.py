@@ -1,0 +1,99 @@
+"""Which editions a question is about: every library in its preferred version, unless it says otherwise."""
+
+import sqlite3
+from dataclasses import dataclass
+
+from gpu_mcp_server.errors import BadRequest
+
+RELATED = {
+    "blas": ("blas", "cublas", "rocblas", "cusolver", "lapack"),
+    "mpi": ("mpi", "openmpi"),
+    "ptx": ("cccl", "cutlass", "cuda-device"),
+    "cuda": ("cuda", "guides", "messages"),
+    "hip": ("hip", "rocm", "guides"),
+    "rocm": ("rocm", "guides"),
+}
+"""Words for several libraries or families; every other word is a library or a family itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class EditionRow:
+    """A library in one version, as it stands in the index."""
+
+    id: int
+    source: str
+    library: str
+    version: str
+    family: str
+    title: str
+    licence: str
+    root: str
+    preferred: bool
+    entries: int
+    built_at: str
+    first_piece: int
+    last_piece: int
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a search looks at."""
+
+    editions: tuple[EditionRow, ...]
+    others: tuple[EditionRow, ...] = ()
+    """Other versions of the same libraries."""
+    whole: bool = True
+    """Whether no library was named."""
+    notes: tuple[str, ...] = ()
+
+    def holds(self, edition: int) -> bool:
+        """Return whether an edition is looked at."""
+        return any(each.id == edition for each in self.editions)
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Return the ranges of pieces, adjacent ones as one."""
+        ranges: list[tuple[int, int]] = []
+        for each in sorted(self.editions, key=lambda e: e.first_piece):
+            if ranges and ranges[-1][1] + 1 == each.first_piece:
+                ranges[-1] = (ranges[-1][0], each.last_piece)
+            elif each.last_piece >= each.first_piece:
+                ranges.append((each.first_piece, each.last_piece))
+        return ranges
+
+
+def read_editions(db: sqlite3.Connection) -> tuple[EditionRow, ...]:
+    """Return what an index holds."""
+    rows = db.execute(
+        "SELECT id, source, library, version, family, title, licence, root, preferred, entries, built_at, first_piece, "
+        "last_piece FROM edition ORDER BY id"
+    )
+    return tuple(EditionRow(*row) for row in rows)
+
+
+def scope_of(editions: tuple[EditionRow, ...], library: str | None, version: str | None) -> Scope:
+    """Return what a library (or family) in a version is; without either, everything preferred.
+
+    Raises:
+        BadRequest: If nothing of that name is indexed.
+    """
+    chosen, whole = editions, library is None
+    if library is not None:
+        word = library.strip().lower()
+        words = RELATED.get(word, (word,))
+        chosen = tuple(e for e in editions if e.library.lower() in words or e.family.lower() in words)
+        if not chosen:
+            there = ", ".join(dict.fromkeys(e.library for e in editions)) or "nothing yet"
+            raise BadRequest(
+                f"No library {library!r} is indexed.",
+                hint=f"There is: {there}. Add your own with gpu-mcp-server knowledge add PATH --library {word[:40]}.",
+            )
+    if version is None:
+        preferred = tuple(e for e in chosen if e.preferred)
+        return Scope(preferred, tuple(e for e in chosen if not e.preferred), whole)
+    exact = tuple(e for e in chosen if e.version == version or e.version.startswith(f"{version}."))
+    if exact:
+        return Scope(exact, tuple(e for e in chosen if e not in exact), whole)
+    there = ", ".join(sorted({f"{e.library} {e.version}" for e in chosen if e.version != "ours"})[:12])
+    note = f"Version {version} is not indexed; there is {there}. Answered from what is installed."
+    preferred = tuple(e for e in chosen if e.preferred)
+    return Scope(preferred, tuple(e for e in chosen if not e.preferred), whole, (note,))

@@ -1,0 +1,172 @@
+"""Names: the exact table that is asked first, error codes, and what a wrong name may have meant."""
+
+import difflib
+import re
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+from gpu_mcp_server.knowledge.identifiers import FAMILIES, STOPWORDS, compound, normal, split, tokens
+from gpu_mcp_server.knowledge.scope import Scope
+
+MOST_WORDS = 6
+"""Adjacent words of a question that may be one name."""
+MOST_FOUND = 10
+LONGEST_QUERY_TOKENS = 64
+CANDIDATES = 60
+"""Names with shared trigrams that are compared."""
+ALIKE = 0.62
+"""Similarity from which a name is offered for a wrong one."""
+PREFIXES = ("cuda", "cu", "hip", "nccl", "mpi", "cublas", "tl", "cufft", "cusparse", "rocblas")
+"""What people leave out at the front of a name."""
+
+_CODE = re.compile(
+    r"(?:error|err|code|result|status|returned|failed|errno|exit)\b\D{0,12}?(\d{1,5})\b|^\D{0,8}(\d{1,5})\W*$|\((\d{1,5})\)",
+    re.IGNORECASE,
+)
+_ROUTINE = re.compile(r"[sdcz][a-z]{2}[a-z0-9]{1,5}")
+_FAMILY = re.compile(r"\b(cuda|cu|nccl|hip|mpi|nvrtc|cublas)", re.IGNORECASE)
+
+Found = tuple[int, int, str]
+"""Entry, edition, name."""
+
+
+class Symbols:
+    """The names in an index."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def named(self, query: str, scope: Scope) -> tuple[list[int], list[str], list[str]]:
+        """Return the entries that a question names, the words that were such names, and those that are no name here.
+
+        The longest run of adjacent words that is a known name counts. Plain English must not: a run of words needs the
+        prefix of a library in front, a single word must look like a name.
+        """
+        words = tokens(query)[:LONGEST_QUERY_TOKENS]
+        runs = [
+            (size, at, words[at : at + size])
+            for size in range(min(MOST_WORDS, len(words)), 0, -1)
+            for at in range(len(words) - size + 1)
+        ]
+        keys = {key for _, _, run in runs for key in _keys(run)}
+        known = self._known(keys, scope)
+        found: list[int] = []
+        used: set[int] = set()
+        for size, at, run in runs:
+            if any(i in used for i in range(at, at + size)):
+                continue
+            entries = self._of_run(run, known)
+            if entries:
+                found += entries
+                used |= set(range(at, at + size))
+        names = [word for i, word in enumerate(words) if i in used]
+        missed = [w for i, w in enumerate(words) if i not in used and _is_name(w)]
+        if not found and len(words) == 1 and not missed and len(words[0]) > 3:
+            missed = words
+        return list(dict.fromkeys(found))[:MOST_FOUND], names, missed
+
+    def _of_run(self, run: Sequence[str], known: dict[str, list[Found]]) -> list[int]:
+        if len(run) > 1:
+            key = "".join(map(normal, run))
+            if len(key) >= 8 and run[0].lower() in FAMILIES:
+                return _entries(known.get(key, []))
+            return []
+        word = run[0]
+        exact = [f for f in known.get(normal(word), []) if f[2] == word or f[2].endswith((f".{word}", f"::{word}"))]
+        if compound(word):
+            if exact:
+                return _entries(exact)
+            for key in _keys(run):
+                if len(key) >= 6 and key in known:
+                    return _entries(known[key])
+        elif exact and (_ROUTINE.fullmatch(word) or word.startswith("__")):
+            return _entries(exact)
+        return _entries(known.get(normal(word), [])) if len(normal(word)) >= 12 else []
+
+    def _known(self, keys: set[str], scope: Scope) -> dict[str, list[Found]]:
+        found: dict[str, list[Found]] = {}
+        ordered = sorted(keys)
+        for start in range(0, len(ordered), 500):
+            part = ordered[start : start + 500]
+            marks = ", ".join("?" * len(part))
+            rows = self._db.execute(
+                "SELECT s.norm, s.entry, e.edition, s.name FROM symbol s JOIN entry e ON e.id = s.entry "  # noqa: S608
+                f"WHERE s.norm IN ({marks}) ORDER BY s.place, s.entry",
+                part,
+            )
+            for norm, entry, edition, name in rows:
+                if scope.holds(edition):
+                    found.setdefault(norm, []).append((entry, edition, name))
+        return found
+
+    def elsewhere(self, name: str, scope: Scope) -> list[int]:
+        """Return the editions outside of `scope`, of the same libraries, that know a name."""
+        others = {each.id for each in scope.others}
+        rows = self._db.execute(
+            "SELECT DISTINCT e.edition FROM symbol s JOIN entry e ON e.id = s.entry WHERE s.norm = ? AND s.name = ?",
+            (normal(name), name),
+        )
+        return [edition for (edition,) in rows if edition in others]
+
+    def coded(self, query: str, scope: Scope) -> list[int]:
+        """Return the entries of the error codes that a question names by number."""
+        match = _CODE.search(query)
+        if match is None or len(query) > 400:
+            return []
+        value = int(next(group for group in match.groups() if group))
+        rows = self._db.execute(
+            "SELECT c.entry, c.family, e.edition FROM code c JOIN entry e ON e.id = c.entry WHERE c.value = ? "
+            "ORDER BY c.entry",
+            (value,),
+        )
+        hinted = {"cu" if w.lower() == "cu" else w.lower() for w in _FAMILY.findall(query)}
+        found = [(entry, family) for entry, family, edition in rows if scope.holds(edition)]
+        if hinted:
+            told = [entry for entry, family in found if any(family.startswith(word) for word in hinted)]
+            return told[:4] or [entry for entry, _ in found[:4]]
+        return [entry for entry, _ in found[:4]]
+
+    def alike(self, name: str, scope: Scope, limit: int = 5) -> list[tuple[str, int, float]]:
+        """Return the names nearest to a wrong one: name, entry, similarity."""
+        key = normal(name)
+        grams = list(dict.fromkeys(key[i : i + 3] for i in range(len(key) - 2)))[:40]
+        if not grams:
+            return []
+        rows = self._db.execute(
+            "SELECT n.name, n.entry, n.norm, e.edition, e.kind FROM (SELECT rowid FROM trigrams WHERE trigrams MATCH ? "
+            "ORDER BY bm25(trigrams) LIMIT ?) t JOIN name n ON n.id = t.rowid JOIN entry e ON e.id = n.entry",
+            (" OR ".join(f'"{gram}"' for gram in grams), CANDIDATES),
+        ).fetchall()
+        scored: dict[str, tuple[float, int]] = {}
+        mine = set(split(name))
+        for other, entry, norm, edition, _ in rows:
+            if scope.holds(edition) and other != name:
+                likeness = _likeness(key, mine, norm, other)
+                if likeness > scored.get(other, (0.0, 0))[0]:
+                    scored[other] = (likeness, entry)
+        best = sorted(scored.items(), key=lambda item: (-item[1][0], item[0]))
+        return [(other, entry, likeness) for other, (likeness, entry) in best if likeness >= ALIKE][:limit]
+
+
+def _likeness(key: str, mine: set[str], norm: str, other: str) -> float:
+    """Return how alike two names are: letters in order, words in any order."""
+    letters = difflib.SequenceMatcher(None, key, norm, autojunk=False).ratio()
+    theirs = set(split(other))
+    shared = len(mine & theirs) / max(1, len(mine | theirs))
+    return 0.75 * letters + 0.25 * shared
+
+
+def _keys(run: Sequence[str]) -> list[str]:
+    """Return the normal forms under which a run of words may be known, the likeliest first."""
+    key = "".join(map(normal, run))
+    if len(run) > 1 or not compound(run[0]):
+        return [key]
+    return [key, *(prefix + key for prefix in PREFIXES)]
+
+
+def _is_name(word: str) -> bool:
+    return compound(word) and len(normal(word)) >= 4 and word.lower() not in STOPWORDS and not word[0].isdigit()
+
+
+def _entries(found: Iterable[Found]) -> list[int]:
+    return [entry for entry, _, _ in found]

@@ -1,0 +1,184 @@
+"""The second channel: vectors of every piece, in Chroma. Nothing of it is imported before it is used.
+
+Vectors are computed by us and given to Chroma (`embedding_function=None`). Two processes that write to one of its
+folders lose rows silently (4,001 counted, 784 to 980 reachable when tried), so a folder is built aside by whoever holds
+the lock, renamed, and never written again.
+"""
+
+import hashlib
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from gpu_mcp_server.knowledge.embedding import WIDTH, Embedder, model_folder
+from gpu_mcp_server.knowledge.index import open_index, texts_of_pieces
+from gpu_mcp_server.knowledge.storage import DATABASE, Storage
+
+if TYPE_CHECKING:
+    from gpu_mcp_server.knowledge.search import Dense
+
+COLLECTION = "pieces"
+BATCH = 16
+SAVED = 1024
+"""Pieces after which new vectors are kept, so that a build which is ended goes on there."""
+ADDED = 5_000
+"""Rows a call. Source: chromadb's limit of 5,461 with SQLite's default."""
+SEARCHED = 100
+"""Of the graph's neighbours that are looked at: fewer than asked for lowers recall."""
+CACHE = "vectors-cache.npz"
+
+
+def vectors_folder(index: Path) -> Path:
+    """Return the folder of an index's vectors, whether or not they were made."""
+    return index.parent / index.name.replace("index-", "vectors-")
+
+
+class Vectors:
+    """Vectors of one index, loaded in the background when they are first asked for."""
+
+    def __init__(self, index: Path, data_dir: Path) -> None:
+        self._folder = vectors_folder(index)
+        self._data_dir = data_dir
+        self._loaded: tuple[Embedder, Any] | None = None
+        self._failed = ""
+        self._loader: threading.Thread | None = None
+
+    def channel(self) -> "Dense | None":
+        """Return the channel when it is ready, `None` before; asking starts to load it."""
+        if self._loaded is not None:
+            return self.near
+        if self._loader is None and not self._failed and self._folder.is_dir() and model_folder(self._data_dir):
+            self._loader = threading.Thread(target=self._load, name="vectors", daemon=True)
+            self._loader.start()
+        return None
+
+    def wait(self) -> "Dense | None":
+        """Return the channel, loaded now."""
+        self.channel()
+        if self._loader is not None:
+            self._loader.join()
+        return self.channel()
+
+    def missing(self) -> str:
+        """Say why meaning is not used, "" if it is."""
+        if self._loaded is not None:
+            return ""
+        if self._failed:
+            return f"Words only, not meaning: {self._failed}."
+        if model_folder(self._data_dir) is None:
+            return "Words only, not meaning: no model (gpu-mcp-server knowledge model install)."
+        return f"Words only, not meaning: its vectors are being {'loaded' if self._folder.is_dir() else 'made'}."
+
+    def near(self, query: str, limit: int) -> Sequence[int]:
+        """Return the pieces nearest in meaning, best first."""
+        assert self._loaded is not None
+        embedder, collection = self._loaded
+        found = collection.query(query_embeddings=embedder.vectors([query]), n_results=limit, include=[])
+        return [int(each) for each in found["ids"][0]]
+
+    def _load(self) -> None:
+        folder = model_folder(self._data_dir)
+        if folder is None:
+            return
+        try:
+            embedder = Embedder(folder)
+            collection = _client(self._folder).get_collection(COLLECTION, embedding_function=None)
+            collection.query(query_embeddings=embedder.vectors(["a first query"]), n_results=1, include=[])
+            self._loaded = (embedder, collection)
+        except Exception as error:
+            self._failed = f"{type(error).__name__}: {str(error)[:160]}"
+
+
+def _client(folder: Path) -> Any:
+    import chromadb
+    from chromadb.config import Settings
+
+    return cast("Any", chromadb).PersistentClient(str(folder), Settings(anonymized_telemetry=False))
+
+
+def build_vectors(storage: Storage, data_dir: Path, said: Callable[[str], None] = lambda _: None) -> str:
+    """Make the vectors of the current index, those of texts that were seen before from what was kept.
+
+    Returns:
+        What was done, for people.
+    """
+    model = model_folder(data_dir)
+    if model is None:
+        return "no vectors: no model (gpu-mcp-server knowledge model install)"
+    with storage.building() as _:
+        index = storage.current()
+        if index is None:
+            return "no vectors: no index"
+        target = vectors_folder(index)
+        if target.is_dir():
+            return "vectors are there already"
+        db = open_index(index / DATABASE)
+        try:
+            texts = dict(texts_of_pieces(db))
+        finally:
+            db.close()
+        made = _Cache(storage.root / CACHE).vectors(texts, model, said)
+        aside = storage.root / f"building-{secrets.token_hex(4)}"
+        try:
+            _write(aside, list(texts), made)
+            aside.rename(target)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        return f"{len(texts)} vectors"
+
+
+def _write(folder: Path, numbers: Sequence[int], vectors: Any) -> None:
+    """Write a collection of vectors; the ids are the pieces' numbers."""
+    import numpy as np
+
+    collection = _client(folder).create_collection(
+        COLLECTION,
+        embedding_function=None,
+        configuration={"hnsw": {"space": "cosine", "ef_search": SEARCHED, "ef_construction": 100}},
+    )
+    for start in range(0, len(numbers), ADDED):
+        part = slice(start, start + ADDED)
+        collection.add(ids=[str(n) for n in numbers[part]], embeddings=np.asarray(vectors[part], np.float32))
+
+
+class _Cache:
+    """Vectors by content, half precision: 0.8 kB a piece."""
+
+    def __init__(self, path: Path) -> None:
+        import numpy
+
+        self._np = cast("Any", numpy)
+        self._path = path
+        self._known: dict[bytes, Any] = {}
+        try:
+            with self._np.load(path) as kept:
+                keys, vectors = kept["keys"], kept["vectors"]
+                self._known = {bytes(key): vector for key, vector in zip(keys, vectors, strict=True)}
+        except (OSError, ValueError, KeyError, EOFError):
+            pass
+
+    def vectors(self, texts: dict[int, str], model: Path, said: Callable[[str], None]) -> Any:
+        keys = {number: hashlib.sha256(text.encode()).digest()[:16] for number, text in texts.items()}
+        lacking = {key: texts[number] for number, key in keys.items() if key not in self._known}
+        if lacking:
+            embedder = Embedder(model)
+            ordered = sorted(lacking.items(), key=lambda item: len(item[1]))
+            for start in range(0, len(ordered), BATCH):
+                part = ordered[start : start + BATCH]
+                found = embedder.vectors([text for _, text in part]).astype(self._np.float16)
+                self._known.update(zip((key for key, _ in part), found, strict=True))
+                if start % SAVED < BATCH and start:
+                    said(f"{start} of {len(ordered)} texts embedded")
+                    self._save()
+        self._known = {key: self._known[key] for key in keys.values()}
+        self._save()
+        return self._np.stack([self._known[key] for key in keys.values()]) if keys else self._np.zeros((0, WIDTH))
+
+    def _save(self) -> None:
+        aside = self._path.with_name(f"vectors-{secrets.token_hex(4)}.npz")
+        keys = self._np.array([list(key) for key in self._known], self._np.uint8).reshape(-1, 16)
+        self._np.savez(aside, keys=keys, vectors=self._np.stack(list(self._known.values())))
+        aside.replace(self._path)

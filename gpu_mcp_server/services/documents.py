@@ -1,0 +1,269 @@
+"""Documentation as tools ask for it: the index is opened, made and renewed here, never in the way of an answer."""
+
+import asyncio
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from gpu_mcp_server.bounds import json_size
+from gpu_mcp_server.knowledge.entries import KINDS
+from gpu_mcp_server.models.docs import DocHit, DocPage, DocSearch
+from gpu_mcp_server.settings import Settings
+
+if TYPE_CHECKING:
+    from gpu_mcp_server.knowledge.library import Library, Page
+    from gpu_mcp_server.knowledge.search import Hit
+    from gpu_mcp_server.knowledge.vectors import Vectors
+
+T = TypeVar("T")
+
+ANSWER_CHARS = 2_100
+"""Of a search's answer, as data and as text: 700 tokens at three characters a token, as names and addresses have."""
+SIGNATURE_CHARS = 160
+SAYS_CHARS = 140
+PAGE_CHARS = 6_000
+ADD_MORE = (
+    "Only our own guides are indexed: no toolkit was found. Add yours: gpu-mcp-server knowledge add PATH --library X."
+)
+BEING_BUILT = "The index of what is installed is being built; ask again in a few seconds for more."
+
+_log = structlog.get_logger()
+
+
+class Documents:
+    """Search and pages of what is installed and what the user added."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._library: Library | None = None
+        self._vectors: Vectors | None = None
+        self._renewed = False
+        self._builder: asyncio.subprocess.Process | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def search(
+        self,
+        query: str,
+        *,
+        library: str | None = None,
+        version: str | None = None,
+        kind: str | None = None,
+        limit: int = 5,
+    ) -> DocSearch:
+        """Return the best entries, in at most `ANSWER_CHARS` characters.
+
+        Raises:
+            BadRequest: If the query or the library cannot be used.
+            ConfigError: If the index is damaged, or of a newer version.
+            DiskFull: If there is no room for an index.
+        """
+
+        def find(found: "Library") -> DocSearch:
+            dense = self._dense(found)
+            answer = found.ask(
+                query, library=library, version=version, kinds=[kind] if kind else (), limit=limit, dense=dense
+            )
+            hits = [_hit(hit) for hit in answer.hits]
+            notes = [*answer.notes]
+            if all(each.source in ("guides", "messages") for each in found.editions):
+                notes.append(BEING_BUILT if self._builder is not None else ADD_MORE)
+            if dense is None and not any(hit.match in ("symbol", "code") for hit in hits):
+                notes.append(self._without_meaning())
+            return _fitting(DocSearch(hits=hits, did_you_mean=answer.did_you_mean, notes=[n for n in notes if n]))
+
+        return await self._with_library(find)
+
+    async def read(self, uri: str, *, offset: int = 0) -> DocPage:
+        """Return an entry, or the part of it from `offset`.
+
+        Raises:
+            NotFound: If there is none.
+            ConfigError, DiskFull: As `search`.
+        """
+
+        def page(found: "Library") -> DocPage:
+            entry = found.page(uri)
+            return _page(entry, offset, found.named_in(entry) if offset == 0 else [])
+
+        return await self._with_library(page)
+
+    async def completions(self, part: str, prefix: str, given: Mapping[str, str]) -> list[str]:
+        """Return what a part of an address may be: library, version, kind or name that begins with `prefix`."""
+
+        def found(library: "Library") -> list[str]:
+            editions = [e for e in library.editions if given.get("library", "") in ("", e.library)]
+            if part == "library":
+                return [name for name in dict.fromkeys(e.library for e in editions) if name.startswith(prefix)]
+            if part == "version":
+                return [v for v in dict.fromkeys(e.version for e in editions) if v.startswith(prefix)]
+            if part == "kind":
+                return [kind for kind in KINDS if kind.startswith(prefix)]
+            where = {"library": given.get("library", ""), "version": given.get("version", "")}
+            return library.names(**where, kind=given.get("kind", ""), prefix=prefix)
+
+        return await self._with_library(found)
+
+    async def libraries(self) -> list[dict[str, str | int]]:
+        """Return what is indexed: library, version, entries, where from, licence."""
+
+        def listed(found: "Library") -> list[dict[str, str | int]]:
+            return [
+                {"library": e.library, "version": e.version, "entries": e.entries, "title": e.title, "root": e.root}
+                | {"licence": e.licence, "built_at": e.built_at}
+                for e in found.editions
+            ]
+
+        return await self._with_library(listed)
+
+    async def explaining(self, messages: list[str]) -> list[str | None]:
+        """Return for each message of a compiler or library the address of what explains it; never fails, never waits.
+
+        Where no index is there yet nothing is explained: a compile must not wait for documentation.
+        """
+        from gpu_mcp_server.knowledge.explaining import address_of
+
+        try:
+            if self._library is None and self._current() is None:
+                self._renew()
+                return [None] * len(messages)
+            return await self._with_library(lambda found: [address_of(found, message) for message in messages])
+        except Exception as error:
+            _log.warning("messages are not explained", error=str(error))
+            return [None] * len(messages)
+
+    async def close(self) -> None:
+        """Close the index; a build that runs goes on, as the next server wants it."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with self._lock:
+            if self._library is not None:
+                self._library.close()
+                self._library = None
+
+    async def _with_library(self, work: "Callable[[Library], T]") -> T:
+        def locked() -> T:
+            with self._lock:
+                return work(self._opened())
+
+        if not self._renewed:
+            self._renew()
+        return await asyncio.to_thread(locked)
+
+    def _opened(self) -> "Library":
+        """Return the current index; without one, that of our own guides, made on the spot."""
+        from gpu_mcp_server.knowledge.library import Library
+
+        folder = self._current()
+        if self._library is not None and self._library.folder == folder:
+            return self._library
+        if folder is None:
+            from gpu_mcp_server.knowledge.build import build
+            from gpu_mcp_server.knowledge.storage import Storage
+
+            build(Storage(self._settings.data_dir), only={"guides", "messages"})
+            folder = self._current()
+            assert folder is not None
+        opened = Library(folder)
+        if self._library is not None:
+            self._library.close()
+        self._library = opened
+        self._vectors = None
+        return opened
+
+    def _current(self) -> Path | None:
+        from gpu_mcp_server.knowledge.storage import Storage
+
+        return Storage(self._settings.data_dir).current()
+
+    def _renew(self) -> None:
+        """Start a build in a process of its own, once: it changes nothing if nothing changed."""
+        self._renewed = True
+        if not self._settings.index_documentation:
+            return
+        task = asyncio.create_task(self._build(), name="knowledge build")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _build(self) -> None:
+        arguments = ["-m", "gpu_mcp_server", "knowledge", "build", "--vectors", "--json"]
+        environment = {**os.environ, "GPU_MCP_DATA_DIR": str(self._settings.data_dir)}
+        with contextlib.suppress(OSError):
+            self._builder = await asyncio.create_subprocess_exec(
+                *(sys.executable, *arguments),
+                env=environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=_modest,
+            )
+            code = await self._builder.wait()
+            self._builder = None
+            if code:
+                _log.warning("the documentation's index was not built", exit_code=code)
+
+    def _dense(self, found: "Library"):  # noqa: ANN202 - Dense is only imported for types
+        if self._vectors is None:
+            from gpu_mcp_server.knowledge.vectors import Vectors
+
+            self._vectors = Vectors(found.folder, self._settings.data_dir)
+        return self._vectors.channel()
+
+    def _without_meaning(self) -> str:
+        return self._vectors.missing() if self._vectors is not None else ""
+
+
+def _modest() -> None:
+    os.nice(10)
+
+
+def _hit(hit: "Hit") -> DocHit:
+    first, *more = hit.signature.split("\n")
+    shown = first if len(first) <= SIGNATURE_CHARS else first[: SIGNATURE_CHARS - 1] + "…"
+    says = hit.summary if len(hit.summary) <= SAYS_CHARS else hit.summary[: SAYS_CHARS - 1] + "…"
+    return DocHit(
+        uri=hit.uri,
+        title=hit.title[:100],
+        library=f"{hit.edition.library} {hit.edition.version}",
+        signature=(shown + (f" (+{len(more)} overloads)" if more else "")) or None,
+        says=says or None,
+        match=hit.match,  # pyright: ignore[reportArgumentType]  # the words of knowledge.search
+        also=list(hit.also[:2]),
+    )
+
+
+def _fitting(result: DocSearch) -> DocSearch:
+    """Return the answer with as many hits as fit; what was left out is said."""
+    for kept in range(len(result.hits), 0, -1):
+        left_out = len(result.hits) - kept
+        notes = [*result.notes, f"{left_out} more left out: narrow by library or kind."] if left_out else result.notes
+        short = result.model_copy(update={"hits": result.hits[:kept], "notes": notes})
+        if max(json_size(short.model_dump(mode="json", exclude_none=True)), len(short.summary())) <= ANSWER_CHARS:
+            return short
+    return result
+
+
+def _page(entry: "Page", offset: int, see_also: list[str]) -> DocPage:
+    part = entry.text[offset : offset + PAGE_CHARS]
+    if offset + PAGE_CHARS < len(entry.text) and "\n" in part[PAGE_CHARS // 2 :]:
+        part = part[: part.rindex("\n")]
+    end = offset + len(part)
+    return DocPage(
+        uri=entry.uri,
+        title=entry.title,
+        library=f"{entry.edition.library} {entry.edition.version}",
+        source=f"{entry.place}:{entry.first_line}" if entry.first_line else entry.place,
+        licence=entry.edition.licence,
+        signature=entry.signature[:1_000] or None,
+        document=part,
+        next_offset=end if end < len(entry.text) else None,
+        see_also=see_also,
+    )

@@ -1,0 +1,113 @@
+"""What is found for which kind of question."""
+
+import pytest
+
+from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.knowledge.explaining import address_of
+from gpu_mcp_server.knowledge.library import Library
+from gpu_mcp_server.knowledge.search import words_of
+
+
+def first(library: Library, query: str, **options: str) -> tuple[str, str]:
+    hit = library.ask(query, **options).hits[0]  # type: ignore[arg-type]
+    return hit.name, hit.match
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("boxesMoveAsync", ("boxesMoveAsync", "symbol")),
+        ("what does boxesMoveAsync(box, src) return?", ("boxesMoveAsync", "symbol")),
+        ("BOXESMOVEASYNC_", ("boxesMoveAsync", "symbol")),
+        ("boxesMoveAsinc", ("boxesMoveAsync", "similar")),
+        ("boxes error 700", ("boxesErrorLocked", "code")),
+        ("701", ("boxesErrorFull", "code")),
+        ("a box was opened that is locked", ("boxesErrorLocked", "words")),
+        ("move bytes without blocking", ("boxesMoveAsync", "words")),
+        ("my tower of heavy boxes falls over", ("Stacking boxes", "words")),
+    ],
+)
+def test_a_question_finds(library: Library, query: str, found: tuple[str, str]):
+    assert first(library, query) == found
+
+
+def test_a_wrong_name_is_told_from_a_right_one(library: Library):
+    assert library.ask("boxesFreeAll").did_you_mean[0] == "boxesFree"
+    assert library.ask("boxesFree").did_you_mean == []
+
+
+def test_the_preferred_version_answers_and_the_other_is_named(library: Library):
+    answer = library.ask("boxesSeal")
+
+    assert answer.notes == ["boxesSeal exists in boxes 3.0, not in 2.1."]
+    assert all(hit.edition.version != "3.0" for hit in answer.hits)
+    assert first(library, "boxesSeal", version="3.0") == ("boxesSeal", "symbol")
+
+
+def test_a_version_that_is_not_there_is_said(library: Library):
+    answer = library.ask("boxesFree", library="boxes", version="9")
+
+    assert answer.notes[0] == (
+        "Version 9 is not indexed; there is boxes 2.1, boxes 3.0. Answered from what is installed."
+    )
+    assert answer.hits[0].edition.version == "2.1"
+
+
+def test_a_library_that_is_not_there_is_an_error_that_names_those_that_are(library: Library):
+    with pytest.raises(BadRequest, match=r"There is: boxes, manual\. Add your own"):
+        library.ask("boxesFree", library="crates")
+
+
+def test_a_kind_narrows(library: Library):
+    assert {hit.kind for hit in library.ask("boxes", kinds=["guide"]).hits} == {"guide"}
+    with pytest.raises(BadRequest, match="no kind 'recipe'"):
+        library.ask("boxes", kinds=["recipe"])
+
+
+@pytest.mark.parametrize("query", ['"', "* OR (", 'NEAR("a" b)', "a" * 9_999, "\0", "汉字 boxes", "- - -"])
+def test_no_text_breaks_the_search(library: Library, query: str):
+    library.ask(query)
+
+
+def test_an_empty_and_an_endless_query_are_refused(library: Library):
+    with pytest.raises(BadRequest, match="empty"):
+        library.ask("  \n")
+    with pytest.raises(BadRequest, match="at most 10000"):
+        library.ask("x" * 10_001)
+
+
+def test_meaning_is_fused_with_words_and_a_name_still_stands_first(library: Library):
+    def dense(_: str, limit: int) -> list[int]:
+        rows = library.db.execute("SELECT p.id FROM piece p JOIN entry e ON e.id = p.entry WHERE e.kind = 'macro'")
+        return [row[0] for row in rows][:limit]
+
+    hits = library.ask("boxesFree", dense=dense).hits
+    assert (hits[0].name, hits[0].match) == ("boxesFree", "symbol")
+    assert {hit.match for hit in library.ask("cardboard", dense=dense).hits} == {"meaning"}
+
+
+def test_a_page_is_had_by_address_and_by_name_and_names_others(library: Library):
+    page = library.page("doc://boxes/2.1/function/boxesMoveAsync")
+
+    assert library.page("boxesMoveAsync").uri == page.uri
+    assert library.named_in(page) == ["doc://boxes/2.1/function/boxesFree"]
+
+
+def test_an_address_that_names_nothing_says_what_is_near(library: Library):
+    with pytest.raises(NotFound, match=r"doc://boxes/2\.1/function/boxesFree"):
+        library.page("doc://boxes/2.1/function/boxesFrees")
+
+
+def test_names_complete(library: Library):
+    assert library.names(library="boxes", version="2.1", kind="function", prefix="boxesM") == ["boxesMoveAsync"]
+
+
+def test_a_compilers_complaint_leads_to_the_entry_of_the_name(library: Library):
+    assert address_of(library, 'identifier "boxesMoveAsinc" is undefined') == "doc://boxes/2.1/function/boxesMoveAsync"
+    assert address_of(library, "expected a ;") is None
+
+
+def test_questions_are_looked_for_in_parts_and_in_both_spellings():
+    assert words_of("How do I initialise ncclCommSplit by colour?") == [
+        *("initialise", "initialize", "ncclCommSplit", "nccl", "comm", "split", "colour", "color"),
+    ]
