@@ -228,7 +228,11 @@ class ToolSpec:
         return self.function.__name__
 
     def to_mcp(self) -> Tool:
-        """Return the tool as the SDK serves it: no titles and no output schema, which cost every conversation."""
+        """Return the tool as the SDK serves it, without what costs every conversation and says nothing.
+
+        That is titles, the output schema, and the hint whether a call may be repeated: it has a meaning for tools that
+        change something only, and for those ours is the default, "no". Source: MCP's schema, ToolAnnotations.
+        """
         tool = LabTool.from_function(
             self.function,
             title=self.title,
@@ -236,7 +240,6 @@ class ToolSpec:
             annotations=ToolAnnotations(
                 read_only_hint=self.effect == "reads",
                 destructive_hint=self.effect == "changes",
-                idempotent_hint=self.effect == "reads",
                 open_world_hint=False,
             ),
             structured_output=False,

@@ -19,7 +19,7 @@ async def search_docs(
     documents: DocumentsDep,
     query: Annotated[str, Field(description="Name, error or question.")],
     library: Annotated[str | None, Field(description="cuda, nccl, hip ...")] = None,
-    version: Annotated[str | None, Field(description="Else as installed.")] = None,
+    version: Annotated[str | None, Field(description="Else the installed.")] = None,
     kind: Annotated[DocKind | None, Field(description="What.")] = None,
     limit: Annotated[int, Field(description="Hits.", ge=1, le=10)] = 5,
 ) -> DocSearch:
