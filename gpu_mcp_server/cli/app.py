@@ -12,6 +12,7 @@ from gpu_mcp_server.cli import (
     docs,
     doctor,
     files,
+    history,
     hosts,
     init,
     install,
@@ -79,7 +80,7 @@ def demo(
 
 COMMANDS = (
     *(serve.serve, doctor.doctor, status.status, call.call, init.init, selftest.selftest),
-    *(files.push, files.pull, jobs.jobs, jobs.logs, jobs.cancel, call.history, install.install, docs.docs),
+    *(files.push, files.pull, jobs.jobs, jobs.logs, jobs.cancel, history.history, install.install, docs.docs),
 )
 for command in COMMANDS:
     app.command()(command)

@@ -46,18 +46,6 @@ def call(
     _one_call(tool, _arguments(args), as_json)
 
 
-def history(
-    problem_id: Annotated[str | None, typer.Argument(help="Only attempts at this problem.")] = None,
-    view: Annotated[str, typer.Option(help="best, recent, ancestors or failures.")] = "recent",
-    attempt_id: Annotated[str | None, typer.Option(help="For ancestors.")] = None,
-    limit: Annotated[int, typer.Option(help="Attempts to show.")] = 10,
-    as_json: Json = False,
-) -> None:
-    """Show what was tried."""
-    arguments = {"problem_id": problem_id, "view": view, "attempt_id": attempt_id, "limit": limit}
-    _one_call("list_attempts", arguments, as_json)
-
-
 def run(
     command: Annotated[list[str], typer.Argument(help="Program and arguments, after --.")],
     workspace: Annotated[str | None, typer.Option(help="workspace_id to run in.")] = None,

@@ -10,6 +10,8 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.attempt import Attempt, AttemptKind, AttemptList
+from gpu_mcp_server.models.history import ProblemHistory
+from gpu_mcp_server.services.history import History
 from gpu_mcp_server.store.database import Database, Value
 
 View = Literal["best", "recent", "ancestors", "failures"]
@@ -135,6 +137,10 @@ class Experience:
         if attempt_id is not None and view != "ancestors":
             return AttemptList(view="one", attempts=[await self.get(attempt_id)])
         return await self.list(view, attempt_id=attempt_id, **chosen)
+
+    async def history(self, problem_id: str, device: str | None = None) -> ProblemHistory:
+        """Return the course of the work on a problem; see `History.of`."""
+        return await History(self._db).of(problem_id, device)
 
     async def list(
         self,

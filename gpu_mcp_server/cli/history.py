@@ -1,0 +1,88 @@
+"""`history`: what was tried, as a list, a table over time, pictures and files."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli.output import Json, emit, table
+from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
+
+SHOWN = 60
+"""Characters of a note or reason in the table; files have all of it."""
+
+
+def history(
+    problem_id: Annotated[str | None, typer.Argument(help="Only attempts at this problem.")] = None,
+    view: Annotated[str | None, typer.Option(help="best, recent, ancestors or failures; else: over time.")] = None,
+    attempt_id: Annotated[str | None, typer.Option(help="For ancestors.")] = None,
+    limit: Annotated[int, typer.Option(help="Attempts to show.")] = 10,
+    device: Annotated[str | None, typer.Option(help="Device; else the one with most attempts.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Write best so far over attempts: FILE.svg.")] = None,
+    lineage: Annotated[Path | None, typer.Option(help="Write who descends from whom: FILE.svg.")] = None,
+    export: Annotated[Path | None, typer.Option(help="Write all rows: FILE.csv or FILE.json.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what was tried: the latest attempts, or the course of one problem with its pictures."""
+    files = [path for path in (plot, lineage, export) if path is not None]
+    if problem_id is None and (files or device):
+        raise BadRequest("Pictures and files are of one problem.", hint="`history PROBLEM_ID --plot F.svg`.")
+    if problem_id is None or view is not None or attempt_id is not None:
+        if files:
+            raise BadRequest("A view has no pictures.", hint="Leave out --view and --attempt-id.")
+        arguments = {"problem_id": problem_id, "view": view or "recent", "attempt_id": attempt_id, "limit": limit}
+        answer = session.answer_of("list_attempts", arguments, as_json=as_json)
+        emit(answer.data, answer.text, as_json=as_json)
+        return
+
+    async def work() -> ProblemHistory:
+        async with session.laboratory() as lab:
+            await lab.runner.settle()
+            return await lab.experience.history(problem_id, device)
+
+    found = session.run(work)
+    written = _written(found, plot, lineage, export)
+    shown = found.points[-limit:]
+    text = "\n".join([found.summary(), *_table(shown), *(f"written: {path}" for path in written)])
+    emit(found.model_dump(mode="json") | {"written": written}, text, as_json=as_json)
+
+
+def _table(points: list[HistoryPoint]) -> list[str]:
+    rows = [
+        [
+            str(p.number), p.attempt_id, p.outcome, f"{p.speedup:.3g}" if p.speedup else "-",
+            f"{p.best:.3g}" if p.best else "-", " ".join((p.note or p.reason or "").split())[:SHOWN],
+        ]
+        for p in points
+    ]  # fmt: skip
+    return [table(["#", "ATTEMPT", "OUTCOME", "SPEED-UP", "BEST", "NOTE OR REASON"], rows)] if rows else []
+
+
+def _written(found: ProblemHistory, plot: Path | None, lineage: Path | None, export: Path | None) -> list[str]:
+    from gpu_mcp_server import pictures
+
+    texts = {plot: pictures.course(found) if plot else "", lineage: pictures.lineage(found) if lineage else ""}
+    if export is not None:
+        if export.suffix not in (".csv", ".json"):
+            raise BadRequest(f"{export} is neither .csv nor .json.", hint="The suffix says the format.")
+        texts[export] = _csv(found) if export.suffix == ".csv" else found.model_dump_json(indent=2) + "\n"
+    for path, text in texts.items():
+        if path is not None:
+            try:
+                path.write_text(text, encoding="utf-8")
+            except OSError as error:
+                raise BadRequest(f"{path} cannot be written: {error.strerror}.", hint="Name another file.") from error
+    return [str(path) for path in texts if path is not None]
+
+
+def _csv(found: ProblemHistory) -> str:
+    text = io.StringIO()
+    names = list(HistoryPoint.model_fields)
+    writer = csv.DictWriter(text, names)
+    writer.writeheader()
+    writer.writerows(point.model_dump(mode="json") for point in found.points)
+    return text.getvalue()

@@ -1,0 +1,41 @@
+"""A problem's attempts in the order in which they were made."""
+
+from gpu_mcp_server.models._base import Model, ResultModel
+
+
+class HistoryPoint(Model):
+    """One evaluation."""
+
+    number: int
+    """From 1, in order of time."""
+    attempt_id: str
+    parent_id: str | None = None
+    created_at: str
+    """ISO 8601, UTC."""
+    outcome: str
+    """correct, incorrect, cheat, voided, or how it ended before there was a verdict."""
+    speedup: float | None = None
+    """Against the reference, at the last shape."""
+    median_us: float | None = None
+    best: float | None = None
+    """Greatest speed-up of a correct attempt until then."""
+    reason: str | None = None
+    note: str | None = None
+
+
+class ProblemHistory(ResultModel):
+    """All evaluations of one problem on one device."""
+
+    problem_id: str
+    name: str
+    device: str | None = None
+    devices: list[str] = []
+    """Devices that have evaluations of this problem; they are never mixed."""
+    points: list[HistoryPoint] = []
+
+    def summary(self) -> str:
+        """Say how far it came."""
+        correct = [point for point in self.points if point.outcome == "correct" and point.speedup]
+        best = max(correct, key=lambda point: point.speedup or 0, default=None)
+        text = f"{self.name} ({self.problem_id}) on {self.device or 'no device'}: {len(self.points)} evaluations"
+        return text + (f", best {best.attempt_id} with speed-up {best.speedup:.3g}" if best else ", none correct")

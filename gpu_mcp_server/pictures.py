@@ -1,0 +1,122 @@
+"""Pictures of a problem's history as SVG, which needs nothing to be shown: the course, and who descends from whom."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from xml.sax.saxutils import escape
+
+from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
+
+COLOURS = {"correct": "#1a7f37", "incorrect": "#cf222e", "cheat": "#8250df", "voided": "#6e7781"}
+OTHER = "#9a6700"
+"""Of what never had a verdict: not compiled, timed out."""
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, FLOOR = 900, 420, 70, 20, 40, 320
+FAILED_AT = 370
+"""Height at which failures are drawn, below the axis."""
+STEP_X, STEP_Y = 150, 46
+MAX_NODES = 400
+FONT = "font-family='system-ui, sans-serif' font-size='12'"
+
+
+def colour(outcome: str) -> str:
+    """Return the colour of an outcome."""
+    return COLOURS.get(outcome, OTHER)
+
+
+def course(history: ProblemHistory) -> str:
+    """Return speed-up over attempts, logarithmic: the best so far as a line, attempts as points, failures below."""
+    points = history.points
+    good = [p.speedup for p in points if p.outcome == "correct" and p.speedup]
+    low, high = (min([*good, 1.0]), max([*good, 1.0])) if good else (0.5, 2.0)
+    low, high = low / 1.15, high * 1.15
+
+    def x(number: int) -> float:
+        return LEFT + (number - 1) * (WIDTH - LEFT - RIGHT) / max(len(points) - 1, 1)
+
+    def y(speedup: float) -> float:
+        return FLOOR - (math.log(speedup) - math.log(low)) / (math.log(high) - math.log(low)) * (FLOOR - TOP)
+
+    parts = [_text(LEFT, 22, f"{history.name} on {history.device or 'no device'}: speed-up over attempts")]
+    for value in _ticks(low, high):
+        parts.append(
+            f"<line x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{y(value):.1f}' y2='{y(value):.1f}' stroke='#d0d7de'/>"
+        )
+        parts.append(_text(LEFT - 8, y(value) + 4, f"{value:g}", anchor="end"))
+    line = [f"{x(p.number):.1f},{y(p.best):.1f}" for p in points if p.best is not None]
+    if line:
+        parts.append(f"<polyline points='{_stepped(line)}' fill='none' stroke='#0969da' stroke-width='2'/>")
+    for p in points:
+        at = y(p.speedup) if p.outcome == "correct" and p.speedup else FAILED_AT
+        parts.append(_dot(x(p.number), at, p))
+    parts.append(_text(LEFT - 8, FAILED_AT + 4, "failed", anchor="end"))
+    parts.append(_text(WIDTH - RIGHT, HEIGHT - 12, f"{len(points)} attempts", anchor="end"))
+    for place, (outcome, shade) in enumerate({**COLOURS, "no verdict": OTHER}.items()):
+        at = LEFT + 110 * place
+        parts.append(f"<rect x='{at}' y='{HEIGHT - 22}' width='10' height='10' fill='{shade}'/>")
+        parts.append(_text(at + 15, HEIGHT - 12, outcome))
+    return _svg(WIDTH, HEIGHT, parts)
+
+
+def lineage(history: ProblemHistory) -> str:
+    """Return a forest: each attempt below its parent, in order of time from left to right."""
+    points = history.points[-MAX_NODES:]
+    depth, column = _places(points)
+    where = {p.attempt_id: (30 + column[p.attempt_id] * STEP_X, 60 + depth[p.attempt_id] * STEP_Y) for p in points}
+    parts = [_text(20, 24, f"{history.name}: who descends from whom ({len(points)} of {len(history.points)} attempts)")]
+    for p in points:
+        if p.parent_id in where:
+            (x1, y1), (x2, y2) = where[p.parent_id], where[p.attempt_id]
+            parts.append(f"<line x1='{x1}' y1='{y1}' x2='{x2}' y2='{y2}' stroke='#8c959f'/>")
+    for p in points:
+        x, y = where[p.attempt_id]
+        parts.append(_dot(x, y, p))
+        said = f"{p.speedup:.3g}x" if p.outcome == "correct" and p.speedup else p.outcome
+        parts.append(_text(x + 10, y + 4, f"{p.number}: {said}"))
+    width = max((x for x, _ in where.values()), default=0) + STEP_X
+    return _svg(max(width, 400), max((y for _, y in where.values()), default=0) + 40, parts)
+
+
+def _places(points: Sequence[HistoryPoint]) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Return row and column of each attempt: a first child stands below its parent, the next ones to its right."""
+    depth: dict[str, int] = {}
+    column: dict[str, int] = {}
+    taken: dict[int, int] = {}
+    for p in points:
+        row = depth[p.parent_id] + 1 if p.parent_id in depth else 0
+        wanted = column.get(p.parent_id or "", 0)
+        depth[p.attempt_id] = row
+        column[p.attempt_id] = max(wanted, taken.get(row, -1) + 1)
+        taken[row] = column[p.attempt_id]
+    return depth, column
+
+
+def _stepped(line: Sequence[str]) -> str:
+    """Return the corners of a staircase through points `x,y`."""
+    corners = [line[0]]
+    for before, after in itertools.pairwise(line):
+        corners += [f"{after.partition(',')[0]},{before.partition(',')[2]}", after]
+    return " ".join(corners)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Return 1, 2 and 5 times powers of ten between two positive numbers."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [m * 10.0**p for p in powers for m in (1, 2, 5) if low <= m * 10.0**p <= high]
+
+
+def _dot(x: float, y: float, point: HistoryPoint) -> str:
+    said = " ".join(filter(None, [point.attempt_id, point.outcome, point.note, point.reason]))
+    return (
+        f"<circle cx='{x:.1f}' cy='{y:.1f}' r='5' fill='{colour(point.outcome)}'>"
+        f"<title>{escape(said[:400])}</title></circle>"
+    )
+
+
+def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
+    return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' fill='#24292f' {FONT}>{escape(text)}</text>"
+
+
+def _svg(width: float, height: float, parts: Sequence[str]) -> str:
+    head = f"<svg xmlns='http://www.w3.org/2000/svg' width='{width:.0f}' height='{height:.0f}' "
+    head += f"viewBox='0 0 {width:.0f} {height:.0f}'><rect width='100%' height='100%' fill='#ffffff'/>"
+    return head + "\n" + "\n".join(parts) + "\n</svg>\n"

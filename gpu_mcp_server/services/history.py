@@ -1,0 +1,55 @@
+"""The course of the work on a problem."""
+
+from gpu_mcp_server.errors import NotFound
+from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
+from gpu_mcp_server.store.database import Database
+
+MAX_POINTS = 10_000
+"""Evaluations that are read; a picture of more shows nothing else."""
+
+
+class History:
+    """Reads the evaluations of a problem in order of time."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def of(self, problem_id: str, device: str | None = None) -> ProblemHistory:
+        """Return what was evaluated on one device: the one given, or that with most evaluations.
+
+        Attempts that never reached a device, such as those that did not compile, belong to every device.
+
+        Raises:
+            NotFound: If there is no such problem, or nothing was evaluated on that device.
+        """
+        problem = await self._db.fetch_one(
+            "SELECT json ->> 'name' AS name FROM problems WHERE problem_id = ?", (problem_id,)
+        )
+        if problem is None:
+            raise NotFound("problem", problem_id, hint="list_problems shows those there are.")
+        counted = await self._db.fetch_all(
+            "SELECT device FROM attempts WHERE problem_id = ? AND kind = 'evaluate' AND device IS NOT NULL "
+            "GROUP BY device ORDER BY count(*) DESC, device",
+            (problem_id,),
+        )
+        devices = [row["device"] for row in counted]
+        if device is not None and device not in devices:
+            raise NotFound("device with evaluations", device, hint=f"There are: {', '.join(devices) or 'none'}.")
+        device = device or (devices[0] if devices else None)
+        rows = await self._db.fetch_all(
+            "SELECT attempt_id, parent_id, created_at, status, verdict, voided, speedup, median_us, reason, note "
+            "FROM attempts WHERE problem_id = ? AND kind = 'evaluate' AND status != 'running' "
+            "AND (device IS NULL OR device = ?) ORDER BY seq LIMIT ?",
+            (problem_id, device, MAX_POINTS),
+        )
+        points: list[HistoryPoint] = []
+        best: float | None = None
+        for number, row in enumerate(rows, 1):
+            outcome = "voided" if row["voided"] else row["verdict"] or row["status"]
+            if outcome == "correct" and row["speedup"] is not None:
+                best = max(best or 0.0, row["speedup"])
+            same = ("attempt_id", "parent_id", "created_at", "speedup", "median_us", "reason", "note")
+            points.append(HistoryPoint(number=number, outcome=outcome, best=best, **{name: row[name] for name in same}))
+        return ProblemHistory(
+            problem_id=problem_id, name=problem["name"], device=device, devices=devices, points=points
+        )

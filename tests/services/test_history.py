@@ -1,0 +1,88 @@
+"""The course of a problem: best so far, devices apart, pictures that a browser can show."""
+
+import xml.etree.ElementTree as ET
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_mcp_server import pictures
+from gpu_mcp_server.errors import NotFound
+from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
+from gpu_mcp_server.services.experience import Experience
+from gpu_mcp_server.store.database import Database
+
+
+@pytest.fixture
+async def db(tmp_path: Path) -> AsyncIterator[Database]:
+    async with await Database.open(tmp_path / "lab.db") as db:
+        await db.execute(
+            "INSERT INTO problems (problem_id, content_hash, created_at, json) VALUES ('p-1', 'h', 'now', ?)",
+            ('{"name": "soft <max>"}',),
+        )
+        yield db
+
+
+async def tried(
+    experience: Experience, device: str | None, verdict: str | None, speedup: float | None, **more: Any
+) -> str:
+    attempt = await experience.start("evaluate", problem_id="p-1", **more)
+    await experience.finish(
+        attempt, status="judged" if verdict else "compile_failed", verdict=verdict, speedup=speedup, device=device
+    )
+    return attempt
+
+
+async def test_the_best_so_far_rises_and_devices_are_never_mixed(db: Database):
+    experience = Experience(db)
+    first = await tried(experience, "H200", "correct", 1.5)
+    await tried(experience, "H200", "incorrect", None, parent_id=first)
+    await tried(experience, "cpu", "correct", 99.0)
+    voided = await tried(experience, "H200", "correct", 50.0, parent_id=first)
+    await experience.void(voided, "not had twice")
+    await tried(experience, None, None, None, parent_id=first, note="does not compile")
+    await tried(experience, "H200", "correct", 3.0, parent_id=first)
+
+    found = await experience.history("p-1")
+    assert (found.device, found.devices) == ("H200", ["H200", "cpu"])
+    assert [(p.outcome, p.best) for p in found.points] == [
+        ("correct", 1.5), ("incorrect", 1.5), ("voided", 1.5), ("compile_failed", 1.5), ("correct", 3.0),
+    ]  # fmt: skip
+    assert "best" in found.summary() and "speed-up 3" in found.summary()
+    assert [p.speedup for p in (await experience.history("p-1", "cpu")).points if p.speedup] == [99.0]
+    with pytest.raises(NotFound, match="A100"):
+        await experience.history("p-1", "A100")
+    with pytest.raises(NotFound, match="p-2"):
+        await experience.history("p-2")
+
+
+@pytest.mark.parametrize("count", [0, 1, 500])
+def test_pictures_are_well_formed_whatever_the_words(count: int):
+    words = '<script>alert("x")</script> & "quotes" \u0007'.replace("\u0007", "")
+    points = [
+        HistoryPoint(
+            number=n, attempt_id=f"a-{n}", parent_id=f"a-{n // 2}" if n > 1 else None, created_at="now",
+            outcome="correct" if n % 3 else "incorrect", speedup=n / 10 if n % 3 else None, best=n / 10, note=words,
+        )
+        for n in range(1, count + 1)
+    ]  # fmt: skip
+    history = ProblemHistory(problem_id="p-1", name=words, device="d", points=points)
+    for text in (pictures.course(history), pictures.lineage(history)):
+        root = ET.fromstring(text)
+        assert "<script>" not in text and root.tag.endswith("svg")
+        circles = [e for e in root.iter() if e.tag.endswith("circle")]
+        assert len(circles) == min(count, pictures.MAX_NODES if "who descends" in text else count)
+        for circle in circles:
+            assert 0 <= float(circle.get("cx", "-1")) <= float(root.get("width", "0"))
+
+
+def test_a_child_stands_below_its_parent():
+    points = [
+        HistoryPoint(number=n, attempt_id=a, parent_id=p, created_at="now", outcome="incorrect")
+        for n, (a, p) in enumerate([("a", None), ("b", "a"), ("c", "a"), ("d", "c"), ("e", None)], 1)
+    ]
+    root = ET.fromstring(pictures.lineage(ProblemHistory(problem_id="p", name="n", points=points)))
+    where = [(float(c.get("cx", "")), float(c.get("cy", ""))) for c in root.iter() if c.tag.endswith("circle")]
+    (ax, ay), (bx, by), (cx, cy), (dx, dy), (_, ey) = where
+    assert ay < by == cy < dy and ey == ay and ax == bx < cx == dx
