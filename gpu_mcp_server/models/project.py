@@ -28,6 +28,8 @@ class ProjectBuild(ResultModel):
     """The phase that failed."""
     phases: list[Phase] = []
     seconds: float | None = None
+    cached: bool = False
+    """Whether the same files were built in the same way before; then nothing was run. Tests always are."""
     diagnostics: list[Diagnostic] = []
     """At most 10 over all files, errors first, duplicates removed."""
     diagnostics_left_out: int | None = None
@@ -42,6 +44,7 @@ class ProjectBuild(ResultModel):
         """Say which phase failed, the messages, the tests, what there is now."""
         head = f"build {self.status}: {self.system} in {self.workspace_id}"
         head += f", {self.stage} failed" if self.stage else ""
+        head += " (as before, from the cache)" if self.cached else ""
         lines = [head]
         if self.phases:
             lines.append(

@@ -7,11 +7,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-import msgpack  # pyright: ignore[reportMissingTypeStubs] - it ships none
-
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits
-from gpu_mcp_server.models.build import CompileResult, KernelResources, Wish
+from gpu_mcp_server.models.build import CompileResult, Diagnostic, KernelResources, Wish
+from gpu_mcp_server.services.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
@@ -28,9 +27,9 @@ from gpu_mcp_server.toolchains.occupancy import occupancy
 
 MEMORY_BYTES = 8 << 30
 LOG_BYTES = 4 << 20
+LONG_LOG_CHARS = 100_000
+"""Longer ones are understood in a thread: two million take a second."""
 TMP_BYTES = 1 << 30
-CACHE_FORMAT = 2
-_msgpack = cast("Any", msgpack)
 
 
 class Compiler:
@@ -39,13 +38,8 @@ class Compiler:
     def __init__(
         self, settings: Settings, jobs: JobRunner, db: Database, artifacts: Artifacts, experience: Experience
     ) -> None:
-        self._settings, self._jobs, self._db, self._artifacts, self._experience = (
-            settings,
-            jobs,
-            db,
-            artifacts,
-            experience,
-        )
+        self._settings, self._jobs, self._artifacts, self._experience = settings, jobs, artifacts, experience
+        self._cache = BuildCache(db, artifacts)
 
     async def compile(
         self,
@@ -135,10 +129,7 @@ class Compiler:
         done = await self._jobs.run(spec, host=host, blobs=blobs)
         result = await self._result(done, build, source)
         if result.status in ("ok", "failed") and done.record.status in ("ok", "failed"):
-            value = cast("bytes", _msgpack.packb({"format": CACHE_FORMAT, "result": result.model_dump(mode="json")}))
-            await self._db.execute(
-                "INSERT OR REPLACE INTO builds (key, value, created_at) VALUES (?, ?, datetime('now'))", (key, value)
-            )
+            await self._cache.put(key, result.model_dump(mode="json"))
         return result
 
     def _spec(self, plan: BuildPlan, probe: HostProbe, host: str) -> tuple[JobSpec, dict[str, bytes]]:
@@ -163,18 +154,10 @@ class Compiler:
         return spec, blobs
 
     async def _cached(self, key: str) -> CompileResult | None:
-        row = await self._db.fetch_one("SELECT value FROM builds WHERE key = ?", (key,))
-        if row is None:
+        kept = await self._cache.get(key)
+        if kept is None:
             return None
-        value = cast("dict[str, Any]", _msgpack.unpackb(row["value"]))
-        if value.get("format") != CACHE_FORMAT:
-            return None
-        result = CompileResult.model_validate(value["result"])
-        if result.artifact_id is not None:
-            path = await self._artifacts.path(result.artifact_id)
-            if not path.exists():
-                return None
-        return result.model_copy(update={"cached": True, "seconds": None})
+        return CompileResult.model_validate(kept).model_copy(update={"cached": True, "seconds": None})
 
     async def _result(self, done: FinishedJob, build: Build, source: Source) -> CompileResult:
         record, plan = done.record, build.plan
@@ -193,7 +176,7 @@ class Compiler:
         binary = contents.pop(plan.output, None)
         about = read_json(contents.pop(triton.RESULT, b"{}"))
         listing = next(((n, text.decode("utf-8", "replace")) for n, text in contents.items()), None)
-        found = diagnostics.parse(said, listing[1] if listing else None)
+        found = await understood(said, listing[1] if listing else None)
         if record.status == "failed" and not any(d.severity == "error" for d in found):
             last = diagnostics.last_words(said)
             found = [last, *found] if last else found
@@ -252,6 +235,13 @@ def _resources(said: str, build: Build, binary: bytes, about: Mapping[str, Any])
     return resources.parse_amd(said, arch) if arch else []
 
 
+async def understood(said: str, ptx: str | None = None) -> list[Diagnostic]:
+    """Return the messages of a log without holding up the server."""
+    if len(said) > LONG_LOG_CHARS:
+        return await asyncio.to_thread(diagnostics.parse, said, ptx)
+    return diagnostics.parse(said, ptx)
+
+
 def with_occupancy(result: CompileResult, block: int) -> CompileResult:
     """Return the result with the occupancy of each kernel at so many threads a block.
 
@@ -272,19 +262,6 @@ def read_json(data: bytes) -> dict[str, Any]:
 
 
 def _key(plan: BuildPlan, toolchain: Toolchain, probe: HostProbe) -> str:
-    """Return the address of a build: all that decides what comes out of it.
-
-    `-march=native` makes the processor part of it, and system headers the host.
-    """
+    """Return the address of a build: all that decides what comes out of it."""
     worker = worker_source(plan.worker) if plan.worker else None
-    parts = [
-        CACHE_FORMAT,
-        plan.argv,
-        plan.files,
-        plan.env,
-        worker,
-        toolchain.title,
-        probe.nvcc.build if probe.nvcc else None,
-    ]
-    parts += [{n: c.version for n, c in probe.compilers.items()}, probe.machine, probe.cpu, probe.hostname]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=dict).encode()).hexdigest()
+    return key_of("unit", [plan.argv, plan.files, plan.env, worker, toolchain.title], probe)

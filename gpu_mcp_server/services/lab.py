@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gpu_mcp_server.services.audit import Auditor
 from gpu_mcp_server.services.baselines import Baselines
 from gpu_mcp_server.services.batches import Batches
+from gpu_mcp_server.services.build_cache import BuildCache
 from gpu_mcp_server.services.capabilities import Capabilities
 from gpu_mcp_server.services.checker import Checker
 from gpu_mcp_server.services.compiler import Compiler
@@ -120,7 +121,7 @@ class Lab:
                     Profiles(experience, artifacts),
                     pool,
                     Inspector(settings, jobs, db, artifacts, experience),
-                    Projects(settings, jobs, workspaces, artifacts),
+                    Projects(settings, jobs, workspaces, artifacts, BuildCache(db, artifacts)),
                     Porter(settings, jobs, workspaces, compiler),
                     NcclVerifier.opened(settings, jobs, workspaces, artifacts, experience),
                     documents,

@@ -1,16 +1,13 @@
 """Builds a project by its own command, once: what came of it is kept by content, failures too."""
 
 import hashlib
-import json
 from collections.abc import Sequence
-from typing import Any, cast
-
-import msgpack  # pyright: ignore[reportMissingTypeStubs] - it ships none
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.build import CompileResult
 from gpu_mcp_server.models.program import Program
+from gpu_mcp_server.services.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
 from gpu_mcp_server.services.output import safe_text
@@ -25,8 +22,6 @@ WALL_S = 600.0
 """hipcc and nvcc take minutes for a large file."""
 MEMORY_BYTES = 8 << 30
 LOG_BYTES = 1 << 20
-CACHE_FORMAT = 1
-_msgpack = cast("Any", msgpack)
 
 
 def project_of(program: Program) -> dict[str, TreeFile]:
@@ -56,7 +51,8 @@ class ProgramBuilder:
     """Builds projects, with a cache by content."""
 
     def __init__(self, settings: Settings, jobs: JobRunner, db: Database, artifacts: Artifacts) -> None:
-        self._settings, self._jobs, self._db, self._artifacts = settings, jobs, db, artifacts
+        self._settings, self._jobs, self._artifacts = settings, jobs, artifacts
+        self._cache = BuildCache(db, artifacts)
 
     async def build(self, tree: Tree, command: Sequence[str], *, host: str) -> CompileResult:
         """Return what a command makes of a project; the artifact is the whole folder afterwards.
@@ -76,10 +72,7 @@ class ProgramBuilder:
         done = await self._jobs.run(spec, host=host, blobs=blobs)
         result = await self._result(done, tree, command)
         if done.record.status in ("ok", "failed"):
-            value = cast("bytes", _msgpack.packb({"format": CACHE_FORMAT, "result": result.model_dump(mode="json")}))
-            await self._db.execute(
-                "INSERT OR REPLACE INTO builds (key, value, created_at) VALUES (?, ?, datetime('now'))", (key, value)
-            )
+            await self._cache.put(key, result.model_dump(mode="json"))
         return result
 
     async def tree(self, artifact_id: str) -> dict[str, TreeFile]:
@@ -90,14 +83,10 @@ class ProgramBuilder:
         return await self._artifacts.put(pack(tree), name="project.tar", media_type="application/x-tar")
 
     async def _cached(self, key: str) -> CompileResult | None:
-        row = await self._db.fetch_one("SELECT value FROM builds WHERE key = ?", (key,))
-        value = cast("dict[str, Any]", _msgpack.unpackb(row["value"])) if row is not None else {}
-        if value.get("format") != CACHE_FORMAT:
+        kept = await self._cache.get(key)
+        if kept is None:
             return None
-        result = CompileResult.model_validate(value["result"])
-        if result.artifact_id is not None and not (await self._artifacts.path(result.artifact_id)).exists():
-            return None
-        return result.model_copy(update={"cached": True, "seconds": None})
+        return CompileResult.model_validate(kept).model_copy(update={"cached": True, "seconds": None})
 
     def _spec(
         self, tree: Tree, command: Sequence[str], probe: HostProbe, host: str
@@ -172,8 +161,5 @@ def refs_of(tree: Tree, below: str = "") -> tuple[FileRef, ...]:
 
 def _key(tree: Tree, command: Sequence[str], probe: HostProbe) -> str:
     """Return the address of a build: files, command, and the host's compilers and processor."""
-    parts: list[Any] = ["program", CACHE_FORMAT, list(command)]
-    parts += [[path, hashlib.sha256(file.data).hexdigest(), file.mode] for path, file in sorted(tree.items())]
-    parts += [{n: c.version for n, c in probe.compilers.items()}, probe.nvcc.build if probe.nvcc else None]
-    parts += [probe.machine, probe.cpu, probe.hostname]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    files = [[path, hashlib.sha256(file.data).hexdigest(), file.mode] for path, file in sorted(tree.items())]
+    return key_of("program", [list(command), files], probe)

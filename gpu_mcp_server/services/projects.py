@@ -1,14 +1,17 @@
 """Builds a workspace by its own build system, in one job, phase by phase."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
-from gpu_mcp_server.hostd.protocol import JobSpec, Limits, OutputFile, ProcessSpec
+from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, OutputFile, ProcessSpec
 from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.job import OutputRef, TestReport
 from gpu_mcp_server.models.project import Phase, ProjectBuild
+from gpu_mcp_server.services.build_cache import BuildCache, key_of
+from gpu_mcp_server.services.compiler import understood
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
 from gpu_mcp_server.services.output import safe_text
@@ -34,13 +37,17 @@ from gpu_mcp_server.toolchains.projects import (
 MEMORY_BYTES = 8 << 30
 LOG_BYTES = 4 << 20
 SHOWN_PRODUCTS = 20
+ENVIRONMENT = {"LC_ALL": "C", "HIP_PLATFORM": "amd", "CLICOLOR_FORCE": "0"}
 
 
 class Projects:
     """Builds of whole workspaces."""
 
-    def __init__(self, settings: Settings, jobs: JobRunner, workspaces: Workspaces, artifacts: Artifacts) -> None:
+    def __init__(
+        self, settings: Settings, jobs: JobRunner, workspaces: Workspaces, artifacts: Artifacts, cache: BuildCache
+    ) -> None:
         self._settings, self._jobs, self._workspaces, self._artifacts = settings, jobs, workspaces, artifacts
+        self._cache = cache
 
     async def build(
         self,
@@ -56,6 +63,8 @@ class Projects:
         host: str | None = None,
     ) -> ProjectBuild:
         """Configure, build and test a workspace; what was made becomes part of it, below `build`.
+
+        A build without tests of the same files, in the same way, by the same compilers is not run again.
 
         Raises:
             ToolMissing: If the host lacks the build system or compiler.
@@ -74,25 +83,50 @@ class Projects:
             "tidy": chosen in ("cmake", "sycl"),
             "phases": phases(project, _tools(probe, chosen, where), max(1, probe.cores), _sources(paths, project)),
         }
-        spec = JobSpec(
+        key = None if tests else _key(manifest, request, probe)
+        kept = await self._kept(key, workspace_id) if key else None
+        if kept is not None:
+            return kept
+        spec = self._spec(request, manifest, probe, where, timeout_s)
+        blobs = {f.sha256: self._artifacts.blob_path(f.sha256) for f in manifest}
+        done = await self._jobs.run(spec, host=where, blobs=blobs, workspace_id=workspace_id)
+        result = await self._result(done, project, workspace_id, str(request["build"]))
+        if key and result.status in ("ok", "failed"):
+            made = [asdict(o) for o in done.record.outputs]
+            after = _key(await self._workspaces.manifest(workspace_id), request, probe)
+            for each in dict.fromkeys((key, after)):  # nothing is left to do in what was just built
+                await self._cache.put(each, {"result": result.model_dump(mode="json"), "made": made})
+        return result
+
+    async def _kept(self, key: str, workspace_id: str) -> ProjectBuild | None:
+        """Return what the same build made before, its files laid into the workspace; None if it was never made."""
+        kept = await self._cache.get(key)
+        made = [OutputFile(**o) for o in kept["made"]] if kept else []
+        if kept is None or not all(self._artifacts.has(o.sha256) for o in made):
+            return None
+        await self._workspaces.adopt(workspace_id, made)
+        result = ProjectBuild.model_validate(kept["result"])
+        return result.model_copy(update={"cached": True, "seconds": None, "workspace_id": workspace_id})
+
+    def _spec(
+        self, request: Mapping[str, object], manifest: Sequence[FileRef], probe: HostProbe, host: str, timeout_s: float
+    ) -> JobSpec:
+        return JobSpec(
             id=new_job_id(),
             purpose="build",
             processes=(
                 ProcessSpec(
                     argv=("project", json.dumps(request)),
-                    env=environment_of(probe, {"LC_ALL": "C", "HIP_PLATFORM": "amd", "CLICOLOR_FORCE": "0"}),
+                    env=environment_of(probe, ENVIRONMENT),
                     program=worker_source("project"),
                 ),
             ),
             files={"main": tuple(manifest)},
             outputs=("*",),
-            roots=_roots(probe, self._settings.hosts[where].roots),
+            roots=_roots(probe, self._settings.hosts[host].roots),
             limits=Limits(wall_s=timeout_s, memory_bytes=MEMORY_BYTES, output_bytes=LOG_BYTES, tmp_bytes=1 << 30),
             min_level=min_level(self._settings),
         )
-        blobs = {f.sha256: self._artifacts.blob_path(f.sha256) for f in manifest}
-        done = await self._jobs.run(spec, host=where, blobs=blobs, workspace_id=workspace_id)
-        return await self._result(done, project, workspace_id, str(request["build"]))
 
     async def _result(self, done: FinishedJob, project: Project, workspace_id: str, build: str) -> ProjectBuild:
         record = done.record
@@ -104,7 +138,7 @@ class Projects:
             names = [line.removeprefix("=== ") for line in said.splitlines() if line.startswith("=== ")]
             failed = names[-1] if names else None
         report = await self._report(done, f"{BUILD}/{JUNIT}")
-        found = [_inside(d) for d in diagnostics.parse(said)]
+        found = [_inside(d) for d in await understood(said)]
         if record.status == "failed" and failed != "test" and not any(d.severity == "error" for d in found):
             last = diagnostics.last_words(said)
             found = [last, *found] if last else found
@@ -163,6 +197,12 @@ class Projects:
     async def _report(self, done: FinishedJob, path: str) -> TestReport | None:
         output = next((o for o in done.record.outputs if o.path == path), None)
         return junit.parse(await self._content(done, output)) if output else None
+
+
+def _key(manifest: Sequence[FileRef], request: Mapping[str, object], probe: HostProbe) -> str:
+    """Return the address of a build: every file of the workspace, what is done with them, and by which tools."""
+    files = [[f.path, f.sha256, f.mode] for f in sorted(manifest, key=lambda f: f.path)]
+    return key_of("project", [files, request, ENVIRONMENT, worker_source("project")], probe)
 
 
 def _tools(probe: HostProbe, system: System, host: str) -> dict[str, str]:

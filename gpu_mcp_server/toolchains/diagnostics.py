@@ -163,9 +163,10 @@ class _Reader:
             if key not in seen:
                 seen.add(key)
                 kept.append(one)
-        errors = [d for d in kept if d.severity == "error"]
-        meant = [d for d in errors if not _AFTERTHOUGHT.search(d.message)]
-        return [d for d in kept if not meant or d.severity != "error" or d in meant]
+        afterthought = [d.severity == "error" and _AFTERTHOUGHT.search(d.message) is not None for d in kept]
+        if not any(d.severity == "error" and not after for d, after in zip(kept, afterthought, strict=True)):
+            return kept
+        return [d for d, after in zip(kept, afterthought, strict=True) if not after]
 
     def _message(self, line: str) -> bool:
         """Open a message if the line is one; say whether it was understood."""

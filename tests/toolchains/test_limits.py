@@ -1,9 +1,12 @@
 """Compilers that hang, eat memory or write without end: ended, with the limit named, and the next build is fine."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from gpu_mcp_server.models.build import Wish
-from gpu_mcp_server.services import compiler
+from gpu_mcp_server.services import compiler, plans
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.sources import Source
 
@@ -23,7 +26,11 @@ T<22, 0> much;
 
 
 async def test_a_compiler_that_hangs_is_ended_and_the_limit_named(lab: Lab, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(compiler, "WALL_S", 2.0)
+    def in_two_seconds(*wish: Any) -> plans.Build:
+        build = plans.build_of(*wish)
+        return replace(build, plan=replace(build.plan, wall_s=2.0))
+
+    monkeypatch.setattr(compiler, "build_of", in_two_seconds)
     result = await lab.compiler.compile(Source(HANGS, "cpp", "hangs.cpp"), Wish(flags=ENDLESS))
     assert result.status == "timeout" and "2 s" in (result.note or ""), result.summary()
     assert (await lab.compiler.compile(GOOD)).status == "ok"

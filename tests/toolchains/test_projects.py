@@ -52,6 +52,30 @@ async def test_a_project_is_configured_built_and_tested(lab: Lab):
 
 
 @needs_cmake
+async def test_a_build_of_the_same_files_is_not_run_again_and_lays_its_products(lab: Lab):
+    first = await built(lab, FILES)
+    again = await lab.projects.build(first.workspace_id)
+    elsewhere = await built(lab, FILES)
+    assert [r.cached for r in (first, again, elsewhere)] == [False, True, True], elsewhere.summary()
+    assert elsewhere.products == first.products and elsewhere.workspace_id != first.workspace_id
+    assert (await lab.runner.run(["build/check", "2"], workspace_id=elsewhere.workspace_id)).status == "ok"
+    assert not (await lab.projects.build(first.workspace_id, options=("CMAKE_BUILD_TYPE=Debug",))).cached
+    assert not (await built(lab, {**FILES, "src/sum.cpp": SUM + "// other\n"})).cached
+    for output in first.products:
+        (await lab.artifacts.path(output.artifact_id or "")).unlink()
+    assert not (await built(lab, FILES)).cached, "what was kept is gone"
+
+
+async def test_a_build_that_fails_is_kept_too_and_tests_are_run_each_time(lab: Lab):
+    broken = await built(lab, {"Makefile": "all:\n\t@echo a.c:1:2: error: no >&2; exit 1\n"})
+    again = await built(lab, {"Makefile": "all:\n\t@echo a.c:1:2: error: no >&2; exit 1\n"})
+    assert (broken.cached, again.cached, again.status) == (False, True, "failed")
+    assert again.diagnostics == broken.diagnostics and again.diagnostics[0].message == "no"
+    counting = {"Makefile": "all:\n\ttrue\ntest:\n\t@date +%N >> seen\n"}
+    assert not (await built(lab, counting, tests=True)).cached and not (await built(lab, counting, tests=True)).cached
+
+
+@needs_cmake
 async def test_errors_of_all_files_come_at_once_and_each_once(lab: Lab):
     broken = {
         "src/sum.cpp": "int sum(int a, int b) { return a + c; }\n",
