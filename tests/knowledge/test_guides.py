@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -75,6 +76,17 @@ def test_links_lead_somewhere(guide: Guide):
         target = (guide.path.parent / place) if place else guide.path
         assert target.is_file(), link
         assert not anchor or anchor in read(target).anchors, link
+
+
+def test_every_guide_is_asked_for_and_every_accepted_section_exists():
+    questions = tomllib.loads((FOLDER.parent / "questions" / "guides.toml").read_text(encoding="utf-8"))["question"]
+    accepted = [
+        a.removeprefix("src:guides/").split("|") for q in questions for a in q["accept"] if a.startswith("src:guides/")
+    ]
+    known = {guide.path.stem: [guide.title, *guide.sections] for guide in GUIDES}
+    for stem, heading in accepted:
+        assert any(re.search(heading, name) for name in known[stem]), f"{stem}: {heading}"
+    assert {stem for stem, _ in accepted} == known.keys()
 
 
 def test_no_guide_repeats_another():
