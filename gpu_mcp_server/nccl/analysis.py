@@ -15,7 +15,7 @@ from gpu_mcp_server.nccl.program import Call, Program
 from gpu_mcp_server.nccl.trace import Event, Expression, Trace
 
 MAX_WAYS = 16
-"""Ways of reaching one site that are followed; a helper that is called more often is understood by its first callers."""
+"""Ways of reaching one site that are followed; one that is called more often is understood by its first callers."""
 _RANK = re.compile(r"\b\w*[Rr]ank\b|\bmype\b|\bmyid\b|\bme\b")
 
 

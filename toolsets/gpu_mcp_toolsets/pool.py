@@ -72,7 +72,7 @@ async def submit_batch(
 ) -> BatchSubmission:
     """Queue a program as a batch job of its own (sbatch, qsub), in the same sandbox.
 
-    It outlives this server, and finds ARRAY_TASK, RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT. Next: job_status.
+    It outlives this server; finds ARRAY_TASK, RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT. Next: job_status.
     """
     asked = BatchRequest(
         argv=tuple(command),
