@@ -10,6 +10,9 @@ from mapping import Mapping
 from reference import BadResult
 from tensors import Array, Tensor
 
+NATIVE: Dict[str, Any] = dict(STORAGE, bool=np.bool_)
+"""What the reference's function gets and returns; to the owner a bool is a byte, 0 or 1."""
+
 
 def view(
     mapping: Mapping, where: Dict[str, Any], items: Sequence[Tensor], *, writable: bool
@@ -23,7 +26,7 @@ def view(
         start = number * where["stride"]
         sets.append(
             tuple(
-                whole[start + offset : start + offset + item.nbytes].view(STORAGE[item.dtype]).reshape(item.shape)
+                whole[start + offset : start + offset + item.nbytes].view(NATIVE[item.dtype]).reshape(item.shape)
                 for offset, item in zip(where["offsets"], items)
             )
         )
@@ -81,7 +84,7 @@ class NumpyArrays:
         """Return a result in the declared dtype, or say why it cannot be one."""
         got = np.asarray(result)
         self.check_shape(item, got.shape)
-        stored = STORAGE[item.dtype]
+        stored = NATIVE[item.dtype]
         if item.dtype == "bfloat16":
             return got if got.dtype == np.uint16 else bfloat16_bits(got)
         if got.dtype != stored:

@@ -26,6 +26,7 @@ STORAGE: Dict[str, Any] = {
     "uint8": np.uint8,
     "int32": np.int32,
     "int64": np.int64,
+    "bool": np.uint8,
 }
 
 

@@ -16,6 +16,8 @@ OFFSETS = 1 << 16
 JITTER = 1 / 16
 """Part of a normal value's deviation that comes from the jitter."""
 OUTLIERS = 1e-3
+WHOLE = {"integers": 100, "bool": 2}
+"""Distributions of whole numbers from 0, below which."""
 
 
 def bfloat16_bits(values: Array) -> Array:
@@ -52,8 +54,8 @@ class Recipe:
 
     def __init__(self, distribution: str, kind: Any, rng: Any) -> None:
         jitter = None
-        if distribution == "integers":
-            table = np.arange(LEVELS) * 100 >> 16
+        if distribution in WHOLE:
+            table = np.arange(LEVELS) * WHOLE[distribution] >> 16
         elif distribution == "uniform":
             table = np.arange(LEVELS) / LEVELS
             jitter = rng.integers(0, 256, OFFSETS + CHUNK) / (256 * LEVELS)
@@ -152,7 +154,8 @@ class Well:
 
     def _recipe(self, dtype: str, distribution: str) -> Recipe:
         if dtype not in FLOATS:
-            distribution, kind = "integers", np.dtype(dtype)
+            distribution = "bool" if dtype == "bool" else "integers"
+            kind = np.dtype("uint8" if dtype == "bool" else dtype)
         else:
             kind = np.dtype("float64" if dtype == "float64" else "float32")
         key = (distribution, kind.str)

@@ -101,6 +101,11 @@ class CudaBuffers(Buffers):
         for number, item in enumerate(self.inputs):
             if item.distribution in MADE:
                 continue
+            if item.dtype == "bool":
+                drawn = np.empty((self.sets, item.count), dtype=np.uint8)
+                self.well.fill(drawn, item.dtype, item.distribution)
+                self.put_input(number, drawn)
+                continue
             span = self._span(self.staged.address + self.input_layout.offsets[number], self.input_layout, item)
             kind = DISTRIBUTIONS[item.distribution]
             if item.dtype.startswith(("int", "uint")) and kind != DISTRIBUTIONS["zeros"]:

@@ -19,8 +19,8 @@ DRAWN = {"rand": "uniform", "randn": "normal", "zeros": "zeros"}
 """Functions whose tensors the owner draws itself, and from which distribution."""
 ONLY_TYPE = ("to", "half", "bfloat16", "float", "double", "cuda", "cpu", "contiguous", "requires_grad_")
 """Methods that leave the distribution as it is."""
-STATE_TENSORS = 48
-"""Parameters and buffers beyond which only a ModelNew can be a candidate."""
+STATE_TENSORS = 2000
+"""Parameters and buffers beyond which they are no inputs, and a ModelNew has only the common seed to get the same."""
 
 modes: Any = importlib.import_module("torch.overrides")
 
@@ -85,12 +85,15 @@ def parameter_names(forward: Any, count: int) -> List[str]:
 
 def unique(names: Sequence[str], taken: Sequence[str] = ()) -> List[str]:
     """Return the names in lower case, of at most 24 letters, digits and underscores, no two alike."""
-    chosen: List[str] = list(taken)
+    chosen, used = list(taken), set(taken)
+    numbers: Dict[str, int] = {}
     for name in names:
         plain = re.sub(r"[^a-z0-9_]", "_", name.lower())[-24:].lstrip("_0123456789") or "t"
-        number, tried = 2, plain
-        while tried in chosen or tried in ("in", "out", "launch", "stream", "int", "float", "double"):
+        number, tried = numbers.get(plain, 2), plain
+        while tried in used or tried in ("in", "out", "launch", "stream", "int", "float", "double"):
             number, tried = number + 1, "%s_%d" % (plain, number)
+        numbers[plain] = number
+        used.add(tried)
         chosen.append(tried)
     return chosen[len(taken) :]
 
@@ -195,7 +198,9 @@ class ModuleProblem:
             notes.append("made by the problem's own code, from a seed of the judge: " + ", ".join(made))
         kept = state if len(state) <= STATE_TENSORS else {}
         if len(kept) < len(state):
-            notes.append("%d weights, so only a ModelNew can be a candidate" % len(state))
+            notes.append(
+                "%d weights, too many to be inputs: a ModelNew makes its own from the common seed" % len(state)
+            )
         weights = unique([key.replace(".", "_") for key in kept], chosen)
         inputs += [self._spec(n, v, "weights") for n, v in zip(weights, kept.values())]
         outputs = unique(["y" if len(results) == 1 else "y%d" % i for i in range(len(results))], [*chosen, *weights])

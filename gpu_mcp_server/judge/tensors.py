@@ -19,6 +19,7 @@ ITEM_BYTES = {
     "uint8": 1,
     "int32": 4,
     "int64": 8,
+    "bool": 1,
 }
 MADE = ("made", "weights")
 """Distributions of inputs that the problem's own code makes, anew for each call or once."""

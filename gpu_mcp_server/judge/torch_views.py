@@ -14,6 +14,7 @@ TYPE_STRINGS = {
     "uint8": "|u1",
     "int32": "<i4",
     "int64": "<i8",
+    "bool": "|b1",
 }
 
 

@@ -9,7 +9,7 @@ from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.program import Program, ProgramInfo
 
-DType = Literal["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64"]
+DType = Literal["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"]
 Symbol = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 
 

@@ -17,6 +17,7 @@ from gpu_mcp_server.models.problem import DType, Implementation, Problem, Proble
 from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.constraints import check_constraints
 from gpu_mcp_server.services.formulas import check_formula
+from gpu_mcp_server.services.launchers import C_TYPES, c_launcher, cuda_launcher, python_launcher
 from gpu_mcp_server.services.program_problems import check_program, info_of
 from gpu_mcp_server.store.database import Database
 
@@ -52,20 +53,8 @@ ITEM_BYTES: Mapping[DType, int] = {
     "uint8": 1,
     "int32": 4,
     "int64": 8,
+    "bool": 1,
 }
-
-C_TYPES: Mapping[DType, str] = {
-    "float16": "uint16_t",
-    "bfloat16": "uint16_t",
-    "float32": "float",
-    "float64": "double",
-    "int8": "int8_t",
-    "uint8": "uint8_t",
-    "int32": "int32_t",
-    "int64": "int64_t",
-}
-
-CUDA_TYPES: Mapping[DType, str] = {**C_TYPES, "float16": "__half", "bfloat16": "__nv_bfloat16"}
 
 C_WORDS = frozenset(
     """alignas alignof and asm auto bitand bitor bool break case catch char class compl concept const continue decltype
@@ -74,9 +63,6 @@ C_WORDS = frozenset(
     restrict return short signed sizeof static stream struct switch template this throw true try typedef typeid
     typename union unsigned using virtual void volatile wchar_t while xor""".split()  # noqa: SIM905 - a table of words
 )
-
-
-EXTERN_C = 'extern "C" '
 
 
 class Problems:
@@ -209,9 +195,9 @@ class Problems:
             description=problem.description,
             content_hash=problem.content_hash,
             framework=problem.framework,
-            launcher_c=_launcher(problem, C_TYPES, []).removeprefix(EXTERN_C),
-            launcher_cuda=_launcher(problem, CUDA_TYPES, ["cudaStream_t stream"]),
-            launcher_python=_python_launcher(problem),
+            launcher_c=c_launcher(problem),
+            launcher_cuda=cuda_launcher(problem),
+            launcher_python=python_launcher(problem),
             shapes=problem.shapes,
             rtol=problem.rtol,
             atol=problem.atol,
@@ -255,26 +241,6 @@ def shape_bytes(problem: Problem, dims: Mapping[str, int]) -> int:
 def largest(problem: Problem) -> Mapping[str, int]:
     """Return the shape whose tensors take most."""
     return max(problem.shapes, key=lambda dims: shape_bytes(problem, dims))
-
-
-def _python_launcher(problem: Problem) -> str:
-    names = [t.name for t in [*problem.inputs, *problem.outputs]] + problem.symbols()
-    given = [t.name for t in problem.inputs if t.distribution != "weights"]
-    forward = ", ".join(["self", *given])
-    model = (
-        "class ModelNew, constructed as Model is" if problem.kind == "module" else f"class ModelNew: forward({forward})"
-    )
-    return f"triton: def launch({', '.join(names)}); python: {model}"
-
-
-def _launcher(problem: Problem, types: Mapping[DType, str], last: Sequence[str]) -> str:
-    parameters = [
-        *(f"const {types[tensor.dtype]}* {tensor.name}" for tensor in problem.inputs),
-        *(f"{types[tensor.dtype]}* {tensor.name}" for tensor in problem.outputs),
-        *(f"int64_t {symbol}" for symbol in problem.symbols()),
-        *last,
-    ]
-    return f"{EXTERN_C}int launch({', '.join(parameters)})"
 
 
 def _conditions(problem: Problem) -> list[str]:

@@ -13,7 +13,8 @@ import random
 import sys
 from typing import Any, Dict, List
 
-ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
+ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
+ITEM_BYTES.update({"int8": 1, "uint8": 1, "int32": 4, "int64": 8, "bool": 1})
 BLOCK_ITEMS = 1 << 16
 
 
@@ -27,7 +28,7 @@ def pattern(dtype: str, seed: int) -> bytes:
         top = 0x38 if dtype == "float16" else 0x3F
         return bytes(b for _ in range(BLOCK_ITEMS) for b in (chance.randrange(64), top | chance.choice((0, 0x80))))
     size = ITEM_BYTES[dtype]
-    return b"".join(chance.randrange(4).to_bytes(size, "little") for _ in range(BLOCK_ITEMS))
+    return b"".join(chance.randrange(2 if dtype == "bool" else 4).to_bytes(size, "little") for _ in range(BLOCK_ITEMS))
 
 
 class Cuda:

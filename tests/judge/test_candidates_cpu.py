@@ -391,3 +391,30 @@ def test_a_reference_that_raises_while_judging_is_the_judges_failure_not_the_can
     assert outcome.exit_code == 1
     assert outcome.verdict == {}
     assert "ValueError: no" in outcome.stderr
+
+
+BOOLS = {
+    "entry": "f",
+    "inputs": [{"name": "x", "dtype": "float32", "shape": ["n"]}, {"name": "mask", "dtype": "bool", "shape": ["n"]}],
+    "outputs": [
+        {"name": "kept", "dtype": "float32", "shape": ["n"]},
+        {"name": "sign", "dtype": "bool", "shape": ["n"]},
+    ],
+    "shapes": [{"n": 1000}],
+    "reference": "import numpy as np\ndef f(x, mask):\n    return np.where(~mask, x, 0), x > 0\n",
+}
+BOOLEAN = """
+#include <stdbool.h>
+#include <stdint.h>
+int launch(const float *x, const bool *mask, float *kept, bool *sign, int64_t n) {
+    for (int64_t i = 0; i < n; i++) { kept[i] = mask[i] ? 0 : x[i]; sign[i] = x[i] > 0 WRONG; }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(("wrong", "verdict"), [("", "correct"), ("|| i == 999", "incorrect")])
+def test_bools_are_tensors_like_others(court, wrong, verdict):
+    found = court(BOOLEAN.replace("WRONG", wrong), **BOOLS, tier="correctness").verdict
+
+    assert found["verdict"] == verdict, found["reason"]

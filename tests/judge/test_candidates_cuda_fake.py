@@ -34,7 +34,7 @@ def court(driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         path = tmp_path / "candidate.c"
         path.write_text(source)
         task = {"device": "cuda", "shapes": SHAPES, "max_rounds": 9, "round_ms": 1, **task}
-        outcome = judge(tmp_path, EXAMPLES / "reference.py", build(path, tmp_path), **task)
+        outcome = judge(tmp_path, task.pop("reference", EXAMPLES / "reference.py"), build(path, tmp_path), **task)
         assert outcome.exit_code == 0, outcome.stderr + (tmp_path / "noise.txt").read_text()
         return outcome
 
@@ -308,3 +308,23 @@ def test_the_committed_ptx_is_that_of_the_committed_kernels(tmp_path):
     if "release 13.0" not in version:
         pytest.skip("another nvcc than the one that made it")
     assert code(tmp_path / "k.ptx") == code(JUDGE / "kernels.ptx")
+
+
+def test_bools_are_drawn_and_compared_as_bytes_of_0_and_1(court):
+    bools = {
+        "entry": "f",
+        "inputs": [{"name": "mask", "dtype": "bool", "shape": ["n"]}],
+        "outputs": [{"name": "rest", "dtype": "bool", "shape": ["n"]}],
+        "shapes": [{"n": 1000}],
+        "reference": "def f(mask):\n    return ~mask\n",
+    }
+    source = """
+    #include <stdint.h>
+    int launch(const uint8_t *mask, uint8_t *rest, int64_t n, void *stream) {
+        for (int64_t i = 0; i < n; i++) rest[i] = mask[i] ^ 1;
+        return 0;
+    }
+    """
+    got = court(source, **bools, tier="smoke").verdict
+
+    assert got["verdict"] == "correct", got["reason"]

@@ -1,6 +1,9 @@
 """Statistics, comparison and fresh inputs, against known values."""
 
+import json
+import socket
 import sys
+import zlib
 
 import numpy as np
 import pytest
@@ -13,6 +16,7 @@ import check
 import fill
 import lanes
 import ledger
+import link
 import memory_cpu
 import stats
 import tensors
@@ -219,3 +223,17 @@ def test_a_process_that_ran_out_of_memory_is_told_how_much_there_was():
     told = verdicts.death({"oom": True, "memory_bytes": 16 << 30, "signal": 9})
 
     assert told == "ran out of memory and was killed: it wanted more than the 17.2 GB that it may have"
+
+
+def test_long_messages_travel_packed_and_what_does_not_unpack_is_garbage():
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    one, other = link.Link(ends[0]), link.Link(ends[1])
+    long = {"inputs": [{"name": f"weight_{i}", "shape": [8, 8]} for i in range(2000)]}
+    one.send(long)
+    assert len(json.dumps(long)) > link.MAX_PACKET_BYTES and other.receive(1) == long
+    for bomb in (b"z" + zlib.compress(b" " * (link.MAX_MESSAGE_BYTES + 1)), b"z" + zlib.compress(b"{}")[:-3], b"zz"):
+        ends[0].send(bomb)
+        with pytest.raises(link.LinkGarbage):
+            other.receive(1)
+    for end in ends:
+        end.close()

@@ -35,6 +35,25 @@ def get_inputs():
 def get_init_inputs():
     return [32, 8]
 """
+DEEP = """
+import torch
+import torch.nn as nn
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(60)])
+    def forward(self, x, mask):
+        for layer in self.layers:
+            x = x + 0.1 * torch.tanh(layer(x)) * mask
+        return x, x > 0
+
+def get_inputs():
+    return [torch.randn(16, 8), torch.rand(16, 8) > 0.5]
+
+def get_init_inputs():
+    return []
+"""
 MASKED = """
 import torch
 import torch.nn as nn
@@ -99,6 +118,24 @@ async def test_weights_of_the_same_name_are_taken_over_where_the_seed_gives_othe
 
 
 @needs_torch
+async def test_a_model_of_many_weights_and_with_bools_is_judged_with_the_weights_of_the_problem(lab: Lab):
+    info = await lab.registry.import_file(ProblemSource("deep.py", DEEP))
+    problem = await lab.problems.get(info.problem_id)
+    assert len(problem.state) == 120 and [t.dtype for t in problem.outputs] == ["float32", "bool"]
+    assert (problem.inputs[1].dtype, problem.inputs[1].distribution) == ("bool", "made")
+    assert len(info.launcher_c) < 500 and len(info.summary()) < 8000
+
+    other = DEEP.replace("self.layers = nn", "torch.rand(7); self.layers = nn")
+    verdict = await lab.evaluator.evaluate(info.problem_id, as_new(other), timing=UNTIMED)
+    assert verdict.verdict == "correct", verdict.reason
+    assert "120 taken over from the problem" in str(verdict.shapes[0].notes)
+    inverted = await lab.evaluator.evaluate(
+        info.problem_id, as_new(DEEP.replace("x > 0", "x >= 1e9")), timing=TimingOptions(tier="smoke")
+    )
+    assert inverted.verdict == "incorrect" and "y1" in inverted.reason, inverted.reason
+
+
+@needs_torch
 async def test_a_launcher_gets_the_weights_as_inputs(lab: Lab):
     info = await lab.registry.import_file(ProblemSource("linear.py", LINEAR))
     right = """
@@ -151,7 +188,7 @@ async def test_a_large_problem_is_described_without_its_data_and_refused_where_i
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("torch.relu(x)", "x > 0"), "y is bool, which the judge does not know"),
+        (("torch.relu(x)", "torch.fft.fft(x)"), "y is complex64, which the judge does not know"),
         (("torch.relu(x)", "x.nope()"), "no attribute 'nope'"),
         (("torch.rand(64, 64)", "open('/nothing')"), "No such file"),
     ],

@@ -1,0 +1,56 @@
+"""What a candidate must define, by the kind of candidate: one parameter a tensor, then one a dimension."""
+
+from collections.abc import Mapping, Sequence
+
+from gpu_mcp_server.models.problem import DType, Problem
+
+MOST_SHOWN = 60
+"""Inputs of a launcher that is shown in full; a module with more weights is for a ModelNew."""
+C_TYPES: Mapping[DType, str] = {
+    "float16": "uint16_t",
+    "bfloat16": "uint16_t",
+    "float32": "float",
+    "float64": "double",
+    "int8": "int8_t",
+    "uint8": "uint8_t",
+    "int32": "int32_t",
+    "int64": "int64_t",
+    "bool": "bool",
+}
+
+CUDA_TYPES: Mapping[DType, str] = {**C_TYPES, "float16": "__half", "bfloat16": "__nv_bfloat16"}
+EXTERN_C = 'extern "C" '
+
+
+def c_launcher(problem: Problem) -> str:
+    """Return the launcher of a candidate for the processor; C++ puts extern "C" before it."""
+    return _launcher(problem, C_TYPES, []).removeprefix(EXTERN_C)
+
+
+def cuda_launcher(problem: Problem) -> str:
+    """Return the launcher of a CUDA candidate."""
+    return _launcher(problem, CUDA_TYPES, ["cudaStream_t stream"])
+
+
+def python_launcher(problem: Problem) -> str:
+    """Return what a Python candidate must define."""
+    names = [t.name for t in [*problem.inputs, *problem.outputs]] + problem.symbols()
+    names = names if len(problem.inputs) <= MOST_SHOWN else [f"{len(problem.inputs)} inputs", "outputs"]
+    given = [t.name for t in problem.inputs if t.distribution != "weights"]
+    forward = ", ".join(["self", *given])
+    model = (
+        "class ModelNew, constructed as Model is" if problem.kind == "module" else f"class ModelNew: forward({forward})"
+    )
+    return f"triton: def launch({', '.join(names)}); python: {model}"
+
+
+def _launcher(problem: Problem, types: Mapping[DType, str], last: Sequence[str]) -> str:
+    if len(problem.inputs) > MOST_SHOWN:
+        return f"{EXTERN_C}int launch(...) with a pointer each to {len(problem.inputs)} inputs and the outputs"
+    parameters = [
+        *(f"const {types[tensor.dtype]}* {tensor.name}" for tensor in problem.inputs),
+        *(f"{types[tensor.dtype]}* {tensor.name}" for tensor in problem.outputs),
+        *(f"int64_t {symbol}" for symbol in problem.symbols()),
+        *last,
+    ]
+    return f"{EXTERN_C}int launch({', '.join(parameters)})"
