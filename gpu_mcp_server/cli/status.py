@@ -91,7 +91,7 @@ def _gpus(gpus: list[dict[str, Any]]) -> Any:
         load, used, total = g.get("utilization_percent"), g["memory_used_bytes"], g["memory_total_bytes"]
         table.add_row(
             str(g["index"]),
-            f"{g['name']} {g.get('arch') or ''}" + (" MIG" if g.get("mig") else ""),
+            f"{g['name']} {g.get('arch') or ''}" + (" MIG" if g.get("mig") else "") + _links(g),
             _bar(load / 100 if load is not None else None),
             _bar(used / total if total else None) + f" {used / GIB:.1f}/{total / GIB:.0f} GiB",
             _of(g.get("sm_clock_mhz"), g.get("sm_clock_max_mhz"), "MHz"),
@@ -103,10 +103,14 @@ def _gpus(gpus: list[dict[str, Any]]) -> Any:
     return table
 
 
+def _links(g: dict[str, Any]) -> str:
+    return f" NVLink to {len(g['nvlink'])}" if g.get("nvlink") else ""
+
+
 def _users(g: dict[str, Any]) -> str:
     found = [g["locked_by"]] if g.get("locked_by") else []
     found += [f"{p.get('name') or p['pid']} of {p.get('user') or '?'}" for p in g.get("processes", [])[:3]]
-    return ", ".join(found) or "free"
+    return ", ".join(found) or ("free" if g.get("vendor", "nvidia") == "nvidia" else "nobody")
 
 
 def _bar(part: float | None) -> str:

@@ -73,7 +73,7 @@ class Nvml:
             return []
         if self._nvml is None:
             return [int(p) for g in _pretended() if g["uuid"] == uuid for p in g["pids"]]
-        return _ask(lambda: self._pids(self._nvml.nvmlDeviceGetHandleByUUID(uuid.encode()))) or []
+        return ask(lambda: self._pids(self._nvml.nvmlDeviceGetHandleByUUID(uuid.encode()))) or []
 
     def _pids(self, handle: Any) -> List[int]:
         return [int(p.pid) for p in self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
@@ -85,7 +85,7 @@ class Nvml:
 
         def are_joined(a: str, b: str) -> bool:
             how = nvml.NVML_P2P_CAPS_INDEX_NVLINK
-            return _ask(lambda: nvml.nvmlDeviceGetP2PStatus(handles[a], handles[b], how)) == nvml.NVML_P2P_STATUS_OK
+            return ask(lambda: nvml.nvmlDeviceGetP2PStatus(handles[a], handles[b], how)) == nvml.NVML_P2P_STATUS_OK
 
         return {a: [b for b in handles if b != a and are_joined(a, b)] for a in handles}
 
@@ -93,38 +93,38 @@ class Nvml:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-        major, minor = _ask(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle)) or (None, None)
-        power = _ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        major, minor = ask(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle)) or (None, None)
+        power = ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
         return {
             "index": index,
             "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
             "name": _text(nvml.nvmlDeviceGetName(handle)),
             "arch": "sm_%d%d" % (major, minor) if major is not None else None,
-            "minor": _ask(lambda: nvml.nvmlDeviceGetMinorNumber(handle)),
+            "minor": ask(lambda: nvml.nvmlDeviceGetMinorNumber(handle)),
             "memory_total_bytes": int(memory.total),
             "memory_used_bytes": int(memory.used),
-            "utilization_percent": _ask(lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
-            "temperature_c": _ask(lambda: int(nvml.nvmlDeviceGetTemperature(handle, 0))),
+            "utilization_percent": ask(lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
+            "temperature_c": ask(lambda: int(nvml.nvmlDeviceGetTemperature(handle, 0))),
             "power_w": power / 1000.0 if power is not None else None,
-            "sm_clock_mhz": _ask(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, 1))),
-            "pids": _ask(lambda: self._pids(handle)) or [],
+            "sm_clock_mhz": ask(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, 1))),
+            "pids": ask(lambda: self._pids(handle)) or [],
             **self._more(handle),
         }
 
     def _more(self, handle: Any) -> Dict[str, Any]:
         """Return clocks, limits, what throttles, MIG, and the processes with their owners."""
         nvml = self._nvml
-        limit = _ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
-        reasons = _ask(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
-        mig = _ask(lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
-        processes: List[Any] = _ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
+        limit = ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
+        reasons = ask(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
+        mig = ask(lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
+        processes: List[Any] = ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
         return {
             "power_limit_w": limit / 1000.0 if limit is not None else None,
-            "sm_clock_max_mhz": _ask(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(handle, 1))),
-            "memory_clock_mhz": _ask(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, 2))),
+            "sm_clock_max_mhz": ask(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(handle, 1))),
+            "memory_clock_mhz": ask(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, 2))),
             "throttle": None if reasons is None else [text for bit, text in THROTTLE.items() if reasons & bit],
             "mig": None if mig is None else bool(mig),
-            "processes": [_process(int(p.pid), getattr(p, "usedGpuMemory", None)) for p in processes[:16]],
+            "processes": [process(int(p.pid), getattr(p, "usedGpuMemory", None)) for p in processes[:16]],
         }
 
 
@@ -148,7 +148,7 @@ def _pretended() -> List[Dict[str, Any]]:
     return [dict(usual, index=index, **gpu) for index, gpu in enumerate(listed)]
 
 
-def _process(pid: int, used: Any) -> Dict[str, Any]:
+def process(pid: int, used: Any) -> Dict[str, Any]:
     """Describe a process on a GPU; of one that is in another namespace only the number is known."""
     name: Optional[str] = None
     user: Optional[str] = None
@@ -156,7 +156,7 @@ def _process(pid: int, used: Any) -> Dict[str, Any]:
         with open("/proc/%d/comm" % pid, encoding="utf-8", errors="replace") as text:
             name = text.read().strip()
         uid = os.stat("/proc/%d" % pid).st_uid
-        user = _ask(lambda: pwd.getpwuid(uid).pw_name) or "uid %d" % uid
+        user = ask(lambda: pwd.getpwuid(uid).pw_name) or "uid %d" % uid
     except OSError:
         pass
     return {"pid": pid, "name": name, "user": user, "memory_bytes": used if isinstance(used, int) else None}
@@ -177,7 +177,7 @@ def leased_by_scheduler(gpus: List[Dict[str, Any]], environ: Mapping[str, str]) 
     return [g for g in gpus if (g["minor"] if g.get("minor") is not None else g["index"]) in wanted]
 
 
-def _ask(question: Any) -> Any:
+def ask(question: Any) -> Any:
     """Return what NVML answers, or None where the device does not know."""
     try:
         return question()

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
-from . import cgroup, descriptors, gpus, landlock, undertaker
+from . import amd, cgroup, descriptors, gpus, landlock, undertaker
 from .files import Blobs
 from .job_folders import JobFolders
 from .locks import FOLDER, GpuLocks
@@ -57,6 +57,7 @@ class Host:
         self.blobs = Blobs(os.path.join(state, "blobs"))
         self.locks = GpuLocks(lock_folder or os.environ.get(LOCKS) or FOLDER)
         self.nvml = gpus.Nvml()
+        self.amd = amd.AmdSmi()
         self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self.python = _own_python()
         weakest = os.environ.get(WEAKEN, "full")

@@ -331,6 +331,7 @@ class Channel:
             gpu["foreign"] = len(set(gpu.pop("pids")) - ours)
         running = len(self.host.folders.unfinished())
         about = {"gpus": gpus, "jobs_running": running, "why_none": self.host.nvml.why_not()}
+        about["amd"] = self.host.amd.gpus()
         return dict(about, pool=self._pool_now(request, _)[0]), b""
 
     def _pool_now(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:

@@ -32,6 +32,8 @@ class Gpu(Model):
     name: str
     arch: str | None = None
     """As compilers call it: sm_90."""
+    vendor: str = "nvidia"
+    """nvidia, or amd: those are shown, and given to no job."""
     memory_total_bytes: int
     memory_used_bytes: int
     utilization_percent: int | None = None
@@ -112,7 +114,7 @@ class LabStatus(ResultModel):
                 f"{g.memory_used_bytes >> 20}/{g.memory_total_bytes >> 20} MiB, "
                 f"{g.utilization_percent} %, {g.temperature_c} C, {g.uuid}"
                 + "".join(_more(g))
-                + (f", held by {g.locked_by}" if g.locked_by else ", free")
+                + (f", held by {g.locked_by}" if g.locked_by else _use(g))
                 + (f", {g.foreign_processes} foreign processes" if g.foreign_processes else "")
                 for g in h.gpus
             ]
@@ -136,6 +138,10 @@ class LabStatus(ResultModel):
                 for w in h.waiting
             ]
         return "\n".join(lines)
+
+
+def _use(g: Gpu) -> str:
+    return ", free" if g.vendor == "nvidia" else ", shown only: jobs get NVIDIA's GPUs alone"
 
 
 def _more(g: Gpu) -> list[str]:

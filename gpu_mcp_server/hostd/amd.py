@@ -1,0 +1,113 @@
+"""AMD's GPUs of this host, by amdsmi, for people and agents to see; no job is given one.
+
+The module comes with ROCm or from PyPI, and both need ROCm's libamd_smi: without it the import fails with a KeyError.
+Nobody here had an AMD GPU: fields and units are those of the module's own text, 7.0.2, and were never seen live.
+
+Source: `amdsmi_interface.py` of amdsmi 7.0.2; ROCm documentation, "AMD SMI Python API".
+"""
+
+import importlib
+import os
+import sys
+from typing import Any, Dict, List, Optional
+
+from .gpus import ask, process
+
+DRIVER_NODE = "/dev/kfd"
+PLACES = ("/opt/rocm/share/amd_smi",)
+"""Where ROCm puts the module when no Python has it."""
+VIOLATIONS = {
+    "active_ppt_pwr": "power cap",
+    "active_socket_thrm": "socket thermal",
+    "active_hbm_thrm": "memory thermal",
+    "active_vr_thrm": "voltage regulator thermal",
+    "active_prochot_thrm": "hardware thermal",
+}
+MICROWATTS_FROM = 100_000
+"""The power limit is in W in some versions and in microwatts in others; no GPU is limited to less than 0.1 W."""
+WHOLE = ("SPX", "N/A", "")
+
+
+class AmdSmi:
+    """amdsmi, started at the first question and kept."""
+
+    def __init__(self, module: Any = None) -> None:
+        self._state: Optional[str] = None
+        self._smi: Any = module
+
+    def why_not(self) -> str:
+        """Start amdsmi if need be; say why it cannot be used, or nothing."""
+        if self._state is None:
+            self._state = self._start()
+        return self._state
+
+    def _start(self) -> str:
+        if self._smi is None:
+            if not os.path.exists(DRIVER_NODE):
+                return "no AMD driver on this host"
+            sys.path.extend(p for p in PLACES if os.path.isdir(p) and p not in sys.path)
+            try:
+                self._smi = importlib.import_module("amdsmi")  # needed only where there is a driver
+            except Exception as error:  # a KeyError where ROCm's library is missing
+                return "amdsmi cannot be imported: %r" % error
+        try:
+            self._smi.amdsmi_init()
+        except Exception as error:  # its own classes, which cannot be named without it
+            return "amdsmi: %s" % error
+        return ""
+
+    def gpus(self) -> List[Dict[str, Any]]:
+        """Describe every GPU now, as NVML's are described."""
+        if self.why_not():
+            return []
+        handles: List[Any] = ask(self._smi.amdsmi_get_processor_handles) or []
+        return [self._gpu(n, handle) for n, handle in enumerate(handles)]
+
+    def _gpu(self, index: int, handle: Any) -> Dict[str, Any]:
+        smi = self._smi
+        asic: Dict[str, Any] = ask(lambda: smi.amdsmi_get_gpu_asic_info(handle)) or {}
+        memory: Dict[str, Any] = ask(lambda: smi.amdsmi_get_gpu_vram_usage(handle)) or {}
+        busy: Dict[str, Any] = ask(lambda: smi.amdsmi_get_gpu_activity(handle)) or {}
+        power: Dict[str, Any] = ask(lambda: smi.amdsmi_get_power_info(handle)) or {}
+        core: Dict[str, Any] = ask(lambda: smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.GFX)) or {}
+        of_memory: Dict[str, Any] = ask(lambda: smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.MEM)) or {}
+        limit = _number(power.get("power_limit"))
+        partition = str(ask(lambda: smi.amdsmi_get_gpu_compute_partition(handle)) or "")
+        spot, now = ask(lambda: smi.AmdSmiTemperatureType.HOTSPOT), ask(lambda: smi.AmdSmiTemperatureMetric.CURRENT)
+        return {
+            "vendor": "amd",
+            "index": index,
+            "uuid": str(ask(lambda: smi.amdsmi_get_gpu_device_uuid(handle)) or "amd-%d" % index),
+            "name": str(asic.get("market_name") or "AMD GPU"),
+            "arch": asic.get("target_graphics_version"),
+            "memory_total_bytes": (_number(memory.get("vram_total")) or 0) << 20,
+            "memory_used_bytes": (_number(memory.get("vram_used")) or 0) << 20,
+            "utilization_percent": _number(busy.get("gfx_activity")),
+            "temperature_c": _number(ask(lambda: smi.amdsmi_get_temp_metric(handle, spot, now))),
+            "power_w": _number(power.get("current_socket_power")) or _number(power.get("average_socket_power")),
+            "power_limit_w": limit / 1e6 if limit and limit >= MICROWATTS_FROM else limit,
+            "sm_clock_mhz": _number(core.get("clk")),
+            "sm_clock_max_mhz": _number(core.get("max_clk")),
+            "memory_clock_mhz": _number(of_memory.get("clk")),
+            "throttle": self._throttle(handle),
+            "mig": partition not in WHOLE,
+            "processes": self._processes(handle),
+        }
+
+    def _throttle(self, handle: Any) -> Optional[List[str]]:
+        status: Optional[Dict[str, Any]] = ask(lambda: self._smi.amdsmi_get_violation_status(handle))
+        return None if status is None else [text for key, text in VIOLATIONS.items() if status.get(key) is True]
+
+    def _processes(self, handle: Any) -> List[Dict[str, Any]]:
+        listed: List[Dict[str, Any]] = ask(lambda: self._smi.amdsmi_get_gpu_process_list(handle)) or []
+        found: List[Dict[str, Any]] = []
+        for one in listed[:16]:
+            used: Dict[str, Any] = one.get("memory_usage") or {}
+            about = process(int(one["pid"]), _number(used.get("vram_mem")))
+            found.append(dict(about, name=about["name"] or one.get("name")))
+        return found
+
+
+def _number(value: Any) -> Optional[int]:
+    """Return a number; None for "N/A", which amdsmi says of what a device does not know."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
