@@ -75,6 +75,13 @@ class JobTable:
             raise NotFound("job", job_id, hint="Job ids come from run_command and evaluate_kernel.")
         return _job(row)
 
+    async def hand_over(self, row: JobRow, changes: Mapping[str, Any]) -> bool:
+        """Change what a job's row says of its context; `False` when another server was first."""
+        before, after = json.dumps(row.context), json.dumps({**row.context, **changes})
+        return await self._db.execute(
+            "UPDATE jobs SET context = ? WHERE job_id = ? AND context = ?", (after, row.job_id, before)
+        ) == 1  # fmt: skip
+
     async def finish(self, job_id: str, record: JobRecord) -> bool:
         """Keep the final record; `False` if one is kept already, which then stays as it is.
 

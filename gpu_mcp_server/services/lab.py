@@ -108,7 +108,7 @@ class Lab:
             )  # fmt: skip
             capabilities = Capabilities(settings, jobs, db)
             runner.settlers |= _settlers(verdicts, checker, profiler)
-            async with _tidied(runner, hosts, baselines, documents):
+            async with _tidied(runner, hosts, baselines, documents, pool):
                 yield cls(
                     settings, hosts, jobs, workspaces, problems, experience, artifacts, compiler, runner, registry,
                     evaluator, baselines,
@@ -133,7 +133,9 @@ def _settlers(verdicts: Verdicts, checker: Checker, profiler: Profiler) -> dict[
 
 
 @asynccontextmanager
-async def _tidied(runner: Runner, hosts: Hosts, baselines: Baselines, documents: Documents) -> AsyncGenerator[None]:
+async def _tidied(
+    runner: Runner, hosts: Hosts, baselines: Baselines, documents: Documents, pool: Pool
+) -> AsyncGenerator[None]:
     """Finish meanwhile what an earlier server left; close all links at the end."""
     tidying = asyncio.create_task(runner.tidy(), name="tidy")
     try:
@@ -143,4 +145,5 @@ async def _tidied(runner: Runner, hosts: Hosts, baselines: Baselines, documents:
         await asyncio.gather(tidying, return_exceptions=True)
         await baselines.close()
         await documents.close()
+        await pool.close()
         await hosts.close()

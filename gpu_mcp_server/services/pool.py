@@ -14,8 +14,9 @@ from gpu_mcp_server.errors import GpuMcpError, NoFreeGpu, NotFound
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobRecord, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.lease import GpuLease, Reserved
 from gpu_mcp_server.services.hosts import HostProbe
-from gpu_mcp_server.services.job_table import JobTable
+from gpu_mcp_server.services.job_table import JobRow, JobTable
 from gpu_mcp_server.services.jobs import JobRunner, raise_if_not_run
+from gpu_mcp_server.services.owners import Owner
 from gpu_mcp_server.settings import Settings
 
 Progress = Callable[[str], Awaitable[None]]
@@ -23,6 +24,8 @@ HasBuild = Callable[[str], Awaitable[bool | None]]
 """Whether a host has a build already; None where it cannot be built."""
 
 PURPOSE = "reserve"
+OWNER = "owner"
+"""In a reservation's context: the server whose jobs use it."""
 QUEUE_S = 3600.0
 """How long a reservation waits in line; a cancelled call takes it out at once."""
 IDLE_S = 60.0
@@ -71,7 +74,38 @@ class Pool:
         self._settings, self._jobs, self._table = settings, jobs, table
         self._user = _own_name()
         self._held: dict[str, _Held] = {}
+        self.owner = Owner(settings.data_dir / "servers")
+        self._resuming: asyncio.Task[None] | None = None
         jobs.steward = self
+
+    async def resumed(self) -> None:
+        """Take over the reservations of servers that are no more, once; hosts that do not answer keep theirs."""
+        if self._resuming is None:
+            self._resuming = asyncio.create_task(self._resume(), name="reservations")
+        await asyncio.shield(self._resuming)
+
+    async def _resume(self) -> None:
+        rows = [row for row in await self._table.unfinished() if row.purpose == PURPOSE]
+        await asyncio.gather(*(self._take_over(row) for row in rows if row.job_id not in self._held))
+
+    async def _take_over(self, row: JobRow) -> None:
+        was = row.context.get(OWNER)
+        if not isinstance(was, str) or self.owner.lives(was):
+            return
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                record = (await self._jobs.look(row.job_id, row.host)).record
+        except (GpuMcpError, TimeoutError):
+            return
+        if record.state == "running" and await self._table.hand_over(row, {OWNER: self.owner.declared()}):
+            self._held[row.job_id] = _Held(row.host, len(record.gpus))
+
+    async def close(self) -> None:
+        """Leave the reservations to the next server."""
+        if self._resuming is not None:
+            self._resuming.cancel()
+            await asyncio.gather(self._resuming, return_exceptions=True)
+        self.owner.close()
 
     def prepared(self, spec: JobSpec, host: str) -> JobSpec:
         """Say in a job whose it is, how it stands to strangers, and which reservation of this server it uses."""
@@ -116,6 +150,8 @@ class Pool:
             NotFound: If the host is not configured.
         """
         hosts = self._jobs.hosts
+        if need.count:
+            await self.resumed()
         if named or self._settings.default_host or len(hosts.names()) == 1 or need.count == 0:
             return hosts.choose(named)
         held = next((h.host for h in self._held.values() if h.count >= need.count), None)
@@ -188,7 +224,8 @@ class Pool:
                     retryable=False,
                 )  # fmt: skip
             lease_id = f"l-{time.time_ns() // 1_000_000:x}-{secrets.token_hex(4)}"
-            await self._jobs.submit(self._spec(lease_id, need, keep_s), host=where, blobs={})
+            about = {OWNER: self.owner.declared()}
+            await self._jobs.submit(self._spec(lease_id, need, keep_s), host=where, blobs={}, context=about)
         try:
             record = await self._granted(lease_id, where, wait_s, progress)
         except asyncio.CancelledError:

@@ -12,7 +12,9 @@ import pytest
 
 from gpu_mcp_server.errors import NoFreeGpu, NotFound
 from gpu_mcp_server.hostd.locks import GpuLocks
+from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, ProcessSpec
 from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.owners import Owner
 from gpu_mcp_server.services.pool import Need
 from gpu_mcp_server.settings import LocalHost
 from tests.hostd.brokers import broker_pid
@@ -47,6 +49,10 @@ async def folder() -> AsyncIterator[Path]:
             pid = broker_pid(GpuLocks(str(path / name / "locks")))
             if pid is not None:
                 os.kill(pid, signal.SIGKILL)
+
+
+def asked_for_one() -> JobSpec:
+    return JobSpec("j-one", (ProcessSpec(argv=("true",)),), gpus=GpuRequest(1, "exclusive"))
 
 
 @asynccontextmanager
@@ -198,6 +204,34 @@ async def test_a_reservation_outlives_its_server_and_another_one_releases_it(fol
         (status,) = (await again.gpus.status("local")).hosts
         assert [r.lease_id for r in status.reservations] == [lease.lease_id]
         assert (await again.pool.release(lease.lease_id)).state == "ended"
+
+
+async def test_a_reservation_is_used_by_the_server_that_comes_after_and_by_none_beside(folder):
+    async with opened(folder) as lab:
+        lease = await lab.pool.reserve(2, host="big")
+        async with opened(folder) as beside:
+            await beside.pool.resumed()
+            spec = beside.pool.prepared(asked_for_one(), "big")
+            assert spec.gpus.lease == "", "the server that made it lives"
+    async with opened(folder) as after:
+        result = await after.runner.run(["true"], gpus=1)
+        assert (result.host, result.status, result.note) == ("big", "ok", None)
+        assert after.pool.prepared(asked_for_one(), "big").gpus.lease == lease.lease_id
+        await after.pool.release(lease.lease_id)
+
+
+def test_a_server_lives_as_long_as_its_process(tmp_path: Path):
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(write, Owner(tmp_path).declared().encode())
+        signal.pause()
+    name, other = os.read(read, 100).decode(), Owner(tmp_path)
+    assert other.lives(name) and not other.lives("nobody")
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert not other.lives(name)
+    assert not list(tmp_path.iterdir()), "what a killed one left is removed"
 
 
 async def test_the_tools_say_what_agents_need(folder):
