@@ -3,9 +3,10 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from gpu_mcp_server.nccl.checks.findings import Finding, error, note
+from gpu_mcp_server.nccl.checks.findings import Finding, Severity, error, note
 from gpu_mcp_server.nccl.functions import Function
 from gpu_mcp_server.nccl.program import Call, Program
+from gpu_mcp_server.nccl.syntax import stripped
 
 COLLECTIVES = (
     "ncclAllReduce",
@@ -20,8 +21,11 @@ COLLECTIVES = (
     "ncclSend",
     "ncclRecv",
 )
-WRAPPERS = {name.removeprefix("nccl"): name for name in COLLECTIVES}
-"""Functions of the generated block, by the collective that they stand for."""
+SWEEP = "Sweep"
+"""Of the generated block: a loop of sends and receives in one group, folded."""
+WRAPPERS = {**{name.removeprefix("nccl"): name for name in COLLECTIVES}, SWEEP: SWEEP}
+"""Functions of the generated block, and the collective that each stands for."""
+FOLDED = frozenset({"ncclSend", "ncclRecv"})
 NAMESPACE = "ncclx"
 GENERATED = ("ncclx.cuh", "ncclx_kernels.cuh")
 """Files of the generated block: their own fallbacks are no sites of the program."""
@@ -41,7 +45,7 @@ class Site:
     @property
     def key(self) -> tuple[str, tuple[str, ...]]:
         """What it does: the collective and its arguments."""
-        return self.collective, tuple("".join(a.split()) for a in self.call.arguments)
+        return self.collective, tuple(self.call.source.squeezed(stripped(n)) for n in self.call.nodes)
 
 
 def sites_of(program: Program, kernels: dict[str, Function]) -> list[Site]:
@@ -68,16 +72,21 @@ def findings(program: Program, kernels: dict[str, Function], original: Program |
     before = Counter(s.key for s in sites_of(original, {}) if s.kind == "host")
     after = Counter(s.key for s in sites if s.kind != "kernel")
     launches = [s for s in sites if s.kind == "kernel"]
+    folded = FOLDED if any(s.collective == SWEEP for s in sites) else frozenset[str]()
     main = program.sources.get(program.main) or next(iter(program.sources.values()))
     for (name, arguments), times in (before - after).items():
         said = f"{name}({', '.join(arguments)[:100]})"
-        if not launches:
+        if not launches and name not in folded:
             text = f"{said} of the original is gone ({times} of {before[name, arguments]}), and no kernel communicates"
             found.append(error("collectives", main, main.root, text))
     for name, arguments in after - before:
         site = next(s for s in sites if s.key == (name, arguments))
-        text = f"{name}({', '.join(arguments)[:100]}) is not in the original with these arguments"
-        found.append(error("collectives", site.call.source, site.call.place, text))
+        said = f"{name}({', '.join(arguments)[:100]})"
+        if (name, arguments) in before:
+            text = f"{said} stands {after[name, arguments] - before[name, arguments]} times more than in the original"
+            found.append(_at(site, "note", text))
+        elif name != SWEEP:
+            found.append(_at(site, "error", f"{said} is not in the original with these arguments"))
     return sorted(set(found + _left(program, sites)))
 
 
@@ -94,10 +103,9 @@ def _left(program: Program, sites: list[Site]) -> list[Finding]:
     """Host collectives beside device ones: allowed, but said."""
     device = [s for s in sites if s.kind != "host"]
     return [
-        note(
-            "collectives",
-            s.call.source if s.call.source.path == s.call.path else program.sources[s.call.path],
-            s.call.place,
+        _at(
+            s,
+            "note",
             f"{s.collective} stays on the host"
             + (f", hidden in macro {s.call.via_macro}" if s.call.via_macro else "")
             + (f", called through {s.call.via_pointer}" if s.call.via_pointer else ""),
@@ -105,3 +113,7 @@ def _left(program: Program, sites: list[Site]) -> list[Finding]:
         for s in sites
         if device and s.kind == "host"
     ]
+
+
+def _at(site: Site, severity: Severity, text: str) -> Finding:
+    return Finding(site.call.path, site.call.line, "collectives", severity, text)

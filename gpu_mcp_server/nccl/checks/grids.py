@@ -1,17 +1,20 @@
 """Barrier count against grid: a kernel of n blocks opens n barriers, and NCCL makes as many as were required."""
 
+import math
 import re
 
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.checks.barriers import Session, sessions_of
-from gpu_mcp_server.nccl.checks.findings import Finding, error, note
+from gpu_mcp_server.nccl.checks.findings import Finding, Severity
 from gpu_mcp_server.nccl.functions import Function
 from gpu_mcp_server.nccl.launches import Launch
 from gpu_mcp_server.nccl.program import Program
 from gpu_mcp_server.nccl.scopes import declaration_of, initializer_of
 from gpu_mcp_server.nccl.syntax import CALL, Source, arguments, field, name_of, walk
 
+DEPTH = 4
+"""Helper functions within helper functions."""
 COUNTS = {
     "ncclLsaBarrierSession": ("lsaBarrierCount",),
     "ncclGinBarrierSession": ("worldGinBarrierCount", "railGinBarrierCount"),
@@ -31,12 +34,14 @@ def findings(program: Program, kernels: dict[str, Function]) -> list[Finding]:
     found: list[Finding] = []
     creates = any(c.name == "ncclDevCommCreate" for c in program.calls)
     counts = _required(program)
-    for launch in program.launches:
-        kernel = kernels.get(launch.kernel)
-        if kernel is None:
+    for call in program.calls:
+        launch = program.launch_of(call)
+        kernel = kernels.get(launch.kernel) if launch is not None else None
+        if launch is None or kernel is None:
             continue
         for session in sessions_of(kernel.source, kernel.body).values():
-            found += _launched(program, launch, session, counts, creates)
+            said = _launched(program, launch, session, counts, creates)
+            found += [Finding(call.path, call.line, "barrier count", severity, text) for severity, text in said]
     return sorted(set(found))
 
 
@@ -60,50 +65,79 @@ def _required(program: Program) -> dict[str, list[tuple[Source, Node]]]:
 
 def _launched(
     program: Program, launch: Launch, session: Session, counts: dict[str, list[tuple[Source, Node]]], creates: bool
-) -> list[Finding]:
+) -> list[tuple[Severity, str]]:
     wanted = COUNTS.get(session.kind, ())
     given = [pair for name in wanted for pair in counts.get(name, [])]
     title = f"{launch.kernel}<<<{launch.grid}>>>"
     if not given:
-        if not creates:
-            return []
-        text = f"{title}: its session needs {' or '.join(wanted)}, and no such count is required of ncclDevCommCreate"
-        return [error("barrier count", launch.source, launch.node, text)]
+        missing = (
+            f"{title}: its session needs {' or '.join(wanted)}, and no such count is required of ncclDevCommCreate"
+        )
+        return [("error", missing)] if creates else []
     grid = blocks_of(program, launch, session)
     fixed = program.fold(session.index)
     if fixed is not None and grid is not None and grid > 1 and session.coop in {"", "CoopCta"}:
-        text = f"{title}: all {grid} blocks open barrier {fixed}; each needs its own, such as blockIdx.x"
-        return [error("barrier count", launch.source, launch.node, text)]
-    found: list[Finding] = []
+        return [("error", f"{title}: all {grid} blocks open barrier {fixed}; each needs its own, such as blockIdx.x")]
+    found: list[tuple[Severity, str]] = []
     for source, node in given:
         made = [v for v in (bound(program, t) for t in alternatives(source, node)) if v is not None]
         if grid is not None and made:
             if grid > min(made):
-                text = (
-                    f"{title}: {grid} blocks need as many barriers, {min(made)} are required (line {source.line(node)})"
-                )
-                found.append(error("barrier count", launch.source, launch.node, text + ": it hangs"))
+                need = f"{grid} blocks need as many barriers, {min(made)} are required (line {source.line(node)})"
+                found.append(("error", f"{title}: {need}: it hangs"))
         elif "".join((launch.grid or "").split()) != source.squeezed(node):
-            text = f"{title}: not comparable with the barrier count `{source.text(node)}`"
-            found.append(note("barrier count", launch.source, launch.node, text))
+            found.append(("note", f"{title}: not comparable with the barrier count `{source.text(node)}`"))
     return found
 
 
 def blocks_of(program: Program, launch: Launch, session: Session) -> int | None:
     """Return the most blocks of a launch that open a barrier of their own, None when it is not known."""
-    text = launch.grid or ""
     node = _grid_node(launch)
-    if node is not None and node.type == "identifier" and program.fold(text) is None:
-        made = declaration_of(launch.source, node)
-        value = initializer_of(made) if made is not None else None
-        if value is not None:
-            text = launch.source.text(value)
-            text = f"dim3{text}" if value.type == "argument_list" else text
+    if node is None:
+        return bound(program, launch.grid or "")
     x_only = re.fullmatch(r"blockIdx\.x", session.index.strip()) is not None
-    parts = re.fullmatch(r"dim3\s*[({](.*)[)}]", text.strip(), re.DOTALL)
-    if parts and x_only:
-        text = _first(parts.group(1))
-    return bound(program, text)
+    return most(program, launch.source, node, x_only)
+
+
+def most(program: Program, source: Source, node: Node, x_only: bool, depth: int = DEPTH) -> int | None:
+    """Return what an expression cannot exceed: through variables, helper functions, `?:` and min."""
+    text = source.text(node).strip()
+    parts = re.fullmatch(r"dim3\s*[({](.*)[)}]", text, re.DOTALL)
+    value = bound(program, _first(parts.group(1)) if parts and x_only else text)
+    if value is not None or not depth:
+        return value
+    if node.type == "identifier":
+        made = declaration_of(source, node)
+        start = initializer_of(made) if made is not None else None
+        if start is None:
+            return None
+        if start.type in {"argument_list", "initializer_list"}:
+            given = [c for c in start.named_children if c.type != "comment"]
+            values = [most(program, source, c, x_only, depth - 1) for c in (given[:1] if x_only else given)]
+            return _product(values)
+        return most(program, source, start, x_only, depth - 1)
+    if node.type == "conditional_expression":
+        branches = [b for b in (field(node, "consequence"), field(node, "alternative")) if b is not None]
+        return _greatest([most(program, source, b, x_only, depth - 1) for b in branches])
+    if node.type == CALL:
+        called = program.by_name.get(name_of(source, node), [])
+        returns = [(f, r.named_children[0]) for f in called for r in walk(f.body) if _returns(r)]
+        return _greatest([most(program, f.source, r, x_only, depth - 1) for f, r in returns])
+    return None
+
+
+def _returns(node: Node) -> bool:
+    return node.type == "return_statement" and bool(node.named_children)
+
+
+def _greatest(values: list[int | None]) -> int | None:
+    known = [v for v in values if v is not None]
+    return max(known) if known and len(known) == len(values) else None
+
+
+def _product(values: list[int | None]) -> int | None:
+    known = [v for v in values if v is not None]
+    return math.prod(known) if len(known) == len(values) else None
 
 
 def bound(program: Program, text: str) -> int | None:

@@ -11,7 +11,7 @@ from importlib import resources
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.checks.barriers import sessions_of
-from gpu_mcp_server.nccl.checks.communication import GENERATED, Site, sites_of
+from gpu_mcp_server.nccl.checks.communication import GENERATED, SWEEP, Site, sites_of
 from gpu_mcp_server.nccl.edits import Edits
 from gpu_mcp_server.nccl.functions import Function
 from gpu_mcp_server.nccl.program import Call, Program
@@ -31,7 +31,12 @@ WRAPPED = {
     "ncclAllGather": "gmcp::all_gather",
     "ncclReduceScatter": "gmcp::reduce_scatter",
     "ncclAllReduce": "gmcp::all_reduce",
+    "ncclSend": "gmcp::send",
+    "ncclRecv": "gmcp::recv",
+    SWEEP: "gmcp::sweep",
 }
+DIFFERENTIAL = frozenset({"ncclAlltoAll", "ncclAllGather", "ncclReduceScatter", "ncclAllReduce"})
+"""Collectives that the differential program knows."""
 LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
 
 
@@ -93,6 +98,10 @@ def _renamed(edits: Edits, call: Call) -> None:
         return
     if call.name in RENAMED and callee.type == "identifier":
         edits.replace(callee, RENAMED[call.name])
+    elif call.name == "mem_alloc" and call.nodes:
+        name = call.source.text(callee)
+        edits.replace(callee, "gmcp::allocated")
+        edits.before(call.nodes[0], f"[&](auto... given) {{ return {name}(given...); }}, ")
     elif call.name == "buf_free" and call.nodes:
         edits.before(call.node, f"(gmcp::leaving({call.arguments[0]}), ")
         edits.after(call.node, ")")
@@ -194,4 +203,4 @@ def _included(edits: Edits, source: Source) -> None:
 def used_collectives(program: Program) -> list[str]:
     """Return the collectives that a program calls through the generated block, for the differential program."""
     names = {s.collective for s in sites_of(program, {}) if s.kind == "wrapper"}
-    return sorted(n for n in names if n in WRAPPED)
+    return sorted(names & DIFFERENTIAL)

@@ -40,7 +40,8 @@ def findings(
     found += texts.marker_findings(files)
     found += texts.findings(before, files) if before is not None else []
     found += verification.findings(program)
-    return sorted(set(found))
+    generated = {f for f in found if f.severity == "note" and f.path.rpartition("/")[2] in communication.GENERATED}
+    return sorted(set(found) - generated)
 
 
 def checks(program: Program, found: list[Finding], *, compared: bool, frozen: bool) -> list[NcclCheck]:

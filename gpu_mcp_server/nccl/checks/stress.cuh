@@ -103,6 +103,11 @@ inline ncclResult_t nccl_malloc(void** pointer, size_t bytes) {
   if (r == ncclSuccess) made(*pointer, bytes);
   return r;
 }
+template <typename Call, typename T> auto allocated(Call call, T** pointer, size_t bytes) {
+  auto r = call(pointer, bytes + GUARD);
+  if (r == 0) made((void*)*pointer, bytes);
+  return r;
+}
 inline Buffer* around(const void* pointer) {
   State& s = state();
   auto after = s.buffers.upper_bound((char*)pointer);
@@ -191,6 +196,23 @@ template <typename Call>
 ncclResult_t all_reduce(Call call, const void* s, void* r, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
   ahead(s, r, count, count, type, stream);
   return silent() ? ncclSuccess : call(s, r, count, type, op, comm, stream);
+}
+
+// Send and receive of a loop: the receiver's part is poisoned.
+template <typename Call>
+ncclResult_t send(Call call, const void* s, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  ahead(s, nullptr, count, 0, type, stream);
+  return silent() ? ncclSuccess : call(s, count, type, peer, comm, stream);
+}
+template <typename Call>
+ncclResult_t recv(Call call, void* r, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
+  ahead(nullptr, r, 0, count, type, stream);
+  return silent() ? ncclSuccess : call(r, count, type, peer, comm, stream);
+}
+template <typename Call>
+ncclResult_t sweep(Call call, const void* s, void* r, size_t count, ncclDataType_t type, int peers, ncclComm_t comm, cudaStream_t stream) {
+  ahead(s, r, count * peers, count * peers, type, stream);
+  return silent() ? ncclSuccess : call(s, r, count, type, peers, comm, stream);
 }
 
 __global__ static void gmcp_spin(long long ns) {
