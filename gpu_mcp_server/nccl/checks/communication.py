@@ -56,11 +56,16 @@ def sites_of(program: Program, kernels: dict[str, Function]) -> list[Site]:
             continue
         if call.name in COLLECTIVES:
             found.append(Site(call, call.name, "host"))
-        elif call.name in WRAPPERS and f"{NAMESPACE}::" in call.source.text(call.node).partition("(")[0]:
-            found.append(Site(call, WRAPPERS[call.name], "wrapper"))
+        elif plain_name(call) in WRAPPERS and f"{NAMESPACE}::" in call.source.text(call.node).partition("(")[0]:
+            found.append(Site(call, WRAPPERS[plain_name(call)], "wrapper"))
         elif (launch := program.launch_of(call)) is not None and launch.kernel in kernels:
             found.append(Site(call, "", "kernel"))
     return found
+
+
+def plain_name(call: Call) -> str:
+    """Return a call's name without the namespace of the generated block."""
+    return call.name.removeprefix(f"{NAMESPACE}::")
 
 
 def findings(program: Program, kernels: dict[str, Function], original: Program | None) -> list[Finding]:
@@ -91,8 +96,8 @@ def findings(program: Program, kernels: dict[str, Function], original: Program |
 
 
 def _nothing(program: Program, sites: list[Site], could: bool) -> list[Finding]:
-    made = [c for c in program.calls if c.name in MAKERS and c.path.rpartition("/")[2] not in GENERATED]
-    device = any(c.name in {"ncclDevCommCreate", "dev_init"} for c in made)
+    made = [c for c in program.calls if plain_name(c) in MAKERS and c.path.rpartition("/")[2] not in GENERATED]
+    device = any(plain_name(c) in {"ncclDevCommCreate", "dev_init"} for c in made)
     if sites or not made:
         return []
     said = error if device and "main" in program.by_name and could else note

@@ -11,7 +11,7 @@ from importlib import resources
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.checks.barriers import sessions_of
-from gpu_mcp_server.nccl.checks.communication import GENERATED, SWEEP, Site, sites_of
+from gpu_mcp_server.nccl.checks.communication import GENERATED, SWEEP, Site, plain_name, sites_of
 from gpu_mcp_server.nccl.edits import Edits
 from gpu_mcp_server.nccl.functions import Function
 from gpu_mcp_server.nccl.program import Call, Program
@@ -98,11 +98,11 @@ def _renamed(edits: Edits, call: Call) -> None:
         return
     if call.name in RENAMED and callee.type == "identifier":
         edits.replace(callee, RENAMED[call.name])
-    elif call.name == "mem_alloc" and call.nodes:
+    elif plain_name(call) == "mem_alloc" and call.nodes:
         name = call.source.text(callee)
         edits.replace(callee, "gmcp::allocated")
         edits.before(call.nodes[0], f"[&](auto... given) {{ return {name}(given...); }}, ")
-    elif call.name == "buf_free" and call.nodes:
+    elif plain_name(call) == "buf_free" and call.nodes:
         edits.before(call.node, f"(gmcp::leaving({call.arguments[0]}), ")
         edits.after(call.node, ")")
 

@@ -1,5 +1,7 @@
 """Rules about each kernel: barriers around accesses to peers, divergence, orders, how the communicator is passed."""
 
+from functools import lru_cache
+
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.checks.findings import Finding, error
@@ -26,6 +28,7 @@ def findings(program: Program) -> list[Finding]:
     return sorted(found)
 
 
+@lru_cache(maxsize=8)
 def communicating(program: Program) -> dict[str, Function]:
     """Return the kernels that pass a barrier or touch peers' memory, by name."""
     pointers = pointer_functions(program.functions)
