@@ -99,7 +99,6 @@ async def calls(env: dict[str, str], repeats: int) -> dict[str, list[float]]:
         problem = {
             "name": "softmax",
             "reference": (ROOT / "examples/softmax/reference.py").read_text(encoding="utf-8"),
-            "entry": "softmax",
             "inputs": [{"name": "x", **TENSOR}],
             "outputs": [{"name": "y", **TENSOR}],
             "shapes": SHAPES,

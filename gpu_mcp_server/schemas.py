@@ -10,10 +10,13 @@ _SELF_EVIDENT = {"minimum": (0, 1), "exclusiveMinimum": (0,), "minItems": (1,)}
 
 
 def lean_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return `schema` flat and short: references inlined; no titles, null, self-evident limits or unknown keys."""
+    """Return `schema` flat and short: references inlined; no titles, null, or limits that go without saying.
+
+    `additionalProperties` is left out as well: unknown arguments are refused by the server, with the known ones named.
+    """
     lean = cast("dict[str, Any]", _lean(schema, schema.get("$defs", {})))
     lean.setdefault("properties", {})
-    lean["additionalProperties"] = False
+    lean.pop("additionalProperties", None)
     return lean
 
 

@@ -43,7 +43,7 @@ async def test_every_tool_explains_itself_within_its_budget(tmp_path: Path):
         assert len(tool.description.splitlines()[0]) <= 90, tool.name
         assert len(tool.description) <= 500, tool.name
         assert tool.output_schema is None, tool.name
-        assert tool.input_schema["additionalProperties"] is False, tool.name
+        assert "additionalProperties" not in tool.input_schema, tool.name
         text = tool.model_dump_json(by_alias=True, exclude_none=True)
         assert "$ref" not in text and '"null"' not in text, tool.name
         assert '"title"' not in str(tool.input_schema).replace("'", '"'), tool.name

@@ -98,14 +98,11 @@ class Demo:
             "register_problem",
             name=f"row-wise softmax ({framework})",
             reference=(examples() / reference).read_text(encoding="utf-8"),
-            framework=framework,
-            entry="softmax",
             inputs=[{"name": "x", **TENSOR}],
             outputs=[{"name": "y", **TENSOR}],
             shapes=shapes,
             rtol=1e-4,
             atol=1e-6,
-            description="exp(x - max) over its sum, along each row",
         )
         self.console.print(
             f"\n[bold]{device}[/bold]: problem {problem['problem_id']} {problem['name']}, float32, shapes "

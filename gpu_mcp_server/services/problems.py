@@ -1,14 +1,11 @@
 """Problems: what is to be computed, checked once and then known by the hash of its content."""
 
-import ast
 import hashlib
 import json
-import keyword
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -19,9 +16,9 @@ from gpu_mcp_server.services.constraints import check_constraints
 from gpu_mcp_server.services.formulas import check_formula
 from gpu_mcp_server.services.launchers import C_TYPES, c_launcher, cuda_launcher, python_launcher
 from gpu_mcp_server.services.program_problems import check_program, info_of
+from gpu_mcp_server.services.reference_text import check_reference
 from gpu_mcp_server.store.database import Database
 
-MAX_REFERENCE_BYTES = 1 << 20
 MAX_SHAPE_BYTES = 1 << 30
 """Inputs and outputs of one shape together."""
 LATER = (
@@ -163,7 +160,7 @@ class Problems:
         for what, formula in (("flops", draft.flops), ("bytes", draft.bytes)):
             if formula is not None:
                 check_formula(formula, what, draft.shapes)
-        _check_reference(draft)
+        check_reference(draft)
         digest = content_hash(draft)
         return draft.model_copy(update={"problem_id": f"p-{digest[:12]}", "content_hash": digest})
 
@@ -304,58 +301,3 @@ def _check_shapes(problem: Problem) -> None:
             )
         if problem.shapes.count(dims) > 1:
             raise BadRequest(f"The shape {dims} is given twice.", hint="Give each once.")
-
-
-def _check_reference(problem: Problem) -> None:
-    source, entry = problem.reference, problem.entry
-    if len(source.encode()) > MAX_REFERENCE_BYTES:
-        raise TooLarge(
-            f"The reference has {len(source.encode())} bytes; the limit is {MAX_REFERENCE_BYTES}.", hint="Shorten it."
-        )
-    if not entry.isidentifier() or keyword.iskeyword(entry):
-        raise BadRequest(f"entry {entry!r} is no Python name.", hint="Name the function of the reference.")
-    defined = _definitions(source)
-    if entry not in defined:
-        raise BadRequest(
-            f"The reference does not define {entry!r} at its top level.",
-            hint=f"It defines {', '.join(sorted(defined)) or 'nothing'}; set entry to the one that computes.",
-        )
-    function = defined[entry]
-    if isinstance(function, ast.AsyncFunctionDef):
-        raise BadRequest(f"{entry!r} is an async function.", hint="Make it an ordinary one.")
-    if isinstance(function, ast.FunctionDef) and not _takes(function.args, len(problem.inputs)):
-        raise BadRequest(
-            f"{entry!r} cannot be called with {len(problem.inputs)} inputs, which it gets in order.",
-            hint=f"Let it take {', '.join(tensor.name for tensor in problem.inputs)}.",
-        )
-
-
-def _definitions(source: str) -> dict[str, Any]:
-    """Return the names that the top level of a module defines."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            module = ast.parse(source)
-    except SyntaxError as error:
-        raise BadRequest(
-            f"The reference is not Python: line {error.lineno}: {error.msg}.", hint="Correct it and register again."
-        ) from error
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise BadRequest(
-            f"The reference is not Python that can be read: {error or type(error).__name__}.", hint="Send plain source."
-        ) from error
-    defined: dict[str, Any] = {}
-    for statement in module.body:
-        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            defined[statement.name] = statement
-        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            defined.update({target.id: None for target in targets if isinstance(target, ast.Name)})
-    return defined
-
-
-def _takes(arguments: ast.arguments, count: int) -> bool:
-    positional = len(arguments.posonlyargs) + len(arguments.args)
-    required = positional - len(arguments.defaults)
-    keyword_only = any(default is None for default in arguments.kw_defaults)
-    return required <= count and (count <= positional or arguments.vararg is not None) and not keyword_only

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 from gpu_mcp_server.errors import JobBroken, ProblemRefused
 from gpu_mcp_server.models.problem import Problem, ProblemInfo, ProblemList, TensorSpec
+from gpu_mcp_server.services import reference_text
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.harness import judge_spec
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner
@@ -45,9 +46,9 @@ class Registry:
         shapes: Sequence[Mapping[str, int]],
         rtol: float,
         atol: float,
-        framework: str = "numpy",
-        entry: str = "reference",
-        description: str = "",
+        framework: str | None = None,
+        entry: str | None = None,
+        description: str | None = None,
         constraints: Sequence[str] = (),
         fixed_shapes: bool = False,
         distributions: str = "all",
@@ -58,12 +59,16 @@ class Registry:
         host: str | None = None,
         progress: Progress | None = None,
     ) -> ProblemInfo:
-        """Register a problem.
+        """Register a problem; what is not said of the reference is read from its text.
 
         Raises:
             ProblemRefused: If the reference raises or is not what it says, or zeros, ones, a copy or the mean pass.
             BadRequest: If the description contradicts itself.
         """
+        if framework is None or entry is None or description is None:
+            told = reference_text.read(reference)
+            framework, entry = framework or told.framework, entry or told.entry
+            description = told.description if description is None else description
         problem = Problems.make_problem(
             name, description, framework, entry, inputs, outputs, shapes, rtol, atol, reference, constraints,
             fixed_shapes, distributions, precision, libraries, flops, bytes,

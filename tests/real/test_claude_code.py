@@ -22,7 +22,6 @@ TENSOR = {"dtype": "float32", "shape": ["rows", "cols"]}
 PROBLEM = {
     "name": "softmax",
     "reference_path": str(SOFTMAX / "reference.py"),
-    "entry": "softmax",
     "inputs": [{"name": "x", **TENSOR}],
     "outputs": [{"name": "y", **TENSOR}],
     "shapes": [{"rows": 32, "cols": 1000}],

@@ -51,7 +51,7 @@ JobId = Annotated[str, Field(description="Of an earlier answer.")]
 WorkspaceId = Annotated[str, Field(description="Of an earlier answer.")]
 
 
-@TOOLSET.tool("Status of hosts and GPUs", effect="reads")
+@TOOLSET.tool("GPU status", effect="reads")
 async def gpu_status(
     gpus: GpusDep, host: Annotated[str | None, Field(description="Only this one.")] = None
 ) -> LabStatus:
@@ -62,7 +62,7 @@ async def gpu_status(
     return await gpus.status(host)
 
 
-@TOOLSET.tool("Write files into a workspace", effect="runs")
+@TOOLSET.tool("Write files", effect="runs")
 async def write_files(
     sources: SourcesDep,
     files: Annotated[dict[str, str] | None, Field(description="Relative path to text.")] = None,
@@ -73,7 +73,7 @@ async def write_files(
     return await sources.write(files, workspace_id, local_path)
 
 
-@TOOLSET.tool("Read a file of a workspace", effect="reads")
+@TOOLSET.tool("Read a file", effect="reads")
 async def read_file(
     workspaces: WorkspacesDep,
     workspace_id: WorkspaceId,
@@ -85,7 +85,7 @@ async def read_file(
     return await workspaces.read(workspace_id, path, first_line, max_lines)
 
 
-@TOOLSET.tool("List files of a workspace", effect="reads")
+@TOOLSET.tool("List files", effect="reads")
 async def list_files(
     workspaces: WorkspacesDep,
     workspace_id: WorkspaceId,
@@ -124,7 +124,7 @@ async def compile_kernel(
     return await service.compile(given, wish, host=host, parent_id=parent, note=note)
 
 
-@TOOLSET.tool("Run a command in the sandbox", effect="runs")
+@TOOLSET.tool("Run a command", effect="runs")
 async def run_command(
     runner: RunnerDep,
     progress: ProgressDep,
@@ -162,7 +162,7 @@ async def run_command(
     )
 
 
-@TOOLSET.tool("Status and output of a job", effect="reads")
+@TOOLSET.tool("Job status", effect="reads")
 async def job_status(
     runner: RunnerDep,
     job_id: JobId,

@@ -82,18 +82,13 @@ async def register_problem(
     sources: SourcesDep,
     progress: ProgressDep,
     name: Annotated[str, Field(description="Short.", max_length=80)],
-    inputs: Annotated[Inputs, Field(description="As `entry` takes them; shape: symbols or sizes.")],
+    inputs: Annotated[Inputs, Field(description="As the reference takes them; shape: symbols or sizes.")],
     outputs: Annotated[Outputs, Field(description="As returned.")],
     shapes: Annotated[list[dict[str, int]], Field(description="A size for every symbol: {rows: 512}.", min_length=1)],
     rtol: Annotated[float, Field(description="Relative tolerance.", ge=0)],
     atol: Annotated[float, Field(description="Absolute tolerance.", ge=0)],
-    reference: Annotated[str | None, Field(description="Python text; or reference_path.")] = None,
+    reference: Annotated[str | None, Field(description="Python text (NumPy or torch): def reference(x).")] = None,
     reference_path: Annotated[str | None, Field(description="Local Python file.")] = None,
-    framework: Annotated[
-        Literal["numpy", "torch"], Field(description="Its library; NumPy sees bfloat16 as uint16 bits.")
-    ] = "numpy",
-    entry: Annotated[str, Field(description="Its function.")] = "reference",
-    description: Annotated[str, Field(description="What it computes.")] = "",
     trials: Annotated[Trials, Field(description=TRIALS)] = None,
     host: Host = None,
 ) -> ProblemInfo:
@@ -104,9 +99,6 @@ async def register_problem(
     text = await sources.reference(reference, reference_path)
     return await registry.register(
         name=name,
-        description=description,
-        framework=framework,
-        entry=entry,
         inputs=inputs,
         outputs=outputs,
         shapes=shapes,

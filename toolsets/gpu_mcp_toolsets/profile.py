@@ -25,7 +25,7 @@ About = Literal["kernels", "metrics", "lines", "rules", "verdict", "compare"]
 Target = Annotated[RunTarget, WithJsonSchema({"type": "object"})]
 
 
-@TOOLSET.tool("Check memory accesses", effect="runs")
+@TOOLSET.tool("Check memory", effect="runs")
 async def check_memory(
     checker: CheckerDep,
     progress: ProgressDep,

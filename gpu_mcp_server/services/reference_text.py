@@ -1,0 +1,123 @@
+"""What a reference says of itself: its library, its function, its words. Nothing of it is run."""
+
+import ast
+import keyword
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from gpu_mcp_server.errors import BadRequest, TooLarge
+from gpu_mcp_server.models.problem import Problem
+
+MAX_REFERENCE_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was read from a reference's text."""
+
+    framework: Literal["numpy", "torch"]
+    """torch if it imports torch anywhere."""
+    entry: str
+    """`reference`, or the only public function."""
+    description: str
+    """Docstring of that function."""
+
+
+def read(source: str) -> Reading:
+    """Read a reference.
+
+    Raises:
+        BadRequest: If it is not Python, or leaves open which function computes.
+    """
+    module = parsed(source)
+    functions = {node.name: node for node in module.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
+    public = [name for name in functions if not name.startswith("_")]
+    defined = _definitions(module)
+    entry = "reference" if "reference" in defined or len(public) != 1 else public[0]
+    if entry not in defined:
+        raise BadRequest(
+            f"The reference defines {', '.join(public) or 'no function'}; which one computes is not said.",
+            hint="Call that one `reference`, or begin the others' names with _.",
+        )
+    torch = any(_imports_torch(node) for node in ast.walk(module))
+    return Reading("torch" if torch else "numpy", entry, _words(functions.get(entry)))
+
+
+def _words(function: ast.FunctionDef | ast.AsyncFunctionDef | None) -> str:
+    return (ast.get_docstring(function) or "") if function is not None else ""
+
+
+def _imports_torch(node: ast.AST) -> bool:
+    if isinstance(node, ast.Import):
+        return any(alias.name.partition(".")[0] == "torch" for alias in node.names)
+    return isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "torch"
+
+
+def check_reference(problem: Problem) -> None:
+    """Refuse a reference that cannot be what its problem says; nothing is run.
+
+    Raises:
+        BadRequest: If it is not Python, or its function is missing or does not take the inputs.
+        TooLarge: If it has more than 1 MiB.
+    """
+    source, entry = problem.reference, problem.entry
+    if len(source.encode()) > MAX_REFERENCE_BYTES:
+        raise TooLarge(
+            f"The reference has {len(source.encode())} bytes; the limit is {MAX_REFERENCE_BYTES}.", hint="Shorten it."
+        )
+    if not entry.isidentifier() or keyword.iskeyword(entry):
+        raise BadRequest(f"entry {entry!r} is no Python name.", hint="Name the function of the reference.")
+    defined = _definitions(parsed(source))
+    if entry not in defined:
+        raise BadRequest(
+            f"The reference does not define {entry!r} at its top level.",
+            hint=f"It defines {', '.join(sorted(defined)) or 'nothing'}; set entry to the one that computes.",
+        )
+    function = defined[entry]
+    if isinstance(function, ast.AsyncFunctionDef):
+        raise BadRequest(f"{entry!r} is an async function.", hint="Make it an ordinary one.")
+    if isinstance(function, ast.FunctionDef) and not _takes(function.args, len(problem.inputs)):
+        raise BadRequest(
+            f"{entry!r} cannot be called with {len(problem.inputs)} inputs, which it gets in order.",
+            hint=f"Let it take {', '.join(tensor.name for tensor in problem.inputs)}.",
+        )
+
+
+def parsed(source: str) -> ast.Module:
+    """Return the syntax tree of a reference.
+
+    Raises:
+        BadRequest: If it is not Python.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(source)
+    except SyntaxError as error:
+        raise BadRequest(
+            f"The reference is not Python: line {error.lineno}: {error.msg}.", hint="Correct it and register again."
+        ) from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise BadRequest(
+            f"The reference is not Python that can be read: {error or type(error).__name__}.", hint="Send plain source."
+        ) from error
+
+
+def _definitions(module: ast.Module) -> dict[str, Any]:
+    """Return the names that the top level of a module defines."""
+    defined: dict[str, Any] = {}
+    for statement in module.body:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            defined[statement.name] = statement
+        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            defined.update({target.id: None for target in targets if isinstance(target, ast.Name)})
+    return defined
+
+
+def _takes(arguments: ast.arguments, count: int) -> bool:
+    positional = len(arguments.posonlyargs) + len(arguments.args)
+    required = positional - len(arguments.defaults)
+    keyword_only = any(default is None for default in arguments.kw_defaults)
+    return required <= count and (count <= positional or arguments.vararg is not None) and not keyword_only
