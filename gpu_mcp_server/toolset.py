@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.audit import Auditor
     from gpu_mcp_server.services.batches import Batches
     from gpu_mcp_server.services.checker import Checker
+    from gpu_mcp_server.services.collectives import Collectives
     from gpu_mcp_server.services.compiler import Compiler
     from gpu_mcp_server.services.documents import Documents
     from gpu_mcp_server.services.evaluator import Evaluator
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 else:  # services bring asyncssh and the store; `tools/list` must not wait for them
     Artifacts = Auditor = Batches = Checker = Compiler = Documents = Evaluator = Experience = Gpus = Inspector = Any
     Lab = Long = NcclVerifier = Pool = Porter = Profiler = Profiles = Projects = Registry = Runner = Any
-    Workspaces = Any
+    Collectives = Workspaces = Any
 
 F = TypeVar("F", bound=Callable[..., Awaitable[ResultModel]])
 OpenLab = Callable[[], "AbstractAsyncContextManager[Lab]"]
@@ -138,6 +139,7 @@ ArtifactsDep = Annotated[Artifacts, _service("artifacts")]
 CheckerDep = Annotated[Checker, _service("checker")]
 ProfilerDep = Annotated[Profiler, _service("profiler")]
 ProfilesDep = Annotated[Profiles, _service("profiles")]
+CollectivesDep = Annotated[Collectives, _service("collectives")]
 CompilerDep = Annotated[Compiler, _service("compiler")]
 AuditorDep = Annotated[Auditor, _service("auditor")]
 BatchesDep = Annotated[Batches, _service("batches")]

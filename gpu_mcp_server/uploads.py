@@ -64,6 +64,20 @@ class Sources:
             return {one.name: one.text}
         return {p: f.data.decode("utf-8", "replace") for p, f in one.files.items() if b"\0" not in f.data}
 
+    async def program(
+        self, text: str | None, path: str | None, workspace_id: str | None
+    ) -> tuple[dict[str, str], str | None]:
+        """Return the sources of a program and which is the main one, where that was said."""
+        from gpu_mcp_server.services.collectives import local_program
+        from gpu_mcp_server.services.sources import texts_of
+
+        if workspace_id is not None and text is None:
+            return await texts_of(self._workspaces, workspace_id), path
+        if path is None or text is not None:
+            return await self.files(text, path, workspace_id), None
+        self._require_local("Use write_files and give its workspace_id, or send text.")
+        return await asyncio.to_thread(local_program, Path(path))
+
     async def reference(self, text: str | None, path: str | None) -> str:
         """Return the Python source of a reference: exactly one of `text` and `path`."""
         from gpu_mcp_server.services.local_files import read_local

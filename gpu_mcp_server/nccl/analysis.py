@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from posixpath import basename
 
 from gpu_mcp_server.nccl import api
 from gpu_mcp_server.nccl.exchange import Pattern, patterns
@@ -12,8 +13,11 @@ from gpu_mcp_server.nccl.memory import Allocation, Place, Ref
 from gpu_mcp_server.nccl.phases import Phases
 from gpu_mcp_server.nccl.places import Places
 from gpu_mcp_server.nccl.program import Call, Program
+from gpu_mcp_server.nccl.templates import INFRASTRUCTURE, KERNELS
 from gpu_mcp_server.nccl.trace import Event, Expression, Trace
 
+OURS = frozenset({INFRASTRUCTURE, KERNELS})
+"""Generated headers are not part of what the program says."""
 MAX_WAYS = 16
 """Ways of reaching one site that are followed; one that is called more often is understood by its first callers."""
 _RANK = re.compile(r"\b\w*[Rr]ank\b|\bmype\b|\bmyid\b|\bme\b")
@@ -83,7 +87,8 @@ class Analysis:
 
     def __init__(self, files: Mapping[str, str], main: str | None = None) -> None:
         """Parse, trace, resolve."""
-        self.program = Program.read(files, main)
+        own = {p: t for p, t in files.items() if basename(p) not in OURS}
+        self.program = Program.read(own, main)
         self.trace = Trace(self.program)
         self.places = Places(self.program, self.trace)
         self.flow = Flow(self.program, self.trace, self.places)

@@ -42,10 +42,13 @@ ALLOCATIONS: dict[str, tuple[int, int, str]] = {
     "cudaMallocHost": (0, 1, "host"),
     "cudaHostAlloc": (0, 1, "host"),
     "ncclMemAlloc": (0, 1, "nccl"),
+    "ncclx::mem_alloc": (0, 1, "nccl"),
     "nvshmem_malloc": (-1, 0, "nvshmem"),
 }
 """Function: (argument that receives the pointer, argument with the bytes, kind of memory)."""
-FREES = frozenset({"cudaFree", "cudaFreeAsync", "cudaFreeHost", "ncclMemFree", "cuMemFree", "nvshmem_free"})
+FREES = frozenset(
+    {"cudaFree", "cudaFreeAsync", "cudaFreeHost", "ncclMemFree", "ncclx::buf_free", "cuMemFree", "nvshmem_free"}
+)
 
 COPIES: dict[str, tuple[int, int]] = {
     "cudaMemcpy": (0, 1),

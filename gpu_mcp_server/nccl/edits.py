@@ -33,6 +33,10 @@ class Edits:
         """Put a text in a node's place."""
         self._add(node.start_byte, node.end_byte, text)
 
+    def replace_range(self, first: Node, last: Node, text: str) -> None:
+        """Put a text in the place of neighbours, from the first to the last."""
+        self._add(first.start_byte, last.end_byte, text)
+
     def before(self, node: Node, text: str) -> None:
         """Insert before a node; later calls come after earlier ones."""
         self._add(node.start_byte, node.start_byte, text)

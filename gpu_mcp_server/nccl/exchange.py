@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from gpu_mcp_server.nccl.api import POINT_TO_POINT, ROLES
 from gpu_mcp_server.nccl.places import Places
 from gpu_mcp_server.nccl.scopes import declaration_of, initializer_of
-from gpu_mcp_server.nccl.syntax import field, walk
 from gpu_mcp_server.nccl.trace import Event, Expression
 
 _NEXT = re.compile(r"\(?(\w*rank\w*|\w*[Rr]ank\w*|me|my\w*|i|r|dev)\+1\)?%")
@@ -171,23 +170,3 @@ def _is_next(peer: str) -> bool:
 
 def _is_previous(peer: str) -> bool:
     return bool(_PREVIOUS.search(peer)) or "prev" in peer.lower() or (_WRAP.search(peer) is not None and "-1" in peer)
-
-
-def is_plain_sweep(pattern: Pattern) -> bool:
-    """Say whether an all-to-all loop has no condition and nothing else in its body."""
-    if pattern.name != "all-to-all" or not pattern.grouped:
-        return False
-    bodies = set[int]()
-    for sent in pattern.sent:
-        call = sent.event.call
-        loop = call.place if call is not None else None
-        while loop is not None and loop.type != "for_statement":
-            loop = loop.parent
-        if loop is None or call is None or call.via_macro:
-            return False
-        body = field(loop, "body")
-        statements = [c for c in body.named_children if c.type != "comment"] if body is not None else []
-        if len(statements) != 2 or any(n.type == "if_statement" for n in walk(loop)):
-            return False
-        bodies.add(loop.start_byte)
-    return len(bodies) == 1

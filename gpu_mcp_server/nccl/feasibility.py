@@ -6,8 +6,8 @@ Stage B: calls go to generated device kernels, with the host's collective as the
 
 from gpu_mcp_server.nccl.analysis import Analysis, Buffer, Site
 from gpu_mcp_server.nccl.api import COMM_SPLIT
-from gpu_mcp_server.nccl.exchange import is_plain_sweep
 from gpu_mcp_server.nccl.memory import Place
+from gpu_mcp_server.nccl.sweep import sweep_of
 from gpu_mcp_server.nccl.trace import Event, Expression
 
 REPLACED = {
@@ -48,7 +48,7 @@ def stage_b(analysis: Analysis, site: Site) -> list[str]:
     reasons = stage_a(analysis, site)
     name = site.call.name
     pattern = analysis.pattern_of(site)
-    if pattern is not None and not is_plain_sweep(pattern):
+    if pattern is not None and sweep_of(pattern) is None:
         reasons.append(
             f"{pattern.name} by ncclSend/ncclRecv: NCCL pairs by order, a device put needs the receiver's offset; "
             "the agent has to state it"

@@ -116,12 +116,12 @@ class Places:
         call = event.call
         if call is None:
             return
-        target, size, kind = api.ALLOCATIONS[call.name]
+        target, size, kind = api.ALLOCATIONS[call.full_name]
         if target < 0 or len(call.nodes) <= max(target, size):
             return
         amount = Expression(call.source, call.nodes[size], event.frame)
         for place in self.location(Expression(call.source, call.nodes[target], event.frame)):
-            made = Allocation(place, call.name, kind, self.spelled(amount), event, amount)
+            made = Allocation(place, call.full_name, kind, self.spelled(amount), event, amount)
             self.allocations.setdefault(place, []).append(made)
 
     def spelled(self, of: Expression) -> str:

@@ -31,6 +31,8 @@ from gpu_mcp_server.nccl.syntax import (
 NESTING = 4
 """Macros within macros whose calls are followed."""
 SUFFIXES = (".cu", ".cuh", ".h", ".hpp", ".hh", ".cpp", ".cc", ".cxx", ".c", ".inl", ".inc")
+GENERATED = "ncclx::"
+"""The namespace of generated infrastructure."""
 UNITS = (".cu", ".cpp", ".cc", ".cxx", ".c")
 
 
@@ -52,6 +54,13 @@ class Call:
     function: Function | None = data_field(default=None, repr=False)
     via_macro: str | None = None
     via_pointer: str | None = None
+
+    @property
+    def full_name(self) -> str:
+        """The name, with the prefix if it is a call of generated infrastructure."""
+        callee = field(self.node, "function")
+        generated = callee is not None and self.source.text(callee).startswith(GENERATED)
+        return GENERATED + self.name if generated else self.name
 
     @property
     def arguments(self) -> list[str]:

@@ -14,7 +14,7 @@ from gpu_mcp_server.nccl.functions import Function, declared
 from gpu_mcp_server.nccl.launches import Launch
 from gpu_mcp_server.nccl.program import Call, Program
 from gpu_mcp_server.nccl.scopes import Declaration
-from gpu_mcp_server.nccl.syntax import CALL, Source, arguments, is_inactive, receiver_of
+from gpu_mcp_server.nccl.syntax import CALL, Source, is_inactive, receiver_of
 from gpu_mcp_server.nccl.syntax import field as child
 
 MAX_DEPTH = 12
@@ -41,8 +41,8 @@ class Frame:
     receiver: "Expression | Declaration | None" = None
     """What `this` is: of a method the expression before the dot, of a constructor the new variable."""
     entry: str = ""
-    line: int | None = None
-    """Where it was called."""
+    place: Node | None = None
+    """Where in its parent's file it was called."""
 
     @property
     def depth(self) -> int:
@@ -181,12 +181,12 @@ class Trace:
         given = [c for c in value.named_children if c.type != "comment"]
         for function in self.program.by_name.get(source.text(kind).split("<")[0], []):
             if function.owner == function.name and len(function.parameters) >= len(given):
-                self._inline(function, source, given, made, frame, node.start_point[0] + 1, loops, conditions)
+                self._inline(function, source, given, made, frame, node, loops, conditions)
                 return
 
     def _call(self, call: Call, frame: Frame, loops: tuple[Loop, ...], conditions: tuple[Condition, ...]) -> None:
         launch = self.program.launch_of(call)
-        kind = "launch" if launch is not None else kind_of(call.name)
+        kind = "launch" if launch is not None else kind_of(call.full_name)
         if kind == "group_start":
             self._next_group += 1
             self._groups.append(self._next_group)
@@ -217,7 +217,7 @@ class Trace:
             receiver = Expression(call.source, owner, frame) if owner is not None else None
         elif function.owner:
             receiver = frame.receiver
-        self._inline(function, call.source, given, receiver, frame, call.line, loops, conditions)
+        self._inline(function, call.source, given, receiver, frame, call.place, loops, conditions)
 
     def _chosen(self, name: str, given: int) -> Function | None:
         candidates = [f for f in self.program.by_name.get(name, []) if not f.is_kernel]
@@ -231,7 +231,7 @@ class Trace:
         given: list[Node],
         receiver: "Expression | Declaration | None",
         frame: Frame,
-        line: int,
+        place: Node,
         loops: tuple[Loop, ...],
         conditions: tuple[Condition, ...],
     ) -> None:
@@ -240,7 +240,7 @@ class Trace:
         bindings = {
             p.name: Expression(source, n, frame) for p, n in zip(function.parameters, given, strict=False) if p.name
         }
-        inner = Frame(function, frame, bindings, receiver, frame.entry, line)
+        inner = Frame(function, frame, bindings, receiver, frame.entry, place)
         self._enter(function, inner, loops, conditions)
 
 
@@ -299,8 +299,3 @@ def _branches(source: Source, node: Node) -> list[tuple[Node, Condition]]:
         if inner is not None:
             found.append((inner, Condition(key, taken, text if taken else f"not ({text})")))
     return found
-
-
-def all_arguments(call: Call, frame: Frame) -> list[Expression]:
-    """Return a call's arguments as expressions of a frame."""
-    return [Expression(call.source, n, frame) for n in arguments(call.node)]

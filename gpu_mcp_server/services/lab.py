@@ -11,6 +11,7 @@ from gpu_mcp_server.services.batches import Batches
 from gpu_mcp_server.services.build_cache import BuildCache
 from gpu_mcp_server.services.capabilities import Capabilities
 from gpu_mcp_server.services.checker import Checker
+from gpu_mcp_server.services.collectives import Collectives
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.documents import Documents
 from gpu_mcp_server.services.evaluator import Evaluator
@@ -70,6 +71,7 @@ class Lab:
     porter: Porter
     nccl_verifier: NcclVerifier
     documents: Documents
+    collectives: Collectives
 
     @property
     def long(self) -> Long:
@@ -125,6 +127,7 @@ class Lab:
                     Porter(settings, jobs, workspaces, compiler),
                     NcclVerifier.opened(settings, jobs, workspaces, artifacts, experience),
                     documents,
+                    Collectives(workspaces),
                 )  # fmt: skip
 
 

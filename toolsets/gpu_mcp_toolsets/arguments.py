@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.build import Language
 
 Host = Annotated[str | None, Field(description="From gpu_status.")]
@@ -21,3 +22,17 @@ Note = Annotated[str | None, Field(description="What you try.", max_length=500)]
 Wait = Annotated[float, Field(description="Then a job_id.", ge=0, le=240)]
 FirstLine = Annotated[int, Field(description="From 1.", ge=1)]
 MaxLines = Annotated[int, Field(description="Lines.", ge=1, le=2000)]
+
+
+def version_of(text: str | None) -> tuple[int, int, int] | None:
+    """Read a version like 2.28.9.
+
+    Raises:
+        BadRequest: If it is none.
+    """
+    if text is None:
+        return None
+    parts = text.strip().lstrip("v").split(".")
+    if len(parts) not in {2, 3} or not all(p.isdigit() for p in parts):
+        raise BadRequest(f"{text!r} is no version.", hint="Like 2.28.9.")
+    return int(parts[0]), int(parts[1]), int(parts[2]) if len(parts) == 3 else 0

@@ -4,17 +4,60 @@ from typing import Annotated
 
 from pydantic import Field, WithJsonSchema
 
+from gpu_mcp_server.models.collective import CollectiveGraph
 from gpu_mcp_server.models.nccl_check import NcclRunOptions, NcclVerification
-from gpu_mcp_server.toolset import NcclVerifierDep, ProgressDep, Toolset
+from gpu_mcp_server.models.transform import Api, Stage, TransformResult
+from gpu_mcp_server.toolset import CollectivesDep, NcclVerifierDep, ProgressDep, SourcesDep, Toolset
+from gpu_mcp_toolsets.arguments import Source, version_of
 
 TOOLSET = Toolset(
     id="nccl",
     title="NCCL",
-    instructions="verify_nccl checks device-initiated NCCL code; a PASS that the program prints proves little.",
+    instructions=(
+        "analyze_nccl first: it says for each collective what the program can do alone. transform_nccl writes new "
+        "files, stage by stage; what it leaves is yours, within EVOLVE-BLOCK markers. Believe no `Verification: PASS` "
+        "that a program prints about itself: verify_nccl checks it."
+    ),
+    default=False,
 )
+Main = Annotated[str | None, Field(description="Main file: in workspace_id, else local; or a local folder.")]
+Workspace = Annotated[str | None, Field(description="All its files.")]
 
 # Said once and short: pydantic's schema of it would go into every conversation.
 Run = Annotated[NcclRunOptions, WithJsonSchema({"type": "object"})]
+
+
+@TOOLSET.tool("Analyze an NCCL program", effect="runs")
+async def analyze_nccl(
+    collectives: CollectivesDep,
+    sources: SourcesDep,
+    source: Source = None,
+    path: Main = None,
+    workspace_id: Workspace = None,
+) -> CollectiveGraph:
+    """Find each collective: buffers, who writes and reads them, loops, groups, warm-up or timed.
+
+    Says per site whether stages A (windows) and B (device kernels) need you, and why.
+    """
+    return await collectives.analyze(*await sources.program(source, path, workspace_id))
+
+
+@TOOLSET.tool("Move collectives to the device", effect="runs")
+async def transform_nccl(
+    collectives: CollectivesDep,
+    sources: SourcesDep,
+    path: Main = None,
+    workspace_id: Workspace = None,
+    stages: Annotated[tuple[Stage, ...], Field(description="Else all.")] = (),
+    api: Annotated[Api, Field(description="gin: no NVLink.")] = "auto",
+    nccl_version: Annotated[str | None, Field(description="2.28.9 ...")] = None,
+) -> TransformResult:
+    """Write new files and a diff: windows, generated kernels, markers, warm-up.
+
+    Says what is left to you. Next: verify_nccl.
+    """
+    files, main = await sources.program(None, path, workspace_id)
+    return await collectives.transform(files, main, stages=stages, api=api, nccl_version=version_of(nccl_version))
 
 
 @TOOLSET.tool("Verify NCCL device code", effect="runs")

@@ -1,0 +1,158 @@
+"""Where communicators get their device side and buffers their windows: after the allocations, before the first use."""
+
+import re
+from dataclasses import dataclass
+
+from tree_sitter import Node
+
+from gpu_mcp_server.nccl.analysis import Analysis, Site
+from gpu_mcp_server.nccl.api import COMM_INIT, ROLES
+from gpu_mcp_server.nccl.memory import uncast
+from gpu_mcp_server.nccl.syntax import BLOCKS, Source, field, statement_of
+from gpu_mcp_server.nccl.trace import Event, Expression, Frame
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A statement before which set-up goes, and the communicator there."""
+
+    source: Source
+    statement: Node
+    comm: str
+    loop: str | None
+    """The header of the loop over communicators, where one process has several."""
+
+
+class NoAnchor(Exception):
+    """There is no place for the set-up; the message says why."""
+
+
+def anchors(analysis: Analysis, sites: list[Site]) -> list[Anchor]:
+    """Return where to set up, each place once; a place whose buffers an earlier one has registered is left out.
+
+    Raises:
+        NoAnchor: If a communicator cannot be named where it would be needed.
+    """
+    found: list[Anchor] = []
+    settled: dict[tuple[str, int], tuple[Frame, int]] = {}
+    for site in sorted(sites, key=lambda s: s.event.number):
+        frame, node = _frame_of(analysis, site)
+        made = [e for e in _constraints(analysis, site) if _position(e, frame) is not None]
+        if any(f is frame and all((_position(e, frame) or 0) < at for e in made) for f, at in settled.values()):
+            continue
+        function = frame.function
+        if function is None:
+            raise NoAnchor(f"{site.id}: stands in no function")
+        needed = [_position(e, frame) or 0 for e in made]
+        statement = _before_clock(analysis, frame, _outward(statement_of(node), needed), max(needed, default=0))
+        key = (function.source.path, statement.start_byte)
+        if key not in settled:
+            settled[key] = (frame, statement.start_byte)
+            comm, loop = _communicator(analysis, site, frame)
+            found.append(Anchor(function.source, statement, comm, loop))
+    return found
+
+
+def _frame_of(analysis: Analysis, site: Site) -> tuple[Frame, Node]:
+    """Return the frame in which to set up, and where in it the collective (or its group) is reached.
+
+    That is where the communicator is made if the collective runs below, so that helpers called in a loop do not set
+    up again and again; otherwise the collective's own.
+    """
+    event = analysis.group_start(site.event) or site.event
+    inits = [e.frame for e in analysis.events("comm_init") if e.frame.entry == event.frame.entry]
+    frame: Frame | None = event.frame
+    node = event.call.place if event.call is not None else None
+    own = (event.frame, node)
+    while frame is not None and node is not None:
+        if any(f is frame for f in inits):
+            return frame, node
+        frame, node = frame.parent, frame.place
+    if own[1] is None:
+        raise NoAnchor(f"{site.id}: stands in no function")
+    return own[0], own[1]
+
+
+def _constraints(analysis: Analysis, site: Site) -> list[Event]:
+    """Return what must have happened before: allocations of the site's buffers, making the communicator."""
+    made = [a.event for b in site.buffers for p in b.places for a in analysis.places.allocations.get(p, [])]
+    entry = site.event.frame.entry
+    started = [e for e in (*made, *analysis.events("comm_init")) if e.frame.entry == entry]
+    return [e for e in started if e.number < site.event.number]
+
+
+def _position(event: Event, frame: Frame) -> int | None:
+    """Return where in a frame's function an event happens, directly or in what it calls."""
+    node = event.call.place if event.call is not None else None
+    at: Frame | None = event.frame
+    while at is not None and at is not frame:
+        node, at = at.place, at.parent
+    return node.start_byte if at is not None and node is not None else None
+
+
+def _outward(statement: Node, positions: list[int]) -> Node:
+    """Climb out of loops and branches that hold nothing which must come before."""
+    best = statement
+    while True:
+        outer = statement.parent
+        while outer is not None and outer.type in BLOCKS and outer.parent is not None:
+            if outer.parent.type in {"function_definition", "lambda_expression"}:
+                return best
+            outer = outer.parent
+        if outer is None or outer.type in {"function_definition", "lambda_expression", "translation_unit"}:
+            return best
+        outer = statement_of(outer)
+        if any(outer.start_byte <= p < outer.end_byte for p in positions):
+            return best
+        if outer == statement:
+            return best
+        best = statement = outer
+
+
+def _before_clock(analysis: Analysis, frame: Frame, statement: Node, after: int) -> Node:
+    """Move up before a clock that is started beside the statement: set-up is not part of what is timed."""
+    clocks = [e.call.place for e in analysis.events("timer", "order") if e.frame is frame and e.call is not None]
+    beside = [s for s in map(statement_of, clocks) if s.parent == statement.parent]
+    earlier = [s for s in beside if after < s.start_byte < statement.start_byte]
+    return min(earlier, key=lambda s: s.start_byte, default=statement)
+
+
+def _communicator(analysis: Analysis, site: Site, frame: Frame) -> tuple[str, str | None]:
+    event = site.event
+    call = event.call
+    assert call is not None
+    node = next(n for r, n in zip(ROLES[call.name], call.nodes, strict=False) if r == "comm")
+    if analysis.drives_several_gpus:
+        return _looped(site, call.source.text(node))
+    here = Expression(call.source, node, event.frame)
+    while here.frame is not frame:
+        name = here.source.text(uncast(here.node))
+        bound = here.frame.bindings.get(name)
+        if bound is None:
+            return _made(analysis, frame, site), None
+        here = bound
+    return here.source.text(here.node), None
+
+
+def _looped(site: Site, comm: str) -> tuple[str, str | None]:
+    for loop in reversed(site.event.loops):
+        match = re.match(r"for\s*\(\s*(?:[\w:]+\s+)+(\w+)\s*=", loop.header)
+        if match and re.search(rf"\b{match.group(1)}\b", comm):
+            return comm, loop.header
+    if not site.event.loops:
+        raise NoAnchor(f"{site.id}: one process has several communicators, but no loop over them is seen here")
+    raise NoAnchor(f"{site.id}: which loop goes over the communicators ({comm}) cannot be told")
+
+
+def _made(analysis: Analysis, frame: Frame, site: Site) -> str:
+    """Name the communicator as the function does that makes it."""
+    for event in analysis.events("comm_init"):
+        call = event.call
+        if event.frame is not frame or call is None or call.via_macro:
+            continue
+        node = uncast(call.nodes[COMM_INIT[call.name]])
+        if node.type == "pointer_expression" and node.children[0].type == "&":
+            inner = field(node, "argument")
+            return call.source.text(inner) if inner is not None else ""
+        return f"*{call.source.text(node)}"
+    raise NoAnchor(f"{site.id}: the communicator has no name where it would be set up")

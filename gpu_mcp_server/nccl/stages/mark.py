@@ -1,0 +1,78 @@
+"""EVOLVE-BLOCK markers around what may change in the program itself: where it calls generated collectives.
+
+Initialization and verification stay outside and so frozen; the generated kernels carry markers of their own.
+"""
+
+from tree_sitter import Node
+
+from gpu_mcp_server.nccl.analysis import Analysis
+from gpu_mcp_server.nccl.markers import EVOLVE_END, EVOLVE_START, blocks
+from gpu_mcp_server.nccl.program import GENERATED, Call
+from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles
+from gpu_mcp_server.nccl.syntax import BLOCKS, CALL, Source, enclosing, name_of, statement_of, walk
+
+COLLECTIVES = frozenset(GENERATED + n for n in ("AlltoAll", "AllGather", "ReduceScatter", "AllReduce", "Sweep"))
+
+
+def mark(analysis: Analysis, files: EditedFiles) -> list[str]:
+    """Put markers around the generated calls, their groups included, and return what was marked.
+
+    Raises:
+        MarkerFault: If the program's own markers do not come in pairs.
+    """
+    done: list[str] = []
+    for path, source in analysis.program.sources.items():
+        known = blocks(source.data.decode("utf-8", "surrogateescape"))
+        calls = [c for c in analysis.program.calls if c.path == path and c.full_name in COLLECTIVES and not c.via_macro]
+        seen: set[int] = set()
+        for call in calls:
+            first, last = region(source, call)
+            inside = any(b.first_line <= source.line(first) <= b.last_line for b in known)
+            if inside or first.start_byte in seen:
+                continue
+            seen.add(first.start_byte)
+            edits = files.of(path)
+            indent = edits.indent(first)
+            own_line = source.data[: first.start_byte].rstrip(b" \t").endswith(b"\n")
+            edits.before(first, f"{'' if own_line else chr(10) + indent}{EVOLVE_START}\n{indent}")
+            edits.after(last, f"\n{indent}{EVOLVE_END}{_rest(source, last, indent)}")
+            done.append(f"{path}:{source.line(first)}-{last.end_point[0] + 1} may change")
+    return done
+
+
+def region(source: Source, call: Call) -> tuple[Node, Node]:
+    """Return the first and last statement of a call: with its group, where it stands in one."""
+    first = last = node = statement_of(call.place)
+    while True:
+        start, end = _group(source, node)
+        if start is not None and end is not None:
+            return start, end
+        loop = enclosing(node.parent, "for_statement", "function_definition", "lambda_expression")
+        if loop is None or loop.type != "for_statement":
+            return first, last
+        node = loop
+
+
+def _group(source: Source, node: Node) -> tuple[Node | None, Node | None]:
+    """Return the statements with ncclGroupStart and ncclGroupEnd beside a statement, if they are there."""
+    statement = statement_of(node)
+    start, end = statement.prev_named_sibling, statement.next_named_sibling
+    while start is not None and not _calls(source, start, "ncclGroupStart"):
+        if _calls(source, start, "ncclGroupEnd") or (start.parent is None or start.parent.type not in BLOCKS):
+            return None, None
+        start = start.prev_named_sibling
+    while end is not None and not _calls(source, end, "ncclGroupEnd"):
+        end = end.next_named_sibling
+    return start, end
+
+
+def _calls(source: Source, statement: Node, name: str) -> bool:
+    return statement.type == "expression_statement" and any(
+        n.type == CALL and name_of(source, n) == name for n in walk(statement)
+    )
+
+
+def _rest(source: Source, last: Node, indent: str) -> str:
+    """Return a line break where something follows on the statement's line."""
+    follows = source.data[last.end_byte :].split(b"\n", 1)[0].strip()
+    return f"\n{indent}" if follows else ""

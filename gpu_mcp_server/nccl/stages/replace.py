@@ -1,0 +1,45 @@
+"""Stage B: calls of the host's collectives become calls of generated device kernels with a counted fallback."""
+
+from gpu_mcp_server.nccl.analysis import Analysis, Site
+from gpu_mcp_server.nccl.feasibility import REPLACED, stage_b
+from gpu_mcp_server.nccl.stages.checks import Checked
+from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, include
+from gpu_mcp_server.nccl.sweep import Sweep, sweep_of
+from gpu_mcp_server.nccl.syntax import field
+
+
+def replace_calls(analysis: Analysis, files: EditedFiles) -> list[str]:
+    """Edit a program for stage B and return what was done."""
+    done: list[str] = []
+    swept: set[int] = set()
+    for site in analysis.sites:
+        if stage_b(analysis, site):
+            continue
+        sweep = _sweep(analysis, site)
+        if sweep is not None:
+            if sweep.start.start_byte not in swept:
+                swept.add(sweep.start.start_byte)
+                _fold(analysis, files, sweep)
+                done.append(f"the loop of ncclSend and ncclRecv at {site.call.path}:{site.call.line} to ncclx::Sweep")
+            continue
+        callee = field(site.call.node, "function")
+        if callee is not None:
+            name = f"ncclx::{REPLACED[site.call.name]}"
+            files.of(site.call.path).replace(callee, name)
+            done.append(f"{site.call.name} at {site.call.path}:{site.call.line} to {name}")
+    for path in sorted(files.changed()):
+        include(analysis, files, path)
+    return done
+
+
+def _sweep(analysis: Analysis, site: Site) -> Sweep | None:
+    pattern = analysis.pattern_of(site)
+    return sweep_of(pattern) if pattern is not None else None
+
+
+def _fold(analysis: Analysis, files: EditedFiles, sweep: Sweep) -> None:
+    """Put one call in the place of group start, loop and group end."""
+    edits = files.of(sweep.source.path)
+    given = f"{sweep.send}, {sweep.recv}, {sweep.count}, {sweep.type}, {sweep.peers}, {sweep.comm}, {sweep.stream}"
+    text = Checked(analysis.program, sweep.source.path).statement(f"ncclx::Sweep({given})")
+    edits.replace_range(sweep.start, sweep.end, text)

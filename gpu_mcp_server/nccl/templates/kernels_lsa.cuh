@@ -1,0 +1,244 @@
+// ncclx, device side over LSA: ranks of one NVLink domain load and store each other's windows.
+// Lines between the markers may change; the functions that ncclx.cuh calls must keep their names and parameters:
+// require, reaches_all, reduces, launch_alltoall, launch_allgather, launch_reducescatter, launch_allreduce.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <nccl.h>
+#include <nccl_device.h>
+
+#include <cstdint>
+
+#define NCCLX_SEND_IN_WINDOW 0  // only what peers access has to lie in a window
+// EVOLVE-BLOCK-START
+#ifndef NCCLX_CTAS
+#define NCCLX_CTAS 128  // the largest grid, and the barrier count: CTA i of every rank waits at barrier i
+#endif
+#ifndef NCCLX_SMALL_CTAS
+#define NCCLX_SMALL_CTAS 16
+#endif
+#ifndef NCCLX_SMALL_BYTES
+#define NCCLX_SMALL_BYTES (512 << 10)  // below, more CTAs only wait longer at their barriers
+#endif
+#ifndef NCCLX_THREADS
+#define NCCLX_THREADS 512
+#endif
+#define NCCLX_UNROLL 4  // loads in flight for each thread
+
+namespace ncclx {
+
+inline int grid(size_t bytes) { return bytes <= NCCLX_SMALL_BYTES ? NCCLX_SMALL_CTAS : NCCLX_CTAS; }
+
+inline void require(ncclDevCommRequirements& wanted) { wanted.lsaBarrierCount = NCCLX_CTAS; }
+
+inline bool reaches_all(const ncclDevComm& dc) { return dc.lsaSize == dc.nRanks; }
+
+inline bool reduces(ncclDataType_t type, ncclRedOp_t op) {
+  bool known = type == ncclFloat32 || type == ncclFloat64 || type == ncclFloat16 || type == ncclBfloat16 ||
+               type == ncclInt32 || type == ncclInt64;
+  return known && (op == ncclSum || op == ncclMax || op == ncclMin);
+}
+
+// Copies [0, n) of elements, each thread NCCLX_UNROLL at a time.
+template <typename V>
+__device__ inline void copy_elements(V* to, const V* from, size_t n, size_t tid, size_t threads) {
+  size_t i = tid;
+  for (; i + (NCCLX_UNROLL - 1) * threads < n; i += NCCLX_UNROLL * threads) {
+    V v[NCCLX_UNROLL];
+#pragma unroll
+    for (int u = 0; u < NCCLX_UNROLL; u++) v[u] = from[i + u * threads];
+#pragma unroll
+    for (int u = 0; u < NCCLX_UNROLL; u++) to[i + u * threads] = v[u];
+  }
+  for (; i < n; i += threads) to[i] = from[i];
+}
+
+// Copies bytes by the widest accesses that both pointers' alignment allows; what is left over goes byte by byte.
+__device__ inline void copy_bytes(char* to, const char* from, size_t bytes, size_t tid, size_t threads) {
+  const uintptr_t either = reinterpret_cast<uintptr_t>(to) | reinterpret_cast<uintptr_t>(from);
+  size_t done = 0;
+  if ((either & 15) == 0) {
+    done = bytes / 16 * 16;
+    copy_elements(reinterpret_cast<uint4*>(to), reinterpret_cast<const uint4*>(from), bytes / 16, tid, threads);
+  } else if ((either & 7) == 0) {
+    done = bytes / 8 * 8;
+    copy_elements(reinterpret_cast<uint2*>(to), reinterpret_cast<const uint2*>(from), bytes / 8, tid, threads);
+  } else if ((either & 3) == 0) {
+    done = bytes / 4 * 4;
+    copy_elements(reinterpret_cast<uint32_t*>(to), reinterpret_cast<const uint32_t*>(from), bytes / 4, tid, threads);
+  }
+  copy_elements(to + done, from + done, bytes - done, tid, threads);
+}
+
+// Rank r stores part p of its send buffer as part r of p's receive buffer.
+__global__ static void alltoall_kernel(ncclDevComm dc, const char* send, ncclWindow_t rw, size_t ro, size_t bytes) {
+  ncclLsaBarrierSession<ncclCoopCta> bar(ncclCoopCta(), dc, ncclTeamTagLsa(), blockIdx.x);
+  bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);  // all ranks are here: their receive buffers may be overwritten
+  const int rank = dc.lsaRank, ranks = dc.lsaSize;
+  const size_t tid = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x;
+  const size_t threads = static_cast<size_t>(gridDim.x) * blockDim.x;
+  for (int k = 0; k < ranks; k++) {
+    const int peer = (rank + k) % ranks;  // each rank starts with another peer
+    char* to = static_cast<char*>(ncclGetLsaPointer(rw, ro, peer)) + rank * bytes;
+    copy_bytes(to, send + peer * bytes, bytes, tid, threads);
+  }
+  bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);  // all ranks have stored what this one receives
+}
+
+// Rank r stores its send buffer as part r of everybody's receive buffer.
+__global__ static void allgather_kernel(ncclDevComm dc, const char* send, ncclWindow_t rw, size_t ro, size_t bytes) {
+  ncclLsaBarrierSession<ncclCoopCta> bar(ncclCoopCta(), dc, ncclTeamTagLsa(), blockIdx.x);
+  bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
+  const int rank = dc.lsaRank, ranks = dc.lsaSize;
+  const size_t tid = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x;
+  const size_t threads = static_cast<size_t>(gridDim.x) * blockDim.x;
+  for (int k = 0; k < ranks; k++) {
+    char* to = static_cast<char*>(ncclGetLsaPointer(rw, ro, (rank + k) % ranks)) + rank * bytes;
+    if (to != send) copy_bytes(to, send, bytes, tid, threads);  // in place, the own part is there already
+  }
+  bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
+}
+
+template <typename T>
+struct Accumulator {
+  using type = T;
+};
+template <>
+struct Accumulator<__half> {
+  using type = float;
+};
+template <>
+struct Accumulator<__nv_bfloat16> {
+  using type = float;
+};
+
+template <typename A>
+__device__ inline A combined(A a, A b, int op) {
+  return op == ncclSum ? a + b : op == ncclMax ? (a > b ? a : b) : (a < b ? a : b);
+}
+
+template <typename T, int N>
+struct alignas(sizeof(T) * N) Pack {
+  T v[N];
+};
+
+// Reduces elements i of all ranks' windows, in the ranks' order, so that every rank that does it gets the same bits.
+template <typename T, int N>
+__device__ inline Pack<T, N> reduced(ncclWindow_t sw, size_t so, size_t first, size_t i, int ranks, int op) {
+  using A = typename Accumulator<T>::type;
+  A sum[N];
+  for (int p = 0; p < ranks; p++) {
+    const T* from = static_cast<const T*>(ncclGetLsaPointer(sw, so, p)) + first;
+    const Pack<T, N> x = reinterpret_cast<const Pack<T, N>*>(from)[i];
+#pragma unroll
+    for (int e = 0; e < N; e++) sum[e] = p == 0 ? static_cast<A>(x.v[e]) : combined<A>(sum[e], static_cast<A>(x.v[e]), op);
+  }
+  Pack<T, N> out;
+#pragma unroll
+  for (int e = 0; e < N; e++) out.v[e] = static_cast<T>(sum[e]);
+  return out;
+}
+
+// Reduces n packs from element `first` on and stores them: to one buffer, or to every rank's window when `to` is null.
+template <typename T, int N>
+__device__ inline void reduce_packs(ncclWindow_t sw, size_t so, T* to, ncclWindow_t rw, size_t ro, size_t first, size_t n,
+                                    int ranks, int op, size_t tid, size_t threads) {
+  size_t i = tid;
+  for (; i + (NCCLX_UNROLL - 1) * threads < n; i += NCCLX_UNROLL * threads) {
+    Pack<T, N> v[NCCLX_UNROLL];
+#pragma unroll
+    for (int u = 0; u < NCCLX_UNROLL; u++) v[u] = reduced<T, N>(sw, so, first, i + u * threads, ranks, op);
+    for (int p = 0; p < (to != nullptr ? 1 : ranks); p++) {
+      T* d = to != nullptr ? to : static_cast<T*>(ncclGetLsaPointer(rw, ro, p)) + first;
+#pragma unroll
+      for (int u = 0; u < NCCLX_UNROLL; u++) reinterpret_cast<Pack<T, N>*>(d)[i + u * threads] = v[u];
+    }
+  }
+  for (; i < n; i += threads) {
+    const Pack<T, N> v = reduced<T, N>(sw, so, first, i, ranks, op);
+    for (int p = 0; p < (to != nullptr ? 1 : ranks); p++) {
+      T* d = to != nullptr ? to : static_cast<T*>(ncclGetLsaPointer(rw, ro, p)) + first;
+      reinterpret_cast<Pack<T, N>*>(d)[i] = v;
+    }
+  }
+}
+
+// Rank r reduces part r of all send buffers into its own receive buffer.
+template <typename T>
+__global__ static void reducescatter_kernel(ncclDevComm dc, ncclWindow_t sw, size_t so, T* recv, size_t count, int op) {
+  ncclLsaBarrierSession<ncclCoopCta> bar(ncclCoopCta(), dc, ncclTeamTagLsa(), blockIdx.x);
+  bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
+  const size_t tid = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x;
+  const size_t threads = static_cast<size_t>(gridDim.x) * blockDim.x;
+  constexpr int N = 16 / sizeof(T);
+  const size_t first = dc.lsaRank * count;
+  const bool wide = ((reinterpret_cast<uintptr_t>(recv) | so | first * sizeof(T)) & 15) == 0;
+  const size_t packs = wide ? count / N : 0, rest = packs * N;
+  reduce_packs<T, N>(sw, so, recv, nullptr, 0, first, packs, dc.lsaSize, op, tid, threads);
+  reduce_packs<T, 1>(sw, so, recv + rest, nullptr, 0, first + rest, count - rest, dc.lsaSize, op, tid, threads);
+  bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);  // all ranks have read: send buffers may change
+}
+
+// Two shots in one: rank r reduces share r and stores it to all ranks. Safe in place: nobody else reads that share.
+template <typename T>
+__global__ static void allreduce_kernel(ncclDevComm dc, ncclWindow_t sw, size_t so, ncclWindow_t rw, size_t ro, size_t count,
+                                        int op) {
+  ncclLsaBarrierSession<ncclCoopCta> bar(ncclCoopCta(), dc, ncclTeamTagLsa(), blockIdx.x);
+  bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
+  const int rank = dc.lsaRank, ranks = dc.lsaSize;
+  const size_t tid = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x;
+  const size_t threads = static_cast<size_t>(gridDim.x) * blockDim.x;
+  constexpr int N = 16 / sizeof(T);
+  const bool wide = ((so | ro) & 15) == 0;
+  const size_t share = wide ? count / N / ranks : 0;  // packs of each rank
+  const size_t rest = share * ranks * N;
+  reduce_packs<T, N>(sw, so, nullptr, rw, ro, rank * share * N, share, ranks, op, tid, threads);
+  reduce_packs<T, 1>(sw, so, nullptr, rw, ro, rest, count - rest, ranks, op, tid * ranks + rank, threads * ranks);
+  bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
+}
+
+inline void launch_alltoall(const ncclDevComm& dc, const char* send, ncclWindow_t, size_t, ncclWindow_t rw, size_t ro,
+                            size_t bytes, cudaStream_t stream) {
+  const int ctas = grid(bytes * dc.nRanks);  // at most NCCLX_CTAS
+  alltoall_kernel<<<ctas, NCCLX_THREADS, 0, stream>>>(dc, send, rw, ro, bytes);
+}
+
+inline void launch_allgather(const ncclDevComm& dc, const char* send, ncclWindow_t, size_t, ncclWindow_t rw, size_t ro,
+                             size_t bytes, cudaStream_t stream) {
+  const int ctas = grid(bytes * dc.nRanks);
+  allgather_kernel<<<ctas, NCCLX_THREADS, 0, stream>>>(dc, send, rw, ro, bytes);
+}
+
+inline void launch_reducescatter(const ncclDevComm& dc, ncclWindow_t sw, size_t so, void* recv, size_t count,
+                                 ncclDataType_t type, ncclRedOp_t op, cudaStream_t stream) {
+#define NCCLX_START(T) \
+  reducescatter_kernel<T><<<grid(count * sizeof(T) * dc.nRanks), NCCLX_THREADS, 0, stream>>>(dc, sw, so, static_cast<T*>(recv), count, op)
+  switch (type) {
+    case ncclFloat32: NCCLX_START(float); break;
+    case ncclFloat64: NCCLX_START(double); break;
+    case ncclFloat16: NCCLX_START(__half); break;
+    case ncclBfloat16: NCCLX_START(__nv_bfloat16); break;
+    case ncclInt32: NCCLX_START(int32_t); break;
+    default: NCCLX_START(int64_t); break;
+  }
+#undef NCCLX_START
+}
+
+inline void launch_allreduce(const ncclDevComm& dc, ncclWindow_t sw, size_t so, ncclWindow_t rw, size_t ro, size_t count,
+                             ncclDataType_t type, ncclRedOp_t op, cudaStream_t stream) {
+#define NCCLX_START(T) \
+  allreduce_kernel<T><<<grid(count * sizeof(T)), NCCLX_THREADS, 0, stream>>>(dc, sw, so, rw, ro, count, op)
+  switch (type) {
+    case ncclFloat32: NCCLX_START(float); break;
+    case ncclFloat64: NCCLX_START(double); break;
+    case ncclFloat16: NCCLX_START(__half); break;
+    case ncclBfloat16: NCCLX_START(__nv_bfloat16); break;
+    case ncclInt32: NCCLX_START(int32_t); break;
+    default: NCCLX_START(int64_t); break;
+  }
+#undef NCCLX_START
+}
+
+}  // namespace ncclx
+// EVOLVE-BLOCK-END

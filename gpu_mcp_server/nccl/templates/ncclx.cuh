@@ -1,0 +1,371 @@
+// ncclx: buffers in windows, device communicators, and NCCL's collectives started by device code.
+// Frozen: this file is compared byte by byte with what generated it. What may change is in ncclx_kernels.cuh.
+//
+// A call goes to the device where its buffers lie in windows, all ranks share load/store access, and type and
+// operation are generated; otherwise to the host's NCCL, counted, and each reason is printed once. All ranks must come to
+// the same decision: they must allocate the same buffers in the same order with the same sizes, and call with the same offsets.
+#pragma once
+#include <cuda_runtime.h>
+#include <nccl.h>
+#if NCCL_VERSION_CODE < 22800
+#error "NCCL 2.28 is the first with a device API; compile against its headers or newer ones"
+#endif
+#include <nccl_device.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <list>
+#include <mutex>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "ncclx_kernels.cuh"
+
+namespace ncclx {
+
+struct Buffer {  // from mem_alloc, in the order of allocation
+  char* base;
+  size_t bytes;
+  int device;
+};
+struct Window {
+  char* base;
+  size_t bytes;
+  ncclWindow_t handle;
+};
+struct Context {
+  ncclComm_t comm;
+  int device = 0;
+  bool has_device_comm = false;
+  std::string why_not;
+  ncclDevComm device_comm;
+  std::list<Window> windows;  // a list: NCCL writes a handle at ncclGroupEnd, so its address must stay
+};
+struct State {
+  std::mutex mutex;
+  std::list<Buffer> buffers;
+  std::list<Context> contexts;
+  std::set<std::string> reasons;
+  long device_calls = 0, host_calls = 0, told = -1;
+  void tell() {
+    if (told == device_calls + host_calls) return;
+    told = device_calls + host_calls;
+    fprintf(stderr, "ncclx: device_collectives=%ld host_fallbacks=%ld\n", device_calls, host_calls);
+  }
+  ~State() { tell(); }
+};
+inline State& state() {
+  static State s;
+  return s;
+}
+struct OnDevice {  // NCCL's host calls need no cudaSetDevice; a launch does
+  int before = 0;
+  explicit OnDevice(int device) {
+    (void)cudaGetDevice(&before);
+    (void)cudaSetDevice(device);
+  }
+  ~OnDevice() { (void)cudaSetDevice(before); }
+};
+
+inline Context* context_of(ncclComm_t comm) {
+  std::lock_guard<std::mutex> lock(state().mutex);
+  for (Context& c : state().contexts)
+    if (c.comm == comm) return &c;
+  return nullptr;
+}
+
+inline cudaError_t as_cuda(ncclResult_t r) {  // for statements that expect CUDA's error type
+  return r == ncclSuccess ? cudaSuccess : r == ncclSystemError ? cudaErrorMemoryAllocation : cudaErrorUnknown;
+}
+
+// ---- buffers
+
+template <typename T>
+inline ncclResult_t mem_alloc(T** p, size_t bytes) {
+  void* made = nullptr;
+  ncclResult_t r = ncclMemAlloc(&made, bytes);
+  if (r != ncclSuccess) return r;
+  *p = static_cast<T*>(made);
+  Buffer b{static_cast<char*>(made), bytes, 0};
+  (void)cudaGetDevice(&b.device);
+  std::lock_guard<std::mutex> lock(state().mutex);
+  state().buffers.push_back(b);
+  return ncclSuccess;
+}
+
+inline ncclResult_t windows_drop(void* p) {
+  ncclResult_t result = ncclSuccess;
+  std::list<std::pair<Context*, Window>> dropped;
+  {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    for (Context& c : state().contexts)
+      for (auto w = c.windows.begin(); w != c.windows.end();)
+        if (w->base == p) {
+          dropped.emplace_back(&c, *w);
+          w = c.windows.erase(w);
+        } else {
+          ++w;
+        }
+  }
+  for (auto& d : dropped) {
+    OnDevice on(d.first->device);
+    (void)cudaDeviceSynchronize();
+    ncclResult_t r = ncclCommWindowDeregister(d.first->comm, d.second.handle);
+    if (result == ncclSuccess) result = r;
+  }
+  return result;
+}
+
+inline ncclResult_t buf_free(void* p) {  // what mem_alloc did not make is CUDA's, as before
+  if (p == nullptr) return ncclSuccess;
+  ncclResult_t r = windows_drop(p);
+  bool own = false;
+  {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    for (auto b = state().buffers.begin(); b != state().buffers.end(); ++b)
+      if (b->base == p) {
+        own = true;
+        state().buffers.erase(b);
+        break;
+      }
+  }
+  if (r != ncclSuccess) return r;
+  if (own) return ncclMemFree(p);
+  return cudaFree(p) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+// ---- communicators: collective calls, inside ncclGroupStart/End when one thread holds several
+
+inline ncclResult_t dev_init(ncclComm_t comm) {
+  if (context_of(comm) != nullptr) return ncclSuccess;
+  Context* c;
+  {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    state().contexts.emplace_back();
+    c = &state().contexts.back();
+    c->comm = comm;
+  }
+  ncclResult_t r = ncclCommCuDevice(comm, &c->device);
+  if (r != ncclSuccess) return r;
+#ifdef NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER  // from 2.29.2 on it is checked
+  ncclDevCommRequirements wanted = NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER;
+#else
+  ncclDevCommRequirements wanted;
+  memset(&wanted, 0, sizeof wanted);
+#endif
+  require(wanted);
+  r = ncclDevCommCreate(comm, &wanted, &c->device_comm);
+  (void)cudaGetLastError();
+  c->has_device_comm = r == ncclSuccess;
+  if (r != ncclSuccess) {
+    const char* said = ncclGetLastError(comm);
+    c->why_not = std::string("no device communicator: ") + (said != nullptr ? said : ncclGetErrorString(r));
+  }
+  return r == ncclInvalidUsage ? ncclSuccess : r;  // not supported here: the host's NCCL does the work, counted
+}
+
+inline ncclResult_t win_register(ncclComm_t comm, void* p, size_t bytes) {
+  Context* c = context_of(comm);
+  if (c == nullptr) return ncclInvalidUsage;
+  Window* w;
+  {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    c->windows.push_back(Window{static_cast<char*>(p), bytes, nullptr});
+    w = &c->windows.back();
+  }
+  return ncclCommWindowRegister(comm, p, bytes, &w->handle, NCCL_WIN_COLL_SYMMETRIC);
+}
+
+inline ncclResult_t register_all(ncclComm_t comm) {  // what this device's mem_alloc made since the last time
+  Context* c = context_of(comm);
+  if (c == nullptr) return ncclInvalidUsage;
+  std::list<Buffer> pending;
+  {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    for (const Buffer& b : state().buffers) {
+      bool known = b.device != c->device;
+      for (const Window& w : c->windows) known = known || w.base == b.base;
+      if (!known) pending.push_back(b);
+    }
+  }
+  for (const Buffer& b : pending) {
+    ncclResult_t r = win_register(comm, b.base, b.bytes);
+    if (r != ncclSuccess) return r;
+  }
+  return ncclSuccess;
+}
+
+inline ncclResult_t dev_fini(ncclComm_t comm) {  // before the communicator goes; a second time does nothing
+  Context* c = context_of(comm);
+  if (c == nullptr) return ncclSuccess;
+  ncclResult_t result = ncclSuccess;
+  {
+    OnDevice on(c->device);
+    (void)cudaDeviceSynchronize();
+    if (c->has_device_comm) result = ncclDevCommDestroy(comm, &c->device_comm);
+    while (!c->windows.empty()) {
+      ncclResult_t r = ncclCommWindowDeregister(comm, c->windows.back().handle);
+      if (result == ncclSuccess) result = r;
+      c->windows.pop_back();
+    }
+  }
+  std::lock_guard<std::mutex> lock(state().mutex);
+  for (auto i = state().contexts.begin(); i != state().contexts.end(); ++i)
+    if (&*i == c) {
+      state().contexts.erase(i);
+      break;
+    }
+  if (state().contexts.empty()) state().tell();  // here too: many ranks end by _exit, which runs no destructor
+  return result;
+}
+
+// ---- calls
+
+struct Place {  // a pointer as window and offset
+  ncclWindow_t window = nullptr;
+  size_t offset = 0;
+};
+
+inline bool find(Context* c, const void* p, size_t bytes, Place* out) {  // looked up at call time: programs swap pointers
+  std::lock_guard<std::mutex> lock(state().mutex);
+  for (const Window& w : c->windows)
+    if (w.handle != nullptr && p >= w.base && static_cast<const char*>(p) + bytes <= w.base + w.bytes) {
+      out->window = w.handle;
+      out->offset = static_cast<size_t>(static_cast<const char*>(p) - w.base);
+      return true;
+    }
+  return false;
+}
+
+inline size_t type_bytes(ncclDataType_t type) {
+  switch (type) {
+    case ncclInt8: case ncclUint8: return 1;
+    case ncclFloat16: case ncclBfloat16: return 2;
+    case ncclInt32: case ncclUint32: case ncclFloat32: return 4;
+    case ncclInt64: case ncclUint64: case ncclFloat64: return 8;
+    default: return 0;
+  }
+}
+
+inline bool refused(const char* call, const char* reason) {
+  std::lock_guard<std::mutex> lock(state().mutex);
+  state().host_calls++;
+  if (state().reasons.insert(std::string(call) + reason).second)
+    fprintf(stderr, "ncclx: fallback %s: %s\n", call, reason);
+  return true;
+}
+
+inline bool falls_back(const char* call, Context* c, size_t unit) {
+  if (c == nullptr) return refused(call, "this communicator was not given to dev_init");
+  if (!c->has_device_comm) return refused(call, c->why_not.c_str());
+  if (!reaches_all(c->device_comm)) return refused(call, "not all ranks can reach each other by load and store");
+  if (unit == 0) return refused(call, "this data type is not generated");
+  return false;
+}
+
+inline ncclResult_t launched() {
+  std::lock_guard<std::mutex> lock(state().mutex);
+  state().device_calls++;
+  return cudaPeekAtLastError() == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+}
+
+inline bool overlap(const void* a, const void* b, size_t bytes) {
+  const char *x = static_cast<const char*>(a), *y = static_cast<const char*>(b);
+  return x < y + bytes && y < x + bytes;
+}
+
+// Sweep: a loop of ncclSend and ncclRecv over `peers` ranks. It is an all-to-all only if that is all of them.
+inline ncclResult_t Sweep(const void* send, void* recv, size_t count, ncclDataType_t type, int peers, ncclComm_t comm,
+                          cudaStream_t stream) {
+  Context* c = context_of(comm);
+  size_t bytes = count * type_bytes(type);
+  Place to, from;
+  bool host = falls_back("AlltoAll", c, type_bytes(type));
+  if (!host && peers != c->device_comm.nRanks) host = refused("AlltoAll", "the loop does not run over all ranks");
+  if (!host && overlap(send, recv, bytes * peers)) host = refused("AlltoAll", "in place");
+  if (!host && !find(c, recv, bytes * peers, &to)) host = refused("AlltoAll", "the receive buffer is in no window");
+  if (!host && NCCLX_SEND_IN_WINDOW && !find(c, send, bytes * peers, &from))
+    host = refused("AlltoAll", "the send buffer is in no window");
+  if (!host) {
+    OnDevice on(c->device);
+    launch_alltoall(c->device_comm, static_cast<const char*>(send), from.window, from.offset, to.window, to.offset, bytes,
+                    stream);
+    return launched();
+  }
+  ncclResult_t r = ncclGroupStart();
+  for (int p = 0; p < peers && r == ncclSuccess; p++) {
+    r = ncclSend(static_cast<const char*>(send) + p * bytes, count, type, p, comm, stream);
+    if (r == ncclSuccess) r = ncclRecv(static_cast<char*>(recv) + p * bytes, count, type, p, comm, stream);
+  }
+  ncclResult_t end = ncclGroupEnd();
+  return r != ncclSuccess ? r : end;
+}
+
+inline ncclResult_t AlltoAll(const void* send, void* recv, size_t count, ncclDataType_t type, ncclComm_t comm,
+                             cudaStream_t stream) {
+  Context* c = context_of(comm);
+  size_t bytes = count * type_bytes(type);
+  Place to, from;
+  bool host = falls_back("AlltoAll", c, type_bytes(type));
+  size_t whole = host ? 0 : bytes * c->device_comm.nRanks;
+  if (!host && overlap(send, recv, whole)) host = refused("AlltoAll", "in place");
+  if (!host && !find(c, recv, whole, &to)) host = refused("AlltoAll", "the receive buffer is in no window");
+  if (!host && NCCLX_SEND_IN_WINDOW && !find(c, send, whole, &from))
+    host = refused("AlltoAll", "the send buffer is in no window");
+  if (host) return ncclAlltoAll(send, recv, count, type, comm, stream);
+  OnDevice on(c->device);
+  launch_alltoall(c->device_comm, static_cast<const char*>(send), from.window, from.offset, to.window, to.offset, bytes,
+                  stream);
+  return launched();
+}
+
+inline ncclResult_t AllGather(const void* send, void* recv, size_t count, ncclDataType_t type, ncclComm_t comm,
+                              cudaStream_t stream) {
+  Context* c = context_of(comm);
+  size_t bytes = count * type_bytes(type);
+  Place to, from;
+  bool host = falls_back("AllGather", c, type_bytes(type));
+  if (!host && !find(c, recv, bytes * c->device_comm.nRanks, &to))
+    host = refused("AllGather", "the receive buffer is in no window");
+  if (!host && NCCLX_SEND_IN_WINDOW && !find(c, send, bytes, &from))
+    host = refused("AllGather", "the send buffer is in no window");
+  if (host) return ncclAllGather(send, recv, count, type, comm, stream);
+  OnDevice on(c->device);
+  launch_allgather(c->device_comm, static_cast<const char*>(send), from.window, from.offset, to.window, to.offset, bytes,
+                   stream);
+  return launched();
+}
+
+inline ncclResult_t ReduceScatter(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                  ncclComm_t comm, cudaStream_t stream) {
+  Context* c = context_of(comm);
+  Place from;
+  bool host = falls_back("ReduceScatter", c, type_bytes(type));
+  if (!host && !reduces(type, op)) host = refused("ReduceScatter", "this type and operation are not generated");
+  if (!host && !find(c, send, count * type_bytes(type) * c->device_comm.nRanks, &from))
+    host = refused("ReduceScatter", "the send buffer is in no window");
+  if (host) return ncclReduceScatter(send, recv, count, type, op, comm, stream);
+  OnDevice on(c->device);
+  launch_reducescatter(c->device_comm, from.window, from.offset, recv, count, type, op, stream);
+  return launched();
+}
+
+inline ncclResult_t AllReduce(const void* send, void* recv, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                              ncclComm_t comm, cudaStream_t stream) {
+  Context* c = context_of(comm);
+  size_t bytes = count * type_bytes(type);
+  Place from, to;
+  bool host = falls_back("AllReduce", c, type_bytes(type));
+  if (!host && !reduces(type, op)) host = refused("AllReduce", "this type and operation are not generated");
+  if (!host && send != recv && overlap(send, recv, bytes)) host = refused("AllReduce", "the buffers overlap in part");
+  if (!host && !find(c, send, bytes, &from)) host = refused("AllReduce", "the send buffer is in no window");
+  if (!host && !find(c, recv, bytes, &to)) host = refused("AllReduce", "the receive buffer is in no window");
+  if (host) return ncclAllReduce(send, recv, count, type, op, comm, stream);
+  OnDevice on(c->device);
+  launch_allreduce(c->device_comm, from.window, from.offset, to.window, to.offset, count, type, op, stream);
+  return launched();
+}
+
+}  // namespace ncclx

@@ -1,0 +1,236 @@
+"""The stages of a transformation, one after the other, each on what the one before it made."""
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from posixpath import basename, dirname, join, relpath, splitext
+
+from gpu_mcp_server.models.transform import Api, Stage, TransformResult
+from gpu_mcp_server.nccl.advice import advice, is_old
+from gpu_mcp_server.nccl.analysis import OURS, Analysis
+from gpu_mcp_server.nccl.edits import EditConflict, Edits
+from gpu_mcp_server.nccl.feasibility import stage_a, stage_b
+from gpu_mcp_server.nccl.markers import MarkerFault
+from gpu_mcp_server.nccl.program import GENERATED, resolved
+from gpu_mcp_server.nccl.stages.anchor import NoAnchor
+from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, add_infrastructure, is_done
+from gpu_mcp_server.nccl.stages.mark import mark
+from gpu_mcp_server.nccl.stages.replace import replace_calls
+from gpu_mcp_server.nccl.stages.warmup import warm_up
+from gpu_mcp_server.nccl.syntax import field as child
+from gpu_mcp_server.nccl.syntax import parse, walk
+from gpu_mcp_server.nccl.templates import INFRASTRUCTURE, KERNELS, infrastructure, kernels
+
+STAGES: tuple[Stage, ...] = ("infrastructure", "warmup", "replace", "mark")
+"""In the order in which they are done: what a warm-up repeats is then replaced and marked too."""
+DEVICE = ".device"
+UNVERIFIED_GIN = "the GIN kernels compile; they have not run, as no RDMA NIC was at hand"
+UNVERIFIED_RUN = "nothing was run here: verify_nccl builds, runs and compares"
+FAULTS = (NoAnchor, EditConflict, MarkerFault)
+
+
+@dataclass
+class Transformation:
+    """A program on its way."""
+
+    files: dict[str, str]
+    main: str
+    done: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    left: list[str] = field(default_factory=list[str])
+    failed: bool = False
+
+    def step(self, stage: Stage, work: Callable[[Analysis, EditedFiles], list[str]]) -> None:
+        """Do one stage: wholly or, where it meets a fault, not at all."""
+        analysis = Analysis(self.files, self.main)
+        edits = EditedFiles(analysis)
+        try:
+            self.done[stage] = work(analysis, edits)
+            changed = edits.changed()
+        except FAULTS as fault:
+            self.done[stage] = []
+            self.left.append(f"{stage}: {fault}")
+            self.failed = True
+            return
+        self.files = {**self.files, **changed}
+
+
+def transform(
+    files: Mapping[str, str],
+    main: str,
+    *,
+    stages: Sequence[Stage] = STAGES,
+    api: Api = "auto",
+    nccl_version: tuple[int, int, int] | None = None,
+) -> tuple[TransformResult, dict[str, str]]:
+    """Transform a program and return the result with the new files, those that were given left alone.
+
+    Args:
+        files: Text by path.
+        main: The file with the collectives, or one that includes or calls it.
+        stages: Which to do; their order is fixed.
+        api: auto is lsa; gin where ranks do not share NVLink.
+        nccl_version: Of the headers that it will be built against, if known.
+    """
+    chosen = "gin" if api == "gin" else "lsa"
+    analysis = Analysis(files, main)
+    if is_old(nccl_version, chosen):
+        return _refused(analysis, chosen, nccl_version), {}
+    already = any(c.full_name.startswith(GENERATED) for c in analysis.program.calls)
+    if not analysis.sites and not already:
+        headline = "nothing to transform: no host call of NCCL communicates in these files"
+        return TransformResult(status="nothing to transform", headline=headline, api=chosen), {}
+    work = Transformation({p: t for p, t in files.items() if basename(p) not in OURS}, main)
+    reasons = _reasons(analysis, stages)
+    for stage in STAGES:
+        if stage in stages:
+            work.step(stage, _stage(stage, work))
+    made = _renamed(files, work, main, chosen)
+    return _result(files, work, made, chosen, [*work.left, *reasons], nccl_version), made
+
+
+def _stage(stage: Stage, work: Transformation) -> Callable[[Analysis, EditedFiles], list[str]]:
+    def infrastructure_stage(analysis: Analysis, edits: EditedFiles) -> list[str]:
+        return [] if is_done(analysis) else add_infrastructure(analysis, edits)
+
+    def replace_stage(analysis: Analysis, edits: EditedFiles) -> list[str]:
+        return replace_calls(analysis, edits) if is_done(analysis) else []
+
+    def warm_stage(analysis: Analysis, edits: EditedFiles) -> list[str]:
+        done, left = warm_up(analysis, edits)
+        work.left += left
+        return done
+
+    return {"infrastructure": infrastructure_stage, "replace": replace_stage, "mark": mark, "warmup": warm_stage}[stage]
+
+
+def _reasons(analysis: Analysis, stages: Sequence[Stage]) -> list[str]:
+    found: list[str] = []
+    for site in analysis.sites:
+        reasons = stage_b(analysis, site) if "replace" in stages else stage_a(analysis, site)
+        found += [f"{site.id} {site.call.name} {site.call.path}:{site.call.line}: {r}" for r in reasons]
+    return found
+
+
+def _refused(analysis: Analysis, api: str, version: tuple[int, int, int] | None) -> TransformResult:
+    said = ".".join(map(str, version or ()))
+    first = "2.28.7" if api == "gin" else "2.28"
+    headline = (
+        f"NCCL {said} has no device API for {api.upper()}, {first} is the first: {len(analysis.sites)} sites stay"
+    )
+    return TransformResult(
+        status="needs the agent",
+        headline=headline,
+        api=api,
+        needs_agent=[f"install nvidia-nccl-cu13>={first} (headers and libnccl.so.2 of one version) and try again"],
+    )
+
+
+def device_name(path: str) -> str:
+    """Return the name of a new file beside a given one; what has it already keeps it."""
+    stem, suffix = splitext(path)
+    if stem.endswith(DEVICE):
+        return path
+    return stem + DEVICE + (".cu" if suffix in {".cc", ".cpp", ".cxx", ".c"} else suffix)
+
+
+def _renamed(given: Mapping[str, str], work: Transformation, main: str, api: str) -> dict[str, str]:
+    """Give changed files names of their own, and let those that include them include the new ones."""
+    changed = {p for p in work.files if work.files[p] != given.get(p)}
+    texts = {p: t for p, t in work.files.items() if p in Analysis(work.files, main).program.sources or p in changed}
+    if not changed:
+        return {}
+    changed.add(main)
+    while True:
+        includers = {p for p, t in texts.items() if p not in changed and _includes(p, t, texts) & changed}
+        if not includers:
+            break
+        changed |= includers
+    made = {device_name(p): _pointed(p, texts[p], texts, changed) for p in sorted(changed)}
+    folder = dirname(main)
+    uses = any(GENERATED in t for t in made.values())
+    generated = {INFRASTRUCTURE: infrastructure(), KERNELS: kernels("gin" if api == "gin" else "lsa")}
+    for name, text in generated.items():
+        if uses and given.get(join(folder, name)) is None:
+            made[join(folder, name)] = text
+    return made
+
+
+def _includes(path: str, text: str, files: Mapping[str, str]) -> set[str]:
+    return {f for n in _include_names(path, text) if (f := resolved(n, path, files)) is not None}
+
+
+def _include_names(path: str, text: str) -> list[str]:
+    source = parse(path, text)
+    found = [child(n, "path") for n in walk(source.root) if n.type == "preproc_include"]
+    return [source.text(n).strip('"') for n in found if n is not None and source.text(n).startswith('"')]
+
+
+def _pointed(path: str, text: str, files: Mapping[str, str], changed: set[str]) -> str:
+    """Return a text whose includes of changed files name the new ones."""
+    source = parse(path, text)
+    edits = Edits(source)
+    for node in walk(source.root):
+        name = child(node, "path") if node.type == "preproc_include" else None
+        if name is None or not source.text(name).startswith('"'):
+            continue
+        target = resolved(source.text(name).strip('"'), path, files)
+        if target is not None and target in changed and device_name(target) != target:
+            edits.replace(name, f'"{relpath(device_name(target), dirname(path) or ".")}"')
+    return edits.apply()
+
+
+def _result(
+    given: Mapping[str, str],
+    work: Transformation,
+    made: Mapping[str, str],
+    api: str,
+    left: list[str],
+    version: tuple[int, int, int] | None,
+) -> TransformResult:
+    new = device_name(work.main) if made else work.main
+    worked = any(work.done.values())
+    status = "unchanged" if not left else "needs the agent"
+    if worked and made:
+        status = "partial" if left else "done"
+    unverified = [UNVERIFIED_RUN] if made else []
+    if api == "gin" and made:
+        unverified.append(UNVERIFIED_GIN)
+    return TransformResult(
+        status=status,
+        headline=_headline(status, work, new, len(left)),
+        api=api,
+        done=work.done,
+        needs_agent=list(dict.fromkeys(left)),
+        advice=advice(left, version),
+        main=new,
+        files=sorted(made),
+        build=_build(new) if made else None,
+        unverified=unverified,
+        diff=_diff(given, work, made),
+    )
+
+
+def _headline(status: str, work: Transformation, new: str, left: int) -> str:
+    if status == "unchanged":
+        return f"unchanged: {work.main} has these stages already"
+    if status == "needs the agent":
+        return f"{work.main} stays as it is: {left} reasons why the program cannot do it"
+    names = ", ".join(s for s, d in work.done.items() if d)
+    return f"{new}: {names}" + (f"; {left} things are left to the agent" if left else "")
+
+
+def _build(main: str) -> str:
+    stem = splitext(basename(main))[0]
+    link = "-L$NCCL/lib -l:libnccl.so.2 -Xlinker -rpath -Xlinker $NCCL/lib"
+    return f"nvcc -std=c++17 -O2 -arch=sm_90 -I$NCCL/include {main} -o {stem} {link}"
+
+
+def _diff(given: Mapping[str, str], work: Transformation, made: Mapping[str, str]) -> str:
+    lines: list[str] = []
+    for path in sorted(work.files):
+        new = made.get(device_name(path))
+        if new is not None and path in given and new != given[path]:
+            lines += difflib.unified_diff(
+                given[path].splitlines(), new.splitlines(), path, device_name(path), lineterm="", n=1
+            )
+    return "\n".join(lines)

@@ -1,0 +1,145 @@
+"""NCCL programs: analyzed and transformed. The files that come in stay as they are; new ones go to a workspace."""
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.models.collective import CollectiveGraph
+from gpu_mcp_server.models.transform import Api, Stage, TransformResult
+from gpu_mcp_server.services.local_files import collect, read_local
+from gpu_mcp_server.services.workspaces import Workspaces
+
+SUFFIXES = (".cu", ".cuh", ".h", ".hpp", ".hh", ".cpp", ".cc", ".cxx", ".c", ".inl", ".inc")
+MAX_FILES = 400
+MAX_BESIDE = 200
+MAX_FILE_BYTES = 1 << 20
+MAX_BYTES = 8 << 20
+"""Sources of one program. Parsing runs at about 3 MB/s."""
+
+_INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+
+
+class Collectives:
+    """Analyzes and transforms."""
+
+    def __init__(self, workspaces: Workspaces) -> None:
+        self._workspaces = workspaces
+
+    async def analyze(self, files: Mapping[str, str], main: str | None = None) -> CollectiveGraph:
+        """Find what a program communicates; graph.json and its pictures go to a workspace.
+
+        Raises:
+            BadRequest: If there are no sources, too many, or `main` is not among them.
+        """
+        sources, main = sources_of(files, main)
+        graph, pictures = await asyncio.to_thread(_analyzed, sources, main)
+        if not graph.sites:
+            return graph
+        whole = json.dumps(graph.model_dump(mode="json", exclude_none=True), indent=1)
+        listing = await self._workspaces.write(None, {"graph.json": whole, **pictures})
+        return graph.model_copy(update={"workspace_id": listing.workspace_id})
+
+    async def transform(
+        self,
+        files: Mapping[str, str],
+        main: str | None = None,
+        *,
+        stages: Sequence[Stage] | None = None,
+        api: Api = "auto",
+        nccl_version: tuple[int, int, int] | None = None,
+    ) -> TransformResult:
+        """Take a program to the device as far as it goes without an agent; new files go to a workspace.
+
+        Args:
+            files: Text by path.
+            main: Where the collectives are, or the file that includes or calls it; absent: the only source with main.
+            stages: Which; absent: all.
+            api: What the generated kernels use; auto is lsa.
+            nccl_version: Of the headers that it will be built against.
+
+        Raises:
+            BadRequest: As `analyze`.
+        """
+        from gpu_mcp_server.nccl.transformation import STAGES, transform
+
+        sources, main = sources_of(files, main)
+        chosen = tuple(stages or STAGES)
+        result, made = await asyncio.to_thread(
+            transform, sources, main, stages=chosen, api=api, nccl_version=nccl_version
+        )
+        if not made:
+            return result
+        listing = await self._workspaces.write(None, {**files, **made, "transform.diff": result.diff})
+        return result.model_copy(update={"workspace_id": listing.workspace_id})
+
+
+def sources_of(files: Mapping[str, str], main: str | None) -> tuple[dict[str, str], str]:
+    """Return the sources among files and the main one.
+
+    Raises:
+        BadRequest: If there are none, too many, or the main one cannot be told.
+    """
+    sources = {p: t for p, t in files.items() if p.endswith(SUFFIXES)}
+    total = sum(len(t) for t in sources.values())
+    if not sources:
+        raise BadRequest("There is no C, C++ or CUDA source among the files.", hint="Give a .cu file or its project.")
+    if len(sources) > MAX_FILES or total > MAX_BYTES:
+        raise BadRequest(
+            f"There are {len(sources)} sources with {total} bytes; the limits are {MAX_FILES} and {MAX_BYTES}.",
+            hint="Give the program's own files, without its dependencies.",
+        )
+    if main is not None and main not in sources:
+        raise BadRequest(f"{main!r} is not among the sources.", hint=f"They are: {', '.join(sorted(sources)[:10])}.")
+    return sources, main or _main_of(sources)
+
+
+def local_program(path: Path) -> tuple[dict[str, str], str | None]:
+    """Read a program of this machine: a folder, or a file with the sources beside it and what those include below.
+
+    Raises:
+        NotFound, PathRefused, TooLarge: As for every local file or folder.
+    """
+    if path.is_dir():
+        found = [f for f in collect(path) if f.path.endswith(SUFFIXES) and f.size <= MAX_FILE_BYTES]
+        return {f.path: f.source.read_text("utf-8", "replace") for f in found[: MAX_FILES + 1]}, None
+    files = {path.name: read_local(path, MAX_FILE_BYTES).decode("utf-8", "replace")}
+    folder = path.parent.resolve()
+    pending = [p.name for p in sorted(folder.glob("*"))[:MAX_BESIDE] if p.name.endswith(SUFFIXES) and p.is_file()]
+    pending += _INCLUDE.findall(files[path.name])
+    while pending and len(files) <= MAX_FILES:
+        name = pending.pop(0)
+        target = (folder / name).resolve()
+        plain = target.relative_to(folder).as_posix() if target.is_relative_to(folder) else None
+        if plain is None or plain in files or not target.is_file() or target.stat().st_size > MAX_FILE_BYTES:
+            continue
+        files[plain] = target.read_text("utf-8", "replace")
+        below = plain.rpartition("/")[0]
+        pending += [f"{below}/{n}" if below else n for n in _INCLUDE.findall(files[plain])]
+    return files, path.name
+
+
+def _main_of(sources: Mapping[str, str]) -> str:
+    if len(sources) == 1:
+        return next(iter(sources))
+    units = {p: t for p, t in sources.items() if not p.endswith((".h", ".cuh", ".hpp", ".hh", ".inl", ".inc"))}
+    with_main = [p for p, t in units.items() if " main(" in t]
+    with_nccl = [p for p in with_main if "nccl" in sources[p]] or with_main
+    candidates = with_nccl or [p for p, t in units.items() if "nccl" in t]
+    if len(candidates) == 1:
+        return candidates[0]
+    raise BadRequest(
+        f"Which of the {len(sources)} files is the program's main file cannot be told.",
+        hint=f"Name it: {', '.join(sorted(candidates or sources)[:10])}.",
+    )
+
+
+def _analyzed(sources: Mapping[str, str], main: str) -> tuple[CollectiveGraph, dict[str, str]]:
+    from gpu_mcp_server.nccl.analysis import Analysis
+    from gpu_mcp_server.nccl.graph import graph_of
+    from gpu_mcp_server.nccl.picture import mermaid, svg
+
+    graph = graph_of(Analysis(sources, main))
+    return graph, {"graph.mmd": mermaid(graph), "graph.svg": svg(graph)}

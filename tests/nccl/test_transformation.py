@@ -1,0 +1,267 @@
+"""What is transformed compiles against NCCL's headers, changes nothing twice, and touches no file that was given."""
+
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.models.transform import TransformResult
+from gpu_mcp_server.nccl.api import ROLES
+from gpu_mcp_server.nccl.markers import blocks, frozen_text
+from gpu_mcp_server.nccl.program import Program
+from gpu_mcp_server.nccl.templates import KernelApi, infrastructure, kernels
+from gpu_mcp_server.nccl.transformation import STAGES, transform
+from tests.nccl.headers import compiled, homes
+
+PROGRAMS = Path(__file__).parent / "programs"
+NAMES = ("alltoall.cu", "alltoall_warm.cu", "allreduce.cu", "sendrecv.cu", "threads.cu", "mpi.cu")
+
+
+def given(name: str) -> dict[str, str]:
+    return {name: (PROGRAMS / name).read_text(encoding="utf-8")}
+
+
+def written(folder: Path, files: dict[str, str]) -> Path:
+    for path, text in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text, encoding="utf-8")
+    return folder
+
+
+def host_calls(files: dict[str, str], main: str) -> list[str]:
+    own = {p: t for p, t in files.items() if "ncclx" not in p}
+    return [c.name for c in Program.read(own, main).calls if c.name in ROLES]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_second_run_changes_nothing_and_the_first_leaves_the_original(name: str):
+    files = given(name)
+    result, made = transform(files, name)
+    again, more = transform(made, str(result.main))
+
+    assert result.status == "done", result.needs_agent
+    assert files == given(name) and name not in made
+    assert (again.status, more, again.diff) == ("unchanged", {}, "")
+    assert transform(files, name)[1] == made
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stages_one_by_one_give_what_all_at_once_give(name: str):
+    files, main = given(name), name
+    for stage in STAGES:
+        result, made = transform(files, main, stages=(stage,))
+        if made:
+            files, main = {**files, **made}, str(result.main)
+    _, at_once = transform(given(name), name)
+
+    assert {p: t for p, t in files.items() if p in at_once} == at_once
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stage_a_keeps_the_collectives_and_stage_b_leaves_none(name: str):
+    before = host_calls(given(name), name)
+    a, made_a = transform(given(name), name, stages=("infrastructure",))
+    b, made_b = transform(given(name), name)
+
+    assert host_calls(made_a, str(a.main)) == before
+    assert host_calls(made_b, str(b.main)) == []
+    assert frozen_text(made_b[str(b.main)]) == frozen_text(made_b[str(b.main)].replace("ncclx::AllReduce(", "mine("))
+    assert made_b["ncclx.cuh"] == infrastructure()
+
+
+def test_what_is_made_compiles_against_the_real_headers(tmp_path: Path):
+    """All programs in one translation unit, each in a namespace, as a compiler needs seconds for NCCL's headers."""
+    includes: dict[str, None] = {}
+    parts: list[str] = []
+    for number, name in enumerate(NAMES):
+        result, made = transform(given(name), name)
+        written(tmp_path, made)
+        text = made[str(result.main)]
+        includes |= dict.fromkeys(line for line in text.splitlines() if line.startswith("#include"))
+        macros = [line.split()[1].partition("(")[0] for line in text.splitlines() if line.startswith("#define")]
+        parts += [f'namespace n{number} {{\n#include "{result.main}"\n}}', *(f"#undef {m}" for m in macros)]
+    (tmp_path / "all.cu").write_text("\n".join([*includes, *parts]) + "\nint main() { return 0; }\n", encoding="utf-8")
+
+    assert compiled(tmp_path, "all.cu", None, "-I", str(PROGRAMS), "-O0", "-ptx") == ""
+
+
+@pytest.mark.parametrize("api", ["lsa", "gin"])
+def test_the_kernels_compile_with_every_version_at_hand(api: KernelApi, tmp_path: Path):
+    text = '#include "ncclx.cuh"\nint main() { return ncclx::dev_init(nullptr); }'
+    files = {"ncclx.cuh": infrastructure(), "ncclx_kernels.cuh": kernels(api), "t.cu": text}
+
+    assert {str(h): compiled(written(tmp_path, files), "t.cu", h) for h in homes()} == {str(h): "" for h in homes()}
+
+
+def test_the_compiler_would_have_told(tmp_path: Path):
+    assert "undefined" in compiled(written(tmp_path, {"t.cu": "int main() { return nothing; }"}), "t.cu")
+
+
+def test_one_process_with_several_gpus_sets_up_in_groups_and_in_its_own_loop():
+    result, made = transform(given("allreduce.cu"), "allreduce.cu", stages=("infrastructure",))
+    text = made[str(result.main)]
+
+    assert (
+        "  NCCLCHECK(ncclGroupStart());\n"
+        "  for (int i = 0; i < nDev; i++) NCCLCHECK(ncclx::dev_init(comms[i]));\n"
+        "  NCCLCHECK(ncclGroupEnd());\n"
+        "  NCCLCHECK(ncclGroupStart());\n"
+        "  for (int i = 0; i < nDev; i++) NCCLCHECK(ncclx::register_all(comms[i]));\n"
+        "  NCCLCHECK(ncclGroupEnd());\n"
+    ) in text
+    assert "{ NCCLCHECK(ncclx::dev_fini(comms[i])); NCCLCHECK(ncclCommDestroy(comms[i])); }" in text
+
+
+def test_check_macros_are_swapped_with_the_call_and_other_buffers_stay():
+    result, made = transform(given("alltoall.cu"), "alltoall.cu", stages=("infrastructure",))
+    text = made[str(result.main)]
+
+    assert "NCCLCHECK(ncclx::mem_alloc(&d_send, bytes));" in text
+    assert "CUDACHECK(cudaMalloc(&d_bad, sizeof(unsigned long long)));" in text
+    assert "NCCLCHECK(ncclx::buf_free(d_send));" in text and "CUDACHECK(cudaFree(d_bad));" in text
+    assert text.index("ncclx::register_all") < text.index("cudaEventRecord(start"), "set-up is not timed"
+    assert text.index("ncclx::dev_fini") < text.index("ncclCommDestroy")
+
+
+def test_a_loop_over_all_peers_becomes_one_call_in_a_helper_that_keeps_its_parameters():
+    result, made = transform(given("sendrecv.cu"), "sendrecv.cu")
+
+    assert "NK(ncclx::Sweep(send, recv, count, NcclType<T>::v, nranks, comm, s));" in made[str(result.main)]
+    assert "explicit DevBuf(size_t bytes) : n(bytes) { NK(ncclx::mem_alloc(&p, bytes)); }" in made[str(result.main)]
+
+
+def test_a_warm_up_runs_before_the_clock_and_waits():
+    result, made = transform(given("alltoall.cu"), "alltoall.cu", stages=("infrastructure", "warmup"))
+    text = made[str(result.main)]
+    warm, wait = text.index("// ncclx warm-up"), text.index("(void)cudaStreamSynchronize(stream);")
+
+    assert warm < wait < text.index("cudaEventRecord(start")
+    assert transform(given("alltoall_warm.cu"), "alltoall_warm.cu")[0].done["warmup"] == [], "it has one"
+
+
+BODY = """#include <nccl.h>
+ncclComm_t comm; cudaStream_t s;
+void run(int rank, int n) {{
+  ncclCommInitRank(&comm, n, id, rank);
+  float *a, *b;
+  {}
+  ncclCommDestroy(comm);
+}}
+"""
+MALLOC = "cudaMalloc(&a, 64); cudaMalloc(&b, 64);"
+REDUCE = "ncclAllReduce(a, b, 4, ncclFloat, ncclSum, comm, s);"
+
+
+def made_of(body: str, **more: str) -> tuple[TransformResult, str]:
+    result, made = transform({"m.cu": BODY.format(body), **more}, "m.cu")
+    return result, made.get(str(result.main), "")
+
+
+def test_set_up_stays_inside_a_loop_that_allocates_and_moves_out_of_one_that_does_not():
+    _, inside = made_of(f"for (int i = 0; i < 3; i++) {{ {MALLOC} {REDUCE} cudaFree(a); cudaFree(b); }}")
+    _, outside = made_of(f"{MALLOC} for (int i = 0; i < 3; i++) {{ if (i) {{ {REDUCE} }} }} cudaFree(a); cudaFree(b);")
+
+    assert inside.index("for (int i") < inside.index("register_all") < inside.index("ncclx::AllReduce")
+    assert outside.index("register_all") < outside.index("for (int i")
+
+
+def test_errors_of_cuda_that_are_kept_stay_errors_of_cuda():
+    _, text = made_of(f"cudaError_t e = cudaMalloc(&a, 64); if (cudaMalloc(&b, 64) != cudaSuccess) return; {REDUCE}")
+
+    assert "cudaError_t e = ncclx::as_cuda(ncclx::mem_alloc(&a, 64));" in text
+    assert "if (ncclx::as_cuda(ncclx::mem_alloc(&b, 64)) != cudaSuccess)" in text
+
+
+def test_what_cannot_be_done_is_left_with_a_reason_and_the_rest_is_done():
+    result, text = made_of(f"{MALLOC} {REDUCE} ncclBroadcast(a, b, 4, ncclFloat, 0, comm, s);")
+
+    assert result.status == "partial"
+    assert "ncclx::AllReduce(a, b" in text and "ncclBroadcast(a, b" in text
+    assert any("ncclBroadcast has no generated device counterpart" in r for r in result.needs_agent)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("cudaMallocManaged(&a, 64); cudaMalloc(&b, 64); " + REDUCE, "managed memory"),
+        ("cudaMallocAsync(&a, 64, s); cudaMalloc(&b, 64); " + REDUCE, "memory of a pool"),
+        ("ncclComm_t c2; ncclCommInitRank(&c2, n, id, 0); " + MALLOC + REDUCE, "2 communicators"),
+        ("cudaMalloc(&a, rank * 4); cudaMalloc(&b, 64); " + REDUCE, "depends on the rank"),
+        (MALLOC + "ncclSend(a, 4, ncclFloat, (rank + 1) % n, comm, s);", "the receiver's offset"),
+        (MALLOC + "ncclAllReduce(a + rank * 4, b, 4, ncclFloat, ncclSum, comm, s);", "the offset depends on the rank"),
+        (MALLOC + "ncclAllReduce(a, b, 4, ncclFloat, ncclAvg, comm, s);", "ncclAvg is not generated"),
+        (MALLOC + "cudaStreamBeginCapture(s, m); " + REDUCE, "captures CUDA graphs"),
+        (MALLOC + "auto f = ncclAllReduce; f(a, b, 4, ncclFloat, ncclSum, comm, s);", "function pointer f"),
+    ],
+)
+def test_what_the_program_cannot_do_is_named_with_its_reason(body: str, reason: str):
+    result, text = made_of(body)
+
+    assert any(reason in r for r in result.needs_agent), result.needs_agent
+    assert "ncclx::AllReduce" not in text
+
+
+def test_a_receive_from_the_next_rank_comes_with_the_api_of_the_installed_version():
+    text = BODY.format(MALLOC + "ncclSend(a, 4, ncclFloat, (rank + 1) % n, comm, s);")
+    old, _ = transform({"m.cu": text}, "m.cu", nccl_version=(2, 28, 9))
+    new, _ = transform({"m.cu": text}, "m.cu", nccl_version=(2, 32, 3))
+
+    assert any("memset" in a for a in old.advice) and any("v2.28.9-1/examples" in a for a in old.advice)
+    assert any("INITIALIZER" in a for a in new.advice) and any("v2.32.3-1/docs/examples" in a for a in new.advice)
+
+
+@pytest.mark.parametrize(("version", "api", "works"), [((2, 27, 7), "lsa", False), ((2, 28, 3), "lsa", True), ((2, 28, 3), "gin", False), ((2, 28, 9), "gin", True)])  # fmt: skip
+def test_an_nccl_without_the_device_api_is_refused_with_the_first_that_has_it(
+    version: tuple[int, int, int], api: str, works: bool
+):
+    result, made = transform(given("alltoall.cu"), "alltoall.cu", api=api, nccl_version=version)  # type: ignore[arg-type]
+
+    assert bool(made) == works
+    if not works:
+        assert "2.28" in result.headline and result.needs_agent
+
+
+@pytest.mark.parametrize("text", ["", "no CUDA {{{ <<<", '#include <cstdio>\nint main() { puts("ncclAllReduce(a)"); }'])
+def test_where_nothing_communicates_nothing_is_transformed(text: str):
+    result, made = transform({"m.cu": text}, "m.cu")
+
+    assert (result.status, made) == ("nothing to transform", {})
+
+
+def test_code_that_does_not_parse_today_is_edited_where_it_can_be_and_else_kept_byte_for_byte():
+    broken = "int broken( { ;; <<<\n#ifdef A\n if (x) {\n#else\n if (y) {\n#endif\n"
+    result, made = transform({"m.cu": BODY.format(f"{MALLOC} {REDUCE}") + broken}, "m.cu")
+
+    assert made[str(result.main)].endswith(broken) and "ncclx::AllReduce(a, b" in made[str(result.main)]
+
+
+def test_markers_of_the_programs_own_that_do_not_pair_stop_the_marking_alone():
+    result, text = made_of(f"// EVOLVE-BLOCK-START\n {MALLOC} {REDUCE}")
+
+    assert any(r.startswith("mark: ") and "never ended" in r for r in result.needs_agent)
+    assert "ncclx::AllReduce" in text and "EVOLVE-BLOCK-END" not in text
+
+
+def test_several_files_are_renamed_together_and_include_each_other():
+    files = {
+        "src/main.cu": '#include "lib/buf.h"\n#include "lib/comm.cuh"\n' + BODY.format("make(&a); make(&b); go(a, b, comm, s);"),
+        "src/lib/buf.h": "#pragma once\ninline void make(float** p) { cudaMalloc(p, 64); }\n",
+        "src/lib/comm.cuh": '#pragma once\n#include "buf.h"\n'
+        "inline void go(float* a, float* b, ncclComm_t c, cudaStream_t s) { ncclAllReduce(a, b, 4, ncclFloat, ncclSum, c, s); }\n",
+        "src/lib/other.h": "int other;\n",
+    }  # fmt: skip
+    result, made = transform(files, "src/main.cu")
+
+    assert result.main == "src/main.device.cu"
+    assert set(made) == {
+        "src/main.device.cu", "src/lib/buf.device.h", "src/lib/comm.device.cuh", "src/ncclx.cuh", "src/ncclx_kernels.cuh",
+    }  # fmt: skip
+    assert '#include "lib/buf.device.h"' in made["src/main.device.cu"]
+    assert '#include "buf.device.h"\n#include "../ncclx.cuh"' in made["src/lib/comm.device.cuh"]
+    assert "ncclx::mem_alloc(p, 64)" in made["src/lib/buf.device.h"]
+
+
+def test_the_generated_kernels_are_one_block_and_their_interface_is_outside_it():
+    for api in ("lsa", "gin"):
+        text = kernels(api)  # type: ignore[arg-type]
+        assert len(blocks(text)) == 1
+        assert "NCCLX_SEND_IN_WINDOW" in frozen_text(text)
