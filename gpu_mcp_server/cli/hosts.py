@@ -1,5 +1,6 @@
 """`hosts`: the machines that jobs run on."""
 
+import json
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,10 @@ from gpu_mcp_server.cli import session
 from gpu_mcp_server.cli.output import Json, emit, fail, table
 from gpu_mcp_server.cli.tables import with_host, without_host, write_private
 from gpu_mcp_server.errors import BadRequest, ConfigError, HostError
+
+EXAMPLES = (
+    "`hosts add box ada@gpu-box`, `hosts add box my/image:1 --kind docker`, `hosts add box ada@login --kind slurm`."
+)
 
 app = typer.Typer(help="Add, list, check and remove the machines that jobs run on.", no_args_is_help=True)
 
@@ -35,6 +40,51 @@ def parsed_target(target: str) -> dict[str, Any]:
     return values
 
 
+def reached(kind: str, target: str | None, way: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings that say how a host is reached.
+
+    Args:
+        kind: Of the host.
+        target: What `add` was told.
+        way: Settings of the way by SSH.
+
+    Raises:
+        ConfigError: If they do not go together.
+    """
+    if kind == "docker":
+        if way or not target:
+            raise ConfigError("A host of kind docker takes an image, and nothing of SSH.", hint=EXAMPLES)
+        return {"kind": kind, "image": target}
+    if kind in ("slurm", "pbs"):
+        if target is None:
+            if way:
+                raise ConfigError("SSH options need the login node.", hint=EXAMPLES)
+            return {"kind": kind}
+        login = {"kind": "openssh"} if "control_path" in way else {}
+        return {"kind": kind, "login": parsed_target(target) | login | way}
+    if target is None:
+        raise ConfigError("Where is it?", hint=EXAMPLES)
+    return parsed_target(target) | {"kind": kind} | way
+
+
+def given_settings(more: list[str]) -> dict[str, Any]:
+    """Return what KEY=VALUE says; a value is JSON, or else a text.
+
+    Raises:
+        ConfigError: If it is not of that form.
+    """
+    found: dict[str, Any] = {}
+    for one in more:
+        key, sign, value = one.partition("=")
+        if not sign or not key.isidentifier():
+            raise ConfigError(f"--set {one!r} is no KEY=VALUE.", hint="docs/settings.md has the keys of each kind.")
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            found[key] = value
+    return found
+
+
 def read_config(path: Path) -> str:
     """Return the user's settings file, empty if there is none."""
     try:
@@ -46,7 +96,12 @@ def read_config(path: Path) -> str:
 @app.command()
 def add(
     name: Annotated[str, typer.Argument(help="What tools call it.")],
-    target: Annotated[str, typer.Argument(help="[user@]host[:port]; host may be a name from ~/.ssh/config.")],
+    target: Annotated[
+        str | None,
+        typer.Argument(
+            help="[user@]host[:port], a name from ~/.ssh/config; for docker its image; for slurm the login node."
+        ),
+    ] = None,
     identity_file: Annotated[Path | None, typer.Option(help="Private key.")] = None,
     known_hosts: Annotated[Path | None, typer.Option(help="Instead of ~/.ssh/known_hosts.")] = None,
     ssh_config: Annotated[Path | None, typer.Option(help="Instead of ~/.ssh/config.")] = None,
@@ -56,19 +111,28 @@ def add(
     state_dir: Annotated[str | None, typer.Option(help="Folder there for jobs and cached files.")] = None,
     check_it: Annotated[bool, typer.Option("--check/--no-check", help="See whether it answers.")] = True,
     kind: Annotated[
-        str, typer.Option(help="ssh; openssh for your own ssh program, as one-time passwords need.")
+        str, typer.Option(help="ssh; openssh for your own ssh program, as one-time passwords need; docker; slurm; pbs.")
     ] = "ssh",
     control_path: Annotated[str | None, typer.Option(help="Socket of your ssh connection; only for openssh.")] = None,
+    more: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting of its kind: gpus=4, partition=long."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write an SSH host into the settings, and see whether it answers."""
+    """Write a host into the settings, and see whether it answers.
+
+    `hosts add box ada@gpu-box`, `hosts add local-docker my/image:1 --kind docker --set gpus=all`,
+    `hosts add cluster ada@login-node --kind slurm --set partition=gpu --set gpus=4`.
+    """
     from gpu_mcp_server.settings import load_settings, user_config_file
 
     files = {"identity_file": identity_file, "known_hosts": known_hosts, "ssh_config": ssh_config}
-    options: dict[str, Any] = {key: str(path.expanduser().absolute()) for key, path in files.items() if path}
-    options |= {"python": python, "judge_python": judge_python, "cuda": cuda, "state_dir": state_dir}
-    options |= {"kind": kind, "control_path": control_path}
-    values = parsed_target(target) | {key: value for key, value in options.items() if value is not None}
+    way: dict[str, Any] = {key: str(path.expanduser().absolute()) for key, path in files.items() if path}
+    way |= {"control_path": control_path} if control_path else {}
+    options = {"python": python, "judge_python": judge_python, "cuda": cuda, "state_dir": state_dir}
+    values = reached(kind, target, way) | {key: value for key, value in options.items() if value is not None}
+    values |= given_settings(more or [])
     path = user_config_file()
     before = read_config(path)
     write_private(path, with_host(before, name, values))
@@ -94,7 +158,11 @@ def list_hosts(as_json: Json = False) -> None:
     settings = load_settings()
     hosts = {name: host.model_dump(mode="json", exclude_none=True) for name, host in settings.hosts.items()}
     rows = [
-        [name, str(h["kind"]), "@".join(filter(None, [h.get("user"), h.get("host")])) or "-"]
+        [
+            name,
+            str(h["kind"]),
+            h.get("image") or "@".join(filter(None, map((h.get("login") or h).get, ("user", "host")))) or "-",
+        ]
         for name, h in hosts.items()
     ]
     emit({"hosts": hosts}, table(["HOST", "KIND", "TARGET"], rows) if rows else "no hosts", as_json=as_json)

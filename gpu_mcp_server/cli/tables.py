@@ -4,7 +4,7 @@ import json
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gpu_mcp_server.errors import ConfigError
 
@@ -12,9 +12,16 @@ _HEADER = re.compile(r"^\s*\[")
 
 
 def toml_table(name: str, values: dict[str, Any]) -> str:
-    """Return `[name]` with its values; texts, numbers, booleans and lists of texts."""
-    lines = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
+    """Return `[name]` with its values; texts, numbers, booleans, lists of texts, and tables of these."""
+    lines = [f"{key} = {_literal(value)}" for key, value in values.items()]
     return "\n".join([f"[{name}]", *lines]) + "\n"
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, dict):
+        pairs = cast("dict[str, Any]", value).items()
+        return "{ " + ", ".join(f"{key} = {_literal(one)}" for key, one in pairs) + " }"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def host_table(host: str, values: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 import asyncssh
 import pytest
 
+from tests.backends.dockerd import Dockerd
 from tests.backends.sshd import USER, Sshd
 
 Done = subprocess.CompletedProcess[str]
@@ -125,3 +126,46 @@ def test_a_host_is_added_for_the_ssh_program(run: Run, add: Callable[..., Done],
     assert "box: answers" in accepted.stdout
     assert json.loads(run("list", "--json").stdout)["hosts"]["box"]["kind"] == "openssh"
     assert run("login", "local").returncode == 2
+
+
+def test_a_container_is_added_as_a_host(run: Run, dockerd: Dockerd, tmp_path: Path):
+    values = dockerd.settings()
+    mounts = json.dumps(values.mounts)
+    more = ["--set", f"docker_url={values.docker_url}", "--set", f"mounts={mounts}", "--set", "idle_s=1"]
+    added = run("add", "box", values.image, "--kind", "docker", *more)
+
+    assert added.returncode == 0, added.stdout + added.stderr
+    assert "box: answers" in added.stdout
+    config = tomllib.loads((tmp_path / "config" / "gpu-mcp-server" / "config.toml").read_text())
+    assert (config["hosts"]["box"]["image"], config["hosts"]["box"]["mounts"]) == (values.image, values.mounts)
+    assert values.image in run("list").stdout
+
+
+def test_a_cluster_is_added_with_its_login_node(run: Run, tmp_path: Path):
+    add = ["add", "lab", "ada@login:2222", "--kind", "slurm", "--identity-file", "/k", "--no-check"]
+    assert run(*add, "--set", "partition=long", "--set", "gpus=4").returncode == 0
+
+    host = json.loads(run("list", "--json").stdout)["hosts"]["lab"]
+    assert (host["kind"], host["partition"], host["gpus"]) == ("slurm", "long", 4)
+    assert (host["login"]["kind"], host["login"]["user"], host["login"]["port"]) == ("ssh", "ada", 2222)
+    assert "ada@login" in run("list").stdout
+    assert run("remove", "lab").returncode == 0
+    assert run("add", "here", "--kind", "pbs", "--no-check").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--kind", "docker"], "takes an image"),
+        (["--kind", "ssh"], "Where is it?"),
+        (["h", "--kind", "carrier-pigeon"], "carrier-pigeon"),
+        (["h", "--kind", "slurm", "--set", "partition"], "no KEY=VALUE"),
+        (["h", "--kind", "slurm", "--set", "gpus=-1"], "gpus"),
+        (["--kind", "slurm", "--identity-file", "/k"], "need the login node"),
+    ],
+)
+def test_what_cannot_be_a_host_is_not_written(run: Run, tmp_path: Path, arguments: list[str], words: str):
+    refused = run("add", "wrong", *arguments, "--no-check")
+    assert refused.returncode == 2 and words in refused.stderr, refused.stderr
+    config = tmp_path / "config" / "gpu-mcp-server" / "config.toml"
+    assert not config.exists() or "wrong" not in config.read_text()
