@@ -185,13 +185,12 @@ def _verdicts(device: str, judged: list[tuple[str, Any]]) -> Table:
             last = timed[-1]
             c = last["candidate"]
             time = f"{_us(c['median_us'])} ({_us(c['low_us'])}-{_us(c['high_us'])})"
-            speed = "too short to time"
             if v.get("speedup") and last.get("speedup"):
                 speed = f"{v['speedup']:.3g} (largest {last['speedup_low']:.3g}-{last['speedup_high']:.3g})"
         resources: list[Any] = v.get("resources") or []
         registers = ", ".join(str(r["registers_per_thread"]) for r in resources) or "-"
         spills = ", ".join(str(r["spill_store_bytes"]) for r in resources) or "-"
-        why = v.get("reason") or "every timed call was checked"
+        why = v.get("reason") or "; ".join(filter(None, ["every timed call was checked", v.get("note")]))
         table.add_row(
             name,
             f"[{colours.get(verdict, 'magenta')}]{verdict}[/]",
