@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpu_mcp_server.errors import BadRequest, ToolMissing
+from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.protocol import JobSpec
 from gpu_mcp_server.models.build import CandidateLanguage, CompileResult
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
@@ -20,10 +20,11 @@ from gpu_mcp_server.services.baselines import Baselines
 from gpu_mcp_server.services.call_loop import allocator, call_loop
 from gpu_mcp_server.services.checker import Checker
 from gpu_mcp_server.services.compiler import Compiler
+from gpu_mcp_server.services.devices import PYTHON_KINDS, device_of
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.extensions import ExtensionBuilder
 from gpu_mcp_server.services.faults import Faults
-from gpu_mcp_server.services.harness import QUICK, Candidate, Kind, judge_spec, lines_of
+from gpu_mcp_server.services.harness import QUICK, Candidate, judge_spec, lines_of
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
@@ -39,7 +40,6 @@ from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.toolchains.flags import linked_libraries
 
 LATE = "not begun: the call's time was over before its turn"
-PYTHON_KINDS: Mapping[str, Kind] = {"triton": "triton", "python": "model"}
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Evaluator:
             )
         where = await self._place(host, source, device, flags)
         probe = await self._jobs.probe(where)
-        chosen = _device(device or _device_of(problem, source), problem, source, probe, where)
+        chosen = device_of(device, problem, source, probe, where)
         await self._foresee(problem, source, where, flags)
         how = {"flags": json.dumps(list(flags)), "entry": entry, "target": chosen, "tier": timing.tier}
         trial = Trial("", problem, source, where, probe, chosen, entry, timing, progress, slots, began)
@@ -195,6 +195,8 @@ class Evaluator:
             advising.cancel()
         if ready.built is not None and ready.built.status != "ok":
             return await self._not_compiled(trial, ready.built, advice)
+        if trial.device == "hip":
+            return await self._not_here(trial, ready.built, advice)
         async with trial.slots.judging() if trial.slots else contextlib.nullcontext():
             return await self._judge(trial, ready, advice, trial.slots.left_s() if trial.slots else wait_s)
 
@@ -216,7 +218,7 @@ class Evaluator:
             return Ready(None, candidate, extensions.said)
         await trial.tell(f"attempt {trial.attempt_id}: compiling")
         built = await self._compiler.build(source, host=trial.host, flags=flags)
-        if built.status != "ok":
+        if built.status != "ok" or trial.device == "hip":
             return Ready(built, None)
         calls = await call_loop(self._compiler, self._artifacts, trial.host)
         library = await self._artifacts.read(built.artifact_id or "")
@@ -309,6 +311,21 @@ class Evaluator:
         seconds = {**evaluation.seconds, "total": time.monotonic() - trial.began}
         return evaluation.model_copy(update={"seconds": seconds})
 
+    async def _not_here(self, trial: Trial, built: CompileResult | None, advice: Sequence[str]) -> Evaluation:
+        """Say that a HIP candidate compiles and that nobody can run it: no device, and no judge for one."""
+        reason = f"no AMD device on host {trial.host!r}"
+        await self._experience.finish(trial.attempt_id, status="refused", reason=reason)
+        arch = f" for {built.arch}" if built and built.arch else ""
+        return trial.evaluation(
+            "refused",
+            reason=reason,
+            resources=built.resources if built else [],
+            diagnostics=built.diagnostics if built else [],
+            advice=advice,
+            note=f"it compiles{arch} and was not judged: the judge runs on processors and NVIDIA GPUs so far",
+            seconds={"compile": time.monotonic() - trial.began},
+        )
+
     async def _not_compiled(self, trial: Trial, built: CompileResult, advice: list[str]) -> Evaluation:
         first = built.diagnostics[0].line_text() if built.diagnostics else built.note or built.status
         await self._experience.finish(trial.attempt_id, status="compile_failed", reason=first)
@@ -347,35 +364,3 @@ def _versions(probe: HostProbe) -> dict[str, str]:
     if probe.judge:
         found |= {"python": probe.judge.version, "numpy": probe.judge.numpy, "torch": probe.judge.torch}
     return {k: v for k, v in found.items() if v}
-
-
-def _device_of(problem: Problem, source: Source) -> str | None:
-    """Return the device that a problem names; only a program does. A folder is a candidate of nothing else.
-
-    Raises:
-        BadRequest: If a folder is given for a kernel.
-    """
-    if problem.program is None and (source.language == "program" or source.files is not None):
-        raise BadRequest(
-            "This problem wants a kernel, not a program or a folder.",
-            hint="Give one file; list_problems has its launcher.",
-        )
-    return problem.program.device if problem.program else None
-
-
-def _device(device: str | None, problem: Problem, source: Source, probe: HostProbe, host: str) -> str:
-    either = source.language in PYTHON_KINDS or problem.program is not None
-    gpu = source.language == "cuda" or (either and "cuda" in probe.devices())
-    chosen = device or ("cuda" if gpu else "cpu")
-    known = either or source.language in ("c", "cpp", "cuda")
-    if not known or (not either and (chosen == "cuda") != (source.language == "cuda")):
-        raise BadRequest(
-            f"A {source.language} source cannot be judged on {chosen}.", hint="C and C++ run on cpu, CUDA on cuda."
-        )
-    if chosen == "cuda" and not probe.gpus:
-        raise ToolMissing(
-            "A CUDA device",
-            host,
-            hint="Name a host that has one (gpu_status), or use compile_kernel, which needs none.",
-        )
-    return chosen

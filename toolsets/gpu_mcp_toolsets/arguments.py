@@ -13,7 +13,7 @@ SourcePath = Annotated[str | None, Field(description="File: in workspace_id, els
 SourceWorkspace = Annotated[str | None, Field(description="Where `path` lies.")]
 CompiledLanguage = Annotated[Language | None, Field(description="Else told from the suffix.")]
 AnyLanguage = Annotated[
-    Literal["c", "cpp", "cuda", "triton", "python", "program"] | None,
+    Literal["c", "cpp", "cuda", "hip", "triton", "python", "program"] | None,
     Field(description="Else told from the file."),
 ]
 Flags = Annotated[tuple[str, ...], Field(description="-O3, -D, -std, -lm ...")]

@@ -1,0 +1,62 @@
+"""On which device a candidate is judged."""
+
+from collections.abc import Mapping
+
+from gpu_mcp_server.errors import BadRequest, ToolMissing
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services.harness import Kind
+from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.sources import Source
+
+PYTHON_KINDS: Mapping[str, Kind] = {"triton": "triton", "python": "model"}
+"""Languages of candidates that are Python files, and how the judge calls them."""
+
+
+def _named(problem: Problem, source: Source) -> str | None:
+    """Return the device that a problem names; only a program does. A folder is a candidate of nothing else.
+
+    Raises:
+        BadRequest: If a folder is given for a kernel.
+    """
+    if problem.program is None and (source.language == "program" or source.files is not None):
+        raise BadRequest(
+            "This problem wants a kernel, not a program or a folder.",
+            hint="Give one file; list_problems has its launcher.",
+        )
+    return problem.program.device if problem.program else None
+
+
+def device_of(device: str | None, problem: Problem, source: Source, probe: HostProbe, host: str) -> str:
+    """Return the device on which a candidate is judged: `cpu`, `cuda`, or `hip`, on which it is only compiled.
+
+    Args:
+        device: What was asked for, if anything.
+        problem: What it answers.
+        source: The candidate.
+        probe: The host.
+        host: Its name.
+
+    Raises:
+        BadRequest: If the language does not run there.
+        ToolMissing: If the host has no such device.
+    """
+    device = device or _named(problem, source)
+    if source.language == "hip":
+        if device is not None or problem.program is not None:
+            raise BadRequest("A HIP source is for an AMD device.", hint="Leave `device` out.")
+        return "hip"
+    either = source.language in PYTHON_KINDS or problem.program is not None
+    gpu = source.language == "cuda" or (either and "cuda" in probe.devices())
+    chosen = device or ("cuda" if gpu else "cpu")
+    known = either or source.language in ("c", "cpp", "cuda")
+    if not known or (not either and (chosen == "cuda") != (source.language == "cuda")):
+        raise BadRequest(
+            f"A {source.language} source cannot be judged on {chosen}.", hint="C and C++ run on cpu, CUDA on cuda."
+        )
+    if chosen == "cuda" and not probe.gpus:
+        raise ToolMissing(
+            "A CUDA device",
+            host,
+            hint="Name a host that has one (gpu_status), or use compile_kernel, which needs none.",
+        )
+    return chosen
