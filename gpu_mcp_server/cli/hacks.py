@@ -27,6 +27,7 @@ GAIN = 1.5
 WAIT_S = 300.0
 
 CAUGHT_BY = {
+    "fell back to the library": "ghost replay",
     "repeats an earlier answer": "fresh data in every round",
     "finished after it said done": "frozen when it said done",
     "before it was called": "stopped in the middle of a round",
@@ -244,6 +245,7 @@ class Court:
             shapes=about.get(device + "_shapes", about["shapes"]),
             rtol=about["rtol"],
             atol=about["atol"],
+            libraries=about.get("libraries", "allowed"),
             host=self.host,
         )
         return info.problem_id

@@ -1,8 +1,11 @@
 """The table of candidates itself."""
 
+import re
+
 import pytest
 
 from gpu_mcp_server.cli import hacks
+from gpu_mcp_server.pages import page
 
 KNOWN = hacks.known()
 
@@ -23,6 +26,20 @@ def test_there_are_as_many_as_promised(kind, least):
 def test_every_hack_names_its_rows_of_the_catalogue_and_what_it_does():
     assert all(c.does and all(1 <= row <= 49 for row in c.rows) and c.rows for c in KNOWN)
     assert all(c.does in c.path.read_text(encoding="utf-8").splitlines()[0] for c in KNOWN)
+
+
+def test_the_page_on_cheats_has_every_candidate_in_the_rows_that_it_stands_for():
+    told: dict[int, set[str]] = {}
+    for line in page("cheats.md").splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) > 4 and cells[1].isdecimal():
+            told[int(cells[1])] = set(re.findall(r"`(\w+)`", cells[3]))
+    meant: dict[int, set[str]] = {row: set() for row in range(1, 50)}
+    for candidate in KNOWN:
+        for row in (49,) if candidate.kind == "honest" else candidate.rows:
+            meant[row].add(candidate.id)
+
+    assert told == meant
 
 
 def test_every_honest_candidate_is_expected_to_be_correct():

@@ -1,0 +1,10 @@
+# Tries a kernel that fails and falls back to torch, where the problem forbids libraries.
+import torch
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        try:
+            raise RuntimeError("no such kernel")
+        except RuntimeError:
+            return torch.softmax(x, -1)
