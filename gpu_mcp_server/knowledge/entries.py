@@ -152,11 +152,17 @@ def _belongs(elder: Section, section: Section, variables: bool) -> bool:
 
 
 def section_entries(
-    sections: Sequence[Section], place: str, *, kind: str = "guide", symbol_kind: str = "function"
+    sections: Sequence[Section],
+    place: str,
+    *,
+    kind: str = "guide",
+    symbol_kind: str = "function",
+    apart: bool = False,
 ) -> list[Entry]:
-    """Return an entry for each section that says something, small ones joined."""
+    """Return an entry for each section that says something, small ones joined unless they stand `apart`."""
     entries: list[Entry] = []
-    for section, titles in joined(sections, variables=symbol_kind == "env"):
+    alone = [(section, (" > ".join(section.path[-TITLE_PARTS:]),)) for section in sections]
+    for section, titles in alone if apart else joined(sections, variables=symbol_kind == "env"):
         if words(section.text) < 8 and not section.symbols:
             continue
         title = " > ".join(section.path[-TITLE_PARTS:]) or place

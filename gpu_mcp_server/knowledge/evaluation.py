@@ -16,7 +16,7 @@ from gpu_mcp_server.knowledge.identifiers import normal
 DEPTH = 10
 """Hits that are looked at."""
 WRONG = "wrong"
-"""Kind of questions that name what does not exist; the right names must be among those that are offered."""
+"""Kind of questions that name what does not exist; the right name must be offered, or found at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,7 @@ def evaluate(db: sqlite3.Connection, questions: Sequence[Question], answering: A
         if question.kind == WRONG:
             names = {normal(name) for name in question.accept}
             rank = next((n for n, name in enumerate(offered, 1) if normal(name) in names), None)
+            rank = 1 if hits and hits[0] in right else rank
         else:
             rank = next((n for n, entry in enumerate(hits[:DEPTH], 1) if entry in right), None)
         for kind in (question.kind,) if question.kind == WRONG else (question.kind, "all"):

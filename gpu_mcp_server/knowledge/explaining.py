@@ -6,6 +6,8 @@ from gpu_mcp_server.knowledge.library import Library
 
 MESSAGE_CHARS = 600
 MENTIONED = 6
+OUTPUT_CHARS = 8_000
+COMPLAINTS = 6
 _ERROR_NAME = re.compile(
     r"\b(cudaError[A-Za-z0-9]+|CUDA_ERROR_[A-Z0-9_]+|hipError[A-Za-z0-9]+|nccl[A-Z]\w*Error|ncclInvalid\w+|NVRTC_ERROR_\w+"
     r"|CUBLAS_STATUS_\w+|MPI_ERR_\w+)\b"
@@ -13,6 +15,12 @@ _ERROR_NAME = re.compile(
 _MISNAMED = re.compile(
     r"(?:identifier|name|variable|function|member|token|class|struct|symbol|reference to|declaration of(?: function)?) "
     r"[\"'`‘]([A-Za-z_]\w{2,80})"  # noqa: RUF001 - gcc's own quotation marks
+)
+_COMPLAINT = re.compile(
+    r"\bcuda\w*[ _:-]*(?:error|failure)|cudaError|CUDA_ERROR_|nccl\w*[ :]+.*(?:error|failure)"
+    r"|unhandled (?:cuda|system) error|hipError|MPI_ERR_|MPI_ABORT|illegal memory access|misaligned address"
+    r"|device-side assert|launch failure|OutOfResources|out of resource|enough slots available",
+    re.IGNORECASE,
 )
 _PLAIN = re.compile(r"[^a-z0-9]+")
 
@@ -35,6 +43,12 @@ def address_of(library: Library, message: str) -> str | None:
     if found is None:
         return None
     return library.of_name(found.group(1)) or library.nearest(found.group(1))
+
+
+def complaints(output: str) -> list[str]:
+    """Return the lines of a program's output that may be an error of CUDA, NCCL, HIP, MPI or Triton, the last ones."""
+    lines = [line for line in output[-OUTPUT_CHARS:].splitlines() if _COMPLAINT.search(line)]
+    return lines[-COMPLAINTS:]
 
 
 def _plain(text: str) -> str:

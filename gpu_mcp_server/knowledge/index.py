@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpu_mcp_server.errors import ConfigError, DiskFull
 from gpu_mcp_server.knowledge.entries import API_KINDS, Entry, pieces, slug, summary_of
-from gpu_mcp_server.knowledge.identifiers import expanded, normal
+from gpu_mcp_server.knowledge.identifiers import expanded, normal, split
 from gpu_mcp_server.knowledge.reading import Edition
 from gpu_mcp_server.store.filesystem import NO_ROOM
 
@@ -171,11 +171,12 @@ class _Writer:
             inside = set(re.findall(r"[A-Za-z_]\w*", text))
             symbols = (entry.symbols[0], *(s for s in entry.symbols[1:] if s in inside))[:NAMED]
         split = f"{expanded(symbols[:SPLIT])} {expanded([entry.title])} {expanded([signature])}"
+        titles = "\n".join(dict.fromkeys([entry.title, *entry.headings])) if first else entry.title
         brief = summary_of(text, 300) if first else ""
         self._db.execute("INSERT INTO piece VALUES (?, ?)", (self._counts.pieces, number))
         self._db.execute(
             "INSERT INTO words (rowid, sym, title, sig, body, split, brief) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            (self._counts.pieces, " ".join(symbols), entry.title, signature, text, split, brief),
+            (self._counts.pieces, " ".join(symbols), titles, signature, text, split, brief),
         )
 
     def _names(self, number: int, entry: Entry) -> None:
@@ -203,13 +204,19 @@ def _stem(place: str) -> str:
 
 
 def texts_of_pieces(db: sqlite3.Connection) -> Iterator[tuple[int, str]]:
-    """Return every piece with what is embedded of it: title, signature, text."""
+    """Return every piece with what is embedded of it: the name in words, or the title, then the text.
+
+    Signatures are left out and names taken apart: that raised recall at 5 by meaning alone from .85 to .95 on 223
+    briefs of HIP functions for which CUDA's were wanted.
+    """
     rows = db.execute(
-        "SELECT p.id, p.entry, e.title, e.signature, e.body FROM piece p JOIN entry e ON e.id = p.entry ORDER BY p.id"
+        "SELECT p.id, p.entry, e.kind, e.name, e.title, e.body FROM piece p JOIN entry e ON e.id = p.entry "
+        "ORDER BY p.id"
     )
     last, parts, at = 0, list[str](), 0
-    for number, entry, title, signature, body in rows:
+    for number, entry, kind, name, title, body in rows:
         if entry != last:
             last, parts, at = entry, pieces(zlib.decompress(body).decode()), 0
-        yield number, f"{title}\n{signature if at == 0 else ''}\n{parts[at] if at < len(parts) else ''}"
+        head = " ".join(split(name)) if kind in API_KINDS else title
+        yield number, f"{head}\n{parts[at] if at < len(parts) else ''}"
         at += 1

@@ -189,7 +189,9 @@ def tutorial_sections(text: str, place: str) -> list[Section]:
     return found
 
 
-def document_entries(text: str, place: str, form: str, *, variables: bool = False, kind: str = "guide") -> list[Entry]:
+def document_entries(
+    text: str, place: str, form: str, *, variables: bool = False, kind: str = "guide", apart: bool = False
+) -> list[Entry]:
     """Return the entries of one document.
 
     Args:
@@ -198,6 +200,7 @@ def document_entries(text: str, place: str, form: str, *, variables: bool = Fals
         form: `markdown`, `rst`, `asciidoc`, `tutorial` or `text`.
         variables: Whether sections named in capitals are environment variables.
         kind: Kind of sections that are not about one symbol.
+        apart: Whether each section stands for itself, however small.
     """
     if form == "rst":
         sections = rst_sections(text, variables=variables)
@@ -209,4 +212,4 @@ def document_entries(text: str, place: str, form: str, *, variables: bool = Fals
         sections = [Section((place.rsplit("/", 1)[-1],), text, 1, text.count("\n") + 1)]
     else:
         sections = markdown_sections(text)
-    return section_entries(sections, place, kind=kind, symbol_kind="env" if variables else "function")
+    return section_entries(sections, place, kind=kind, symbol_kind="env" if variables else "function", apart=apart)

@@ -77,7 +77,7 @@ def _documents(place: Place, reading: DocumentReading) -> Iterator[Entry]:
             form = "tutorial" if path.suffix == ".py" else FORMS.get(path.suffix, "text")
             variables = bool(source.variables and re.search(source.variables, name))
             text, keywords = _without_front(text)
-            found = document_entries(text, name, form, variables=variables, kind=source.kind)
+            found = document_entries(text, name, form, variables=variables, kind=source.kind, apart=source.apart)
             yield from _with_keywords(found, keywords)
 
 

@@ -54,6 +54,8 @@ class Source:
     skip: str = ""
     """Pattern of names that are left out."""
     any_comment: bool = False
+    apart: bool = False
+    """Whether each section stands for itself: written as the answer to one question."""
     variables: str = ""
     """Pattern of files whose sections in capitals are environment variables."""
     modules: tuple[str, ...] = ()

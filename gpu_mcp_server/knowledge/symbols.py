@@ -20,7 +20,8 @@ PREFIXES = ("cuda", "cu", "hip", "nccl", "mpi", "cublas", "tl", "cufft", "cuspar
 """What people leave out at the front of a name."""
 
 _CODE = re.compile(
-    r"(?:error|err|code|result|status|returned|failed|errno|exit)\b\D{0,12}?(\d{1,5})\b|^\D{0,8}(\d{1,5})\W*$|\((\d{1,5})\)",
+    r"(?:error|err|code|result|status|returned|failed|failure|errno|exit)(?:_t|s)?\b\D{0,12}?\b(\d{1,5})\b"
+    r"|^\W{0,8}(\d{1,5})\W*$|\((\d{1,5})\)|=\s*(\d{1,5})\b",
     re.IGNORECASE,
 )
 _ROUTINE = re.compile(r"[sdcz][a-z]{2}[a-z0-9]{1,5}")

@@ -28,13 +28,19 @@ class Diagnostic(Model):
     """At most three lines: source line, template instantiation."""
     hint: str | None = None
     """What usually mends it, where we know."""
+    doc: str | None = None
+    """What explains it, for read_doc."""
 
     def line_text(self) -> str:
         """Say it on one line, with its context below."""
         where = f"{self.file}:{self.line}: " if self.file and self.line else (f"{self.file}: " if self.file else "")
         text = f"{where}{self.severity}: {self.message}" + (f" [{self.code}]" if self.code else "")
         return "\n".join(
-            [text, *(f"    {c}" for c in self.context), *([f"    hint: {self.hint}"] if self.hint else [])]
+            [
+                *(text, *(f"    {c}" for c in self.context)),
+                *([f"    hint: {self.hint}"] if self.hint else []),
+                *([f"    see {self.doc}"] if self.doc else []),
+            ]
         )
 
 

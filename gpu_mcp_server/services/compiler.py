@@ -11,6 +11,7 @@ from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits
 from gpu_mcp_server.models.build import CompileResult, Diagnostic, KernelResources, Wish
 from gpu_mcp_server.services.build_cache import BuildCache, key_of
+from gpu_mcp_server.services.documents import Documents
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
@@ -36,8 +37,15 @@ class Compiler:
     """Builds, with a cache by content."""
 
     def __init__(
-        self, settings: Settings, jobs: JobRunner, db: Database, artifacts: Artifacts, experience: Experience
+        self,
+        settings: Settings,
+        jobs: JobRunner,
+        db: Database,
+        artifacts: Artifacts,
+        experience: Experience,
+        documents: Documents,
     ) -> None:
+        self._documents = documents
         self._settings, self._jobs, self._artifacts, self._experience = settings, jobs, artifacts, experience
         self._cache = BuildCache(db, artifacts)
 
@@ -117,7 +125,16 @@ class Compiler:
             with contextlib.suppress(ToolMissing):
                 build = build_of(source, probe, host, wish.model_copy(update={"library": True}))
                 result = await self.made(source, build, host, probe)
-        return with_occupancy(result, wish.block) if wish.block else result
+        result = with_occupancy(result, wish.block) if wish.block else result
+        return await self._explained(result)
+
+    async def _explained(self, result: CompileResult) -> CompileResult:
+        """Return the result whose messages name the documentation that explains them, as far as it is indexed."""
+        if not result.diagnostics:
+            return result
+        found = await self._documents.explaining([each.message for each in result.diagnostics])
+        messages = [each.model_copy(update={"doc": uri}) for each, uri in zip(result.diagnostics, found, strict=True)]
+        return result.model_copy(update={"diagnostics": messages})
 
     async def made(self, source: Source, build: Build, host: str, probe: HostProbe) -> CompileResult:
         """Carry out a build, or return what came of the same one before."""

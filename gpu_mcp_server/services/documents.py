@@ -129,6 +129,8 @@ class Documents:
         """
         from gpu_mcp_server.knowledge.explaining import address_of
 
+        if not messages:
+            return []
         try:
             if self._library is None and self._current() is None:
                 self._renew()
@@ -137,6 +139,14 @@ class Documents:
         except Exception as error:
             _log.warning("messages are not explained", error=str(error))
             return [None] * len(messages)
+
+    async def of_output(self, *outputs: str) -> str:
+        """Return "see ..." with the entries for errors of CUDA, NCCL or MPI that a program printed, "" for none."""
+        from gpu_mcp_server.knowledge.explaining import complaints
+
+        found = await self.explaining([line for text in outputs for line in complaints(text)])
+        uris = list(dict.fromkeys(uri for uri in found if uri))[:2]
+        return f"see {', '.join(uris)}" if uris else ""
 
     async def close(self) -> None:
         """Close the index; a build that runs goes on, as the next server wants it."""

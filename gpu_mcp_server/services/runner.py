@@ -16,6 +16,7 @@ from gpu_mcp_server.profilers import coredump
 from gpu_mcp_server.services import aftermath
 from gpu_mcp_server.services.aftermath import Aftermath
 from gpu_mcp_server.services.commands import check_command, laid
+from gpu_mcp_server.services.documents import Documents
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobRow, JobTable
@@ -59,7 +60,9 @@ class Runner:
         artifacts: Artifacts,
         experience: Experience,
         pool: Pool,
+        documents: Documents,
     ) -> None:
+        self._documents = documents
         self._settings, self._jobs, self._table, self._pool = settings, jobs, table, pool
         self._workspaces, self._artifacts, self._experience = workspaces, artifacts, experience
         self._aftermath = Aftermath(jobs, workspaces)
@@ -285,7 +288,8 @@ class Runner:
             await self._experience.finish(row.attempt_id, status=record.status or "broken", reason=record.note or None)
         absent = await self._not_made(row, record)
         traces = await self._aftermath.of(done, row) if row.purpose == "run" else aftermath.Traces()
-        notes = [n for n in (line, *traces.notes, result.note, absent, "; ".join(refused[:5])) if n]
+        explained = await self._documents.of_output(result.stderr, result.stdout) if row.purpose == "run" else ""
+        notes = [n for n in (line, *traces.notes, result.note, absent, "; ".join(refused[:5]), explained) if n]
         update |= {"outputs": outputs, "ranks": traces.ranks, "tests": traces.tests}
         return result.model_copy(update={**update, "note": "; ".join(notes) or None})
 

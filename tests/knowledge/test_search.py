@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.knowledge.explaining import address_of
+from gpu_mcp_server.knowledge.explaining import address_of, complaints
 from gpu_mcp_server.knowledge.library import Library
 from gpu_mcp_server.knowledge.search import words_of
 
@@ -111,3 +111,9 @@ def test_questions_are_looked_for_in_parts_and_in_both_spellings():
     assert words_of("How do I initialise ncclCommSplit by colour?") == [
         *("initialise", "initialize", "ncclCommSplit", "nccl", "comm", "split", "colour", "color"),
     ]
+
+
+def test_lines_of_output_that_are_errors_are_told_from_others():
+    output = "all fine, no error\nCUDA error at a.cu:3 code=700(boxesErrorLocked)\nhello\nRuntimeError: NCCL Error 2: unhandled"
+
+    assert complaints(output) == output.splitlines()[1:2] + output.splitlines()[3:]

@@ -10,11 +10,15 @@ from mcp.types import CallToolResult, ResourceTemplateReference, TextContent, Te
 
 from gpu_mcp_server.bounds import json_size
 from gpu_mcp_server.knowledge.index import write_index
+from gpu_mcp_server.knowledge.reading import read_place
+from gpu_mcp_server.knowledge.sources import known_sources, place_at
 from gpu_mcp_server.knowledge.storage import DATABASE, Storage
 from gpu_mcp_server.server import server_from
 from gpu_mcp_server.services.documents import ANSWER_CHARS
 from gpu_mcp_server.settings import Settings
 from tests.knowledge.conftest import BOXES, GUIDE, HEADER, HOSTILE, MANUAL, edition
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -157,3 +161,19 @@ async def test_many_ask_at_once_while_the_index_is_exchanged(client: Client, ind
     second = await asyncio.gather(*(ask() for _ in range(8)))
 
     assert all("boxesFree (boxes 2.1; symbol)" in text(result) for result in (*first, *second))
+
+
+async def test_a_compilers_message_and_a_programs_error_carry_what_explains_them(data_dir: Path, tmp_path: Path):
+    header = HEADER.replace("int boxesInlined", "int boxesSize")
+    with Storage(data_dir).building(), Storage(data_dir).new_index() as folder:
+        messages = read_place(place_at(known_sources()["messages"], ROOT / "knowledge_base" / "messages"))  # type: ignore[arg-type]
+        write_index(folder / DATABASE, [edition(tmp_path / "boxes", BOXES, {"boxes.h": header}), messages])
+    settings = Settings(data_dir=data_dir, index_documentation=False, toolsets=["core"])
+    async with Client(server_from(settings)) as client:
+        source = "int launch(void) { boxesMoveAsinc(0, 0); return undeclared; }\n"
+        built = await client.call_tool("compile_kernel", {"source": source, "language": "c"})
+        command = ["sh", "-c", "echo 'CUDA error: an illegal memory access was encountered' >&2; exit 1"]
+        ran = await client.call_tool("run_command", {"command": command})
+
+    assert "    see doc://boxes/2.1/function/boxesMoveAsync" in text(built)
+    assert "see doc://messages/0.1.0/error/cudaErrorIllegalAddress" in text(ran)
