@@ -232,8 +232,9 @@ class ToolSpec:
     def to_mcp(self) -> Tool:
         """Return the tool as the SDK serves it, without what costs every conversation and says nothing.
 
-        That is titles, the output schema, and the hint whether a call may be repeated: it has a meaning for tools that
-        change something only, and for those ours is the default, "no". Source: MCP's schema, ToolAnnotations.
+        That is titles, the output schema, and hints that have no meaning for the tool: whether it destroys is asked of
+        tools that change something only, and so is whether it may be repeated, where the default, "no", is ours.
+        Source: MCP's schema, ToolAnnotations.
         """
         tool = LabTool.from_function(
             self.function,
@@ -241,7 +242,7 @@ class ToolSpec:
             description=inspect.getdoc(self.function),
             annotations=ToolAnnotations(
                 read_only_hint=self.effect == "reads",
-                destructive_hint=self.effect == "changes",
+                destructive_hint=None if self.effect == "reads" else self.effect == "changes",
                 open_world_hint=False,
             ),
             structured_output=False,

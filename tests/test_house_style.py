@@ -51,8 +51,9 @@ async def test_every_tool_explains_itself_within_its_budget(tmp_path: Path):
         assert not {"anyOf", "oneOf", "allOf"} & tool.input_schema.keys(), tool.name
         for name, parameter in tool.input_schema["properties"].items():
             assert parameter.get("description"), f"{tool.name}({name}) has no description"
-        hints = tool.annotations.model_dump(exclude={"title", "idempotent_hint"})
-        assert None not in hints.values(), tool.name
+        hints = tool.annotations
+        assert None not in (hints.read_only_hint, hints.open_world_hint), tool.name
+        assert (hints.destructive_hint is None) == hints.read_only_hint, tool.name
 
 
 async def test_the_default_list_of_tools_is_small(tmp_path: Path):

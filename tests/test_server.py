@@ -76,11 +76,12 @@ def test_a_toolset_that_is_off_by_default_is_on_with_its_name_or_all():
     extra = Toolset(id="extra", title="Extra", instructions="", default=False, tools=discover()["core"].tools[:1])
     available = discover() | {"extra": extra}
 
-    assert [t.id for t, _ in selected(available)] == ["core", "evaluate", "profile", "docs"]
+    assert [t.id for t, _ in selected(available)] == ["core", "evaluate", "profile", "nccl", "docs"]
     assert [t.id for t, _ in selected(available, toolsets=["default", "extra"])] == [
         "core",
         "evaluate",
         "profile",
+        "nccl",
         "docs",
         "extra",
     ]

@@ -30,7 +30,7 @@ def test_every_role_and_procedure_is_there():
         "analyst", "builder", "coder", "optimizer", "reflector", "tester",
     ]  # fmt: skip
     assert [r.name for r in ALL if r.kind == "skill"] == [
-        "debug-a-crash", "optimize-hip", "optimize-kernel", "port-cuda-to-hip",
+        "debug-a-crash", "nccl-device-transform", "optimize-hip", "optimize-kernel", "port-cuda-to-hip",
         "port-cuda-to-sycl", "read-a-profile", "write-cuda-kernel", "write-triton-kernel",
     ]  # fmt: skip
 

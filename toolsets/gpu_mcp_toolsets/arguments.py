@@ -11,13 +11,13 @@ Host = Annotated[str | None, Field(description="From gpu_status.")]
 Source = Annotated[str | None, Field(description="Its text; or give `path`.")]
 SourcePath = Annotated[str | None, Field(description="File: in workspace_id, else local.")]
 SourceWorkspace = Annotated[str | None, Field(description="Where `path` lies.")]
-CompiledLanguage = Annotated[Language | None, Field(description="Else told from the suffix.")]
+CompiledLanguage = Annotated[Language | None, Field(description="Else by the suffix.")]
 AnyLanguage = Annotated[
     Literal["c", "cpp", "cuda", "hip", "triton", "python", "program"] | None,
-    Field(description="Else told from the file."),
+    Field(description="Else by the file."),
 ]
 Flags = Annotated[tuple[str, ...], Field(description="-O3, -D, -std, -lm ...")]
-Parent = Annotated[str | None, Field(description="attempt_id it comes from.")]
+Parent = Annotated[str | None, Field(description="An attempt_id.")]
 Note = Annotated[str | None, Field(description="What you try.", max_length=500)]
 Wait = Annotated[float, Field(description="Then a job_id.", ge=0, le=240)]
 FirstLine = Annotated[int, Field(description="From 1.", ge=1)]

@@ -117,7 +117,7 @@ async def compile_kernel(
 ) -> CompileResult:
     """Compile C, C++, CUDA, HIP or Triton: errors, registers, spills, shared memory.
 
-    Needs no GPU. Mend the first error first. Next: evaluate_kernel.
+    Needs no GPU.
     """
     given = await sources.of(source, path, workspace_id, language)
     wish = Wish(arch=arch, flags=flags, compiler=compiler, library=False, block=block).for_triton(triton or {})
@@ -143,7 +143,7 @@ async def run_command(
 ) -> JobResult:
     """Run any program in the sandbox: no network, no files but the workspace and /usr.
 
-    A non-zero exit is an answer; failed tests are listed. Next: job_status, read_artifact.
+    A non-zero exit is an answer; failed tests are listed.
     """
     return await runner.run(
         command,
@@ -169,10 +169,7 @@ async def job_status(
     wait_s: Annotated[float, Field(description="Wait for its end.", ge=0, le=240)] = 0,
     stdout_offset: Annotated[int, Field(description="Byte to start at.", ge=0)] = 0,
 ) -> JobResult:
-    """Show a job's state, exit and output so far; also jobs of an earlier server.
-
-    wait_s saves calls.
-    """
+    """Show a job's state, exit and output so far; also jobs of an earlier server."""
     return await runner.status(job_id, wait_s=wait_s, stdout_offset=stdout_offset)
 
 

@@ -154,7 +154,7 @@ async def evaluate_kernel(
 ) -> Evaluation:
     """Compile and judge a candidate: correct, incorrect or cheat; time; speed-up.
 
-    Kinds: resource gpu-mcp://docs/candidates; launcher: list_problems. Next: parent=attempt_id.
+    Kinds: resource gpu-mcp://docs/candidates; launcher: list_problems.
     """
     given = await sources.of(source, path, workspace_id, language)
     return await evaluator.evaluate(

@@ -18,7 +18,6 @@ TOOLSET = Toolset(
         "files, stage by stage; what it leaves is yours, within EVOLVE-BLOCK markers. Believe no `Verification: PASS` "
         "that a program prints about itself: verify_nccl checks it."
     ),
-    default=False,
 )
 Main = Annotated[str | None, Field(description="Main file: in workspace_id, else local; or a local folder.")]
 Workspace = Annotated[str | None, Field(description="All its files.")]
@@ -35,9 +34,9 @@ async def analyze_nccl(
     path: Main = None,
     workspace_id: Workspace = None,
 ) -> CollectiveGraph:
-    """Find each collective: buffers, who writes and reads them, loops, groups, warm-up or timed.
+    """Find each collective, its buffers, writers, readers, loops.
 
-    Says per site whether stages A (windows) and B (device kernels) need you, and why.
+    Says what stages A (windows) and B (device kernels) need of you, and why.
     """
     return await collectives.analyze(*await sources.program(source, path, workspace_id))
 
@@ -72,8 +71,5 @@ async def verify_nccl(
         Run, Field(description="ranks, launcher self|torchrun|mpirun, arguments, until static|build|run|all, host.")
     ] = NcclRunOptions(),  # noqa: B008 - frozen
 ) -> NcclVerification:
-    """Check by static rules, build, run, compare with host NCCL, stress, time.
-
-    Each check names its evidence.
-    """
+    """Check by static rules, build, run, compare with host NCCL, stress, time."""
     return await verifier.verify_workspace(workspace_id, path, original, before, run, progress=progress)
