@@ -17,6 +17,8 @@ KEEP_S = 7 * 86400
 STALE_S = 60.0
 """A workspace is locked by its owner a moment after it is made."""
 DYING_S = 5.0
+FILES = ("spec.json", "state", "record.partial")
+"""What every job's folder comes to have."""
 
 
 class JobFolders:
@@ -30,6 +32,7 @@ class JobFolders:
         self.work = os.path.join(state, "work")
         self.open = os.path.join(state, "open")
         self.nests = os.path.join(state, "nests")
+        self._prepared: Optional[JobFolder] = None
         os.makedirs(self.root, mode=0o700, exist_ok=True)
         os.makedirs(self.open, mode=0o700, exist_ok=True)
         os.makedirs(self.nests, mode=0o700, exist_ok=True)
@@ -49,10 +52,8 @@ class JobFolders:
         final = os.path.join(self.root, spec.id)
         if os.path.isdir(final):
             return None
-        folder = JobFolder(os.path.join(self.root, ".%s.%d" % (spec.id, os.getpid())))
-        os.mkdir(folder.path, 0o700)
+        folder = self._blank() or self._empty(spec.id)
         try:
-            folder.take_life()
             folder.write_spec(spec)
             self._list(folder, spec.id)
             os.rename(folder.path, final)
@@ -64,6 +65,36 @@ class JobFolders:
             raise
         folder.path, folder.id = final, spec.id
         return folder
+
+    def _empty(self, name: str) -> JobFolder:
+        """Make a folder that is no job's yet, and lock it."""
+        folder = JobFolder(os.path.join(self.root, ".%s.%d" % (name, os.getpid())))
+        os.mkdir(folder.path, 0o700)
+        folder.take_life()
+        return folder
+
+    def _blank(self) -> Optional[JobFolder]:
+        """Take a folder that was prepared, if there is one."""
+        folder, self._prepared = self._prepared, None
+        return folder if folder is not None and folder.take_life() else None
+
+    def prepare(self) -> None:
+        """Make a folder for a job to come, with its files, while nobody waits: that is most of what a claim takes."""
+        if self._prepared is not None:
+            return
+        try:
+            folder = self._empty("blank-" + os.urandom(8).hex())
+            for name in FILES:
+                os.close(os.open(folder.at(name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            folder.leave_life()
+            self._prepared = folder
+        except OSError:
+            pass  # a full disk is told to who claims
+
+    def drop_prepared(self) -> None:
+        """Remove what was prepared for a job that did not come; of one that is killed the sweep does."""
+        if self._prepared is not None:
+            trees.remove(self._prepared.path)
 
     def _list(self, folder: JobFolder, job_id: str) -> None:
         """Enter a job into `open`; a second name for a file is cheaper than a file."""
@@ -145,6 +176,7 @@ class JobFolders:
         while folder is not None and folder.is_alive() and time.monotonic() < limit:
             time.sleep(0.005)  # its end of the socket may close before its lock does
         if folder is not None and folder.record().state == "finished" and not folder.is_alive():
+            undertaker.drop_groups(folder)
             undertaker.clear(folder)
 
     def sweep(self) -> None:
@@ -158,6 +190,7 @@ class JobFolders:
                 if name not in claiming:
                     _unlink_quietly(os.path.join(self.open, name))
             elif folder.record().state == "finished" and not folder.is_alive():
+                undertaker.drop_groups(folder)
                 undertaker.clear(folder)
         self.clear_nests()
         for name in os.listdir(self.work):

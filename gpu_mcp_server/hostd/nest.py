@@ -194,5 +194,6 @@ class Nest(Premade):
         keeper.kill_below()  # bubblewrap's inner half outlives an outer one that is killed soon after it has forked
         for role in self.roles:
             role.close(UNLIMITED)
+            role.clear()
         for workdir in self.place.paths():
             trees.remove(workdir)

@@ -167,7 +167,7 @@ class Role:
 
     def kill(self) -> None:
         """Kill all its processes."""
-        if self.group is not None:
+        if self.group is not None and not (self.ended and not self.group.pids()):
             self.group.kill()
         if self.pid and not self.ended:
             below = processes.below(self.pid) if self.group is None else []
@@ -180,7 +180,7 @@ class Role:
             self.thaw()
 
     def close(self, limits: Limits) -> "tuple[ProcessRecord, list[str]]":
-        """Wait until its group is empty, remove it, and return the record and what to note about it."""
+        """Wait until its group is empty, and return the record and what to note about it."""
         self._drop_writes()
         for fd in [*self._names, *self._files.values()]:
             os.close(fd)
@@ -195,7 +195,6 @@ class Role:
                     notes.append("role %s: processes that do not die: %s" % (self.name, self.group.pids()))
             stats = self.group.stats()
             self._cpu_s = stats.get("cpu_s") or 0.0
-            self.group.remove()
         hits = int(stats.get("pids_max_hits") or 0)
         if hits:
             notes.append(
@@ -210,6 +209,11 @@ class Role:
             oom_kills=max(int(stats.get("oom_kills") or 0), int(self.oom)),
         )
         return record, notes
+
+    def clear(self) -> None:
+        """Remove its group, which is empty; that takes as long as all else at an end, so it comes after the record."""
+        if self.group is not None:
+            self.group.remove()
 
     def _notes(self, limits: Limits) -> List[str]:
         """Say which of the limits on output and files struck."""

@@ -138,8 +138,9 @@ class Sandbox:
     ) -> None:
         os.setsid()
         for path in box.join:
-            with open(path, "w", encoding="ascii") as procs:
-                procs.write("0")
+            procs = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # Python's own opening would import its codecs first
+            os.write(procs, b"0")
+            os.close(procs)
         for number, fd in enumerate(stdio):
             os.dup2(fd, number)
         if self.namespaces():
@@ -175,8 +176,9 @@ class Sandbox:
         for fd in keep:
             os.set_inheritable(fd, True)
         try:
-            with open("/proc/self/oom_score_adj", "w", encoding="ascii") as score:
-                score.write(OOM_SCORE)
+            score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+            os.write(score, OOM_SCORE.encode())
+            os.close(score)
         except OSError:
             pass
         for what, soft, hard in rlimits(box):

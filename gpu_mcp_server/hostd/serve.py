@@ -99,6 +99,8 @@ class Channel:
         except ProtocolError as error:
             sys.stderr.write("hostd: %s\n" % error)
             return NOT_A_FRAME
+        finally:
+            self.host.folders.drop_prepared()
         return 0
 
     def _turn(self) -> bool:
@@ -266,6 +268,7 @@ class Channel:
         self._jobs.pop(job_id).close()
         self._ended.discard(job_id)
         self._timed.discard(job_id)
+        self.host.folders.prepare()
         if self.host.folders.is_open(job_id):  # killed, perhaps after its record and before it had cleared away
             self._fork(None, lambda: {"settled": [self.host.folders.settle(job_id), self.host.folders.clear_nests()]})
 

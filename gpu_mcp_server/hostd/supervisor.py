@@ -75,6 +75,8 @@ class Supervisor:
         self.folder.finish(record)
         self.caller.tell(b"end")
         self.folder.keep()
+        for role in self.roles:
+            role.clear()
         undertaker.clear(self.folder)
 
     def _settle(self) -> None:

@@ -71,6 +71,17 @@ def clear(folder: "JobFolder") -> None:
         pass
 
 
+def drop_groups(folder: "JobFolder") -> None:
+    """Remove the empty groups of a job whose supervisor was killed after it had written the record."""
+    hierarchy = cgroup.find()
+    for parent in hierarchy.parents.values() if hierarchy is not None else ():
+        for name in folder.noted().get("groups", []):
+            try:
+                os.rmdir(os.path.join(parent, str(name)))
+            except OSError:
+                continue
+
+
 def kill_all(private: Dict[str, Any]) -> str:
     """Kill groups, sandboxes and whatever else is known of a job; return what is still there in the end, in words."""
     _kill_groups([str(g) for g in private.get("groups", [])])
