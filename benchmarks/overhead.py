@@ -39,6 +39,8 @@ async def nothing(text: str) -> str:
 server.run("stdio")
 """
 SPACE_S = 0.3
+THINKING_S = 2.0
+"""Between evaluations: less than an agent takes to write a candidate, enough to make the judge's sandboxes."""
 TENSOR = {"dtype": "float32", "shape": ["rows", "cols"]}
 SHAPES = [{"rows": 64, "cols": 1000}, {"rows": 512, "cols": 1023}, {"rows": 1024, "cols": 4096}]
 
@@ -110,6 +112,7 @@ async def calls(env: dict[str, str], repeats: int) -> dict[str, list[float]]:
         arguments = {"problem_id": registered["problem_id"], "source": source, "language": "c"}
         await timed_call(client, "evaluate_kernel", arguments)
         for _ in range(max(3, repeats // 20)):
+            await asyncio.sleep(THINKING_S)
             took, verdict = await timed_call(client, "evaluate_kernel", arguments)
             own = await own_seconds(client, verdict["evidence_artifact_id"])
             found.setdefault("evaluate_kernel whole", []).append(took)

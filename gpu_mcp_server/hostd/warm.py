@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Mapping, Optional
 from . import descriptors
 from .host import Host
 from .jobs import JobFolder
+from .locks import PROCESSOR
 from .nest import Nest, handed
 from .protocol import JobSpec
 from .shape import Shape, shape_of
@@ -25,7 +26,8 @@ SHAPES: Mapping[str, int] = {"plain": 1, "program": 1, "several": 2}
 QUIET_S = 0.01
 """How long no job must have begun or ended before one is made: making it must not be in a job's way."""
 QUIET_WHILE_RUNNING_S = 0.2
-"""The same while a job runs, which may be over in a moment."""
+"""The same while a job runs, which may be over in a moment; and for several programs, which import for a while: who
+calls again at once, or leaves, has nothing of it."""
 IDLE_S = 600.0
 """After that long without a job they are given up."""
 SPARE_CORES = 8
@@ -153,7 +155,9 @@ class Pool:
         self._used_at = time.monotonic()
 
     def _wanted(self) -> Optional[Shelf]:
-        return next((s for s in reversed(self._shelves) if len(s.waiting) < s.size and not s.useless), None)
+        """Return what lacks one: cheap ones first, and of those what was asked for last."""
+        lacking = [s for s in reversed(self._shelves) if len(s.waiting) < s.size and not s.useless]
+        return min(lacking, key=lambda shelf: shelf.shape.kind == "several", default=None)
 
     def due_in(self, running: bool, timed: bool) -> Optional[float]:
         """Return in how many seconds one should be made, None when there are enough, or it must not be.
@@ -164,15 +168,19 @@ class Pool:
         """
         if self._shelves and time.monotonic() - self._used_at > IDLE_S:
             self.give_up()
-        if timed or self._wanted() is None:
+        wanted = self._wanted()
+        if timed or wanted is None:
             return None
-        quiet_s = QUIET_WHILE_RUNNING_S if running else QUIET_S
+        quiet_s = QUIET_WHILE_RUNNING_S if running or wanted.shape.kind == "several" else QUIET_S
         return max(0.0, self._used_at + quiet_s - time.monotonic())
 
     def make(self) -> None:
         """Make one."""
         shelf = self._wanted()
         if shelf is None:
+            return
+        if shelf.shape.kind == "several" and self._host.locks.is_taken(PROCESSOR):
+            self.busy()  # another hostd times something; imports would show
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork():

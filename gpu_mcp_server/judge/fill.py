@@ -4,6 +4,7 @@ import hashlib
 from typing import Any, Dict
 
 import numpy as np
+from elements import ELEMENTS
 from lanes import spread
 from tensors import FLOATS, Array
 
@@ -68,15 +69,24 @@ class Recipe:
         self.outliers = distribution == "outliers"
 
     def draw(self, rng: Any, into: Array) -> None:
-        """Fill `into`, an array of the table's type with at most `CHUNK` elements."""
+        """Fill `into`, an array of the table's type with at most `CHUNK` elements.
+
+        The highest 16 bits of the first word are the jitter's offset.
+        """
         size = into.size
-        words = rng.integers(0, (1 << 64) - 1, (size + 3) // 4, dtype=np.uint64, endpoint=True)
-        np.take(self.table, words.view(np.uint16)[:size], out=into, mode="wrap")
+        words = rng.integers(0, (1 << 64) - 1, 1 + (size + 3) // 4, dtype=np.uint64, endpoint=True)
+        np.take(self.table, words[1:].view(np.uint16)[:size], out=into, mode="wrap")
         if self.jitter is not None:
-            at = int(rng.integers(0, OFFSETS))
+            at = int(words[0]) >> 48
             np.add(into, self.jitter[at : at + size], out=into)
         if self.outliers:
             into[rng.integers(0, size, rng.binomial(size, OUTLIERS))] *= 100
+
+    def draw_compiled(self, into: Array, state: Array) -> bool:
+        """Fill a flat array of any length by compiled code, the same as `draw` would; False where that cannot be."""
+        if self.jitter is None or self.outliers or self.table.dtype != into.dtype:
+            return False
+        return ELEMENTS.draw(into, CHUNK, self.table, self.jitter, state)
 
 
 class Well:
@@ -135,8 +145,12 @@ class Well:
 
         def make(number: int) -> None:
             first, last, start, stop = pieces[number]
-            rng = self._generator(keys[number])
-            for one in every[first:last, start:stop]:
+            state = np.frombuffer(keys[number], dtype=np.uint64).copy()
+            rows = list(every[first:last, start:stop])
+            while rows and recipe.draw_compiled(rows[0], state):
+                del rows[0]
+            rng = self._generator(keys[number]) if rows else None
+            for one in rows:
                 self._fill_one(one, dtype, recipe, rng)
 
         spread(len(pieces), make)

@@ -25,6 +25,9 @@ Source: Linux, include/uapi/linux/fcntl.h and memfd.h.
 """
 
 MAX_BYTES = 100 << 20
+SPARE_BYTES = 36 << 20
+"""Of each file that is made ahead: inputs, outputs and expected outputs within `MAX_BYTES` seldom need more."""
+PAGE_BYTES = 4096
 
 QUIET_NAN = {"float16": 0x7E00, "bfloat16": 0x7FC0, "float32": 0x7FC00000, "float64": 0x7FF8000000000000}
 PAYLOAD_BITS = {"float16": 9, "bfloat16": 6, "float32": 22, "float64": 51}
@@ -82,6 +85,17 @@ class Files(NamedTuple):
     inputs: Region
     outputs: Region
     expected: Region
+
+
+_spare: List[Files] = []
+
+
+def prepare() -> None:
+    """Make files ahead of the task, with all their pages there, in a process that has nothing else to do yet."""
+    files = Files(*(Region(SPARE_BYTES, writable_by_others=number > 0) for number in range(3)))
+    for region in files:
+        region.bytes[::PAGE_BYTES] = 0
+    _spare.append(files)
 
 
 class CpuBuffers(Buffers):
@@ -326,6 +340,8 @@ class CpuDevice(Device):
             plans = [(inputs, False), (outputs, True), (outputs, False)]
             sizes = [layout(items, sets, guarded=guarded).total for items, guarded in plans]
             longest = [max(pair) for pair in zip(longest, sizes)]
+        if _spare and max(longest) <= SPARE_BYTES:
+            return _spare.pop()
         return Files(*(Region(size, writable_by_others=i > 0) for i, size in enumerate(longest)))
 
     def max_bytes(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any, Dict, Generator, List, Optional, Tuple
 import numpy as np
 from description import describe
 from devices import Device
+from elements import ELEMENTS
 from fill import Well
 from hidden import hidden_shapes
 from ledger import Ledger
@@ -294,6 +295,7 @@ class Owner:
             "owner_python": sys.version.split()[0],
             "owner_numpy": np.__version__,
             "freeze": self.supervisor.how,
+            "elements_by": ELEMENTS.by,
         }
         evidence.update(self.versions)
         evidence.update(device.evidence())
@@ -322,6 +324,7 @@ def write(result: Dict[str, Any]) -> None:
 def main() -> int:
     """Read the task, judge, write the verdict."""
     ledger = Ledger()
+    ELEMENTS.load()
     try:
         with open(os.path.join(WORK, "task.json"), encoding="utf-8") as file:
             task = json.load(file)

@@ -16,6 +16,14 @@ async def call_loop(compiler: Compiler, artifacts: Artifacts, host: str) -> byte
     return await _built(compiler, artifacts, host, "calls.c", "c")
 
 
+async def elements(compiler: Compiler, artifacts: Artifacts, host: str) -> bytes | None:
+    """Return the library of judge/elements.c for a host, with which the owner fills and checks on the processor.
+
+    `None` where no C compiler makes it: NumPy serves then, and the evidence says so (`elements_by`).
+    """
+    return await _built(compiler, artifacts, host, "elements.c", "c")
+
+
 async def allocator(compiler: Compiler, artifacts: Artifacts, host: str) -> bytes | None:
     """Return the library of judge/pool.cu for a host, `None` where nvcc does not make it: results are copied then."""
     return await _built(compiler, artifacts, host, "pool.cu", "cuda")

@@ -17,7 +17,7 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.advice import advice_on
 from gpu_mcp_server.services.baselines import Baselines
-from gpu_mcp_server.services.call_loop import allocator, call_loop
+from gpu_mcp_server.services.call_loop import allocator, call_loop, elements
 from gpu_mcp_server.services.checker import Checker
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.devices import PYTHON_KINDS, device_of
@@ -221,8 +221,9 @@ class Evaluator:
         if built.status != "ok" or trial.device == "hip":
             return Ready(built, None)
         calls = await call_loop(self._compiler, self._artifacts, trial.host)
+        loops = await elements(self._compiler, self._artifacts, trial.host) if trial.device == "cpu" else None
         library = await self._artifacts.read(built.artifact_id or "")
-        return Ready(built, Candidate("library", library, trial.entry, calls=calls))
+        return Ready(built, Candidate("library", library, trial.entry, calls=calls, elements=loops))
 
     async def _place(self, host: str | None, source: Source, device: str | None, flags: Sequence[str]) -> str:
         """Choose where: for a GPU the host that is free soonest, and of those the one that has the build."""

@@ -76,6 +76,8 @@ class Candidate:
     """The allocator that lets a model's results lie in the judge's memory; without it they are copied."""
     calls: bytes | None = None
     """The compiled loop that calls a library's launcher; without it Python does."""
+    elements: bytes | None = None
+    """The compiled loops with which the owner fills and checks on the processor; without them NumPy does."""
     built: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     """Files of extensions that were built of what a Python file asks torch for."""
 
@@ -217,6 +219,7 @@ def _own(problem: Problem, candidate: Candidate | None, task: Mapping[str, Any])
     }
     if candidate is not None:
         own["candidate"] = {candidate.file: candidate.content}
+        own["owner"] |= {"elements.so": candidate.elements} if candidate.elements is not None else {}
         own["candidate"] |= {"calls.so": candidate.calls} if candidate.calls is not None else {}
         own["candidate"] |= {"pool.so": candidate.pool} if candidate.pool is not None else {}
         own["candidate"] |= candidate.built

@@ -24,10 +24,12 @@ def find_judge() -> bool:
 
 
 def prepare() -> None:
-    """Import."""
+    """Import, and let modules prepare what every task needs."""
     find_judge()
     for name in IMPORTS:
-        importlib.import_module(name)
+        module = importlib.import_module(name)
+        if hasattr(module, "prepare"):
+            module.prepare()
 
 
 def main(arguments: List[str]) -> None:

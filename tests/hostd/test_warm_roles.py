@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from gpu_mcp_server.hostd.host import LOCKS
 from gpu_mcp_server.hostd.jobs import JobFolder
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, ProcessSpec, to_json
 from gpu_mcp_server.hostd.shape import shape_of
+from tests.hostd.conftest import Opener
 from tests.hostd.laboratory import Done, Laboratory, alive, eventually, names
 from tests.hostd.test_warm import took_one, until
 
@@ -52,6 +54,12 @@ async def ran(lab: Laboratory, spec: JobSpec, blobs: list[bytes]) -> Done:
     listed = [[hashlib.sha256(d).hexdigest(), len(d)] for d in blobs]
     assert await lab.link.call("submit", b"".join(blobs), spec=to_json(spec), blobs=listed) == ({"claimed": True}, b"")
     return await lab.wait(spec.id)
+
+
+@pytest.fixture
+async def full(open_lab: Opener, state: Path) -> Laboratory:
+    """Return a hostd with locks of its own: while others time something it would make nothing."""
+    return await open_lab("full", **{LOCKS: str(state.parent / "locks")})
 
 
 @pytest.fixture

@@ -1,0 +1,69 @@
+"""Compiled loops over elements (`elements.c`), where the host has a C compiler; NumPy does the same, more slowly."""
+
+import ctypes
+import os
+from typing import Any, Optional, Tuple
+
+import numpy as np
+from tensors import Array
+
+LIBRARY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "elements.so")
+COMPILED = "compiled code"
+INTERPRETED = "NumPy"
+
+
+class Elements:
+    """The loops, once they are loaded, or the lack of them."""
+
+    def __init__(self) -> None:
+        self._compare: Any = None
+        self._draw: Any = None
+
+    def load(self, library: str = LIBRARY) -> None:
+        """Load the library if it is there: it comes with the job, and this module may have been imported before."""
+        try:
+            loaded = ctypes.CDLL(library)
+        except OSError:
+            return
+        pointer, count, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+        self._compare, self._draw = loaded.compare_float32, loaded.draw_float32
+        self._compare.argtypes = [pointer, pointer, count, number, number, number, pointer]
+        self._draw.argtypes = [pointer, count, count, pointer, pointer, pointer]
+        self._draw.restype = None
+
+    @property
+    def by(self) -> str:
+        """What does the work, for the evidence."""
+        return COMPILED if self._compare is not None else INTERPRETED
+
+    def compare(
+        self, expected: Array, got: Array, rtol: float, atol: float, least: float
+    ) -> Optional[Tuple[float, float]]:
+        """Return the largest absolute and relative error of flat float32 arrays whose elements are finite and right.
+
+        Returns:
+            `None` where one is not, or nothing can be said here.
+        """
+        if self._compare is None or not (_plain(expected) and _plain(got)):
+            return None
+        worst: Array = np.zeros(2, dtype=np.float32)
+        fine = self._compare(_at(expected), _at(got), expected.size, rtol, atol, least, _at(worst))
+        return (float(worst[0]), float(worst[1])) if fine else None
+
+    def draw(self, into: Array, chunk: int, table: Array, jitter: Array, state: Array) -> bool:
+        """Fill a flat float32 array as `fill.Recipe` does, from a generator's state; False where that cannot be."""
+        if self._draw is None or not (_plain(into) and _plain(table) and _plain(jitter)):
+            return False
+        self._draw(_at(into), into.size, chunk, _at(table), _at(jitter), _at(state))
+        return True
+
+
+def _plain(array: Array) -> bool:
+    return bool(array.dtype == np.float32 and array.flags.c_contiguous)
+
+
+def _at(array: Array) -> int:
+    return int(array.ctypes.data)
+
+
+ELEMENTS = Elements()

@@ -1,0 +1,107 @@
+"""Compiled loops of the owner say and draw what NumPy does, bit by bit."""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.judge.harness import JUDGE, build
+
+sys.path.insert(0, str(JUDGE))
+
+import check
+import elements
+import fill
+import ledger
+import memory_cpu
+
+sys.path.remove(str(JUDGE))
+
+
+@pytest.fixture(scope="module")
+def compiled() -> elements.Elements:
+    loops = elements.Elements()
+    loops.load(str(build(JUDGE / "elements.c", Path(tempfile.mkdtemp(prefix="elements-")))))
+    assert loops.by == elements.COMPILED
+    return loops
+
+
+@pytest.fixture
+def loops(compiled: elements.Elements, monkeypatch: pytest.MonkeyPatch) -> Iterator[elements.Elements]:
+    monkeypatch.setattr(check, "ELEMENTS", compiled)
+    monkeypatch.setattr(fill, "ELEMENTS", compiled)
+    yield compiled
+
+
+@pytest.mark.parametrize("distribution", ["normal", "uniform", "offset", "large", "outliers", "zeros"])
+@pytest.mark.parametrize("shape", [(1, 5), (3, 64_000), (2, (1 << 20) + 77), (7, 1023)], ids=str)
+def test_inputs_are_the_same_whoever_draws_them(compiled, monkeypatch, distribution, shape):
+    found = []
+    for loops in (elements.Elements(), compiled):
+        monkeypatch.setattr(fill, "ELEMENTS", loops)
+        well, into = fill.Well("ab" * 32), np.full(shape, np.nan, dtype=np.float32)
+        for _ in range(2):
+            well.fill(into, "float32", distribution)
+        found.append(into)
+    assert found[0].tobytes() == found[1].tobytes()
+
+
+def test_errors_are_the_same_whoever_compares(compiled, monkeypatch):
+    rng = np.random.default_rng(5)
+    expected = rng.standard_normal(200_001).astype(np.float32)
+    got = (expected * (1 + rng.uniform(-1e-5, 1e-5, expected.size))).astype(np.float32)
+    plain = check.compare(expected, got, "float32", 1e-4, 1e-6)
+    monkeypatch.setattr(check, "ELEMENTS", compiled)
+    assert check.compare(expected, got, "float32", 1e-4, 1e-6)[:3] == pytest.approx(plain[:3], rel=1e-6)
+    assert plain.wrong == 0 < plain.max_abs
+
+
+@pytest.mark.parametrize("place", [0, 1023, 1024, 70_000])
+@pytest.mark.parametrize(
+    ("want", "have"),
+    [(1, 1.01), (1, np.nan), (np.nan, 1), (1, np.inf), (np.inf, 1), (-np.inf, np.inf), (0, 1e-3)],
+)
+def test_what_is_wrong_passes_no_compiled_loop(loops, place, want, have):
+    expected = np.ones(70_001, dtype=np.float32)
+    got = expected.copy()
+    expected[place], got[place] = want, have
+    difference = check.compare(expected, got, "float32", 1e-4, 1e-6)
+    assert difference.wrong == 1
+    assert difference.mask is not None
+    assert np.flatnonzero(difference.mask).tolist() == [place]
+
+
+def test_a_nan_matches_a_nan_and_an_infinity_itself_all_the_same(loops):
+    same = np.array([np.nan, np.inf, -np.inf, 1], dtype=np.float32)
+    assert check.compare(same, same.copy(), "float32", 1e-4, 1e-6).wrong == 0
+
+
+def test_without_the_library_numpy_serves(tmp_path):
+    loops = elements.Elements()
+    loops.load(str(tmp_path / "elements.so"))
+    one = np.ones(4, dtype=np.float32)
+    assert (loops.by, loops.compare(one, one, 0, 0, 1)) == (elements.INTERPRETED, None)
+
+
+def test_memory_made_ahead_is_taken_by_the_first_task_that_it_is_large_enough_for():
+    tensor = {"name": "x", "dtype": "float32", "shape": ["n"], "distribution": "normal"}
+
+    def device(n: int) -> memory_cpu.CpuDevice:
+        task = {"inputs": [tensor], "outputs": [tensor], "shapes": [{"n": n}], "rtol": 0, "atol": 0}
+        return memory_cpu.CpuDevice(fill.Well("ab" * 32), task)
+
+    memory_cpu.prepare()
+    large = device(16 << 20)
+    small, another = device(1000), device(1000)
+    assert large.files.inputs.bytes.size > memory_cpu.SPARE_BYTES
+    assert small.files.inputs.bytes.size == memory_cpu.SPARE_BYTES > another.files.inputs.bytes.size
+
+
+def test_a_process_that_waited_began_when_it_was_told_to(monkeypatch):
+    import time
+
+    monkeypatch.setenv(ledger.BEGAN, repr(time.clock_gettime(time.CLOCK_BOOTTIME) - 5))
+    assert 5 <= ledger.since_start_s() < 60
