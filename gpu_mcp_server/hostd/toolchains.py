@@ -55,7 +55,8 @@ def version(name):
         return None
 real = os.path.dirname(os.path.dirname(os.path.realpath(sys.executable)))
 print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "site": sysconfig.get_paths()["purelib"],
-    "triton": version("triton"), "torch": version("torch"), "roots": [sys.prefix, sys.base_prefix, real]}))
+    "triton": version("triton"), "torch": version("torch"), "sycl": version("intel-sycl-rt"),
+    "roots": [sys.prefix, sys.base_prefix, real]}))
 """
 _ABOUT_NVRTC = """
 import ctypes, json, sys

@@ -155,6 +155,8 @@ class CompileResult(ResultModel):
     """The library; of kernels alone the cubin."""
     binary_bytes: int | None = None
     resources: list[KernelResources] = []
+    stage: str | None = None
+    """Where it failed: driver, front end, ptxas, device link or link."""
     diagnostics: list[Diagnostic] = []
     """At most 10, errors first, duplicates removed."""
     diagnostics_left_out: int | None = None
@@ -170,6 +172,7 @@ class CompileResult(ResultModel):
     def summary(self) -> str:
         """Say whether it compiled, resources, then the messages."""
         head = f"compile {self.status}: {self.compiler}" + (f" for {self.arch}" if self.arch else "")
+        head += f", at the {self.stage}" if self.stage else ""
         head += " (cached)" if self.cached else ""
         head += f" in {self.seconds:.2f} s" if self.seconds is not None else ""
         lines = [head]

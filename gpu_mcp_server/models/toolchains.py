@@ -51,6 +51,8 @@ class Python(Compiler):
     """Its site-packages."""
     triton: str | None = None
     torch: str | None = None
+    sycl: str | None = None
+    """Intel's SYCL runtime, which compiles kernels itself."""
     archs: list[str] = []
     """What its Triton compiles for."""
     roots: list[str]

@@ -180,16 +180,7 @@ class Compiler:
         record, plan = done.record, build.plan
         raise_if_not_run(record, done.host)
         said = safe_text(done.stderr + done.stdout)
-        taken = {o.path: o for o in record.outputs}
-        wanted = [n for n in ((plan.output,) if record.status == "ok" else ()) if n in taken]
-        wanted += [n for n in plan.listings if n in taken]
-        contents = dict(
-            zip(
-                wanted,
-                await asyncio.gather(*(self._jobs.fetch(done.host, taken[n].sha256) for n in wanted)),
-                strict=True,
-            )
-        )
+        contents = await self._contents(done, plan)
         binary = contents.pop(plan.output, None)
         about = read_json(contents.pop(triton.RESULT, b"{}"))
         listing = next(((n, text.decode("utf-8", "replace")) for n, text in contents.items()), None)
@@ -218,6 +209,7 @@ class Compiler:
             level=record.level,
             note=record.note or None,
             resources=_resources(said, build, binary or b"", about),
+            stage=diagnostics.stage_of(found) if status == "failed" else None,
             diagnostics=messages,
             diagnostics_left_out=left or None,
             artifact_id=ids[0],
@@ -227,6 +219,14 @@ class Compiler:
         )
         block = triton.block_of(about, build.arch or "")
         return with_occupancy(result, block) if block else result
+
+    async def _contents(self, done: FinishedJob, plan: BuildPlan) -> dict[str, bytes]:
+        """Return the outputs that there are, by name: the binary of a build that succeeded, and listings."""
+        taken = {o.path: o for o in done.record.outputs}
+        wanted = [n for n in ((plan.output,) if done.record.status == "ok" else ()) if n in taken]
+        wanted += [n for n in plan.listings if n in taken]
+        fetched = await asyncio.gather(*(self._jobs.fetch(done.host, taken[n].sha256) for n in wanted))
+        return dict(zip(wanted, fetched, strict=True))
 
     async def _put(self, data: bytes | None, name: str, media_type: str | None = None) -> str | None:
         if data is None or (media_type and not data.strip()):

@@ -104,6 +104,9 @@ def toolchain_versions(probe: HostProbe) -> dict[str, str]:
     triton = next((p.triton for p in more.pythons if p.triton), None)
     if triton:
         found["triton"] = triton
+    sycl = next((p.sycl for p in more.pythons if p.sycl), None)
+    if sycl:
+        found["sycl at run time"] = sycl
     found.update({name: tool.version for name, tool in more.tools.items() if name not in ("ctest", "make")})
     return found
 

@@ -10,6 +10,7 @@ from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, OutputFile, 
 from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.job import OutputRef, TestReport
 from gpu_mcp_server.models.project import Phase, ProjectBuild
+from gpu_mcp_server.services import aftermath, sycl_checks
 from gpu_mcp_server.services.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.compiler import understood
 from gpu_mcp_server.services.hosts import HostProbe
@@ -20,7 +21,7 @@ from gpu_mcp_server.services.runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.workspaces import Workspaces, checked_path
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
-from gpu_mcp_server.toolchains import diagnostics, junit
+from gpu_mcp_server.toolchains import diagnostics, junit, sycl_runtime
 from gpu_mcp_server.toolchains.projects import (
     BUILD,
     JUNIT,
@@ -78,21 +79,44 @@ class Projects:
         chosen = system or system_of(paths, folder)
         project = Project(chosen, folder, targets, options, arch, tests)
         checked(project, bool(probe.gpus))
-        request = {
+        request: dict[str, object] = {
             "build": BUILD if chosen in ("cmake", "sycl") else folder,
             "tidy": chosen in ("cmake", "sycl"),
-            "phases": phases(project, _tools(probe, chosen, where), max(1, probe.cores), _sources(paths, project)),
         }
+        sources = _sources(paths, project)
+        check = await self._sycl(project, probe, where, sources)
+        plan = check.whole if check else phases(project, _tools(probe, chosen, where), max(1, probe.cores), sources)
+        request["phases"] = plan
         key = None if tests else _key(manifest, request, probe)
         kept = await self._kept(key, workspace_id) if key else None
         if kept is not None:
             return kept
-        spec = self._spec(request, manifest, probe, where, timeout_s)
-        blobs = {f.sha256: self._artifacts.blob_path(f.sha256) for f in manifest}
+        run = {**request, "phases": check.phases} if check else request
+        spec = self._spec(run, (*manifest, *(check.files if check else ())), probe, where, timeout_s)
+        blobs = {f.sha256: self._artifacts.blob_path(f.sha256) for f in manifest} | (check.blobs if check else {})
         done = await self._jobs.run(spec, host=where, blobs=blobs, workspace_id=workspace_id)
         result = await self._result(done, project, workspace_id, str(request["build"]))
+        if check:
+            await sycl_checks.keep(check, done.record.outputs, self._cache)
+            notes = "; ".join(n for n in (sycl_runtime.NOTE, result.note) if n)
+            result = result.model_copy(update={"note": notes})
+        return await self._kept_now(result, key, request, probe, done)
+
+    async def _sycl(
+        self, project: Project, probe: HostProbe, host: str, sources: Sequence[str]
+    ) -> sycl_checks.Prepared | None:
+        """Return what checks SYCL kernels where no compiler does; None for all else."""
+        runtime = sycl_checks.runtime_at(probe) if project.system == "sycl" else None
+        if runtime is None:
+            return None
+        return await sycl_checks.prepared(runtime, probe, host, sources, self._artifacts, self._cache)
+
+    async def _kept_now(
+        self, result: ProjectBuild, key: str | None, request: Mapping[str, object], probe: HostProbe, done: FinishedJob
+    ) -> ProjectBuild:
+        workspace_id = result.workspace_id
         if key and result.status in ("ok", "failed"):
-            made = [asdict(o) for o in done.record.outputs]
+            made = [asdict(o) for o in done.record.outputs if not aftermath.ours(o.path)]
             after = _key(await self._workspaces.manifest(workspace_id), request, probe)
             for each in dict.fromkeys((key, after)):  # nothing is left to do in what was just built
                 await self._cache.put(each, {"result": result.model_dump(mode="json"), "made": made})
@@ -111,19 +135,21 @@ class Projects:
     def _spec(
         self, request: Mapping[str, object], manifest: Sequence[FileRef], probe: HostProbe, host: str, timeout_s: float
     ) -> JobSpec:
+        runtime = sycl_checks.runtime_at(probe)
+        more = runtime.environment if runtime and sycl_runtime.DRIVER in str(request["phases"]) else {}
         return JobSpec(
             id=new_job_id(),
             purpose="build",
             processes=(
                 ProcessSpec(
                     argv=("project", json.dumps(request)),
-                    env=environment_of(probe, ENVIRONMENT),
+                    env=environment_of(probe, {**ENVIRONMENT, **more}),
                     program=worker_source("project"),
                 ),
             ),
             files={"main": tuple(manifest)},
             outputs=("*",),
-            roots=_roots(probe, self._settings.hosts[host].roots),
+            roots=_roots(probe, (*self._settings.hosts[host].roots, *(runtime.roots if runtime and more else ()))),
             limits=Limits(wall_s=timeout_s, memory_bytes=MEMORY_BYTES, output_bytes=LOG_BYTES, tmp_bytes=1 << 30),
             min_level=min_level(self._settings),
         )
@@ -145,7 +171,7 @@ class Projects:
         messages, left = diagnostics.top(found)
         for output in record.outputs:
             await self._content(done, output)
-        refused = await self._workspaces.adopt(workspace_id, record.outputs) if record.outputs else []
+        refused = await self._workspaces.adopt(workspace_id, [o for o in record.outputs if not aftermath.ours(o.path)])
         notes = [record.note, *record.outputs_left_out[:3], *refused[:3]]
         status = record.status if record.status in ("ok", "failed", "timeout", "oom") else "broken"
         log = await self._artifacts.put(said.encode(), name="build.log", media_type="text/plain") if said else None

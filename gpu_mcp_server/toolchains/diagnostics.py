@@ -63,6 +63,10 @@ _AFTERTHOUGHT = re.compile(
 _COUNT = re.compile(r"\d+ (?:errors?|warnings?)\b|In file included from ")
 _USAGE_REMARK = "[-Rpass-analysis=kernel-resource-usage]"
 
+_STAGES = {"device link": ("nvlink",), "link": ("ld", "collect2", "lld", "ld.lld")}
+_DRIVERS = ("nvcc", "clang", "clang++", "gcc", "g++", "cc1", "cc1plus", "as", "cc", "c++")
+_RESOURCES = re.compile(r"Entry function '|Registers are spilled|Unresolved extern function")
+
 _TO_COME = "(no message)"
 """Of CMake, which says on the next lines what is wrong."""
 
@@ -106,6 +110,18 @@ def parse(stderr: str, ptx: str | None = None) -> list[Diagnostic]:
 def top(diagnostics: Sequence[Diagnostic], count: int = 10) -> tuple[list[Diagnostic], int | None]:
     """Return the first few, and how many were left out if any were."""
     return list(diagnostics[:count]), max(len(diagnostics) - count, 0) or None
+
+
+def stage_of(found: Sequence[Diagnostic]) -> str | None:
+    """Return where a build failed, by its first error; None where there is none."""
+    first = next((d for d in found if d.severity == "error"), None)
+    if first is None:
+        return None
+    code = first.code or ""
+    if code.startswith("ptx") or _RESOURCES.match(first.message):
+        return "ptxas"
+    named = next((stage for stage, tools in _STAGES.items() if code in tools), None)
+    return named or ("driver" if first.file is None and code in _DRIVERS else "front end")
 
 
 def last_words(stderr: str) -> Diagnostic | None:

@@ -29,7 +29,8 @@ MISSING: Mapping[System, str] = {
     "make": "apt-get install make.",
     "ninja": "apt-get install ninja-build.",
     "sycl": "Install Intel's oneAPI compiler (icpx) or AdaptiveCpp (acpp); neither Debian nor PyPI has one. For single "
-    "kernels `pip install intel-sycl-rt intel-opencl-rt` compiles SYCL at run time.",
+    "kernels the extra [sycl] compiles at run time: pip install intel-sycl-rt intel-opencl-rt, into the Python of "
+    "judge_python there.",
 }
 _OPTION = re.compile(r"(?:-D)?[A-Za-z_][A-Za-z0-9_:.]*=[^\0\n]{0,1000}\Z")
 _TARGET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]{0,200}\Z")

@@ -80,6 +80,26 @@ def test_other_tools_errors_are_one_message_with_a_hint(name, message, file, lin
     assert found.hint
 
 
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        ("syntax", "front end"),
+        ("header", "front end"),
+        ("inline_ptx", "ptxas"),
+        ("shared", "ptxas"),
+        ("spilling", "ptxas"),
+        ("undefined_device", "ptxas"),
+        ("undefined_linked", "device link"),
+        ("undefined_host", "link"),
+        ("old_arch", "driver"),
+        ("no_such_flag", "driver"),
+        ("two_kernels", None),
+    ],
+)
+def test_the_stage_is_that_of_the_first_error(name, stage):
+    assert diagnostics.stage_of(parsed(name)) == stage
+
+
 def test_messages_that_only_say_that_there_were_messages_are_dropped():
     assert not any(
         "aborted" in d.message or "ld returned" in d.message for d in parsed("inline_ptx") + parsed("undefined_host")

@@ -1,5 +1,6 @@
 """Whole projects through their own build systems, in the sandbox."""
 
+import os
 import shutil
 
 import pytest
@@ -8,6 +9,7 @@ from gpu_mcp_server.errors import BadRequest, NotFound, ToolMissing
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.toolchains import diagnostics
 from gpu_mcp_server.toolchains.projects import Project, checked, phases, system_of
+from tests.laboratory import laboratory
 
 needs_cmake = pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
 LISTS = """cmake_minimum_required(VERSION 3.20)
@@ -165,3 +167,31 @@ def test_messages_of_cmake_and_ninja():
     assert [d.message for d in found] == [
         'The source directory "/job/x" does not exist.', "unknown target 'nope'", "Policy CMP0048 is not set.",
     ]  # fmt: skip
+
+
+SYCL = """#include <sycl/sycl.hpp>
+namespace ext = sycl::ext::oneapi::experimental;
+extern "C" SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((ext::nd_range_kernel<1>))
+void twice(float *x) {
+  size_t i = sycl::ext::oneapi::this_work_item::get_nd_item<1>().get_global_linear_id();
+  x[i] = 2 * x[i];
+}
+"""
+
+
+@pytest.mark.skipif(
+    not os.environ.get("TEST_SYCL_PYTHON"), reason="TEST_SYCL_PYTHON names no Python with the extra [sycl]"
+)
+async def test_sycl_kernels_are_checked_by_the_runtime_where_no_compiler_is():
+    async with laboratory(hosts={"local": {"kind": "local", "judge_python": os.environ["TEST_SYCL_PYTHON"]}}) as lab:
+        good = await built(lab, {"a.cpp": SYCL}, system="sycl")
+        assert good.status == "ok" and "no program was made" in (good.note or ""), good.summary()
+        assert [p.name for p in good.phases] == ["driver", "build"]
+        files = [f.path for f in (await lab.workspaces.listing(good.workspace_id)).files]
+        assert not any(p.startswith(".gpu-mcp") for p in files), files
+        bad = await built(lab, {"a.cpp": SYCL, "sub/b.cpp": SYCL.replace("2 * x", "two * x")}, system="sycl")
+        assert [p.name for p in bad.phases] == ["build"], "the program is built once"
+        assert (bad.status, bad.stage) == ("failed", "build")
+        assert [(d.file, d.line) for d in bad.diagnostics] == [("sub/b.cpp", 6)], bad.summary()
+        assert "identifier 'two'" in bad.diagnostics[0].message
+        assert (await built(lab, {"a.cpp": SYCL}, system="sycl")).cached
