@@ -80,9 +80,19 @@ def slurm() -> Iterator[SlurmCluster]:
         os.environ.update({"SLURM_CONF": before} if before else {})
 
 
+@pytest.fixture(scope="module")
+def folder_of_jobs() -> Iterator[str]:
+    """The folder of a host that several tests share."""
+    yield from _folder()
+
+
 @pytest.fixture
 def state_dir() -> Iterator[str]:
     """A folder for jobs that the uid of a job can reach, as pytest's own folders are not."""
+    yield from _folder()
+
+
+def _folder() -> Iterator[str]:
     folder = Path(tempfile.mkdtemp(prefix="hostd-"))
     folder.chmod(0o711)
     yield str(folder)
@@ -116,9 +126,9 @@ BACKENDS = {"local": _local, "ssh": _ssh, "openssh": _openssh, "docker": _docker
 """Every way to reach a host; a new one is one more line here."""
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest, state_dir: str) -> Backend:
-    return BACKENDS[request.param](request, state_dir)
+@pytest.fixture(params=BACKENDS, scope="module")
+def backend(request: pytest.FixtureRequest, folder_of_jobs: str) -> Backend:
+    return BACKENDS[request.param](request, folder_of_jobs)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -30,6 +30,7 @@ class Dockerd:
         command = [
             DOCKERD, "--data-root", f"{self.folder}/data", "--exec-root", f"{self.folder}/exec", "-H", self.url,
             "-p", f"{self.folder}/pid", "--bridge", "none", "--iptables=false", "--ip-masq=false", "--storage-driver", "vfs",
+            "--shutdown-timeout", "1",
         ]  # fmt: skip
         self.log = (self.folder / "log").open("wb")
         env = {**os.environ, "PATH": f"{path}:{os.environ['PATH']}:/usr/sbin:/sbin"}

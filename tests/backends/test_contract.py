@@ -1,5 +1,7 @@
 """The contract of every backend, on every way to reach a host that this machine can set up."""
 
+from collections.abc import AsyncIterator
+
 import pytest
 
 from gpu_mcp_server.backends.base import Backend
@@ -7,13 +9,19 @@ from gpu_mcp_server.backends.contract import BEHAVIOURS, Behaviour, DoesNotApply
 from gpu_mcp_server.backends.contract.host import ContractHost
 
 
+@pytest.fixture(scope="module")
+async def host(backend: Backend) -> AsyncIterator[ContractHost]:
+    """One link for all behaviours of a backend: those that lose a line lose another one."""
+    async with ContractHost(backend) as opened:
+        yield opened
+
+
 @pytest.mark.parametrize("behaviour", BEHAVIOURS, ids=lambda b: f"{b.room}-{b.name}")
-async def test_the_contract(backend: Backend, behaviour: Behaviour):
-    async with ContractHost(backend) as host:
-        try:
-            await behaviour.check(host)
-        except DoesNotApply as reason:
-            pytest.skip(str(reason))
+async def test_the_contract(host: ContractHost, behaviour: Behaviour):
+    try:
+        await behaviour.check(host)
+    except DoesNotApply as reason:
+        pytest.skip(str(reason))
 
 
 def test_the_contract_is_large_and_each_behaviour_stands_once():
