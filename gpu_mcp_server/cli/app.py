@@ -18,6 +18,7 @@ from gpu_mcp_server.cli import (
     install,
     jobs,
     knowledge,
+    nccl,
     sandbox,
     selftest,
     serve,
@@ -86,7 +87,7 @@ for command in COMMANDS:
     app.command()(command)
 app.command(context_settings={"allow_interspersed_args": False})(call.run)
 GROUPS = {
-    "backend": backend.app, "config": config.app, "hosts": hosts.app, "knowledge": knowledge.app,
+    "backend": backend.app, "config": config.app, "hosts": hosts.app, "knowledge": knowledge.app, "nccl": nccl.app,
     "sandbox": sandbox.app, "store": store.app,
 }  # fmt: skip
 for name, group in GROUPS.items():

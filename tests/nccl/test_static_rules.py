@@ -5,11 +5,13 @@ import pytest
 from gpu_mcp_server.nccl.checks import rules
 from gpu_mcp_server.nccl.checks.findings import Finding
 from gpu_mcp_server.nccl.program import Program
+from gpu_mcp_server.nccl.transformation import transform
 
 HERE = Path(__file__).parent
 FAULTS = sorted((HERE / "faults").glob("*.cu"))
 CLEAN = sorted((HERE / "clean").glob("*.cu"))
 EXCHANGE = (HERE / "clean" / "exchange.cu").read_text(encoding="utf-8")
+PROGRAMS = sorted((HERE / "programs").glob("*.cu"))
 HOST = """
 #include <nccl.h>
 int main() {
@@ -115,3 +117,38 @@ def test_success_that_depends_on_the_data_raises_no_alarm(printed: str):
     a, b = EXCHANGE.index("  if (wrong) {"), EXCHANGE.index("  return 0;\n}")
 
     assert broken(found(EXCHANGE[:a] + printed + EXCHANGE[b:])) == set()
+
+
+def transformed(path: Path) -> tuple[dict[str, str], str]:
+    files = {p.name: p.read_text(encoding="utf-8") for p in path.parent.iterdir() if p.is_file()}
+    result, made = transform(files, path.name, nccl_version=(2, 28, 9))
+    return {**files, **made}, result.main or path.name
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda p: p.stem)
+def test_what_the_transformation_makes_raises_no_alarm(path: Path):
+    files, main = transformed(path)
+    original = Program.read(files, path.name)
+
+    assert broken(rules.findings(Program.read(files, main), original=original, header=(2, 28, 9))) == set()
+
+
+BARRIER = "bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);"
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "caught"),
+    [
+        ("ncclx_kernels.cuh", BARRIER, "", "barriers"),
+        ("ncclx_kernels.cuh", BARRIER, f"if (dc.lsaRank) {BARRIER}", "divergence"),
+        ("ncclx_kernels.cuh", BARRIER, BARRIER.replace("acq_rel", "relaxed"), "orders"),
+        ("ncclx_kernels.cuh", "wanted.lsaBarrierCount = NCCLX_CTAS", "wanted.lsaBarrierCount = 8", "barrier count"),
+        ("ncclx.cuh", "NCCL_WIN_COLL_SYMMETRIC", "NCCL_WIN_DEFAULT", "frozen text"),
+    ],
+    ids=["barrier gone", "barrier of some ranks", "relaxed", "too few barriers", "infrastructure changed"],
+)
+def test_a_fault_in_generated_code_is_caught(file: str, old: str, new: str, caught: str):
+    files, main = transformed(next(p for p in PROGRAMS if "ncclAllReduce" in p.read_text(encoding="utf-8")))
+    assert old in files[file]
+
+    assert caught in broken(rules.findings(Program.read({**files, file: files[file].replace(old, new, 1)}, main)))

@@ -38,6 +38,7 @@ def findings(
     found += requirements.findings(program, communicating, header)
     found += communication.findings(program, communicating, original)
     found += texts.marker_findings(files)
+    found += texts.infrastructure_findings(files)
     found += texts.findings(before, files) if before is not None else []
     found += verification.findings(program)
     generated = {f for f in found if f.severity == "note" and f.path.rpartition("/")[2] in communication.GENERATED}

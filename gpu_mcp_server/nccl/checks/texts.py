@@ -5,6 +5,7 @@ from difflib import SequenceMatcher
 
 from gpu_mcp_server.nccl.checks.findings import Finding
 from gpu_mcp_server.nccl.markers import MarkerFault, blocks, frozen_text
+from gpu_mcp_server.nccl.templates import INFRASTRUCTURE, infrastructure
 
 SHOWN = 100
 
@@ -21,6 +22,15 @@ def findings(before: Mapping[str, str], after: Mapping[str, str]) -> list[Findin
             continue
         if text != after[path]:
             found += _compared(path, text, after[path])
+    return found
+
+
+def infrastructure_findings(files: Mapping[str, str]) -> list[Finding]:
+    """Return where the generated infrastructure is not as it was generated: all of it is frozen."""
+    found: list[Finding] = []
+    for path, text in sorted(files.items()):
+        if path.rpartition("/")[2] == INFRASTRUCTURE and text != infrastructure():
+            found += _compared(path, infrastructure(), text)
     return found
 
 

@@ -1,0 +1,36 @@
+// The generated block's interface, with the faults that FAULT plants into its collectives.
+#pragma once
+#include "nccl.h"
+
+namespace ncclx {
+inline ncclResult_t dev_init(ncclComm_t) { return 0; }
+inline ncclResult_t dev_fini(ncclComm_t) { return 0; }
+inline ncclResult_t win_register(ncclComm_t, void*, size_t) { return 0; }
+inline ncclResult_t buf_free(void* p) { return cudaFree(p); }
+template <typename Call> ncclResult_t faulty(Call call, void* r, size_t received) {
+  const char* fault = getenv("FAULT") ? getenv("FAULT") : "";
+  static int calls = 0;
+  calls++;
+  if (!strcmp(fault, "stale") && calls % 7 == 0) return 0;  // now and then nothing is communicated
+  float* last = (float*)r + received - 1;
+  const float before = *last, beyond = last[1];
+  call();
+  if (!strcmp(fault, "short")) *last = before;
+  if (!strcmp(fault, "beyond")) last[1] = 1.0f;
+  else last[1] = beyond;
+  if (!strcmp(fault, "imprecise") && fabsf(*last) < 1.0f) *last += 1e-3f;
+  return 0;
+}
+inline ncclResult_t AlltoAll(const void* s, void* r, size_t n, ncclDataType_t t, ncclComm_t c, cudaStream_t st) {
+  return faulty([&] { ncclAlltoAll(s, r, n, t, c, st); }, r, n * c->n);
+}
+inline ncclResult_t AllGather(const void* s, void* r, size_t n, ncclDataType_t t, ncclComm_t c, cudaStream_t st) {
+  return faulty([&] { ncclAllGather(s, r, n, t, c, st); }, r, n * c->n);
+}
+inline ncclResult_t ReduceScatter(const void* s, void* r, size_t n, ncclDataType_t t, ncclRedOp_t o, ncclComm_t c, cudaStream_t st) {
+  return faulty([&] { ncclReduceScatter(s, r, n, t, o, c, st); }, r, n);
+}
+inline ncclResult_t AllReduce(const void* s, void* r, size_t n, ncclDataType_t t, ncclRedOp_t o, ncclComm_t c, cudaStream_t st) {
+  return faulty([&] { ncclAllReduce(s, r, n, t, o, c, st); }, r, n);
+}
+}  // namespace ncclx
