@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import secrets
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings import BatchHost, Settings
 from tests.backends.slurm import SlurmCluster
 from tests.backends.sshd import Sshd
+from tests.hostd.laboratory import processes_with
 
 
 @pytest.fixture
@@ -87,6 +89,21 @@ async def test_an_allocation_that_is_taken_away_leaves_an_honest_record(slurm: S
         later = await lab.runner.status(row.job_id)
         assert later.status == "broken" and "not finished" in (later.note or "")
     assert "was cancelled" in str(broken.value) or "before its time" in str(broken.value)
+
+
+async def test_nothing_of_a_job_outlives_its_allocation(slurm: SlurmCluster):
+    backend = BatchBackend("taken", BatchHost(gpus=0, queue_wait_s=60))
+    marker = "sleep 7" + secrets.token_hex(4).translate(str.maketrans("abcdef", "123456"))
+    async with ContractHost(backend) as host:
+        spec = host.job("sh", "-c", f"trap '' TERM; setsid {marker} & echo started; {marker}", detached=True)
+        await host.submit(spec)
+        await host.started(spec.id)
+        assert processes_with(marker.replace(" ", "\0"))
+        slurm.say("scancel", host.link.greeting["allocation"])
+        async with asyncio.timeout(30):
+            while processes_with(marker.replace(" ", "\0")):
+                await asyncio.sleep(0.02)
+    await backend.release()
 
 
 async def test_why_it_waits_is_said_and_it_keeps_its_place(slurm: SlurmCluster, given_back: list[BatchBackend]):

@@ -1,11 +1,13 @@
 """The contract of every backend, on every way to reach a host that this machine can set up."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
 from gpu_mcp_server.backends.base import Backend
 from gpu_mcp_server.backends.contract import BEHAVIOURS, Behaviour, DoesNotApply
+from gpu_mcp_server.backends.contract.escapes import ATTEMPTS, Attempt, Outcome, tried_on
 from gpu_mcp_server.backends.contract.host import ContractHost
 
 
@@ -22,6 +24,17 @@ async def test_the_contract(host: ContractHost, behaviour: Behaviour):
         await behaviour.check(host)
     except DoesNotApply as reason:
         pytest.skip(str(reason))
+
+
+async def test_no_way_out_of_the_sandbox_is_open(host: ContractHost):
+    places = asyncio.Semaphore(4)
+
+    async def outcome(attempt: Attempt) -> Outcome:
+        async with places:
+            return await tried_on(host, attempt)
+
+    found = await asyncio.gather(*map(outcome, ATTEMPTS))
+    assert [o for o in found if o.result == "open"] == []
 
 
 def test_the_contract_is_large_and_each_behaviour_stands_once():

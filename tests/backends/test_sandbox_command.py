@@ -19,7 +19,7 @@ async def results(state_dir: str, level: str) -> dict[int, str]:
     return {outcome.attempt.row: outcome.result async for outcome in tried(backend)}
 
 
-@pytest.mark.parametrize("level", ["full", "namespaces", "landlock"])
+@pytest.mark.parametrize("level", ["namespaces", "landlock"])  # the strongest one is tried with the contract
 async def test_no_way_out_is_open_and_what_a_level_does_not_promise_is_said(state_dir: str, level: str):
     found = await results(state_dir, level)
 

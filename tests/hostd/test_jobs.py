@@ -128,6 +128,13 @@ async def test_nothing_is_left_of_finished_jobs_but_their_folders(lab):
     assert eventually(lambda: len(children.read_text().split()) <= 2)
 
 
+async def test_who_starts_sandboxes_has_no_threads(full):
+    job = await full.start("/bin/sh", "-c", "echo ready; sleep 100", until=b"ready")
+    for pid in (full.supervisor(job), full.link.greeting["pid"]):
+        assert len(list(Path(f"/proc/{pid}/task").iterdir())) == 1, "the end of a thread kills what it has started"
+    await full.link.call("cancel", job=job)
+
+
 async def test_a_job_that_wants_a_stronger_sandbox_than_there_is_is_refused(open_lab):
     lab = await open_lab("namespaces")
     done = await lab.run("true", min_level="full")

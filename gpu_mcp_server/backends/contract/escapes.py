@@ -153,11 +153,16 @@ async def tried(backend: Backend) -> AsyncGenerator[Outcome]:
     """
     async with ContractHost(backend) as host:
         for attempt in ATTEMPTS:
-            run = host.python if attempt.python else host.sh
-            script = _TRY + attempt.script if attempt.python else attempt.script
-            limits = {"memory_bytes": 1 << 30, **attempt.limits}
-            done = await run(script, limits=limits, wall_s=limits.pop("wall_s", 20.0), outputs=("*",))
-            promised = host.boxed or not attempt.boxed
-            result = "closed" if attempt.closed(done) else ("open" if promised else "not closed here")
-            said = "".join(c if c.isprintable() else "." for c in " ".join(done.text[:200].split()))[:60]
-            yield Outcome(attempt, result, f"{done.record.status}: {said}" if said else str(done.record.status))
+            yield await tried_on(host, attempt)
+
+
+async def tried_on(host: ContractHost, attempt: Attempt) -> Outcome:
+    """Try one way out."""
+    run = host.python if attempt.python else host.sh
+    script = _TRY + attempt.script if attempt.python else attempt.script
+    limits = {"memory_bytes": 1 << 30, **attempt.limits}
+    done = await run(script, limits=limits, wall_s=limits.pop("wall_s", 20.0), outputs=("*",))
+    promised = host.boxed or not attempt.boxed
+    result = "closed" if attempt.closed(done) else ("open" if promised else "not closed here")
+    said = "".join(c if c.isprintable() else "." for c in " ".join(done.text[:200].split()))[:60]
+    return Outcome(attempt, result, f"{done.record.status}: {said}" if said else str(done.record.status))
