@@ -318,6 +318,41 @@ def test_doctor_says_what_to_do_about_a_host():
     }
 
 
+def test_doctor_says_which_compiler_the_gpus_want():
+    host = {
+        "host": "local",
+        "reachable": True,
+        "level": "full",
+        "toolchains": {"gcc": "12"},
+        "judge": "x",
+        "devices": ["cpu"],
+    }
+    of = {
+        vendor: {c.name: c for c in host_checks([{**host, "gpus": [{"name": "G", "vendor": vendor}]}])}[
+            "host local compilers"
+        ]
+        for vendor in ("nvidia", "amd")
+    }
+    assert "no nvcc" in of["nvidia"].found and "[cuda]" in of["nvidia"].todo
+    assert "no HIP compiler" in of["amd"].found and "hipcc" in of["amd"].todo
+    (good,) = [
+        c
+        for c in host_checks([{**host, "toolchains": {"hipcc": "5.2"}, "gpus": [{"name": "G", "vendor": "amd"}]}])
+        if "compilers" in c.name
+    ]
+    assert good.state == "ok"
+
+
+def test_status_tells_again_and_again_one_line_of_json_each(environment: dict[str, str], tmp_path: Path):
+    command = [sys.executable, "-m", "gpu_mcp_server", "status", "--watch", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=tmp_path) as watching:
+        assert watching.stdout is not None
+        seen = [json.loads(watching.stdout.readline()) for _ in range(2)]
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(timeout=30) in (0, 130, -signal.SIGINT)
+    assert [s["hosts"][0]["host"] for s in seen] == ["local", "local"] and "toolchains" in seen[1]["hosts"][0]
+
+
 def test_config_shows_values_and_where_they_come_from(run: Run, tmp_path: Path):
     (tmp_path / "config" / "gpu-mcp-server").mkdir(parents=True)
     (tmp_path / "config" / "gpu-mcp-server" / "config.toml").write_text("allow_fetch = true\n")

@@ -88,9 +88,8 @@ def host_checks(hosts: list[dict[str, Any]]) -> list[Check]:
         found = ", ".join(f"{tool} {version}" for tool, version in tools.items())
         if not tools:
             checks.append(Check(f"{name} compilers", "fail", "none", "install gcc (Debian: apt install gcc g++)"))
-        elif host.get("gpus") and "nvcc" not in tools:
-            todo = "install the CUDA toolkit, or set cuda = for this host"
-            checks.append(Check(f"{name} compilers", "warn", f"{found}; a GPU but no nvcc", todo))
+        elif lacking := _lacking(host.get("gpus", []), tools):
+            checks.append(Check(f"{name} compilers", "warn", f"{found}; {lacking[0]}", lacking[1]))
         else:
             checks.append(Check(f"{name} compilers", "ok", found))
         judge, devices = host.get("judge"), ", ".join(host.get("devices", []))
@@ -105,6 +104,17 @@ def host_checks(hosts: list[dict[str, Any]]) -> list[Check]:
         if host.get("problem"):
             checks.append(Check(name, "warn", str(host["problem"])))
     return checks
+
+
+def _lacking(gpus: list[dict[str, Any]], tools: dict[str, str]) -> tuple[str, str] | None:
+    """Return which compiler a host's GPUs want and it has not, and how to get it."""
+    vendors = {g.get("vendor", "nvidia") for g in gpus}
+    if "nvidia" in vendors and "nvcc" not in tools:
+        todo = "install the CUDA toolkit or pip install 'gpu-mcp-server[cuda]' there, or set cuda = for this host"
+        return "a GPU but no nvcc", todo
+    if "amd" in vendors and not any(t == "hipcc" or t.startswith("clang++-") for t in tools):
+        return "an AMD GPU but no HIP compiler", "install ROCm's hipcc, or Debian's: apt-get install hipcc"
+    return None
 
 
 def examined() -> list[Check]:
@@ -155,7 +165,7 @@ async def _capabilities(lab: "Lab", host: str) -> list[Check]:
     status = await lab.gpus.status(host)
     tools = status.hosts[0].toolchains
     for tool, user in (("ncu", "profile_kernel"), ("compute-sanitizer", "check_memory")):
-        if status.hosts[0].gpus and tool not in tools:
+        if any(g.vendor == "nvidia" for g in status.hosts[0].gpus) and tool not in tools:
             todo = f"{user} needs it; the CUDA toolkit has it"
             checks.append(Check(f"host {host} {tool}", "warn", "not found", todo))
     return checks

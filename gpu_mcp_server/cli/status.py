@@ -1,6 +1,7 @@
 """`status`: hosts and GPUs as a table, once or again and again."""
 
 import asyncio
+import json
 from typing import Annotated, Any
 
 import typer
@@ -14,12 +15,14 @@ EVERY_S = 2.0
 
 def status(
     host: Annotated[str | None, typer.Argument(help="Only this host.")] = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Again every two seconds, until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Again every two seconds, until Ctrl-C; with --json a line each.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show hosts, GPUs, who uses them, compilers, what was tried and works."""
-    if watch and not as_json:
-        session.run(lambda: _watched(host))
+    if watch:
+        session.run(lambda: _told_again(host) if as_json else _watched(host))
         return
     answer = session.answer_of("gpu_status", {"host": host}, as_json=as_json)
     if as_json:
@@ -48,6 +51,17 @@ async def _watched(host: str | None) -> None:
                 if not _console().is_terminal:
                     return
                 await asyncio.sleep(EVERY_S)
+
+
+async def _told_again(host: str | None) -> None:
+    """Print one line of JSON for each look, for a program that reads along."""
+    async with session.session() as lab:
+        while True:
+            answer = await lab.call("gpu_status", {"host": host}, quiet=True)
+            if answer.failed:
+                raise fail(answer.text, as_json=True)
+            typer.echo(json.dumps(answer.data, ensure_ascii=False))
+            await asyncio.sleep(EVERY_S)
 
 
 def rendered(data: dict[str, Any]) -> Any:

@@ -1,0 +1,52 @@
+"""Where toolchains are looked for: the wheels of an interpreter come last, and are found."""
+
+import glob
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.hostd import probe, toolchains
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an environment whose site-packages hold the real nvcc, on a host that has no toolkit otherwise."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("nvcc is not installed")
+    folder = tmp_path / "lib" / "python3.11" / "site-packages" / "nvidia" / "cu13" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "nvcc").write_text(f'#!/bin/sh\nexec {nvcc} "$@"\n')
+    (folder / "nvcc").chmod(0o755)
+    found = glob.glob
+    monkeypatch.setattr(glob, "glob", lambda p, **more: [f for f in found(p, **more) if not f.startswith("/usr/local")])
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    if shutil.which("nvcc"):
+        pytest.skip("nvcc lies below /usr/bin here")
+    return tmp_path
+
+
+def test_nvcc_is_found_in_the_wheels_of_an_interpreter(wheels: Path):
+    assert probe._nvcc(None, []) is None
+    found = probe._nvcc(None, [str(wheels / "bin" / "python")])
+    assert found is not None and found["path"].startswith(str(wheels)) and "sm_90" in found["archs"]
+
+
+def test_hiprtc_names_the_processors_that_its_libraries_were_built_for(tmp_path: Path):
+    assert toolchains._built_archs(str(tmp_path)) == []
+    for name in ("oclc_isa_version_90a.bc", "oclc_isa_version_1030.bc", "ocml.bc"):
+        (tmp_path / name).touch()
+    assert sorted(toolchains._built_archs(str(tmp_path))) == ["gfx1030", "gfx90a"]
+
+
+def test_a_variable_names_a_tool_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    mine = tmp_path / "ncu"
+    mine.write_text("#!/bin/sh\necho Version 2026.1.0\n")
+    mine.chmod(0o755)
+    monkeypatch.setenv("NCU", str(mine))
+    tools = toolchains._tools({}, None, [])
+    assert tools["ncu"] == {"path": str(mine), "version": "2026.1.0", "roots": []}
+    assert os.access(tools["ncu"]["path"], os.X_OK)
