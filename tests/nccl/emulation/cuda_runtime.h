@@ -37,6 +37,7 @@ inline double seconds() { timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return
 inline cudaError_t cudaEventCreate(cudaEvent_t* e) { *e = new double(0); return 0; }
 inline cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t) { *e = seconds(); return 0; }
 inline cudaError_t cudaEventSynchronize(cudaEvent_t) { return 0; }
+inline cudaError_t cudaEventDestroy(cudaEvent_t e) { delete e; return 0; }
 inline cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t a, cudaEvent_t b) { *ms = (float)((*b - *a) * 1e3); return 0; }
 inline unsigned long long atomicAdd(unsigned long long* p, unsigned long long v) { return *p += v; }
 inline unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, 4); return u; }
