@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 from check import STORAGE
-from fill import bfloat16_bits
+from fill import SHORT, short_bits
 from mapping import Mapping
 from reference import BadResult
 from tensors import Array, Tensor
@@ -85,8 +85,8 @@ class NumpyArrays:
         got = np.asarray(result)
         self.check_shape(item, got.shape)
         stored = NATIVE[item.dtype]
-        if item.dtype == "bfloat16":
-            return got if got.dtype == np.uint16 else bfloat16_bits(got)
+        if item.dtype in SHORT:
+            return got if got.dtype == stored else short_bits(got, item.dtype)
         if got.dtype != stored:
             if got.dtype.kind not in "biuf" or (got.dtype.kind == "f" and np.dtype(stored).kind != "f"):
                 raise BadResult("output %s is %s, declared as %s" % (item.name, got.dtype, item.dtype))

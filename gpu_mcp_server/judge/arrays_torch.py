@@ -7,6 +7,7 @@ import numpy as np
 from arrays_numpy import NumpyArrays
 from reference import BadResult
 from tensors import FLOATS, Array, Tensor
+from torch_views import VIEWED
 
 torch: Any = importlib.import_module("torch")
 """Untyped on purpose: the machine that checks types need not have it."""
@@ -26,6 +27,8 @@ class TorchArrays(NumpyArrays):
     def _tensor(self, array: Array, item: Tensor) -> Any:
         if item.dtype == "bfloat16":
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+        if item.dtype in VIEWED:
+            return torch.from_numpy(array).view(getattr(torch, item.dtype))
         return torch.from_numpy(array)
 
     def store(self, number: int, results: Sequence[Any]) -> None:

@@ -4,6 +4,7 @@ import math
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
+from eight_bits import FLOAT8, float8_values
 from elements import ELEMENTS
 from fill import bfloat16_values
 from tensors import FLOATS, Array, Tensor
@@ -28,6 +29,9 @@ STORAGE: Dict[str, Any] = {
     "int32": np.int32,
     "int64": np.int64,
     "bool": np.uint8,
+    "float8_e4m3fn": np.uint8,
+    "float8_e5m2": np.uint8,
+    "float4_e2m1fn_x2": np.uint8,
 }
 
 
@@ -49,7 +53,7 @@ def numbers(stored: Array, dtype: str) -> Array:
         return bfloat16_values(stored)
     if dtype == "float16":
         return stored.astype(np.float32)
-    return stored
+    return float8_values(stored, dtype) if dtype in FLOAT8 else stored
 
 
 class Scratch(NamedTuple):

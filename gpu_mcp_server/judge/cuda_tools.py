@@ -10,8 +10,8 @@ from cuda_driver import Driver, Kernels
 from tensors import ITEM_BYTES, Array, Tensor
 
 TYPES = {name: number for number, name in enumerate(ITEM_BYTES)}
-TYPES["bool"] = TYPES["uint8"]
-"""As numbered in kernels.cu, to which a bool is a byte."""
+TYPES.update(dict.fromkeys(list(TYPES)[8:], TYPES["uint8"]))
+"""As numbered in kernels.cu, to which the newer ones are a byte; outputs of eight bits it does not compare."""
 FENCE_SAMPLES = 64
 """Positions of every output that the fence looks at."""
 KERNELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels.ptx")

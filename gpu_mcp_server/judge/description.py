@@ -7,7 +7,9 @@ from supervisor import Player
 from tensors import ITEM_BYTES, layout, tensors
 
 TOLERANCES = {"float64": 1e-4, "float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}
-"""Absolute and relative. Source: KernelBench, src/kernelbench/eval.py, get_tolerance_for_precision."""
+TOLERANCES.update({"float8_e4m3fn": 0.13, "float8_e5m2": 0.26})
+"""Absolute and relative. Source: KernelBench, src/kernelbench/eval.py, get_tolerance_for_precision; of eight bits,
+which it does not have, a last place and a little."""
 MOST_BYTES = {"cpu": 1 << 30, "cuda": 1 << 36}
 """Inputs and outputs of a call together."""
 FIELDS = ("inputs", "outputs", "state", "constants")

@@ -4,6 +4,7 @@ import hashlib
 from typing import Any, Dict
 
 import numpy as np
+from eight_bits import FLOAT4, FLOAT8, float8_bits
 from elements import ELEMENTS
 from lanes import spread
 from tensors import FLOATS, Array
@@ -17,7 +18,9 @@ OFFSETS = 1 << 16
 JITTER = 1 / 16
 """Part of a normal value's deviation that comes from the jitter."""
 OUTLIERS = 1e-3
-WHOLE = {"integers": 100, "bool": 2}
+SHORT = ("bfloat16", *FLOAT8)
+"""Types that NumPy does not have: to its functions they are bits."""
+WHOLE = {"integers": 100, "bool": 2, FLOAT4: 256}
 """Distributions of whole numbers from 0, below which."""
 
 
@@ -34,6 +37,11 @@ def bfloat16_bits(values: Array) -> Array:
     if lost.any():
         short[lost] = 0x7FC0
     return short
+
+
+def short_bits(values: Array, dtype: str) -> Array:
+    """Return numbers as the bits of a type that NumPy does not have."""
+    return bfloat16_bits(values) if dtype == "bfloat16" else float8_bits(values, dtype)
 
 
 def bfloat16_values(bits: Array) -> Array:
@@ -164,12 +172,12 @@ class Well:
                 continue
             values = np.empty(part.size, dtype=np.float32)
             recipe.draw(rng, values)
-            part[...] = bfloat16_bits(values) if dtype == "bfloat16" else values
+            part[...] = short_bits(values, dtype) if dtype in SHORT else values
 
     def _recipe(self, dtype: str, distribution: str) -> Recipe:
         if dtype not in FLOATS:
-            distribution = "bool" if dtype == "bool" else "integers"
-            kind = np.dtype("uint8" if dtype == "bool" else dtype)
+            distribution = dtype if dtype in WHOLE else "integers"
+            kind = np.dtype("uint8" if dtype in WHOLE else dtype)
         else:
             kind = np.dtype("float64" if dtype == "float64" else "float32")
         key = (distribution, kind.str)

@@ -30,7 +30,8 @@ SPARE_BYTES = 36 << 20
 PAGE_BYTES = 4096
 
 QUIET_NAN = {"float16": 0x7E00, "bfloat16": 0x7FC0, "float32": 0x7FC00000, "float64": 0x7FF8000000000000}
-PAYLOAD_BITS = {"float16": 9, "bfloat16": 6, "float32": 22, "float64": 51}
+QUIET_NAN.update({"float8_e4m3fn": 0x7F, "float8_e5m2": 0x7E})
+PAYLOAD_BITS = {"float16": 9, "bfloat16": 6, "float32": 22, "float64": 51, "float8_e4m3fn": 0, "float8_e5m2": 0}
 WORDS: Dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 

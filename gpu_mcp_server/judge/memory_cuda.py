@@ -42,6 +42,10 @@ def share(where: Layout, memory: Shared) -> Dict[str, Any]:
     return dict(share_file(where), bytes=memory.size)
 
 
+DRAWN_HERE = ("bool", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2")
+"""Types that the GPU's kernel does not draw: they are made on the processor."""
+
+
 class CudaBuffers(Buffers):
     """Inputs twice (the reference's, and the candidate's, filled at the last moment), outputs, expected outputs."""
 
@@ -101,7 +105,7 @@ class CudaBuffers(Buffers):
         for number, item in enumerate(self.inputs):
             if item.distribution in MADE:
                 continue
-            if item.dtype == "bool":
+            if item.dtype in DRAWN_HERE:
                 drawn = np.empty((self.sets, item.count), dtype=np.uint8)
                 self.well.fill(drawn, item.dtype, item.distribution)
                 self.put_input(number, drawn)

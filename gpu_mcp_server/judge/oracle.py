@@ -5,9 +5,11 @@ import os
 from typing import Any, Dict, List, Sequence
 
 import numpy as np
+from fill import SHORT
 from tensors import Array, Tensor
 
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
+EPSILON.update({"float8_e4m3fn": 2.0**-3, "float8_e5m2": 2.0**-2})
 
 
 def widened(item: Tensor, given: Any, nudge: bool) -> Any:
@@ -39,7 +41,7 @@ def write(descriptor: int, results: Sequence[Any]) -> None:
 def available(task: Dict[str, Any], outputs: Sequence[Tensor]) -> bool:
     """Say whether double precision is more than what is declared, and the reference can be given it."""
     kinds = [spec["dtype"] for spec in task["inputs"]]
-    bits = task["framework"] == "numpy" and "bfloat16" in kinds
+    bits = task["framework"] == "numpy" and any(kind in SHORT for kind in kinds)
     return not bits and any(k in EPSILON and k != "float64" for k in kinds) and outputs[0].dtype in EPSILON
 
 

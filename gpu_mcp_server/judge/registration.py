@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 from check import LARGE, STORAGE, compare, numbers
 from devices import Buffers, Device
-from fill import Well, bfloat16_bits
+from fill import SHORT, Well, short_bits
 from made import draw
 from rounds import LARGE_SAMPLES, OPEN_S, ReferenceFailed, named
 from supervisor import Player
@@ -22,8 +22,8 @@ RUNS = 2
 
 def stored(values: Array, dtype: str) -> Array:
     """Return numbers in the storage of `dtype`."""
-    if dtype == "bfloat16":
-        return bfloat16_bits(values.astype(np.float32))
+    if dtype in SHORT:
+        return short_bits(values.astype(np.float32), dtype)
     with np.errstate(all="ignore"):
         return values.astype(STORAGE[dtype])
 

@@ -19,11 +19,15 @@ ITEM_BYTES = {
     "uint8": 1,
     "int32": 4,
     "int64": 8,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
     "bool": 1,
+    "float4_e2m1fn_x2": 1,
 }
+"""The first eight as numbered in kernels.cu. By torch's names; of fours an element is a byte of two."""
 MADE = ("made", "weights")
 """Distributions of inputs that the problem's own code makes, anew for each call or once."""
-FLOATS = ("float16", "bfloat16", "float32", "float64")
+FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
 
 ALIGNMENT_BYTES = 256
 """Of every tensor, as cudaMalloc aligns."""

@@ -15,7 +15,12 @@ TYPE_STRINGS = {
     "int32": "<i4",
     "int64": "<i8",
     "bool": "|b1",
+    "float8_e4m3fn": "|u1",
+    "float8_e5m2": "|u1",
+    "float4_e2m1fn_x2": "|u1",
 }
+VIEWED = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2")
+"""Types that torch takes over as whole numbers of their size."""
 
 
 class Window:
@@ -35,8 +40,10 @@ def tensor_at(torch: Any, address: int, item: Tensor, device: Any = None) -> Any
     assert address % ITEM_BYTES[item.dtype] == 0
     if device is not None:
         got = torch.as_tensor(Window(address, item), device=device)
-        return got.view(torch.bfloat16) if item.dtype == "bfloat16" else got
+        return got.view(getattr(torch, item.dtype)) if item.dtype in VIEWED else got
     memory = (ctypes.c_uint8 * item.nbytes).from_address(address)
+    if item.dtype in VIEWED[1:]:
+        return torch.frombuffer(memory, dtype=torch.uint8).view(item.shape).view(getattr(torch, item.dtype))
     return torch.frombuffer(memory, dtype=getattr(torch, item.dtype)).view(item.shape)
 
 

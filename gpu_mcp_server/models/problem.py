@@ -9,7 +9,11 @@ from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.program import Program, ProgramInfo
 
-DType = Literal["float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool"]
+DType = Literal[
+    "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool",
+    "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2",
+]  # fmt: skip
+"""By torch's names; of float4 an element is a byte of two codes, for inputs alone."""
 Symbol = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from gpu_mcp_server.errors import JobBroken, TooLarge, ToolMissing
+from gpu_mcp_server.errors import BadRequest, JobBroken, TooLarge, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem
@@ -113,6 +113,7 @@ def judge_spec(
 
     Raises:
         ToolMissing: If the host has no Python that can judge this problem.
+        BadRequest: If the device cannot compare the problem's outputs.
     """
     python = _python(problem, probe, host, device, candidate)
     task = _task(problem, device, candidate, timing)
@@ -203,6 +204,11 @@ def _python(problem: Problem, probe: HostProbe, host: str, device: str, candidat
         raise ToolMissing("torch", host, hint=f"{python.path} has none; set judge_python to one that has it.")
     if candidate is not None and candidate.kind == "triton" and not python.triton:
         raise ToolMissing("Triton", host, hint=f"{python.path} has none; set judge_python to one that has it.")
+    if device == "cuda" and any(tensor.dtype.startswith("float8") for tensor in problem.outputs):
+        raise BadRequest(
+            "Outputs of eight-bit floats are compared on the processor only.",
+            hint="Let the answer be float16 or wider.",
+        )
     if device == "cpu" and problem.outputs and shape_bytes(problem, largest(problem)) > MAX_SHAPE_BYTES:
         raise TooLarge(
             f"The problem's tensors take more than {MAX_SHAPE_BYTES >> 30} GiB, too much for the processor.",

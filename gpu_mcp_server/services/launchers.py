@@ -16,9 +16,20 @@ C_TYPES: Mapping[DType, str] = {
     "int32": "int32_t",
     "int64": "int64_t",
     "bool": "bool",
+    "float8_e4m3fn": "uint8_t",
+    "float8_e5m2": "uint8_t",
+    "float4_e2m1fn_x2": "uint8_t",
 }
 
-CUDA_TYPES: Mapping[DType, str] = {**C_TYPES, "float16": "__half", "bfloat16": "__nv_bfloat16"}
+CUDA_TYPES: Mapping[DType, str] = {
+    **C_TYPES,
+    "float16": "__half",
+    "bfloat16": "__nv_bfloat16",
+    "float8_e4m3fn": "__nv_fp8_e4m3",
+    "float8_e5m2": "__nv_fp8_e5m2",
+    "float4_e2m1fn_x2": "__nv_fp4x2_e2m1",
+}
+"""Source: cuda_fp16.h, cuda_bf16.h, cuda_fp8.h, cuda_fp4.h of CUDA 13."""
 EXTERN_C = 'extern "C" '
 
 

@@ -51,6 +51,9 @@ ITEM_BYTES: Mapping[DType, int] = {
     "int32": 4,
     "int64": 8,
     "bool": 1,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "float4_e2m1fn_x2": 1,
 }
 
 C_WORDS = frozenset(
@@ -268,6 +271,8 @@ def _check_tensors(problem: Problem) -> None:
             raise BadRequest(f"{what} has {len(tensors)} tensors.", hint=f"Give 1 to {MAX_TENSORS}.")
     if any(tensor.distribution in MADE for tensor in problem.inputs):
         raise BadRequest("An input is drawn as made or weights.", hint="Only a KernelBench problem makes its inputs.")
+    if any(tensor.dtype == "float4_e2m1fn_x2" for tensor in problem.outputs):
+        raise BadRequest("An output is float4.", hint="Only inputs may be; return a wider type.")
     names = [tensor.name for tensor in [*problem.inputs, *problem.outputs]] + problem.symbols()
     for name in names:
         if names.count(name) > 1:

@@ -135,12 +135,23 @@ class Registry:
         return Problems.info(problem).model_copy(update=update)
 
 
+BITS = {
+    "bfloat16": "uint16 bits (value = bits << 16 as float32)",
+    "float8_e4m3fn": "uint8 codes (OCP E4M3)",
+    "float8_e5m2": "uint8 codes (OCP E5M2)",
+    "float4_e2m1fn_x2": "uint8, two codes each (OCP E2M1, the first in the low half)",
+}
+"""Types that NumPy does not have, and as what its functions get them."""
+
+
 def _what_the_reference_sees(problem: Problem) -> list[str]:
-    names = [t.name for t in problem.inputs if t.dtype == "bfloat16"]
-    if problem.framework != "numpy" or not names:
+    if problem.framework != "numpy":
         return []
+    names = {kind: [t.name for t in problem.inputs if t.dtype == kind] for kind in BITS}
     return [
-        f"NumPy has no bfloat16: the reference gets {', '.join(names)} as uint16 bits (value = bits << 16 as float32)"
+        f"NumPy has no {kind}: the reference gets {', '.join(names[kind])} as {how}"
+        for kind, how in BITS.items()
+        if names[kind]
     ]
 
 

@@ -15,6 +15,7 @@ from typing import Any, Dict, List
 
 ITEM_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 ITEM_BYTES.update({"int8": 1, "uint8": 1, "int32": 4, "int64": 8, "bool": 1})
+ITEM_BYTES.update({"float8_e4m3fn": 1, "float8_e5m2": 1, "float4_e2m1fn_x2": 1})
 BLOCK_ITEMS = 1 << 16
 
 

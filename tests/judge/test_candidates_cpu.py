@@ -418,3 +418,54 @@ def test_bools_are_tensors_like_others(court, wrong, verdict):
     found = court(BOOLEAN.replace("WRONG", wrong), **BOOLS, tier="correctness").verdict
 
     assert found["verdict"] == verdict, found["reason"]
+
+
+PACKED = {
+    "entry": "f",
+    "inputs": [
+        {"name": "a", "dtype": "float8_e4m3fn", "shape": ["n"]},
+        {"name": "b", "dtype": "float4_e2m1fn_x2", "shape": ["n"]},
+    ],
+    "outputs": [
+        {"name": "product", "dtype": "float32", "shape": ["n"]},
+        {"name": "twice", "dtype": "float8_e4m3fn", "shape": ["n"]},
+    ],
+    "shapes": [{"n": 1000}],
+    "rtol": 1e-6,
+    "atol": 1e-6,
+    "reference": """
+import numpy as np
+c = np.arange(256)
+e, m = c >> 3 & 15, c & 7
+A = np.where(c & 128, -1, 1) * np.where(e, (1 + m / 8) * 2.0 ** (e - 7), m / 8 * 2.0 ** -6)
+B = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6])
+def f(a, b):
+    return (A[a] * (B[b & 15] + B[b >> 4])).astype(np.float32), (2 * A[a]).astype(np.float32)
+""",
+}
+UNPACKS = """
+#include <math.h>
+#include <stdint.h>
+static float eight(uint8_t c) {
+    int e = c >> 3 & 15, m = c & 7;
+    float size = e ? ldexpf(1 + m / 8.0f, e - 7) : ldexpf(m / 8.0f, -6);
+    return c & 128 ? -size : size;
+}
+static const float FOUR[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+static float four(int c) { return c & 8 ? -FOUR[c & 7] : FOUR[c & 7]; }
+int launch(const uint8_t *a, const uint8_t *b, float *product, uint8_t *twice, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        product[i] = eight(a[i]) * (four(b[i] & 15) + four(b[i] >> SHIFT));
+        int e = a[i] >> 3 & 15, m = a[i] & 7, sign = a[i] & 128;
+        twice[i] = sign | (e >= 15 || (e == 14 && m == 7) ? 0x7E : e ? (e + 1) << 3 | m : m << 1);
+    }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(("shift", "verdict"), [("4", "correct"), ("5", "incorrect")])
+def test_packed_floats_of_eight_and_four_bits_are_tensors_like_others(court, shift, verdict):
+    found = court(UNPACKS.replace("SHIFT", shift), **PACKED, tier="correctness").verdict
+
+    assert found["verdict"] == verdict, found["reason"]

@@ -2,17 +2,19 @@
 
 import json
 import socket
+import subprocess
 import sys
 import zlib
 
 import numpy as np
 import pytest
 
-from tests.judge.harness import JUDGE
+from tests.judge.harness import JUDGE, torch_python
 
 sys.path.insert(0, str(JUDGE))
 
 import check
+import eight_bits
 import fill
 import lanes
 import ledger
@@ -237,3 +239,48 @@ def test_long_messages_travel_packed_and_what_does_not_unpack_is_garbage():
             other.receive(1)
     for end in ends:
         end.close()
+
+
+E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+"""Source: OCP Microscaling Formats 1.0, table 5."""
+
+
+def test_eight_and_four_bits_stand_for_the_numbers_of_the_standard():
+    e4m3, e5m2 = (eight_bits.table(name) for name in eight_bits.FLOAT8)
+
+    assert [e4m3[c] for c in (0x00, 0x01, 0x08, 0x38, 0x7E, 0xFE)] == [0, 2.0**-9, 2.0**-6, 1, 448, -448]
+    assert [e5m2[c] for c in (0x01, 0x04, 0x3C, 0x7B, 0xFC)] == [2.0**-16, 2.0**-14, 1, 57344, -np.inf]
+    assert np.flatnonzero(np.isnan(e4m3)).tolist() == [0x7F, 0xFF]
+    assert np.flatnonzero(np.isnan(e5m2)).tolist() == [0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF]
+    assert eight_bits.table(eight_bits.FLOAT4).tolist() == [*E2M1, *(-v for v in E2M1)]
+    assert eight_bits.float4_values(np.array([[0x21, 0xF7]], dtype=np.uint8)).tolist() == [[0.5, 1, 6, -6]]
+
+
+@pytest.mark.parametrize("name", eight_bits.FLOAT8)
+def test_every_number_of_eight_bits_rounds_to_its_own_code_and_a_middle_to_the_even_one(name):
+    values = eight_bits.table(name)
+    finite = np.flatnonzero(np.isfinite(values))
+    assert eight_bits.float8_bits(values[finite], name).tolist() == finite.tolist()
+    low = finite[finite < 128][:-1]
+    middles = (values[low].astype(np.float64) + values[low + 1]) / 2
+    assert eight_bits.float8_bits(middles, name).tolist() == (low + (low & 1)).tolist()
+
+
+TORCH_ROUNDS = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import numpy as np, torch, eight_bits
+rng = np.random.default_rng(0)
+numbers = np.concatenate([rng.standard_normal(20000) * s for s in (1e-4, 1e-2, 1, 100, 1e4)]).astype(np.float32)
+for name in eight_bits.FLOAT8:
+    kind = getattr(torch, name)
+    codes = torch.arange(256, dtype=torch.uint8).view(kind).float().numpy()
+    assert np.array_equal(codes, eight_bits.table(name), equal_nan=True)
+    some = numbers[np.abs(numbers) <= np.nanmax(np.where(np.isfinite(codes), codes, np.nan))]
+    assert np.array_equal(torch.from_numpy(some).to(kind).view(torch.uint8).numpy(), eight_bits.float8_bits(some, name))
+"""
+
+
+@pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
+def test_eight_bits_are_torchs():
+    subprocess.run([torch_python(), "-c", TORCH_ROUNDS, str(JUDGE)], check=True)

@@ -40,7 +40,7 @@ def court(tmp_path: Path):
         path.write_text(source)
         outcome = judge(
             tmp_path,
-            EXAMPLES / "reference.py",
+            task.pop("reference", EXAMPLES / "reference.py"),
             path,
             python=torch_python(),
             candidate=kind,
@@ -191,3 +191,31 @@ def test_ghosts_of_extension_functions_lose_what_they_write_and_spoil_what_they_
     done = subprocess.run([torch_python(), "-c", GHOSTS, str(JUDGE)], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
+
+
+EIGHT = {
+    "framework": "torch",
+    "entry": "f",
+    "inputs": [
+        {"name": "a", "dtype": "float8_e4m3fn", "shape": ["n"]},
+        {"name": "b", "dtype": "float4_e2m1fn_x2", "shape": ["n"]},
+    ],
+    "outputs": [
+        {"name": "sum", "dtype": "float32", "shape": ["n"]},
+        {"name": "twice", "dtype": "float8_e5m2", "shape": ["n"]},
+    ],
+    "shapes": [{"n": 1024}],
+    "reference": """
+import torch
+def f(a, b):
+    return a.float() + b.view(torch.uint8).float(), (2 * a.float()).to(torch.float8_e5m2)
+""",
+    "tier": "correctness",
+}
+
+
+def test_a_model_gets_packed_floats_by_torchs_types(court):
+    body = "return x.float() + b.view(torch.uint8), (x.float() + x.float()).to(torch.float8_e5m2)"
+    verdict = court(MODEL.replace("self, x", "self, x, b").format(body=body), "model", **EIGHT)
+
+    assert verdict["verdict"] == "correct", verdict["reason"]

@@ -1,0 +1,78 @@
+"""Types of eight bits and four: what their codes stand for, and the nearest code to a number.
+
+Torch's names: `float8_e4m3fn` has no infinities and one NaN a sign, `float8_e5m2` has both, `float4_e2m1fn_x2` holds
+two codes of four bits in a byte, the first in the low half, and has neither.
+
+Source: OCP 8-bit Floating Point Specification 1.0, table 1; OCP Microscaling Formats 1.0, table 1; what is beyond the
+largest number becomes the largest (e4m3fn) or infinite (e5m2), as torch 2.13 has it; older
+ones make NaN of the first.
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+from tensors import Array
+
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+FLOAT4 = "float4_e2m1fn_x2"
+
+
+class Format(NamedTuple):
+    """Of a code: one sign, `exponent` bits, `mantissa` bits."""
+
+    exponent: int
+    mantissa: int
+    bias: int
+    infinities: bool
+
+
+FORMATS = {
+    "float8_e4m3fn": Format(4, 3, 7, False),
+    "float8_e5m2": Format(5, 2, 15, True),
+    FLOAT4: Format(2, 1, 1, False),
+}
+
+
+@functools.lru_cache(maxsize=None)
+def table(dtype: str) -> Array:
+    """Return the number of every code, as float32; of a byte of fours the numbers of its low halves."""
+    form = FORMATS[dtype]
+    codes = np.arange(256 if dtype != FLOAT4 else 16)
+    sign = np.where(codes >> (form.exponent + form.mantissa), -1.0, 1.0)
+    power = (codes >> form.mantissa) & ((1 << form.exponent) - 1)
+    part = (codes & ((1 << form.mantissa) - 1)) / (1 << form.mantissa)
+    values = np.where(power > 0, (1 + part) * 2.0 ** (power - form.bias), part * 2.0 ** (1 - form.bias)) * sign
+    top = power == (1 << form.exponent) - 1
+    if form.infinities:
+        values = np.where(top, np.where(part == 0, sign * np.inf, np.nan), values)
+    elif dtype != FLOAT4:
+        values = np.where(top & (part == part.max()), np.nan, values)
+    return values.astype(np.float32)
+
+
+def float8_values(codes: Array, dtype: str) -> Array:
+    """Return bytes as the numbers that they stand for."""
+    return table(dtype)[codes]
+
+
+def float4_values(codes: Array) -> Array:
+    """Return bytes as twice as many numbers along the last axis."""
+    both = np.stack([codes & 15, codes >> 4], axis=-1)
+    return table(FLOAT4)[both].reshape(*codes.shape[:-1], -1)
+
+
+def float8_bits(values: Array, dtype: str) -> Array:
+    """Round to the nearest code, ties to the even one; the largest of e5m2 is odd, so the tie above it is infinite."""
+    known = table(dtype)[:128]
+    finite = known[np.isfinite(known)].astype(np.float64)
+    size = np.abs(np.asarray(values, dtype=np.float64))
+    above = np.searchsorted(finite, size).clip(1, finite.size - 1)
+    low, high = finite[above - 1], finite[above]
+    nearer = np.where(size - low < high - size, above - 1, above)
+    tie = size - low == high - size
+    code = np.where(tie, above - (above & 1), nearer).astype(np.int64)
+    last = finite[-1] + (finite[-1] - finite[-2]) / 2
+    code = np.where(size >= last if FORMATS[dtype].infinities else False, 0x7C, code)
+    code = np.where(np.isnan(size), 0x7F, code)
+    return (code | (np.signbit(values).astype(np.int64) << 7)).astype(np.uint8)
