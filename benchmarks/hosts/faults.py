@@ -290,7 +290,8 @@ def judged(host: Host, jobs: int) -> tuple[Counter[str], list[str]]:
         ["pgrep", "-f", r"^sleep 7\d{5}"], capture_output=True, text=True, check=False
     ).stdout.split()
     wrong += [f"process {pid} of a job is left" for pid in sleeping]
-    return Counter(str(said[0]["status"]) for said in by_number.values()), wrong
+    ended = (": ".join(filter(None, (str(said[0]["status"]), str(said[0]["note"])))) for said in by_number.values())
+    return Counter(ended), wrong
 
 
 def _untrue(number: int, said: dict[str, object]) -> list[str]:

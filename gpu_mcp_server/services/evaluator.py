@@ -278,24 +278,37 @@ class Evaluator:
         )
 
     async def _judge(self, trial: Trial, ready: Ready, advice: Sequence[str], wait_s: float) -> Evaluation:
-        spec, blobs = await self._spec(trial, ready)
-        await trial.tell(f"attempt {trial.attempt_id}: judging, job {spec.id}")
+        """Judge a candidate; when its allocation ends meanwhile once more from the beginning, in a new one."""
+        context, until, cut = _context(trial, ready, advice), time.monotonic() + wait_s, ""
+        for chance in (1, 2):
+            spec, blobs = await self._spec(trial, ready)
+            await trial.tell(f"attempt {trial.attempt_id}: judging, job {spec.id}")
+            done = await self._run(trial, spec, blobs, context, until - time.monotonic())
+            if done is None:
+                note = "still being judged; job_status with wait_s has the verdict later"
+                return trial.evaluation("running", job_id=spec.id, note=f"{cut}{note}")
+            if chance == 2 or not self._jobs.taken_away(done):
+                break
+            cut = f"judged again from the beginning, as its allocation ended before the verdict ({done.record.note}); "
+            await trial.tell(f"attempt {trial.attempt_id}: {cut}")
+            await self._table.part(spec.id)
+            trial = replace(trial, probe=await self._jobs.probe(trial.host))
+        evaluation = await self._beside(trial, await self._settled(trial, done), wait_s)
+        return evaluation.model_copy(update={"note": f"{cut}{evaluation.note or ''}".removesuffix("; ") or None})
 
+    async def _run(
+        self, trial: Trial, spec: JobSpec, blobs: Mapping[str, bytes], context: Mapping[str, Any], wait_s: float
+    ) -> FinishedJob | None:
         async def told(name: str, fresh: bytes) -> None:
             for line in lines_of(name, fresh):
                 await trial.tell(line)
 
-        context = _context(trial, ready, advice)
         try:
             await self._jobs.submit(spec, host=trial.host, blobs=blobs, attempt_id=trial.attempt_id, context=context)
-            done = await self._jobs.wait(spec.id, trial.host, on_output=told, timeout_s=wait_s)
+            return await self._jobs.wait(spec.id, trial.host, on_output=told, timeout_s=wait_s)
         except asyncio.CancelledError:
             await self._jobs.end_quietly(spec.id, trial.host)
             raise
-        if done is None:
-            note = "still being judged; job_status with wait_s has the verdict later"
-            return trial.evaluation("running", job_id=spec.id, note=note)
-        return await self._beside(trial, await self._settled(trial, done), wait_s)
 
     async def _beside(self, trial: Trial, evaluation: Evaluation, wait_s: float) -> Evaluation:
         """Add what stands beside a verdict: where a kernel broke, torch.compile's time."""

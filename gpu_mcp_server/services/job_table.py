@@ -75,6 +75,10 @@ class JobTable:
             raise NotFound("job", job_id, hint="Job ids come from run_command and evaluate_kernel.")
         return _job(row)
 
+    async def part(self, job_id: str) -> None:
+        """Let a job that another one stands in for have no say in the attempt any more."""
+        await self._db.execute("UPDATE jobs SET attempt_id = NULL WHERE job_id = ?", (job_id,))
+
     async def hand_over(self, row: JobRow, changes: Mapping[str, Any]) -> bool:
         """Change what a job's row says of its context; `False` when another server was first."""
         before, after = json.dumps(row.context), json.dumps({**row.context, **changes})

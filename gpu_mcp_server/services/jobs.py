@@ -18,6 +18,8 @@ from gpu_mcp_server.services.long_jobs import Long, is_long
 Blobs = Mapping[str, bytes | Path]
 OnOutput = Callable[[str, bytes], Awaitable[None]]
 
+BATCH = ("slurm", "pbs")
+"""Kinds of hosts whose machines are lent for a while."""
 WAIT_S = 20.0
 """One `wait` request at the host; the whole wait is made of many."""
 BACK_OFF_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -154,7 +156,7 @@ class JobRunner:
             "stdout_at": stdout_at,
             "stderr_at": stderr_at,
         }
-        batch = self.hosts.kind(host) in ("slurm", "pbs")
+        batch = self.hosts.kind(host) in BATCH
         row = await self._table.get(job_id) if batch and self.long is not None else None
         if row is not None and self.long is not None and is_long(row):
             record, out, err = await self.long.look(row, timeout_s, stdout_at, stderr_at, note_seen)
@@ -271,6 +273,11 @@ class JobRunner:
         raise_if_not_run(done.record, host)
         return done
 
+    def taken_away(self, done: FinishedJob) -> bool:
+        """Say whether a job is unfinished because its batch system ended the allocation: time, preemption, a person."""
+        record = done.record
+        return self.hosts.kind(done.host) in BATCH and record.status == "broken" and "not finished" in record.note
+
     async def end_quietly(self, job_id: str, host: str) -> None:
         """Cancel a job from a task that is being cancelled itself."""
         ending = asyncio.create_task(self.cancel(job_id, host))
@@ -283,11 +290,7 @@ class JobRunner:
 
     async def cancel(self, job_id: str, host: str) -> None:
         """Ask a job to end; it is over when its record is final."""
-        row = (
-            await self._table.get(job_id)
-            if self.long is not None and self.hosts.kind(host) in ("slurm", "pbs")
-            else None
-        )
+        row = await self._table.get(job_id) if self.long is not None and self.hosts.kind(host) in BATCH else None
         if row is not None and self.long is not None and is_long(row):
             await self.long.cancel(row)
             return

@@ -4,6 +4,7 @@ import asyncio
 import json
 import secrets
 import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -17,11 +18,14 @@ from gpu_mcp_server.backends.contract.host import ContractHost
 from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable, JobBroken, ToolMissing
 from gpu_mcp_server.hostd.gpus import leased_by_scheduler
+from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.settings import BatchHost, Settings
 from tests.backends.slurm import SlurmCluster
 from tests.backends.sshd import Sshd
 from tests.hostd.laboratory import processes_with
+from tests.laboratory import HONEST, PROBLEM
 
 
 @pytest.fixture
@@ -89,6 +93,28 @@ async def test_an_allocation_that_is_taken_away_leaves_an_honest_record(slurm: S
         later = await lab.runner.status(row.job_id)
         assert later.status == "broken" and "not finished" in (later.note or "")
     assert "was cancelled" in str(broken.value) or "before its time" in str(broken.value)
+
+
+async def test_a_verdict_whose_allocation_ends_meanwhile_comes_from_the_next_one(slurm: SlurmCluster, tmp_path: Path):
+    box = BatchHost(gpus=0, queue_wait_s=60, grace_s=30, judge_python=sys.executable)
+    async with Lab.open(Settings(data_dir=tmp_path, hosts={"box": box}, default_host="box")) as lab:
+        tensors = {key: [TensorSpec(**t) for t in PROBLEM[key]] for key in ("inputs", "outputs")}
+        problem = (await lab.registry.register(**{**PROBLEM, **tensors})).problem_id
+        taken: list[str] = []
+
+        async def progress(said: str) -> None:
+            if "judging, job" in said:
+                taken.append((await lab.hosts.link("box")).greeting["allocation"])
+            elif len(taken) == 1:
+                slurm.say("scancel", "--full", taken[0])
+
+        verdict = await lab.evaluator.evaluate(problem, Source(HONEST, "c", "twice.c"), progress=progress)
+        again = (await lab.hosts.link("box")).greeting["allocation"]
+        shown = await lab.experience.list("recent", problem_id=problem)
+        await BatchBackend("box", box).release()
+    assert verdict.verdict == "correct" and again != taken[0], verdict
+    assert "judged again from the beginning, as its allocation ended" in (verdict.note or "")
+    assert [a.verdict for a in shown.attempts] == ["correct"]
 
 
 async def test_nothing_of_a_job_outlives_its_allocation(slurm: SlurmCluster):
