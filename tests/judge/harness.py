@@ -174,11 +174,13 @@ def judge(
             owner_links["candidate"], candidate_owner = pair()
             work = lay(folder / "candidate", {name: submitted})
             if name == "candidate.so" and compiled_calls:
-                shutil.copy(call_loop(), work / "calls.so")
+                shutil.copy(loops("calls.c"), work / "calls.so")
             processes["candidate"] = start("candidate", work, {"owner": candidate_owner}, noise, python)
         work = lay(folder / "reference", {"reference.py": reference})
         processes["reference"] = start("reference", work, {"owner": reference_owner}, noise, python)
         work = lay(folder / "owner", {"task.json": json.dumps(whole)})
+        if submitted and compiled_calls and whole["device"] == "cpu":
+            shutil.copy(loops("elements.c"), work / "elements.so")
         owner = start("owner", work, owner_links, subprocess.PIPE, python)
     supervisor = Supervisor(supervisor_link, processes)
     supervisor.start()
@@ -202,9 +204,9 @@ def judge(
 
 
 @functools.cache
-def call_loop() -> Path:
-    """Compile the loop that makes the calls, once."""
-    return build(JUDGE / "calls.c", Path(tempfile.mkdtemp(prefix="call-loop-")))
+def loops(name: str) -> Path:
+    """Compile a source of the judge, once."""
+    return build(JUDGE / name, Path(tempfile.mkdtemp(prefix="judge-loops-")))
 
 
 def build(source: Path, into: Path, *more: str) -> Path:
