@@ -31,6 +31,7 @@ class Role:
         self.oom = False
         """Whether the watcher found it over its memory; a group's own count is in `oom_kills`."""
         self._cpu_s = 0.0
+        self._emptied = False
         self._frozen = ""
         self._run_ns: Dict[str, int] = {}
         self._room = {"stdout": 0, "stderr": 0}
@@ -167,7 +168,7 @@ class Role:
 
     def kill(self) -> None:
         """Kill all its processes."""
-        if self.group is not None and not (self.ended and not self.group.pids()):
+        if self.group is not None and not (self.ended and self._is_empty()):
             self.group.kill()
         if self.pid and not self.ended:
             below = processes.below(self.pid) if self.group is None else []
@@ -189,7 +190,7 @@ class Role:
         stats: Dict[str, Optional[float]] = {}
         notes = self._notes(limits)
         if self.group is not None:
-            if not self.group.wait_empty(2.0):
+            if not (self._is_empty() or self.group.wait_empty(2.0)):
                 self.group.kill()
                 if not self.group.wait_empty(5.0):
                     notes.append("role %s: processes that do not die: %s" % (self.name, self.group.pids()))
@@ -209,6 +210,11 @@ class Role:
             oom_kills=max(int(stats.get("oom_kills") or 0), int(self.oom)),
         )
         return record, notes
+
+    def _is_empty(self) -> bool:
+        """Say whether nobody is left in its group; once it is so nobody can get in."""
+        self._emptied = self._emptied or self.group is None or not self.group.pids()
+        return self._emptied
 
     def clear(self) -> None:
         """Remove its group, which is empty; that takes as long as all else at an end, so it comes after the record."""
