@@ -82,6 +82,25 @@ async def from_cache(data: Path, repeats: int) -> tuple[list[float], list[float]
     return found, projects
 
 
+async def of_hip(data: Path, repeats: int) -> dict[str, list[float]]:
+    """Return seconds of a compile by HIPRTC and by hipcc of the same kernel, in turns, in the service."""
+    taken: dict[str, list[float]] = {"hiprtc": [], "hipcc": []}
+    async with Lab.open(Settings(data_dir=data)) as lab:
+        toolchains = (await lab.hosts.probe("local")).toolchains
+        if toolchains.hiprtc is None or not any(c.name == "hipcc" for c in toolchains.hip):
+            return {}
+        for number in range(repeats):
+            for compiler, seconds in taken.items():
+                source = Source("#include <hip/hip_runtime.h>\n" + KERNEL % (1000 + number), "hip", "k.hip")
+                await asyncio.sleep(SPACE_S)
+                began = time.perf_counter()
+                wish = Wish(library=False, arch="gfx90a", compiler=compiler)
+                result = await lab.compiler.compile(source, wish)
+                seconds.append(time.perf_counter() - began)
+                assert result.status == "ok", result.summary()
+    return taken
+
+
 def line(name: str, seconds: list[float], more: str = "") -> str:
     """Return a row: median, least and 95th percentile in ms."""
     ordered = sorted(seconds)
@@ -112,6 +131,7 @@ async def main() -> None:
                 calls.append(await by_tool(client, number))
                 await asyncio.sleep(SPACE_S)
         cached = await from_cache(folder / "cache", 50)
+        hip = await of_hip(folder / "hip", max(3, repeats // 3))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     ratios = [n / c for n, (c, _) in zip(nvcc, calls, strict=True)]
@@ -125,6 +145,8 @@ async def main() -> None:
     print(line("  of it the compiler's job", [s for _, s in calls]))
     print(line("compile from the cache, in the service", cached[0], "goal <= 15"))
     print(line("build_project from the cache, in the service", cached[1], "goal <= 15"))
+    for name, seconds in hip.items():
+        print(line(f"compile by {name}, in the service", seconds))
     print(
         f"nvcc over compile_kernel: {statistics.median(ratios):.1f} (median of {len(ratios)} pairs, least "
         f"{min(ratios):.1f}, most {max(ratios):.1f}), goal >= 8; of the least times {min(nvcc) / min(calls)[0]:.1f}"

@@ -21,6 +21,9 @@ _ROWS: tuple[tuple[str, str], ...] = (
      "AMD's device libraries were not linked: leave out -nogpulib, or install rocm-device-libs."),
     (r"invalid target ID|cannot find ROCm device library",
      "This compiler is too old for that architecture; another one of the host may know it (gpu_status)."),
+    (r"undeclared identifier '(?:blockIdx|blockDim|threadIdx|gridDim|__syncthreads|hip[A-Z]\w*)'|"
+     r"unknown type name '__global__'",
+     "Add #include <hip/hip_runtime.h>."),
     (r"(?:identifier|file) '?(?:cuda\w+|cublas\w+|device_launch_parameters)(?:\.h)?'|'cuda\w*\.h' file not found",
      "This is CUDA: port_source turns it into HIP."),
     (r"Unresolved extern function|^Undefined reference to '|undefined hidden symbol",

@@ -66,6 +66,11 @@ def test_missing_device_libraries_are_hinted_at():
     assert len(found) == 5 and "rocm-device-libs" in (found[0].hint or "")
 
 
+def test_a_forgotten_header_is_hinted_at():
+    (found,) = diagnostics.parse("k.hip:2:11: error: use of undeclared identifier 'blockIdx'\n")
+    assert found.hint == "Add #include <hip/hip_runtime.h>."
+
+
 def test_the_first_compiler_that_knows_the_architecture_is_taken():
     assert hip.choose([OLD, NEW], "gfx90a:xnack-").name == "hipcc"
     assert hip.choose([OLD, NEW], "gfx942").name == "clang++-19"
