@@ -1,0 +1,43 @@
+"""Planted faults against static rules: what each is caught by; clean programs: what alarms they raise.
+
+`python benchmarks/nccl/faults.py [FOLDER ...]` also takes folders of programs that are taken to be right, such as a
+checkout of NVIDIA/nccl's examples; they are only read.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+from gpu_mcp_server.nccl.checks import rules
+from gpu_mcp_server.nccl.program import Program
+
+PROGRAMS = Path(__file__).parents[2] / "tests" / "nccl"
+SOURCES = ("*.cu", "*.cc")
+
+
+def errors(path: Path) -> list[str]:
+    """Return the rules that a file breaks."""
+    program = Program.read({path.name: path.read_text("utf-8", "replace")}, path.name)
+    return sorted({f.rule for f in rules.findings(program) if f.severity == "error"})
+
+
+def main(folders: list[str]) -> None:
+    print("| planted fault | caught by |\n| --- | --- |")
+    faults = sorted((PROGRAMS / "faults").glob("*.cu"))
+    caught = 0
+    for path in faults:
+        found = errors(path)
+        caught += bool(found)
+        print(f"| {path.stem.replace('_', ' ')} | {', '.join(found) or '**nothing**'} |")
+    print(
+        f"\n{caught} of {len(faults)} caught.\n\n| taken to be right | files | alarms | seconds |\n| --- | --- | --- | --- |"
+    )
+    for folder in [PROGRAMS / "clean", PROGRAMS / "programs", *map(Path, folders)]:
+        paths = sorted(p for pattern in SOURCES for p in folder.rglob(pattern))
+        began = time.monotonic()
+        alarms = {p.name: found for p in paths if (found := errors(p))}
+        print(f"| {folder.name} | {len(paths)} | {alarms or 0} | {time.monotonic() - began:.1f} |")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
