@@ -29,9 +29,8 @@ def main(folders: list[str]) -> None:
         found = errors(path)
         caught += bool(found)
         print(f"| {path.stem.replace('_', ' ')} | {', '.join(found) or '**nothing**'} |")
-    print(
-        f"\n{caught} of {len(faults)} caught.\n\n| taken to be right | files | alarms | seconds |\n| --- | --- | --- | --- |"
-    )
+    print(f"\n{caught} of {len(faults)} caught.\n")
+    print("| taken to be right | files | alarms | seconds |\n| --- | --- | --- | --- |")
     for folder in [PROGRAMS / "clean", PROGRAMS / "programs", *map(Path, folders)]:
         paths = sorted(p for pattern in SOURCES for p in folder.rglob(pattern))
         began = time.monotonic()
