@@ -142,6 +142,8 @@ class Program:
 
     def calls_at(self, source: Source, node: Node) -> Iterator[Call]:
         """The calls that a node of a file is: itself, and what a macro there hides."""
+        if node.type != CALL and source.text(node) not in self._hiding:
+            return
         function = self.function_at(source, node)
         if node.type == CALL:
             yield self._call(source, node, node, source.path, function, None)
@@ -228,8 +230,8 @@ def linked(sources: Mapping[str, Source], files: Mapping[str, str]) -> list[str]
     called = {name_of(s, c) for s in sources.values() for c in s.calls()} - defined - {"", "main"}
     found: list[str] = []
     for path, text in others.items():
-        candidates = called & set(re.findall(r"\b(\w+)\s*\([^;{}]*\)\s*\{", text))
-        if candidates and candidates & {f.name for f in functions_of(parse(path, text)) if f.owner is None}:
+        mentioned = called.intersection(re.findall(r"\b(\w+)\s*\(", text))
+        if mentioned and mentioned & {f.name for f in functions_of(parse(path, text)) if f.owner is None}:
             found.append(path)
     return found
 

@@ -6,7 +6,7 @@ from functools import cached_property
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.functions import PARAMETERS, declared, is_pointer
-from gpu_mcp_server.nccl.syntax import PREPROCESSOR, Source, field
+from gpu_mcp_server.nccl.syntax import PREPROCESSOR, Names, Source, field
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,23 @@ def initializer_of(made: Declaration) -> Node | None:
 
 def _declared_in(source: Source, scope: Node, name: str, before: int) -> Declaration | None:
     best: Declaration | None = None
-    for node, declarator in _declarators(scope):
-        identifier = declared(declarator)
-        if identifier is None or identifier.start_byte > before or source.text(identifier) != name:
-            continue
-        best = Declaration(source, name, node, declarator, scope)
+    for start, node, declarator in _names_in(source, scope).get(name, ()):
+        if start <= before:
+            best = Declaration(source, name, node, declarator, scope)
     return best
+
+
+def _names_in(source: Source, scope: Node) -> Names:
+    """Return what a scope declares, by name, with where: collected once a scope."""
+    known = source.scopes.get(scope.id)
+    if known is None:
+        known = source.scopes[scope.id] = {}
+        for node, declarator in _declarators(scope):
+            identifier = declared(declarator)
+            if identifier is not None:
+                made = (identifier.start_byte, node, declarator)
+                known.setdefault(source.text(identifier), []).append(made)
+    return known
 
 
 def _declarators(scope: Node) -> list[tuple[Node, Node]]:

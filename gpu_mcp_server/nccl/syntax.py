@@ -5,6 +5,7 @@ both branches of an `#if`. (Measured on 46 public files with 125 calls: regular 
 libclang without the includes found 38.)
 """
 
+import re
 from collections.abc import Iterator
 from functools import cache
 
@@ -15,6 +16,10 @@ CASTS = frozenset({"static_cast", "reinterpret_cast", "const_cast", "dynamic_cas
 BLOCKS = frozenset({"compound_statement", "translation_unit", "declaration_list", "case_statement"})
 PREPROCESSOR = frozenset({"preproc_if", "preproc_ifdef", "preproc_else", "preproc_elif", "preproc_elifdef"})
 CALL = "call_expression"
+
+_FIXED = re.compile(rb"#\s*(?:el)?if[\s(]+(?:\d|true|false)")
+Names = dict[str, list[tuple[int, Node, Node]]]
+"""Names of a scope: where each is declared, its declaration, its declarator."""
 
 
 @cache
@@ -31,6 +36,10 @@ class Source:
         self.data = data
         self._tree = Parser(_language()).parse(data)
         self.root: Node = self._tree.root_node
+        self.has_fixed_conditions = _FIXED.search(data) is not None
+        """Whether there is an `#if 0` or the like at all."""
+        self.scopes: dict[int, Names] = {}
+        """What each scope declares, kept by `scopes`."""
 
     def text(self, node: Node) -> str:
         """Return the text of a node."""
@@ -146,6 +155,8 @@ def is_inactive(source: Source, node: Node) -> bool:
 
     Only conditions that are plain numbers are judged; code under any other condition counts as active.
     """
+    if not source.has_fixed_conditions:
+        return False
     child, parent = node, node.parent
     while parent is not None:
         if parent.type in {"preproc_if", "preproc_elif"}:

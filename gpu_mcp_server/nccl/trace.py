@@ -19,6 +19,8 @@ from gpu_mcp_server.nccl.syntax import field as child
 
 MAX_DEPTH = 12
 MAX_EVENTS = 20_000
+MAX_FRAMES = 5_000
+"""Calls that are gone into; what comes after is left out, and that is said."""
 LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
 
 
@@ -103,6 +105,8 @@ class Trace:
         self.is_cut = False
         self.entries: list[str] = []
         self._seen: set[Function] = set()
+        self._silent: set[Function] = set()
+        self._frames = 0
         self._groups: list[int] = []
         self._next_group = 0
         for function in _entries(program):
@@ -235,13 +239,20 @@ class Trace:
         loops: tuple[Loop, ...],
         conditions: tuple[Condition, ...],
     ) -> None:
-        if frame.runs(function) or frame.depth >= MAX_DEPTH or self.is_cut:
+        if function in self._silent or frame.runs(function) or frame.depth >= MAX_DEPTH or self.is_cut:
+            return
+        self._frames += 1
+        if self._frames > MAX_FRAMES:
+            self.is_cut = True
             return
         bindings = {
             p.name: Expression(source, n, frame) for p, n in zip(function.parameters, given, strict=False) if p.name
         }
         inner = Frame(function, frame, bindings, receiver, frame.entry, place)
+        before = len(self.events)
         self._enter(function, inner, loops, conditions)
+        if len(self.events) == before:
+            self._silent.add(function)  # nothing in it matters, so it need not be gone into again
 
 
 def kind_of(name: str) -> str:

@@ -11,7 +11,7 @@ from gpu_mcp_server.nccl.analysis import OURS, Analysis
 from gpu_mcp_server.nccl.edits import EditConflict, Edits
 from gpu_mcp_server.nccl.feasibility import stage_a, stage_b
 from gpu_mcp_server.nccl.markers import MarkerFault
-from gpu_mcp_server.nccl.program import GENERATED, resolved
+from gpu_mcp_server.nccl.program import GENERATED, Program, resolved
 from gpu_mcp_server.nccl.stages.anchor import NoAnchor
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, add_infrastructure, is_done
 from gpu_mcp_server.nccl.stages.mark import mark
@@ -136,9 +136,10 @@ def device_name(path: str) -> str:
 def _renamed(given: Mapping[str, str], work: Transformation, main: str, api: str) -> dict[str, str]:
     """Give changed files names of their own, and let those that include them include the new ones."""
     changed = {p for p in work.files if work.files[p] != given.get(p)}
-    texts = {p: t for p, t in work.files.items() if p in Analysis(work.files, main).program.sources or p in changed}
     if not changed:
         return {}
+    own = Program.read(work.files, main).sources
+    texts = {p: t for p, t in work.files.items() if p in own or p in changed}
     changed.add(main)
     while True:
         includers = {p for p, t in texts.items() if p not in changed and _includes(p, t, texts) & changed}
