@@ -145,12 +145,22 @@ class ModelFile(PythonFile):
             found.insert(int(position), self.constants[position])
         return found
 
+    def answer(self, inputs: Sequence[Any]) -> Any:
+        """Call the model; where the problem declares backward, have torch differentiate it as well."""
+        forward = int(self.task.get("backward") or 0)
+        if not forward:
+            return self.model(*self.arguments(inputs))
+        from backward import with_gradients
+
+        kinds = [spec["dtype"] for spec in self.task["inputs"][:forward]]
+        return with_gradients(self.torch, self.model, inputs[:forward], inputs[forward:], kinds)
+
     def results(self, number: int) -> Sequence[Any]:
         """Return what the model answers to one set, if it is what the problem has."""
         inputs = self.inputs[number]
         if not self.settled:
             self.settle(inputs[self.given :])
-        found: Any = self.model(*self.arguments(inputs[: self.given]))
+        found: Any = self.answer(inputs[: self.given])
         results = cast("Sequence[Any]", found if isinstance(found, (tuple, list)) else (found,))
         targets = self.outputs[number]
         if len(results) != len(targets):

@@ -50,6 +50,7 @@ PUBLIC = (
     "constants",
     "pool",
     "libraries",
+    "backward",
 )
 """What the other processes may know of the task: neither seed nor tolerances."""
 

@@ -118,6 +118,11 @@ class Reference:
         self.entry = getattr(module, self.task["entry"], None)
         if not callable(self.entry):
             return {"error": "the reference defines no function %s" % self.task["entry"]}
+        if self.task.get("backward"):
+            from backward import differentiated
+
+            kinds = [spec["dtype"] for spec in self.task["inputs"][: int(self.task["backward"])]]
+            self.entry = differentiated(importlib.import_module("torch"), self.entry, kinds)
         return {}
 
     def _load_module(self, module: Any, seed: int) -> Reply:

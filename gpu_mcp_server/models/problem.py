@@ -53,6 +53,9 @@ class TrialOptions(Model):
     """Inputs tried besides."""
     precision: Literal["tolerance", "strict"] = "tolerance"
     """strict: errors coarser than the type's own fail."""
+    backward: bool = False
+    """Gradients are answers too: for each output y of floats there is an input d_y, for each input x an output grad_x.
+    torch only."""
     libraries: Literal["allowed", "forbidden"] = "allowed"
     """forbidden: an answer that stays right while the candidate's own kernels do nothing fails."""
     flops: str | None = None
@@ -101,6 +104,9 @@ class Problem(Model):
     """Whether errors like those of a lower precision fail even within the tolerance."""
     libraries: Literal["allowed", "forbidden"] = "allowed"
     """Whether a candidate may fall back to torch's own kernels, cuBLAS and the like."""
+    backward: int = 0
+    """How many inputs the reference's function takes, where its gradients are answers too: behind them are cotangents,
+    and behind its outputs the gradients."""
     implementations: dict[str, Implementation] = {}
     """Known candidates by name, such as naive, triton or cute; evaluate_kernels judges them."""
     program: Program | None = None

@@ -271,6 +271,7 @@ def _task(problem: Problem, device: str, candidate: Candidate | None, timing: Ti
         "distributions": problem.distributions,
         "precision": problem.precision,
         "libraries": problem.libraries,
+        "backward": problem.backward,
         "blind_to": unseen(candidate.content) if candidate and compiles and problem.libraries == "forbidden" else [],
         "problem": problem.kind,
         "pool": candidate is not None and candidate.pool is not None,

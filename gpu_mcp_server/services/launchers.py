@@ -47,7 +47,7 @@ def python_launcher(problem: Problem) -> str:
     """Return what a Python candidate must define."""
     names = [t.name for t in [*problem.inputs, *problem.outputs]] + problem.symbols()
     names = names if len(problem.inputs) <= MOST_SHOWN else [f"{len(problem.inputs)} inputs", "outputs"]
-    given = [t.name for t in problem.inputs if t.distribution != "weights"]
+    given = [t.name for t in problem.inputs[: problem.backward or None] if t.distribution != "weights"]
     forward = ", ".join(["self", *given])
     model = (
         "class ModelNew, constructed as Model is" if problem.kind == "module" else f"class ModelNew: forward({forward})"

@@ -14,6 +14,7 @@ from gpu_mcp_server.models.problem import DType, Implementation, Problem, Proble
 from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.constraints import check_constraints
 from gpu_mcp_server.services.formulas import check_formula
+from gpu_mcp_server.services.gradients import with_gradients
 from gpu_mcp_server.services.launchers import C_TYPES, c_launcher, cuda_launcher, python_launcher
 from gpu_mcp_server.services.program_problems import check_program, info_of
 from gpu_mcp_server.services.reference_text import check_reference
@@ -30,6 +31,7 @@ LATER = (
     "distributions",
     "precision",
     "libraries",
+    "backward",
     "flops",
     "bytes",
     "state",
@@ -120,6 +122,7 @@ class Problems:
         distributions: str = "all",
         precision: str = "tolerance",
         libraries: str = "allowed",
+        backward: bool = False,
         flops: str | None = None,
         bytes: str | None = None,
         implementations: Mapping[str, Implementation] | None = None,
@@ -130,6 +133,9 @@ class Problems:
             BadRequest: If anything does not fit together; says which.
             TooLarge: If the reference has more than 1 MiB or a shape more than 1 GiB.
         """
+        forward = len(inputs)
+        if backward:
+            inputs, outputs = with_gradients(framework, inputs, outputs)
         content = {
             "name": name.strip(),
             "description": description.strip(),
@@ -146,6 +152,7 @@ class Problems:
             "distributions": distributions,
             "precision": precision,
             "libraries": libraries,
+            "backward": forward if backward else 0,
             "flops": flops,
             "bytes": bytes,
             "implementations": dict(implementations or {}),
@@ -249,6 +256,7 @@ def _conditions(problem: Problem) -> list[str]:
     said += ["the last inputs are weights"] if problem.state else []
     said += ["no hidden shapes"] if problem.fixed_shapes else []
     said += ["declared distributions only"] if problem.distributions == "declared" else []
+    said += ["gradients are answers too: d_ are cotangents, grad_ gradients"] if problem.backward else []
     said += ["no fall-back to libraries"] if problem.libraries == "forbidden" else []
     said += ["strict precision"] if problem.precision == "strict" else []
     said += [f"at least {problem.flops} operations"] if problem.flops else []

@@ -77,10 +77,11 @@ def check_reference(problem: Problem) -> None:
     function = defined[entry]
     if isinstance(function, ast.AsyncFunctionDef):
         raise BadRequest(f"{entry!r} is an async function.", hint="Make it an ordinary one.")
-    if isinstance(function, ast.FunctionDef) and not _takes(function.args, len(problem.inputs)):
+    given = problem.inputs[: problem.backward or None]
+    if isinstance(function, ast.FunctionDef) and not _takes(function.args, len(given)):
         raise BadRequest(
-            f"{entry!r} cannot be called with {len(problem.inputs)} inputs, which it gets in order.",
-            hint=f"Let it take {', '.join(tensor.name for tensor in problem.inputs)}.",
+            f"{entry!r} cannot be called with {len(given)} inputs, which it gets in order.",
+            hint=f"Let it take {', '.join(tensor.name for tensor in given)}.",
         )
 
 

@@ -54,6 +54,7 @@ class Registry:
         distributions: str = "all",
         precision: str = "tolerance",
         libraries: str = "allowed",
+        backward: bool = False,
         flops: str | None = None,
         bytes: str | None = None,
         host: str | None = None,
@@ -71,7 +72,7 @@ class Registry:
             description = told.description if description is None else description
         problem = Problems.make_problem(
             name, description, framework, entry, inputs, outputs, shapes, rtol, atol, reference, constraints,
-            fixed_shapes, distributions, precision, libraries, flops, bytes,
+            fixed_shapes, distributions, precision, libraries, backward, flops, bytes,
         )  # fmt: skip
         return await self.keep(problem, host=host, progress=progress)
 

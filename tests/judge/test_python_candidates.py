@@ -219,3 +219,52 @@ def test_a_model_gets_packed_floats_by_torchs_types(court):
     verdict = court(MODEL.replace("self, x", "self, x, b").format(body=body), "model", **EIGHT)
 
     assert verdict["verdict"] == "correct", verdict["reason"]
+
+
+GRADIENTS = {
+    "framework": "torch",
+    "entry": "f",
+    "inputs": [
+        {"name": "x", "dtype": "float32", "shape": ["n"]},
+        {"name": "w", "dtype": "float32", "shape": ["n"]},
+        {"name": "d_y", "dtype": "float32", "shape": ["n"]},
+    ],
+    "outputs": [{"name": name, "dtype": "float32", "shape": ["n"]} for name in ("y", "grad_x", "grad_w")],
+    "shapes": [{"n": 512}],
+    "backward": 2,
+    "reference": "import torch\ndef f(x, w):\n    return torch.tanh(x) * w\n",
+    "tier": "correctness",
+}
+OWN_BACKWARD = """
+import torch
+class Product(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x, w):
+        t = torch.tanh(x)
+        context.save_for_backward(t, w)
+        return t * w
+    @staticmethod
+    def backward(context, d):
+        t, w = context.saved_tensors
+        return d * w * (1 - t * t), d * t SLIP
+class ModelNew(torch.nn.Module):
+    def forward(self, x, w):
+        return Product.apply(x, w)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "verdict", "words"),
+    [
+        (OWN_BACKWARD.replace("SLIP", ""), "correct", ""),
+        (OWN_BACKWARD.replace("SLIP", "* 1.01"), "incorrect", "grad_w"),
+        (OWN_BACKWARD.replace("Product.apply(x, w)", "Product.apply(x, w).detach()").replace("SLIP", ""),
+         "incorrect", "no output has a gradient"),
+    ],
+)  # fmt: skip
+def test_gradients_are_compared_where_a_problem_declares_backward(court, source, verdict, words):
+    found = court(source, "model", **GRADIENTS)
+
+    assert found["verdict"] == verdict and words in found["reason"], found["reason"]
+    if verdict == "correct":
+        assert set(found["evidence"]["errors"]) == {"y", "grad_x", "grad_w"}, "each is held against double precision"

@@ -212,3 +212,15 @@ def test_a_constraint_that_is_none_or_is_broken_is_refused(constraint: str, says
 def test_constraints_are_said_with_the_problem():
     problem = softmax(constraints=["cols  <=  4096", "rows<=cols", "rows != 7"], fixed_shapes=True)
     assert "conditions: cols <= 4096; rows<=cols; rows != 7; no hidden shapes" in Problems.info(problem).summary()
+
+
+def test_a_problem_with_gradients_has_cotangents_and_gradients_and_its_function_takes_neither():
+    x, k = (TensorSpec(name=n, dtype=d, shape=["n"]) for n, d in (("x", "float32"), ("k", "int64")))
+    given = ("p", "", "torch", "f", [x, k], [x.model_copy(update={"name": "y"})], [{"n": 8}], 1e-5, 1e-6)
+    problem = Problems.make_problem(*given, "def f(x, k):\n    return x\n", backward=True)
+
+    assert [t.name for t in problem.inputs] == ["x", "k", "d_y"] and problem.backward == 2
+    assert [t.name for t in problem.outputs] == ["y", "grad_x"]
+    assert "class ModelNew: forward(self, x, k)" in Problems.info(problem).launcher_python
+    with pytest.raises(BadRequest, match="torch reference"):
+        Problems.make_problem(*given[:2], "numpy", *given[3:], "def f(x, k):\n    return x\n", backward=True)

@@ -63,7 +63,7 @@ Wished = Annotated[Wish | None, WithJsonSchema({"type": "object"})]
 Trials = Annotated[TrialOptions | None, WithJsonSchema({"type": "object"})]
 TRIALS = (
     'Secret trials: {constraints: ["cols % 4 == 0"], fixed_shapes, distributions: declared, precision: '
-    'strict, libraries: forbidden}, and flops: "2*m*n*k".'
+    'strict, libraries: forbidden, backward: true}, and flops: "2*m*n*k".'
 )
 TIMING = "{precision: exact} for a record; cache: both; mode: graph; tier: smoke, correctness."
 Candidates = Annotated[

@@ -1,0 +1,55 @@
+"""A function with its gradients: what a problem that declares `backward` computes, on either side."""
+
+from typing import Any, Callable, List, Sequence, Tuple, cast
+
+FLOATING = ("float16", "bfloat16", "float32", "float64")
+
+
+def with_gradients(
+    torch: Any, function: Callable[..., Any], inputs: Sequence[Any], cotangents: Sequence[Any], kinds: Sequence[str]
+) -> Tuple[Any, ...]:
+    """Return the outputs of a function, and the gradients of its inputs of floats.
+
+    The gradient of an input is that of the sum over the outputs of floats of output times cotangent. A cotangent is
+    drawn by the owner like an input, so a gradient that is wrong anywhere shows.
+
+    Args:
+        torch: The framework.
+        function: Takes the inputs.
+        inputs: Tensors.
+        cotangents: One for each output of floats, in order.
+        kinds: The inputs' types, by the problem.
+    """
+    leaves: List[Any] = [
+        value.detach().requires_grad_(True) if kind in FLOATING else value for value, kind in zip(inputs, kinds)
+    ]
+    with torch.enable_grad():
+        found: Any = function(*leaves)
+        outputs = tuple(cast("Sequence[Any]", found)) if isinstance(found, (tuple, list)) else (found,)
+        floats = [each for each in outputs if each.is_floating_point()]
+        if len(floats) != len(cotangents):
+            raise ValueError("%d outputs of floats, the problem has %d" % (len(floats), len(cotangents)))
+        bent = [(out, given) for out, given in zip(floats, cotangents) if out.requires_grad]
+        wanted = [leaf for leaf, kind in zip(leaves, kinds) if kind in FLOATING]
+        if not bent:
+            raise ValueError("no output has a gradient: forward must be differentiable by torch's autograd")
+        gradients = torch.autograd.grad(
+            [out for out, _ in bent], wanted, [given.to(out.dtype) for out, given in bent], allow_unused=True
+        )
+    filled = [torch.zeros_like(leaf) if each is None else each for leaf, each in zip(wanted, gradients)]
+    return (*(out.detach() for out in outputs), *(each.detach() for each in filled))
+
+
+def differentiated(torch: Any, function: Callable[..., Any], kinds: Sequence[str]) -> Callable[..., Tuple[Any, ...]]:
+    """Return a function of inputs and cotangents that returns outputs and gradients.
+
+    Args:
+        torch: The framework.
+        function: Takes the inputs alone.
+        kinds: The inputs' types, by the problem.
+    """
+
+    def whole(*given: Any) -> Tuple[Any, ...]:
+        return with_gradients(torch, function, given[: len(kinds)], given[len(kinds) :], kinds)
+
+    return whole
