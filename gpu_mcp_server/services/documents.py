@@ -125,7 +125,7 @@ class Documents:
     async def explaining(self, messages: list[str]) -> list[str | None]:
         """Return for each message of a compiler or library the address of what explains it; never fails, never waits.
 
-        Where no index is there yet nothing is explained: a compile must not wait for documentation.
+        Where no index is there yet nothing is explained, and none is begun: the first search does that.
         """
         from gpu_mcp_server.knowledge.explaining import address_of
 
@@ -133,7 +133,6 @@ class Documents:
             return []
         try:
             if self._library is None and self._current() is None:
-                self._renew()
                 return [None] * len(messages)
             return await self._with_library(lambda found: [address_of(found, message) for message in messages])
         except Exception as error:
