@@ -1,7 +1,7 @@
 """How runs are started, read and judged: real processes in the real sandbox, standing in for programs that need GPUs."""
 
 import subprocess
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from gpu_mcp_server.services.nccl_trials import Subject, Trials
 from tests.laboratory import laboratory
 
 HERE = Path(__file__).parent
+Make = Callable[..., Built]
 TEXT = "#include <nccl.h>\nint main() { for (;;) ncclx::AlltoAll(a, b, n, ncclFloat, comm, stream); }\n"
 HOST = TEXT.replace("ncclx::A", "ncclA")
 
@@ -30,17 +31,28 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def program(folder: Path, *defines: str) -> Built:
-    out = folder / "program"
-    subprocess.run(["gcc", "-o", str(out), *(f"-D{d}" for d in defines), str(HERE / "standin.c")], check=True)
-    return Built(out.read_bytes(), "ok", (), 0.1, "")
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Make:
+    """Compile the stand-in with definitions, each set once."""
+    folder = tmp_path_factory.mktemp("standin")
+    known: dict[tuple[str, ...], Built] = {}
+
+    def built(*defines: str) -> Built:
+        if defines not in known:
+            out = folder / f"program{len(known)}"
+            command = ["gcc", "-o", str(out), *(f"-D{d}" for d in defines), str(HERE / "standin.c")]
+            subprocess.run(command, check=True)
+            known[defines] = Built(out.read_bytes(), "ok", (), 0.1, "")
+        return known[defines]
+
+    return built
 
 
 async def trials(
-    lab: Lab, folder: Path, how: str, *, original: str = "good", ranks: int = 2, limit_s: float = 30.0
+    lab: Lab, program: Make, how: str, *, original: str = "good", ranks: int = 2, limit_s: float = 30.0
 ) -> Trials:
     host = await lab.nccl_verifier.hosts.of(None)
-    plain = program(folder)
+    plain = program()
     subject = Subject(
         Program.read({"main.cu": TEXT}, "main.cu"),
         Program.read({"main.cu": HOST}, "main.cu"),
@@ -49,9 +61,9 @@ async def trials(
     subject.built = {
         "plain": plain,
         "stress": plain,
-        "original": program(folder, f'ORIGINAL="{original}"'),
-        "differential": program(folder, f'DIFFERENTIAL="{how}"'),
-        "late": program(folder, f'DIFFERENTIAL="{how}"'),
+        "original": program(f'ORIGINAL="{original}"'),
+        "differential": program(f'DIFFERENTIAL="{how}"'),
+        "late": program(f'DIFFERENTIAL="{how}"'),
     }
     return Trials(lab.nccl_verifier.jobs, host, subject, None)
 
@@ -60,8 +72,8 @@ def told(checks: list[NcclCheck]) -> dict[str, tuple[str, str]]:
     return {c.name: (c.status, c.evidence) for c in checks}
 
 
-async def test_a_program_that_is_right_passes_every_trial(lab: Lab, tmp_path: Path):
-    trial = await trials(lab, tmp_path, "good")
+async def test_a_program_that_is_right_passes_every_trial(lab: Lab, program: Make):
+    trial = await trials(lab, program, "good")
     checks = [*await trial.plain(), *await trial.differential(), *await trial.stress(), *await trial.negative()]
 
     assert {c.name: c.status for c in [*checks, *await trial.timing()]} == dict.fromkeys(
@@ -89,16 +101,16 @@ async def test_a_program_that_is_right_passes_every_trial(lab: Lab, tmp_path: Pa
     ],
 )
 async def test_a_failure_is_named_with_its_evidence(
-    lab: Lab, tmp_path: Path, how: str, stage: str, check: str, words: str
+    lab: Lab, program: Make, how: str, stage: str, check: str, words: str
 ):
-    found = told(await getattr(await trials(lab, tmp_path, how, ranks=1), stage)())
+    found = told(await getattr(await trials(lab, program, how, ranks=1), stage)())
 
     assert found[check][0] == "failed"
     assert words in found[check][1]
 
 
-async def test_a_hang_names_kernel_barrier_and_rank(lab: Lab, tmp_path: Path):
-    found = told(await (await trials(lab, tmp_path, "hang", limit_s=4.0)).plain())
+async def test_a_hang_names_kernel_barrier_and_rank(lab: Lab, program: Make):
+    found = told(await (await trials(lab, program, "hang", limit_s=4.0)).plain())
 
     assert found["run"][0] == "failed"
     assert (
@@ -108,8 +120,8 @@ async def test_a_hang_names_kernel_barrier_and_rank(lab: Lab, tmp_path: Path):
     assert "Cuda failure 1" in found["run"][1]
 
 
-async def test_a_slow_collective_is_noted_and_its_times_are_kept(lab: Lab, tmp_path: Path):
-    trial = await trials(lab, tmp_path, "slow")
+async def test_a_slow_collective_is_noted_and_its_times_are_kept(lab: Lab, program: Make):
+    trial = await trials(lab, program, "slow")
     (check,) = await trial.timing()
 
     assert check.status == "noted" and "worst AlltoAll 1024 B" in check.evidence
