@@ -22,11 +22,8 @@ def graph_of(analysis: Analysis) -> CollectiveGraph:
     program = analysis.program
     uses_nccl = any(c.name.startswith("nccl") for c in program.calls)
     device_api = list(dict.fromkeys(f"{c.name} {c.path}:{c.line}" for c in program.calls if c.name in DEVICE_API))
-    notes = (
-        ["too much to go through: what comes after 20,000 events or 5,000 calls was left out"]
-        if analysis.trace.is_cut
-        else []
-    )
+    cut = "too much to go through: what comes after 20,000 events or 5,000 calls, or nests 500 deep, is left out"
+    notes = [cut] if analysis.trace.is_cut else []
     notes += [f"{name}: launched, but its body is not in these files" for name in _bodiless(analysis)]
     return CollectiveGraph(
         status="ok" if sites else "nothing to transform",

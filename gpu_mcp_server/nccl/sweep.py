@@ -39,6 +39,8 @@ def sweep_of(pattern: Pattern) -> Sweep | None:
     loop, variable = _loop(one), loop_variable(send.event)
     if one is None or other is None or loop is None or variable is None or one.via_macro or other.via_macro:
         return None
+    if len(one.nodes) != 6 or len(other.nodes) != 6:
+        return None
     second = _loop(other)
     if second is None or second.start_byte != loop.start_byte or not _only_calls(loop):
         return None

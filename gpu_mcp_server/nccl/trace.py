@@ -21,6 +21,8 @@ MAX_DEPTH = 12
 MAX_EVENTS = 20_000
 MAX_FRAMES = 5_000
 """Calls that are gone into; what comes after is left out, and that is said."""
+MAX_NESTING = 500
+"""Nodes within nodes that are followed, calls included: half of Python's own limit."""
 LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
 
 
@@ -107,6 +109,7 @@ class Trace:
         self._seen: set[Function] = set()
         self._silent: set[Function] = set()
         self._frames = 0
+        self._nested = 0
         self._groups: list[int] = []
         self._next_group = 0
         for function in _entries(program):
@@ -142,14 +145,19 @@ class Trace:
     ) -> None:
         if node.type in {"lambda_expression", "function_definition"} and _is_named(node):
             return
+        if self._nested >= MAX_NESTING:
+            self.is_cut = True
+            return
         if node.type.startswith("preproc_if") and is_inactive(source, node):
             return
         if node.type in LOOPS:
             loops = (*loops, Loop((source.path, node.start_byte, id(frame)), _header(source, node)))
         branches = _branches(source, node)
+        self._nested += 1
         for inner in node.named_children:
             taken = next((c for n, c in branches if n == inner), None)
             self._walk(source, inner, frame, loops, (*conditions, taken) if taken else conditions)
+        self._nested -= 1
         if node.type in {CALL, "identifier", "type_identifier"} and not is_inactive(source, node):
             for call in self.program.calls_at(source, node):
                 self._call(call, frame, loops, conditions)

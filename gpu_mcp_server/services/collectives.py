@@ -3,7 +3,8 @@
 import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpu_mcp_server.errors import BadRequest
@@ -35,7 +36,8 @@ class Collectives:
             BadRequest: If there are no sources, too many, or `main` is not among them.
         """
         sources, main = sources_of(files, main)
-        graph, pictures = await asyncio.to_thread(_analyzed, sources, main)
+        with _depth_said():
+            graph, pictures = await asyncio.to_thread(_analyzed, sources, main)
         if not graph.sites:
             return graph
         whole = json.dumps(graph.model_dump(mode="json", exclude_none=True), indent=1)
@@ -67,13 +69,25 @@ class Collectives:
 
         sources, main = sources_of(files, main)
         chosen = tuple(stages or STAGES)
-        result, made = await asyncio.to_thread(
-            transform, sources, main, stages=chosen, api=api, nccl_version=nccl_version
-        )
+        with _depth_said():
+            result, made = await asyncio.to_thread(
+                transform, sources, main, stages=chosen, api=api, nccl_version=nccl_version
+            )
         if not made:
             return result
         listing = await self._workspaces.write(None, {**files, **made, "transform.diff": result.diff})
         return result.model_copy(update={"workspace_id": listing.workspace_id})
+
+
+@contextmanager
+def _depth_said() -> Generator[None]:
+    try:
+        yield
+    except RecursionError as error:
+        raise BadRequest(
+            "The program nests expressions deeper than can be followed (about 900 levels).",
+            hint="Leave generated sources out: give the files with the collectives and what they include.",
+        ) from error
 
 
 def sources_of(files: Mapping[str, str], main: str | None) -> tuple[dict[str, str], str]:

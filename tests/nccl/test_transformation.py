@@ -1,5 +1,6 @@
 """What is transformed compiles against NCCL's headers, changes nothing twice, and touches no file that was given."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -265,3 +266,25 @@ def test_the_generated_kernels_are_one_block_and_their_interface_is_outside_it()
         text = kernels(api)  # type: ignore[arg-type]
         assert len(blocks(text)) == 1
         assert "NCCLX_SEND_IN_WINDOW" in frozen_text(text)
+
+
+@pytest.mark.parametrize(
+    "call", ["ncclAllReduce(a, b);", "ncclAllReduce();", "ncclAllReduce(a, b, 4, ncclFloat, ncclSum,"]
+)
+def test_a_call_with_arguments_missing_is_left_alone(call: str):
+    result, text = made_of(f"{MALLOC} {call}")
+
+    assert result.status in {"needs the agent", "partial"} or "ncclx::dev_init()" not in text
+    assert "dev_init()" not in text
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_damaged_programs_are_transformed_or_refused_and_never_twice(seed: int):
+    chance = random.Random(seed)
+    for name in NAMES[:4]:
+        text = (PROGRAMS / name).read_text(encoding="utf-8")
+        for _ in range(3):
+            at = chance.randrange(len(text))
+            text = chance.choice([text[:at] + text[at + 40 :], text[:at] + chance.choice("(){};<>*&") + text[at:]])
+        result, made = transform({"m.cu": text}, "m.cu")
+        assert not made or transform(made, str(result.main))[1] == {}

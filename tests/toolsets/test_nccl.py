@@ -125,3 +125,13 @@ async def test_what_is_not_nccl_is_nothing_to_transform(client: Client):
     made = await call(client, "transform_nccl", workspace_id=written["workspace_id"])
 
     assert found["status"] == made["status"] == "nothing to transform"
+
+
+async def test_expressions_nested_without_end_are_refused_or_left_out_and_that_is_said(client: Client):
+    deep = "+".join(["1"] * 3000)
+    text = f"__global__ void k(float* p) {{ p[0] = {deep}; }}\nvoid run() {{ int n = {deep}; ncclSend(p, n, t, 0, c, s); }}"
+    result = await client.call_tool("analyze_nccl", {"source": text})
+    (content,) = result.content
+
+    assert isinstance(content, TextContent)
+    assert "nest" in content.text and "incident" not in content.text

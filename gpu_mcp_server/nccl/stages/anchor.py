@@ -121,7 +121,11 @@ def _communicator(analysis: Analysis, site: Site, frame: Frame) -> tuple[str, st
     event = site.event
     call = event.call
     assert call is not None
-    node = next(n for r, n in zip(ROLES[call.name], call.nodes, strict=False) if r == "comm")
+    node = next((n for r, n in zip(ROLES[call.name], call.nodes, strict=False) if r == "comm"), None)
+    if node is None:
+        raise NoAnchor(
+            f"{site.id}: {call.name} at line {call.line} has {len(call.nodes)} arguments, so no communicator"
+        )
     if analysis.drives_several_gpus:
         return _looped(site, call.source.text(node))
     here = Expression(call.source, node, event.frame)
