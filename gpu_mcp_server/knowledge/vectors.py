@@ -45,6 +45,7 @@ class Vectors:
         self._loaded: tuple[Embedder, Any] | None = None
         self._failed = ""
         self._loader: threading.Thread | None = None
+        self._unwanted = threading.Event()
 
     def channel(self) -> "Dense | None":
         """Return the channel when it is ready, `None` before; asking starts to load it."""
@@ -61,6 +62,12 @@ class Vectors:
         if self._loader is not None:
             self._loader.join()
         return self.channel()
+
+    def close(self, timeout_s: float = 4.0) -> None:
+        """End the loading: a process that ends while native libraries start up is aborted by them."""
+        self._unwanted.set()
+        if self._loader is not None:
+            self._loader.join(timeout_s)
 
     def missing(self) -> str:
         """Say why meaning is not used, "" if it is."""
@@ -85,7 +92,11 @@ class Vectors:
             return
         try:
             embedder = Embedder(folder)
+            if self._unwanted.is_set():
+                return
             collection = _client(self._folder).get_collection(COLLECTION, embedding_function=None)
+            if self._unwanted.is_set():
+                return
             collection.query(query_embeddings=embedder.vectors(["a first query"]), n_results=1, include=[])
             self._loaded = (embedder, collection)
         except Exception as error:

@@ -152,7 +152,12 @@ class Documents:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.to_thread(self._let_go)
+
+    def _let_go(self) -> None:
         with self._lock:
+            if self._vectors is not None:
+                self._vectors.close()
             if self._library is not None:
                 self._library.close()
                 self._library = None
@@ -183,8 +188,9 @@ class Documents:
         opened = Library(folder)
         if self._library is not None:
             self._library.close()
-        self._library = opened
-        self._vectors = None
+        if self._vectors is not None:
+            self._vectors.close()
+        self._library, self._vectors = opened, None
         return opened
 
     def _current(self) -> Path | None:

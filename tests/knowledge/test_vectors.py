@@ -67,6 +67,18 @@ def test_vectors_are_made_once_and_give_the_nearest_pieces(storage: Storage, tmp
     assert any(hit.match == "meaning" for hit in opened.ask("cardboard", dense=near).hits)
 
 
+def test_loading_is_ended_before_the_process_may_be(storage: Storage, tmp_path: Path):
+    build_vectors(storage, tmp_path)
+    folder = storage.current()
+    assert folder is not None
+    loading = Vectors(folder, tmp_path)
+    assert loading.channel() is None
+
+    loading.close(timeout_s=60)
+
+    assert loading._loader is not None and not loading._loader.is_alive()
+
+
 def test_texts_that_were_seen_are_not_embedded_again(storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     build_vectors(storage, tmp_path)
     folder = storage.current()
