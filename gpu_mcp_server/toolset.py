@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.inspector import Inspector
     from gpu_mcp_server.services.lab import Lab
     from gpu_mcp_server.services.long_jobs import Long
+    from gpu_mcp_server.services.memory import Memory
     from gpu_mcp_server.services.nccl_verifier import NcclVerifier
     from gpu_mcp_server.services.pool import Pool
     from gpu_mcp_server.services.porter import Porter
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.store.artifacts import Artifacts
 else:  # services bring asyncssh and the store; `tools/list` must not wait for them
     Artifacts = Auditor = Batches = Checker = Compiler = Documents = Evaluator = Experience = Gpus = Inspector = Any
-    Lab = Long = NcclVerifier = Pool = Porter = Profiler = Profiles = Projects = Registry = Runner = Any
+    Lab = Long = Memory = NcclVerifier = Pool = Porter = Profiler = Profiles = Projects = Registry = Runner = Any
     Collectives = Workspaces = Any
 
 F = TypeVar("F", bound=Callable[..., Awaitable[ResultModel]])
@@ -152,6 +153,7 @@ EvaluatorDep = Annotated[Evaluator, _service("evaluator")]
 PoolDep = Annotated[Pool, _service("pool")]
 LongDep = Annotated[Long, _service("long")]
 RegistryDep = Annotated[Registry, _service("registry")]
+MemoryDep = Annotated[Memory, _service("memory")]
 ExperienceDep = Annotated[Experience, _service("experience")]
 GpusDep = Annotated[Gpus, _service("gpus")]
 RunnerDep = Annotated[Runner, _service("runner")]

@@ -19,6 +19,7 @@ from gpu_mcp_server.cli import (
     jobs,
     knowledge,
     nccl,
+    recipe,
     sandbox,
     selftest,
     serve,
@@ -88,7 +89,7 @@ for command in COMMANDS:
 app.command(context_settings={"allow_interspersed_args": False})(call.run)
 GROUPS = {
     "backend": backend.app, "config": config.app, "hosts": hosts.app, "knowledge": knowledge.app, "nccl": nccl.app,
-    "sandbox": sandbox.app, "store": store.app,
+    "recipe": recipe.app, "sandbox": sandbox.app, "store": store.app,
 }  # fmt: skip
 for name, group in GROUPS.items():
     app.add_typer(group, name=name)

@@ -1,11 +1,11 @@
-"""EVOLVE-BLOCK markers: lines between them may change, all others are frozen."""
+"""EVOLVE-BLOCK markers, in comments of C++ or Python: lines between them may change, all others are frozen."""
 
 import re
 from dataclasses import dataclass
 
 EVOLVE_START = "// EVOLVE-BLOCK-START"
 EVOLVE_END = "// EVOLVE-BLOCK-END"
-_MARKER = re.compile(r"\s*//\s*EVOLVE-BLOCK-(START|END)\b.*")
+_MARKER = re.compile(r"\s*(?://|#)\s*EVOLVE-BLOCK-(START|END)\b.*")
 
 
 class MarkerFault(ValueError):

@@ -40,6 +40,7 @@ class Entrant:
     flags: tuple[str, ...] = ()
     entry: str = "launch"
     note: str | None = None
+    parent_id: str | None = None
 
 
 class Batches:
@@ -58,8 +59,11 @@ class Batches:
         host: str | None = None,
         wait_s: float = 240.0,
         progress: Progress | None = None,
+        batch_id: str | None = None,
     ) -> Comparison:
         """Judge candidates and named implementations; return what is known when `wait_s` is over.
+
+        `batch_id` names the call for who wants to find its attempts again; a new one if absent.
 
         Raises:
             NotFound: If the problem is unknown.
@@ -72,7 +76,7 @@ class Batches:
         _check(entrants)
         where = self._jobs.hosts.choose(host)
         slots = self._slots(entrants, await self._jobs.probe(where), tier, began + wait_s)
-        batch_id = f"t-{secrets.token_hex(6)}"
+        batch_id = batch_id or f"t-{secrets.token_hex(6)}"
         tasks = [
             asyncio.create_task(self._one(problem, entrant, where, tier, batch_id, slots, progress), name=entrant.name)
             for entrant in entrants
@@ -134,6 +138,7 @@ class Batches:
             host=host,
             flags=entrant.flags,
             entry=entrant.entry,
+            parent_id=entrant.parent_id,
             note=entrant.note or f"{entrant.name}, of batch {batch_id}",
             progress=told,
             timing=TimingOptions(tier=tier),

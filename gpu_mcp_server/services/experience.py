@@ -108,6 +108,23 @@ class Experience:
             (before,),
         )
 
+    async def of_batch(self, batch_id: str) -> Sequence[tuple[Attempt, str | None]]:
+        """Return the attempts of one call, oldest first, each with its job while that is known to run for it."""
+        rows = await self._db.fetch_all(
+            "SELECT *, (SELECT job_id FROM jobs WHERE jobs.attempt_id = attempts.attempt_id "
+            "ORDER BY seq DESC LIMIT 1) AS own_job FROM attempts WHERE batch_id = ? ORDER BY seq",
+            (batch_id,),
+        )
+        return [(_attempt(row), row["own_job"]) for row in rows]
+
+    async def keep_prompt(self, attempt_id: str, run_id: str, step: str, prompt_artifact_id: str) -> None:
+        """Keep with an attempt which step of which run asked for it, in what words."""
+        await self._db.execute(
+            "INSERT INTO recipe_attempts (attempt_id, run_id, step, prompt_artifact_id) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT DO NOTHING",
+            (attempt_id, run_id, step, prompt_artifact_id),
+        )
+
     async def void(self, attempt_id: str, why: str) -> None:
         """Mark an attempt as voided; the row stays.
 

@@ -22,6 +22,7 @@ from gpu_mcp_server.services.inspector import Inspector
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.long_jobs import Long
+from gpu_mcp_server.services.memory import Memory
 from gpu_mcp_server.services.nccl_verifier import NcclVerifier
 from gpu_mcp_server.services.pool import Pool
 from gpu_mcp_server.services.porter import Porter
@@ -72,6 +73,7 @@ class Lab:
     nccl_verifier: NcclVerifier
     documents: Documents
     collectives: Collectives
+    memory: Memory
 
     @property
     def long(self) -> Long:
@@ -128,6 +130,7 @@ class Lab:
                     NcclVerifier.opened(settings, jobs, workspaces, artifacts, experience),
                     documents,
                     Collectives(workspaces),
+                    Memory(db),
                 )  # fmt: skip
 
 

@@ -1,16 +1,18 @@
 """Toolset `experience`: what to do with a history besides looking at it. Off unless it is asked for."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from gpu_mcp_server.models.attempt import AuditResult
-from gpu_mcp_server.toolset import AuditorDep, ProgressDep, Toolset
+from gpu_mcp_server.models.memory import FoundAttempts, Lessons, NoteKept
+from gpu_mcp_server.toolset import AuditorDep, MemoryDep, ProgressDep, Toolset
 
 TOOLSET = Toolset(
     id="experience",
     title="Records",
-    instructions="audit_attempt judges a recorded attempt again and confirms or voids it: before you report a record.",
+    instructions="audit_attempt judges a recorded attempt again and confirms or voids it: before you report a record. "
+    "find_attempts and lessons know what was tried at other problems.",
     default=False,
 )
 
@@ -26,3 +28,40 @@ async def audit_attempt(
     It is voided if its verdict or speed is not had twice. Use it before you build on a record or report it.
     """
     return await auditor.audit(attempt_id, progress=progress)
+
+
+@TOOLSET.tool("Find attempts like a new one", effect="reads")
+async def find_attempts(
+    memory: MemoryDep,
+    operation: Annotated[str | None, Field(description="Words: softmax, layer norm.")] = None,
+    dtype: Annotated[str | None, Field(description="float16 ...")] = None,
+    arch: Annotated[str | None, Field(description="Part of the device's name.")] = None,
+    bottleneck: Annotated[str | None, Field(description="Words of a profile's verdict.")] = None,
+    error: Annotated[str | None, Field(description="A message; numbers and names do not count.")] = None,
+    shape: Annotated[Literal["small", "medium", "large"] | None, Field(description="Class of size.")] = None,
+    limit: Annotated[int, Field(description="How many.", ge=1, le=30)] = 8,
+) -> FoundAttempts:
+    """Search attempts at all problems: verified first, failures too. Use it before you write a kernel."""
+    return await memory.find(operation, dtype, arch, bottleneck, error, shape, limit)
+
+
+@TOOLSET.tool("What attempts teach", effect="reads")
+async def lessons(
+    memory: MemoryDep,
+    operation: Annotated[str | None, Field(description="Words: softmax, layer norm.")] = None,
+    problem_id: Annotated[str | None, Field(description="Only of this problem.")] = None,
+    limit: Annotated[int, Field(description="How many.", ge=1, le=30)] = 8,
+) -> Lessons:
+    """List techniques with speed-up before and after, failures that came again, and notes."""
+    return await memory.lessons(operation, problem_id, limit)
+
+
+@TOOLSET.tool("Leave a note", effect="changes")
+async def add_note(
+    memory: MemoryDep,
+    text: Annotated[str, Field(description="What the next one should know.", max_length=2000)],
+    attempt_id: Annotated[str | None, Field(description="What it is about.")] = None,
+    problem_id: Annotated[str | None, Field(description="Or the problem.")] = None,
+) -> NoteKept:
+    """Keep a note that lessons shows."""
+    return await memory.add_note(text, attempt_id, problem_id)

@@ -1,0 +1,124 @@
+"""`recipe`: headless runs, begun and resumed."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli.output import Json, emit, table
+from gpu_mcp_server.errors import GpuMcpError
+from gpu_mcp_server.models.recipe import RunState
+
+app = typer.Typer(help="Headless runs of agents: begun, resumed after any kill, shown.", no_args_is_help=True)
+
+RunId = Annotated[str, typer.Argument(help="From `recipe list`.")]
+
+
+class Live:
+    """Shows a run on stderr: a line for each step that is done, one that changes for what goes on."""
+
+    def __init__(self) -> None:
+        self._line = session.ProgressLine()
+
+    async def __call__(self, message: str) -> None:
+        """Show a message."""
+        step, _, said = message.partition(": ")
+        if said and said != "begun" and "-" in step and step[-1].isdigit():
+            self._line.end()
+            typer.echo(message, err=True)
+        else:
+            await self._line(0.0, None, message)
+
+    def end(self) -> None:
+        """Leave the line clean."""
+        self._line.end()
+
+
+@app.command()
+def run(
+    plan: Annotated[Path, typer.Argument(help="TOML of the run; docs/recipes.md has its keys.")],
+    run_id: Annotated[str | None, typer.Option(help="r-...; a new one if absent.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Begin a run and stay with it to its end; a kill costs nothing, `recipe resume` goes on."""
+    from gpu_mcp_server.recipes.plan import read_plan
+
+    chosen = read_plan(plan)
+
+    async def work() -> RunState:
+        from gpu_mcp_server.recipes.runs import Runs
+
+        async with session.laboratory() as lab:
+            runs = Runs(lab)
+            begun = runs.create(chosen, run_id)
+            typer.echo(f"run {begun}", err=True)
+            return await _went(runs.go, begun)
+
+    _said(session.run(work), as_json=as_json)
+
+
+@app.command()
+def resume(run_id: RunId, as_json: Json = False) -> None:
+    """Go on with a run that was killed or broken off."""
+
+    async def work() -> RunState:
+        from gpu_mcp_server.recipes.runs import Runs
+
+        async with session.laboratory() as lab:
+            return await _went(Runs(lab).go, run_id)
+
+    _said(session.run(work), as_json=as_json)
+
+
+@app.command()
+def show(run_id: RunId, as_json: Json = False) -> None:
+    """Show a run: why it stopped, its best, its steps; also while it goes on."""
+
+    async def work() -> RunState:
+        from gpu_mcp_server.recipes.runs import Runs
+
+        async with session.laboratory() as lab:
+            return Runs(lab).state(run_id)
+
+    _said(session.run(work), as_json=as_json)
+
+
+@app.command(name="list")
+def list_runs(as_json: Json = False) -> None:
+    """List runs, the newest first."""
+
+    async def work() -> list[RunState]:
+        from gpu_mcp_server.recipes.runs import Runs
+
+        async with session.laboratory() as lab:
+            runs = Runs(lab)
+            return [runs.state(run_id) for run_id in runs.ids()]
+
+    states = session.run(work)
+    rows = [
+        [s.run_id, s.mode, s.stopped or s.state, _speed(s), str(s.spent.agent_calls), f"{s.spent.wall_s:.0f}"]
+        for s in states
+    ]
+    text = table(["RUN", "MODE", "STATE", "BEST", "CALLS", "SECONDS"], rows) if rows else "no runs"
+    emit([state.model_dump(mode="json") for state in states], text, as_json=as_json)
+
+
+async def _went(go: Callable[[str, Live], Awaitable[RunState]], run_id: str) -> RunState:
+    live = Live()
+    try:
+        return await go(run_id, live)
+    except GpuMcpError as error:
+        error.hint = f"{error.hint} `gpu-mcp-server recipe resume {run_id}` goes on.".strip()
+        raise
+    finally:
+        live.end()
+
+
+def _speed(state: RunState) -> str:
+    return f"{state.best.speedup:.3g}" if state.best and state.best.speedup else "-"
+
+
+def _said(state: RunState, *, as_json: bool) -> None:
+    emit(state.model_dump(mode="json"), state.summary(), as_json=as_json)

@@ -1,0 +1,82 @@
+"""What is remembered over all problems."""
+
+from typing import Literal
+
+from gpu_mcp_server.models._base import Model, ResultModel
+
+
+class Found(Model):
+    """An attempt that answers."""
+
+    attempt_id: str
+    problem: str
+    outcome: str
+    speedup: float | None = None
+    device: str | None = None
+    language: str | None = None
+    idea: str | None = None
+    """Its note."""
+    reason: str | None = None
+    bottleneck: str | None = None
+    """Of the profile that was taken of it."""
+    source_artifact_id: str | None = None
+
+    def line_text(self) -> str:
+        """Say it on one line."""
+        speed = f", speed-up {self.speedup:.3g}" if self.speedup is not None else ""
+        about = ", ".join(filter(None, [self.language, self.device]))
+        said = "; ".join(filter(None, [self.idea, self.reason, self.bottleneck]))
+        return f"{self.attempt_id} {self.problem}: {self.outcome}{speed} ({about}) {said}".rstrip()
+
+
+class FoundAttempts(ResultModel):
+    """Verified rows first, fastest first; then failures."""
+
+    attempts: list[Found] = []
+    left_out: int | None = None
+
+    def summary(self) -> str:
+        """List them."""
+        lines = [attempt.line_text() for attempt in self.attempts] or ["nothing like it was tried"]
+        return "\n".join([*lines, *([f"({self.left_out} more)"] if self.left_out else [])])
+
+
+class Lesson(Model):
+    """What was learned."""
+
+    kind: Literal["technique", "failure", "note"]
+    says: str
+    problem: str | None = None
+    before: float | None = None
+    """Speed-up of the parent, verified."""
+    after: float | None = None
+    times: int = 1
+    """How often a failure came."""
+    attempt_id: str | None = None
+
+    def line_text(self) -> str:
+        """Say it on one line."""
+        change = f" {self.before:.3g} -> {self.after:.3g}" if self.before and self.after else ""
+        count = f" ({self.times} times)" if self.times > 1 else ""
+        where = ", ".join(filter(None, [self.problem, self.attempt_id]))
+        return f"{self.kind}{change}{count}: {self.says} [{where}]"
+
+
+class Lessons(ResultModel):
+    """Techniques with before and after, failures that came again, notes."""
+
+    lessons: list[Lesson] = []
+
+    def summary(self) -> str:
+        """List them."""
+        return "\n".join(lesson.line_text() for lesson in self.lessons) or "nothing is learned of it yet"
+
+
+class NoteKept(ResultModel):
+    """A note that others will read."""
+
+    note_id: str
+
+    def summary(self) -> str:
+        """Say so."""
+        return f"kept as {self.note_id}; lessons shows it"

@@ -1,0 +1,117 @@
+"""What roles of a headless run hand to each other, and how a run stands."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from gpu_mcp_server.models._base import Model, ResultModel
+
+Stage = Literal["specification", "code", "compile", "correctness", "performance", "target"]
+"""Of a candidate: the stage at which it failed, or `target` when it reached it."""
+StopReason = Literal["target", "iterations", "rounds", "budget", "specification", "agent", "turns", "refused"]
+
+
+class Specification(Model):
+    """From the analyst to the coder."""
+
+    operation: str = Field(min_length=1, max_length=2000)
+    """As a formula."""
+    facts: list[str] = Field(default=[], max_length=20)
+    """What the coder needs and the problem does not say."""
+    bound: str = Field(default="", max_length=500)
+    """What limits the time: bytes, operations, launches."""
+    plan: list[str] = Field(default=[], max_length=20)
+    """Ideas in the order in which to try them."""
+    questions: list[str] = Field(default=[], max_length=20)
+    """What stays open."""
+
+
+class Candidate(Model):
+    """From the coder to the judge."""
+
+    source: str = Field(min_length=1, max_length=2**20)
+    """The whole file."""
+    idea: str = Field(default="", max_length=500)
+    parameters: dict[str, str | int | float | bool] = {}
+    """Tile sizes, stages, threads: what a history of parameters is made of."""
+    analysis: str = Field(default="", max_length=2000)
+    """Why it should be fast, or what limits it."""
+
+
+class Verdict(Model):
+    """From the judge to the next prompt."""
+
+    attempt_id: str | None = None
+    """None where nothing could be judged: no answer, or a change outside the EVOLVE-BLOCKs."""
+    stage: Stage
+    outcome: str
+    """correct, incorrect, cheat, compile_failed, no_candidate, frozen_lines_changed."""
+    reason: str = ""
+    details: str = ""
+    """Diagnostics, or times at each shape."""
+    speedup: float | None = None
+    median_us: float | None = None
+    signature: str = ""
+    """Of the error, without numbers and names: two that are equal are one error."""
+
+
+HANDOFFS: dict[str, type[Model]] = {"specification": Specification, "candidate": Candidate, "verdict": Verdict}
+"""Each is kept with the run, as handoffs/STEP.json."""
+
+
+class Spent(Model):
+    """What a run has cost so far."""
+
+    wall_s: float = 0.0
+    agent_calls: int = 0
+    cost_usd: float | None = None
+    """As agents reported it."""
+
+
+class RunStep(Model):
+    """One step of a run, done."""
+
+    step: str
+    """code-003, judge-003 ...: in the journal once as begun, once as done."""
+    kind: Literal["specification", "code", "judge", "lookup", "converse"]
+    seconds: float
+    outcome: str
+    attempt_id: str | None = None
+    speedup: float | None = None
+
+    def line_text(self) -> str:
+        """Say it on one line."""
+        text = f"{self.step}: {self.outcome}"
+        text += f", speed-up {self.speedup:.3g}" if self.speedup is not None else ""
+        text += f" [{self.attempt_id}]" if self.attempt_id else ""
+        return f"{text} ({self.seconds:.1f} s)"
+
+
+class RunState(ResultModel):
+    """A run as it stands."""
+
+    run_id: str
+    name: str
+    mode: str
+    problem_id: str | None = None
+    state: Literal["unfinished", "finished"]
+    stopped: StopReason | None = None
+    why: str = ""
+    steps: list[RunStep] = []
+    best: Verdict | None = None
+    best_source_artifact_id: str | None = None
+    spent: Spent = Spent()
+
+    def summary(self) -> str:
+        """Say how it ended, the best, then the steps."""
+        head = f"{self.run_id} ({self.mode}): {self.stopped or self.state}"
+        lines = [head + (f" - {self.why}" if self.why else "")]
+        if self.best is not None:
+            said = f"{self.best.speedup:.3g}" if self.best.speedup is not None else "not timed"
+            lines.append(f"best: {self.best.attempt_id}, speed-up {said}")
+        else:
+            lines.append("best: none is correct")
+        cost = f", {self.spent.cost_usd:.2f} USD as reported" if self.spent.cost_usd is not None else ""
+        lines.append(f"spent: {self.spent.agent_calls} calls of the agent, {self.spent.wall_s:.0f} s{cost}")
+        lines += [step.line_text() for step in self.steps]
+        return "\n".join(lines)

@@ -1,0 +1,126 @@
+"""What a headless run is told: one TOML file."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from gpu_mcp_server.models._base import Model
+from gpu_mcp_server.models.build import CandidateLanguage
+from gpu_mcp_server.models.evaluation import Tier
+
+Mode = Literal["agent", "structured", "population"]
+HintKind = Literal["compile", "correctness", "performance", "research", "diversity"]
+Short = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class AgentCommand(Model):
+    """How an agent is called, once a step: any command that reads a prompt and answers.
+
+    `{prompt}`, `{prompt_file}`, `{model}`, `{turns}`, `{mcp_config}`, `{step}` and the names in `decoding` stand for
+    their values.
+    """
+
+    command: list[str] = Field(min_length=1)
+    """Program and arguments, as seen inside its sandbox: /usr, `roots`, and its workspace at /job."""
+    stdin: str = "{prompt}"
+    """What it reads."""
+    environment: dict[str, str] = {}
+    pass_environment: list[str] = []
+    """Names of variables of yours that it gets, such as a key; their values are kept nowhere."""
+    files: dict[str, str] = {}
+    """Files laid into its workspace: path there, and path here relative to the TOML."""
+    roots: list[str] = []
+    """Folders shown to it read-only; never your home or what holds it."""
+    network: bool = False
+    """Whether it needs an address. The setting allow_fetch must permit it, and it is then told nothing less than the
+    network of this machine."""
+    timeout_s: float = Field(default=600.0, gt=0, le=6 * 3600)
+    output_bytes: int = Field(default=1 << 20, ge=1 << 10, le=16 << 20)
+    memory_bytes: int = Field(default=4 << 30, ge=64 << 20)
+    model: str = ""
+    turns: int = Field(default=30, ge=1, le=1000)
+    """Of agent mode: how often the model may be asked."""
+    decoding: dict[str, float | int | str | bool] = {}
+    """temperature, top_p, seed ...: placeholders of their names."""
+
+
+class Iterations(Model):
+    """How many candidates may fail at each stage, counted anew after none: the run ends with the best it has."""
+
+    specification: int = Field(default=2, ge=1, le=100)
+    compile: int = Field(default=4, ge=1, le=1000)
+    correctness: int = Field(default=4, ge=1, le=1000)
+    performance: int = Field(default=4, ge=1, le=1000)
+    """Correct candidates that miss the target."""
+
+
+class Target(Model):
+    """When a run has reached what it is for; without one it uses its iterations up."""
+
+    speedup: float | None = Field(default=None, gt=0)
+    """Over the reference, geometric mean over the shapes."""
+    median_us: float | None = Field(default=None, gt=0)
+    """At the last shape."""
+
+
+class Budget(Model):
+    """What a run may cost in all."""
+
+    wall_s: float | None = Field(default=None, gt=0)
+    """Of steps, over all resumptions."""
+    agent_calls: int = Field(default=200, ge=1)
+    cost_usd: float | None = Field(default=None, gt=0)
+    """As agents report it; one that reports nothing counts as nothing."""
+
+
+class Population(Model):
+    """Of population mode, with GEAK's names."""
+
+    ancestor_num: int = Field(default=3, ge=1, le=20)
+    """References in the prompt, in ascending latency."""
+    descendant_num: int = Field(default=4, ge=1, le=32)
+    """Offspring a round."""
+    rounds: int = Field(default=3, ge=1, le=1000)
+    seed: str | None = None
+    """File of the first ancestor; where it has EVOLVE-BLOCKs only their lines may change."""
+
+
+class RunPlan(Model):
+    """Everything about one run."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,60}$")]
+    mode: Mode = "structured"
+    problem: Short
+    """A problem_id, or a problem's file relative to the TOML."""
+    language: CandidateLanguage = "cuda"
+    recipe: Short = "coder"
+    """Role or procedure of agent_recipes whose text begins the prompts."""
+    request: str = Field(default="", max_length=20_000)
+    """What is wanted, in words."""
+    host: str | None = None
+    flags: list[str] = []
+    tier: Tier = "performance"
+    """Below performance nothing is timed: the first correct candidate is what the run is for."""
+    agent: AgentCommand
+    iterations: Iterations = Iterations()
+    target: Target = Target()
+    budget: Budget = Budget()
+    population: Population = Population()
+    hints: dict[HintKind, list[str]] = {}
+    """research: told when an error repeats; diversity: one each candidate in turn; the others at their stage."""
+    reference_code: list[str] = []
+    """Files to start from, shown in the first prompt."""
+    documents: list[str] = []
+    """Files of API documentation, likewise."""
+    pass_string: str = ""
+    """What the seed's own test prints when it passes: told to the agent, never believed."""
+    history: int = Field(default=6, ge=0, le=50)
+    """Earlier candidates in a prompt, with their parameters."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.mode == "agent" and not self.agent.network:
+            raise ValueError("agent mode: the server is attached over loopback, so agent.network must be true")
+        if self.language == "program":
+            raise ValueError("language program: a program of several files cannot be answered in one file")
+        return self

@@ -1,0 +1,187 @@
+"""Agents as jobs: a command in a sandbox of its own, a prompt in, an answer out."""
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from gpu_mcp_server.errors import BadRequest, HostError, NotFound
+from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, Limits, ProcessSpec
+from gpu_mcp_server.models.run_plan import AgentCommand
+from gpu_mcp_server.services.commands import laid
+from gpu_mcp_server.services.jobs import FinishedJob, raise_if_not_run
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.local_files import read_local
+from gpu_mcp_server.services.output import safe_text
+from gpu_mcp_server.services.runner import environment_of, min_level, roots_of
+
+PROMPT_FILE = "prompt.md"
+HANDOFF_FILE = "handoff.json"
+MCP_FILE = "mcp.json"
+HOST = "local"
+"""Agents run beside the server: their program and their key are here."""
+MAX_FILE_BYTES = 8 << 20
+STDIN_BYTES = 1 << 20
+"""What a job can be given there; a longer prompt is in its file."""
+SAID = 1500
+AGAIN = ("cancelled", "caller_lost", "broken", "refused", "no_gpu")
+"""Ends of a job that are not the agent's doing: the call is made again."""
+_PLACEHOLDER = re.compile(r"\{([a-z_]+)\}")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an agent left."""
+
+    status: str
+    """ok, or what went wrong: failed, timeout, oom, disk_quota, output_limit."""
+    why: str = ""
+    text: str = ""
+    handoff: str | None = None
+    """Content of handoff.json."""
+    cost_usd: float | None = None
+
+
+class Agents:
+    """Calls the agent of a run."""
+
+    def __init__(self, lab: Lab, command: AgentCommand) -> None:
+        self._lab, self._command = lab, command
+
+    def check(self) -> None:
+        """Refuse a template that cannot be used here, before anything is begun.
+
+        Raises:
+            BadRequest: If it wants the network and may not have it, shows a home, or passes on what is not set.
+        """
+        command = self._command
+        if command.network and not self._lab.settings.allow_fetch:
+            raise BadRequest("The agent wants the network.", hint="A person can set allow_fetch = true.")
+        for root in command.roots:
+            at = Path(root).resolve()
+            for kept in (Path.home().resolve(), self._lab.settings.data_dir.resolve()):
+                if kept.is_relative_to(at):
+                    raise BadRequest(f"The root {root} holds {kept}.", hint="Show the agent's own folder alone.")
+        absent = [name for name in command.pass_environment if name not in os.environ]
+        if absent:
+            raise BadRequest(f"{', '.join(absent)} is not set.", hint="Set it, or take it out of pass_environment.")
+
+    async def call(
+        self, job_id: str, step: str, prompt: str, *, files: Mapping[str, bytes], given: Mapping[str, str]
+    ) -> Answer:
+        """Call it once and wait; a call that an earlier process made under this id is taken up.
+
+        Raises:
+            Interrupted: If that job ended for a reason that is not the agent's.
+            NotFound: If a file of the template is not there.
+            SandboxTooWeak, HostError: If it could not be started.
+        """
+        jobs = self._lab.jobs
+        try:
+            try:
+                await jobs.look(job_id, HOST)
+            except NotFound:
+                spec, blobs = await self._spec(job_id, step, prompt, files, given)
+                await jobs.submit(spec, host=HOST, blobs=blobs, context={"recipe_step": step})
+            done = await jobs.wait(job_id, HOST)
+        except asyncio.CancelledError:
+            await jobs.end_quietly(job_id, HOST)
+            raise
+        assert done is not None
+        if done.record.status in AGAIN:
+            raise_if_not_run(done.record, HOST)
+            raise Interrupted(f"The agent's call ended as {done.record.status}: {done.record.note}.")
+        return await self._answer(done)
+
+    async def _spec(
+        self, job_id: str, step: str, prompt: str, files: Mapping[str, bytes], given: Mapping[str, str]
+    ) -> tuple[JobSpec, Mapping[str, bytes | Path]]:
+        command, settings = self._command, self._lab.settings
+        values = {
+            **{name: str(value) for name, value in command.decoding.items()},
+            "prompt": prompt, "prompt_file": f"/job/{PROMPT_FILE}", "mcp_config": f"/job/{MCP_FILE}",
+            "model": command.model, "turns": str(command.turns), "step": step, **given,
+        }  # fmt: skip
+        probe = await self._lab.jobs.probe(HOST)
+        own = {path: await _content(name) for path, name in command.files.items()}
+        refs, blobs = laid({**own, PROMPT_FILE: prompt.encode(), **files})
+        passed = {name: os.environ[name] for name in command.pass_environment if name in os.environ}
+        environment = {name: filled(value, values) for name, value in command.environment.items()}
+        stdin = filled(command.stdin, values)
+        process = ProcessSpec(
+            argv=tuple(filled(part, values) for part in command.command),
+            env=environment_of(probe, {**passed, **environment}),
+            gpu=False,
+        )
+        spec = JobSpec(
+            id=job_id,
+            purpose="fetch" if command.network else "run",
+            processes=(process,),
+            files={"main": tuple(refs)},
+            outputs=(HANDOFF_FILE,),
+            roots=roots_of(probe, command.roots),
+            limits=Limits(
+                wall_s=command.timeout_s, output_bytes=command.output_bytes, memory_bytes=command.memory_bytes
+            ),
+            min_level=min_level(settings),
+            network=command.network,
+            detached=True,
+            stdin=stdin if len(stdin.encode()) <= STDIN_BYTES else f"Read {values['prompt_file']}.",
+        )
+        return spec, blobs
+
+    async def _answer(self, done: FinishedJob) -> Answer:
+        record = done.record
+        left = [output for output in record.outputs if output.path == HANDOFF_FILE and output.size <= MAX_FILE_BYTES]
+        handoff = (await self._lab.jobs.fetch(HOST, left[0].sha256)).decode("utf-8", "replace") if left else None
+        text, cost = reported(done.stdout.decode("utf-8", "replace"))
+        if record.stdout_bytes > record.stdout_kept and handoff is None:
+            limit = f"it wrote {record.stdout_bytes} bytes; {self._command.output_bytes} are kept (agent.output_bytes)"
+            return Answer("output_limit", limit, text, handoff, cost)
+        if record.status == "ok":
+            return Answer("ok", "", text, handoff, cost)
+        return Answer(record.status or "failed", _why(record, safe_text(done.stderr)), text, handoff, cost)
+
+
+class Interrupted(HostError):
+    """A call ended for a reason that is not the agent's; it can be made again."""
+
+
+def filled(template: str, values: Mapping[str, str]) -> str:
+    """Return a template with its known placeholders filled; other braces stay."""
+    return _PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), template)
+
+
+def reported(text: str) -> tuple[str, float | None]:
+    """Return an agent's words and what it says it cost.
+
+    Source:
+        `claude -p` with `--output-format json` or `stream-json`: an object with `result` and `total_cost_usd`, alone
+        or as the last line.
+    """
+    for part in (text, *reversed(text.strip().rsplit("\n", 3))):
+        try:
+            said: Any = json.loads(part)
+        except ValueError:
+            continue
+        if isinstance(said, dict) and "result" in said:
+            found = cast("dict[str, Any]", said)
+            cost: Any = found.get("total_cost_usd")
+            usable = isinstance(cost, (int, float)) and not isinstance(cost, bool) and cost >= 0
+            return str(found["result"]), float(cost) if usable else None
+    return text, None
+
+
+def _why(record: JobRecord, stderr: str) -> str:
+    leader = record.leader
+    code = f"exit code {leader.exit_code}" if leader and leader.exit_code is not None else ""
+    parts: Sequence[str] = (record.note, code if record.status == "failed" else "", stderr.strip()[-SAID:])
+    return "; ".join(part for part in parts if part)
+
+
+async def _content(path: str) -> bytes:
+    return await asyncio.to_thread(read_local, Path(path), MAX_FILE_BYTES)

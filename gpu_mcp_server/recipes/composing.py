@@ -1,0 +1,202 @@
+"""Prompts of headless runs: recipe, problem, what was tried, hints, and the form of the answer."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_mcp_server.bounds import cut_text
+from gpu_mcp_server.models._base import Model
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.models.recipe import Candidate, Specification, Stage, Verdict
+from gpu_mcp_server.models.run_plan import HintKind, RunPlan
+from gpu_mcp_server.recipes.book import recipe
+from gpu_mcp_server.services.local_files import read_local
+from gpu_mcp_server.services.problems import Problems
+
+FILE_CHARS = 20_000
+"""Of one file of reference code or documentation."""
+FILES_CHARS = 60_000
+REFERENCE_CHARS = 8_000
+REASON_CHARS = 160
+HEADLESS = (
+    "You are called by a program, once for each step. It compiles, judges, measures and looks up; you have no tools "
+    "here, so where the procedure below names a tool, its answer stands in this text or comes with the next call."
+)
+ROUTES: dict[Stage, str] = {
+    "compile": "Fix these compile errors, and change nothing else:",
+    "correctness": "It compiles and is not correct. Find the cause before you change parameters:",
+    "performance": "It is correct. Make it faster than the best so far; keep it correct:",
+    "code": "There was no candidate to judge:",
+}
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A candidate and what became of it."""
+
+    number: int
+    candidate: Candidate | None
+    verdict: Verdict
+
+
+def files_of(names: Sequence[str]) -> str:
+    """Return files as fenced text, each and all cut to their limits.
+
+    Raises:
+        NotFound, PathRefused, TooLarge: If one cannot be read.
+    """
+    parts: list[str] = []
+    left = FILES_CHARS
+    for name in names:
+        text = read_local(Path(name), 1 << 20).decode("utf-8", "replace")
+        text = cut_text(text, min(FILE_CHARS, left))
+        left = max(left - len(text), 0)
+        parts.append(f"{Path(name).name}:\n\n```\n{text}\n```")
+    return "\n\n".join(parts)
+
+
+def about(problem: Problem, plan: RunPlan) -> str:
+    """Return the problem as a candidate's author must know it."""
+    info = Problems.info(problem)
+    launcher = {"cuda": info.launcher_cuda, "triton": info.launcher_python, "python": info.launcher_python}
+    said = [
+        f"Problem {info.name} ({info.problem_id}). {info.description}".strip(),
+        f"Language: {plan.language}. It defines: {launcher.get(plan.language, info.launcher_c)}",
+        f"Shapes: {json.dumps(list(map(dict, info.shapes)))}; sizes that you are not told of are tried too.",
+        f"Tolerance: rtol {info.rtol:g}, atol {info.atol:g}. " + "; ".join(info.conditions),
+        f"Reference:\n\n```python\n{cut_text(problem.reference, REFERENCE_CHARS)}\n```",
+    ]
+    said += [f"Wanted: {plan.request}"] if plan.request else []
+    wanted = plan.target.model_dump(exclude_none=True)
+    said += [f"Target: {', '.join(f'{k} {v:g}' for k, v in wanted.items())}"] if wanted else []
+    said += (
+        [f"The seed's own test prints {plan.pass_string!r}; the verdict counts, not that."] if plan.pass_string else []
+    )
+    return "\n\n".join(said)
+
+
+def answer_form(kind: type[Model], language: str) -> str:
+    """Return how the answer is to be given."""
+    schema = json.dumps(kind.model_json_schema(), separators=(",", ":"))
+    also = f"; or end it with one fenced block (```{language}) that is the whole file" if kind is Candidate else ""
+    return (
+        "Answer: write JSON of this schema to handoff.json in your folder, or end your answer with it in a ```json "
+        f"block{also}.\n\n{schema}"
+    )
+
+
+def specification_prompt(plan: RunPlan, problem: Problem, refused: str) -> str:
+    """Return the prompt of the first step."""
+    parts = [HEADLESS, recipe("analyst").body.strip(), "The problem is registered already.", about(problem, plan)]
+    parts += [given_files(plan)]
+    parts += [f"Your last answer could not be used: {refused}"] if refused else []
+    return _joined([*parts, answer_form(Specification, plan.language)])
+
+
+def code_prompt(
+    plan: RunPlan,
+    problem: Problem,
+    specification: Specification | None,
+    turns: Sequence[Turn],
+    best: tuple[Verdict, str] | None,
+    looked_up: str,
+) -> str:
+    """Return the prompt for the next candidate."""
+    last = turns[-1] if turns else None
+    parts = [HEADLESS, recipe(plan.recipe).body.strip(), about(problem, plan)]
+    if specification is not None:
+        parts.append(f"Specification:\n\n{specification.model_dump_json(exclude_defaults=True)}")
+    if last is None:
+        parts += [given_files(plan), *hints(plan, "compile", "correctness", "performance")]
+    else:
+        parts += _routed(last, plan, best)
+        stage: HintKind | None = {"compile": "compile", "correctness": "correctness", "performance": "performance"}.get(
+            last.verdict.stage
+        )  # type: ignore[assignment]  # the stages that have hints are kinds of hints
+        parts += hints(plan, stage) if stage else []
+    if looked_up:
+        parts += [f"The same error came twice. The documentation says:\n\n{looked_up}", *hints(plan, "research")]
+    if len(turns) > 1 or (last and last.verdict.stage == "correctness"):
+        parts.append(history(turns, plan.history))
+    parts += diversity(plan, len(turns))
+    return _joined([*parts, f"This is candidate {len(turns) + 1}.", answer_form(Candidate, plan.language)])
+
+
+def offspring_prompt(
+    plan: RunPlan,
+    problem: Problem,
+    ancestors: Sequence[tuple[Candidate, Verdict]],
+    turns: Sequence[Turn],
+    number: int,
+    marked: bool,
+) -> str:
+    """Return the prompt for a child: ancestors in ascending latency with their analysis, then what was tried."""
+    parts = [HEADLESS, recipe(plan.recipe).body.strip(), about(problem, plan)]
+    parts += [given_files(plan)] if not turns else []
+    for rank, (candidate, verdict) in enumerate(ancestors, 1):
+        speed = f"speed-up {verdict.speedup:.3g}" if verdict.speedup else verdict.outcome
+        said = "\n".join(filter(None, [candidate.idea, candidate.analysis, verdict.reason, verdict.details]))
+        parts.append(f"Ancestor {rank} ({speed}):\n\n{said}\n\n```{plan.language}\n{candidate.source}\n```")
+    if ancestors:
+        parts.append("They stand in ascending latency. Combine what made them fast, or do what none of them does.")
+    if marked:
+        parts.append("Only lines between EVOLVE-BLOCK-START and EVOLVE-BLOCK-END may change; keep all others.")
+    parts += [history(turns, plan.history)] if turns else []
+    parts += [*hints(plan, "compile", "correctness", "performance"), *diversity(plan, number)]
+    return _joined([*parts, f"This is candidate {number + 1}.", answer_form(Candidate, plan.language)])
+
+
+def given_files(plan: RunPlan) -> str:
+    """Return reference code and documentation of the plan."""
+    named = {"Reference code": plan.reference_code, "Documentation": plan.documents}
+    return "\n\n".join(f"{what}:\n\n{files_of(names)}" for what, names in named.items() if names)
+
+
+def hints(plan: RunPlan, *kinds: HintKind) -> list[str]:
+    """Return the hints of some kinds."""
+    return [f"Hint ({kind}): {text}" for kind in kinds for text in plan.hints.get(kind, [])]
+
+
+def diversity(plan: RunPlan, number: int) -> list[str]:
+    """Return the one hint of diversity whose turn it is."""
+    known = plan.hints.get("diversity", [])
+    return [f"Hint (diversity): {known[number % len(known)]}"] if known else []
+
+
+def history(turns: Sequence[Turn], limit: int) -> str:
+    """Return what the last candidates were, with their parameters."""
+    shown = [*turns][max(len(turns) - limit, 0) :]
+    rows = [
+        f"- {turn.number}: {_parameters(turn)}{turn.verdict.outcome}"
+        + (f", speed-up {turn.verdict.speedup:.3g}" if turn.verdict.speedup else "")
+        + (f"; {turn.verdict.reason[:REASON_CHARS]}" if turn.verdict.reason else "")
+        for turn in shown
+    ]
+    left = f" ({len(turns) - len(shown)} earlier left out)" if len(shown) < len(turns) else ""
+    return "\n".join([f"Candidates so far{left}:", *rows]) if rows else ""
+
+
+def _parameters(turn: Turn) -> str:
+    if turn.candidate is None:
+        return ""
+    said = ", ".join(f"{name}={value}" for name, value in turn.candidate.parameters.items())
+    return " ".join(filter(None, [turn.candidate.idea[:REASON_CHARS], f"({said})" if said else ""])) + ": "
+
+
+def _routed(last: Turn, plan: RunPlan, best: tuple[Verdict, str] | None) -> list[str]:
+    verdict = last.verdict
+    said = "\n\n".join(filter(None, [verdict.reason, verdict.details]))
+    untimed = verdict.stage == "performance" and verdict.speedup is None
+    route = "It is correct, and could not be timed:" if untimed else ROUTES.get(verdict.stage, "Go on:")
+    parts = [f"{route}\n\n{said}"]
+    if verdict.stage == "performance" and best is not None:
+        speed = f"speed-up {best[0].speedup:.3g}" if best[0].speedup else "not timed"
+        return [*parts, f"The best so far ({speed}):\n\n```{plan.language}\n{best[1]}\n```"]
+    if last.candidate is not None:
+        parts.append(f"Your last candidate:\n\n```{plan.language}\n{last.candidate.source}\n```")
+    return parts
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return "\n\n".join(part for part in parts if part) + "\n"

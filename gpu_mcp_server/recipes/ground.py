@@ -1,0 +1,217 @@
+"""What every mode of a run stands on: journalled steps, the agent, the judge, the documentation."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpu_mcp_server.errors import BadRequest, GpuMcpError, NotFound
+from gpu_mcp_server.models._base import Model
+from gpu_mcp_server.models.attempt import Attempt
+from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.models.recipe import Candidate, StopReason, Verdict
+from gpu_mcp_server.models.run_plan import RunPlan
+from gpu_mcp_server.recipes.agents import Agents, Answer, Interrupted
+from gpu_mcp_server.recipes.journal import Journal
+from gpu_mcp_server.recipes.judging import verdict_of, verdict_of_attempt
+from gpu_mcp_server.services.error_signatures import signature
+from gpu_mcp_server.services.jobs import new_job_id
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.sources import NAMES, Source
+
+Tell = Callable[[str], Awaitable[None]]
+
+LOOKED_UP = 3000
+"""Characters of a documentation page in a prompt."""
+JUDGE_WAIT_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why a run stopped."""
+
+    stopped: StopReason
+    why: str = ""
+
+
+@dataclass
+class Ground:
+    """One run, open."""
+
+    lab: Lab
+    plan: RunPlan
+    problem: Problem
+    run_id: str
+    folder: Path
+    journal: Journal
+    tell: Tell
+    agents: Agents
+    wall_s: float = 0.0
+    agent_calls: int = 0
+    cost_usd: float | None = None
+    best: Verdict | None = None
+    best_source: str = ""
+    prompts: dict[str, str] = field(default_factory=dict[str, str])
+
+    def over(self) -> Ending | None:
+        """Return why the budget is used up, if it is."""
+        budget = self.plan.budget
+        if budget.wall_s is not None and self.wall_s >= budget.wall_s:
+            return Ending("budget", f"{self.wall_s:.0f} s of {budget.wall_s:g} s are spent")
+        if self.agent_calls >= budget.agent_calls:
+            return Ending("budget", f"the agent was called {self.agent_calls} times, which is budget.agent_calls")
+        if budget.cost_usd is not None and (self.cost_usd or 0) >= budget.cost_usd:
+            return Ending("budget", f"{self.cost_usd:.2f} USD of {budget.cost_usd:g} are spent, as the agent reports")
+        return None
+
+    async def step(
+        self, step: str, kind: str, work: Callable[[], Awaitable[dict[str, Any]]], **begun: Any
+    ) -> Mapping[str, Any]:
+        """Do a step, or return what it was when it is done already."""
+        done = self.journal.done(step)
+        if done is None:
+            if self.journal.begun(step) is None or begun:
+                self.journal.begin(step, kind=kind, **begun)
+            began = time.monotonic()
+            await self.tell(f"{step}: begun")
+            result = await work()
+            self.journal.finish(step, kind=kind, seconds=round(time.monotonic() - began, 3), **result)
+            done = self.journal.done(step)
+            assert done is not None
+            speed = f", speed-up {done['speedup']:.3g}" if done.get("speedup") else ""
+            await self.tell(f"{step}: {done['outcome']}{speed}{self._so_far()}")
+        self.wall_s += float(done["seconds"])
+        return done
+
+    def _so_far(self) -> str:
+        return f"; best so far {self.best.speedup:.3g}" if self.best and self.best.speedup else ""
+
+    async def ask(self, step: str, kind: str, prompt: str, **given: str) -> Answer:
+        """Ask the agent; its prompt and its answer are kept."""
+        files = {"previous.txt": given.pop("previous").encode()} if "previous" in given else dict[str, bytes]()
+        artifacts = self.lab.artifacts
+        begun = self.journal.begun(step)
+        job_id = begun["job_id"] if begun else new_job_id()
+
+        async def work() -> dict[str, Any]:
+            nonlocal job_id
+            kept = await artifacts.put(prompt.encode(), name=f"{self.run_id}.{step}.prompt.md", media_type="text/plain")
+            try:
+                answer = await self.agents.call(job_id, step, prompt, files=files, given=given)
+            except Interrupted:
+                job_id = new_job_id()
+                self.journal.begin(step, kind=kind, job_id=job_id)
+                answer = await self.agents.call(job_id, step, prompt, files=files, given=given)
+            said = {"text": answer.text, "handoff": answer.handoff}
+            ids = {
+                f"{name}_artifact_id": await artifacts.put(text.encode(), name=f"{self.run_id}.{step}.{name}")
+                for name, text in said.items()
+                if text
+            }
+            cost = {"cost_usd": answer.cost_usd} if answer.cost_usd is not None else {}
+            return {"outcome": answer.status, "why": answer.why[:2000], "prompt_artifact_id": kept, **ids, **cost}
+
+        fresh = {} if begun else {"job_id": job_id}
+        done = await self.step(step, kind, work, **fresh)
+        self.prompts[step] = done["prompt_artifact_id"]
+        self.agent_calls += 1
+        if "cost_usd" in done:
+            self.cost_usd = (self.cost_usd or 0.0) + float(done["cost_usd"])
+        parts = {
+            name: (await artifacts.read(done[f"{name}_artifact_id"])).decode()
+            if f"{name}_artifact_id" in done
+            else None
+            for name in ("text", "handoff")
+        }
+        return Answer(done["outcome"], done["why"], parts["text"] or "", parts["handoff"], done.get("cost_usd"))
+
+    async def judge(self, step: str, candidate: Candidate, asked: str, parent_id: str | None) -> Verdict:
+        """Judge a candidate once, whoever began it."""
+        batch_id = f"{self.run_id}.{step}"
+
+        async def work() -> dict[str, Any]:
+            earlier = await self.earlier(batch_id)
+            verdict = verdict_of_attempt(earlier[-1], self.plan) if earlier else None
+            if verdict is None:
+                verdict = await self._evaluated(batch_id, candidate, parent_id)
+            if verdict.attempt_id is not None:
+                await self.lab.experience.keep_prompt(verdict.attempt_id, self.run_id, step, self.prompts[asked])
+            self.hand_off(step, verdict)
+            return {"outcome": verdict.outcome, "speedup": verdict.speedup, "verdict": verdict.model_dump(mode="json")}
+
+        done = await self.step(step, "judge", work)
+        verdict = Verdict.model_validate(done["verdict"])
+        self.consider(verdict, candidate.source)
+        return verdict
+
+    async def _evaluated(self, batch_id: str, candidate: Candidate, parent_id: str | None) -> Verdict:
+        language = self.plan.language
+        try:
+            evaluation = await self._evaluate(
+                batch_id, candidate, Source(candidate.source, language, NAMES[language]), parent_id
+            )
+        except NotFound:
+            raise
+        except BadRequest as error:
+            return Verdict(stage="compile", outcome="refused", reason=str(error), signature=signature(str(error)))
+        return verdict_of(evaluation, self.plan)
+
+    async def _evaluate(self, batch_id: str, candidate: Candidate, source: Source, parent_id: str | None) -> Evaluation:
+        return await self.lab.evaluator.evaluate(
+            self.problem.problem_id,
+            source,
+            host=self.plan.host,
+            flags=tuple(self.plan.flags),
+            parent_id=parent_id,
+            note=" ".join(f"{self.run_id}: {candidate.idea}".split())[:500],
+            wait_s=JUDGE_WAIT_S,
+            progress=self.tell,
+            batch_id=batch_id,
+            timing=TimingOptions(tier=self.plan.tier),
+        )
+
+    async def earlier(self, batch_id: str) -> list[Attempt]:
+        """Return what an earlier process judged under this name; jobs of it that still run are waited for."""
+        experience, found = self.lab.experience, list[Attempt]()
+        for attempt, job_id in await experience.of_batch(batch_id):
+            if attempt.status == "running":
+                if job_id is not None:
+                    await self.lab.runner.status(job_id, wait_s=JUDGE_WAIT_S)
+                else:
+                    await experience.finish(attempt.attempt_id, status="abandoned", reason="its run was killed")
+            now = await experience.get(attempt.attempt_id)
+            if now.status in ("judged", "compile_failed"):
+                found.append(now)
+        return found
+
+    def consider(self, verdict: Verdict, source: str) -> None:
+        """Keep a verdict as the best if it is."""
+        if verdict.outcome != "correct":
+            return
+        if self.best is None or (verdict.speedup or 0.0) > (self.best.speedup or 0.0):
+            self.best, self.best_source = verdict, source
+
+    async def look_up(self, step: str, error: str) -> str:
+        """Return what the documentation says of an error; nothing if it says nothing."""
+
+        async def work() -> dict[str, Any]:
+            try:
+                found = await self.lab.documents.search(error[:400], limit=3)
+                page = await self.lab.documents.read(found.hits[0].uri) if found.hits else None
+            except GpuMcpError as failure:
+                return {"outcome": f"nothing: {failure}"[:300], "text": ""}
+            if page is None:
+                return {"outcome": "nothing found", "text": ""}
+            quoted = f"{page.title} ({page.library}), {page.notice}\n{page.document[:LOOKED_UP]}"
+            return {"outcome": page.uri, "text": quoted}
+
+        done = await self.step(step, "lookup", work)
+        return str(done["text"])
+
+    def hand_off(self, step: str, model: Model) -> None:
+        """Keep a hand-off with the run."""
+        folder = self.folder / "handoffs"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{step}.json").write_text(model.model_dump_json(indent=1), encoding="utf-8")

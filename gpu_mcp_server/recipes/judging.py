@@ -1,0 +1,63 @@
+"""From an evaluation to the verdict that the next prompt is made of: the stage at which a candidate failed."""
+
+from gpu_mcp_server.models.attempt import Attempt
+from gpu_mcp_server.models.evaluation import Evaluation
+from gpu_mcp_server.models.recipe import Stage, Verdict
+from gpu_mcp_server.models.run_plan import RunPlan
+from gpu_mcp_server.services.error_signatures import signature
+
+DETAILS = 2500
+DIAGNOSTICS = 8
+
+
+def reached(plan: RunPlan, speedup: float | None, median_us: float | None) -> bool:
+    """Say whether a correct candidate is what the run is for; without a target none is."""
+    if plan.tier != "performance":
+        return True
+    target = plan.target
+    wanted = [
+        speedup is not None and speedup >= target.speedup if target.speedup is not None else None,
+        median_us is not None and median_us <= target.median_us if target.median_us is not None else None,
+    ]
+    asked = [want for want in wanted if want is not None]
+    return bool(asked) and all(asked)
+
+
+def verdict_of(evaluation: Evaluation, plan: RunPlan) -> Verdict:
+    """Return what an evaluation means for the loop."""
+    last = evaluation.shapes[-1].candidate if evaluation.shapes else None
+    median_us = last.median_us if last else None
+    outcome = evaluation.verdict or evaluation.status
+    said = [d.line_text() for d in evaluation.diagnostics[:DIAGNOSTICS]] or [s.line_text() for s in evaluation.shapes]
+    return Verdict(
+        attempt_id=evaluation.attempt_id,
+        stage=_stage(outcome, plan, evaluation.speedup, median_us),
+        outcome=outcome,
+        reason=evaluation.reason,
+        details="\n".join([*said, *evaluation.advice])[:DETAILS],
+        speedup=evaluation.speedup,
+        median_us=median_us,
+        signature=signature(evaluation.reason),
+    )
+
+
+def verdict_of_attempt(attempt: Attempt, plan: RunPlan) -> Verdict:
+    """Return the same of an attempt that is recorded; its details are gone with the process that had them."""
+    outcome = attempt.verdict or attempt.status
+    return Verdict(
+        attempt_id=attempt.attempt_id,
+        stage=_stage(outcome, plan, attempt.speedup, attempt.median_us),
+        outcome=outcome,
+        reason=attempt.reason or "",
+        speedup=attempt.speedup,
+        median_us=attempt.median_us,
+        signature=signature(attempt.reason or ""),
+    )
+
+
+def _stage(outcome: str, plan: RunPlan, speedup: float | None, median_us: float | None) -> Stage:
+    if outcome == "compile_failed":
+        return "compile"
+    if outcome != "correct":
+        return "correctness"
+    return "target" if reached(plan, speedup, median_us) else "performance"

@@ -1,0 +1,188 @@
+"""Population mode: ancestors in the prompt, offspring a round, all judged in one call on the pool.
+
+Source:
+    GEAK (AMD, 2025): `ancestor_num` references in ascending latency with their analysis, `descendant_num` offspring a
+    round. EVOLVE-BLOCKs are AlphaEvolve's markers.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_mcp_server.models.batch import Comparison
+from gpu_mcp_server.models.recipe import Candidate, Verdict
+from gpu_mcp_server.nccl.markers import MarkerFault, blocks, frozen_text
+from gpu_mcp_server.recipes.answers import candidate_of
+from gpu_mcp_server.recipes.composing import Turn, offspring_prompt
+from gpu_mcp_server.recipes.ground import JUDGE_WAIT_S, Ending, Ground
+from gpu_mcp_server.recipes.judging import verdict_of_attempt
+from gpu_mcp_server.services.batches import Entrant
+from gpu_mcp_server.services.error_signatures import signature
+from gpu_mcp_server.services.local_files import read_local
+from gpu_mcp_server.services.sources import MAX_SOURCE_BYTES, NAMES, Source
+
+
+@dataclass(frozen=True)
+class Member:
+    """A judged candidate of the population."""
+
+    candidate: Candidate
+    verdict: Verdict
+
+
+async def population(ground: Ground) -> Ending:
+    """Run the rounds to their end."""
+    wishes = ground.plan.population
+    members: list[Member] = []
+    seed = await _seed(ground)
+    frozen = _frozen(seed.source) if seed else None
+    if seed is not None:
+        verdicts = await _judged(ground, "judge-000", [("seed", seed)], None)
+        members += [Member(seed, verdict) for verdict in verdicts]
+    for number in range(1, wishes.rounds + 1):
+        if any(member.verdict.stage == "target" for member in members):
+            return Ending("target", "a member of the population reached it")
+        offspring: list[tuple[str, Candidate]] = []
+        silent = 0
+        for child in range(1, wishes.descendant_num + 1):
+            if (over := ground.over()) is not None:
+                return over
+            name = f"code-{number:03}-{child:02}"
+            born = await _born(ground, name, members, (number - 1) * wishes.descendant_num + child - 1, frozen)
+            if isinstance(born, Verdict):
+                silent += 1
+                members.append(Member(Candidate(source=" ", idea="no candidate"), born))
+            else:
+                offspring.append((name, born))
+        if silent == wishes.descendant_num:
+            return Ending("agent", f"round {number} has no candidate: {members[-1].verdict.reason}"[:500])
+        parent = ancestors(members, 1)
+        verdicts = await _judged(ground, f"judge-{number:03}", offspring, parent[0] if parent else None)
+        members += [Member(candidate, verdict) for (_, candidate), verdict in zip(offspring, verdicts, strict=True)]
+    if any(member.verdict.stage == "target" for member in members):
+        return Ending("target", "a member of the population reached it")
+    return Ending("rounds", f"{wishes.rounds} rounds are done")
+
+
+def ancestors(members: Sequence[Member], count: int) -> list[Member]:
+    """Return the fastest correct ones in ascending latency; while none is correct, the last that were judged."""
+    correct = [member for member in members if member.verdict.outcome == "correct"]
+    if not correct:
+        return [member for member in members if member.verdict.attempt_id is not None][-count:]
+    fastest = sorted(correct, key=lambda member: -(member.verdict.speedup or 0.0))
+    return fastest[:count]
+
+
+def refusal(source: str, frozen: str | None) -> str:
+    """Say why a source may not be judged: it changes lines outside the blocks; empty if it may."""
+    if frozen is None:
+        return ""
+    try:
+        if frozen_text(source).rstrip() == frozen.rstrip():
+            return ""
+    except MarkerFault as fault:
+        return f"its EVOLVE-BLOCK markers are damaged: {fault}"
+    return "it changes lines outside the EVOLVE-BLOCKs; only those within may change"
+
+
+def _frozen(source: str) -> str | None:
+    return frozen_text(source) if blocks(source) else None
+
+
+async def _seed(ground: Ground) -> Candidate | None:
+    path = ground.plan.population.seed
+    if path is None:
+        return None
+    text = (await asyncio.to_thread(read_local, Path(path), MAX_SOURCE_BYTES)).decode()
+    return Candidate(source=text, idea="the seed")
+
+
+async def _born(
+    ground: Ground, step: str, members: Sequence[Member], number: int, frozen: str | None
+) -> Candidate | Verdict:
+    """Ask for one child; a verdict where it cannot be judged."""
+    chosen = ancestors(members, ground.plan.population.ancestor_num)
+    turns = [Turn(at, member.candidate, member.verdict) for at, member in enumerate(members, 1)]
+    shown = [(member.candidate, member.verdict) for member in chosen]
+    prompt = offspring_prompt(ground.plan, ground.problem, shown, turns, number, frozen is not None)
+    answer = await ground.ask(step, "code", prompt)
+    candidate, why = candidate_of(answer)
+    if answer.status != "ok" or candidate is None:
+        reason = why if answer.status == "ok" else f"the agent's call ended as {answer.status}: {answer.why}"
+        return Verdict(stage="code", outcome="no_candidate", reason=reason[:1500])
+    ground.hand_off(step, candidate)
+    if why := refusal(candidate.source, frozen):
+        return Verdict(stage="code", outcome="frozen_lines_changed", reason=why)
+    return candidate
+
+
+async def _judged(
+    ground: Ground, step: str, children: Sequence[tuple[str, Candidate]], parent: Member | None
+) -> list[Verdict]:
+    """Judge a round once, whoever began it, and keep each prompt with its attempt."""
+    if not children:
+        return []
+    batch_id = f"{ground.run_id}.{step}"
+    noted = {name: f"{ground.run_id} {name}:" for name, _ in children}
+
+    async def work() -> dict[str, Any]:
+        known: dict[str, Verdict] = {}
+        for attempt in await ground.earlier(batch_id):
+            name = next((n for n, begins in noted.items() if (attempt.note or "").startswith(begins)), None)
+            if name is not None:
+                known[name] = verdict_of_attempt(attempt, ground.plan)
+        rest = [(name, candidate) for name, candidate in children if name not in known]
+        if rest:
+            table = await _compared(ground, batch_id, rest, noted, parent)
+            known |= {name: await _verdict(ground, table, name) for name, _ in rest}
+        for name, _ in children:
+            attempt_id = known[name].attempt_id
+            if attempt_id is not None and name in ground.prompts:
+                await ground.lab.experience.keep_prompt(attempt_id, ground.run_id, name, ground.prompts[name])
+        verdicts = [known[name] for name, _ in children]
+        best = max((v.speedup or 0.0 for v in verdicts if v.outcome == "correct"), default=0.0)
+        correct = sum(v.outcome == "correct" for v in verdicts)
+        outcome = f"{correct} of {len(verdicts)} correct"
+        return {
+            "outcome": outcome, "speedup": best or None, "verdicts": [v.model_dump(mode="json") for v in verdicts],
+        }  # fmt: skip
+
+    done = await ground.step(step, "judge", work)
+    verdicts = [Verdict.model_validate(found) for found in done["verdicts"]]
+    for (_, candidate), verdict in zip(children, verdicts, strict=True):
+        ground.consider(verdict, candidate.source)
+    return verdicts
+
+
+async def _compared(
+    ground: Ground,
+    batch_id: str,
+    rest: Sequence[tuple[str, Candidate]],
+    noted: dict[str, str],
+    parent: Member | None,
+) -> Comparison:
+    language = ground.plan.language
+    entrants = [
+        Entrant(
+            name,
+            Source(candidate.source, language, NAMES[language]),
+            tuple(ground.plan.flags),
+            note=f"{noted[name]} {' '.join(candidate.idea.split())}"[:500],
+            parent_id=parent.verdict.attempt_id if parent else None,
+        )
+        for name, candidate in rest
+    ]
+    return await ground.lab.batches.compare(
+        ground.problem.problem_id, entrants, tier=ground.plan.tier, host=ground.plan.host, wait_s=JUDGE_WAIT_S,
+        progress=ground.tell, batch_id=batch_id,
+    )  # fmt: skip
+
+
+async def _verdict(ground: Ground, table: Comparison, name: str) -> Verdict:
+    row = next(row for row in table.rows if row.name == name)
+    if row.attempt_id is None or row.status not in ("judged", "compile_failed"):
+        return Verdict(stage="code", outcome=row.status, reason=row.reason, signature=signature(row.reason))
+    verdict = verdict_of_attempt(await ground.lab.experience.get(row.attempt_id), ground.plan)
+    return verdict.model_copy(update={"details": "\n".join(row.shapes), "speedup": row.speedup})

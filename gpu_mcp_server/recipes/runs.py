@@ -1,0 +1,158 @@
+"""Runs: begun, resumed after any kill, listed, shown."""
+
+import asyncio
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from gpu_mcp_server.errors import NotFound
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.models.recipe import RunState, RunStep, Spent, Verdict
+from gpu_mcp_server.models.run_plan import Mode, RunPlan
+from gpu_mcp_server.recipes.agents import Agents
+from gpu_mcp_server.recipes.ground import Ending, Ground, Tell
+from gpu_mcp_server.recipes.journal import Journal, entries
+from gpu_mcp_server.recipes.population import population
+from gpu_mcp_server.recipes.structured import structured
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.problem_files.reader import source_at
+
+MODES: Mapping[Mode, Callable[[Ground], Awaitable[Ending]]] = {"structured": structured, "population": population}
+PLAN_FILE = "plan.json"
+PROBLEM = "problem"
+END = "end"
+RUN_ID = re.compile(r"^r-[A-Za-z0-9_.-]{1,80}$")
+
+
+async def silent(message: str) -> None:
+    """Tell nobody."""
+
+
+class Runs:
+    """The runs of one data folder: `recipes/RUN_ID/` with plan.json, journal.jsonl, handoffs, best source."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab = lab
+        self._root = lab.settings.data_dir / "recipes"
+
+    def create(self, plan: RunPlan, run_id: str | None = None) -> str:
+        """Note a new run, or one of this name that is noted already; nothing is begun."""
+        run_id = run_id or f"r-{plan.name}-{secrets.token_hex(3)}"
+        folder = self._root / run_id
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = folder / PLAN_FILE
+        if not path.exists():
+            new = path.with_suffix(".new")
+            new.write_text(plan.model_dump_json(indent=1), encoding="utf-8")
+            new.replace(path)
+        return run_id
+
+    def plan(self, run_id: str) -> RunPlan:
+        """Return a run's plan.
+
+        Raises:
+            NotFound: If there is no such run.
+        """
+        return RunPlan.model_validate_json((self._folder(run_id) / PLAN_FILE).read_text(encoding="utf-8"))
+
+    def ids(self) -> list[str]:
+        """Return all runs, the newest first."""
+        found = [path.parent for path in self._root.glob(f"*/{PLAN_FILE}")]
+        return [path.name for path in sorted(found, key=lambda p: (p / PLAN_FILE).stat().st_mtime_ns, reverse=True)]
+
+    def state(self, run_id: str) -> RunState:
+        """Return a run as its journal has it, also while it goes on.
+
+        Raises:
+            NotFound: If there is no such run.
+        """
+        folder = self._folder(run_id)
+        return state_of(run_id, self.plan(run_id), entries(folder))
+
+    async def go(self, run_id: str, tell: Tell = silent) -> RunState:
+        """Run it, or go on where it was killed; a finished one stays as it is.
+
+        Raises:
+            NotFound: If there is no such run, or what it names is not there.
+            BadRequest: If another process runs it, or its agent cannot be called here.
+            ProblemRefused, HostError: If it cannot go on; resume it when that is mended.
+        """
+        plan, folder = self.plan(run_id), self._folder(run_id)
+        with Journal(folder) as journal:
+            if journal.done(END) is None:
+                agents = Agents(self._lab, plan.agent)
+                agents.check()
+                problem = await self._problem(plan, journal, tell)
+                ground = Ground(self._lab, plan, problem, run_id, folder, journal, tell, agents)
+                ending = await MODES[plan.mode](ground)
+                kept = await self._keep_best(ground)
+                journal.finish(END, stopped=ending.stopped, why=ending.why, **kept)
+        return self.state(run_id)
+
+    async def _problem(self, plan: RunPlan, journal: Journal, tell: Tell) -> Problem:
+        done = journal.done(PROBLEM)
+        if done is None:
+            problem_id = plan.problem
+            if not problem_id.startswith("p-"):
+                await tell("problem: is registered")
+                source = await source_at(Path(plan.problem))
+                problem_id = (await self._lab.registry.import_file(source, host=plan.host)).problem_id
+            await self._lab.problems.get(problem_id)
+            journal.finish(PROBLEM, problem_id=problem_id)
+            return await self._lab.problems.get(problem_id)
+        return await self._lab.problems.get(done["problem_id"])
+
+    async def _keep_best(self, ground: Ground) -> dict[str, Any]:
+        if ground.best is None:
+            return {"best": None}
+        name = f"{ground.run_id}.best"
+        kept = await self._lab.artifacts.put(ground.best_source.encode(), name=name, media_type="text/plain")
+        await asyncio.to_thread((ground.folder / "best.txt").write_text, ground.best_source, encoding="utf-8")
+        return {"best": ground.best.model_dump(mode="json"), "best_source_artifact_id": kept}
+
+    def _folder(self, run_id: str) -> Path:
+        folder = self._root / run_id
+        if not RUN_ID.match(run_id) or not (folder / PLAN_FILE).is_file():
+            raise NotFound("run", run_id, hint="`gpu-mcp-server recipe list` shows those there are.")
+        return folder
+
+
+def state_of(run_id: str, plan: RunPlan, journal: list[dict[str, Any]]) -> RunState:
+    """Return the state that a journal tells of."""
+    done = {entry["step"]: entry for entry in journal if entry["event"] == "done"}
+    steps = [_step(entry) for entry in done.values() if "kind" in entry]
+    end, problem = done.get(END), done.get(PROBLEM)
+    costs = [entry["cost_usd"] for entry in done.values() if "cost_usd" in entry]
+    verdicts = [
+        Verdict.model_validate(found)
+        for entry in done.values()
+        for found in [*([entry["verdict"]] if "verdict" in entry else []), *entry.get("verdicts", [])]
+    ]
+    correct = [verdict for verdict in verdicts if verdict.outcome == "correct"]
+    return RunState(
+        run_id=run_id,
+        name=plan.name,
+        mode=plan.mode,
+        problem_id=problem["problem_id"] if problem else None,
+        state="finished" if end else "unfinished",
+        stopped=end["stopped"] if end else None,
+        why=end["why"] if end else "",
+        steps=steps,
+        best=max(correct, key=lambda verdict: verdict.speedup or 0.0, default=None),
+        best_source_artifact_id=end.get("best_source_artifact_id") if end else None,
+        spent=Spent(
+            wall_s=sum(step.seconds for step in steps),
+            agent_calls=sum(step.kind in ("code", "specification", "converse") for step in steps),
+            cost_usd=sum(costs) if costs else None,
+        ),
+    )
+
+
+def _step(entry: Mapping[str, Any]) -> RunStep:
+    verdict = cast("dict[str, Any]", entry.get("verdict") or {})
+    return RunStep(
+        step=entry["step"], kind=entry["kind"], seconds=entry["seconds"], outcome=entry["outcome"],
+        attempt_id=verdict.get("attempt_id"), speedup=entry.get("speedup"),
+    )  # fmt: skip

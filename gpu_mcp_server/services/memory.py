@@ -1,0 +1,222 @@
+"""The attempts of all problems as a memory: asked by what is known of a new one."""
+
+import json
+import math
+import secrets
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.models.memory import Found, FoundAttempts, Lesson, Lessons, NoteKept
+from gpu_mcp_server.services.error_signatures import signature
+from gpu_mcp_server.store.database import Database, Value
+
+SCANNED = 2000
+"""Newest attempts that an error's signature is compared with."""
+SHOWN = 240
+MAX_NOTE = 2000
+VERIFIED = "a.verdict = 'correct' AND a.voided IS NULL"
+PROFILED = (
+    "(SELECT p.reason FROM attempts p WHERE p.kind = 'profile' AND p.parent_id = a.attempt_id "
+    "ORDER BY p.seq DESC LIMIT 1)"
+)
+"""What the last profile of an attempt said of it."""
+FROM = (
+    "FROM attempts a JOIN problems ON problems.problem_id = a.problem_id "
+    "WHERE a.kind = 'evaluate' AND a.status != 'running'"
+)
+STEPS = FROM.replace("WHERE", "JOIN attempts b ON b.attempt_id = a.parent_id WHERE")
+
+
+class Memory:
+    """Answers from the attempts of all problems, and keeps notes."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def find(
+        self,
+        operation: str | None = None,
+        dtype: str | None = None,
+        arch: str | None = None,
+        bottleneck: str | None = None,
+        error: str | None = None,
+        shape: str | None = None,
+        limit: int = 8,
+    ) -> FoundAttempts:
+        """Return attempts like a new one: verified first, fastest first, then failures, newest first.
+
+        Args:
+            operation: Words, all of which are in the problem's name, description or reference.
+            dtype: Of an input or output.
+            arch: A part of the device's name, such as H200.
+            bottleneck: Words in what a profile of the attempt said.
+            error: A message; those that are equal but for places, names and numbers count as one.
+            shape: small, medium or large: elements of the problem's largest shape, below 2^16, 2^24, or more.
+            limit: How many.
+
+        Raises:
+            BadRequest: If nothing is asked.
+        """
+        asked = {"operation": operation, "dtype": dtype, "arch": arch, "bottleneck": bottleneck, "error": error}
+        if not any((*asked.values(), shape)):
+            raise BadRequest("Nothing is asked.", hint=f"Give one of {', '.join(asked)}, shape.")
+        where, values = _conditions(operation, dtype, arch, bottleneck)
+        rows = await self._db.fetch_all(
+            f"SELECT a.*, problems.json ->> 'name' AS problem, problems.json ->> 'shapes' AS shapes, "
+            f"{PROFILED} AS bottleneck {FROM} {where} ORDER BY ({VERIFIED}) DESC, a.speedup DESC, a.seq DESC LIMIT ?",
+            (*values, SCANNED),
+        )
+        if error:
+            wanted = signature(error)
+            rows = [row for row in rows if row["reason"] and _alike(signature(row["reason"]), wanted)]
+        if shape:
+            rows = [row for row in rows if size_class(row["shapes"]) == shape]
+        return FoundAttempts(attempts=[_found(row) for row in rows[:limit]], left_out=max(len(rows) - limit, 0) or None)
+
+    async def lessons(self, operation: str | None = None, problem_id: str | None = None, limit: int = 8) -> Lessons:
+        """Return what attempts teach: steps that made a verified kernel faster, failures that came again, notes.
+
+        Raises:
+            NotFound: If there is no such problem.
+        """
+        where, values = _conditions(operation, None, None, None)
+        if problem_id is not None:
+            await self._require("problems", "problem_id", problem_id, "problem")
+            where, values = f"{where} AND problems.problem_id = ?", [*values, problem_id]
+        techniques = await self._techniques(where, values, limit)
+        failures = await self._failures(where, values, limit)
+        notes = await self._notes(where, values, limit)
+        each = max(limit // 3, 1)
+        chosen = [*notes[:each], *techniques[: limit - 2 * each], *failures[:each]]
+        rest = [lesson for lesson in (*techniques, *failures, *notes) if lesson not in chosen]
+        return Lessons(lessons=[*chosen, *rest][:limit])
+
+    async def add_note(self, text: str, attempt_id: str | None = None, problem_id: str | None = None) -> NoteKept:
+        """Keep a note for who comes later.
+
+        Raises:
+            BadRequest: If it is empty or too long.
+            NotFound: If it is about what is not there.
+        """
+        text = text.strip()
+        if not 1 <= len(text) <= MAX_NOTE:
+            raise BadRequest(f"The note has {len(text)} characters.", hint=f"Write 1 to {MAX_NOTE}.")
+        if attempt_id is not None:
+            await self._require("attempts", "attempt_id", attempt_id, "attempt")
+            found = await self._db.fetch_one("SELECT problem_id FROM attempts WHERE attempt_id = ?", (attempt_id,))
+            problem_id = problem_id or (found["problem_id"] if found else None)
+        if problem_id is not None:
+            await self._require("problems", "problem_id", problem_id, "problem")
+        note_id = f"n-{secrets.token_hex(6)}"
+        await self._db.execute(
+            "INSERT INTO notes (note_id, created_at, attempt_id, problem_id, text) VALUES (?, ?, ?, ?, ?)",
+            (note_id, datetime.now(UTC).isoformat(), attempt_id, problem_id, text),
+        )
+        return NoteKept(note_id=note_id)
+
+    async def _techniques(self, where: str, values: Sequence[Value], limit: int) -> list[Lesson]:
+        """Return steps from parent to child, both verified on one device, by how much faster the child is."""
+        rows = await self._db.fetch_all(
+            "SELECT a.attempt_id, a.note, a.speedup AS after, b.speedup AS before, "
+            f"problems.json ->> 'name' AS problem {STEPS} "
+            f"{where} AND {VERIFIED} AND b.verdict = 'correct' AND b.voided IS NULL AND a.device = b.device "
+            "AND a.problem_id = b.problem_id AND a.speedup > b.speedup AND a.note IS NOT NULL "
+            "ORDER BY a.speedup / b.speedup DESC LIMIT ?",
+            (*values, limit),
+        )
+        return [
+            Lesson(
+                kind="technique", says=row["note"][:SHOWN], problem=row["problem"], before=row["before"],
+                after=row["after"], attempt_id=row["attempt_id"],
+            )
+            for row in rows
+        ]  # fmt: skip
+
+    async def _failures(self, where: str, values: Sequence[Value], limit: int) -> list[Lesson]:
+        rows = await self._db.fetch_all(
+            f"SELECT a.attempt_id, a.reason, problems.json ->> 'name' AS problem {FROM} {where} "
+            "AND a.reason IS NOT NULL AND (a.verdict IS NULL OR a.verdict != 'correct') ORDER BY a.seq DESC LIMIT ?",
+            (*values, SCANNED),
+        )
+        counted = Counter(signature(row["reason"]) for row in rows)
+        newest = {signature(row["reason"]): row for row in reversed(rows)}
+        return [
+            Lesson(
+                kind="failure", says=newest[said]["reason"][:SHOWN], problem=newest[said]["problem"], times=times,
+                attempt_id=newest[said]["attempt_id"],
+            )
+            for said, times in counted.most_common(limit)
+        ]  # fmt: skip
+
+    async def _notes(self, where: str, values: Sequence[Value], limit: int) -> list[Lesson]:
+        about = f"IN (SELECT problems.problem_id FROM problems WHERE 1 {where})"  # noqa: S608 - conditions of this module
+        rows = await self._db.fetch_all(
+            "SELECT notes.*, problems.json ->> 'name' AS problem FROM notes "  # noqa: S608
+            "LEFT JOIN problems ON problems.problem_id = notes.problem_id "
+            f"WHERE notes.problem_id IS NULL OR notes.problem_id {about} "
+            "ORDER BY notes.seq DESC LIMIT ?",
+            (*values, limit),
+        )
+        return [
+            Lesson(kind="note", says=row["text"][:SHOWN], problem=row["problem"], attempt_id=row["attempt_id"])
+            for row in rows
+        ]
+
+    async def _require(self, table: str, column: str, handle: str, what: str) -> None:
+        sql = f"SELECT 1 FROM {table} WHERE {column} = ?"  # noqa: S608 - names of this module
+        if await self._db.fetch_one(sql, (handle,)) is None:
+            raise NotFound(what, handle, hint="list_problems and list_attempts show those there are.")
+
+
+def size_class(shapes: str) -> str:
+    """Return small, medium or large for a problem's shapes as JSON, by the product of the largest one's sizes."""
+    sizes = [math.prod(v for v in dims.values() if isinstance(v, int)) for dims in json.loads(shapes or "[]")]
+    largest = max(sizes, default=0)
+    return "small" if largest < 1 << 16 else "medium" if largest < 1 << 24 else "large"
+
+
+def _conditions(
+    operation: str | None, dtype: str | None, arch: str | None, bottleneck: str | None
+) -> tuple[str, list[Value]]:
+    where, values = "", list[Value]()
+    for word in (operation or "").split()[:10]:
+        where += " AND (problems.json ->> 'name' || ' ' || (problems.json ->> 'description') || ' ' || "
+        where += "(problems.json ->> 'reference')) LIKE ? ESCAPE '\\'"
+        values.append(_part(word))
+    if dtype:
+        where += (
+            " AND EXISTS (SELECT 1 FROM json_each(problems.json -> 'inputs') t WHERE t.value ->> 'dtype' = ? UNION "
+            "SELECT 1 FROM json_each(problems.json -> 'outputs') t WHERE t.value ->> 'dtype' = ?)"
+        )
+        values += [dtype, dtype]
+    if arch:
+        where += " AND a.device LIKE ? ESCAPE '\\'"
+        values.append(_part(arch))
+    for word in (bottleneck or "").split()[:10]:
+        where += f" AND {PROFILED} LIKE ? ESCAPE '\\'"
+        values.append(_part(word))
+    return where, values
+
+
+def _part(word: str) -> str:
+    return "%" + word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+
+
+def _alike(one: str, other: str) -> bool:
+    return one == other or (len(other) >= 12 and other in one)
+
+
+def _found(row: sqlite3.Row) -> Found:
+    outcome = "voided" if row["voided"] else row["verdict"] or row["status"]
+
+    def short(name: str) -> str | None:
+        return row[name][:SHOWN] if row[name] else None
+
+    return Found(
+        attempt_id=row["attempt_id"], problem=row["problem"], outcome=outcome, speedup=row["speedup"],
+        device=row["device"], language=row["language"], idea=short("note"), reason=short("reason"),
+        bottleneck=short("bottleneck"), source_artifact_id=row["source_artifact_id"],
+    )  # fmt: skip

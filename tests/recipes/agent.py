@@ -1,0 +1,59 @@
+"""A scripted agent: reads its prompt, answers as its scenario has it. Runs under the sandbox's Python."""
+
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+prompt = sys.stdin.read()
+scenario = os.environ["SCENARIO"]
+kernel = """
+#include <stdint.h>
+int launch(const float *x, float *y, int64_t n) {
+    for (volatile int k = 0; k < REPEATS; k++)
+        for (int64_t i = 0; i < n; i++) y[i] = 2 * x[i] + OFFSET;
+    return 0;
+}
+"""
+GOOD = kernel.replace("REPEATS", "100").replace("OFFSET", "1")
+SLOW = kernel.replace("REPEATS", "1000").replace("OFFSET", "1")
+WRONG = kernel.replace("REPEATS", "1").replace("OFFSET", "1.5f")
+BROKEN = GOOD.replace("int64_t n", "int65_t n")
+
+if scenario == "hangs":
+    while True:
+        time.sleep(3600)
+if scenario == "exits":
+    print("out of credit", file=sys.stderr)
+    sys.exit(1)
+if scenario == "escapes":
+    for place in ("/etc/escaped", "/usr/escaped", "/root/escaped", os.environ["OUTSIDE"]):
+        try:
+            Path(place).write_text("here")
+        except OSError as error:
+            sys.exit(f"refused: {error}")
+if scenario == "floods":
+    print("x" * 3_000_000)
+    sys.exit()
+
+if "You write the specification" in prompt:
+    print("Here it is:\n```json\n" + json.dumps({"operation": "y = 2 x + 1", "plan": ["one loop"]}) + "\n```")
+    sys.exit()
+
+number = int(re.search(r"This is candidate (\d+)\.", prompt)[1])
+if scenario == "evolves":
+    source = prompt.partition("Ancestor 1")[2].partition("```c\n")[2].partition("```")[0]
+    source = source.replace("1.5f", "1") if number % 2 else source.replace("return 0", "return 1")
+    print(f"try {number}\n```c\n{source}```")
+    sys.exit()
+order = {"learns": [BROKEN, WRONG, SLOW, *[GOOD] * 9], "never": [BROKEN] * 9, "wrong": [WRONG] * 9}[scenario]
+source = order[number - 1]
+if number % 2:
+    left = {"source": source, "idea": f"idea {number}", "parameters": {"tile": number}}
+    Path("handoff.json").write_text(json.dumps(left))
+    print("done")
+else:
+    text = f"idea {number}\n```c\n{source}```\n"
+    print(json.dumps({"result": text, "total_cost_usd": 0.25}))

@@ -1,0 +1,45 @@
+"""What tests of recipes share: a cheap problem for the processor, and a run with the scripted agent."""
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_mcp_server.recipes.plan import plan_of
+from gpu_mcp_server.recipes.runs import Runs
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.problem_files.base import ProblemSource
+
+HERE = Path(__file__).parent
+AGENT = {"command": ["/usr/bin/python3", "agent.py"], "files": {"agent.py": "agent.py"}, "timeout_s": 60}
+TWICE = """
+name = "twice plus one"
+reference = "def reference(x):\\n    return 2 * x + 1\\n"
+rtol = 1e-5
+atol = 1e-6
+inputs = [{ name = "x", dtype = "float32", shape = ["n"] }]
+outputs = [{ name = "y", dtype = "float32", shape = ["n"] }]
+shapes = [{ n = 400_000 }]
+trials = { fixed_shapes = true, distributions = "declared" }
+"""
+Begun = Callable[..., Awaitable[str]]
+
+
+@pytest.fixture
+def begun(lab: Lab) -> Begun:
+    """Notes a run of the scripted agent, and returns its id."""
+
+    async def begin(scenario: str, agent: dict[str, Any] | None = None, **more: Any) -> str:
+        given = {"SCENARIO": scenario, "OUTSIDE": str(lab.settings.data_dir / "out")}
+        agent = {**AGENT, "environment": given, **(agent or {})}
+        values = {"name": scenario, "problem": await registered(lab), "language": "c", "agent": agent, "tier": "smoke"}
+        return Runs(lab).create(plan_of({**values, **more}, HERE))
+
+    return begin
+
+
+async def registered(lab: Lab) -> str:
+    """Return the problem, registered once a laboratory."""
+    known = await lab.problems.list()
+    return known[0].problem_id if known else (await lab.registry.import_file(ProblemSource("p.toml", TWICE))).problem_id

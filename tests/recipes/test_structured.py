@@ -1,0 +1,136 @@
+"""Structured mode through the real sandbox, compiler and judge, with scripted agents."""
+
+import json
+import shutil
+from typing import Any
+
+import pytest
+
+from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.recipes.journal import FILE, entries
+from gpu_mcp_server.recipes.runs import Runs
+from gpu_mcp_server.services.lab import Lab
+from tests.recipes.conftest import Begun
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+
+
+async def test_an_agent_that_fails_to_compile_then_is_wrong_then_slow_then_good_reaches_the_target(
+    lab: Lab, begun: Begun
+):
+    runs = Runs(lab)
+    hints = {"correctness": ["look at the constant"], "diversity": ["one", "two"]}
+    told: list[str] = []
+
+    async def tell(message: str) -> None:
+        told.append(message)
+
+    run_id = await begun(
+        "learns",
+        tier="performance",
+        target={"speedup": 0.008},
+        iterations={"performance": 6},
+        hints=hints,
+        pass_string="PASS",
+    )
+    state = await runs.go(run_id, tell)
+
+    assert (state.state, state.stopped) == ("finished", "target"), state.summary()
+    outcomes = [s.outcome for s in state.steps if s.kind == "judge"]
+    assert outcomes[:4] == ["compile_failed", "incorrect", "correct", "correct"]
+    assert state.best and state.best.stage == "target" and state.spent.agent_calls == 1 + len(outcomes)
+    assert state.spent.cost_usd == 0.25 * (len(outcomes) // 2)
+    assert any("best so far" in message for message in told)
+
+    prompts = [await kept_prompt(lab, run_id, number) for number in range(1, 5)]
+    assert "rtol 1e-05" in prompts[0] and "y = 2 x + 1" in prompts[0] and "'PASS'" in prompts[0]
+    assert "Fix these compile errors" in prompts[1] and "int65_t" in prompts[1]
+    assert "is not correct" in prompts[2] and "look at the constant" in prompts[2] and "tile=1" in prompts[2]
+    assert "Make it faster" in prompts[3] and "k < 1000" in prompts[3]
+    assert ["(diversity): one" in prompt for prompt in prompts] == [True, False, True, False]
+    assert max(map(len, prompts)) < 12_000
+
+    folder = lab.settings.data_dir / "recipes" / run_id
+    assert json.loads((folder / "handoffs" / "specification-001.json").read_text())["plan"] == ["one loop"]
+    assert json.loads((folder / "handoffs" / "judge-002.json").read_text())["stage"] == "correctness"
+    attempts = (await lab.experience.list("ancestors", attempt_id=state.best.attempt_id)).attempts
+    assert len(attempts) == len(outcomes) and "idea" in (attempts[0].note or "")
+    before = (folder / FILE).read_bytes()
+    assert await runs.go(run_id) == state and (folder / FILE).read_bytes() == before
+
+
+async def kept_prompt(lab: Lab, run_id: str, number: int) -> str:
+    journal = entries(lab.settings.data_dir / "recipes" / run_id)
+    done = next(e for e in journal if e["event"] == "done" and e["step"] == f"code-{number:03}")
+    return (await lab.artifacts.read(done["prompt_artifact_id"])).decode()
+
+
+async def test_one_that_never_gets_there_ends_with_its_iterations_and_is_given_documentation(lab: Lab, begun: Begun):
+    run_id = await begun("never", iterations={"compile": 3})
+    state = await Runs(lab).go(run_id)
+
+    assert state.stopped == "iterations" and "stage compile" in state.why and state.best is None
+    kinds = [step.kind for step in state.steps]
+    assert kinds == ["specification", "code", "judge", "code", "judge", "lookup", "code", "judge"]
+    assert "The same error came twice" in await kept_prompt(lab, run_id, 3) or "nothing" in state.steps[5].outcome
+
+
+@pytest.mark.parametrize(
+    ("scenario", "agent", "words"),
+    [
+        ("hangs", {"timeout_s": 0.5}, "timeout"),
+        ("exits", {}, "out of credit"),
+        ("escapes", {}, "refused: "),
+        ("floods", {}, "3000001 bytes"),
+    ],
+)
+async def test_an_agent_that_gives_nothing_is_given_up(
+    lab: Lab, begun: Begun, scenario: str, agent: dict[str, Any], words: str
+):
+    state = await Runs(lab).go(await begun(scenario, agent, iterations={"specification": 1}))
+
+    assert state.stopped == "specification"
+    assert any(word in state.why for word in words.split("|")), state.why
+    assert not (lab.settings.data_dir / "out").exists()
+
+
+async def test_a_run_that_was_killed_between_any_two_lines_does_every_step_once(lab: Lab, begun: Begun):
+    runs = Runs(lab)
+    run_id = await begun("wrong", iterations={"correctness": 2})
+    whole = await runs.go(run_id)
+    path = lab.settings.data_dir / "recipes" / run_id / FILE
+    lines = path.read_bytes().splitlines(keepends=True)
+    attempts = len(await recorded(lab, whole.problem_id))
+
+    for cut in range(1, len(lines)):
+        path.write_bytes(b"".join(lines[:cut]) + lines[cut][:10])
+        again = await runs.go(run_id)
+        assert (again.stopped, again.why, len(again.steps)) == (whole.stopped, whole.why, len(whole.steps))
+    assert len(await recorded(lab, whole.problem_id)) == attempts
+
+
+async def recorded(lab: Lab, problem_id: str | None) -> list[Any]:
+    return list((await lab.experience.list("recent", problem_id=problem_id, limit=100)).attempts)
+
+
+@pytest.mark.parametrize(
+    ("agent", "more", "words"),
+    [
+        ({"network": True}, {}, "allow_fetch"),
+        ({"roots": ["/"]}, {}, "holds"),
+        ({"pass_environment": ["NOT_SET_ANYWHERE"]}, {}, "not set"),
+        ({}, {"mode": "agent"}, "network must be true"),
+        ({}, {"iteration": {}}, "iteration"),
+    ],
+)
+async def test_a_run_that_cannot_be_used_is_refused_before_it_begins(
+    lab: Lab, begun: Begun, agent: dict[str, Any], more: dict[str, Any], words: str
+):
+    with pytest.raises(BadRequest, match=words):
+        await Runs(lab).go(await begun("learns", agent, **more))
+
+
+async def test_a_run_that_is_not_there_is_said(lab: Lab):
+    for name in ("r-none", "../x", ""):
+        with pytest.raises(NotFound, match="recipe list"):
+            Runs(lab).state(name)

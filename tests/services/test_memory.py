@@ -1,0 +1,112 @@
+"""What the attempts of all problems teach."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.services.error_signatures import signature
+from gpu_mcp_server.services.experience import Experience
+from gpu_mcp_server.services.memory import Memory, size_class
+from gpu_mcp_server.store.database import Database
+
+PROBLEMS = {
+    "p-1": '{"name": "row softmax", "description": "", "reference": "def f(x)", "shapes": [{"n": 64, "m": 64}], '
+    '"inputs": [{"dtype": "float16"}], "outputs": [{"dtype": "float32"}]}',
+    "p-2": '{"name": "layer norm", "description": "of 100% of rows", "reference": "def g(x)", "shapes": [{"n": 200000}], '
+    '"inputs": [{"dtype": "bfloat16"}], "outputs": [{"dtype": "bfloat16"}]}',
+}
+
+
+@pytest.fixture
+async def db(tmp_path: Path) -> AsyncIterator[Database]:
+    async with await Database.open(tmp_path / "lab.db") as db:
+        for problem_id, json in PROBLEMS.items():
+            sql = "INSERT INTO problems (problem_id, content_hash, created_at, json) VALUES (?, ?, 'now', ?)"
+            await db.execute(sql, (problem_id, problem_id, json))
+        yield db
+
+
+async def tried(db: Database, problem_id: str, verdict: str | None, speedup: float | None = None, **more: Any) -> str:
+    experience = Experience(db)
+    device = more.pop("device", "NVIDIA H200")
+    attempt = await experience.start("evaluate", problem_id=problem_id, **more)
+    status = "judged" if verdict else "compile_failed"
+    await experience.finish(attempt, status=status, verdict=verdict, speedup=speedup, device=device)
+    return attempt
+
+
+async def test_verified_rows_come_first_and_failures_are_there(db: Database):
+    wrong = await tried(db, "p-1", "incorrect", reason="wrong at row 7")
+    slow = await tried(db, "p-1", "correct", 1.2)
+    fast = await tried(db, "p-1", "correct", 3.0, note="one warp a row")
+    cheat = await tried(db, "p-1", "correct", 90.0)
+    await Experience(db).void(cheat, "not had twice")
+    await tried(db, "p-2", "correct", 2.0, device="AMD MI300")
+    memory = Memory(db)
+
+    found = await memory.find("softmax row")
+    assert [a.attempt_id for a in found.attempts[:2]] == [fast, slow]
+    assert {a.attempt_id: a.outcome for a in found.attempts[2:]} == {cheat: "voided", wrong: "incorrect"}
+    assert [a.problem for a in (await memory.find(dtype="bfloat16")).attempts] == ["layer norm"]
+    assert [a.problem for a in (await memory.find(arch="mi300")).attempts] == ["layer norm"]
+    assert [a.problem for a in (await memory.find("100%")).attempts] == ["layer norm"]
+    assert (await memory.find("nothing_of")).summary() == "nothing like it was tried"
+    assert [a.problem for a in (await memory.find(shape="medium")).attempts] == ["layer norm"]
+    one = await memory.find("softmax", limit=1)
+    assert one.left_out == 3 and one.attempts[0].idea == "one warp a row"
+    with pytest.raises(BadRequest, match="Nothing is asked"):
+        await memory.find()
+
+
+async def test_an_error_is_found_by_what_it_is_not_by_its_names(db: Database):
+    mine = await tried(db, "p-1", None, reason="kernel.cu(12): error: identifier 'foo' is undefined")
+    await tried(db, "p-1", None, reason="kernel.cu(12): error: expected a ';'")
+    found = await Memory(db).find(error="other.cu(99): error: identifier 'bar_2' is undefined\nmore")
+    assert [a.attempt_id for a in found.attempts] == [mine]
+
+
+async def test_a_profile_says_what_bounds_an_attempt(db: Database):
+    bound = await tried(db, "p-1", "correct", 2.0)
+    await tried(db, "p-1", "correct", 3.0)
+    profile = await Experience(db).start("profile", problem_id="p-1", parent_id=bound)
+    await Experience(db).finish(profile, status="ok", reason="memory bound: 83 % of DRAM")
+    found = await Memory(db).find(bottleneck="memory bound")
+    assert [(a.attempt_id, a.bottleneck) for a in found.attempts] == [(bound, "memory bound: 83 % of DRAM")]
+
+
+async def test_lessons_are_steps_that_helped_failures_that_came_again_and_notes(db: Database):
+    first = await tried(db, "p-1", "correct", 1.0)
+    step = await tried(db, "p-1", "correct", 2.5, parent_id=first, note="vector loads")
+    await tried(db, "p-1", "correct", 2.0, parent_id=step, note="made it worse")
+    await tried(db, "p-1", "correct", 9.0, parent_id=first, note="other device", device="A100")
+    for row in (3, 17):
+        await tried(db, "p-1", "incorrect", reason=f"wrong at row {row}")
+    memory = Memory(db)
+    kept = await memory.add_note("tails need a mask", attempt_id=first)
+    await memory.add_note("of the other", problem_id="p-2")
+
+    lessons = (await memory.lessons("softmax")).lessons
+    assert [(x.says, x.before, x.after) for x in lessons if x.kind == "technique"] == [("vector loads", 1.0, 2.5)]
+    assert [(x.says, x.times) for x in lessons if x.kind == "failure"] == [("wrong at row 17", 2)]
+    assert [x.says for x in lessons if x.kind == "note"] == ["tails need a mask"]
+    assert kept.note_id in kept.summary() and "1 -> 2.5: vector loads" in (await memory.lessons()).summary()
+    assert (await memory.lessons(problem_id="p-2")).lessons[0].says == "of the other"
+    with pytest.raises(NotFound):
+        await memory.lessons(problem_id="p-9")
+    with pytest.raises(NotFound):
+        await memory.add_note("x", attempt_id="a-9")
+    with pytest.raises(BadRequest):
+        await memory.add_note("  ")
+
+
+def test_signatures_differ_where_errors_do():
+    assert signature("a.cu(3): error: 12 bytes") == signature("b.cu(40): error: 7 bytes")
+    assert signature("error: no operator") != signature("error: no member")
+    assert [size_class(s) for s in ('[{"n": 8}]', '[{"n": 8}, {"n": 4096, "m": 4096}]', "[]")] == [
+        "small",
+        "large",
+        "small",
+    ]
