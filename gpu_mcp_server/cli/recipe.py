@@ -8,10 +8,14 @@ import typer
 
 from gpu_mcp_server.cli import session
 from gpu_mcp_server.cli.output import Json, emit, table
-from gpu_mcp_server.errors import GpuMcpError
+from gpu_mcp_server.errors import BadRequest, GpuMcpError
 from gpu_mcp_server.models.recipe import RunState
+from gpu_mcp_server.models.suite import RepeatReport, SuiteReport
 
 app = typer.Typer(help="Headless runs of agents: begun, resumed after any kill, shown.", no_args_is_help=True)
+
+suite_app = typer.Typer(help="One plan over many problems.", no_args_is_help=True)
+app.add_typer(suite_app, name="suite")
 
 RunId = Annotated[str, typer.Argument(help="From `recipe list`.")]
 
@@ -103,6 +107,89 @@ def list_runs(as_json: Json = False) -> None:
     ]
     text = table(["RUN", "MODE", "STATE", "BEST", "CALLS", "SECONDS"], rows) if rows else "no runs"
     emit([state.model_dump(mode="json") for state in states], text, as_json=as_json)
+
+
+@app.command()
+def repeat(
+    plan: Annotated[Path, typer.Argument(help="TOML of the run.")],
+    times: Annotated[int, typer.Option("-n", "--times", help="How often.", min=1, max=1000)] = 6,
+    name: Annotated[
+        str | None, typer.Option(help="Of the series; the same name goes on. The plan's if absent.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a plan several times, and say how much it varies: pass rate, spread, how different the sources are."""
+    from gpu_mcp_server.recipes.plan import read_plan
+
+    chosen = read_plan(plan)
+
+    async def work() -> RepeatReport:
+        from gpu_mcp_server.recipes.suites import Suites
+
+        async with session.laboratory() as lab:
+            live = Live()
+            try:
+                return await Suites(lab).repeat(chosen, times, name or chosen.name, live)
+            finally:
+                live.end()
+
+    report = session.run(work)
+    emit(report.model_dump(mode="json"), report.summary(), as_json=as_json)
+
+
+@app.command()
+def report(
+    run_id: RunId,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="FILE.html; RUN_ID.html if absent.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a run as one HTML page that needs nothing beside it."""
+    path = out or Path(f"{run_id}.html")
+
+    async def work() -> str:
+        from gpu_mcp_server.recipes import report as reports
+
+        async with session.laboratory() as lab:
+            return await reports.report(lab, run_id)
+
+    text = session.run(work)
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be written: {error.strerror}.", hint="Name another file.") from error
+    emit({"written": str(path)}, f"written: {path}", as_json=as_json)
+
+
+@suite_app.command()
+def kernelbench(
+    plan: Annotated[Path, typer.Argument(help="TOML of the run; its problem is replaced by each of the level.")],
+    root: Annotated[Path, typer.Option(help="Folder that holds level1, level2 ...")],
+    level: Annotated[int, typer.Option(help="Level.", min=1)] = 1,
+    problem: Annotated[list[str] | None, typer.Option(help="Only these: numbers or names.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Of the suite; the same name goes on. PLAN-levelN if absent.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a plan over a level of KernelBench; a kill costs nothing, the same command goes on. Prints Markdown."""
+    from gpu_mcp_server.recipes.plan import read_plan
+    from gpu_mcp_server.recipes.suites import kernelbench_problems
+
+    chosen = read_plan(plan)
+    problems = kernelbench_problems(root.expanduser().absolute(), level, problem or ())
+
+    async def work() -> SuiteReport:
+        from gpu_mcp_server.recipes.suites import Suites
+
+        async with session.laboratory() as lab:
+            live = Live()
+            try:
+                return await Suites(lab).over(chosen, name or f"{chosen.name}-level{level}", problems, live)
+            finally:
+                live.end()
+
+    report = session.run(work)
+    emit(report.model_dump(mode="json"), report.summary(), as_json=as_json)
 
 
 async def _went(go: Callable[[str, Live], Awaitable[RunState]], run_id: str) -> RunState:

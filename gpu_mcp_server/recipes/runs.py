@@ -3,11 +3,11 @@
 import asyncio
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from gpu_mcp_server.errors import NotFound
+from gpu_mcp_server.errors import NotFound, ProblemRefused
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.recipe import RunState, RunStep, Spent, Verdict
 from gpu_mcp_server.models.run_plan import Mode, RunPlan
@@ -55,7 +55,7 @@ class Runs:
         Raises:
             NotFound: If there is no such run.
         """
-        return RunPlan.model_validate_json((self._folder(run_id) / PLAN_FILE).read_text(encoding="utf-8"))
+        return RunPlan.model_validate_json((self.folder(run_id) / PLAN_FILE).read_text(encoding="utf-8"))
 
     def ids(self) -> list[str]:
         """Return all runs, the newest first."""
@@ -68,7 +68,7 @@ class Runs:
         Raises:
             NotFound: If there is no such run.
         """
-        folder = self._folder(run_id)
+        folder = self.folder(run_id)
         return state_of(run_id, self.plan(run_id), entries(folder))
 
     async def go(self, run_id: str, tell: Tell = silent) -> RunState:
@@ -77,14 +77,18 @@ class Runs:
         Raises:
             NotFound: If there is no such run, or what it names is not there.
             BadRequest: If another process runs it, or its agent cannot be called here.
-            ProblemRefused, HostError: If it cannot go on; resume it when that is mended.
+            HostError: If it cannot go on; resume it when that is mended.
         """
-        plan, folder = self.plan(run_id), self._folder(run_id)
+        plan, folder = self.plan(run_id), self.folder(run_id)
         with Journal(folder) as journal:
             if journal.done(END) is None:
                 agents = Agents(self._lab, plan.agent)
                 agents.check()
-                problem = await self._problem(plan, journal, tell)
+                try:
+                    problem = await self._problem(plan, journal, tell)
+                except ProblemRefused as error:
+                    journal.finish(END, stopped="refused", why=str(error)[:500], best=None)
+                    return self.state(run_id)
                 ground = Ground(self._lab, plan, problem, run_id, folder, journal, tell, agents)
                 ending = await MODES[plan.mode](ground)
                 kept = await self._keep_best(ground)
@@ -112,7 +116,12 @@ class Runs:
         await asyncio.to_thread((ground.folder / "best.txt").write_text, ground.best_source, encoding="utf-8")
         return {"best": ground.best.model_dump(mode="json"), "best_source_artifact_id": kept}
 
-    def _folder(self, run_id: str) -> Path:
+    def folder(self, run_id: str) -> Path:
+        """Return where a run lies.
+
+        Raises:
+            NotFound: If there is no such run.
+        """
         folder = self._root / run_id
         if not RUN_ID.match(run_id) or not (folder / PLAN_FILE).is_file():
             raise NotFound("run", run_id, hint="`gpu-mcp-server recipe list` shows those there are.")
@@ -125,11 +134,7 @@ def state_of(run_id: str, plan: RunPlan, journal: list[dict[str, Any]]) -> RunSt
     steps = [_step(entry) for entry in done.values() if "kind" in entry]
     end, problem = done.get(END), done.get(PROBLEM)
     costs = [entry["cost_usd"] for entry in done.values() if "cost_usd" in entry]
-    verdicts = [
-        Verdict.model_validate(found)
-        for entry in done.values()
-        for found in [*([entry["verdict"]] if "verdict" in entry else []), *entry.get("verdicts", [])]
-    ]
+    verdicts = verdicts_of(journal)
     correct = [verdict for verdict in verdicts if verdict.outcome == "correct"]
     return RunState(
         run_id=run_id,
@@ -148,6 +153,16 @@ def state_of(run_id: str, plan: RunPlan, journal: list[dict[str, Any]]) -> RunSt
             cost_usd=sum(costs) if costs else None,
         ),
     )
+
+
+def verdicts_of(journal: Sequence[Mapping[str, Any]]) -> list[Verdict]:
+    """Return all verdicts in the order in which they came."""
+    return [
+        Verdict.model_validate(found)
+        for entry in journal
+        if entry["event"] == "done"
+        for found in [*([entry["verdict"]] if "verdict" in entry else []), *entry.get("verdicts", [])]
+    ]
 
 
 def _step(entry: Mapping[str, Any]) -> RunStep:

@@ -48,7 +48,7 @@ if scenario == "evolves":
     source = source.replace("1.5f", "1") if number % 2 else source.replace("return 0", "return 1")
     print(f"try {number}\n```c\n{source}```")
     sys.exit()
-order = {"learns": [BROKEN, WRONG, SLOW, *[GOOD] * 9], "never": [BROKEN] * 9, "wrong": [WRONG] * 9}[scenario]
+order = {"learns": [BROKEN, WRONG, SLOW, GOOD], "never": [BROKEN] * 9, "wrong": [WRONG] * 9}[scenario]
 source = order[number - 1]
 if number % 2:
     left = {"source": source, "idea": f"idea {number}", "parameters": {"tile": number}}

@@ -1,6 +1,7 @@
 """Structured mode through the real sandbox, compiler and judge, with scripted agents."""
 
 import json
+import re
 import shutil
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.recipes.journal import FILE, entries
+from gpu_mcp_server.recipes.report import report
 from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.services.lab import Lab
 from tests.recipes.conftest import Begun
@@ -25,36 +27,34 @@ async def test_an_agent_that_fails_to_compile_then_is_wrong_then_slow_then_good_
     async def tell(message: str) -> None:
         told.append(message)
 
-    run_id = await begun(
-        "learns",
-        tier="performance",
-        target={"speedup": 0.008},
-        iterations={"performance": 6},
-        hints=hints,
-        pass_string="PASS",
-    )
+    wishes = {"target": {"speedup": 0.008}, "iterations": {"performance": 2}, "pass_string": "PASS"}
+    run_id = await begun("learns", tier="performance", hints=hints, **wishes)
     state = await runs.go(run_id, tell)
 
-    assert (state.state, state.stopped) == ("finished", "target"), state.summary()
-    outcomes = [s.outcome for s in state.steps if s.kind == "judge"]
-    assert outcomes[:4] == ["compile_failed", "incorrect", "correct", "correct"]
-    assert state.best and state.best.stage == "target" and state.spent.agent_calls == 1 + len(outcomes)
-    assert state.spent.cost_usd == 0.25 * (len(outcomes) // 2)
-    assert any("best so far" in message for message in told)
+    judged = [s for s in state.steps if s.kind == "judge"]
+    assert [s.outcome for s in judged] == ["compile_failed", "incorrect", "correct", "correct"], state.summary()
+    assert (judged[2].speedup or 0) < 0.008
+    reached = (judged[3].speedup or 0) >= 0.008  # a busy machine times nothing so short, and says so
+    assert (state.state, state.stopped) == ("finished", "target" if reached else "iterations"), state.summary()
+    assert state.best and (state.best.stage == "target") == reached and state.spent.agent_calls == 5
+    assert state.spent.cost_usd == 0.5 and any("judge-002: incorrect" in message for message in told)
 
     prompts = [await kept_prompt(lab, run_id, number) for number in range(1, 5)]
     assert "rtol 1e-05" in prompts[0] and "y = 2 x + 1" in prompts[0] and "'PASS'" in prompts[0]
     assert "Fix these compile errors" in prompts[1] and "int65_t" in prompts[1]
     assert "is not correct" in prompts[2] and "look at the constant" in prompts[2] and "tile=1" in prompts[2]
-    assert "Make it faster" in prompts[3] and "k < 1000" in prompts[3]
+    assert ("Make it faster" if judged[2].speedup else "could not be timed") in prompts[3] and "k < 1000" in prompts[3]
     assert ["(diversity): one" in prompt for prompt in prompts] == [True, False, True, False]
     assert max(map(len, prompts)) < 12_000
 
     folder = lab.settings.data_dir / "recipes" / run_id
     assert json.loads((folder / "handoffs" / "specification-001.json").read_text())["plan"] == ["one loop"]
     assert json.loads((folder / "handoffs" / "judge-002.json").read_text())["stage"] == "correctness"
-    attempts = (await lab.experience.list("ancestors", attempt_id=state.best.attempt_id)).attempts
-    assert len(attempts) == len(outcomes) and "idea" in (attempts[0].note or "")
+    attempts = (await lab.experience.list("ancestors", attempt_id=judged[3].attempt_id)).attempts
+    assert len(attempts) == 4 and "idea 4" in (attempts[0].note or "")
+    page = await report(lab, run_id)
+    assert page.count("<svg") == 1 and "int65_t" in page
+    assert not set(re.findall(r'(?:src|href)="([^"]+)"', page)) and all(s.step in page for s in state.steps)
     before = (folder / FILE).read_bytes()
     assert await runs.go(run_id) == state and (folder / FILE).read_bytes() == before
 

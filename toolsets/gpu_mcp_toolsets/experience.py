@@ -41,7 +41,10 @@ async def find_attempts(
     shape: Annotated[Literal["small", "medium", "large"] | None, Field(description="Class of size.")] = None,
     limit: Annotated[int, Field(description="How many.", ge=1, le=30)] = 8,
 ) -> FoundAttempts:
-    """Search attempts at all problems: verified first, failures too. Use it before you write a kernel."""
+    """Search attempts at all problems: verified first, failures too.
+
+    Use it before you write a kernel.
+    """
     return await memory.find(operation, dtype, arch, bottleneck, error, shape, limit)
 
 

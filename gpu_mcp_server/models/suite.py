@@ -1,0 +1,111 @@
+"""What many runs came to."""
+
+import math
+
+from gpu_mcp_server.models._base import Model, ResultModel
+
+Z95 = 1.959964
+"""Quantile 0.975 of the normal distribution."""
+
+
+class Rate(Model):
+    """A share with its 95 % interval."""
+
+    of: int
+    hits: int
+    low: float
+    high: float
+
+    @classmethod
+    def counted(cls, hits: int, of: int) -> "Rate":
+        """Return hits of a number of trials with Wilson's interval; everything is possible after none.
+
+        Source:
+            E. B. Wilson, Probable inference, the law of succession, and statistical inference, JASA 22 (1927).
+        """
+        if of == 0:
+            return cls(of=0, hits=0, low=0.0, high=1.0)
+        share, z2 = hits / of, Z95 * Z95
+        middle = share + z2 / (2 * of)
+        half = Z95 * math.sqrt(share * (1 - share) / of + z2 / (4 * of * of))
+        low, high = (middle - half) / (1 + z2 / of), (middle + half) / (1 + z2 / of)
+        return cls(of=of, hits=hits, low=max(low, 0.0), high=min(high, 1.0))
+
+    def text(self) -> str:
+        """Say it."""
+        share = f"{self.hits / self.of:.3f}" if self.of else "-"
+        return f"{share} ({self.hits} of {self.of}, 95 % {self.low:.3f}-{self.high:.3f})"
+
+
+class SuiteRow(Model):
+    """One problem of a suite, or one repetition."""
+
+    name: str
+    run_id: str
+    stopped: str | None = None
+    why: str = ""
+    speedup: float | None = None
+    """Of the best, against the reference."""
+    correct: bool = False
+    attempt_id: str | None = None
+    agent_calls: int = 0
+    wall_s: float = 0.0
+    cost_usd: float | None = None
+
+
+class SuiteReport(ResultModel):
+    """A suite as it stands."""
+
+    suite: str
+    rows: list[SuiteRow]
+    problems: int
+    """In all; rows are those that are done."""
+    fast: dict[str, Rate]
+    """fast_p of KernelBench: share of problems whose best is correct and more than p times as fast as the reference."""
+
+    def summary(self) -> str:
+        """Say the metrics, then a table as Markdown."""
+        lines = [f"# {self.suite}", "", f"{len(self.rows)} of {self.problems} problems are done.", ""]
+        lines += [f"- {name}: {rate.text()}" for name, rate in self.fast.items()]
+        return "\n".join([*lines, "", *table(self.rows)])
+
+
+class RepeatReport(ResultModel):
+    """How much a run varies."""
+
+    name: str
+    rows: list[SuiteRow]
+    passed: Rate
+    """Repetitions with a correct candidate."""
+    reached: Rate
+    """That reached the target."""
+    speedups: list[float] = []
+    """Ascending, of those that passed and were timed."""
+    difference: float | None = None
+    """Mean over all pairs of the best sources: 0 are equal texts, 1 have nothing in common."""
+
+    def summary(self) -> str:
+        """Say rates and spread, then a table as Markdown."""
+        lines = [f"# {self.name}, {len(self.rows)} times", "", f"- passed: {self.passed.text()}"]
+        lines += [f"- reached the target: {self.reached.text()}"]
+        if self.speedups:
+            middle = self.speedups[len(self.speedups) // 2]
+            lines.append(f"- speed-up: {self.speedups[0]:.3g} to {self.speedups[-1]:.3g}, median {middle:.3g}")
+        if self.difference is not None:
+            lines.append(f"- difference of the sources: {self.difference:.2f}")
+        return "\n".join([*lines, "", *table(self.rows)])
+
+
+def table(rows: list[SuiteRow]) -> list[str]:
+    """Return rows as a Markdown table."""
+    lines = ["| problem | stopped | speed-up | attempt | calls | seconds |", "| --- | --- | --- | --- | --- | --- |"]
+    for row in rows:
+        speed = f"{row.speedup:.3g}" if row.speedup is not None else ("correct, not timed" if row.correct else "-")
+        said = f"{row.stopped or 'unfinished'}" + (f": {_cell(row.why)}" if row.stopped == "refused" else "")
+        cells = [_cell(row.name), said, speed, row.attempt_id or "-", str(row.agent_calls), f"{row.wall_s:.0f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())[:200]

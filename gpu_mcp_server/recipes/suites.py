@@ -1,0 +1,144 @@
+"""Many runs of one plan: a suite of problems, or one problem several times.
+
+Each run has a name of its own, so a suite that is killed goes on where it was.
+"""
+
+import difflib
+import itertools
+import json
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gpu_mcp_server.errors import NotFound
+from gpu_mcp_server.models.recipe import RunState
+from gpu_mcp_server.models.run_plan import RunPlan
+from gpu_mcp_server.models.suite import Rate, RepeatReport, SuiteReport, SuiteRow
+from gpu_mcp_server.recipes.ground import Tell
+from gpu_mcp_server.recipes.runs import Runs, silent
+from gpu_mcp_server.services.lab import Lab
+
+FAST = (0, 1, 2)
+COMPARED = 20_000
+"""Characters of a source that are compared with another's."""
+_NUMBER = re.compile(r"^(\d+)")
+_ODD = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+def kernelbench_problems(root: Path, level: int, chosen: Sequence[str] = ()) -> dict[str, Path]:
+    """Return the files of a level by name, in order of their numbers.
+
+    Raises:
+        NotFound: If the folder or a chosen problem is not there.
+    """
+    folders = [root / f"level{level}", root / "KernelBench" / f"level{level}"]
+    folder = next((folder for folder in folders if folder.is_dir()), None)
+    if folder is None:
+        raise NotFound("level", str(folders[0]), hint="--root is the folder that holds level1, level2 ...")
+
+    def order(path: Path) -> tuple[int, str]:
+        found = _NUMBER.match(path.name)
+        return int(found[1]) if found else 1 << 30, path.name
+
+    known = {path.stem: path for path in sorted(folder.glob("*.py"), key=order) if not path.name.startswith("_")}
+    if not chosen:
+        return known
+    picked: dict[str, Path] = {}
+    for name in chosen:
+        right = [stem for stem in known if stem == name or stem.partition("_")[0] == name]
+        if not right:
+            raise NotFound("problem of the level", name, hint="Give a number or a file's name without .py.")
+        picked[right[0]] = known[right[0]]
+    return picked
+
+
+class Suites:
+    """Runs a plan over many problems, or many times."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab, self._runs = lab, Runs(lab)
+
+    async def over(self, plan: RunPlan, suite: str, problems: Mapping[str, Path], tell: Tell = silent) -> SuiteReport:
+        """Run it for every problem that is not done yet, one after the other; a report is written after each.
+
+        Raises:
+            HostError, BadRequest: If a run cannot go on; the same command continues.
+        """
+        states: dict[str, RunState] = {}
+        for name, path in problems.items():
+            run_id = self._runs.create(plan.model_copy(update={"problem": str(path)}), _run_id(suite, name))
+            await tell(f"{name}: begun, {len(states) + 1} of {len(problems)}")
+            states[name] = await self._runs.go(run_id, tell)
+            self._write(suite, suite_report(suite, states, len(problems)))
+        return suite_report(suite, states, len(problems))
+
+    async def repeat(self, plan: RunPlan, times: int, name: str, tell: Tell = silent) -> RepeatReport:
+        """Run it so often, each from the beginning, and say how much it varies."""
+        rows: list[SuiteRow] = []
+        sources: list[str] = []
+        for number in range(1, times + 1):
+            run_id = self._runs.create(plan, _run_id(name, str(number)))
+            state = await self._runs.go(run_id, tell)
+            rows.append(row_of(str(number), state))
+            if state.best_source_artifact_id is not None:
+                sources.append((await self._lab.artifacts.read(state.best_source_artifact_id)).decode())
+        report = RepeatReport(
+            name=name,
+            rows=rows,
+            passed=Rate.counted(sum(row.correct for row in rows), len(rows)),
+            reached=Rate.counted(sum(row.stopped == "target" for row in rows), len(rows)),
+            speedups=sorted(row.speedup for row in rows if row.speedup is not None),
+            difference=difference(sources),
+        )
+        self._write(name, report)
+        return report
+
+    def _write(self, name: str, report: SuiteReport | RepeatReport) -> None:
+        folder = self._lab.settings.data_dir / "recipes" / "suites"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        plain = _ODD.sub("-", name)
+        texts = {".md": report.summary() + "\n", ".json": json.dumps(report.model_dump(mode="json"), indent=1) + "\n"}
+        for suffix, text in texts.items():
+            path = folder / (plain + suffix)
+            new = path.with_name(path.name + ".new")
+            new.write_text(text, encoding="utf-8")
+            new.replace(path)
+
+
+def suite_report(suite: str, states: Mapping[str, RunState], problems: int) -> SuiteReport:
+    """Return what is done of a suite; a problem that is not done yet counts nowhere."""
+    rows = [row_of(name, state) for name, state in states.items()]
+
+    def faster(row: SuiteRow, times: int) -> bool:
+        return row.correct and (times == 0 or (row.speedup is not None and row.speedup > times))
+
+    fast = {f"fast_{p}": Rate.counted(sum(faster(row, p) for row in rows), len(rows)) for p in FAST}
+    return SuiteReport(suite=suite, rows=rows, problems=problems, fast=fast)
+
+
+def row_of(name: str, state: RunState) -> SuiteRow:
+    """Return a run as a row."""
+    best, spent = state.best, state.spent
+    return SuiteRow(
+        name=name, run_id=state.run_id, stopped=state.stopped, why=state.why, correct=best is not None,
+        speedup=best.speedup if best else None, attempt_id=best.attempt_id if best else None,
+        agent_calls=spent.agent_calls, wall_s=spent.wall_s, cost_usd=spent.cost_usd,
+    )  # fmt: skip
+
+
+def difference(sources: Sequence[str]) -> float | None:
+    """Return how different texts are, as the mean over all pairs; None of fewer than two.
+
+    Source:
+        1 - difflib.SequenceMatcher.ratio (Ratcliff and Obershelp), over lines.
+    """
+    pairs = list(itertools.combinations([text[:COMPARED].splitlines() for text in sources], 2))
+    if not pairs:
+        return None
+    alike = [difflib.SequenceMatcher(None, one, other, autojunk=False).ratio() for one, other in pairs]
+    return 1 - statistics.fmean(alike)
+
+
+def _run_id(suite: str, name: str) -> str:
+    return f"r-{_ODD.sub('-', suite)[:30]}-{_ODD.sub('-', name)[:48]}"

@@ -1,0 +1,113 @@
+"""Suites and repetitions: each problem once, whatever interrupts them; metrics with intervals."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.errors import NotFound
+from gpu_mcp_server.models.recipe import RunState, Verdict
+from gpu_mcp_server.models.suite import Rate
+from gpu_mcp_server.recipes.runs import Runs
+from gpu_mcp_server.recipes.suites import Suites, difference, kernelbench_problems, suite_report
+from gpu_mcp_server.services.lab import Lab
+from tests.laboratory import Folder
+from tests.recipes.conftest import HERE, TWICE, Begun
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+
+
+def state(name: str, speedup: float | None, outcome: str = "correct") -> RunState:
+    best = Verdict(stage="performance", outcome=outcome, speedup=speedup) if outcome == "correct" else None
+    return RunState(run_id=f"r-{name}", name=name, mode="structured", state="finished", stopped="iterations", best=best)
+
+
+def test_metrics_are_shares_of_what_is_done_with_intervals():
+    states = {"a": state("a", 3.0), "b": state("b", 1.0), "c": state("c", None), "d": state("d", None, "incorrect")}
+    report = suite_report("s", states, 10)
+    assert {name: rate.hits for name, rate in report.fast.items()} == {"fast_0": 3, "fast_1": 1, "fast_2": 1}
+    assert all(rate.of == 4 and rate.low < rate.hits / 4 < rate.high for rate in report.fast.values())
+    assert "4 of 10 problems" in report.summary() and "correct, not timed" in report.summary()
+    wilson = Rate.counted(8, 10)  # 0.490 to 0.943, as tables of Wilson's interval have it
+    assert (round(wilson.low, 3), round(wilson.high, 3)) == (0.490, 0.943)
+    assert Rate.counted(0, 0).text().startswith("- (0 of 0")
+
+
+def test_sources_are_as_different_as_they_look():
+    assert difference(["a\nb\n", "a\nb\n"]) == 0 and difference(["a\n", "b\n"]) == 1 and difference(["a"]) is None
+
+
+def test_problems_of_a_level_are_in_the_order_of_their_numbers(tmp_path: Path):
+    folder = tmp_path / "KernelBench" / "level1"
+    folder.mkdir(parents=True)
+    for name in ("10_ten.py", "2_two.py", "1_one.py", "__init__.py"):
+        (folder / name).touch()
+    assert list(kernelbench_problems(tmp_path, 1)) == ["1_one", "2_two", "10_ten"]
+    assert list(kernelbench_problems(tmp_path, 1, ["10", "1_one"])) == ["10_ten", "1_one"]
+    for level, chosen in ((2, []), (1, ["3"])):
+        with pytest.raises(NotFound):
+            kernelbench_problems(tmp_path, level, chosen)
+
+
+async def test_repetitions_are_counted_once_and_a_problem_that_is_refused_is_a_row(
+    lab: Lab, begun: Begun, tmp_path: Path
+):
+    plan = Runs(lab).plan(await begun("never", iterations={"compile": 1}))
+    suites = Suites(lab)
+    first = await suites.repeat(plan, 2, "series")
+    assert await suites.repeat(plan, 2, "series") == first
+    assert (first.passed.hits, first.passed.of, first.difference) == (0, 2, None)
+
+    (tmp_path / "p.toml").write_text(TWICE.replace("2 * x + 1", "x"))
+    report = await suites.over(plan, "refusing", {"bad": tmp_path / "p.toml"})
+    assert (report.rows[0].stopped, report.fast["fast_0"].hits) == ("refused", 0), report.summary()
+    written = lab.settings.data_dir / "recipes" / "suites" / "refusing.json"
+    assert json.loads(written.read_text())["rows"][0]["name"] == "bad"
+
+
+PLAN = """
+name = "killed"
+problem = "p.toml"
+language = "c"
+tier = "smoke"
+iterations = { compile = 2 }
+[agent]
+command = ["/usr/bin/python3", "agent.py"]
+files = { "agent.py" = "AGENT" }
+environment = { SCENARIO = "never" }
+"""
+
+
+def test_a_series_killed_again_and_again_does_every_step_once(tmp_path: Path):
+    (tmp_path / "p.toml").write_text(TWICE)
+    (tmp_path / "plan.toml").write_text(PLAN.replace("AGENT", str(HERE / "agent.py")))
+    command = [sys.executable, "-m", "gpu_mcp_server", "recipe", "repeat", "plan.toml", "-n", "2", "--json"]
+    with Folder() as data:
+        env = {**os.environ, "GPU_MCP_DATA_DIR": str(data), "GPU_MCP_INDEX_DOCUMENTATION": "false"}
+        for place in ("r-killed-1", "r-killed-2"):
+            journal = data / "recipes" / place / "journal.jsonl"
+            running = subprocess.Popen(
+                command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            assert running.stderr is not None
+            for line in running.stderr:
+                if "code-001" in line and journal.exists():
+                    break
+            running.send_signal(signal.SIGKILL)
+            running.communicate()
+        done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert [row["stopped"] for row in json.loads(done.stdout)["rows"]] == ["iterations", "iterations"]
+        for place in ("r-killed-1", "r-killed-2"):
+            lines = (data / "recipes" / place / "journal.jsonl").read_text().splitlines()
+            steps = [entry["step"] for entry in map(json.loads, lines) if entry["event"] == "done"]
+            assert sorted(steps) == sorted(set(steps)) and {"code-001", "judge-001", "judge-002", "end"} <= set(steps)
+        shown = subprocess.run(
+            [*command[:4], "list"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+        )
+        assert shown.stdout.count("iterations") == 2
