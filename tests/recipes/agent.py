@@ -17,8 +17,8 @@ int launch(const float *x, float *y, int64_t n) {
     return 0;
 }
 """
-GOOD = kernel.replace("REPEATS", "100").replace("OFFSET", "1")
-SLOW = kernel.replace("REPEATS", "1000").replace("OFFSET", "1")
+GOOD = kernel.replace("REPEATS", "20").replace("OFFSET", "1")
+SLOW = kernel.replace("REPEATS", "500").replace("OFFSET", "1")
 WRONG = kernel.replace("REPEATS", "1").replace("OFFSET", "1.5f")
 BROKEN = GOOD.replace("int64_t n", "int65_t n")
 

@@ -27,14 +27,14 @@ async def test_an_agent_that_fails_to_compile_then_is_wrong_then_slow_then_good_
     async def tell(message: str) -> None:
         told.append(message)
 
-    wishes = {"target": {"speedup": 0.008}, "iterations": {"performance": 2}, "pass_string": "PASS"}
+    wishes = {"target": {"speedup": 0.02}, "iterations": {"performance": 2}, "pass_string": "PASS"}
     run_id = await begun("learns", tier="performance", hints=hints, **wishes)
     state = await runs.go(run_id, tell)
 
     judged = [s for s in state.steps if s.kind == "judge"]
     assert [s.outcome for s in judged] == ["compile_failed", "incorrect", "correct", "correct"], state.summary()
-    assert (judged[2].speedup or 0) < 0.008
-    reached = (judged[3].speedup or 0) >= 0.008  # a busy machine times nothing so short, and says so
+    assert (judged[2].speedup or 0) < 0.02
+    reached = (judged[3].speedup or 0) >= 0.02  # a busy machine times nothing so short, and says so
     assert (state.state, state.stopped) == ("finished", "target" if reached else "iterations"), state.summary()
     assert state.best and (state.best.stage == "target") == reached and state.spent.agent_calls == 5
     assert state.spent.cost_usd == 0.5 and any("judge-002: incorrect" in message for message in told)
@@ -43,7 +43,7 @@ async def test_an_agent_that_fails_to_compile_then_is_wrong_then_slow_then_good_
     assert "rtol 1e-05" in prompts[0] and "y = 2 x + 1" in prompts[0] and "'PASS'" in prompts[0]
     assert "Fix these compile errors" in prompts[1] and "int65_t" in prompts[1]
     assert "is not correct" in prompts[2] and "look at the constant" in prompts[2] and "tile=1" in prompts[2]
-    assert ("Make it faster" if judged[2].speedup else "could not be timed") in prompts[3] and "k < 1000" in prompts[3]
+    assert ("Make it faster" if judged[2].speedup else "could not be timed") in prompts[3] and "k < 500" in prompts[3]
     assert ["(diversity): one" in prompt for prompt in prompts] == [True, False, True, False]
     assert max(map(len, prompts)) < 12_000
 
