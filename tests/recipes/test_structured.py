@@ -27,14 +27,14 @@ async def test_an_agent_that_fails_to_compile_then_is_wrong_then_slow_then_good_
     async def tell(message: str) -> None:
         told.append(message)
 
-    wishes = {"target": {"speedup": 0.02}, "iterations": {"performance": 2}, "pass_string": "PASS"}
+    wishes = {"target": {"speedup": 0.1}, "iterations": {"performance": 2}, "pass_string": "PASS"}
     run_id = await begun("learns", tier="performance", hints=hints, **wishes)
     state = await runs.go(run_id, tell)
 
     judged = [s for s in state.steps if s.kind == "judge"]
     assert [s.outcome for s in judged] == ["compile_failed", "incorrect", "correct", "correct"], state.summary()
-    assert (judged[2].speedup or 0) < 0.02
-    reached = (judged[3].speedup or 0) >= 0.02  # a busy machine times nothing so short, and says so
+    assert (judged[2].speedup or 0) < 0.1
+    reached = (judged[3].speedup or 0) >= 0.1  # a busy machine times nothing so short, and says so
     assert (state.state, state.stopped) == ("finished", "target" if reached else "iterations"), state.summary()
     assert state.best and (state.best.stage == "target") == reached and state.spent.agent_calls == 5
     assert state.spent.cost_usd == 0.5 and any("judge-002: incorrect" in message for message in told)
