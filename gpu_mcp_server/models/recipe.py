@@ -8,7 +8,7 @@ from gpu_mcp_server.models._base import Model, ResultModel
 
 Stage = Literal["specification", "code", "compile", "correctness", "performance", "target"]
 """Of a candidate: the stage at which it failed, or `target` when it reached it."""
-StopReason = Literal["target", "iterations", "rounds", "budget", "specification", "agent", "turns", "refused"]
+StopReason = Literal["target", "iterations", "rounds", "budget", "specification", "agent", "refused"]
 
 
 class Specification(Model):
@@ -73,7 +73,7 @@ class RunStep(Model):
 
     step: str
     """code-003, judge-003 ...: in the journal once as begun, once as done."""
-    kind: Literal["specification", "code", "judge", "lookup", "converse"]
+    kind: Literal["specification", "code", "judge", "lookup"]
     seconds: float
     outcome: str
     attempt_id: str | None = None

@@ -8,7 +8,7 @@ from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.evaluation import Tier
 
-Mode = Literal["agent", "structured", "population"]
+Mode = Literal["structured", "population"]
 HintKind = Literal["compile", "correctness", "performance", "research", "diversity"]
 Short = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -16,7 +16,7 @@ Short = Annotated[str, Field(min_length=1, max_length=200)]
 class AgentCommand(Model):
     """How an agent is called, once a step: any command that reads a prompt and answers.
 
-    `{prompt}`, `{prompt_file}`, `{model}`, `{turns}`, `{mcp_config}`, `{step}` and the names in `decoding` stand for
+    `{prompt}`, `{prompt_file}`, `{model}`, `{turns}`, `{step}` and the names in `decoding` stand for
     their values.
     """
 
@@ -39,7 +39,7 @@ class AgentCommand(Model):
     memory_bytes: int = Field(default=4 << 30, ge=64 << 20)
     model: str = ""
     turns: int = Field(default=30, ge=1, le=1000)
-    """Of agent mode: how often the model may be asked."""
+    """For `{turns}`: how often one call may ask its model, where the command can be told so."""
     decoding: dict[str, float | int | str | bool] = {}
     """temperature, top_p, seed ...: placeholders of their names."""
 
@@ -119,8 +119,6 @@ class RunPlan(Model):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if self.mode == "agent" and not self.agent.network:
-            raise ValueError("agent mode: the server is attached over loopback, so agent.network must be true")
         if self.language == "program":
             raise ValueError("language program: a program of several files cannot be answered in one file")
         return self

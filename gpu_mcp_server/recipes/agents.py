@@ -21,7 +21,6 @@ from gpu_mcp_server.services.runner import environment_of, min_level, roots_of
 
 PROMPT_FILE = "prompt.md"
 HANDOFF_FILE = "handoff.json"
-MCP_FILE = "mcp.json"
 HOST = "local"
 """Agents run beside the server: their program and their key are here."""
 MAX_FILE_BYTES = 8 << 20
@@ -70,9 +69,7 @@ class Agents:
         if absent:
             raise BadRequest(f"{', '.join(absent)} is not set.", hint="Set it, or take it out of pass_environment.")
 
-    async def call(
-        self, job_id: str, step: str, prompt: str, *, files: Mapping[str, bytes], given: Mapping[str, str]
-    ) -> Answer:
+    async def call(self, job_id: str, step: str, prompt: str) -> Answer:
         """Call it once and wait; a call that an earlier process made under this id is taken up.
 
         Raises:
@@ -85,7 +82,7 @@ class Agents:
             try:
                 await jobs.look(job_id, HOST)
             except NotFound:
-                spec, blobs = await self._spec(job_id, step, prompt, files, given)
+                spec, blobs = await self._spec(job_id, step, prompt)
                 await jobs.submit(spec, host=HOST, blobs=blobs, context={"recipe_step": step})
             done = await jobs.wait(job_id, HOST)
         except asyncio.CancelledError:
@@ -97,18 +94,16 @@ class Agents:
             raise Interrupted(f"The agent's call ended as {done.record.status}: {done.record.note}.")
         return await self._answer(done)
 
-    async def _spec(
-        self, job_id: str, step: str, prompt: str, files: Mapping[str, bytes], given: Mapping[str, str]
-    ) -> tuple[JobSpec, Mapping[str, bytes | Path]]:
+    async def _spec(self, job_id: str, step: str, prompt: str) -> tuple[JobSpec, Mapping[str, bytes | Path]]:
         command, settings = self._command, self._lab.settings
         values = {
             **{name: str(value) for name, value in command.decoding.items()},
-            "prompt": prompt, "prompt_file": f"/job/{PROMPT_FILE}", "mcp_config": f"/job/{MCP_FILE}",
-            "model": command.model, "turns": str(command.turns), "step": step, **given,
+            "prompt": prompt, "prompt_file": f"/job/{PROMPT_FILE}",
+            "model": command.model, "turns": str(command.turns), "step": step,
         }  # fmt: skip
         probe = await self._lab.jobs.probe(HOST)
         own = {path: await _content(name) for path, name in command.files.items()}
-        refs, blobs = laid({**own, PROMPT_FILE: prompt.encode(), **files})
+        refs, blobs = laid({**own, PROMPT_FILE: prompt.encode()})
         passed = {name: os.environ[name] for name in command.pass_environment if name in os.environ}
         environment = {name: filled(value, values) for name, value in command.environment.items()}
         stdin = filled(command.stdin, values)

@@ -88,9 +88,8 @@ class Ground:
     def _so_far(self) -> str:
         return f"; best so far {self.best.speedup:.3g}" if self.best and self.best.speedup else ""
 
-    async def ask(self, step: str, kind: str, prompt: str, **given: str) -> Answer:
+    async def ask(self, step: str, kind: str, prompt: str) -> Answer:
         """Ask the agent; its prompt and its answer are kept."""
-        files = {"previous.txt": given.pop("previous").encode()} if "previous" in given else dict[str, bytes]()
         artifacts = self.lab.artifacts
         begun = self.journal.begun(step)
         job_id = begun["job_id"] if begun else new_job_id()
@@ -99,11 +98,11 @@ class Ground:
             nonlocal job_id
             kept = await artifacts.put(prompt.encode(), name=f"{self.run_id}.{step}.prompt.md", media_type="text/plain")
             try:
-                answer = await self.agents.call(job_id, step, prompt, files=files, given=given)
+                answer = await self.agents.call(job_id, step, prompt)
             except Interrupted:
                 job_id = new_job_id()
                 self.journal.begin(step, kind=kind, job_id=job_id)
-                answer = await self.agents.call(job_id, step, prompt, files=files, given=given)
+                answer = await self.agents.call(job_id, step, prompt)
             said = {"text": answer.text, "handoff": answer.handoff}
             ids = {
                 f"{name}_artifact_id": await artifacts.put(text.encode(), name=f"{self.run_id}.{step}.{name}")

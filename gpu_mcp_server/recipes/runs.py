@@ -149,7 +149,7 @@ def state_of(run_id: str, plan: RunPlan, journal: list[dict[str, Any]]) -> RunSt
         best_source_artifact_id=end.get("best_source_artifact_id") if end else None,
         spent=Spent(
             wall_s=sum(step.seconds for step in steps),
-            agent_calls=sum(step.kind in ("code", "specification", "converse") for step in steps),
+            agent_calls=sum(step.kind in ("code", "specification") for step in steps),
             cost_usd=sum(costs) if costs else None,
         ),
     )

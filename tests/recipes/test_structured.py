@@ -119,7 +119,8 @@ async def recorded(lab: Lab, problem_id: str | None) -> list[Any]:
         ({"network": True}, {}, "allow_fetch"),
         ({"roots": ["/"]}, {}, "holds"),
         ({"pass_environment": ["NOT_SET_ANYWHERE"]}, {}, "not set"),
-        ({}, {"mode": "agent"}, "network must be true"),
+        ({}, {"language": "program"}, "one file"),
+        ({}, {"mode": "agent"}, "mode"),
         ({}, {"iteration": {}}, "iteration"),
     ],
 )
