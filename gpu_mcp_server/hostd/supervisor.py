@@ -49,6 +49,7 @@ class Supervisor:
         self.notes: List[str] = []
         self.submitted_at = time.time()
         self.started_at: Optional[float] = None
+        self.ended_at: Optional[float] = None
         self.place: Optional[Place] = None
         self.stamps: Dict[str, files.Stamps] = {}
         self.clock = time.monotonic()
@@ -266,6 +267,7 @@ class Supervisor:
             record, notes = role.close(self.spec.limits)
             stats.append(record)
             self.notes += notes
+        self.ended_at = time.time()  # nothing of it lives, and the next job may begin
         self.lease.close()
         self._judge(stats)
         outputs, left = self._outputs() if self.started_at is not None else ([], [])
@@ -346,7 +348,7 @@ class Supervisor:
             gpus=tuple(self.lease.uuids()),
             submitted_at=self.submitted_at,
             started_at=self.started_at,
-            ended_at=time.time(),
+            ended_at=self.ended_at or time.time(),
             wall_s=wall,
             stdout_bytes=leader.seen("stdout") if leader else 0,
             stderr_bytes=leader.seen("stderr") if leader else 0,

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -77,6 +77,7 @@ class JobRunner:
         self.hosts = hosts
         self._table = table
         self._there: dict[str, set[str]] = {}
+        self._ahead: dict[str, tuple[bool, asyncio.Task[tuple[Any, bytes]]]] = {}
         self.steward: Steward | None = None
         self.long: Long | None = None
 
@@ -93,10 +94,13 @@ class JobRunner:
         workspace_id: str | None = None,
         attempt_id: str | None = None,
         context: Mapping[str, Any] | None = None,
+        ahead: bool | None = None,
     ) -> JobRow:
         """Start a job; returns its row when its folder exists on the host.
 
-        Only contents travel that the host does not have. A submit that is sent twice runs once.
+        Only contents travel that the host does not have. A submit that is sent twice runs once. Who waits for it
+        right after says so by `ahead` (whether with its output): the question then travels along, and a job at a
+        distance costs one round trip.
 
         Raises:
             HostUnavailable, HostError, DiskFull: If the host cannot take it.
@@ -110,12 +114,14 @@ class JobRunner:
         there = self._there.setdefault(host, set())
         wanted = {f.sha256 for files in spec.files.values() for f in files}
         sending = {s: await _content(blobs[s]) for s in wanted - there if s in blobs}
-        for _ in range(3):
+        for number in range(3):
             small = await self._send_large(host, sending)
             listed = [[s, len(d)] for s, d in small.items()]
-            answer, _ = await self.hosts.call(
-                host, "submit", b"".join(small.values()), spec=to_json(spec), blobs=listed
-            )
+            submitting = self.hosts.call(host, "submit", b"".join(small.values()), spec=to_json(spec), blobs=listed)
+            if number == 0 and ahead is not None and self.hosts.kind(host) not in BATCH:
+                answer, _ = await self._asking_ahead(submitting, spec.id, host, ahead)
+            else:
+                answer, _ = await submitting
             missing = answer.get("missing", [])
             if not missing:
                 there |= wanted
@@ -123,6 +129,39 @@ class JobRunner:
             there -= set(missing)
             sending = {s: await _content(blobs[s]) for s in missing}
         raise JobBroken(f"Host {host!r} keeps losing the job's files.", hint="Check the disk of its state folder.")
+
+    async def _asking_ahead(
+        self, submitting: Coroutine[Any, Any, tuple[Any, bytes]], job_id: str, host: str, on_output: bool
+    ) -> tuple[Any, bytes]:
+        """Submit, and send the first question for the job's end behind it without waiting for the answer."""
+        first = asyncio.create_task(submitting)
+        waiting = self.hosts.call(
+            host, "wait", again=False, job=job_id, timeout_s=WAIT_S, stdout_at=0, stderr_at=0, on_output=on_output,
+            note_seen="" if on_output else None,
+        )  # fmt: skip
+        asked = asyncio.create_task(waiting)  # begun after the other one, and so written after it
+        asked.add_done_callback(_heard_or_not)
+        try:
+            answer = await first
+        except BaseException:
+            first.cancel()
+            asked.cancel()
+            raise
+        self._ahead[job_id] = (on_output, asked)
+        return answer
+
+    async def _answered_ahead(self, job_id: str, on_output: bool, timeout_s: float) -> tuple[Any, bytes] | None:
+        """Return the answer to the question that was sent along with the submit; `None` where it does not fit."""
+        asked_output, asked = self._ahead.pop(job_id, (False, None))
+        if asked is None:
+            return None
+        if asked_output != on_output or timeout_s < WAIT_S:
+            asked.cancel()
+            return None
+        try:
+            return await asked
+        except (NotFound, HostUnavailable):
+            return None  # its files were not all there yet, or the link was lost; it is asked again
 
     async def _send_large(self, host: str, sending: dict[str, bytes]) -> dict[str, bytes]:
         """Send all but the last frameful ahead; return what still fits into the submit itself."""
@@ -166,8 +205,11 @@ class JobRunner:
         lost = await self._lost_with_allocation(job_id, host) if batch and not self.hosts.linked(host) else None
         if lost is not None:
             return JobProgress(lost, b"", b"")
+        early = None
+        if job_id in self._ahead and not stdout_at and not stderr_at:
+            early = await self._answered_ahead(job_id, on_output, timeout_s)
         try:
-            answer, data = await self.hosts.call(
+            answer, data = early or await self.hosts.call(
                 host, "wait", again=not batch, **arguments, on_output=on_output, note_seen=note_seen
             )
         except NotFound:
@@ -264,7 +306,7 @@ class JobRunner:
             SandboxTooWeak, NoFreeGpu, JobBroken: If the host did not run it; how the job itself ended is in the record.
         """
         try:
-            await self.submit(spec, host=host, blobs=blobs or {}, **row)
+            await self.submit(spec, host=host, blobs=blobs or {}, ahead=on_output is not None, **row)
             done = await self.wait(spec.id, host, on_output=on_output)
         except asyncio.CancelledError:
             await self.end_quietly(spec.id, host)
@@ -322,6 +364,12 @@ def raise_if_not_run(record: JobRecord, host: str) -> None:
             )
         case _:
             return
+
+
+def _heard_or_not(asked: "asyncio.Task[tuple[Any, bytes]]") -> None:
+    """Take note of how a question ended, whose answer perhaps nobody wants any more."""
+    if not asked.cancelled():
+        asked.exception()
 
 
 async def _content(blob: bytes | Path) -> bytes:

@@ -20,7 +20,7 @@ from gpu_mcp_server.services.documents import Documents
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobRow, JobTable
-from gpu_mcp_server.services.jobs import Blobs, FinishedJob, JobRunner, OnOutput, new_job_id, raise_if_not_run
+from gpu_mcp_server.services.jobs import WAIT_S, Blobs, FinishedJob, JobRunner, OnOutput, new_job_id, raise_if_not_run
 from gpu_mcp_server.services.long_jobs import PURPOSE, is_long
 from gpu_mcp_server.services.output import head_and_tail, safe_text
 from gpu_mcp_server.services.pool import Need, Pool
@@ -174,7 +174,8 @@ class Runner:
         on_output: OnOutput | None,
     ) -> JobResult:
         try:
-            noted = await self._jobs.submit(spec, host=where, blobs=blobs, **row)
+            ahead = on_output is not None if wait_s >= WAIT_S else None
+            noted = await self._jobs.submit(spec, host=where, blobs=blobs, **row, ahead=ahead)
             done = await self._jobs.wait(spec.id, where, timeout_s=wait_s, on_output=on_output)
         except asyncio.CancelledError:
             await self._jobs.end_quietly(spec.id, where)

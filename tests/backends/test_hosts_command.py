@@ -10,7 +10,10 @@ from pathlib import Path
 
 import asyncssh
 import pytest
+from typer.testing import CliRunner
 
+from gpu_mcp_server.cli.app import app
+from gpu_mcp_server.errors import ConfigError
 from tests.backends.dockerd import Dockerd
 from tests.backends.sshd import USER, Sshd
 
@@ -164,8 +167,13 @@ def test_a_cluster_is_added_with_its_login_node(run: Run, tmp_path: Path):
         (["--kind", "slurm", "--identity-file", "/k"], "need the login node"),
     ],
 )
-def test_what_cannot_be_a_host_is_not_written(run: Run, tmp_path: Path, arguments: list[str], words: str):
-    refused = run("add", "wrong", *arguments, "--no-check")
-    assert refused.returncode == 2 and words in refused.stderr, refused.stderr
-    config = tmp_path / "config" / "gpu-mcp-server" / "config.toml"
+def test_what_cannot_be_a_host_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("GPU_MCP_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["hosts", "add", "wrong", *arguments, "--no-check"])
+    assert isinstance(done.exception, ConfigError) and words in str(done.exception)
+    config = tmp_path / "gpu-mcp-server" / "config.toml"
     assert not config.exists() or "wrong" not in config.read_text()

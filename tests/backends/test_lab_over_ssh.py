@@ -1,14 +1,19 @@
 """The laboratory on a machine that SSH reaches gives what it gives on this one."""
 
 import asyncio
+import contextlib
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import pytest
 
+from gpu_mcp_server.hostd.protocol import JobSpec, ProcessSpec
 from gpu_mcp_server.models.problem import ProblemInfo, TensorSpec
+from gpu_mcp_server.services.jobs import new_job_id
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.settings import LocalHost, Settings
@@ -108,3 +113,43 @@ async def test_a_run_goes_on_when_its_line_is_lost_meanwhile(
         done = await running
 
     assert (done.status, done.stdout) == ("ok", "started\nfinished\n")
+
+
+class Turns:
+    """A line on loopback that counts how often its client speaks after it was spoken to."""
+
+    def __init__(self, port: int) -> None:
+        self._to, self.count, self._answered = port, 0, False
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_connection("127.0.0.1", self._to)
+        await asyncio.gather(self._pump(reader, back, True), self._pump(there, writer, False))
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                self.count += client and self._answered
+                self._answered = not client
+                writer.write(data)
+            writer.close()
+
+
+async def test_a_job_at_a_distance_costs_one_round_trip(sshd: Sshd, state_dir: str, tmp_path: Path):
+    known = tmp_path / "known"
+    async with Turns(sshd.port) as line:
+        known.write_text(sshd.known_line().replace(f":{sshd.port} ", f":{line.port} "))
+        box = sshd.settings(state_dir=state_dir, port=line.port, known_hosts=known)
+        async with Lab.open(Settings(data_dir=tmp_path, hosts={"box": box})) as lab:
+            spec = JobSpec(new_job_id(), (ProcessSpec(argv=("true",)),), min_level="landlock")
+            assert (await lab.jobs.run(spec, host="box")).record.status == "ok"
+            before = line.count
+            done = await lab.jobs.run(replace(spec, id=new_job_id()), host="box")
+            assert (done.record.status, line.count - before) == ("ok", 1)

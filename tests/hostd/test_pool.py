@@ -30,11 +30,13 @@ class Pool:
         return await self.lab.start("/bin/sh", "-c", "echo on; " + script, until=b"on", gpus=gpus)
 
     async def queue(self, gpus: GpuRequest = ALONE, script: str = "true", **more) -> str:
-        """Submit a job that must wait; return its id once the broker has it in line."""
+        """Submit a job that must wait; return its id once the broker has it in line and it has heard so."""
         before = shown(self.locks).get("all_waiting", 0)
         spec = self.lab.spec("/bin/sh", "-c", script, gpus=gpus, **more)
         await self.lab.submit(spec)
         assert eventually(lambda: shown(self.locks).get("all_waiting") == before + 1)
+        while (seen := await self.lab.record(spec.id)).state == "queued" and not seen.note:
+            await asyncio.sleep(0.005)
         return spec.id
 
     async def reserve(self, count: int = 1, keep_s: float = 30.0, idle_s: float = 30.0, **more) -> str:
