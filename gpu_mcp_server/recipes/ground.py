@@ -197,8 +197,11 @@ class Ground:
 
         async def work() -> dict[str, Any]:
             try:
-                found = await self.lab.documents.search(error[:400], limit=3)
-                page = await self.lab.documents.read(found.hits[0].uri) if found.hits else None
+                (uri,) = await self.lab.documents.explaining([error])
+                if uri is None:
+                    found = await self.lab.documents.search(error[:400], limit=3)
+                    uri = next((hit.uri for hit in found.hits if hit.match != "words"), None)
+                page = await self.lab.documents.read(uri) if uri is not None else None
             except GpuMcpError as failure:
                 return {"outcome": f"nothing: {failure}"[:300], "text": ""}
             if page is None:
