@@ -49,8 +49,8 @@ class Folder:
 
 
 def settings_for(folder: Path, **more: Any) -> Settings:
-    """Return settings that keep everything in a folder, with every toolset on."""
-    return Settings(data_dir=folder, **{"toolsets": ["all"], **more})
+    """Return settings that keep everything in a folder, with every toolset on, and build nothing aside."""
+    return Settings(data_dir=folder, **{"toolsets": ["all"], "index_documentation": False, **more})
 
 
 @asynccontextmanager

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import os
+import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -33,6 +35,12 @@ ADD_MORE = (
 )
 BEING_BUILT = "The index of what is installed is being built; ask again in a few seconds for more."
 
+BUILD_LOOK_S = 0.5
+"""Between two looks whether a build has ended."""
+
+_OUTLIVING: set["subprocess.Popen[bytes]"] = set()
+"""Builds that go on when their server closes; kept, so that Python does not take them for forgotten."""
+
 _log = structlog.get_logger()
 
 
@@ -45,7 +53,7 @@ class Documents:
         self._library: Library | None = None
         self._vectors: Vectors | None = None
         self._renewed = False
-        self._builder: asyncio.subprocess.Process | None = None
+        self._builder: subprocess.Popen[bytes] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def search(
@@ -211,16 +219,10 @@ class Documents:
         arguments = ["-m", "gpu_mcp_server", "knowledge", "build", "--vectors", "--json"]
         environment = {**os.environ, "GPU_MCP_DATA_DIR": str(self._settings.data_dir)}
         with contextlib.suppress(OSError):
-            self._builder = await asyncio.create_subprocess_exec(
-                *(sys.executable, *arguments),
-                env=environment,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
-                start_new_session=True,
-                preexec_fn=_modest,
-            )
-            code = await self._builder.wait()
+            self._builder = await asyncio.to_thread(_builder, [sys.executable, *arguments], environment)
+            while (code := self._builder.poll()) is None:  # noqa: ASYNC110 - the process may outlive this loop
+                await asyncio.sleep(BUILD_LOOK_S)
+            _OUTLIVING.discard(self._builder)
             self._builder = None
             if code:
                 _log.warning("the documentation's index was not built", exit_code=code)
@@ -236,8 +238,15 @@ class Documents:
         return self._vectors.missing() if self._vectors is not None else ""
 
 
-def _modest() -> None:
-    os.nice(10)
+def _builder(command: list[str], environment: dict[str, str]) -> "subprocess.Popen[bytes]":
+    """Start a build that leaves the processor to whoever else wants it."""
+    modest = [nice, "-n", "10"] if (nice := shutil.which("nice")) else []
+    nowhere = subprocess.DEVNULL
+    process = subprocess.Popen(  # noqa: S603 - our own command line
+        [*modest, *command], env=environment, stdin=nowhere, stdout=nowhere, stderr=nowhere, start_new_session=True
+    )
+    _OUTLIVING.add(process)
+    return process
 
 
 def _hit(hit: "Hit") -> DocHit:
