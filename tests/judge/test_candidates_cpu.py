@@ -407,13 +407,13 @@ BOOLEAN = """
 #include <stdbool.h>
 #include <stdint.h>
 int launch(const float *x, const bool *mask, float *kept, bool *sign, int64_t n) {
-    for (int64_t i = 0; i < n; i++) { kept[i] = mask[i] ? 0 : x[i]; sign[i] = x[i] > 0 WRONG; }
+    for (int64_t i = 0; i < n; i++) { kept[i] = mask[i] ? 0 : x[i]; sign[i] = (x[i] > 0) WRONG; }
     return 0;
 }
 """
 
 
-@pytest.mark.parametrize(("wrong", "verdict"), [("", "correct"), ("|| i == 999", "incorrect")])
+@pytest.mark.parametrize(("wrong", "verdict"), [("", "correct"), ("^ (i == 999)", "incorrect")])
 def test_bools_are_tensors_like_others(court, wrong, verdict):
     found = court(BOOLEAN.replace("WRONG", wrong), **BOOLS, tier="correctness").verdict
 
