@@ -1,7 +1,6 @@
 """CUDA to HIP and SYCL: what converters do not see, and a converter at work where there is one."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,9 +10,9 @@ from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.porter import converter_of
 from gpu_mcp_server.toolchains.porting import findings, hip_name, left_over
+from tests.judge.harness import torch_python
 from tests.laboratory import laboratory
 
-TORCH = Path("/tmp/torchenv/bin/python")
 REDUCE = """#include <cuda_runtime.h>
 __global__ void reduce(const float *x, float *y) {
   float v = x[threadIdx.x];
@@ -91,7 +90,7 @@ def test_no_text_makes_the_search_raise(text):
 
 @pytest.fixture(scope="module")
 async def lab() -> AsyncIterator[Lab]:
-    python = {"judge_python": str(TORCH)} if TORCH.exists() else {}
+    python = {"judge_python": torch_python()} if torch_python() else {}
     async with laboratory(hosts={"local": python}) as lab:
         yield lab
 
