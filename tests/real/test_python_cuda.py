@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.problem import Wish
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problem_files.base import ProblemSource
@@ -101,6 +102,7 @@ class ModelNew(torch.nn.Module):
 """
 MODEL = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        {body}\n"
 TO = "torch.softmax(x, dim=1)"
+EAGER = TimingOptions(baseline="eager")
 CASES = [
     ("triton", TRITON, "correct", ""),
     ("triton", AUTOTUNED, "correct", ""),
@@ -114,7 +116,7 @@ CASES = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def lab() -> AsyncIterator[Lab]:
     async with laboratory(hosts={"local": {"kind": "local", "judge_python": sys.executable}}) as lab:
         yield lab
@@ -122,7 +124,7 @@ async def lab() -> AsyncIterator[Lab]:
 
 async def evaluated(lab: Lab, text: str, language: Any, problem: str = SOFTMAX, **wish: Any) -> Any:
     info = await lab.registry.import_file(ProblemSource("p.py", problem, wish=Wish(**{"atol": 1e-7, **wish})))
-    return await lab.evaluator.evaluate(info.problem_id, Source(text, language, "k.py"), device="cuda")
+    return await lab.evaluator.evaluate(info.problem_id, Source(text, language, "k.py"), device="cuda", timing=EAGER)
 
 
 @pytest.mark.parametrize(("language", "text", "verdict", "reason"), CASES)
