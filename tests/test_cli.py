@@ -423,6 +423,20 @@ def test_store_says_where_it_is_and_how_large(run: Run, data_dir: Path):
     assert json.loads(run("store", "gc", "--json").stdout) == {"deleted_files": 0}
 
 
+def test_a_backup_is_written_restored_elsewhere_and_pruned(run: Run, tmp_path: Path):
+    run("call", "write_files", "--args", '{"files": {"a.txt": "a"}}')
+    made = json.loads(run("store", "backup", "one.tar.gz", "--json").stdout)
+    elsewhere = {"GPU_MCP_DATA_DIR": str(tmp_path / "elsewhere")}
+    again = run("store", "restore", "one.tar.gz", **elsewhere)
+    told = run("store", "prune", "--older-than", "30d", **elsewhere)
+
+    assert (tmp_path / "one.tar.gz").is_file()
+    assert again.stdout.startswith(f"{made['files']} files of {made['created_at']} are in {tmp_path}/elsewhere")
+    assert "There is nothing to delete." in told.stdout
+    assert "--older-than 30d" in run("store", "prune").stderr
+    assert "is no amount" in run("store", "prune", "--max-size", "many").stderr
+
+
 def test_serve_over_http_refuses_other_addresses_before_it_starts(run: Run):
     done = run("serve", "--http", "--host", "0.0.0.0")
 

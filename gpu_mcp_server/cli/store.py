@@ -1,14 +1,24 @@
 """`store`: what the laboratory remembers, on this machine's disk."""
 
+import re
+import sys
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpu_mcp_server.cli import session
 from gpu_mcp_server.cli.output import Json, emit
+from gpu_mcp_server.errors import BadRequest
 
-app = typer.Typer(help="Where the data is, how large, and how to tidy it.", no_args_is_help=True)
+if TYPE_CHECKING:
+    from gpu_mcp_server.store.pruning import Plan
+
+app = typer.Typer(help="Where the data is, how large, and how to back it up and tidy it.", no_args_is_help=True)
+
+_SECONDS = {"h": 3600, "d": 86_400, "w": 604_800}
+_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def _data_dir() -> Path:
@@ -51,3 +61,97 @@ def gc(as_json: Json = False) -> None:
 
     done = session.run(work)
     emit(done, f"{done['deleted_files']} files deleted", as_json=as_json)
+
+
+@app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(help="File to write; .tar, or .tar.gz for a smaller one.")],
+    as_json: Json = False,
+) -> None:
+    """Write all that is remembered into one file; servers may go on working meanwhile."""
+    from gpu_mcp_server.store import backups
+
+    made = backups.backup(_data_dir(), file.absolute())
+    emit(
+        asdict(made),
+        f"{made.files} files, {made.bytes} bytes, schema version {made.schema}: {made.path}\n"
+        "It holds secrets (tokens' hashes, sources): keep it where only you can read it.",
+        as_json=as_json,
+    )
+
+
+@app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="What `store backup` wrote.")],
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Also where there is a store; its database is kept.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Put a backup in place, checked before anything is changed; the servers must be stopped."""
+    from gpu_mcp_server.store import backups
+
+    made, old = backups.restore(_data_dir(), file.absolute(), replace=replace)
+    kept = f"\nThe database that was there: {old}" if old is not None else ""
+    emit(
+        {**asdict(made), "before": str(old) if old is not None else None},
+        f"{made.files} files of {made.created_at} are in {_data_dir()}.{kept}",
+        as_json=as_json,
+    )
+
+
+@app.command()
+def prune(
+    older_than: Annotated[str | None, typer.Option(help="Last used before that: 30d, 12h, 8w.")] = None,
+    max_size: Annotated[
+        str | None, typer.Option(help="The least recently used, until the files take no more: 20G.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Say what would be deleted, then delete it; problems, judged attempts and notes stay."""
+    from gpu_mcp_server.store import pruning
+
+    if older_than is None and max_size is None:
+        raise BadRequest("Nothing says what may go.", hint="Give --older-than 30d, --max-size 20G, or both.")
+    wish: dict[str, Any] = {
+        "older_than_s": _amount(older_than, r"(\d+)([hdw])", _SECONDS, "--older-than 30d") if older_than else None,
+        "max_bytes": _amount(max_size, r"(\d+)([KMGT]?)", _BYTES, "--max-size 20G") if max_size else None,
+    }
+    folder = _data_dir()
+    if not folder.is_dir():
+        raise BadRequest(f"There is no store in {folder}.")
+    planned = pruning.plan(folder, **wish)
+    if not as_json:
+        typer.echo(_said(planned))
+    going = bool(planned.items)
+    sure = yes or (going and not as_json and sys.stdin.isatty() and typer.confirm("Delete this?"))
+    done = pruning.prune(folder, **wish) if sure and going else None
+    told = {"kinds": (done or planned).by_kind(), "files": len((done or planned).blobs)}
+    told |= {
+        "freed_bytes": (done or planned).freed_bytes,
+        "kept_bytes": planned.kept_bytes,
+        "deleted": done is not None,
+    }
+    if done is not None:
+        emit(told, f"Deleted: {done.freed_bytes} bytes freed.", as_json=as_json)
+    else:
+        emit(told, "Nothing was deleted." + (" Say --yes to delete it." if going else ""), as_json=as_json)
+
+
+def _said(planned: "Plan") -> str:
+    from gpu_mcp_server.store.pruning import KINDS
+
+    lines = [
+        f"{row['number']:>8} {KINDS[kind]}, last used {row['oldest']} to {row['newest']}"
+        for kind, row in planned.by_kind().items()
+    ]
+    lines.append(f"{len(planned.blobs):>8} files go with them: {planned.freed_bytes} bytes; {planned.kept_bytes} stay")
+    return "\n".join(["To be deleted:", *lines] if planned.items else ["There is nothing to delete.", lines[-1]])
+
+
+def _amount(text: str, form: str, units: dict[str, int], example: str) -> int:
+    found = re.fullmatch(form, text.strip())
+    if found is None:
+        raise BadRequest(f"{text!r} is no amount.", hint=f"Write it as in {example}.")
+    return int(found[1]) * units[found[2]]

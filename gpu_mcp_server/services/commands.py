@@ -1,6 +1,7 @@
-"""What a command may be, and files laid beside it."""
+"""What a command may be, files laid beside it, and what is said of one that could not be started."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +12,9 @@ MAX_WALL_S = 6 * 3600.0
 MAX_ARGUMENTS = 1000
 MAX_COMMAND_BYTES = 128 << 10
 MAX_STDIN_BYTES = 1 << 20
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""Exit codes of a program that cannot be started, as shells have them. Source: POSIX, Shell Command Language 2.8.2."""
+_NOT_STARTED = re.compile(r"^(?:bwrap: execvp|cannot start) (.{1,200}): (.{1,100})$", re.MULTILINE)
 
 
 def check_command(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, stdin: str) -> None:
@@ -51,3 +55,13 @@ def laid(contents: Mapping[str, bytes]) -> tuple[list[FileRef], dict[str, bytes 
         blobs[sha256] = data
         files.append(FileRef(path, sha256, len(data)))
     return files, blobs
+
+
+def not_started(stderr: str, code: int | None) -> tuple[str, int | None]:
+    """Return what to say of a program that could not be started, and its exit code, whatever the sandbox made of it."""
+    found = _NOT_STARTED.search(stderr) if code in (1, NOT_FOUND) else None
+    if found is None:
+        return "", code
+    if found.group(2).startswith("No such file"):
+        return f"there is no program {found.group(1)!r} in the sandbox", NOT_FOUND
+    return f"{found.group(1)!r} cannot be started: {found.group(2)}", NOT_EXECUTABLE

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpu_mcp_server.services.audit import Auditor
 from gpu_mcp_server.services.baselines import Baselines
@@ -40,7 +41,8 @@ from gpu_mcp_server.services.verdicts import Verdicts
 from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
-from gpu_mcp_server.store.database import Database
+from gpu_mcp_server.store.database import DATABASE, Database
+from gpu_mcp_server.store.locks import USE, held
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Lab:
         Raises:
             ConfigError, DiskFull: If the data folder cannot be used.
         """
-        async with await Database.open(settings.data_dir / "lab.db") as db:
+        async with _store(settings.data_dir) as db:
             artifacts = Artifacts(settings.data_dir / "artifacts", db)
             await artifacts.clean()
             hosts, table, documents = Hosts(settings), JobTable(db), Documents(settings)
@@ -132,6 +134,13 @@ class Lab:
                     Collectives(workspaces),
                     Memory(db),
                 )  # fmt: skip
+
+
+@asynccontextmanager
+async def _store(folder: Path) -> AsyncGenerator[Database]:
+    with held(folder, USE):
+        async with await Database.open(folder / DATABASE) as db:
+            yield db
 
 
 def _settlers(verdicts: Verdicts, checker: Checker, profiler: Profiler) -> dict[str, Settle]:

@@ -1,7 +1,6 @@
 """Runs commands in workspaces, and says how any job stands."""
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ from gpu_mcp_server.models.job import JobResult, OutputRef, RankOptions
 from gpu_mcp_server.profilers import coredump
 from gpu_mcp_server.services import aftermath
 from gpu_mcp_server.services.aftermath import Aftermath
-from gpu_mcp_server.services.commands import check_command, laid
+from gpu_mcp_server.services.commands import check_command, laid, not_started
 from gpu_mcp_server.services.documents import Documents
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts import HostProbe
@@ -37,13 +36,9 @@ SETTLE_S = 3.0
 """How long a list waits for a host that is asked about its jobs."""
 UNKNOWN_S = 60.0
 """Before that a job that its host does not know may be on its way there."""
-NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""Exit codes of a program that cannot be started, as shells have them. Source: POSIX, Shell Command Language 2.8.2."""
 ASKED = "asked_outputs"
 """In a job's context: the outputs that the caller named."""
 _log = structlog.get_logger()
-
-_NOT_STARTED = re.compile(r"^(?:bwrap: execvp|cannot start) (.{1,200}): (.{1,100})$", re.MULTILINE)
 
 KEPT_OUTPUT_BYTES = 4 << 20
 
@@ -194,7 +189,14 @@ class Runner:
     async def _status(self, row: JobRow, wait_s: float, stdout_offset: int) -> tuple[JobResult, int | None]:
         """Return a job's result, and where its stdout goes on for who reads it in parts."""
         job_id = row.job_id
-        seen = await self._jobs.look(job_id, row.host, timeout_s=wait_s, stdout_at=stdout_offset)
+        try:
+            seen = await self._jobs.look(job_id, row.host, timeout_s=wait_s, stdout_at=stdout_offset)
+        except NotFound:
+            if row.record is None:
+                raise
+            result = self._result(replace(row.record, stdout_kept=0, stderr_kept=0), row, b"", b"")
+            gone = "its host does not know it any more: only the record is left"
+            return result.model_copy(update={"note": "; ".join(filter(None, [gone, result.note]))}), None
         if seen.record.state == "finished":
             if (
                 stdout_offset == 0
@@ -308,7 +310,7 @@ class Runner:
         out, out_left = head_and_tail(safe_text(stdout))
         err, err_left = head_and_tail(safe_text(stderr))
         leader = record.leader
-        program, code = _not_started(err, leader.exit_code if leader else None)
+        program, code = not_started(err, leader.exit_code if leader else None)
         notes = [n for n in (program, record.note, "; ".join(record.outputs_left_out[:5])) if n]
 
         def dropped(count: int) -> int:
@@ -344,16 +346,6 @@ def _check_gpus(wanted: int, probe: HostProbe, host: str) -> None:
             hint="Name another host (gpu_status), or ask for fewer.",
             retryable=False,
         )
-
-
-def _not_started(stderr: str, code: int | None) -> tuple[str, int | None]:
-    """Return what to say of a program that could not be started, and its exit code, whatever the sandbox made of it."""
-    found = _NOT_STARTED.search(stderr) if code in (1, NOT_FOUND) else None
-    if found is None:
-        return "", code
-    if found.group(2).startswith("No such file"):
-        return f"there is no program {found.group(1)!r} in the sandbox", NOT_FOUND
-    return f"{found.group(1)!r} cannot be started: {found.group(2)}", NOT_EXECUTABLE
 
 
 def min_level(settings: Settings) -> str:

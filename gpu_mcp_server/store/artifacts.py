@@ -143,7 +143,8 @@ class Artifacts:
     def _store(self, data: bytes | Path) -> tuple[str, int]:
         if isinstance(data, bytes):
             sha256 = hashlib.sha256(data).hexdigest()
-            if self.has(sha256):
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(self.blob_path(sha256))  # in use again: `prune` leaves it alone
                 return sha256, len(data)
         temporary = self.root / "tmp" / secrets.token_hex(8)
         try:

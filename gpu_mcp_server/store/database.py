@@ -16,6 +16,9 @@ import aiosqlite
 from gpu_mcp_server.errors import ConfigError, DiskFull, GpuMcpError
 from gpu_mcp_server.store.filesystem import NO_ROOM, is_disk_full, is_nearly_full, is_network_filesystem
 
+DATABASE = "lab.db"
+"""The database's name in the data folder."""
+
 JournalMode = Literal["WAL", "TRUNCATE"]
 Value = str | int | float | bytes | None
 
@@ -49,14 +52,12 @@ class Database:
 
         def connect() -> sqlite3.Connection:
             opened.append(_make_connection(path))
-            _set_journal_mode(opened[0], journal_mode or journal_mode_for(path))
-            _migrate(opened[0], path)
-            return opened[0]
+            return _prepared(opened[0], path, journal_mode)
 
         connection = aiosqlite.Connection(connect, 64)
         connection._thread.daemon = True  # a process that forgets to close must still be able to end
         try:
-            with _translated(path):
+            with translated(path):
                 await connection
         except BaseException:
             await asyncio.to_thread(connection._thread.join)
@@ -84,20 +85,20 @@ class Database:
     async def execute(self, sql: str, parameters: Sequence[Value] = ()) -> int:
         """Run one statement and return the number of rows that it changed."""
         async with self._turn() as connection:
-            with _translated(self.path):
+            with translated(self.path):
                 cursor = await connection.execute(sql, parameters)
             return cursor.rowcount
 
     async def execute_many(self, sql: str, rows: Sequence[Sequence[Value]]) -> None:
         """Run one statement for each of the rows, all or none."""
         async with self.transaction(), self._turn() as connection:
-            with _translated(self.path):
+            with translated(self.path):
                 await connection.executemany(sql, rows)
 
     async def fetch_all(self, sql: str, parameters: Sequence[Value] = ()) -> list[sqlite3.Row]:
         """Run a query and return all its rows."""
         async with self._turn() as connection:
-            with _translated(self.path):
+            with translated(self.path):
                 return list(await connection.execute_fetchall(sql, parameters))
 
     async def fetch_one(self, sql: str, parameters: Sequence[Value] = ()) -> sqlite3.Row | None:
@@ -114,10 +115,10 @@ class Database:
         async with self._turn() as connection:
             self._owner = asyncio.current_task()
             try:
-                with _translated(self.path):
+                with translated(self.path):
                     await connection.execute("BEGIN IMMEDIATE")
                 yield self
-                with _translated(self.path):
+                with translated(self.path):
                     await connection.commit()
             except BaseException:
                 # Queued behind what a cancelled statement left in the thread's queue, and without
@@ -143,6 +144,19 @@ class Database:
         if self._connection is None:
             raise GpuMcpError("The database is closed.", hint="The server is ending; start it again.")
         return self._connection
+
+
+@contextlib.contextmanager
+def connected(path: Path) -> Generator[sqlite3.Connection]:
+    """Open the database for upkeep, outside of an event loop; its failures are said as `Database` says them."""
+    with translated(path), contextlib.closing(_make_connection(path)) as connection:
+        yield _prepared(connection, path, None)
+
+
+def _prepared(connection: sqlite3.Connection, path: Path, journal_mode: JournalMode | None) -> sqlite3.Connection:
+    _set_journal_mode(connection, journal_mode or journal_mode_for(path))
+    _migrate(connection, path)
+    return connection
 
 
 def journal_mode_for(path: Path) -> JournalMode:
@@ -225,7 +239,7 @@ def _statements(script: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _translated(path: Path) -> Generator[None]:
+def translated(path: Path) -> Generator[None]:
     """Say SQLite's and the filesystem's failures in our words."""
     try:
         yield
@@ -241,7 +255,9 @@ def _translated(path: Path) -> Generator[None]:
             ) from error
         if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
             raise ConfigError(
-                f"{path} is damaged: {error}.", hint="Move it away; a new one is made at the next start."
+                f"{path} is damaged: {error}.",
+                hint="Stop the servers that use it and put a backup (`gpu-mcp-server store backup FILE`) back: "
+                "`gpu-mcp-server store restore FILE --replace`. Without one move it away; a new one is made.",
             ) from error
         if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
             raise ConfigError(
