@@ -110,6 +110,7 @@ async def calls(env: dict[str, str], repeats: int) -> dict[str, list[float]]:
         _, registered = await timed_call(client, "register_problem", problem)
         source = (ROOT / "examples/softmax/vectorized.c").read_text(encoding="utf-8")
         arguments = {"problem_id": registered["problem_id"], "source": source, "language": "c"}
+        arguments["timing"] = {"fresh": True}
         await timed_call(client, "evaluate_kernel", arguments)
         for _ in range(max(3, repeats // 20)):
             await asyncio.sleep(THINKING_S)

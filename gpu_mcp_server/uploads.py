@@ -49,7 +49,9 @@ class Sources:
         from gpu_mcp_server.services.batches import Entrant
 
         return [
-            Entrant(c.name, await self.of(c.source, c.path, c.workspace_id, c.language), c.flags, c.entry)
+            Entrant(
+                c.name, await self.of(c.source, c.path, c.workspace_id, c.language), c.flags, c.entry, fresh=c.fresh
+            )
             for c in candidates
         ]
 

@@ -116,7 +116,7 @@ class Demo:
             source = (examples() / f"{name}{suffix}").read_text(encoding="utf-8")
             arguments: dict[str, Any] = {"problem_id": problem["problem_id"], "source": source, "note": what}
             arguments |= {"language": "cuda" if suffix == ".cu" else "c"} | ({"parent": parent} if parent else {})
-            verdict = await self.call("evaluate_kernel", **arguments)
+            verdict = await self.call("evaluate_kernel", **arguments, timing={"fresh": True})
             parent = parent or verdict["attempt_id"]
             judged.append((name, verdict))
             word, seconds = verdict.get("verdict") or verdict["status"], verdict["seconds"].get("total", 0)

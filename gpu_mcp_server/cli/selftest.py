@@ -56,6 +56,7 @@ def steps(host: str | None) -> list[Step]:
 def verdicts(problem_id: str, host: str | None) -> list[Step]:
     """Return the candidates that are judged."""
     at: dict[str, Any] = {"problem_id": problem_id, "language": "c", "device": "cpu", "host": host}
+    at["timing"] = {"fresh": True}
     return [
         ("right kernel", "evaluate_kernel", {"source": KERNEL, **at}, lambda d: d.get("verdict") == "correct"),
         ("wrong kernel", "evaluate_kernel", {"source": WRONG, **at}, lambda d: d.get("verdict") == "incorrect"),

@@ -19,6 +19,8 @@ class CandidateSpec(Model):
     language: CandidateLanguage | None = None
     flags: tuple[str, ...] = ()
     entry: str = "launch"
+    fresh: bool = False
+    """Judge it anew, even where an identical request was judged."""
 
 
 class Row(Model):
@@ -34,6 +36,8 @@ class Row(Model):
     shapes: list[str] = []
     """Time and 95 % interval at each shape."""
     reason: str = ""
+    kept: str = ""
+    """Since when, where it is the verdict of an identical request."""
     attempt_id: str | None = None
     job_id: str | None = None
 
@@ -46,6 +50,7 @@ class Row(Model):
             text += f", {self.time_us:.4g} us"
         text += f"; {', '.join(self.shapes)}" if self.shapes else ""
         text += f"; {self.reason}" if self.reason else ""
+        text += f"; {self.kept}" if self.kept else ""
         return text + (f" [{self.attempt_id}]" if self.attempt_id else "")
 
 

@@ -44,6 +44,8 @@ class TimingOptions(Model):
     baseline: Literal["compiled", "eager"] = "compiled"
     """compiled: where the reference is PyTorch, torch.compile of it stands beside eager. It is measured once for each
     problem, device and torch, after the first candidate that is correct; eager does without."""
+    fresh: bool = False
+    """Judge an identical request anew; else it is answered at once by the verdict that it got, which says so."""
     half_width: float | None = Field(default=None, gt=0, le=0.5)
     """Half the width of the median's 95 % interval to reach instead, as a part of the median."""
 
@@ -178,6 +180,8 @@ class Evaluation(ResultModel):
     """All samples and the whole evidence."""
     seconds: dict[str, float] = {}
     """Where the time of this call went: compile, judge, total."""
+    kept: str = ""
+    """Since when, where this is the verdict of an identical request: nothing was judged now."""
     note: str | None = None
 
     def summary(self) -> str:
@@ -185,6 +189,7 @@ class Evaluation(ResultModel):
         lines = [f"verdict: {self.verdict}" if self.verdict else f"status: {self.status}"]
         if self.reason:
             lines[0] += f" - {self.reason}"
+        lines += [f"kept: {self.kept}"] if self.kept else []
         if self.speedup is not None:
             lines.append(f"speed-up against the reference: {self.speedup:.3g}")
         if self.compiled_speedup is not None:

@@ -101,6 +101,8 @@ class RunPlan(Model):
     flags: list[str] = []
     tier: Tier = "performance"
     """Below performance nothing is timed: the first correct candidate is what the run is for."""
+    fresh: bool = False
+    """Judge what was judged before anew; else an identical request is answered by the verdict that it got."""
     agent: AgentCommand
     iterations: Iterations = Iterations()
     target: Target = Target()

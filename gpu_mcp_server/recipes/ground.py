@@ -169,6 +169,7 @@ class Ground:
             progress=self.tell,
             batch_id=batch_id,
             timing=TimingOptions(tier=self.plan.tier),
+            reuse=not self.plan.fresh,
         )
 
     async def earlier(self, batch_id: str) -> list[Attempt]:

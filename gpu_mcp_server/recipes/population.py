@@ -171,6 +171,7 @@ async def _compared(
             tuple(ground.plan.flags),
             note=f"{noted[name]} {' '.join(candidate.idea.split())}"[:500],
             parent_id=parent.verdict.attempt_id if parent else None,
+            fresh=ground.plan.fresh,
         )
         for name, candidate in rest
     ]

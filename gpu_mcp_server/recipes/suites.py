@@ -75,6 +75,7 @@ class Suites:
 
     async def repeat(self, plan: RunPlan, times: int, name: str, tell: Tell = silent) -> RepeatReport:
         """Run it so often, each from the beginning, and say how much it varies."""
+        plan = plan.model_copy(update={"fresh": True})  # times that are kept would not vary
         rows: list[SuiteRow] = []
         sources: list[str] = []
         for number in range(1, times + 1):

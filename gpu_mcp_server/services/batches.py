@@ -41,6 +41,8 @@ class Entrant:
     entry: str = "launch"
     note: str | None = None
     parent_id: str | None = None
+    fresh: bool = False
+    """Judge it anew; else an identical request is answered by the verdict that it got."""
 
 
 class Batches:
@@ -144,6 +146,7 @@ class Batches:
             timing=TimingOptions(tier=tier),
             batch_id=batch_id,
             slots=slots,
+            reuse=not entrant.fresh,
         )
 
 
@@ -194,6 +197,7 @@ def _row(entrant: Entrant, result: Evaluation | BaseException) -> Row:
         time_us=math.exp(sum(math.log(time) for time in times) / len(times)) if timed else None,
         shapes=[_shape(shape, shape.candidate) for shape in result.shapes if shape.candidate],
         reason=(result.reason or ("" if timed else result.note or ""))[:REASON_CHARACTERS],
+        kept=result.kept,
         attempt_id=result.attempt_id,
         job_id=result.job_id if result.status == "running" else None,
     )

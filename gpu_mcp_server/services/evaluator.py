@@ -28,6 +28,7 @@ from gpu_mcp_server.services.harness import QUICK, Candidate, judge_spec, lines_
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
+from gpu_mcp_server.services.kept_verdicts import KeptVerdicts, key_of_request
 from gpu_mcp_server.services.pool import Need, Pool
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.services.programs import Programs, files_of_candidate
@@ -58,6 +59,8 @@ class Trial:
     slots: Slots | None
     began: float
     """On the monotonic clock."""
+    key: str
+    """Of the request, for the verdict to be kept under."""
 
     @property
     def program(self) -> Program | None:
@@ -115,8 +118,9 @@ class Evaluator:
         pool: Pool,
         baselines: Baselines,
         checker: Checker,
+        kept: KeptVerdicts,
     ) -> None:
-        self._baselines, self._faults = baselines, Faults(checker)
+        self._baselines, self._faults, self._kept = baselines, Faults(checker), kept
         self._programs, self._pool, self._extensions = programs, pool, ExtensionBuilder(compiler, artifacts)
         self._settings, self._jobs, self._table, self._compiler = settings, jobs, table, compiler
         self._problems, self._experience, self._artifacts, self._verdicts = problems, experience, artifacts, verdicts
@@ -137,8 +141,11 @@ class Evaluator:
         progress: Progress | None = None,
         batch_id: str | None = None,
         slots: Slots | None = None,
+        reuse: bool = False,
     ) -> Evaluation:
         """Compile a candidate and judge it; with `slots` only until their deadline, whatever `wait_s` says.
+
+        With `reuse` an identical request is answered by the verdict that it got: no attempt is made then.
 
         Raises:
             NotFound: If the problem or the parent is unknown.
@@ -154,8 +161,12 @@ class Evaluator:
         probe = await self._jobs.probe(where)
         chosen = device_of(device, problem, source, probe, where)
         await self._foresee(problem, source, where, flags)
+        named = chosen, device_name(probe, 1 if chosen == "cuda" else 0)
+        key = key_of_request(problem, source, probe, device=named, flags=(*flags,), entry=entry, timing=timing)
+        if reuse and (kept := await self._kept.get(key)) is not None:
+            return kept.model_copy(update={"seconds": {"total": time.monotonic() - began}})
         how = {"flags": json.dumps(list(flags)), "entry": entry, "target": chosen, "tier": timing.tier}
-        trial = Trial("", problem, source, where, probe, chosen, entry, timing, progress, slots, began)
+        trial = Trial("", problem, source, where, probe, chosen, entry, timing, progress, slots, began, key)
         attempt_id = await self._noted(trial, how, parent_id, note, batch_id)
         trial = replace(trial, attempt_id=attempt_id)
         try:
@@ -294,7 +305,9 @@ class Evaluator:
             await self._table.part(spec.id)
             trial = replace(trial, probe=await self._jobs.probe(trial.host))
         evaluation = await self._beside(trial, await self._settled(trial, done), wait_s)
-        return evaluation.model_copy(update={"note": f"{cut}{evaluation.note or ''}".removesuffix("; ") or None})
+        evaluation = evaluation.model_copy(update={"note": f"{cut}{evaluation.note or ''}".removesuffix("; ") or None})
+        await self._kept.put(trial.key, evaluation)
+        return evaluation
 
     async def _run(
         self, trial: Trial, spec: JobSpec, blobs: Mapping[str, bytes], context: Mapping[str, Any], wait_s: float
@@ -362,6 +375,7 @@ def _context(trial: Trial, ready: Ready, advice: Sequence[str]) -> Mapping[str, 
         "problem_id": trial.problem.problem_id,
         "language": trial.language,
         "device": trial.device,
+        "request": trial.key,
         "resources": [r.model_dump() for r in built.resources] if built else [],
         "advice": list(advice),
         "compile_s": time.monotonic() - trial.began,

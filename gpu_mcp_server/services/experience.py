@@ -134,6 +134,15 @@ class Experience:
         await self._require(attempt_id)
         await self._db.execute("UPDATE attempts SET voided = ? WHERE attempt_id = ?", (why, attempt_id))
 
+    async def unquestioned(self, attempt_id: str) -> bool:
+        """Say whether an attempt is there and was neither voided nor judged again by an audit."""
+        row = await self._db.fetch_one(
+            "SELECT 1 FROM attempts a WHERE a.attempt_id = ? AND a.voided IS NULL AND NOT EXISTS "
+            "(SELECT 1 FROM attempts b WHERE b.note = 'audit of ' || a.attempt_id)",
+            (attempt_id,),
+        )
+        return row is not None
+
     async def get(self, attempt_id: str) -> Attempt:
         """Return an attempt with its evidence.
 

@@ -22,6 +22,7 @@ from gpu_mcp_server.services.hosts import Hosts
 from gpu_mcp_server.services.inspector import Inspector
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import JobRunner
+from gpu_mcp_server.services.kept_verdicts import KeptVerdicts
 from gpu_mcp_server.services.long_jobs import Long
 from gpu_mcp_server.services.memory import Memory
 from gpu_mcp_server.services.nccl_verifier import NcclVerifier
@@ -101,7 +102,8 @@ class Lab:
             jobs.long = Long(settings, hosts, table, workspaces, artifacts)
             compiler = Compiler(settings, jobs, db, artifacts, experience, documents)
             runner = Runner(settings, jobs, table, workspaces, artifacts, experience, pool, documents)
-            verdicts = Verdicts(jobs, problems, experience, artifacts)
+            kept = KeptVerdicts(BuildCache(db, artifacts), experience)
+            verdicts = Verdicts(jobs, problems, experience, artifacts, kept)
             programs = Programs(settings, jobs, ProgramBuilder(settings, jobs, db, artifacts))
             registry = Registry(settings, jobs, problems, experience, verdicts, programs)
             baselines = Baselines(settings, jobs, db, compiler, artifacts, verdicts)
@@ -110,7 +112,7 @@ class Lab:
             checker, profiler = Checker(tools, targets), Profiler(tools, targets)
             evaluator = Evaluator(
                 settings, jobs, table, compiler, problems, experience, artifacts, verdicts, programs, pool,
-                baselines, checker,
+                baselines, checker, kept,
             )  # fmt: skip
             capabilities = Capabilities(settings, jobs, db)
             runner.settlers |= _settlers(verdicts, checker, profiler)

@@ -10,6 +10,7 @@ from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.harness import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.job_table import JobRow
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner
+from gpu_mcp_server.services.kept_verdicts import KeptVerdicts
 from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -37,7 +38,10 @@ UNJUDGED = ("cancelled", "caller_lost", "timeout", "oom")
 class Verdicts:
     """What became of judge jobs."""
 
-    def __init__(self, jobs: JobRunner, problems: Problems, experience: Experience, artifacts: Artifacts) -> None:
+    def __init__(
+        self, jobs: JobRunner, problems: Problems, experience: Experience, artifacts: Artifacts, kept: KeptVerdicts
+    ) -> None:
+        self._kept = kept
         self._jobs, self._problems, self._experience, self._artifacts = jobs, problems, experience, artifacts
 
     async def settle(self, done: FinishedJob, row: JobRow) -> Evaluation:
@@ -117,6 +121,7 @@ class Verdicts:
     async def settle_line(self, done: FinishedJob, row: JobRow) -> str | None:
         """Settle a judge job that job_status found finished, and say the verdict on one line."""
         evaluation = await self.settle(done, row)
+        await self._kept.put(str(row.context.get("request")), evaluation)
         if evaluation.verdict is None:
             return f"not judged: {evaluation.reason}"
         speed = f", speed-up {evaluation.speedup:.3g}" if evaluation.speedup else ""

@@ -65,7 +65,7 @@ TRIALS = (
     'Secret trials: {constraints: ["cols % 4 == 0"], fixed_shapes, distributions: declared, precision: '
     'strict, libraries: forbidden, backward: true}, and flops: "2*m*n*k".'
 )
-TIMING = "{precision: exact} for a record; cache: both; mode: graph; tier: smoke, correctness."
+TIMING = "{precision: exact} for a record; cache: both; mode: graph; tier: smoke, correctness; fresh: true."
 Candidates = Annotated[
     tuple[CandidateSpec, ...],
     Field(max_length=32),
@@ -169,6 +169,7 @@ async def evaluate_kernel(
         note=note,
         wait_s=wait_s,
         progress=progress,
+        reuse=not timing.fresh,
     )
 
 
@@ -179,7 +180,7 @@ async def evaluate_kernels(
     progress: ProgressDep,
     problem_id: Annotated[str, Field(description="Its id.")],
     candidates: Annotated[
-        Candidates, Field(description="{name, source or path, workspace_id, language, flags, entry}.")
+        Candidates, Field(description="{name, source or path, workspace_id, language, flags, entry, fresh}.")
     ] = (),
     implementations: Annotated[tuple[str, ...], Field(description="The problem's own, or all.")] = (),
     tier: Annotated[Tier, Field(description="smoke: one call.")] = "performance",

@@ -1,0 +1,92 @@
+"""Verdicts kept by all that decided them, so that an identical request is answered at once, and says so."""
+
+import hashlib
+
+from pydantic import ValidationError
+
+from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services.build_cache import BuildCache, key_of
+from gpu_mcp_server.services.experience import Experience
+from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.judge_files import LEADER, judge_files
+from gpu_mcp_server.services.sources import Source
+
+
+class KeptVerdicts:
+    """Evaluations under the hash of what was asked: a judged one, never one that was voided or audited."""
+
+    def __init__(self, cache: BuildCache, experience: Experience) -> None:
+        self._cache, self._experience = cache, experience
+
+    async def get(self, key: str) -> Evaluation | None:
+        """Return the evaluation of an identical request, saying that it is kept and since when.
+
+        None where there is none, its evidence is gone, or its attempt was voided or audited: a row that somebody
+        looked at again is either wrong or has a better one beside it.
+        """
+        found = await self._cache.get(key, artifact="evidence_artifact_id")
+        if found is None:
+            return None
+        try:
+            evaluation = Evaluation.model_validate(found)
+        except ValidationError:  # an older version of ours kept it
+            return None
+        if not await self._experience.unquestioned(evaluation.attempt_id):
+            return None
+        attempt = await self._experience.get(evaluation.attempt_id)
+        said = f"the verdict of an identical request, judged {attempt.created_at[:19]}Z; fresh judges anew"
+        return evaluation.model_copy(update={"kept": said, "seconds": {}})
+
+    async def put(self, key: str, evaluation: Evaluation) -> None:
+        """Keep an evaluation, if it is one that the same request would get again."""
+        timed = evaluation.tier != "performance" or evaluation.speedup is not None
+        if evaluation.status == "judged" and (evaluation.verdict != "correct" or timed):
+            await self._cache.put(key, evaluation.model_dump(mode="json"))
+
+
+def key_of_request(
+    problem: Problem,
+    source: Source,
+    probe: HostProbe,
+    *,
+    device: tuple[str, str],
+    flags: tuple[str, ...],
+    entry: str,
+    timing: TimingOptions,
+) -> str:
+    """Return the address of a request: all that decides its verdict.
+
+    That is problem, candidate, settings, device and driver, and besides the judge's own files, the judge's Python with
+    its libraries, the sandbox's level, the compilers and the host.
+
+    Args:
+        problem: What is answered.
+        source: The candidate.
+        probe: The host.
+        device: Kind (`cpu`, `cuda`) and name.
+        flags: Of the compiler.
+        entry: The launcher.
+        timing: How it is timed.
+    """
+    beside = sorted((path, hashlib.sha256(text.encode()).hexdigest()) for path, text in source.beside.items())
+    harness = hashlib.sha256()
+    for name, data in sorted(judge_files(LEADER).items()):
+        harness.update(name.encode() + b"\0" + hashlib.sha256(data).digest())
+    judge = probe.judge
+    parts = {
+        "problem": problem.content_hash,
+        "source": [
+            hashlib.sha256(source.kept()[0]).hexdigest(),
+            source.language,
+            source.name if problem.program else "",
+            beside,
+        ],
+        "how": [list(flags), entry, timing.model_dump(mode="json", exclude={"fresh"})],
+        "device": [*device, probe.driver, probe.level],
+        "judge": [
+            harness.hexdigest(),
+            *((judge.path, judge.version, judge.numpy, judge.torch, judge.triton) if judge else ()),
+        ],
+    }
+    return key_of("evaluation", parts, probe)
