@@ -1,11 +1,20 @@
 """The MCP clients we know: how to register the server with each."""
 
+import base64
 import json
+import shlex
 import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+PUBLISHED = ["uvx", "gpu-mcp-server"]
+"""What starts the released package where nothing is installed."""
+TOKEN_VARIABLE = "GPU_LAB_TOKEN"  # noqa: S105 - a name
+"""Environment variable of a client's user that holds the token for a server elsewhere; no setting of ours."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +73,10 @@ def register(client: AgentClient, command: list[str]) -> str | None:
 
 def snippets(command: list[str]) -> dict[str, str]:
     """Return, for each client, what to run or write to register the server."""
-    import base64
-    from urllib.parse import quote
-
     entry = {"command": command[0], **({"args": command[1:]} if command[1:] else {})}
     shell = " ".join(_quoted(part) for part in command)
     args = f"args = {json.dumps(command[1:])}\n" if command[1:] else ""
-    vscode = quote(json.dumps({"name": "gpu", **entry}))
-    cursor = base64.b64encode(json.dumps(entry).encode()).decode()
+    links = one_click(entry)
     return {
         "claude": f"claude mcp add --scope user gpu -- {shell}",
         "codex": (
@@ -82,18 +87,54 @@ def snippets(command: list[str]) -> dict[str, str]:
             f"gemini mcp add --scope user gpu {shell}\n\n# or in ~/.gemini/settings.json\n"
             + json.dumps({"mcpServers": {"gpu": entry}}, indent=2)
         ),
-        "vscode": (
-            f"code --add-mcp {_quoted(json.dumps({'name': 'gpu', **entry}))}\n\n# or open\nvscode:mcp/install?{vscode}"
-        ),
+        "vscode": (f"code --add-mcp {_quoted(json.dumps({'name': 'gpu', **entry}))}\n\n# or open\n{links['vscode']}"),
         "cursor": (
             "# in ~/.cursor/mcp.json\n"
             + json.dumps({"mcpServers": {"gpu": entry}}, indent=2)
-            + f"\n\n# or open\ncursor://anysphere.cursor-deeplink/mcp/install?name=gpu&config={quote(cursor)}"
+            + f"\n\n# or open\n{links['cursor']}"
         ),
     }
 
 
-def _quoted(part: str) -> str:
-    import shlex
+def remote_snippets(url: str) -> dict[str, str]:
+    """Return, for each client, what registers a server that runs elsewhere; the token is in the environment."""
+    header = f"Bearer ${{{TOKEN_VARIABLE}}}"
+    vscode = {"type": "http", "url": url, "headers": {"Authorization": f"Bearer ${{env:{TOKEN_VARIABLE}}}"}}
+    gemini = {"httpUrl": url, "headers": {"Authorization": header}}
+    cursor = {"url": url, "headers": {"Authorization": f"Bearer ${{env:{TOKEN_VARIABLE}}}"}}
+    return {
+        "claude": f'claude mcp add --scope user --transport http gpu {_quoted(url)} --header "Authorization: {header}"',
+        "codex": (
+            f"# in ~/.codex/config.toml\n[mcp_servers.gpu]\nurl = {json.dumps(url)}\n"
+            f'bearer_token_env_var = "{TOKEN_VARIABLE}"\nrequired = true\ntool_timeout_sec = 300'
+        ),
+        "gemini": "# in ~/.gemini/settings.json\n" + json.dumps({"mcpServers": {"gpu": gemini}}, indent=2),
+        "vscode": "# in .vscode/mcp.json\n" + json.dumps({"servers": {"gpu": vscode}}, indent=2),
+        "cursor": "# in ~/.cursor/mcp.json\n" + json.dumps({"mcpServers": {"gpu": cursor}}, indent=2),
+    }
 
+
+def one_click(entry: dict[str, Any], *, on_a_page: bool = False) -> dict[str, str]:
+    """Return the links by which VS Code and Cursor register a server.
+
+    Args:
+        entry: Command and arguments, as the clients' own files have them.
+        on_a_page: Whether they stand on a web page, which may link to https alone; the editors' sites pass them on.
+
+    Source: code.visualstudio.com/api/extension-guides/ai/mcp and cursor.com/docs/context/mcp/install-links.
+    """
+    vscode = quote(json.dumps({"name": "gpu", **entry}))
+    cursor = quote(base64.b64encode(json.dumps(entry).encode()).decode(), safe="")
+    if on_a_page:
+        return {
+            "vscode": f"https://insiders.vscode.dev/redirect/mcp/install?name=gpu&config={quote(json.dumps(entry))}",
+            "cursor": f"https://cursor.com/en/install-mcp?name=gpu&config={cursor}",
+        }
+    return {
+        "vscode": f"vscode:mcp/install?{vscode}",
+        "cursor": f"cursor://anysphere.cursor-deeplink/mcp/install?name=gpu&config={cursor}",
+    }
+
+
+def _quoted(part: str) -> str:
     return shlex.quote(part)

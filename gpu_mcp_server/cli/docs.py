@@ -11,7 +11,23 @@ from gpu_mcp_server.cli.output import Json, emit
 
 BEGIN, END = "<!-- generated: {name} -->", "<!-- end: {name} -->"
 
-TITLES = {"tools": "# Tools\n", "settings": "# Settings\n", "toolsets": ""}
+TITLES = {"tools": "# Tools\n", "settings": "# Settings\n", "toolsets": "", "clients": ""}
+
+
+def clients_text() -> str:
+    """Return the lines and links that register the released package with each client."""
+    from gpu_mcp_server.cli.clients import PUBLISHED, one_click, snippets
+
+    lines = snippets(PUBLISHED)
+    links = one_click({"command": PUBLISHED[0], "args": PUBLISHED[1:]}, on_a_page=True)
+    rows = [
+        ("Claude Code", f"`{lines['claude']}`"),
+        ("Codex", f"`{lines['codex'].partition(chr(10))[0]}`"),
+        ("Gemini CLI", f"`{lines['gemini'].partition(chr(10))[0]}`"),
+        ("VS Code", f"[install]({links['vscode']})"),
+        ("Cursor", f"[install]({links['cursor']})"),
+    ]
+    return "\n".join(["| client | |", "| --- | --- |", *(f"| {name} | {how} |" for name, how in rows)]) + "\n"
 
 
 def toolsets_text() -> str:
@@ -95,19 +111,21 @@ def docs(
     folder: Annotated[Path, typer.Option(help="Where the pages are.")] = Path("docs"),
     as_json: Json = False,
 ) -> None:
-    """Generate docs/tools.md, docs/settings.md and the table of tools in README.md beside their folder."""
+    """Generate docs/tools.md, docs/settings.md and the tables of README.md beside their folder."""
     stale: list[str] = []
-    pages = {
-        "tools": (folder / "tools.md", tools_text),
-        "settings": (folder / "settings.md", settings_text),
-        "toolsets": (folder.resolve().parent / "README.md", toolsets_text),
-    }
-    for name, (page, text) in pages.items():
+    readme = folder.resolve().parent / "README.md"
+    pages = (
+        ("tools", folder / "tools.md", tools_text),
+        ("settings", folder / "settings.md", settings_text),
+        ("toolsets", readme, toolsets_text),
+        ("clients", readme, clients_text),
+    )
+    for name, page, text in pages:
         generated = text()
         before = page.read_text(encoding="utf-8") if page.exists() else ""
         after = merged(before, name, generated)
         if after != before:
-            stale.append(str(page))
+            stale += [str(page)] if str(page) not in stale else []
             if not check:
                 folder.mkdir(parents=True, exist_ok=True)
                 page.write_text(after, encoding="utf-8")

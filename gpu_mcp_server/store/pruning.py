@@ -28,6 +28,18 @@ KINDS = {
     "command": "finished commands, their records and outputs",
     "file": "contents that nothing remembered names",
 }
+_NOT_MEMORY = (
+    "artifacts",
+    "builds",
+    "workspaces",
+    "workspace_files",
+    "jobs",
+    "attempts",
+    "owners",
+    "shares",
+    "audit_log",
+)
+"""Tables in which a name keeps nothing: what may go itself, looked at one by one, and who may see or did what."""
 _ARTIFACT = re.compile(rb"\bb-[0-9a-f]{16,64}\b")
 _SHA256 = re.compile(rb"\b[0-9a-f]{64}\b")
 _JUDGED = "verdict IS NOT NULL OR status = 'running'"
@@ -132,7 +144,7 @@ def _remembered(db: sqlite3.Connection, data_dir: Path) -> Iterator[bytes]:
     """Return everything that may name contents which stay: any table but those of what may go."""
     tables = [row[0] for row in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
     for table in tables:
-        if table in ("artifacts", "builds", "workspaces", "workspace_files", "jobs", "attempts"):
+        if table in _NOT_MEMORY:
             continue
         for row in db.execute(f'SELECT * FROM "{table}"'):  # noqa: S608 - a name from SQLite's own catalogue
             yield from _texts(row)
