@@ -11,6 +11,7 @@ import os
 import sys
 from typing import Any, Dict, List, Optional
 
+from . import amd_programs
 from .gpus import ask, process
 
 DRIVER_NODE = "/dev/kfd"
@@ -34,12 +35,23 @@ class AmdSmi:
     def __init__(self, module: Any = None) -> None:
         self._state: Optional[str] = None
         self._smi: Any = module
+        self.program = ""
+        """amd-smi or rocm-smi, where there is a driver and no amdsmi; empty otherwise, and before the first use."""
 
     def why_not(self) -> str:
         """Start amdsmi if need be; say why it cannot be used, or nothing."""
         if self._state is None:
             self._state = self._start()
+            self.program = amd_programs.program() if self._state and os.path.exists(DRIVER_NODE) else ""
         return self._state
+
+    def asks_a_program(self) -> bool:
+        """Say whether a program must be asked, which takes so long that a child should do it."""
+        return bool(self.why_not() and self.program)
+
+    def by_program(self) -> List[Dict[str, Any]]:
+        """Describe every GPU as the program has it."""
+        return amd_programs.gpus(self.program)
 
     def _start(self) -> str:
         if self._smi is None:

@@ -206,6 +206,8 @@ class Channel:
         if verb is None:
             raise Refusal("protocol", "unknown verb %.80r" % name)
         answer, payload = verb(request, attachment)
+        if name == "gpus" and self.host.amd.asks_a_program():
+            return self._fork(request["id"], lambda: dict(answer, amd=self.host.amd.by_program()))
         self._send({"id": request["id"], "ok": answer}, payload)
 
     def _fail(self, request: Any, kind: str, message: str, hint: str = "") -> None:
@@ -332,10 +334,8 @@ class Channel:
         for gpu in gpus:
             gpu["locked_by"] = self.host.locks.holder(gpu["uuid"])
             gpu["foreign"] = len(set(gpu.pop("pids")) - ours)
-        running = len(self.host.folders.unfinished())
-        about = {"gpus": gpus, "jobs_running": running, "why_none": self.host.nvml.why_not()}
-        about["amd"] = self.host.amd.gpus()
-        return dict(about, pool=self._pool_now(request, _)[0]), b""
+        about = {"gpus": gpus, "jobs_running": len(self.host.folders.unfinished()), "amd": self.host.amd.gpus()}
+        return dict(about, why_none=self.host.nvml.why_not(), pool=self._pool_now(request, _)[0]), b""
 
     def _pool_now(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
         return {"broker": shown(self.host.locks), "reservations": standings(self.host.folders)}, b""

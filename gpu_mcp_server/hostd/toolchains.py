@@ -17,6 +17,10 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 TIMEOUT_S = 20
 PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/bin:/usr/bin:/bin"))
 CLANG_VERSIONS = range(30, 13, -1)
+SYCL_CLANG = "clang-sycl"
+"""Our name for a clang++ that compiles SYCL itself: Intel's open compiler (DPC++) has no other program."""
+SYCL_CLANG_PLACES = ("/opt/dpcpp*/bin/clang++", "/opt/intel/oneapi/compiler/*/bin/compiler/clang++")
+_SYCL_SOURCE = "#if defined(SYCL_LANGUAGE_VERSION) && __has_include(<sycl/sycl.hpp>)\nwhole_sycl\n#endif\n"
 OLDEST_HIP_CLANG = 17
 """clang before it lacks gfx942 and takes the headers of hipcc's own version alone."""
 TOOLS = (
@@ -102,14 +106,14 @@ def found(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]]) -> Dict[str, A
         }
 
 
-def _say(argv: Sequence[str], env: Optional[Dict[str, str]] = None) -> str:
+def _say(argv: Sequence[str], env: Optional[Dict[str, str]] = None, stdin: str = "") -> str:
     """Return what a program prints, whatever it exits with; nothing when it cannot be run."""
     try:
         done = subprocess.run(
             list(argv),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
+            input=stdin.encode(),
             timeout=TIMEOUT_S,
             env=dict(os.environ, LC_ALL="C", **(env or {})),
             check=False,
@@ -309,4 +313,18 @@ def _tools(
             if path and os.access(path, os.X_OK):
                 tools[name] = {"path": path, "version": _version(path), "roots": roots}
                 break
-    return tools
+    sycl = _sycl_clang()
+    return dict(tools, **{SYCL_CLANG: sycl}) if sycl else tools
+
+
+def _sycl_clang() -> Optional[Dict[str, Any]]:
+    """Find a clang++ with SYCL's headers and library; a distribution's takes -fsycl as well and has neither."""
+    named = [os.environ.get("CLANG_SYCL"), *(p for g in SYCL_CLANG_PLACES for p in sorted(glob.glob(g), reverse=True))]
+    named += [shutil.which("clang++", path=PATH), *(shutil.which("clang++-%d" % v, path=PATH) for v in CLANG_VERSIONS)]
+    for path in dict.fromkeys(p for p in named if p and os.access(p, os.X_OK)):
+        if "-lsycl" not in _say([path, "-fsycl", "-###", "-x", "c++", "/dev/null"]):
+            continue
+        if "whole_sycl" in _say([path, "-fsycl", "-E", "-P", "-x", "c++", "-"], stdin=_SYCL_SOURCE):
+            root = os.path.dirname(os.path.dirname(os.path.realpath(path)))
+            return {"path": path, "version": _version(path), "roots": [] if root == "/usr" else [root]}
+    return None

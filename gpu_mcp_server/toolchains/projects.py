@@ -22,13 +22,15 @@ FILES: tuple[tuple[str, System], ...] = (
     ("makefile", "make"),
     ("GNUmakefile", "make"),
 )
-SYCL_COMPILERS = ("icpx", "acpp")
+SYCL_COMPILERS = ("icpx", "acpp", "clang-sycl")
+"""Tools by name; the last one is a clang++ that knows -fsycl with headers and library."""
 SYCL_SUFFIXES = (".cpp", ".cc", ".cxx")
 MISSING: Mapping[System, str] = {
     "cmake": "apt-get install cmake ninja-build.",
     "make": "apt-get install make.",
     "ninja": "apt-get install ninja-build.",
-    "sycl": "Install Intel's oneAPI compiler (icpx) or AdaptiveCpp (acpp); neither Debian nor PyPI has one. For single "
+    "sycl": "Install Intel's oneAPI compiler (icpx), its open DPC++ (clang++ -fsycl; CLANG_SYCL names it) or "
+    "AdaptiveCpp (acpp); neither Debian nor PyPI has one. For single "
     "kernels the extra [sycl] compiles at run time: pip install intel-sycl-rt intel-opencl-rt, into the Python of "
     "judge_python there.",
 }

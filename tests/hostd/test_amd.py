@@ -1,13 +1,17 @@
 """AMD's GPUs as amdsmi shows them: shapes of its own text (7.0.2), rebuilt here; no AMD GPU was there to ask."""
 
+import json
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpu_mcp_server.hostd import amd
+from gpu_mcp_server.hostd import amd, amd_programs
 from gpu_mcp_server.models.host import Gpu, HostStatus, LabStatus
 
 FIELDS = set(Gpu.model_fields)
@@ -75,3 +79,101 @@ def test_without_driver_or_library_there_are_none_and_it_is_said_why(monkeypatch
     monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
     assert "libamd_smi.so" in amd.AmdSmi().why_not() and amd.AmdSmi().gpus() == []
     assert "NOT_SUPPORTED" in amd.AmdSmi(rebuilt(amdsmi_init=refusing)).why_not()
+
+
+def amount(value: Any, unit: str) -> dict[str, Any]:
+    return {"value": value, "unit": unit}
+
+
+AMD_SMI: dict[str, Any] = {
+    "list": [{"gpu": 0, "bdf": "0000:05:00.0", "uuid": "35ff74a1-0000-1000-80d0-d7f37ab1dd1d", "kfd_id": 1}],
+    "static": {
+        "gpu_data": [
+            {
+                "gpu": 0, "asic": {"market_name": "AMD Instinct MI300X", "target_graphics_version": "gfx942"},
+                "limit": {"max_power": amount(750, "W")}, "partition": {"compute_partition": "CPX"},
+            }
+        ]
+    },
+    "metric": [
+        {
+            "gpu": 0, "usage": {"gfx_activity": amount(37, "%"), "umc_activity": "N/A"},
+            "power": {"socket_power": amount(140, "W")}, "temperature": {"edge": "N/A", "hotspot": amount(47, "C")},
+            "clock": {"gfx_0": {"clk": amount(132, "MHz"), "max_clk": amount(2100, "MHz")}, "mem_0": {"clk": amount(900, "MHz")}},
+            "mem_usage": {"total_vram": amount(196592, "MB"), "used_vram": amount(283, "MB")},
+        }
+    ],
+    "process": [{"gpu": 0, "process_list": [{"process_info": {"name": "python3", "pid": os.getpid(), "memory_usage": {"vram_mem": amount(1 << 30, "B")}}}]}],
+}  # fmt: skip
+ROCM_SMI: dict[str, Any] = {
+    "card1": {"Card Series": "AMD INSTINCT MI250X", "VRAM Total Memory (B)": "68702699520"},
+    "card0": {
+        "Unique ID": "0xdc9bc0a1f2d0a6a3", "Card series": "AMD INSTINCT MI250X", "GFX Version": "gfx90a",
+        "VRAM Total Memory (B)": "68702699520", "VRAM Total Used Memory (B)": "10960896", "GPU use (%)": "62",
+        "Temperature (Sensor edge) (C)": "35.0", "Temperature (Sensor junction) (C)": "38.0",
+        "Average Graphics Package Power (W)": "93.0", "Max Graphics Package Power (W)": "560.0",
+        "sclk clock speed:": "(800Mhz)", "mclk clock speed:": "(1600Mhz)",
+    },
+    "system": {"Driver version": "6.3.6"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder for programs of a host with the driver and an amdsmi that cannot be imported."""
+    (tmp_path / "kfd").touch()
+    monkeypatch.setattr(amd, "DRIVER_NODE", str(tmp_path / "kfd"))
+    (tmp_path / "amdsmi.py").write_text("raise KeyError('libamd_smi.so')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "amdsmi", raising=False)
+    monkeypatch.setattr(amd_programs, "FOLDERS", str(tmp_path))
+    return tmp_path
+
+
+def put(folder: Path, name: str, answers: dict[str, Any]) -> None:
+    for what, answer in answers.items():
+        (folder / what).write_text(json.dumps(answer))
+    (folder / name).write_text(f"#!/bin/sh\necho 'WARNING: AMD SMI is old'\nexec /bin/cat {folder}/$1\n")
+    (folder / name).chmod(0o755)
+
+
+def test_where_no_module_works_amd_smi_is_asked(programs: Path):
+    assert not amd.AmdSmi().asks_a_program(), "there is no program yet"
+    put(programs, "rocm-smi", {"--showproductname": ROCM_SMI})
+    put(programs, "amd-smi", AMD_SMI)
+    smi = amd.AmdSmi()
+    assert smi.gpus() == [] and smi.asks_a_program()
+    (found,) = smi.by_program()
+    gpu = Gpu(**{k: v for k, v in found.items() if k in FIELDS})
+    assert (gpu.uuid[:8], gpu.name, gpu.arch, gpu.mig) == ("35ff74a1", "AMD Instinct MI300X", "gfx942", True)
+    assert (gpu.memory_total_bytes, gpu.memory_used_bytes) == (196592 << 20, 283 << 20)
+    assert (gpu.utilization_percent, gpu.temperature_c, gpu.power_w, gpu.power_limit_w) == (37, 47, 140, 750)
+    assert (gpu.sm_clock_mhz, gpu.sm_clock_max_mhz, gpu.memory_clock_mhz) == (132, 2100, 900)
+    assert [(p.pid, p.memory_bytes) for p in gpu.processes] == [(os.getpid(), 1 << 30)]
+
+
+def test_and_rocm_smi_where_that_is_all_there_is(programs: Path):
+    put(programs, "rocm-smi", {"--showproductname": ROCM_SMI})
+    smi = amd.AmdSmi()
+    assert smi.asks_a_program()
+    gpu, other = (Gpu(**{k: v for k, v in g.items() if k in FIELDS}) for g in smi.by_program())
+    assert (gpu.index, gpu.uuid, gpu.name, gpu.arch) == (0, "0xdc9bc0a1f2d0a6a3", "AMD INSTINCT MI250X", "gfx90a")
+    assert (gpu.memory_total_bytes, gpu.memory_used_bytes) == (68702699520, 10960896)
+    assert (gpu.utilization_percent, gpu.temperature_c, gpu.power_w, gpu.power_limit_w) == (62, 38, 93, 560)
+    assert (gpu.sm_clock_mhz, gpu.memory_clock_mhz) == (800, 1600) and other.index == 1
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from(["gpu", "gpu_data", "asic", "metric", "mem_usage", "total_vram", "value", "unit", "card0", "GPU use (%)", "process_list"]), inner, max_size=4),
+)  # fmt: skip
+
+
+@given(JSON, JSON)
+def test_no_answer_makes_it_raise(one: Any, other: Any):
+    amd_programs.from_amd_smi(
+        {"list": one, "static": other, "metric": one, "process": [{"gpu": 0, "process_list": other}]}
+    )
+    amd_programs.from_rocm_smi(one)
+    amd_programs.parsed(f"noise\n{json.dumps(one)[:40]}")

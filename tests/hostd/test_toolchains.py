@@ -50,3 +50,29 @@ def test_a_variable_names_a_tool_before_the_path(tmp_path: Path, monkeypatch: py
     tools = toolchains._tools({}, None, [])
     assert tools["ncu"] == {"path": str(mine), "version": "2026.1.0", "roots": []}
     assert os.access(tools["ncu"]["path"], os.X_OK)
+
+
+DPCPP = """#!/bin/sh
+case "$*" in
+*--version*) echo "clang version 21.0.0 (DPC++)";;
+*-###*) echo '"ld" "-lsycl" "-lstdc++"';;
+*) exec cpp -P -DSYCL_LANGUAGE_VERSION=202012 -I {include} -;;
+esac
+"""
+
+
+def test_a_clang_counts_for_sycl_only_with_headers_and_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    headers = tmp_path / "include" / "sycl"
+    headers.mkdir(parents=True)
+    (tmp_path / "bin").mkdir()
+    mine = tmp_path / "bin" / "clang++"
+    mine.write_text(DPCPP.format(include=headers.parent))
+    mine.chmod(0o755)
+    monkeypatch.setenv("CLANG_SYCL", str(mine))
+    assert toolchains._sycl_clang() is None, "no headers"
+    (headers / "sycl.hpp").touch()
+    found = toolchains._sycl_clang()
+    assert found == {"path": str(mine), "version": "21.0.0", "roots": [str(tmp_path)]}
+    monkeypatch.delenv("CLANG_SYCL")
+    monkeypatch.setenv("CPATH", str(headers.parent))  # a distribution's clang, with somebody's headers beside it
+    assert toolchains._sycl_clang() is None

@@ -124,7 +124,7 @@ async def test_a_build_that_hangs_is_ended_and_the_stage_named(lab: Lab):
 
 async def test_what_the_host_lacks_is_named_with_the_way_to_get_it(lab: Lab):
     workspace = (await lab.workspaces.write(None, {"a.cpp": "int main() {}\n"})).workspace_id
-    if not {"icpx", "acpp"} & set((await lab.hosts.probe("local")).toolchains.tools):
+    if not {"icpx", "acpp", "clang-sycl"} & set((await lab.hosts.probe("local")).toolchains.tools):
         with pytest.raises(ToolMissing, match=r"icpx or acpp.*oneAPI"):
             await lab.projects.build(workspace, system="sycl")
     with pytest.raises(BadRequest, match=r"no CMakeLists\.txt"):
@@ -151,6 +151,8 @@ def test_sycl_is_compiled_by_what_there_is():
     assert phase["argv"] == ["/opt/acpp", "--acpp-targets=generic", "-O2", "-o", "build/program", "a.cpp"]
     (phase,) = phases(Project("sycl"), {"icpx": "/opt/icpx"}, 4, ["a.cpp"])
     assert "-fsycl" in phase["argv"]  # type: ignore[operator]
+    (phase,) = phases(Project("sycl"), {"clang-sycl": "/opt/dpcpp/bin/clang++", "make": "/bin/make"}, 4, ["a.cpp"])
+    assert phase["argv"] == ["/opt/dpcpp/bin/clang++", "-fsycl", "-O2", "-o", "build/program", "a.cpp"]
 
 
 def test_the_build_system_is_told_from_the_files():
