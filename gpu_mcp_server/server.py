@@ -1,9 +1,10 @@
 """Puts the laboratory and the toolsets together into one MCP server, and serves it."""
 
-import ipaddress
 import signal
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mcp.server.mcpserver import Context, MCPServer
@@ -11,14 +12,14 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from gpu_mcp_server import __version__, resources
 from gpu_mcp_server.errors import ConfigError
+from gpu_mcp_server.identity import current_user
+from gpu_mcp_server.models.user import Scope, User
 from gpu_mcp_server.progress import HEARTBEAT_S
 from gpu_mcp_server.recipes import prompts
-from gpu_mcp_server.toolset import App, Toolset, ToolSpec, discover
+from gpu_mcp_server.toolset import App, Effect, Toolset, ToolSpec, discover
 
 if TYPE_CHECKING:
-    from mcp.types import CallToolResult, InputRequiredResult
-    from starlette.requests import Request
-    from starlette.responses import Response
+    from mcp.types import CallToolResult, InputRequiredResult, Tool
 
     from gpu_mcp_server.services.lab import Lab
     from gpu_mcp_server.settings import Settings
@@ -33,8 +34,40 @@ PREAMBLE = (
 )
 
 
+@dataclass(frozen=True)
+class Offer:
+    """What decides whether a user may call a tool."""
+
+    toolset: str
+    effect: Effect
+
+    @property
+    def scope(self) -> Scope:
+        """The scope that it takes."""
+        return "read" if self.effect == "reads" else "run"
+
+    def open_to(self, user: User) -> bool:
+        """Say whether a user may call it."""
+        return user.may(self.scope) and (user.toolsets is None or self.toolset in user.toolsets)
+
+
 class LabServer(MCPServer[App]):
-    """The SDK's server, which names the tools it has when one is asked for that it has not."""
+    """The SDK's server, which offers each user what they may call, and names that when they ask for something else.
+
+    Attributes:
+        offers: What there is, by name of the tool.
+        app: What lives as long as the server.
+    """
+
+    offers: Mapping[str, Offer] = MappingProxyType({})
+    app: App
+
+    async def list_tools(self) -> "list[Tool]":
+        """Return the tools that the current user may call."""
+        tools, user = await super().list_tools(), current_user()
+        if user.is_local:
+            return tools
+        return [tool for tool in tools if tool.name not in self.offers or self.offers[tool.name].open_to(user)]
 
     async def call_tool(
         self, name: str, arguments: dict[str, Any], context: Context[App, Any] | None = None
@@ -42,8 +75,16 @@ class LabServer(MCPServer[App]):
         """Call a tool by name."""
         known = [tool.name for tool in await self.list_tools()]
         if name not in known:
-            raise ToolError(f"There is no tool {name!r} here; there are: {', '.join(known)}.")
+            raise ToolError(f"There is no tool {name!r} here; there are: {', '.join(known)}.{self._withheld(name)}")
         return await super().call_tool(name, arguments, context)
+
+    def _withheld(self, name: str) -> str:
+        offer, user = self.offers.get(name), current_user()
+        if offer is None:
+            return ""
+        if not user.may(offer.scope):
+            return f" {name} needs a token with the scope {offer.scope!r}; yours has {', '.join(user.scopes)}."
+        return f" {name} belongs to the toolset {offer.toolset!r}, which is not among yours."
 
 
 def selected(
@@ -134,8 +175,9 @@ def build_server(
         lifespan=lifespan,
     )
     resources.offer(server, app, {spec.name for _, specs in chosen for spec in specs})
+    server.app = app
+    server.offers = {spec.name: Offer(toolset.id, spec.effect) for toolset, specs in chosen for spec in specs}
     prompts.offer(server)
-    _offer_health(server)
     return server
 
 
@@ -157,14 +199,6 @@ def server_from(settings: "Settings", *, local_files: bool = True) -> LabServer:
     )
 
 
-def _offer_health(server: LabServer) -> None:
-    @server.custom_route("/healthz", methods=["GET"])
-    async def healthz(_: "Request") -> "Response":  # pyright: ignore[reportUnusedFunction]
-        from starlette.responses import JSONResponse
-
-        return JSONResponse({"status": "ok", "version": __version__})
-
-
 def serve_stdio(server: LabServer) -> None:
     """Serve one client over stdin and stdout until it hangs up.
 
@@ -173,49 +207,3 @@ def serve_stdio(server: LabServer) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     server.run("stdio")
-
-
-def checked_loopback(host: str) -> str:
-    """Return `host` if only this machine can reach it.
-
-    Raises:
-        ConfigError: If it is any other address or name.
-    """
-    name = "127.0.0.1" if host == "localhost" else host.strip("[]")
-    try:
-        local = ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        local = False
-    if not local:
-        raise ConfigError(
-            f"serve --http listens on loopback only, not on {host!r}: whoever reaches it runs code here, and it knows "
-            "no users yet.",
-            hint="Use --host 127.0.0.1 and reach it from elsewhere through `ssh -L 8765:127.0.0.1:8765 HOST`.",
-        )
-    return name
-
-
-def http_app(server: LabServer, host: str) -> Any:
-    """Return the ASGI application, which answers only requests that were addressed to this machine."""
-    from mcp.server.transport_security import TransportSecuritySettings
-
-    names = sorted({"localhost", "127.0.0.1", "[::1]", f"[{host}]" if ":" in host else host})
-    security = TransportSecuritySettings(
-        allowed_hosts=[each for name in names for each in (name, f"{name}:*")],
-        allowed_origins=[f"http://{each}" for name in names for each in (name, f"{name}:*")],
-    )
-    return server.streamable_http_app(host=host, transport_security=security)
-
-
-def serve_http(server: LabServer, host: str, port: int) -> None:
-    """Serve many clients over HTTP on this machine until SIGINT or SIGTERM.
-
-    Raises:
-        ConfigError: If `host` is not a loopback address.
-    """
-    import uvicorn
-
-    address = checked_loopback(host)
-    # h11: httptools keeps the white space behind a header's value, against RFC 9110, section 5.5
-    app = http_app(server, address)
-    uvicorn.run(app, host=address, port=port, http="h11", log_config=None, access_log=False)

@@ -28,6 +28,7 @@ from pydantic_settings import (
 
 from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.host_settings import BatchHost, DockerHost, HostName, HostSettings, LocalHost, OpenSshHost, SshHost
+from gpu_mcp_server.team_settings import TeamSettings
 
 __all__ = [
     "BatchHost",
@@ -46,7 +47,7 @@ Level = Literal["full", "namespaces", "landlock", "unconfined"]
 PREFIX = "GPU_MCP_"
 PROJECT_FILE = Path("gpu-mcp.toml")
 
-PERSONAL = frozenset({"accept_unconfined", "allow_fetch"})
+PERSONAL = frozenset({"accept_unconfined", "allow_fetch", "team"})
 PERSONAL_OF_HOST = frozenset({
     *("python", "ssh_config", "known_hosts", "control_path", "docker_url", "lines", "modules", "mounts", "roots")
 })  # fmt: skip
@@ -100,6 +101,9 @@ class Settings(BaseSettings):
     """Host of jobs that name none; unset means the first: `local`, unless it is configured after another."""
     hosts: dict[HostName, HostSettings] = {}
     """Machines that jobs can run on. `local` is always among them on Linux."""
+
+    team: TeamSettings = TeamSettings()
+    """What `serve --http` and its users need."""
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict[str, str])
 

@@ -1,6 +1,7 @@
 """How a group of tools is declared, and the one place where our words become MCP's."""
 
 import asyncio
+import contextvars
 import inspect
 import logging
 import secrets
@@ -89,7 +90,8 @@ class App:
         """Return the laboratory; a failure to open it is raised, and the next call tries again."""
         if self._opened is None or (self._opened.done() and self._opened.exception() is not None):
             self._opened = asyncio.get_running_loop().create_future()
-            self._keeper = asyncio.create_task(self._keep(self._opened), name="lab")
+            # What the laboratory does by itself it does for nobody: not for whoever happened to call first.
+            self._keeper = asyncio.create_task(self._keep(self._opened), name="lab", context=contextvars.Context())
         return await asyncio.shield(self._opened)
 
     async def _keep(self, opened: "asyncio.Future[Lab]") -> None:

@@ -437,11 +437,15 @@ def test_a_backup_is_written_restored_elsewhere_and_pruned(run: Run, tmp_path: P
     assert "is no amount" in run("store", "prune", "--max-size", "many").stderr
 
 
-def test_serve_over_http_refuses_other_addresses_before_it_starts(run: Run):
-    done = run("serve", "--http", "--host", "0.0.0.0")
+def test_serve_over_http_refuses_to_be_open_to_others_before_it_starts(run: Run):
+    none = run("serve", "--http", "0.0.0.0:0", "--auth", "none")
+    no_token = run("serve", "--http", "--host", "0.0.0.0")
+    wrong = run("serve", "--http", "example.org:80")
 
-    assert done.returncode == 2
-    assert "loopback" in done.stderr
+    assert (none.returncode, no_token.returncode, wrong.returncode) == (2, 2, 2)
+    assert "without authentication" in none.stderr and "--auth none" in none.stderr
+    assert "gpu-mcp-server token create" in no_token.stderr
+    assert "no address" in wrong.stderr
 
 
 def test_the_generated_pages_are_up_to_date(run: Run):

@@ -1,23 +1,17 @@
 """The server as clients start it: choice of tools, stdio, HTTP."""
 
-import asyncio
 import json
 import subprocess
 import sys
-import threading
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from gpu_mcp_server.errors import ConfigError
-from gpu_mcp_server.server import build_server, checked_loopback, http_app, instructions_for, selected
+from gpu_mcp_server.server import build_server, instructions_for, selected
 from gpu_mcp_server.toolset import Toolset, discover
 from tests.stand_ins import Opener
 
@@ -155,70 +149,3 @@ def test_wrong_settings_are_told_on_stderr_and_end_the_start(tmp_path: Path):
 
     assert (done.returncode, done.stdout) == (2, "")
     assert "nonsense" in done.stderr and "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.4", "example.org", ""])
-def test_http_refuses_to_listen_beyond_this_machine(host: str):
-    with pytest.raises(ConfigError, match="loopback"):
-        checked_loopback(host)
-
-
-def test_http_accepts_every_loopback_address():
-    assert [checked_loopback(h) for h in ("127.0.0.1", "localhost", "::1", "127.0.0.9")] == [
-        "127.0.0.1",
-        "127.0.0.1",
-        "::1",
-        "127.0.0.9",
-    ]
-
-
-@pytest.fixture
-def http_url(tmp_path: Path) -> Iterator[str]:
-    app = http_app(build_server(Opener(tmp_path), discover(), local_files=False), "127.0.0.1")
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None))
-    started = threading.Event()
-    startup = server.startup
-
-    async def announced(*args: Any, **kwargs: Any) -> None:
-        await startup(*args, **kwargs)
-        started.set()
-
-    server.startup = announced
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    assert started.wait(30)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join(30)
-
-
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_http_serves_both_eras_and_reads_no_local_files(http_url: str, mode: str, tmp_path: Path):
-    (tmp_path / "k.c").write_text("int a;\n")
-    async with Client(f"{http_url}/mcp", mode=mode) as client:
-        status = await client.call_tool("gpu_status", {})
-        refused = await client.call_tool("compile_kernel", {"path": str(tmp_path / "k.c")})
-        folder = await client.call_tool("write_files", {"local_path": str(tmp_path)})
-
-    assert not status.is_error
-    assert refused.is_error
-    assert folder.is_error
-
-
-async def test_http_answers_its_health_and_turns_foreign_names_away(http_url: str):
-    def ask(path: str, **headers: str) -> tuple[int, bytes]:
-        request = urllib.request.Request(http_url + path, headers=headers)
-        try:
-            with urllib.request.urlopen(request) as answer:
-                return answer.status, answer.read()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read()
-
-    status, body = await asyncio.to_thread(ask, "/healthz")
-    evil_host, _ = await asyncio.to_thread(ask, "/mcp", Host="evil.example")
-    evil_origin, _ = await asyncio.to_thread(ask, "/mcp", Origin="http://evil.example")
-
-    assert (status, json.loads(body)["status"]) == (200, "ok")
-    assert evil_host == 421
-    assert evil_origin == 403

@@ -26,6 +26,7 @@ from gpu_mcp_server.cli import (
     session,
     status,
     store,
+    token,
 )
 from gpu_mcp_server.cli.output import Json, fail
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
@@ -89,7 +90,7 @@ for command in COMMANDS:
 app.command(context_settings={"allow_interspersed_args": False})(call.run)
 GROUPS = {
     "backend": backend.app, "config": config.app, "hosts": hosts.app, "knowledge": knowledge.app, "nccl": nccl.app,
-    "recipe": recipe.app, "sandbox": sandbox.app, "store": store.app,
+    "recipe": recipe.app, "sandbox": sandbox.app, "store": store.app, "token": token.app,
 }  # fmt: skip
 for name, group in GROUPS.items():
     app.add_typer(group, name=name)

@@ -76,8 +76,9 @@ def settings_text() -> str:
     """Return a table of the settings, from their docstrings."""
     from gpu_mcp_server.host_settings import HOST_KINDS
     from gpu_mcp_server.settings import Settings
+    from gpu_mcp_server.team_settings import TeamSettings
 
-    blocks = [_table("", Settings)]
+    blocks = [_table("", Settings), "## A shared server: `[team]`\n\n" + _table("team.", TeamSettings)]
     for model in HOST_KINDS:
         kind = model.model_fields["kind"].default
         blocks.append(f'## A host of kind "{kind}": `[hosts.NAME]`\n\n' + _table("hosts.NAME.", model))
@@ -87,6 +88,8 @@ def settings_text() -> str:
 def _table(prefix: str, model: Any) -> str:
     lines = ["| setting | environment | default | |", "| --- | --- | --- | --- |"]
     for name, field in model.model_fields.items():
+        if name == "team":
+            continue  # a table of its own
         key = prefix + name
         variable = "GPU_MCP_" + key.upper().replace(".", "__")
         default = (

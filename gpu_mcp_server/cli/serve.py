@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_mcp_server.cli.output import Json
+from gpu_mcp_server.errors import BadRequest
 
 
 def over_stdio(toolsets: str | None, read_only: bool | None, exclude_tools: str | None) -> None:
@@ -27,32 +28,56 @@ def over_stdio(toolsets: str | None, read_only: bool | None, exclude_tools: str 
 
 def serve(
     context: typer.Context,
-    http: Annotated[bool, typer.Option("--http", help="HTTP on loopback instead of stdio.")] = False,
-    host: Annotated[str, typer.Option(help="Loopback address to listen on.")] = "127.0.0.1",
+    address: Annotated[str | None, typer.Argument(metavar="[HOST:PORT]", help="Where --http listens.")] = None,
+    http: Annotated[bool, typer.Option("--http", help="HTTP, for many clients, instead of stdio.")] = False,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any that is free.", min=0, max=65535)] = 8765,
+    auth: Annotated[str | None, typer.Option(help="tokens or none; by itself tokens as soon as there are any.")] = None,
     toolsets: Annotated[str | None, typer.Option(help="As before `serve`.")] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="As before `serve`.")] = False,
     exclude_tools: Annotated[str | None, typer.Option(help="As before `serve`.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Serve MCP over stdio, or with --http to many clients of this machine."""
+    """Serve MCP over stdio, or over HTTP to many: `serve --http 127.0.0.1:8765`."""
     chosen: dict[str, Any] = {
         "toolsets": toolsets or context.obj["toolsets"],
         "read_only": read_only or context.obj["read_only"],
         "exclude_tools": exclude_tools or context.obj["exclude_tools"],
     }
     if not http:
+        if address is not None:
+            raise BadRequest(f"An address, {address!r}, is for HTTP.", hint="Say serve --http HOST:PORT.")
         over_stdio(**chosen)
         return
-    from gpu_mcp_server.server import checked_loopback, serve_http, server_from
+    if auth not in (None, "tokens", "none"):
+        raise BadRequest(f"--auth is {auth!r}.", hint="Say tokens or none.")
+    from gpu_mcp_server.web.listening import checked_address
+
+    where = checked_address(address) if address is not None else (checked_address(f"[{host.strip('[]')}]:0")[0], port)
+    _over_http(where, auth, chosen, as_json=as_json)
+
+
+def _over_http(where: tuple[str, int], auth: Any, chosen: dict[str, Any], *, as_json: bool) -> None:
+    import asyncio
+
+    from gpu_mcp_server.server import server_from
     from gpu_mcp_server.settings import load_settings
     from gpu_mcp_server.telemetry import log_to_stderr
+    from gpu_mcp_server.web import listening
 
-    address = checked_loopback(host)
+    address, port = where
     log_to_stderr(json_lines=as_json or None)
     settings = load_settings(**chosen)
+    tokens = asyncio.run(listening.chosen_authentication(settings, address, auth)) == "tokens"
     if settings.min_level is None:  # other processes of this machine may be other people
         settings = settings.model_copy(update={"min_level": "full"})
+    scheme = listening.scheme_of(settings.team.tls_cert)
     shown = f"[{address}]" if ":" in address else address
-    typer.echo(f"Serving MCP on http://{shown}:{port}/mcp; /healthz says whether it lives.", err=True)
-    serve_http(server_from(settings, local_files=False), address, port)
+    who = "users show tokens" if tokens else "whoever is on this machine may use it"
+    typer.echo(f"Serving MCP on {scheme}://{shown}:{port}/mcp: {who}; /healthz says whether it lives.", err=True)
+    if scheme == "http" and not listening.is_loopback(address):
+        typer.echo(
+            "Without TLS tokens can be read on the way: set team.tls_cert and team.tls_key, or let a proxy encrypt.",
+            err=True,
+        )
+    listening.serve_http(server_from(settings, local_files=False), settings, address, port, tokens=tokens)

@@ -29,6 +29,7 @@ class BuildCache:
         if value.get("format") != FORMAT:
             return None
         kept = cast("dict[str, Any]", value["result"])
+        await self._artifacts.adopt(v for k, v in kept.items() if k.endswith("artifact_id") and isinstance(v, str))
         if kept.get(artifact) is not None:
             try:
                 await self._artifacts.path(kept[artifact])

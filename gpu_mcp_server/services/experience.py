@@ -13,6 +13,7 @@ from gpu_mcp_server.models.attempt import Attempt, AttemptKind, AttemptList
 from gpu_mcp_server.models.history import ProblemHistory
 from gpu_mcp_server.services.history import History
 from gpu_mcp_server.store.database import Database, Value
+from gpu_mcp_server.store.ownership import claim, visible
 
 View = Literal["best", "recent", "ancestors", "failures"]
 
@@ -78,6 +79,7 @@ class Experience:
         while True:
             attempt_id = _new_id()
             if await self._db.execute(sql, (attempt_id, *values.values())):
+                await claim(self._db, attempt_id)
                 return attempt_id
 
     async def finish(self, attempt_id: str, **columns: Unpack[AttemptColumns]) -> bool:
@@ -110,10 +112,11 @@ class Experience:
 
     async def of_batch(self, batch_id: str) -> Sequence[tuple[Attempt, str | None]]:
         """Return the attempts of one call, oldest first, each with its job while that is known to run for it."""
+        seen, values = visible("attempt_id")
         rows = await self._db.fetch_all(
-            "SELECT *, (SELECT job_id FROM jobs WHERE jobs.attempt_id = attempts.attempt_id "
-            "ORDER BY seq DESC LIMIT 1) AS own_job FROM attempts WHERE batch_id = ? ORDER BY seq",
-            (batch_id,),
+            "SELECT *, (SELECT job_id FROM jobs WHERE jobs.attempt_id = attempts.attempt_id "  # noqa: S608
+            f"ORDER BY seq DESC LIMIT 1) AS own_job FROM attempts WHERE batch_id = ? AND {seen} ORDER BY seq",
+            (batch_id, *values),
         )
         return [(_attempt(row), row["own_job"]) for row in rows]
 
@@ -149,7 +152,9 @@ class Experience:
         Raises:
             NotFound: If no attempt has this id.
         """
-        row = await self._db.fetch_one("SELECT * FROM attempts WHERE attempt_id = ?", (attempt_id,))
+        seen, values = visible("attempt_id")
+        sql = f"SELECT * FROM attempts WHERE attempt_id = ? AND {seen}"  # noqa: S608
+        row = await self._db.fetch_one(sql, (attempt_id, *values))
         if row is None:
             raise _no_attempt(attempt_id)
         return _attempt(row, whole=True)
@@ -201,8 +206,9 @@ class Experience:
         if problem_id is not None:
             await self._require_problem(problem_id)
         wanted = {"problem_id": problem_id, "kind": kind}
-        where = [f"{name} = ?" for name, value in wanted.items() if value is not None] or ["1"]
-        values: list[Value] = [value for value in wanted.values() if value is not None]
+        seen, own = visible("attempt_id")
+        where = [seen, *(f"{name} = ?" for name, value in wanted.items() if value is not None)]
+        values: list[Value] = [*own, *(value for value in wanted.values() if value is not None)]
         devices = await self._devices(where, values)
         if view == "best" and device is None and devices:
             device = devices[0]
@@ -238,6 +244,7 @@ class Experience:
         if attempt_id is None:
             raise BadRequest("ancestors needs an attempt_id.", hint="Give the attempt whose parents you want.")
         await self._require(attempt_id)
+        seen, values = visible("attempt_id")
         rows = await self._db.fetch_all(
             """
             WITH RECURSIVE chain (seq, parent_id) AS (
@@ -245,9 +252,9 @@ class Experience:
                 UNION
                 SELECT a.seq, a.parent_id FROM attempts a JOIN chain c ON a.attempt_id = c.parent_id
             )
-            SELECT attempts.* FROM chain JOIN attempts USING (seq) ORDER BY seq DESC
-            """,
-            (attempt_id,),
+            SELECT attempts.* FROM chain JOIN attempts USING (seq) WHERE """  # noqa: S608
+            + f"{seen} ORDER BY seq DESC",
+            (attempt_id, *values),
         )
         return AttemptList(
             view="ancestors",
@@ -265,11 +272,15 @@ class Experience:
         return [row["device"] for row in rows]
 
     async def _require_problem(self, problem_id: str) -> None:
-        if await self._db.fetch_one("SELECT 1 FROM problems WHERE problem_id = ?", (problem_id,)) is None:
+        seen, values = visible("problem_id")
+        sql = f"SELECT 1 FROM problems WHERE problem_id = ? AND {seen}"  # noqa: S608
+        if await self._db.fetch_one(sql, (problem_id, *values)) is None:
             raise NotFound("problem", problem_id, hint="list_problems shows those there are.")
 
     async def _require(self, attempt_id: str) -> None:
-        if await self._db.fetch_one("SELECT 1 FROM attempts WHERE attempt_id = ?", (attempt_id,)) is None:
+        seen, values = visible("attempt_id")
+        sql = f"SELECT 1 FROM attempts WHERE attempt_id = ? AND {seen}"  # noqa: S608
+        if await self._db.fetch_one(sql, (attempt_id, *values)) is None:
             raise _no_attempt(attempt_id)
 
 

@@ -3,6 +3,7 @@
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
 from gpu_mcp_server.store.database import Database
+from gpu_mcp_server.store.ownership import visible
 
 MAX_POINTS = 10_000
 """Evaluations that are read; a picture of more shows nothing else."""
@@ -22,25 +23,29 @@ class History:
         Raises:
             NotFound: If there is no such problem, or nothing was evaluated on that device.
         """
+        seen, values = visible("problem_id")
         problem = await self._db.fetch_one(
-            "SELECT json ->> 'name' AS name FROM problems WHERE problem_id = ?", (problem_id,)
+            f"SELECT json ->> 'name' AS name FROM problems WHERE problem_id = ? AND {seen}",  # noqa: S608
+            (problem_id, *values),
         )
         if problem is None:
             raise NotFound("problem", problem_id, hint="list_problems shows those there are.")
+        seen, values = visible("attempt_id")
         counted = await self._db.fetch_all(
-            "SELECT device FROM attempts WHERE problem_id = ? AND kind = 'evaluate' AND device IS NOT NULL "
-            "GROUP BY device ORDER BY count(*) DESC, device",
-            (problem_id,),
+            f"SELECT device FROM attempts WHERE problem_id = ? AND {seen} AND kind = 'evaluate' "  # noqa: S608
+            "AND device IS NOT NULL GROUP BY device ORDER BY count(*) DESC, device",
+            (problem_id, *values),
         )
         devices = [row["device"] for row in counted]
         if device is not None and device not in devices:
             raise NotFound("device with evaluations", device, hint=f"There are: {', '.join(devices) or 'none'}.")
         device = device or (devices[0] if devices else None)
         rows = await self._db.fetch_all(
-            "SELECT attempt_id, parent_id, created_at, status, verdict, voided, speedup, median_us, reason, note "
-            "FROM attempts WHERE problem_id = ? AND kind = 'evaluate' AND status != 'running' "
+            "SELECT attempt_id, parent_id, created_at, status, verdict, voided, "  # noqa: S608 - conditions are our own
+            "speedup, median_us, reason, note "
+            f"FROM attempts WHERE problem_id = ? AND {seen} AND kind = 'evaluate' AND status != 'running' "
             "AND (device IS NULL OR device = ?) ORDER BY seq LIMIT ?",
-            (problem_id, device, MAX_POINTS),
+            (problem_id, *values, device, MAX_POINTS),
         )
         points: list[HistoryPoint] = []
         best: float | None = None

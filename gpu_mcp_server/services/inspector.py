@@ -114,8 +114,10 @@ class Inspector:
         tool = f"{name} {tools[name].version}"
         key = hashlib.sha256(json.dumps(["listing", hashlib.sha256(data).hexdigest(), view, tool]).encode()).hexdigest()
         row = await self._db.fetch_one("SELECT value FROM builds WHERE key = ?", (key,))
-        if row is not None and await self._artifacts.ids(row["value"].decode()):
-            artifact_id = row["value"].decode()
+        artifact_id = row["value"].decode() if row is not None else ""
+        if artifact_id:
+            await self._artifacts.adopt([artifact_id])
+        if artifact_id and await self._artifacts.ids(artifact_id):
             return _Listing((await self._artifacts.read(artifact_id)).decode("utf-8", "replace"), tool, artifact_id)
         parts = [p for _, p in objects.code_objects(data)] if view == "amdgcn" else [data]
         if not parts:

@@ -10,6 +10,7 @@ from typing import Any
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.hostd.protocol import JobRecord, job_record_from_json, to_json
 from gpu_mcp_server.store.database import Database
+from gpu_mcp_server.store.ownership import claim, visible
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class JobTable:
         )
         if changed != 1:
             return await self.get(job_id)
+        await claim(self._db, job_id)
         about = dict(context or {})
         return JobRow(job_id, host, purpose, workspace_id, attempt_id, submitted_at, about, None)
 
@@ -70,7 +72,9 @@ class JobTable:
         Raises:
             NotFound: If no job has this id.
         """
-        row = await self._db.fetch_one("SELECT * FROM jobs WHERE job_id = ?", (job_id,))
+        seen, values = visible("job_id")
+        sql = f"SELECT * FROM jobs WHERE job_id = ? AND {seen}"  # noqa: S608
+        row = await self._db.fetch_one(sql, (job_id, *values))
         if row is None:
             raise NotFound("job", job_id, hint="Job ids come from run_command and evaluate_kernel.")
         return _job(row)
@@ -101,16 +105,19 @@ class JobTable:
 
     async def unfinished(self, limit: int = 50) -> list[JobRow]:
         """Return the newest jobs of which no final record is known here, or whose attempt was not told of it."""
+        seen, values = visible("job_id")
         rows = await self._db.fetch_all(
-            "SELECT * FROM jobs WHERE record IS NULL "
-            "OR attempt_id IN (SELECT attempt_id FROM attempts WHERE status = 'running') ORDER BY seq DESC LIMIT ?",
-            (limit,),
+            f"SELECT * FROM jobs WHERE {seen} AND (record IS NULL "  # noqa: S608
+            "OR attempt_id IN (SELECT attempt_id FROM attempts WHERE status = 'running')) ORDER BY seq DESC LIMIT ?",
+            (*values, limit),
         )
         return [_job(row) for row in rows]
 
     async def recent(self, limit: int = 20) -> list[JobRow]:
         """Return the jobs submitted last, newest first."""
-        rows = await self._db.fetch_all("SELECT * FROM jobs ORDER BY seq DESC LIMIT ?", (limit,))
+        seen, values = visible("job_id")
+        sql = f"SELECT * FROM jobs WHERE {seen} ORDER BY seq DESC LIMIT ?"  # noqa: S608
+        rows = await self._db.fetch_all(sql, (*values, limit))
         return [_job(row) for row in rows]
 
 

@@ -4,6 +4,7 @@ import hashlib
 
 from pydantic import ValidationError
 
+from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.build_cache import BuildCache, key_of
@@ -34,7 +35,10 @@ class KeptVerdicts:
             return None
         if not await self._experience.unquestioned(evaluation.attempt_id):
             return None
-        attempt = await self._experience.get(evaluation.attempt_id)
+        try:
+            attempt = await self._experience.get(evaluation.attempt_id)
+        except NotFound:  # somebody else asked the same; theirs is not for this user to see
+            return None
         said = f"the verdict of an identical request, judged {attempt.created_at[:19]}Z; fresh judges anew"
         return evaluation.model_copy(update={"kept": said, "seconds": {}})
 

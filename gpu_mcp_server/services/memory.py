@@ -12,6 +12,7 @@ from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.memory import Found, FoundAttempts, Lesson, Lessons, NoteKept
 from gpu_mcp_server.services.error_signatures import signature
 from gpu_mcp_server.store.database import Database, Value
+from gpu_mcp_server.store.ownership import claim, visible
 
 SCANNED = 2000
 """Newest attempts that an error's signature is compared with."""
@@ -63,7 +64,7 @@ class Memory:
         asked = {"operation": operation, "dtype": dtype, "arch": arch, "bottleneck": bottleneck, "error": error}
         if not any((*asked.values(), shape)):
             raise BadRequest("Nothing is asked.", hint=f"Give one of {', '.join(asked)}, shape.")
-        where, values = _conditions(operation, dtype, arch, bottleneck)
+        where, values = _own(*_conditions(operation, dtype, arch, bottleneck))
         rows = await self._db.fetch_all(
             f"SELECT a.*, problems.json ->> 'name' AS problem, problems.json ->> 'shapes' AS shapes, "
             f"{PROFILED} AS bottleneck {FROM} {where} ORDER BY ({VERIFIED}) DESC, a.speedup DESC, a.seq DESC LIMIT ?",
@@ -86,8 +87,9 @@ class Memory:
         if problem_id is not None:
             await self._require("problems", "problem_id", problem_id, "problem")
             where, values = f"{where} AND problems.problem_id = ?", [*values, problem_id]
-        techniques = await self._techniques(where, values, limit)
-        failures = await self._failures(where, values, limit)
+        own, own_values = _own(where, values)
+        techniques = await self._techniques(own, own_values, limit)
+        failures = await self._failures(own, own_values, limit)
         notes = await self._notes(where, values, limit)
         each = max(limit // 3, 1)
         chosen = [*notes[:each], *techniques[: limit - 2 * each], *failures[:each]]
@@ -115,6 +117,7 @@ class Memory:
             "INSERT INTO notes (note_id, created_at, attempt_id, problem_id, text) VALUES (?, ?, ?, ?, ?)",
             (note_id, datetime.now(UTC).isoformat(), attempt_id, problem_id, text),
         )
+        await claim(self._db, note_id)
         return NoteKept(note_id=note_id)
 
     async def _techniques(self, where: str, values: Sequence[Value], limit: int) -> list[Lesson]:
@@ -153,12 +156,13 @@ class Memory:
 
     async def _notes(self, where: str, values: Sequence[Value], limit: int) -> list[Lesson]:
         about = f"IN (SELECT problems.problem_id FROM problems WHERE 1 {where})"  # noqa: S608 - conditions of this module
+        seen, own = visible("note_id")
         rows = await self._db.fetch_all(
             "SELECT notes.*, problems.json ->> 'name' AS problem FROM notes "  # noqa: S608
             "LEFT JOIN problems ON problems.problem_id = notes.problem_id "
-            f"WHERE notes.problem_id IS NULL OR notes.problem_id {about} "
+            f"WHERE (notes.problem_id IS NULL OR notes.problem_id {about}) AND {seen} "
             "ORDER BY notes.seq DESC LIMIT ?",
-            (*values, limit),
+            (*values, *own, limit),
         )
         return [
             Lesson(kind="note", says=row["text"][:SHOWN], problem=row["problem"], attempt_id=row["attempt_id"])
@@ -166,8 +170,9 @@ class Memory:
         ]
 
     async def _require(self, table: str, column: str, handle: str, what: str) -> None:
-        sql = f"SELECT 1 FROM {table} WHERE {column} = ?"  # noqa: S608 - names of this module
-        if await self._db.fetch_one(sql, (handle,)) is None:
+        seen, values = visible(column)
+        sql = f"SELECT 1 FROM {table} WHERE {column} = ? AND {seen}"  # noqa: S608 - names of this module
+        if await self._db.fetch_one(sql, (handle, *values)) is None:
             raise NotFound(what, handle, hint="list_problems and list_attempts show those there are.")
 
 
@@ -199,6 +204,12 @@ def _conditions(
         where += f" AND {PROFILED} LIKE ? ESCAPE '\\'"
         values.append(_part(word))
     return where, values
+
+
+def _own(where: str, values: Sequence[Value]) -> tuple[str, list[Value]]:
+    """Leave out attempts that the current user may not see."""
+    seen, own = visible("a.attempt_id")
+    return f"{where} AND {seen}", [*values, *own]
 
 
 def _part(word: str) -> str:

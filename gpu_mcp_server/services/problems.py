@@ -19,6 +19,7 @@ from gpu_mcp_server.services.launchers import C_TYPES, c_launcher, cuda_launcher
 from gpu_mcp_server.services.program_problems import check_program, info_of
 from gpu_mcp_server.services.reference_text import check_reference
 from gpu_mcp_server.store.database import Database
+from gpu_mcp_server.store.ownership import claim, visible
 
 MAX_SHAPE_BYTES = 1 << 30
 """Inputs and outputs of one shape together."""
@@ -80,6 +81,7 @@ class Problems:
             "ON CONFLICT DO NOTHING",
             (problem.problem_id, problem.content_hash, datetime.now(UTC).isoformat(), problem.model_dump_json()),
         )
+        await claim(self._db, problem.problem_id)
         return "new" if changed else "already"
 
     async def get(self, problem_id: str) -> Problem:
@@ -88,7 +90,9 @@ class Problems:
         Raises:
             NotFound: If no problem has this id.
         """
-        row = await self._db.fetch_one("SELECT json FROM problems WHERE problem_id = ?", (problem_id,))
+        seen, values = visible("problem_id")
+        sql = f"SELECT json FROM problems WHERE problem_id = ? AND {seen}"  # noqa: S608
+        row = await self._db.fetch_one(sql, (problem_id, *values))
         if row is None:
             raise NotFound(
                 "problem", problem_id, hint="list_problems shows those there are; register_problem makes one."
@@ -97,12 +101,15 @@ class Problems:
 
     async def list(self, limit: int = 50) -> Sequence[Problem]:
         """Return the newest problems, newest first."""
-        rows = await self._db.fetch_all("SELECT json FROM problems ORDER BY seq DESC LIMIT ?", (limit,))
+        seen, values = visible("problem_id")
+        sql = f"SELECT json FROM problems WHERE {seen} ORDER BY seq DESC LIMIT ?"  # noqa: S608
+        rows = await self._db.fetch_all(sql, (*values, limit))
         return [Problem.model_validate_json(row["json"]) for row in rows]
 
     async def count(self) -> int:
         """Return how many there are."""
-        row = await self._db.fetch_one("SELECT count(*) AS problems FROM problems")
+        seen, values = visible("problem_id")
+        row = await self._db.fetch_one(f"SELECT count(*) AS problems FROM problems WHERE {seen}", values)  # noqa: S608
         return row["problems"] if row else 0
 
     @staticmethod

@@ -15,6 +15,7 @@ from gpu_mcp_server.services.local_files import checked_path, collect
 from gpu_mcp_server.services.texts import file_content
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
+from gpu_mcp_server.store.ownership import claim, visible
 
 __all__ = ["MAX_FILES", "MAX_TEXT_BYTES", "Workspaces", "checked_path", "file_content"]
 
@@ -43,7 +44,9 @@ class Workspaces:
     async def create(self) -> str:
         """Make an empty workspace and return its id."""
         workspace_id = f"w-{secrets.token_hex(6)}"
-        await self._db.execute("INSERT INTO workspaces VALUES (?, ?)", (workspace_id, datetime.now(UTC).isoformat()))
+        now = datetime.now(UTC).isoformat()
+        await self._db.execute("INSERT INTO workspaces (workspace_id, created_at) VALUES (?, ?)", (workspace_id, now))
+        await claim(self._db, workspace_id)
         return workspace_id
 
     async def write(self, workspace_id: str | None, files: Mapping[str, str | bytes]) -> WorkspaceListing:
@@ -192,7 +195,9 @@ class Workspaces:
     async def _require(self, workspace_id: str | None) -> None:
         if workspace_id is None:
             return
-        row = await self._db.fetch_one("SELECT 1 FROM workspaces WHERE workspace_id = ?", (workspace_id,))
+        seen, values = visible("workspace_id")
+        sql = f"SELECT 1 FROM workspaces WHERE workspace_id = ? AND {seen}"  # noqa: S608
+        row = await self._db.fetch_one(sql, (workspace_id, *values))
         if row is None:
             raise NotFound("workspace", workspace_id, hint="write_files without workspace_id makes a new one.")
 

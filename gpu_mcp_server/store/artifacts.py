@@ -15,6 +15,7 @@ from pathlib import Path
 from gpu_mcp_server.errors import BadRequest, DiskFull, NotFound
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.filesystem import NO_ROOM, is_disk_full
+from gpu_mcp_server.store.ownership import claim, visible
 
 CHUNK_BYTES = 1 << 20
 ABANDONED_S = 3600.0
@@ -55,6 +56,7 @@ class Artifacts:
             )
             row = await self._db.fetch_one("SELECT artifact_id FROM artifacts WHERE sha256 = ?", (sha256,))
             if row is not None:
+                await claim(self._db, row["artifact_id"])
                 return row["artifact_id"]
         raise AssertionError("two contents share a sha256")
 
@@ -64,17 +66,25 @@ class Artifacts:
         Raises:
             NotFound: If no artifact has this id.
         """
-        row = await self._db.fetch_one("SELECT * FROM artifacts WHERE artifact_id = ?", (artifact_id,))
+        seen, values = visible("artifact_id")
+        sql = f"SELECT * FROM artifacts WHERE artifact_id = ? AND {seen}"  # noqa: S608
+        row = await self._db.fetch_one(sql, (artifact_id, *values))
         if row is None:
             raise NotFound("artifact", artifact_id, hint="Artifact ids (b-...) come from the results of other tools.")
         return ArtifactInfo(**dict(row))
 
+    async def adopt(self, artifact_ids: Iterable[str]) -> None:
+        """Let artifacts belong to the current user too, who brought all that they were made from."""
+        for artifact_id in artifact_ids:
+            await claim(self._db, artifact_id)
+
     async def ids(self, prefix: str = "", limit: int = 50) -> list[str]:
         """Return the ids that begin with `prefix`, newest first."""
+        seen, values = visible("artifact_id")
         rows = await self._db.fetch_all(
-            "SELECT artifact_id FROM artifacts WHERE substr(artifact_id, 1, length(?)) = ? "
+            f"SELECT artifact_id FROM artifacts WHERE substr(artifact_id, 1, length(?)) = ? AND {seen} "  # noqa: S608
             "ORDER BY created_at DESC LIMIT ?",
-            (prefix, prefix, limit),
+            (prefix, prefix, *values, limit),
         )
         return [row["artifact_id"] for row in rows]
 

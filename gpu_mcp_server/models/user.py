@@ -1,0 +1,62 @@
+"""People who use a server together, as the rest of the program knows them."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from gpu_mcp_server.models._base import Model
+
+Scope = Literal["read", "run", "admin"]
+SCOPES: tuple[Scope, ...] = ("read", "run", "admin")
+"""Each includes those before it."""
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
+"""What users and projects may be called."""
+
+
+class Quotas(Model):
+    """What a user may take; absent means without limit."""
+
+    gpu_s_per_day: float | None = Field(default=None, ge=0)
+    """Seconds times GPUs that jobs held between two midnights, UTC."""
+    concurrent_jobs: int | None = Field(default=None, ge=0)
+    """Jobs that are queued or run."""
+    disk_bytes: int | None = Field(default=None, ge=0)
+    """Workspaces and artifacts in the store."""
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    """Requests over HTTP."""
+
+
+class User(Model):
+    """Who a call is made for."""
+
+    name: str
+    scopes: tuple[Scope, ...] = SCOPES
+    weight: float = Field(default=1.0, gt=0)
+    """Share of the pool, against the weights of others."""
+    toolsets: tuple[str, ...] | None = None
+    """Ids of the toolsets that may be used; absent means all that the server offers."""
+    project: str | None = None
+    """Whose members see what is shared with it."""
+    quotas: Quotas = Quotas()
+    token_id: str | None = None
+    """The token that was shown; never its secret."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this is the one who started the program, not somebody who came over the network."""
+        return self is LOCAL
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether nothing is hidden from them."""
+        return self is LOCAL or "admin" in self.scopes
+
+    def may(self, scope: Scope) -> bool:
+        """Say whether they hold a scope, or one that includes it."""
+        return any(SCOPES.index(held) >= SCOPES.index(scope) for held in self.scopes)
+
+
+LOCAL = User(name="local")
+"""Who started the program: over stdio and on the command line nobody else is there. The server's own work counts as
+theirs too."""

@@ -1,0 +1,30 @@
+"""All that is known of the users of a server, opened together."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.store.database import Database
+from gpu_mcp_server.team.tokens import Tokens
+from gpu_mcp_server.team.users import Users
+
+
+@dataclass(frozen=True)
+class Team:
+    """Over a connection of its own: who is refused does not wait for who works."""
+
+    db: Database
+    users: Users
+    tokens: Tokens
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: Settings) -> "AsyncGenerator[Team]":
+        """Open what the store knows of users.
+
+        Raises:
+            ConfigError, DiskFull: If the data folder cannot be used.
+        """
+        async with await Database.open(settings.data_dir / "lab.db") as db:
+            yield cls(db, Users(db), Tokens(db))

@@ -1,0 +1,156 @@
+"""Bearer tokens: made once, shown once, kept as a hash."""
+
+import hashlib
+import hmac
+import re
+import secrets
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.models.user import SCOPES, Scope, User
+from gpu_mcp_server.store.database import Database
+from gpu_mcp_server.team.users import user_of
+from gpu_mcp_server.team.verifier import Refusal
+
+PREFIX = "gpumcp"
+FORM = re.compile(rf"{PREFIX}_([0-9a-f]{{12}})_([A-Za-z0-9_-]{{43}})")
+"""Id and secret: 256 bits, urlsafe base64. A form of its own is found by scanners for leaked secrets."""
+NOBODY = hashlib.sha256(b"").digest()
+"""Compared with when there is no such token, so that this takes as long as a wrong secret."""
+SESSION_S = 12 * 3600
+USED_EVERY_S = 60
+"""How often at most the last use is noted."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """What may be known of a token: everything but its secret."""
+
+    token_id: str
+    user: str
+    scopes: tuple[Scope, ...]
+    note: str | None
+    created_at: str
+    expires_at: str | None
+    revoked_at: str | None
+    last_used_at: str | None
+
+    @property
+    def state(self) -> str:
+        """active, expired or revoked."""
+        if self.revoked_at is not None:
+            return "revoked"
+        return "expired" if self.expires_at is not None and self.expires_at <= _now() else "active"
+
+
+class Tokens:
+    """The tokens of this store; a Verifier."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def create(
+        self,
+        user: str,
+        scopes: Sequence[Scope] = ("run",),
+        *,
+        expires_s: float | None = None,
+        note: str | None = None,
+        kind: Literal["token", "session"] = "token",
+    ) -> tuple[str, str]:
+        """Make a token for a user that exists, and return its id and the token itself, which is kept nowhere.
+
+        Raises:
+            BadRequest: If a scope is unknown, or it would have expired.
+        """
+        unknown = [scope for scope in scopes if scope not in SCOPES]
+        if unknown or not scopes:
+            raise BadRequest(f"There is no scope {', '.join(unknown) or 'given'}.", hint=f"Use {', '.join(SCOPES)}.")
+        if expires_s is not None and expires_s <= 0:
+            raise BadRequest(f"It would expire after {expires_s:g} s.", hint="Give more than 0.")
+        token_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+        now = datetime.now(UTC)
+        expires = (now + timedelta(seconds=expires_s)).isoformat() if expires_s is not None else None
+        await self._db.execute(
+            "INSERT INTO tokens (token_id, user, kind, secret_hash, scopes, note, created_at, expires_at) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (token_id, user, kind, _hash(secret), " ".join(scopes), note, now.isoformat(), expires),
+        )
+        return token_id, f"{PREFIX}_{token_id}_{secret}"
+
+    async def open_session(self, user: User) -> str:
+        """Make a token for a browser, with what the user's own allows, and return it."""
+        _, session = await self.create(user.name, user.scopes, expires_s=SESSION_S, kind="session")
+        return session
+
+    async def verify(self, secret: str) -> User | Refusal:
+        """Return whose a token is; a wrong one costs a lookup and a comparison, whether or not its id exists."""
+        form = FORM.fullmatch(secret)
+        if form is None:
+            return Refusal("unknown")
+        row = await self._db.fetch_one(
+            "SELECT * FROM tokens JOIN users ON users.name = tokens.user WHERE token_id = ?", (form[1],)
+        )
+        right = hmac.compare_digest(_hash(form[2]), row["secret_hash"] if row else NOBODY)
+        if row is None or not right:
+            return Refusal("unknown")
+        now = _now()
+        if row["revoked_at"] is not None:
+            return Refusal("revoked")
+        if row["expires_at"] is not None and row["expires_at"] <= now:
+            return Refusal("expired")
+        return user_of(row, row["scopes"].split(), form[1])
+
+    async def used(self, token_id: str) -> None:
+        """Note that a token is in use, once a minute at most."""
+        before = (datetime.now(UTC) - timedelta(seconds=USED_EVERY_S)).isoformat()
+        await self._db.execute(
+            "UPDATE tokens SET last_used_at = ? WHERE token_id = ? AND (last_used_at IS NULL OR last_used_at < ?)",
+            (_now(), token_id, before),
+        )
+
+    async def list(self, *, sessions: bool = False) -> Sequence[Token]:
+        """Return all tokens, oldest first; those of browsers only if asked."""
+        rows = await self._db.fetch_all(
+            "SELECT * FROM tokens WHERE kind = 'token' OR ? ORDER BY created_at, token_id", (int(sessions),)
+        )
+        return [_token(row) for row in rows]
+
+    async def revoke(self, token_id: str) -> Token:
+        """Let a token count no more, from the next request on; its user's browser sessions end with it.
+
+        Raises:
+            NotFound: If there is no such token.
+        """
+        rows = await self._db.fetch_all("SELECT * FROM tokens WHERE token_id = ?", (token_id,))
+        if not rows:
+            raise NotFound("token", token_id, hint="gpu-mcp-server token list shows their ids.")
+        await self._db.execute(
+            "UPDATE tokens SET revoked_at = ? WHERE revoked_at IS NULL AND "
+            "(token_id = ? OR (kind = 'session' AND user = ?))",
+            (_now(), token_id, rows[0]["user"]),
+        )
+        (row,) = await self._db.fetch_all("SELECT * FROM tokens WHERE token_id = ?", (token_id,))
+        return _token(row)
+
+    async def any(self) -> bool:
+        """Say whether there is a token at all."""
+        return await self._db.fetch_one("SELECT 1 FROM tokens WHERE kind = 'token' LIMIT 1") is not None
+
+
+def _hash(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
+
+
+def _token(row: sqlite3.Row) -> Token:
+    values: dict[str, Any] = {field.name: row[field.name] for field in fields(Token)}
+    values["scopes"] = tuple(row["scopes"].split())
+    return Token(**values)

@@ -1,0 +1,22 @@
+"""What stands between a request and its user."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from gpu_mcp_server.models.user import User
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a bearer token is not accepted, as far as whoever shows it may know."""
+
+    reason: Literal["unknown", "expired", "revoked"]
+    """`expired` and `revoked` only to who knows the whole token: others learn nothing about what there is."""
+
+
+class Verifier(Protocol):
+    """Says whose a bearer token is: our own tokens, or an identity provider's."""
+
+    async def verify(self, secret: str) -> User | Refusal:
+        """Return the user with the scopes that the token carries, or why it is refused."""
+        ...

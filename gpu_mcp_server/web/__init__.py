@@ -1,0 +1,1 @@
+"""The server over HTTP: transport, who is there, limits, health."""

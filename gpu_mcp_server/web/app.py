@@ -1,0 +1,117 @@
+"""The web application: MCP under /mcp, health, the protected resource's metadata, the pages."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from mcp.server.transport_security import RequestBodyLimitMiddleware
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from gpu_mcp_server import __version__
+from gpu_mcp_server.models.user import SCOPES, Scope
+from gpu_mcp_server.server import LabServer
+from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.team.team import Team
+from gpu_mcp_server.team.verifier import Verifier
+from gpu_mcp_server.web.authentication import MCP_PATH, Authentication, Scopes
+from gpu_mcp_server.web.calls import as_its_user
+from gpu_mcp_server.web.limits import AGAIN_S, Addressed, Draining, Unhurried, security_of
+
+if TYPE_CHECKING:
+    from gpu_mcp_server.services.lab import Lab
+
+METADATA = f"/.well-known/oauth-protected-resource{MCP_PATH}"
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the pages' handlers find as `request.app.state.site`."""
+
+    settings: Settings
+    team: Team
+    server: LabServer
+    draining: Draining
+    authenticated: bool
+    """Whether users log in; otherwise everybody is the local user."""
+
+    async def lab(self) -> "Lab":
+        """Return the laboratory."""
+        return await self.server.app.lab()
+
+
+def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, verifier: Verifier | None) -> Starlette:
+    """Return the ASGI application.
+
+    Args:
+        server: What speaks MCP.
+        settings: Limits, names, addresses.
+        team: Users, tokens, quotas; open as long as the application lives.
+        address: What it listens on.
+        verifier: Whose a token is; None where whoever reaches the server may do everything.
+    """
+    own = settings.team
+    security = security_of(address, own.public_url, own.allowed_hosts)
+    server.middleware.append(as_its_user)
+    mcp = server.streamable_http_app(
+        streamable_http_path=MCP_PATH,
+        host=address,
+        transport_security=security,
+        max_request_body_size=own.max_body_mib << 20,
+    )
+    metadata_url = (own.public_url or "").rstrip("/") + METADATA
+    needed: dict[str, Scope] = {name: offer.scope for name, offer in server.offers.items()}
+    limit = own.max_body_mib << 20
+    middleware = [
+        Middleware(Unhurried),
+        Middleware(Addressed, security=security),
+        Middleware(Authentication, verifier=verifier, metadata_url=metadata_url),
+        Middleware(RequestBodyLimitMiddleware, max_body_size=limit),
+        Middleware(Scopes, needed=needed, metadata_url=metadata_url),
+    ]
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        async with mcp.router.lifespan_context(mcp):
+            yield
+
+    app = Starlette(routes=[*_health(), *_metadata(settings), *mcp.routes], middleware=middleware, lifespan=lifespan)
+    draining = Draining(app)
+    app.state.site = Site(settings, team, server, draining, verifier is not None)
+    return app
+
+
+def _health() -> list[BaseRoute]:
+    async def healthz(_: Request) -> Response:
+        return JSONResponse({"status": "ok", "version": __version__})
+
+    async def readyz(request: Request) -> Response:
+        site: Site = request.app.state.site
+        if site.draining.ending.is_set():
+            return JSONResponse({"status": "draining"}, 503, {"Retry-After": str(AGAIN_S)})
+        await site.team.db.fetch_one("SELECT 1")
+        return JSONResponse({"status": "ready"})
+
+    return [Route("/healthz", healthz), Route("/readyz", readyz)]
+
+
+def _metadata(settings: Settings) -> list[BaseRoute]:
+    """Return the route that tells clients how to come by a token. Source: RFC 9728, sections 2 and 3."""
+
+    async def metadata(request: Request) -> Response:
+        base = settings.team.public_url or str(request.base_url)
+        said: dict[str, Any] = {
+            "resource": f"{base.rstrip('/')}{MCP_PATH}",
+            "resource_name": "GPU laboratory",
+            "scopes_supported": list(SCOPES),
+            "bearer_methods_supported": ["header"],
+        }
+        if settings.team.authorization_servers:
+            said["authorization_servers"] = settings.team.authorization_servers
+        return JSONResponse(said, headers={"Access-Control-Allow-Origin": "*"})
+
+    return [Route(METADATA, metadata), Route(METADATA.removesuffix(MCP_PATH), metadata)]

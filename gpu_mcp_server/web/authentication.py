@@ -1,0 +1,151 @@
+"""Who a request is from."""
+
+import json
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gpu_mcp_server.identity import acting_as
+from gpu_mcp_server.models.user import LOCAL, User
+from gpu_mcp_server.models.user import Scope as UserScope
+from gpu_mcp_server.team.verifier import Refusal, Verifier
+
+MCP_PATH = "/mcp"
+SESSION_COOKIE = "gpu_mcp_session"
+LOGIN_PATH = "/login"
+OPEN = ("/healthz", "/readyz", LOGIN_PATH, "/static/", "/.well-known/")
+"""Paths that nobody needs a token for; those that end with a slash with all below them."""
+
+REASONS = {
+    "unknown": "The access token is not known here",
+    "expired": "The access token has expired",
+    "revoked": "The access token was revoked",
+}
+
+
+class Authentication:
+    """Finds the user of a request; without one only open paths are answered.
+
+    Handlers find the user as `request.state.user`, services as `identity.current_user()`.
+    """
+
+    def __init__(self, app: ASGIApp, verifier: Verifier | None, metadata_url: str) -> None:
+        """Wrap an application.
+
+        Args:
+            app: What is protected.
+            verifier: Whose a token is; None where whoever reaches the server may do everything.
+            metadata_url: Where the protected resource's metadata is. Source: RFC 9728, section 5.1.
+        """
+        self._app, self._verifier, self._metadata_url = app, verifier, metadata_url
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 401, or let the request through for its user."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        found = await self._found(scope)
+        if isinstance(found, User):
+            scope.setdefault("state", {})["user"] = found
+            if not found.is_local:
+                held = AccessToken(token="", client_id=found.name, scopes=list(found.scopes), subject=found.name)
+                scope["user"] = AuthenticatedUser(held)
+            with acting_as(found):
+                await self._app(scope, receive, send)
+            return
+        if _is_open(scope["path"]):
+            scope.setdefault("state", {})["user"] = None
+            await self._app(scope, receive, send)
+            return
+        await self._refused(scope, found)(scope, receive, send)
+
+    async def _found(self, scope: Scope) -> User | Refusal | None:
+        if self._verifier is None:
+            return LOCAL
+        secret = shown_token(scope)
+        return await self._verifier.verify(secret) if secret is not None else None
+
+    def _refused(self, scope: Scope, why: Refusal | None) -> Response:
+        headers = Headers(scope=scope)
+        if "text/html" in headers.get("accept", "") and scope["method"] == "GET" and scope["path"] != MCP_PATH:
+            return RedirectResponse(LOGIN_PATH, status_code=303)
+        # Source: RFC 6750, section 3: no error code where no token was shown
+        if why is None:
+            return challenge(401, None, "A bearer token is needed", self._metadata_url)
+        return challenge(401, "invalid_token", REASONS[why.reason], self._metadata_url)
+
+
+def challenge(status: int, error: str | None, said: str, metadata_url: str, scope: UserScope | None = None) -> Response:
+    """Return a refusal that says how to do better. Source: RFC 6750, section 3; RFC 9728, section 5.1."""
+    parts = ['realm="gpu-mcp-server"']
+    if error is not None:
+        parts += [f'error="{error}"', f'error_description="{said}"']
+    if scope is not None:
+        parts.append(f'scope="{scope}"')
+    parts.append(f'resource_metadata="{metadata_url}"')
+    body = {"error": error or "unauthorized", "error_description": said}
+    return JSONResponse(body, status, {"WWW-Authenticate": f"Bearer {', '.join(parts)}", "Cache-Control": "no-store"})
+
+
+def shown_token(scope: Scope) -> str | None:
+    """Return the token of a request: the header's, or outside MCP that of a browser's session."""
+    headers = Headers(scope=scope)
+    kind, _, secret = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return secret.strip()
+    if scope["path"] == MCP_PATH:
+        return None
+    try:
+        morsel = SimpleCookie(headers.get("cookie", "")).get(SESSION_COOKIE)
+    except CookieError:
+        return None
+    return morsel.value if morsel is not None else None
+
+
+class Scopes:
+    """Refuses a call of a tool that the token's scopes do not allow, as OAuth's clients understand it."""
+
+    def __init__(self, app: ASGIApp, needed: Mapping[str, UserScope], metadata_url: str) -> None:
+        """Wrap an application that speaks MCP.
+
+        Args:
+            app: What is protected.
+            needed: The scope that each tool takes.
+            metadata_url: As for Authentication.
+        """
+        self._app, self._needed, self._metadata_url = app, needed, metadata_url
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 403, or let the request through."""
+        user: User | None = scope.get("state", {}).get("user")
+        if scope["type"] != "http" or scope["path"] != MCP_PATH or user is None or user.may("run"):
+            await self._app(scope, receive, send)
+            return
+        message = await receive()  # all of the body: what limits it has put it together
+        wanted = self._wanted(message.get("body", b""))
+        if wanted is not None and not user.may(wanted):
+            said = f"The tool needs the scope {wanted}"
+            await challenge(403, "insufficient_scope", said, self._metadata_url, wanted)(scope, receive, send)
+            return
+        first = [message]
+
+        async def again() -> "object":
+            return first.pop() if first else await receive()
+
+        await self._app(scope, again, send)  # pyright: ignore[reportArgumentType] - the message that was received
+
+    def _wanted(self, body: bytes) -> UserScope | None:
+        try:
+            called = json.loads(body)
+            return self._needed.get(called["params"]["name"]) if called["method"] == "tools/call" else None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+
+def _is_open(path: str) -> bool:
+    return any(path == each or (each.endswith("/") and path.startswith(each)) for each in OPEN)

@@ -1,0 +1,119 @@
+"""What no client may do: address another host, send or read forever, go on while the server ends."""
+
+import asyncio
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+BODY_S = 30.0
+"""Between two parts of a request's body."""
+SEND_S = 120.0
+"""For a client to take what was sent to it; one that does not is cut off, and its attached jobs end."""
+AGAIN_S = 10
+"""When who was sent away may come again: after a restart."""
+EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - addresses to listen on, which no request is sent to
+LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
+
+
+def security_of(address: str, public_url: str | None, allowed_hosts: Collection[str]) -> TransportSecuritySettings:
+    """Return which Host and Origin headers are accepted: this machine's, the public ones, those allowed besides."""
+    public = urlsplit(public_url).netloc if public_url else ""
+    shown = f"[{address}]" if ":" in address else address
+    names = {*LOCAL_NAMES, shown, *allowed_hosts, public} - {"", *EVERYWHERE}
+    hosts = sorted({*names, *(f"{name}:*" for name in names if not name.rpartition(":")[2].isdigit())})
+    origins = [f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")]
+    return TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=origins)
+
+
+class Addressed:
+    """Answers only requests that were meant for this server. Source: the MCP specification on DNS rebinding."""
+
+    def __init__(self, app: ASGIApp, security: TransportSecuritySettings) -> None:
+        self._app, self._checks = app, TransportSecurityMiddleware(security)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 421 for another Host, 403 for another Origin, or let the request through."""
+        if scope["type"] == "http":
+            refusal = await self._checks.validate_request(Request(scope))
+            if refusal is not None:
+                await refusal(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class Unhurried:
+    """Cuts off who sends or reads too slowly."""
+
+    def __init__(self, app: ASGIApp, body_s: float = BODY_S, send_s: float = SEND_S) -> None:
+        self._app, self._body_s, self._send_s = app, body_s, send_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the request through, with a limit on each wait for the client."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        whole, begun = False, False
+
+        async def timely() -> Message:
+            nonlocal whole
+            if whole:
+                return await receive()  # which waits for the client to hang up
+            async with asyncio.timeout(self._body_s):
+                message = await receive()
+            whole = message["type"] != "http.request" or not message.get("more_body", False)
+            return message
+
+        async def taken(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            async with asyncio.timeout(self._send_s):
+                await send(message)
+
+        try:
+            await self._app(scope, timely, taken)
+        except TimeoutError:
+            if not whole and not begun:
+                answer = JSONResponse({"error": f"no more of the body came for {self._body_s:g} s"}, 408)
+                answer.headers["Connection"] = "close"
+                await answer(scope, receive, send)
+
+
+class Draining:
+    """Tells who comes while the server ends to come again; what runs already may end."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self.ending, self.idle = asyncio.Event(), asyncio.Event()
+        self.running = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 503, or let the request through."""
+        if scope["type"] != "http" or scope["path"] in ("/healthz", "/readyz"):
+            await self._app(scope, receive, send)
+            return
+        if self.ending.is_set():
+            said = {"error": "the server is being restarted; come again"}
+            headers = {"Retry-After": str(AGAIN_S), "Connection": "close"}
+            await JSONResponse(said, 503, headers)(scope, receive, send)
+            return
+        if _is_endless(scope):
+            await self._app(scope, receive, send)
+            return
+        self.running += 1
+        self.idle.clear()
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self.running -= 1
+            if not self.running:
+                self.idle.set()
+
+
+def _is_endless(scope: Scope) -> bool:
+    """Say whether a request only listens for what happens, in the way of either era."""
+    listens = (b"mcp-method", b"subscriptions/listen") in scope["headers"]
+    return listens or (scope["method"] == "GET" and scope["path"] == "/mcp")
