@@ -195,7 +195,7 @@ def server_from(settings: "Settings", *, local_files: bool = True) -> LabServer:
         only=settings.toolsets,
         read_only=settings.read_only,
         exclude_tools=settings.exclude_tools,
-        local_files=local_files,
+        local_files=local_files and settings.local_files,
     )
 
 

@@ -95,6 +95,8 @@ class Settings(BaseSettings):
     """Offer only tools that change nothing and start nothing."""
     exclude_tools: Annotated[list[str], NoDecode] = []
     """Tools to leave out. Commas separate in the environment."""
+    local_files: bool = True
+    """Whether tools over stdio may read files of this machine for the agent; over HTTP they never do."""
     index_documentation: bool = True
     """Whether the server indexes the documentation of what is installed by itself, in the background."""
     default_host: str | None = None

@@ -120,4 +120,4 @@ class Sources:
 
     def _require_local(self, hint: str) -> None:
         if not self._local_files:
-            raise BadRequest("A server over HTTP reads no files of its own machine.", hint=hint)
+            raise BadRequest("This server reads no files of its own machine for you.", hint=hint)

@@ -66,6 +66,10 @@ class Spent(Model):
     agent_calls: int = 0
     cost_usd: float | None = None
     """As agents reported it."""
+    tool_calls: int | None = None
+    """In agent mode: of our tools."""
+    tool_characters: int | None = None
+    """What they put before its model."""
 
 
 class RunStep(Model):
@@ -73,7 +77,7 @@ class RunStep(Model):
 
     step: str
     """code-003, judge-003 ...: in the journal once as begun, once as done."""
-    kind: Literal["specification", "code", "judge", "lookup"]
+    kind: Literal["specification", "code", "session", "judge", "lookup"]
     seconds: float
     outcome: str
     attempt_id: str | None = None
@@ -112,6 +116,8 @@ class RunState(ResultModel):
         else:
             lines.append("best: none is correct")
         cost = f", {self.spent.cost_usd:.2f} USD as reported" if self.spent.cost_usd is not None else ""
-        lines.append(f"spent: {self.spent.agent_calls} calls of the agent, {self.spent.wall_s:.0f} s{cost}")
+        tools = f", {self.spent.tool_calls} of tools with {self.spent.tool_characters:,} characters"
+        tools = tools if self.spent.tool_calls is not None else ""
+        lines.append(f"spent: {self.spent.agent_calls} calls of the agent{tools}, {self.spent.wall_s:.0f} s{cost}")
         lines += [step.line_text() for step in self.steps]
         return "\n".join(lines)

@@ -8,7 +8,8 @@ from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.evaluation import Tier
 
-Mode = Literal["structured", "population"]
+Mode = Literal["structured", "population", "agent"]
+ClientName = Literal["claude", "codex", "gemini", "chat"]
 HintKind = Literal["compile", "correctness", "performance", "research", "diversity"]
 Short = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -16,12 +17,20 @@ Short = Annotated[str, Field(min_length=1, max_length=200)]
 class AgentCommand(Model):
     """How an agent is called, once a step: any command that reads a prompt and answers.
 
-    `{prompt}`, `{prompt_file}`, `{model}`, `{turns}`, `{step}` and the names in `decoding` stand for
-    their values.
+    `{prompt}`, `{prompt_file}`, `{model}`, `{turns}`, `{step}`, `{address}`, `{python}`, `{gate}` and the names in
+    `decoding` stand for their values.
     """
 
-    command: list[str] = Field(min_length=1)
-    """Program and arguments, as seen inside its sandbox: /usr, `roots`, and its workspace at /job."""
+    client: ClientName | None = None
+    """An agent that is known by name: its arguments, settings and our tools are put together for it, its own shell is
+    off. chat: a loop of ours around any model behind an OpenAI-compatible `address`, with `decoding`."""
+    command: list[str] = []
+    """Program and arguments, as seen inside its sandbox: /usr, `roots`, and its workspace at /job. With `client` the
+    program alone, where it is not found by its name."""
+    address: str = ""
+    """URL of its model, the one place that it reaches: by a tunnel, without any network of its own."""
+    toolsets: list[str] = ["default"]
+    """Of our tools, in agent mode."""
     stdin: str = "{prompt}"
     """What it reads."""
     environment: dict[str, str] = {}
@@ -39,9 +48,16 @@ class AgentCommand(Model):
     memory_bytes: int = Field(default=4 << 30, ge=64 << 20)
     model: str = ""
     turns: int = Field(default=30, ge=1, le=1000)
-    """For `{turns}`: how often one call may ask its model, where the command can be told so."""
+    """For `{turns}`: how often one call may ask its model, where the command can be told so; in agent mode also how
+    often it may call our tools, which then tell it to end."""
     decoding: dict[str, float | int | str | bool] = {}
-    """temperature, top_p, seed ...: placeholders of their names."""
+    """temperature, top_p, seed ...: placeholders of their names; client chat sends them to its model."""
+
+    @model_validator(mode="after")
+    def _called(self) -> Self:
+        if self.client is None and not self.command:
+            raise ValueError("command or client: one of them says which agent is called")
+        return self
 
 
 class Iterations(Model):
@@ -52,6 +68,8 @@ class Iterations(Model):
     correctness: int = Field(default=4, ge=1, le=1000)
     performance: int = Field(default=4, ge=1, le=1000)
     """Correct candidates that miss the target."""
+    session: int = Field(default=1, ge=1, le=100)
+    """In agent mode: how often the agent is called, each time told what was judged so far."""
 
 
 class Target(Model):
@@ -93,8 +111,8 @@ class RunPlan(Model):
     problem: Short
     """A problem_id, or a problem's file relative to the TOML."""
     language: CandidateLanguage = "cuda"
-    recipe: Short = "coder"
-    """Role or procedure of agent_recipes whose text begins the prompts."""
+    recipe: Short | None = None
+    """Role or procedure of agent_recipes whose text begins the prompts: coder, in agent mode optimize-kernel."""
     request: str = Field(default="", max_length=20_000)
     """What is wanted, in words."""
     host: str | None = None
@@ -118,6 +136,11 @@ class RunPlan(Model):
     """What the seed's own test prints when it passes: told to the agent, never believed."""
     history: int = Field(default=6, ge=0, le=50)
     """Earlier candidates in a prompt, with their parameters."""
+
+    @property
+    def procedure(self) -> str:
+        """The recipe, or the one of this mode."""
+        return self.recipe or ("optimize-kernel" if self.mode == "agent" else "coder")
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -5,13 +5,17 @@ import json
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 from gpu_mcp_server.errors import BadRequest, HostError, NotFound
-from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, Limits, ProcessSpec
+from gpu_mcp_server.hostd.protocol import LEVELS, JobRecord, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.run_plan import AgentCommand
+from gpu_mcp_server.recipes.clients import GATE, INSIDE, Around, call_of
+from gpu_mcp_server.recipes.door import Address, OnCall, Tools, door
+from gpu_mcp_server.recipes.metering import Meter
 from gpu_mcp_server.services.commands import laid
 from gpu_mcp_server.services.jobs import FinishedJob, raise_if_not_run
 from gpu_mcp_server.services.lab import Lab
@@ -43,6 +47,10 @@ class Answer:
     handoff: str | None = None
     """Content of handoff.json."""
     cost_usd: float | None = None
+    calls: int | None = None
+    """Of our tools, where it had them."""
+    characters: int | None = None
+    """That these calls put before its model."""
 
 
 class Agents:
@@ -58,6 +66,8 @@ class Agents:
             BadRequest: If it wants the network and may not have it, shows a home, or passes on what is not set.
         """
         command = self._command
+        if command.address:
+            Address.of(command.address)
         if command.network and not self._lab.settings.allow_fetch:
             raise BadRequest("The agent wants the network.", hint="A person can set allow_fetch = true.")
         for root in command.roots:
@@ -69,46 +79,74 @@ class Agents:
         if absent:
             raise BadRequest(f"{', '.join(absent)} is not set.", hint="Set it, or take it out of pass_environment.")
 
-    async def call(self, job_id: str, step: str, prompt: str) -> Answer:
+    async def call(self, job_id: str, step: str, prompt: str, on_call: OnCall | None = None) -> Answer:
         """Call it once and wait; a call that an earlier process made under this id is taken up.
+
+        One that reaches its model or our tools through this process ends with it, and is made again.
+
+        Args:
+            job_id: Of the call.
+            step: For `{step}`.
+            prompt: What it is asked.
+            on_call: It gets our tools, and each call of one is told here before its answer goes back.
 
         Raises:
             Interrupted: If that job ended for a reason that is not the agent's.
             NotFound: If a file of the template is not there.
             SandboxTooWeak, HostError: If it could not be started.
         """
-        jobs = self._lab.jobs
-        try:
+        jobs, command = self._lab.jobs, self._command
+        address = Address.of(command.address) if command.address else None
+        meter = Meter(command.turns)
+        tools = Tools(self._lab.settings, command.toolsets, meter, on_call) if on_call else None
+        leans = address is not None or tools is not None
+        async with AsyncExitStack() as stack:
             try:
-                await jobs.look(job_id, HOST)
-            except NotFound:
-                spec, blobs = await self._spec(job_id, step, prompt)
-                await jobs.submit(spec, host=HOST, blobs=blobs, context={"recipe_step": step})
-            done = await jobs.wait(job_id, HOST)
-        except asyncio.CancelledError:
-            await jobs.end_quietly(job_id, HOST)
-            raise
+                try:
+                    await jobs.look(job_id, HOST)
+                    if leans:
+                        await jobs.end_quietly(job_id, HOST)
+                except NotFound:
+                    folder = str(await stack.enter_async_context(door(address, tools))) if leans else ""
+                    spec, blobs = await self._spec(job_id, step, prompt, folder, on_call is not None)
+                    await jobs.submit(spec, host=HOST, blobs=blobs, context={"recipe_step": step})
+                done = await jobs.wait(job_id, HOST)
+            except asyncio.CancelledError:
+                await jobs.end_quietly(job_id, HOST)
+                raise
         assert done is not None
         if done.record.status in AGAIN:
             raise_if_not_run(done.record, HOST)
             raise Interrupted(f"The agent's call ended as {done.record.status}: {done.record.note}.")
-        return await self._answer(done)
+        answer = await self._answer(done)
+        return replace(answer, calls=meter.answered, characters=meter.characters) if tools else answer
 
-    async def _spec(self, job_id: str, step: str, prompt: str) -> tuple[JobSpec, Mapping[str, bytes | Path]]:
+    async def _spec(
+        self, job_id: str, step: str, prompt: str, folder: str, tools: bool
+    ) -> tuple[JobSpec, Mapping[str, bytes | Path]]:
         command, settings = self._command, self._lab.settings
+        probe = await self._lab.jobs.probe(HOST)
+        address = Address.of(command.address) if command.address else None
+        python = probe.judge.path if probe.judge else "/usr/bin/python3"
+        around = Around(python, folder, tools, address.inside if address else "")
+        call = call_of(command, around)
         values = {
             **{name: str(value) for name, value in command.decoding.items()},
-            "prompt": prompt, "prompt_file": f"/job/{PROMPT_FILE}",
-            "model": command.model, "turns": str(command.turns), "step": step,
+            "prompt": prompt, "prompt_file": f"/job/{PROMPT_FILE}", "address": around.address, "python": python,
+            "gate": f"/job/{GATE}", "model": command.model, "turns": str(command.turns), "step": step,
         }  # fmt: skip
-        probe = await self._lab.jobs.probe(HOST)
         own = {path: await _content(name) for path, name in command.files.items()}
-        refs, blobs = laid({**own, PROMPT_FILE: prompt.encode()})
+        made = {path: text.encode() for path, text in call.files.items()}
+        if folder:
+            made[GATE] = await _content(str(INSIDE / "gate.py"))
+        refs, blobs = laid({**made, **own, PROMPT_FILE: prompt.encode()})
         passed = {name: os.environ[name] for name in command.pass_environment if name in os.environ}
-        environment = {name: filled(value, values) for name, value in command.environment.items()}
+        given = {**call.environment, **(address.environment if address else {}), **command.environment}
+        environment = {name: filled(value, values) for name, value in given.items()}
         stdin = filled(command.stdin, values)
+        way = [python, f"/job/{GATE}", "run", folder, *([str(address)] if address else []), "--"] if folder else []
         process = ProcessSpec(
-            argv=tuple(filled(part, values) for part in command.command),
+            argv=(*way, *(filled(part, values) for part in call.command)),
             env=environment_of(probe, {**passed, **environment}),
             gpu=False,
         )
@@ -118,13 +156,13 @@ class Agents:
             processes=(process,),
             files={"main": tuple(refs)},
             outputs=(HANDOFF_FILE,),
-            roots=roots_of(probe, command.roots),
+            roots=roots_of(probe, [*command.roots, *([folder] if folder else [])]),
             limits=Limits(
                 wall_s=command.timeout_s, output_bytes=command.output_bytes, memory_bytes=command.memory_bytes
             ),
-            min_level=min_level(settings),
+            min_level=max(min_level(settings), "namespaces" if folder else "", key=_strength),
             network=command.network,
-            detached=True,
+            detached=not folder,
             stdin=stdin if len(stdin.encode()) <= STDIN_BYTES else f"Read {values['prompt_file']}.",
         )
         return spec, blobs
@@ -169,6 +207,10 @@ def reported(text: str) -> tuple[str, float | None]:
             usable = isinstance(cost, (int, float)) and not isinstance(cost, bool) and cost >= 0
             return str(found["result"]), float(cost) if usable else None
     return text, None
+
+
+def _strength(level: str) -> int:
+    return LEVELS.index(level) if level in LEVELS else -1
 
 
 def _why(record: JobRecord, stderr: str) -> str:

@@ -104,7 +104,7 @@ def code_prompt(
 ) -> str:
     """Return the prompt for the next candidate."""
     last = turns[-1] if turns else None
-    parts = [HEADLESS, recipe(plan.recipe).body.strip(), about(problem, plan)]
+    parts = [HEADLESS, recipe(plan.procedure).body.strip(), about(problem, plan)]
     if specification is not None:
         parts.append(f"Specification:\n\n{specification.model_dump_json(exclude_defaults=True)}")
     if last is None:
@@ -132,7 +132,7 @@ def offspring_prompt(
     marked: bool,
 ) -> str:
     """Return the prompt for a child: ancestors in ascending latency with their analysis, then what was tried."""
-    parts = [HEADLESS, recipe(plan.recipe).body.strip(), about(problem, plan)]
+    parts = [HEADLESS, recipe(plan.procedure).body.strip(), about(problem, plan)]
     parts += [given_files(plan)] if not turns else []
     for rank, (candidate, verdict) in enumerate(ancestors, 1):
         speed = f"speed-up {verdict.speedup:.3g}" if verdict.speedup else verdict.outcome

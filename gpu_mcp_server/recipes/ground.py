@@ -14,6 +14,7 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.recipe import Candidate, StopReason, Verdict
 from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.recipes.agents import Agents, Answer, Interrupted
+from gpu_mcp_server.recipes.door import OnCall
 from gpu_mcp_server.recipes.journal import Journal
 from gpu_mcp_server.recipes.judging import verdict_of, verdict_of_attempt
 from gpu_mcp_server.services.error_signatures import signature
@@ -88,8 +89,8 @@ class Ground:
     def _so_far(self) -> str:
         return f"; best so far {self.best.speedup:.3g}" if self.best and self.best.speedup else ""
 
-    async def ask(self, step: str, kind: str, prompt: str) -> Answer:
-        """Ask the agent; its prompt and its answer are kept."""
+    async def ask(self, step: str, kind: str, prompt: str, on_call: OnCall | None = None) -> Answer:
+        """Ask the agent, with our tools if `on_call` is to hear of them; its prompt and its answer are kept."""
         artifacts = self.lab.artifacts
         begun = self.journal.begun(step)
         job_id = begun["job_id"] if begun else new_job_id()
@@ -98,19 +99,20 @@ class Ground:
             nonlocal job_id
             kept = await artifacts.put(prompt.encode(), name=f"{self.run_id}.{step}.prompt.md", media_type="text/plain")
             try:
-                answer = await self.agents.call(job_id, step, prompt)
+                answer = await self.agents.call(job_id, step, prompt, on_call)
             except Interrupted:
                 job_id = new_job_id()
                 self.journal.begin(step, kind=kind, job_id=job_id)
-                answer = await self.agents.call(job_id, step, prompt)
+                answer = await self.agents.call(job_id, step, prompt, on_call)
             said = {"text": answer.text, "handoff": answer.handoff}
             ids = {
                 f"{name}_artifact_id": await artifacts.put(text.encode(), name=f"{self.run_id}.{step}.{name}")
                 for name, text in said.items()
                 if text
             }
-            cost = {"cost_usd": answer.cost_usd} if answer.cost_usd is not None else {}
-            return {"outcome": answer.status, "why": answer.why[:2000], "prompt_artifact_id": kept, **ids, **cost}
+            counted = {"cost_usd": answer.cost_usd, "calls": answer.calls, "characters": answer.characters}
+            told = {name: value for name, value in counted.items() if value is not None}
+            return {"outcome": answer.status, "why": answer.why[:2000], "prompt_artifact_id": kept, **ids, **told}
 
         fresh = {} if begun else {"job_id": job_id}
         done = await self.step(step, kind, work, **fresh)
@@ -185,6 +187,43 @@ class Ground:
             if now.status in ("judged", "compile_failed"):
                 found.append(now)
         return found
+
+    async def noted(self) -> list[Verdict]:
+        """Return the verdicts that an earlier process noted of attempts of the agent's own."""
+        found: list[Verdict] = []
+        for step in self.journal.steps():
+            done = self.journal.done(step) or {}
+            if step.startswith("judge-a-") and "verdict" in done:
+                verdict = Verdict.model_validate(done["verdict"])
+                await self._consider_attempt(verdict)
+                found.append(verdict)
+        return found
+
+    async def _consider_attempt(self, verdict: Verdict) -> None:
+        attempt = await self.lab.experience.get(str(verdict.attempt_id))
+        source = attempt.source_artifact_id
+        text = (await self.lab.artifacts.read(source)).decode("utf-8", "replace") if source else ""
+        self.consider(verdict, text)
+
+    async def judged(self, attempt_id: str) -> Verdict | None:
+        """Note the verdict on an attempt that the agent had judged itself; None if it is none, or is noted already."""
+        step = f"judge-{attempt_id}"
+        if self.journal.done(step) is not None:
+            return None
+        try:
+            attempt = await self.lab.experience.get(attempt_id)
+        except NotFound:
+            return None
+        if attempt.problem_id != self.problem.problem_id or attempt.status not in ("judged", "compile_failed"):
+            return None
+        verdict = verdict_of_attempt(attempt, self.plan)
+        told = {"outcome": verdict.outcome, "speedup": verdict.speedup, "verdict": verdict.model_dump(mode="json")}
+        self.journal.finish(step, kind="judge", seconds=0.0, **told)
+        self.hand_off(step, verdict)
+        await self._consider_attempt(verdict)
+        speed = f", speed-up {verdict.speedup:.3g}" if verdict.speedup else ""
+        await self.tell(f"{step}: {verdict.outcome}{speed}{self._so_far()}")
+        return verdict
 
     def consider(self, verdict: Verdict, source: str) -> None:
         """Keep a verdict as the best if it is."""

@@ -61,6 +61,10 @@ class Journal:
         """Return a step's result; None if it is not done."""
         return self._done.get(step)
 
+    def steps(self) -> list[str]:
+        """Return what is done, in that order."""
+        return list(self._done)
+
     def begin(self, step: str, **about: Any) -> None:
         """Note that a step is begun."""
         self._begun[step] = self._write({"event": "begun", "step": step, **about})

@@ -15,11 +15,16 @@ from gpu_mcp_server.recipes.agents import Agents
 from gpu_mcp_server.recipes.ground import Ending, Ground, Tell
 from gpu_mcp_server.recipes.journal import Journal, entries
 from gpu_mcp_server.recipes.population import population
+from gpu_mcp_server.recipes.sessions import sessions
 from gpu_mcp_server.recipes.structured import structured
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problem_files.reader import source_at
 
-MODES: Mapping[Mode, Callable[[Ground], Awaitable[Ending]]] = {"structured": structured, "population": population}
+MODES: Mapping[Mode, Callable[[Ground], Awaitable[Ending]]] = {
+    "structured": structured, "population": population, "agent": sessions,
+}  # fmt: skip
+ASKED = ("specification", "code", "session")
+"""Kinds of steps that call the agent."""
 PLAN_FILE = "plan.json"
 PROBLEM = "problem"
 END = "end"
@@ -149,10 +154,17 @@ def state_of(run_id: str, plan: RunPlan, journal: list[dict[str, Any]]) -> RunSt
         best_source_artifact_id=end.get("best_source_artifact_id") if end else None,
         spent=Spent(
             wall_s=sum(step.seconds for step in steps),
-            agent_calls=sum(step.kind in ("code", "specification") for step in steps),
+            agent_calls=sum(step.kind in ASKED for step in steps),
             cost_usd=sum(costs) if costs else None,
+            tool_calls=_sum(done, "calls"),
+            tool_characters=_sum(done, "characters"),
         ),
     )
+
+
+def _sum(done: Mapping[str, Mapping[str, Any]], name: str) -> int | None:
+    found = [int(entry[name]) for entry in done.values() if name in entry]
+    return sum(found) if found else None
 
 
 def verdicts_of(journal: Sequence[Mapping[str, Any]]) -> list[Verdict]:

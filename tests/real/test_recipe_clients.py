@@ -1,0 +1,130 @@
+"""Real agents run a recipe to its end: confined, with our tools alone, a scripted model behind each."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_mcp_server.recipes.plan import plan_of
+from gpu_mcp_server.recipes.runs import Runs
+from gpu_mcp_server.services.lab import Lab
+from tests.real.clients import installer
+from tests.real.clients.model import ScriptedModel, Step, Use
+from tests.recipes.conftest import HERE, registered
+
+pytestmark = [
+    pytest.mark.clients,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed"),
+]
+GOOD = """
+#include <stdint.h>
+int launch(const float *x, float *y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = 2 * x[i] + 1;
+    return 0;
+}
+"""
+BROKEN = GOOD.replace("int64_t n", "int65_t n")
+WRONG = GOOD.replace("+ 1", "+ 2")
+
+
+@dataclass(frozen=True)
+class Client:
+    """An agent as a plan has it."""
+
+    agent: Callable[[str], dict[str, Any]]
+    prefix: str
+    shell: str
+    """A tool of its own that it must not have here, with what it would be given; empty if it brings none."""
+    given: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+def claude(url: str) -> dict[str, Any]:
+    program = installer.claude()
+    return {
+        "client": "claude", "command": [str(program)], "roots": [str(program.parent)], "address": url,
+        "pass_environment": [], "environment": {"ANTHROPIC_API_KEY": "dummy-key"}, "model": "claude-sonnet-4-5",
+    }  # fmt: skip
+
+
+def codex(url: str) -> dict[str, Any]:
+    program = installer.codex()
+    return {
+        "client": "codex", "command": [str(program)], "roots": [str(program.parents[1])], "address": f"{url}/v1",
+        "environment": {"OPENAI_API_KEY": "dummy-key"}, "model": "gpt-5",
+    }  # fmt: skip
+
+
+def gemini(url: str) -> dict[str, Any]:
+    script, node = installer.gemini(), installer.node()
+    folders = {str(script.parents[1]), str(node.parents[1])}
+    return {
+        "client": "gemini", "command": [str(node), str(script)], "roots": sorted(folders), "address": url,
+        "environment": {"GEMINI_API_KEY": "dummy-key"}, "model": "gemini-2.5-flash",
+    }  # fmt: skip
+
+
+def smolagents(url: str) -> dict[str, Any]:
+    folder, program = installer.smolagents(), Path(__file__).parent / "clients" / "smol.py"
+    return {
+        "command": ["{python}", "smol.py", "{address}", "{turns}"], "files": {"smol.py": str(program)},
+        "roots": [str(folder)], "address": f"{url}/v1", "environment": {"PYTHONPATH": str(folder)},
+    }  # fmt: skip
+
+
+CLIENTS = {
+    "claude": Client(claude, "mcp__gpu__", "Bash", {"command": "echo out > ~/out"}),
+    "codex": Client(codex, "", "exec_command", {"cmd": "echo out > ~/out"}),
+    "gemini": Client(gemini, "mcp_gpu_", "run_shell_command", {"command": "echo out > ~/out"}),
+    "smolagents": Client(smolagents, "", ""),
+}
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+async def test_a_real_agent_runs_a_recipe_to_its_end(lab: Lab, name: str):
+    client = CLIENTS[name]
+    problem_id = await registered(lab)
+
+    def judge(source: str) -> Step:
+        given = {"problem_id": problem_id, "source": source, "language": "c", "timing": {"tier": "smoke"}}
+        return lambda _: Use(f"{client.prefix}evaluate_kernel", given)
+
+    steps: list[Step] = [
+        *([lambda _: Use(client.shell, client.given)] if client.shell else []),
+        judge(BROKEN), judge(WRONG), judge(GOOD),
+        lambda _: Use("final_answer", {"answer": "done"}) if "final_answer" in model.tools() else "done",
+    ]  # fmt: skip
+    with ScriptedModel(steps) as model:
+        values = {"name": name, "mode": "agent", "problem": problem_id, "language": "c", "tier": "smoke"}
+        run_id = Runs(lab).create(plan_of({**values, "agent": client.agent(model.url)}, HERE))
+        state = await Runs(lab).go(run_id)
+
+    assert state.stopped == "target", state.summary()
+    assert [s.outcome for s in state.steps] == ["compile_failed", "incorrect", "correct", "ok"]
+    assert state.spent.tool_calls == 3 and state.spent.tool_characters is not None
+    assert (state.spent.cost_usd is not None) == (name == "claude")
+    assert model.strangers == []
+    judged = model.shown[-3:]
+    for own_shell in model.shown[:-3]:
+        assert any(word in own_shell.text for word in ("No such tool", "unsupported call", "not found"))
+    names = {tool.removeprefix(client.prefix) for tool in model.tools()}
+    assert {"evaluate_kernel", "compile_kernel", "search_docs"} <= names and client.shell not in model.tools()
+    outcomes = ("compile_failed", "incorrect", "correct")
+    for shown, outcome, step in zip(judged, outcomes, state.steps, strict=False):
+        assert outcome in shown.text and str(step.attempt_id) in shown.text
+        assert len(shown.text) < 8000 and not_cut(shown.text)
+    assert sum(len(shown.text) for shown in judged) < 12_000
+    assert "problem_id: " + problem_id in model.told.replace("\\n", "\n")
+
+
+def not_cut(text: str) -> bool:
+    """Say whether a structure is whole where one is shown; clients put words of their own before and after it."""
+    start = text.find('{"status"')
+    if start < 0:
+        return "attempt " in text
+    found, _ = json.JSONDecoder().raw_decode(text[start:])
+    return bool(found["attempt_id"])
