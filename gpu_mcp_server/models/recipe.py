@@ -116,8 +116,8 @@ class RunState(ResultModel):
         else:
             lines.append("best: none is correct")
         cost = f", {self.spent.cost_usd:.2f} USD as reported" if self.spent.cost_usd is not None else ""
-        tools = f", {self.spent.tool_calls} of tools with {self.spent.tool_characters:,} characters"
-        tools = tools if self.spent.tool_calls is not None else ""
+        calls, shown = self.spent.tool_calls, self.spent.tool_characters
+        tools = f", {calls} of tools with {shown or 0:,} characters" if calls is not None else ""
         lines.append(f"spent: {self.spent.agent_calls} calls of the agent{tools}, {self.spent.wall_s:.0f} s{cost}")
         lines += [step.line_text() for step in self.steps]
         return "\n".join(lines)

@@ -66,8 +66,8 @@ class Agents:
             BadRequest: If it wants the network and may not have it, shows a home, or passes on what is not set.
         """
         command = self._command
-        if command.address:
-            Address.of(command.address)
+        address = Address.of(command.address) if command.address else None
+        call_of(command, Around("", "", False, address.inside if address else ""))
         if command.network and not self._lab.settings.allow_fetch:
             raise BadRequest("The agent wants the network.", hint="A person can set allow_fetch = true.")
         for root in command.roots:

@@ -29,11 +29,15 @@ if scenario == "exits":
     print("out of credit", file=sys.stderr)
     sys.exit(1)
 if scenario == "escapes":
-    for place in ("/etc/escaped", "/usr/escaped", "/root/escaped", os.environ["OUTSIDE"]):
+    refused = []
+    for place in ("/etc/escaped", "/usr/escaped", "/root/escaped", os.environ["OUTSIDE"], "/job/../escaped"):
         try:
             Path(place).write_text("here")
         except OSError as error:
-            sys.exit(f"refused: {error}")
+            refused.append(type(error).__name__)
+    Path("handoff.json").symlink_to("/etc/passwd")
+    print(f"{len(refused)} of 5 refused", file=sys.stderr)
+    sys.exit(1)
 if scenario == "floods":
     print("x" * 3_000_000)
     sys.exit()
@@ -42,6 +46,9 @@ if "You write the specification" in prompt:
     print("Here it is:\n```json\n" + json.dumps({"operation": "y = 2 x + 1", "plan": ["one loop"]}) + "\n```")
     sys.exit()
 
+if scenario == "quits":
+    print("out of credit", file=sys.stderr)
+    sys.exit(1)
 number = int(re.search(r"This is candidate (\d+)\.", prompt)[1])
 if scenario == "evolves":
     source = prompt.partition("Ancestor 1")[2].partition("```c\n")[2].partition("```")[0]

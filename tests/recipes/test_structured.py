@@ -80,7 +80,7 @@ async def test_one_that_never_gets_there_ends_with_its_iterations_and_is_given_d
     [
         ("hangs", {"timeout_s": 0.5}, "timeout"),
         ("exits", {}, "out of credit"),
-        ("escapes", {}, "refused: "),
+        ("escapes", {}, "5 of 5 refused"),
         ("floods", {}, "3000001 bytes"),
     ],
 )
@@ -90,8 +90,17 @@ async def test_an_agent_that_gives_nothing_is_given_up(
     state = await Runs(lab).go(await begun(scenario, agent, iterations={"specification": 1}))
 
     assert state.stopped == "specification"
-    assert any(word in state.why for word in words.split("|")), state.why
+    assert words in state.why
     assert not (lab.settings.data_dir / "out").exists()
+    journal = entries(lab.settings.data_dir / "recipes" / state.run_id)
+    assert not any("handoff_artifact_id" in entry for entry in journal)
+
+
+async def test_an_agent_that_quits_after_its_specification_is_given_up_with_its_reason(lab: Lab, begun: Begun):
+    state = await Runs(lab).go(await begun("quits"))
+
+    assert (state.stopped, state.best) == ("agent", None) and "out of credit" in state.why
+    assert [step.outcome for step in state.steps] == ["ok", "failed", "failed"]
 
 
 async def test_a_run_that_was_killed_between_any_two_lines_does_every_step_once(lab: Lab, begun: Begun):
@@ -120,7 +129,10 @@ async def recorded(lab: Lab, problem_id: str | None) -> list[Any]:
         ({"roots": ["/"]}, {}, "holds"),
         ({"pass_environment": ["NOT_SET_ANYWHERE"]}, {}, "not set"),
         ({}, {"language": "program"}, "one file"),
-        ({}, {"mode": "agent"}, "mode"),
+        ({}, {"mode": "dialogue"}, "mode"),
+        ({"command": []}, {}, "command or client"),
+        ({"client": "chat"}, {}, "agent.address"),
+        ({"address": "somewhere"}, {}, "no address of a model"),
         ({}, {"iteration": {}}, "iteration"),
     ],
 )
