@@ -31,14 +31,15 @@ Vector = Any
 
 
 class Embedder:
-    """The model, loaded; 0.4 s and about 190 MB."""
+    """The model, loaded; 0.4 s and about 150 MB."""
 
-    def __init__(self, folder: Path, threads: int = 1) -> None:
+    def __init__(self, folder: Path, threads: int = 1, *, arena: bool = False) -> None:
         """Load it.
 
         Args:
             folder: Where model.onnx and tokenizer.json are.
             threads: Of the processor; more than one made queries slower on a busy machine.
+            arena: Whether memory is kept for the next call: 30 MB more, and many texts at once in half the time.
         """
         import numpy
         import onnxruntime  # pyright: ignore[reportMissingTypeStubs]  # it has none
@@ -48,6 +49,7 @@ class Embedder:
         options = runtime.SessionOptions()
         options.intra_op_num_threads = threads
         options.inter_op_num_threads = 1
+        options.enable_cpu_mem_arena = arena
         options.log_severity_level = 3
         self._session = runtime.InferenceSession(
             str(folder / "model.onnx"), options, providers=["CPUExecutionProvider"]

@@ -15,6 +15,16 @@ RELATED = {
 }
 """Words for several libraries or families; every other word is a library or a family itself."""
 
+FAMILY_WORDS = {
+    "cuda": ("cuda",), "hip": ("rocm",), "rocm": ("rocm",), "amd": ("rocm",), "nvidia": ("cuda",), "nccl": ("nccl",),
+    "rccl": ("rccl", "nccl"), "mpi": ("mpi",), "openmpi": ("mpi",), "triton": ("triton",), "gluon": ("triton",),
+    "sycl": ("sycl",), "opencl": ("opencl",), "lapack": ("blas",), "cutlass": ("cutlass",), "cub": ("cccl",),
+    "thrust": ("cccl",), "cublas": ("cublas",), "cufft": ("cufft",), "cusparse": ("cusparse",), "cupti": ("cupti",),
+}  # fmt: skip
+"""Words in a question that say which families or libraries are meant."""
+OURS = ("guides", "messages")
+"""Libraries of our own text."""
+
 
 @dataclass(frozen=True, slots=True)
 class EditionRow:
@@ -33,6 +43,11 @@ class EditionRow:
     built_at: str
     first_piece: int
     last_piece: int
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is our own text."""
+        return self.library in OURS
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ class Place:
         return digest.hexdigest()[:24]
 
 
-READING = 1
+READING = 2
 """Number of the way in which sources are read; raised when entries of the same files come out otherwise."""
 
 

@@ -4,6 +4,7 @@ import difflib
 import re
 import sqlite3
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from gpu_mcp_server.knowledge.identifiers import FAMILIES, STOPWORDS, compound, normal, split, tokens
 from gpu_mcp_server.knowledge.scope import Scope
@@ -25,10 +26,23 @@ _CODE = re.compile(
     re.IGNORECASE,
 )
 _ROUTINE = re.compile(r"[sdcz][a-z]{2}[a-z0-9]{1,5}")
+_SHORT = re.compile(r"[a-z]{1,4}\d{1,3}[a-z]?")
+"""Words like tf32 and int8: types of little use in a question about something else."""
 _FAMILY = re.compile(r"\b(cuda|cu|nccl|hip|mpi|nvrtc|cublas)", re.IGNORECASE)
 
-Found = tuple[int, int, str]
-"""Entry, edition, name."""
+TWINS = (("cuda", "hip"), ("cu", "hip"), ("nvrtc", "hiprtc"), ("cublas", "rocblas_"), ("cublas", "hipblas"))
+"""Prefixes of names that mean the same on both sides."""
+_PORTING = re.compile(r"hip|hip(?:ify|blas|rtc)|rocm|rocblas|amd|cuda|nvidia|cublas")
+_AMD = ("hip", "roc", "amd")
+
+
+class Found(NamedTuple):
+    """A name that is known."""
+
+    entry: int
+    edition: int
+    name: str
+    kind: str
 
 
 class Symbols:
@@ -36,6 +50,7 @@ class Symbols:
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
+        self._blas = {row[0] for row in db.execute("SELECT id FROM edition WHERE family = 'blas'")}
 
     def named(self, query: str, scope: Scope) -> tuple[list[int], list[str], list[str]]:
         """Return the entries that a question names, the words that were such names, and those that are no name here.
@@ -56,7 +71,7 @@ class Symbols:
         for size, at, run in runs:
             if any(i in used for i in range(at, at + size)):
                 continue
-            entries = self._of_run(run, known)
+            entries = self._of_run(run, known, whole=len(words) <= len(run))
             if entries:
                 found += entries
                 used |= set(range(at, at + size))
@@ -64,24 +79,39 @@ class Symbols:
         missed = [w for i, w in enumerate(words) if i not in used and _is_name(w)]
         if not found and len(words) == 1 and not missed and len(words[0]) > 3:
             missed = words
+        found = [*self._twins(names, words, scope), *found]
         return list(dict.fromkeys(found))[:MOST_FOUND], names, missed
 
-    def _of_run(self, run: Sequence[str], known: dict[str, list[Found]]) -> list[int]:
+    def _twins(self, names: Sequence[str], words: Sequence[str], scope: Scope) -> list[int]:
+        """Return what the named ones are called on the other side, if a question about one side names the other."""
+        sides = {word.lower().startswith(_AMD) for word in words if _PORTING.fullmatch(word.lower())}
+        pairs = [pair for pair in TWINS if True in sides] + [(amd, other) for other, amd in TWINS if False in sides]
+        keys = {normal(there + name[len(here) :]) for name in names for here, there in pairs if name.startswith(here)}
+        known = self._known(keys, scope)
+        return [each.entry for found in known.values() for each in found]
+
+    def _of_run(self, run: Sequence[str], known: dict[str, list[Found]], *, whole: bool) -> list[int]:
+        """Return the entries that a run of words names, `whole` being whether the question is nothing more."""
         if len(run) > 1:
             key = "".join(map(normal, run))
-            if len(key) >= 8 and run[0].lower() in FAMILIES:
-                return _entries(known.get(key, []))
-            return []
+            if len(key) < 8 or run[0].lower() not in FAMILIES:
+                return []
+            vague = len(run) == 2 and not whole  # "CUDA error: ..." is no question about cudaError
+            return _entries(f for f in known.get(key, []) if not vague or f.kind not in ("type", "enum"))
         word = run[0]
-        exact = [f for f in known.get(normal(word), []) if f[2] == word or f[2].endswith((f".{word}", f"::{word}"))]
+        exact = [f for f in known.get(normal(word), []) if f.name == word or f.name.endswith((f".{word}", f"::{word}"))]
+        if not whole and _SHORT.fullmatch(word):
+            return []
         if compound(word):
             if exact:
                 return _entries(exact)
             for key in _keys(run):
                 if len(key) >= 6 and key in known:
                     return _entries(known[key])
-        elif exact and (_ROUTINE.fullmatch(word) or word.startswith("__")):
+        elif exact and word.startswith("__"):
             return _entries(exact)
+        elif _ROUTINE.fullmatch(word):
+            return _entries(f for f in exact if f.edition in self._blas)
         return _entries(known.get(normal(word), [])) if len(normal(word)) >= 12 else []
 
     def _known(self, keys: set[str], scope: Scope) -> dict[str, list[Found]]:
@@ -91,13 +121,13 @@ class Symbols:
             part = ordered[start : start + 500]
             marks = ", ".join("?" * len(part))
             rows = self._db.execute(
-                "SELECT s.norm, s.entry, e.edition, s.name FROM symbol s JOIN entry e ON e.id = s.entry "  # noqa: S608
+                "SELECT s.norm, s.entry, e.edition, s.name, e.kind FROM symbol s JOIN entry e ON e.id = s.entry "  # noqa: S608
                 f"WHERE s.norm IN ({marks}) ORDER BY s.place, s.entry",
                 part,
             )
-            for norm, entry, edition, name in rows:
+            for norm, entry, edition, name, kind in rows:
                 if scope.holds(edition):
-                    found.setdefault(norm, []).append((entry, edition, name))
+                    found.setdefault(norm, []).append(Found(entry, edition, name, kind))
         return found
 
     def elsewhere(self, name: str, scope: Scope) -> list[int]:
@@ -170,4 +200,4 @@ def _is_name(word: str) -> bool:
 
 
 def _entries(found: Iterable[Found]) -> list[int]:
-    return [entry for entry, _, _ in found]
+    return [each.entry for each in found]

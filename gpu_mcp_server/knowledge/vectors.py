@@ -1,4 +1,8 @@
-"""The second channel: vectors of every piece, in Chroma. Nothing of it is imported before it is used.
+"""The second channel: vectors of texts and of what they are about, in Chroma. It is imported when it is first used.
+
+Every piece of an entry has a vector, and its name in words with its first sentence has one of its own (of a section:
+its title, its first sentence): questions are short, and near to short texts. Beside vectors of pieces alone that raised
+R@1 from .51 to .67 on questions about guides, from .59 to .66 on MPI's briefs, from .80 to .85 on HIP's.
 
 Vectors are computed by us and given to Chroma (`embedding_function=None`). Two processes that write to one of its
 folders lose rows silently (4,001 counted, 784 to 980 reachable when tried), so a folder is built aside by whoever holds
@@ -8,19 +12,24 @@ the lock, renamed, and never written again.
 import hashlib
 import secrets
 import shutil
+import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gpu_mcp_server.knowledge.embedding import WIDTH, Embedder, model_folder
-from gpu_mcp_server.knowledge.index import open_index, texts_of_pieces
+from gpu_mcp_server.knowledge.index import open_index, texts_of_briefs, texts_of_pieces
 from gpu_mcp_server.knowledge.storage import DATABASE, Storage
 
 if TYPE_CHECKING:
     from gpu_mcp_server.knowledge.search import Dense
 
-COLLECTION = "pieces"
+COLLECTIONS: dict[str, Callable[[sqlite3.Connection], Iterator[tuple[str, str]]]] = {
+    "pieces": texts_of_pieces,
+    "briefs": texts_of_briefs,
+}
+"""What is embedded; the ids are ENTRY/NUMBER."""
 BATCH = 16
 SAVED = 1024
 """Pieces after which new vectors are kept, so that a build which is ended goes on there."""
@@ -42,7 +51,7 @@ class Vectors:
     def __init__(self, index: Path, data_dir: Path) -> None:
         self._folder = vectors_folder(index)
         self._data_dir = data_dir
-        self._loaded: tuple[Embedder, Any] | None = None
+        self._loaded: tuple[Embedder, list[Any]] | None = None
         self._failed = ""
         self._loader: threading.Thread | None = None
         self._unwanted = threading.Event()
@@ -79,12 +88,13 @@ class Vectors:
             return "Words only, not meaning: no model (gpu-mcp-server knowledge model install)."
         return f"Words only, not meaning: its vectors are being {'loaded' if self._folder.is_dir() else 'made'}."
 
-    def near(self, query: str, limit: int) -> Sequence[int]:
-        """Return the pieces nearest in meaning, best first."""
+    def near(self, query: str, limit: int) -> Sequence[Sequence[int]]:
+        """Return the entries nearest in meaning, best first, from `limit` pieces and from `limit` briefs."""
         assert self._loaded is not None
-        embedder, collection = self._loaded
-        found = collection.query(query_embeddings=embedder.vectors([query]), n_results=limit, include=[])
-        return [int(each) for each in found["ids"][0]]
+        embedder, collections = self._loaded
+        vector = embedder.vectors([query])
+        found = [each.query(query_embeddings=vector, n_results=limit, include=[]) for each in collections]
+        return [list(dict.fromkeys(int(number.split("/")[0]) for number in each["ids"][0])) for each in found]
 
     def _load(self) -> None:
         folder = model_folder(self._data_dir)
@@ -94,11 +104,13 @@ class Vectors:
             embedder = Embedder(folder)
             if self._unwanted.is_set():
                 return
-            collection = _client(self._folder).get_collection(COLLECTION, embedding_function=None)
-            if self._unwanted.is_set():
-                return
-            collection.query(query_embeddings=embedder.vectors(["a first query"]), n_results=1, include=[])
-            self._loaded = (embedder, collection)
+            client = _client(self._folder)
+            collections = [client.get_collection(name, embedding_function=None) for name in COLLECTIONS]
+            for each in collections:
+                if self._unwanted.is_set():
+                    return
+                each.query(query_embeddings=embedder.vectors(["a first query"]), n_results=1, include=[])
+            self._loaded = (embedder, collections)
         except Exception as error:
             self._failed = f"{type(error).__name__}: {str(error)[:160]}"
 
@@ -128,31 +140,35 @@ def build_vectors(storage: Storage, data_dir: Path, said: Callable[[str], None] 
             return "vectors are there already"
         db = open_index(index / DATABASE)
         try:
-            texts = dict(texts_of_pieces(db))
+            texts = {name: dict(read(db)) for name, read in COLLECTIONS.items()}
         finally:
             db.close()
-        made = _Cache(storage.root / CACHE).vectors(texts, model, said)
+        all_texts = {f"{name} {number}": text for name, each in texts.items() for number, text in each.items()}
+        made = _Cache(storage.root / CACHE).vectors(all_texts, model, said)
         aside = storage.root / f"building-{secrets.token_hex(4)}"
         try:
-            _write(aside, list(texts), made)
+            client, first = _client(aside), 0
+            for name, each in texts.items():
+                _write(client, name, list(each), made[first : first + len(each)])
+                first += len(each)
             aside.rename(target)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-        return f"{len(texts)} vectors"
+        return f"{len(all_texts)} vectors"
 
 
-def _write(folder: Path, numbers: Sequence[int], vectors: Any) -> None:
-    """Write a collection of vectors; the ids are the pieces' numbers."""
+def _write(client: Any, name: str, numbers: Sequence[str], vectors: Any) -> None:
+    """Write a collection of vectors."""
     import numpy as np
 
-    collection = _client(folder).create_collection(
-        COLLECTION,
+    collection = client.create_collection(
+        name,
         embedding_function=None,
         configuration={"hnsw": {"space": "cosine", "ef_search": SEARCHED, "ef_construction": 100}},
     )
     for start in range(0, len(numbers), ADDED):
         part = slice(start, start + ADDED)
-        collection.add(ids=[str(n) for n in numbers[part]], embeddings=np.asarray(vectors[part], np.float32))
+        collection.add(ids=numbers[part], embeddings=np.asarray(vectors[part], np.float32))
 
 
 class _Cache:
@@ -171,11 +187,11 @@ class _Cache:
         except (OSError, ValueError, KeyError, EOFError):
             pass
 
-    def vectors(self, texts: dict[int, str], model: Path, said: Callable[[str], None]) -> Any:
+    def vectors(self, texts: dict[str, str], model: Path, said: Callable[[str], None]) -> Any:
         keys = {number: hashlib.sha256(text.encode()).digest()[:16] for number, text in texts.items()}
         lacking = {key: texts[number] for number, key in keys.items() if key not in self._known}
         if lacking:
-            embedder = Embedder(model)
+            embedder = Embedder(model, arena=True)
             ordered = sorted(lacking.items(), key=lambda item: len(item[1]))
             for start in range(0, len(ordered), BATCH):
                 part = ordered[start : start + BATCH]

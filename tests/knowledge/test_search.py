@@ -1,11 +1,18 @@
 """What is found for which kind of question."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.knowledge.explaining import address_of, complaints
+from gpu_mcp_server.knowledge.index import write_index
 from gpu_mcp_server.knowledge.library import Library
-from gpu_mcp_server.knowledge.search import words_of
+from gpu_mcp_server.knowledge.ranking import words_of
+from gpu_mcp_server.knowledge.search import balanced
+from gpu_mcp_server.knowledge.storage import DATABASE
+from tests.knowledge.conftest import BOXES, edition
 
 
 def first(library: Library, query: str, **options: str) -> tuple[str, str]:
@@ -77,13 +84,24 @@ def test_an_empty_and_an_endless_query_are_refused(library: Library):
 
 
 def test_meaning_is_fused_with_words_and_a_name_still_stands_first(library: Library):
-    def dense(_: str, limit: int) -> list[int]:
-        rows = library.db.execute("SELECT p.id FROM piece p JOIN entry e ON e.id = p.entry WHERE e.kind = 'macro'")
-        return [row[0] for row in rows][:limit]
+    def dense(_: str, limit: int) -> list[list[int]]:
+        rows = library.db.execute("SELECT id FROM entry WHERE kind = 'macro'")
+        return [[row[0] for row in rows][:limit]]
 
     hits = library.ask("boxesFree", dense=dense).hits
     assert (hits[0].name, hits[0].match) == ("boxesFree", "symbol")
     assert {hit.match for hit in library.ask("cardboard", dense=dense).hits} == {"meaning"}
+
+
+def test_our_own_texts_leave_room_for_the_reference_and_names_stand_where_they_are(library: Library):
+    reference = library.ask("boxesFree").hits[0]
+    guide = replace(reference, match="words", edition=replace(reference.edition, library="guides"))
+    entry = replace(reference, match="words")
+
+    assert balanced([guide] * 4 + [entry] * 4) == [*[guide] * 2, *[entry] * 3, *[guide] * 2, entry]
+    assert balanced([guide] * 4) == [guide] * 4
+    sure = replace(guide, match="symbol")
+    assert balanced([sure] * 4 + [entry]) == [*[sure] * 4, entry]
 
 
 def test_a_page_is_had_by_address_and_by_name_and_names_others(library: Library):
@@ -117,3 +135,21 @@ def test_lines_of_output_that_are_errors_are_told_from_others():
     output = "all fine, no error\nCUDA error at a.cu:3 code=700(boxesErrorLocked)\nhello\nRuntimeError: NCCL Error 2: unhandled"
 
     assert complaints(output) == output.splitlines()[1:2] + output.splitlines()[3:]
+
+
+def test_porting_questions_find_the_name_on_the_other_side_and_an_error_is_no_question_about_its_type(tmp_path: Path):
+    cuda = "typedef enum { cudaSuccess = 0 } cudaError;\n/** Frees memory. */\ncudaError cudaFree(void *memory);\n"
+    hip = "/** Frees what hipMalloc gave. */\nint hipFree(void *memory);\n"
+    sources = {name: replace(BOXES, id=name, library=name, family=name) for name in ("cuda", "rocm")}
+    editions = [
+        edition(tmp_path / "cuda", sources["cuda"], {"boxes.h": cuda}),
+        edition(tmp_path / "rocm", sources["rocm"], {"boxes.h": hip}),
+    ]
+    write_index(tmp_path / DATABASE, editions)
+    ported = Library(tmp_path)
+
+    assert [hit.name for hit in ported.ask("what is cudaFree in HIP").hits][:2] == ["hipFree", "cudaFree"]
+    assert first(ported, "hipFree on NVIDIA") == ("cudaFree", "symbol")
+    assert first(ported, "hipFree") == ("hipFree", "symbol")
+    assert first(ported, "cuda error") == ("cudaError", "symbol")
+    assert all(hit.match == "words" for hit in ported.ask("CUDA error: invalid argument").hits)

@@ -47,7 +47,7 @@ def storage(tmp_path: Path, library: Library, monkeypatch: pytest.MonkeyPatch) -
     return storage
 
 
-def test_vectors_are_made_once_and_give_the_nearest_pieces(storage: Storage, tmp_path: Path):
+def test_vectors_are_made_once_and_give_the_nearest_entries(storage: Storage, tmp_path: Path):
     folder = storage.current()
     assert folder is not None
     before = Vectors(folder, tmp_path)
@@ -59,11 +59,14 @@ def test_vectors_are_made_once_and_give_the_nearest_pieces(storage: Storage, tmp
     near = Vectors(folder, tmp_path).wait()
     assert near is not None
     opened = Library(folder)
-    (first, *_) = near("Boxes are square.", 3)
-    (place,) = opened.db.execute(
-        "SELECT e.place FROM piece p JOIN entry e ON e.id = p.entry WHERE p.id = ?", (first,)
-    ).fetchone()
+    texts, briefs = near("Boxes are square.", 3)
+    (place,) = opened.db.execute("SELECT place FROM entry WHERE id = ?", (texts[0],)).fetchone()
     assert place == "hostile.md"
+    (name,) = opened.db.execute(
+        "SELECT name FROM entry WHERE id = ?", (near("boxes pinned: memory that the system", 3)[1][0],)
+    ).fetchone()
+    assert name == "BOXES_PINNED"
+    assert len(briefs) == 3
     assert any(hit.match == "meaning" for hit in opened.ask("cardboard", dense=near).hits)
 
 
