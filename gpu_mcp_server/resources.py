@@ -26,6 +26,8 @@ Server = MCPServer[Any]
 
 def offer(server: Server, app: App, tools: Collection[str]) -> None:
     """Add the resources that belong to the tools which are on, and completion."""
+    if "job_status" in tools:
+        _jobs(server, app)
     if "read_artifact" in tools:
         _artifacts(server, app)
     if "read_doc" in tools:
@@ -43,6 +45,20 @@ def _in_mcp_words() -> Generator[None]:
         raise ResourceNotFoundError(str(error)) from error
     except GpuMcpError as error:
         raise ResourceError(str(error)) from error
+
+
+def _jobs(server: Server, app: App) -> None:
+    @server.resource(
+        "job://{job_id}",
+        name="job",
+        title="Job",
+        description="How a job stands; who subscribes hears of its end. The tool job_status says the same, and waits.",
+        mime_type="text/plain",
+    )
+    async def job(job_id: str) -> str:  # pyright: ignore[reportUnusedFunction]
+        lab = await app.lab()
+        with _in_mcp_words():
+            return (await lab.runner.status(job_id)).summary()
 
 
 def _artifacts(server: Server, app: App) -> None:

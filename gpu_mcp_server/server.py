@@ -14,8 +14,10 @@ from gpu_mcp_server import __version__, resources
 from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.identity import current_user
 from gpu_mcp_server.models.user import Scope, User
+from gpu_mcp_server.notices import Notices
 from gpu_mcp_server.progress import HEARTBEAT_S
 from gpu_mcp_server.recipes import prompts
+from gpu_mcp_server.tasks import Tasks
 from gpu_mcp_server.toolset import App, Effect, Toolset, ToolSpec, discover
 
 if TYPE_CHECKING:
@@ -158,12 +160,14 @@ def build_server(
     """
     chosen = selected(toolsets, toolsets=only, read_only=read_only, exclude_tools=exclude_tools)
     app = App(open_lab, local_files=local_files, heartbeat_s=heartbeat_s)
+    tasks = Tasks(app)
 
     @asynccontextmanager
     async def lifespan(_: MCPServer[App]) -> AsyncGenerator[App]:
         try:
             yield app
         finally:
+            await tasks.close()
             await app.close()
 
     server = LabServer(
@@ -173,6 +177,8 @@ def build_server(
         instructions=instructions_for(chosen),
         tools=[spec.to_mcp() for _, specs in chosen for spec in specs],
         lifespan=lifespan,
+        extensions=[tasks],
+        subscriptions=Notices(app),
     )
     resources.offer(server, app, {spec.name for _, specs in chosen for spec in specs})
     server.app = app

@@ -25,6 +25,7 @@ from gpu_mcp_server.errors import ConfigError, GpuMcpError
 from gpu_mcp_server.models._base import ResultModel
 from gpu_mcp_server.progress import HEARTBEAT_S, Progress
 from gpu_mcp_server.schemas import lean_schema, said_of_arguments
+from gpu_mcp_server.services.errands import current_errand
 from gpu_mcp_server.uploads import Sources
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class App:
         self.heartbeat_s = heartbeat_s
         self._open_lab = open_lab
         self._closing = asyncio.Event()
+        self._used: asyncio.Event = asyncio.Event()
         self._opened: asyncio.Future[Lab] | None = None
         self._keeper: asyncio.Task[None] | None = None
 
@@ -94,11 +96,17 @@ class App:
             self._keeper = asyncio.create_task(self._keep(self._opened), name="lab", context=contextvars.Context())
         return await asyncio.shield(self._opened)
 
+    async def opened(self) -> Lab:
+        """Wait until somebody has needed the laboratory, and return it."""
+        await self._used.wait()
+        return await self.lab()
+
     async def _keep(self, opened: "asyncio.Future[Lab]") -> None:
         # One task opens and closes: cancel scopes inside must not wander between the tasks of requests.
         try:
             async with self._open_lab() as lab:
                 opened.set_result(lab)
+                self._used.set()
                 await self._closing.wait()
         except Exception as error:
             if opened.done():
@@ -171,7 +179,7 @@ class LabTool(Tool):
         """Run the tool and translate what comes of it."""
         accepted = self._accepted(arguments)
         app: App = context.request_context.lifespan_context
-        progress = Progress(lambda value, message: context.report_progress(value, None, message))
+        progress = Progress(_reporting(context))
         token = _PROGRESS.set(progress)
         try:
             async with progress.beating(app.heartbeat_s):
@@ -211,6 +219,19 @@ class LabTool(Tool):
             f"{self.name} broke inside the server (incident {incident}); the fault is not in your arguments. "
             "Try once more; if it stays, tell the user the incident: its traceback is in the server's log (stderr)."
         )
+
+
+def _reporting(context: Context[Any, Any]) -> Callable[[float, str], Awaitable[None]]:
+    """Return what tells the caller how far a tool is, for as long as it waits; later whoever asks for the task."""
+    errand = current_errand()
+
+    async def report(value: float, message: str) -> None:
+        if errand is not None:
+            errand.message = message
+        if errand is None or not errand.is_task:
+            await context.report_progress(value, None, message)
+
+    return report
 
 
 def _foreseen(error: BaseException) -> GpuMcpError | None:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from gpu_mcp_server.errors import HostUnavailable, JobBroken, NoFreeGpu, NotFound, SandboxTooWeak
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, job_record_from_json, to_json
+from gpu_mcp_server.services.errands import current_errand
 from gpu_mcp_server.services.hosts import HostProbe, Hosts
 from gpu_mcp_server.services.job_table import JobRow, JobTable
 from gpu_mcp_server.services.long_jobs import Long, is_long
@@ -105,7 +106,9 @@ class JobRunner:
         Raises:
             HostUnavailable, HostError, DiskFull: If the host cannot take it.
         """
-        spec = replace(spec, grace_s=self.hosts.grace_s(host))
+        errand = current_errand()
+        errand = errand if errand is not None and errand.wants(spec.purpose) else None
+        spec = replace(spec, grace_s=self.hosts.grace_s(host), detached=spec.detached or errand is not None)
         if self.steward is not None:
             spec = self.steward.prepared(spec, host)
         allocation = await self.hosts.allocation(host)
@@ -125,6 +128,8 @@ class JobRunner:
             missing = answer.get("missing", [])
             if not missing:
                 there |= wanted
+                if errand is not None:
+                    errand.note(spec.id)
                 return row
             there -= set(missing)
             sending = {s: await _content(blobs[s]) for s in missing}
@@ -236,7 +241,7 @@ class JobRunner:
         note = "" if on_output is not None else None
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            left = WAIT_S if deadline is None else min(WAIT_S, deadline - time.monotonic())
+            left = WAIT_S if deadline is None or _is_task(job_id) else min(WAIT_S, deadline - time.monotonic())
             if left <= 0:
                 return None
             at = {"stdout_at": len(out), "stderr_at": len(err)}
@@ -321,7 +326,10 @@ class JobRunner:
         return self.hosts.kind(done.host) in BATCH and record.status == "broken" and "not finished" in record.note
 
     async def end_quietly(self, job_id: str, host: str) -> None:
-        """Cancel a job from a task that is being cancelled itself."""
+        """Cancel a job from a task that is being cancelled itself; not where the server ends and the job need not."""
+        errand = current_errand()
+        if errand is not None and errand.leaving and errand.job_id == job_id:
+            return
         ending = asyncio.create_task(self.cancel(job_id, host))
         try:
             await asyncio.wait_for(asyncio.shield(ending), 5.0)
@@ -342,6 +350,12 @@ class JobRunner:
         """Return the content of an output file."""
         _, data = await self.hosts.call(host, "fetch", sha256=sha256)
         return data
+
+
+def _is_task(job_id: str) -> bool:
+    """Say whether whoever asked for the job went away with its id: then nobody waits for an answer in time."""
+    errand = current_errand()
+    return errand is not None and errand.is_task and errand.job_id == job_id
 
 
 def raise_if_not_run(record: JobRecord, host: str) -> None:

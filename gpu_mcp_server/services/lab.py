@@ -37,12 +37,14 @@ from gpu_mcp_server.services.projects import Projects
 from gpu_mcp_server.services.registry import Registry
 from gpu_mcp_server.services.runner import Runner, Settle
 from gpu_mcp_server.services.targets import Targets
+from gpu_mcp_server.services.tasks import Tasks
 from gpu_mcp_server.services.tool_jobs import ToolJobs
 from gpu_mcp_server.services.verdicts import Verdicts
 from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import DATABASE, Database
+from gpu_mcp_server.store.events import Events
 from gpu_mcp_server.store.locks import USE, held
 
 
@@ -77,6 +79,8 @@ class Lab:
     documents: Documents
     collectives: Collectives
     memory: Memory
+    tasks: Tasks
+    events: Events
 
     @property
     def long(self) -> Long:
@@ -135,6 +139,8 @@ class Lab:
                     documents,
                     Collectives(workspaces),
                     Memory(db),
+                    Tasks(db, pool.owner),
+                    Events(db),
                 )  # fmt: skip
 
 

@@ -29,6 +29,8 @@ KINDS = {
     "file": "contents that nothing remembered names",
 }
 _NOT_MEMORY = (
+    "tasks",
+    "events",
     "artifacts",
     "builds",
     "workspaces",
@@ -222,6 +224,7 @@ def _forget(db: sqlite3.Connection, items: Iterable[Item]) -> None:
                     "(SELECT attempt_id FROM jobs WHERE job_id = ?)",
                     (item.key,),
                 )
+                db.execute("DELETE FROM tasks WHERE task_id = ? AND status <> 'working'", (item.key,))
                 db.execute("DELETE FROM jobs WHERE job_id = ? AND record IS NOT NULL", (item.key,))
             case _:
                 pass

@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from gpu_mcp_server.settings import Settings
-from gpu_mcp_server.store.database import Database
+from gpu_mcp_server.store.database import DATABASE, Database
+from gpu_mcp_server.store.locks import USE, held
 from gpu_mcp_server.team.tokens import Tokens
 from gpu_mcp_server.team.users import Users
 
@@ -26,5 +27,6 @@ class Team:
         Raises:
             ConfigError, DiskFull: If the data folder cannot be used.
         """
-        async with await Database.open(settings.data_dir / "lab.db") as db:
-            yield cls(db, Users(db), Tokens(db))
+        with held(settings.data_dir, USE):
+            async with await Database.open(settings.data_dir / DATABASE) as db:
+                yield cls(db, Users(db), Tokens(db))

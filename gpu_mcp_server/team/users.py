@@ -10,6 +10,7 @@ from typing import Any
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.user import LOCAL, NAME, Quotas, Scope, User
 from gpu_mcp_server.store.database import Database
+from gpu_mcp_server.store.events import Events
 
 COLUMNS = ("weight", "toolsets", "project", "sharing", "quotas", "webhook")
 
@@ -51,6 +52,8 @@ class Users:
                         f"UPDATE users SET {column} = ? WHERE name = ?",  # noqa: S608 - names of this module
                         (given[column], name),
                     )
+            if "toolsets" in given:
+                await Events(self._db).publish("tools")
 
     async def get(self, name: str) -> User:
         """Return a user, with every scope.

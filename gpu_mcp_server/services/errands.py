@@ -1,0 +1,53 @@
+"""Calls that may be answered before their end: by the id of the job that does their work."""
+
+import asyncio
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+
+class Errand:
+    """A call, what its job is, and who waits for it.
+
+    Attributes:
+        job_id: Once the job is on its host.
+        message: What the tool said last of how far it is.
+        is_task: Whether the caller was given the job's id and has gone: then no wait of the call's own ends it early.
+        leaving: Whether the server ends, which must not end the job.
+    """
+
+    def __init__(self, purposes: Collection[str]) -> None:
+        """Wait for a job of one of the purposes; what is compiled or probed before is not what was asked for."""
+        self._purposes = purposes
+        self.started = asyncio.Event()
+        self.job_id: str | None = None
+        self.message: str | None = None
+        self.is_task = False
+        self.leaving = False
+
+    def wants(self, purpose: str) -> bool:
+        """Say whether a job that is about to start is the errand's own: such a job outlives this server."""
+        return self.job_id is None and purpose in self._purposes
+
+    def note(self, job_id: str) -> None:
+        """Hear that the errand's job is on its host."""
+        self.job_id = job_id
+        self.started.set()
+
+
+_CURRENT: ContextVar[Errand | None] = ContextVar("errand", default=None)
+
+
+def current_errand() -> Errand | None:
+    """Return the errand that the work at hand is part of; tasks inherit it from who started them."""
+    return _CURRENT.get()
+
+
+@contextmanager
+def running(errand: Errand) -> Generator[None]:
+    """Do what the block does as an errand."""
+    token = _CURRENT.set(errand)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
