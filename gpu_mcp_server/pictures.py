@@ -57,6 +57,30 @@ def course(history: ProblemHistory) -> str:
     return _svg(WIDTH, HEIGHT, parts)
 
 
+def speeds(found: Mapping[str, float]) -> str:
+    """Return a bar for each name, from 1 to its speed-up, logarithmic; empty without any."""
+    shown = dict(list(found.items())[:MAX_NODES])
+    if not shown:
+        return ""
+    low, high = min([*shown.values(), 0.5]) / 1.15, max([*shown.values(), 2.0]) * 1.15
+    left, floor = 300, 30 + 20 * len(shown)
+
+    def x(value: float) -> float:
+        return left + (math.log(value) - math.log(low)) / (math.log(high) - math.log(low)) * (WIDTH - left - RIGHT)
+
+    parts: list[str] = []
+    for value in _ticks(low, high):
+        parts.append(f"<line x1='{x(value):.1f}' x2='{x(value):.1f}' y1='10' y2='{floor}' stroke='#d0d7de'/>")
+        parts.append(_text(x(value), floor + 16, f"{value:g}", anchor="middle"))
+    for row, (name, value) in enumerate(shown.items()):
+        start, end = sorted((x(1.0), x(value)))
+        fill = COLOURS["correct"] if value > 1 else OTHER
+        size = f"width='{max(end - start, 1):.1f}' height='14'"
+        parts.append(f"<rect x='{start:.1f}' y='{16 + 20 * row}' {size} fill='{fill}'/>")
+        parts.append(_text(left - 8, 28 + 20 * row, f"{name[:36]}: {value:.3g}", anchor="end"))
+    return _svg(WIDTH, floor + 30, parts)
+
+
 def lineage(history: ProblemHistory) -> str:
     """Return a forest: each attempt below its parent, in order of time from left to right."""
     points = history.points[-MAX_NODES:]

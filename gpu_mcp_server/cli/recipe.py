@@ -1,6 +1,6 @@
 """`recipe`: headless runs, begun and resumed."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +10,7 @@ from gpu_mcp_server.cli import session
 from gpu_mcp_server.cli.output import Json, emit, table
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
 from gpu_mcp_server.models.recipe import RunState
+from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.models.suite import RepeatReport, SuiteReport
 
 app = typer.Typer(help="Headless runs of agents: begun, resumed after any kill, shown.", no_args_is_help=True)
@@ -177,19 +178,45 @@ def kernelbench(
 
     chosen = read_plan(plan)
     problems = kernelbench_problems(root.expanduser().absolute(), level, problem or ())
+    report = session.run(lambda: _over(chosen, name or f"{chosen.name}-level{level}", problems))
+    emit(report.model_dump(mode="json"), report.summary(), as_json=as_json)
+
+
+@suite_app.command()
+def hip(
+    plan: Annotated[Path, typer.Argument(help="TOML of the run; its problem is replaced by each task.")],
+    instructions: Annotated[Path, typer.Option(help="GEAK-HIP instruction file (JSON), its tasks' folders beside it.")],
+    task: Annotated[list[str] | None, typer.Option(help="Only these, by name.")] = None,
+    name: Annotated[str | None, typer.Option(help="Of the suite; the same name goes on. PLAN-hip if absent.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run a plan over the tasks of a GEAK-HIP instruction file.
+
+    A task that hipcc builds is compiled and judged by nobody, as AMD's devices are not judged yet; others need an
+    extractor.
+    """
+    from gpu_mcp_server.recipes.plan import read_plan
+    from gpu_mcp_server.recipes.suites import hip_problems
+
+    chosen = read_plan(plan)
 
     async def work() -> SuiteReport:
-        from gpu_mcp_server.recipes.suites import Suites
-
-        async with session.laboratory() as lab:
-            live = Live()
-            try:
-                return await Suites(lab).over(chosen, name or f"{chosen.name}-level{level}", problems, live)
-            finally:
-                live.end()
+        problems = await hip_problems(instructions.expanduser().absolute(), task or ())
+        return await _over(chosen, name or f"{chosen.name}-hip", problems)
 
     report = session.run(work)
     emit(report.model_dump(mode="json"), report.summary(), as_json=as_json)
+
+
+async def _over(plan: RunPlan, name: str, problems: Mapping[str, Path]) -> SuiteReport:
+    from gpu_mcp_server.recipes.suites import Suites
+
+    async with session.laboratory() as lab:
+        live = Live()
+        try:
+            return await Suites(lab).over(plan, name, problems, live)
+        finally:
+            live.end()
 
 
 async def _went(go: Callable[[str, Live], Awaitable[RunState]], run_id: str) -> RunState:

@@ -8,7 +8,7 @@ from gpu_mcp_server.models._base import Model, ResultModel
 
 Stage = Literal["specification", "code", "compile", "correctness", "performance", "target"]
 """Of a candidate: the stage at which it failed, or `target` when it reached it."""
-StopReason = Literal["target", "iterations", "rounds", "budget", "specification", "agent", "refused"]
+StopReason = Literal["target", "iterations", "rounds", "budget", "specification", "agent", "refused", "compiled"]
 
 
 class Specification(Model):
@@ -45,7 +45,7 @@ class Verdict(Model):
     """None where nothing could be judged: no answer, or a change outside the EVOLVE-BLOCKs."""
     stage: Stage
     outcome: str
-    """correct, incorrect, cheat, compile_failed, no_candidate, frozen_lines_changed."""
+    """correct, incorrect, cheat, compiles (nobody judged it), compile_failed, no_candidate, frozen_lines_changed."""
     reason: str = ""
     details: str = ""
     """Diagnostics, or times at each shape."""

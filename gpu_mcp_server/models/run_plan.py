@@ -117,8 +117,9 @@ class RunPlan(Model):
     """What is wanted, in words."""
     host: str | None = None
     flags: list[str] = []
-    tier: Tier = "performance"
-    """Below performance nothing is timed: the first correct candidate is what the run is for."""
+    tier: Tier | Literal["compile"] = "performance"
+    """Below performance nothing is timed: the first correct candidate is what the run is for. compile: nothing is run
+    either, for devices that are not here; the first candidate that compiles is."""
     fresh: bool = False
     """Judge what was judged before anew; else an identical request is answered by the verdict that it got."""
     agent: AgentCommand
@@ -146,4 +147,6 @@ class RunPlan(Model):
     def _complete(self) -> Self:
         if self.language == "program":
             raise ValueError("language program: a program of several files cannot be answered in one file")
+        if self.mode != "structured" and self.tier == "compile":
+            raise ValueError(f"mode {self.mode} needs verdicts, and tier compile has none")
         return self

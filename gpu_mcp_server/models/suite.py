@@ -67,6 +67,8 @@ class SuiteReport(ResultModel):
         """Say the metrics, then a table as Markdown."""
         lines = [f"# {self.suite}", "", f"{len(self.rows)} of {self.problems} problems are done.", ""]
         lines += [f"- {name}: {rate.text()}" for name, rate in self.fast.items()]
+        compiled = sum(row.stopped == "compiled" for row in self.rows)
+        lines += [f"- compiled, and judged by nobody as there is no device here: {compiled}"] if compiled else []
         return "\n".join([*lines, "", *table(self.rows)])
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from gpu_mcp_server.bounds import cut_text
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.models.recipe import Candidate, Specification, Stage, Verdict
 from gpu_mcp_server.models.run_plan import HintKind, RunPlan
 from gpu_mcp_server.recipes.book import recipe
@@ -60,13 +61,16 @@ def about(problem: Problem, plan: RunPlan) -> str:
     """Return the problem as a candidate's author must know it."""
     info = Problems.info(problem)
     launcher = {"cuda": info.launcher_cuda, "triton": info.launcher_python, "python": info.launcher_python}
-    said = [
-        f"Problem {info.name} ({info.problem_id}). {info.description}".strip(),
-        f"Language: {plan.language}. It defines: {launcher.get(plan.language, info.launcher_c)}",
-        f"Shapes: {json.dumps(list(map(dict, info.shapes)))}; sizes that you are not told of are tried too.",
-        f"Tolerance: rtol {info.rtol:g}, atol {info.atol:g}. " + "; ".join(info.conditions),
-        f"Reference:\n\n```python\n{cut_text(problem.reference, REFERENCE_CHARS)}\n```",
-    ]
+    said = [f"Problem {info.name} ({info.problem_id}). {info.description}".strip()]
+    if problem.program is not None:
+        said += _about_program(problem.program, plan)
+    else:
+        said += [
+            f"Language: {plan.language}. It defines: {launcher.get(plan.language, info.launcher_c)}",
+            f"Shapes: {json.dumps(list(map(dict, info.shapes)))}; sizes that you are not told of are tried too.",
+            f"Tolerance: rtol {info.rtol:g}, atol {info.atol:g}. " + "; ".join(info.conditions),
+            f"Reference:\n\n```python\n{cut_text(problem.reference, REFERENCE_CHARS)}\n```",
+        ]
     said += [f"Wanted: {plan.request}"] if plan.request else []
     wanted = plan.target.model_dump(exclude_none=True)
     said += [f"Target: {', '.join(f'{k} {v:g}' for k, v in wanted.items())}"] if wanted else []
@@ -74,6 +78,20 @@ def about(problem: Problem, plan: RunPlan) -> str:
         [f"The seed's own test prints {plan.pass_string!r}; the verdict counts, not that."] if plan.pass_string else []
     )
     return "\n\n".join(said)
+
+
+def _about_program(program: Program, plan: RunPlan) -> list[str]:
+    """Return a project as an author of one of its files must know it."""
+    file = program.replaces or ""
+    text = (program.files[file].text if file in program.files else None) or ""
+    judged = f"It is run as: {' '.join(program.run)}; what it writes is compared, not what it says of itself."
+    others = ", ".join(path for path in sorted(program.files)[:40] if path != file) or "none"
+    return [
+        f"You write {file or 'one file'} anew, whole. The project's other files stay: {others}.",
+        f"It is built by: {' '.join(program.build) or 'nothing'}.",
+        "There is no device for it here: it is compiled, and nobody runs it." if plan.tier == "compile" else judged,
+        f"{file} now:\n\n```{plan.language}\n{cut_text(text, FILE_CHARS)}\n```",
+    ]
 
 
 def answer_form(kind: type[Model], language: str) -> str:

@@ -9,18 +9,18 @@ from typing import Any
 from gpu_mcp_server.errors import BadRequest, GpuMcpError, NotFound
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.attempt import Attempt
-from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
+from gpu_mcp_server.models.evaluation import Evaluation, Tier, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.recipe import Candidate, StopReason, Verdict
 from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.recipes.agents import Agents, Answer, Interrupted
+from gpu_mcp_server.recipes.compiling import COMPILES, compiled, source_for
 from gpu_mcp_server.recipes.door import OnCall
 from gpu_mcp_server.recipes.journal import Journal
 from gpu_mcp_server.recipes.judging import verdict_of, verdict_of_attempt
 from gpu_mcp_server.services.error_signatures import signature
 from gpu_mcp_server.services.jobs import new_job_id
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.sources import NAMES, Source
 
 Tell = Callable[[str], Awaitable[None]]
 
@@ -148,29 +148,31 @@ class Ground:
         return verdict
 
     async def _evaluated(self, batch_id: str, candidate: Candidate, parent_id: str | None) -> Verdict:
-        language = self.plan.language
+        tier, note = self.plan.tier, " ".join(f"{self.run_id}: {candidate.idea}".split())[:500]
         try:
-            evaluation = await self._evaluate(
-                batch_id, candidate, Source(candidate.source, language, NAMES[language]), parent_id
-            )
+            if tier == "compile":
+                return await compiled(self.lab, self.plan, self.problem, candidate, batch_id, note)
+            evaluation = await self._evaluate(batch_id, candidate, parent_id, note, tier)
         except NotFound:
             raise
         except BadRequest as error:
             return Verdict(stage="compile", outcome="refused", reason=str(error), signature=signature(str(error)))
         return verdict_of(evaluation, self.plan)
 
-    async def _evaluate(self, batch_id: str, candidate: Candidate, source: Source, parent_id: str | None) -> Evaluation:
+    async def _evaluate(
+        self, batch_id: str, candidate: Candidate, parent_id: str | None, note: str, tier: Tier
+    ) -> Evaluation:
         return await self.lab.evaluator.evaluate(
             self.problem.problem_id,
-            source,
+            source_for(self.problem, candidate, self.plan),
             host=self.plan.host,
             flags=tuple(self.plan.flags),
             parent_id=parent_id,
-            note=" ".join(f"{self.run_id}: {candidate.idea}".split())[:500],
+            note=note,
             wait_s=JUDGE_WAIT_S,
             progress=self.tell,
             batch_id=batch_id,
-            timing=TimingOptions(tier=self.plan.tier),
+            timing=TimingOptions(tier=tier),
             reuse=not self.plan.fresh,
         )
 
@@ -227,7 +229,7 @@ class Ground:
 
     def consider(self, verdict: Verdict, source: str) -> None:
         """Keep a verdict as the best if it is."""
-        if verdict.outcome != "correct":
+        if verdict.outcome not in ("correct", COMPILES):
             return
         if self.best is None or (verdict.speedup or 0.0) > (self.best.speedup or 0.0):
             self.best, self.best_source = verdict, source

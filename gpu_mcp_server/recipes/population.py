@@ -15,13 +15,14 @@ from gpu_mcp_server.models.batch import Comparison
 from gpu_mcp_server.models.recipe import Candidate, Verdict
 from gpu_mcp_server.nccl.markers import MarkerFault, blocks, frozen_text
 from gpu_mcp_server.recipes.answers import candidate_of
+from gpu_mcp_server.recipes.compiling import source_for
 from gpu_mcp_server.recipes.composing import Turn, offspring_prompt
 from gpu_mcp_server.recipes.ground import JUDGE_WAIT_S, Ending, Ground
 from gpu_mcp_server.recipes.judging import verdict_of_attempt
 from gpu_mcp_server.services.batches import Entrant
 from gpu_mcp_server.services.error_signatures import signature
 from gpu_mcp_server.services.local_files import read_local
-from gpu_mcp_server.services.sources import MAX_SOURCE_BYTES, NAMES, Source
+from gpu_mcp_server.services.sources import MAX_SOURCE_BYTES
 
 
 @dataclass(frozen=True)
@@ -163,20 +164,21 @@ async def _compared(
     noted: dict[str, str],
     parent: Member | None,
 ) -> Comparison:
-    language = ground.plan.language
+    plan = ground.plan
+    assert plan.tier != "compile"
     entrants = [
         Entrant(
             name,
-            Source(candidate.source, language, NAMES[language]),
-            tuple(ground.plan.flags),
+            source_for(ground.problem, candidate, plan),
+            tuple(plan.flags),
             note=f"{noted[name]} {' '.join(candidate.idea.split())}"[:500],
             parent_id=parent.verdict.attempt_id if parent else None,
-            fresh=ground.plan.fresh,
+            fresh=plan.fresh,
         )
         for name, candidate in rest
     ]
     return await ground.lab.batches.compare(
-        ground.problem.problem_id, entrants, tier=ground.plan.tier, host=ground.plan.host, wait_s=JUDGE_WAIT_S,
+        ground.problem.problem_id, entrants, tier=plan.tier, host=plan.host, wait_s=JUDGE_WAIT_S,
         progress=ground.tell, batch_id=batch_id,
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.recipe import RunState, RunStep, Spent, Verdict
 from gpu_mcp_server.models.run_plan import Mode, RunPlan
 from gpu_mcp_server.recipes.agents import Agents
+from gpu_mcp_server.recipes.compiling import unjudged
 from gpu_mcp_server.recipes.ground import Ending, Ground, Tell
 from gpu_mcp_server.recipes.journal import Journal, entries
 from gpu_mcp_server.recipes.population import population
@@ -62,6 +63,10 @@ class Runs:
         """
         return RunPlan.model_validate_json((self.folder(run_id) / PLAN_FILE).read_text(encoding="utf-8"))
 
+    def begun(self, run_id: str) -> bool:
+        """Say whether anything was done of a run."""
+        return bool(entries(self._root / run_id))
+
     def ids(self) -> list[str]:
         """Return all runs, the newest first."""
         found = [path.parent for path in self._root.glob(f"*/{PLAN_FILE}")]
@@ -90,7 +95,7 @@ class Runs:
                 agents = Agents(self._lab, plan.agent)
                 agents.check()
                 try:
-                    problem = await self._problem(plan, journal, tell)
+                    problem = await self._problem(plan, folder, journal, tell)
                 except ProblemRefused as error:
                     journal.finish(END, stopped="refused", why=str(error)[:500], best=None)
                     return self.state(run_id)
@@ -100,7 +105,9 @@ class Runs:
                 journal.finish(END, stopped=ending.stopped, why=ending.why, **kept)
         return self.state(run_id)
 
-    async def _problem(self, plan: RunPlan, journal: Journal, tell: Tell) -> Problem:
+    async def _problem(self, plan: RunPlan, folder: Path, journal: Journal, tell: Tell) -> Problem:
+        if plan.tier == "compile":
+            return await unjudged(self._lab, plan, folder)
         done = journal.done(PROBLEM)
         if done is None:
             problem_id = plan.problem
@@ -140,7 +147,8 @@ def state_of(run_id: str, plan: RunPlan, journal: list[dict[str, Any]]) -> RunSt
     end, problem = done.get(END), done.get(PROBLEM)
     costs = [entry["cost_usd"] for entry in done.values() if "cost_usd" in entry]
     verdicts = verdicts_of(journal)
-    correct = [verdict for verdict in verdicts if verdict.outcome == "correct"]
+    good = "compiles" if plan.tier == "compile" else "correct"
+    correct = [verdict for verdict in verdicts if verdict.outcome == good]
     return RunState(
         run_id=run_id,
         name=plan.name,

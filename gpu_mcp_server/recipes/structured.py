@@ -4,6 +4,7 @@ from collections import Counter
 
 from gpu_mcp_server.models.recipe import Specification, Stage, Verdict
 from gpu_mcp_server.recipes.answers import candidate_of, handed_over
+from gpu_mcp_server.recipes.compiling import COMPILES
 from gpu_mcp_server.recipes.composing import Turn, code_prompt, specification_prompt
 from gpu_mcp_server.recipes.ground import Ending, Ground
 
@@ -71,6 +72,8 @@ def _same_error(one: Verdict, other: Verdict) -> bool:
 def _ended(ground: Ground, turns: list[Turn], failed: Counter[Stage]) -> Ending | None:
     verdict = turns[-1].verdict
     if verdict.stage == "target":
+        if verdict.outcome == COMPILES:
+            return Ending("compiled", f"{verdict.attempt_id}: {verdict.reason}")
         return Ending("target", f"{verdict.attempt_id} reached it")
     if len(turns) >= SILENT and all(turn.verdict.stage == "code" for turn in turns[-SILENT:]):
         return Ending("agent", f"{SILENT} calls in a row gave no candidate; the last: {verdict.reason}"[:500])

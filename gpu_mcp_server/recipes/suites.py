@@ -4,6 +4,7 @@ Each run has a name of its own, so a suite that is killed goes on where it was.
 """
 
 import difflib
+import hashlib
 import itertools
 import json
 import re
@@ -11,13 +12,17 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpu_mcp_server.errors import NotFound
+from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.recipe import RunState
 from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.models.suite import Rate, RepeatReport, SuiteReport, SuiteRow
+from gpu_mcp_server.recipes.agents import Agents
 from gpu_mcp_server.recipes.ground import Tell
 from gpu_mcp_server.recipes.runs import Runs, silent
+from gpu_mcp_server.recipes.suite_page import repeat_page, suite_page
 from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.problem_files import geak
+from gpu_mcp_server.services.problem_files.reader import source_at
 
 FAST = (0, 1, 2)
 COMPARED = 20_000
@@ -53,6 +58,31 @@ def kernelbench_problems(root: Path, level: int, chosen: Sequence[str] = ()) -> 
     return picked
 
 
+async def hip_problems(instructions: Path, chosen: Sequence[str] = ()) -> dict[str, Path]:
+    """Return the tasks of a GEAK-HIP instruction file, in its order, each as FILE#TASK.
+
+    Raises:
+        NotFound: If the file or a chosen task is not there.
+        BadRequest: If it is no instruction file.
+    """
+    source = await source_at(instructions)
+    names = geak.tasks_of(source)
+    absent = [name for name in chosen if name not in names]
+    if absent:
+        raise NotFound("task", absent[0], hint=f"{source.name} has {', '.join(names[:30])}.")
+    assert source.folder is not None
+    return {name: source.folder / f"{source.name}#{name}" for name in names if not chosen or name in chosen}
+
+
+async def fitted(plan: RunPlan, path: Path) -> RunPlan:
+    """Return the plan for a problem: of tier compile for a HIP task, as nobody judges on AMD's devices yet."""
+    plan = plan.model_copy(update={"problem": str(path)})
+    source = await source_at(path)
+    if geak.recognizes(source) and geak.wants_hip(await geak.project(source)):
+        return plan.model_copy(update={"tier": "compile", "mode": "structured"})
+    return plan
+
+
 class Suites:
     """Runs a plan over many problems, or many times."""
 
@@ -65,13 +95,26 @@ class Suites:
         Raises:
             HostError, BadRequest: If a run cannot go on; the same command continues.
         """
+        Agents(self._lab, plan.agent).check()
         states: dict[str, RunState] = {}
         for name, path in problems.items():
-            run_id = self._runs.create(plan.model_copy(update={"problem": str(path)}), _run_id(suite, name))
             await tell(f"{name}: begun, {len(states) + 1} of {len(problems)}")
-            states[name] = await self._runs.go(run_id, tell)
+            states[name] = await self._one(plan, _run_id(suite, name), path, tell)
             self._write(suite, suite_report(suite, states, len(problems)))
         return suite_report(suite, states, len(problems))
+
+    async def _one(self, plan: RunPlan, run_id: str, path: Path, tell: Tell) -> RunState:
+        """Run one problem; what is no problem is a row that is refused, and is tried again by the next call."""
+        try:
+            run_id = self._runs.create(await fitted(plan, path), run_id)
+            return await self._runs.go(run_id, tell)
+        except (BadRequest, NotFound) as error:
+            if self._runs.begun(run_id):
+                raise
+            return RunState(
+                run_id=run_id, name=plan.name, mode=plan.mode, state="unfinished", stopped="refused",
+                why=f"{error} {error.hint}".strip()[:500],
+            )  # fmt: skip
 
     async def repeat(self, plan: RunPlan, times: int, name: str, tell: Tell = silent) -> RepeatReport:
         """Run it so often, each from the beginning, and say how much it varies."""
@@ -99,7 +142,11 @@ class Suites:
         folder = self._lab.settings.data_dir / "recipes" / "suites"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         plain = _ODD.sub("-", name)
-        texts = {".md": report.summary() + "\n", ".json": json.dumps(report.model_dump(mode="json"), indent=1) + "\n"}
+        texts = {
+            ".md": report.summary() + "\n",
+            ".json": json.dumps(report.model_dump(mode="json"), indent=1) + "\n",
+            ".html": suite_page(report) if isinstance(report, SuiteReport) else repeat_page(report),
+        }
         for suffix, text in texts.items():
             path = folder / (plain + suffix)
             new = path.with_name(path.name + ".new")
@@ -110,11 +157,12 @@ class Suites:
 def suite_report(suite: str, states: Mapping[str, RunState], problems: int) -> SuiteReport:
     """Return what is done of a suite; a problem that is not done yet counts nowhere."""
     rows = [row_of(name, state) for name, state in states.items()]
+    judged = [row for row in rows if row.stopped != "compiled"]
 
     def faster(row: SuiteRow, times: int) -> bool:
         return row.correct and (times == 0 or (row.speedup is not None and row.speedup > times))
 
-    fast = {f"fast_{p}": Rate.counted(sum(faster(row, p) for row in rows), len(rows)) for p in FAST}
+    fast = {f"fast_{p}": Rate.counted(sum(faster(row, p) for row in judged), len(judged)) for p in FAST}
     return SuiteReport(suite=suite, rows=rows, problems=problems, fast=fast)
 
 
@@ -122,7 +170,8 @@ def row_of(name: str, state: RunState) -> SuiteRow:
     """Return a run as a row."""
     best, spent = state.best, state.spent
     return SuiteRow(
-        name=name, run_id=state.run_id, stopped=state.stopped, why=state.why, correct=best is not None,
+        name=name, run_id=state.run_id, stopped=state.stopped, why=state.why,
+        correct=best is not None and best.outcome == "correct",
         speedup=best.speedup if best else None, attempt_id=best.attempt_id if best else None,
         agent_calls=spent.agent_calls, wall_s=spent.wall_s, cost_usd=spent.cost_usd,
     )  # fmt: skip
@@ -142,4 +191,7 @@ def difference(sources: Sequence[str]) -> float | None:
 
 
 def _run_id(suite: str, name: str) -> str:
-    return f"r-{_ODD.sub('-', suite)[:30]}-{_ODD.sub('-', name)[:48]}"
+    """Return a run's name; what does not fit is told apart by its hash."""
+    plain = _ODD.sub("-", name)[:40]
+    other = "" if plain == name else "-" + hashlib.sha256(name.encode()).hexdigest()[:6]
+    return f"r-{_ODD.sub('-', suite)[:30]}-{plain}{other}"

@@ -81,6 +81,7 @@ class Lab:
     memory: Memory
     tasks: Tasks
     events: Events
+    programs: Programs
 
     @property
     def long(self) -> Long:
@@ -141,6 +142,7 @@ class Lab:
                     Memory(db),
                     Tasks(db, pool.owner),
                     Events(db),
+                    programs,
                 )  # fmt: skip
 
 

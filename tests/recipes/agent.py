@@ -55,6 +55,11 @@ if scenario == "evolves":
     source = source.replace("1.5f", "1") if number % 2 else source.replace("return 0", "return 1")
     print(f"try {number}\n```c\n{source}```")
     sys.exit()
+if scenario == "rewrites":
+    source = prompt.partition(" now:\n\n```")[2].partition("\n")[2].partition("```")[0]
+    source += "} // one brace too many\n" if number == 1 and "hipcc" in prompt else "// anew\n"
+    print(f"the same again\n```cpp\n{source}```")
+    sys.exit()
 order = {"learns": [BROKEN, WRONG, SLOW, GOOD], "never": [BROKEN] * 9, "wrong": [WRONG] * 9}[scenario]
 source = order[number - 1]
 if number % 2:

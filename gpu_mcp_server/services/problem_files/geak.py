@@ -29,6 +29,13 @@ SAID = {
     "verdict": r"(?i)\b(PASS(?:ED)?|FAIL(?:ED)?|Validation (?:passed|failed))\b",
     "time": r"(?i)([\d.]+ ?(?:us|ms|s)(?:/launch)?)\b",
 }
+UNJUDGED: dict[str, Any] = {
+    "rtol": 0.0,
+    "atol": 0.0,
+    "cases": [{}],
+    "outputs": [{"name": "stdout", "source": "stdout", "format": "exact"}],
+}
+"""What stands in the place of an extractor where nothing is run."""
 _TARGET = re.compile(r"^\s*(?:TARGET|EXAMPLE|EXE|EXECUTABLE)\s*[:?]?=\s*(\S+)\s*$", re.MULTILINE)
 _RULE = re.compile(r"^(?!all\b|clean\b|\.)([\w./-]+)\s*:(?!=)", re.MULTILINE)
 _HIP_COMPILER = re.compile(r"^\s*(HIPCC|HIPCXX)\s*[:?]?=", re.MULTILINE)
@@ -57,6 +64,47 @@ async def problem(source: ProblemSource) -> Problem:
         BadRequest: If it is not clear which task, or the task has no extractor.
         NotFound: If its folder or its file is not there.
     """
+    task, files = await _read(source)
+    given = {**_given(task, files, source.name), **_extractor(task, files)}
+    if "run" not in given:
+        raise BadRequest(
+            f"How task {task['task']!r} is run is not to be seen from its Makefile.",
+            hint='Say so in its extractor: run = ["./test_silu"].',
+        )
+    return made(given)
+
+
+async def project(source: ProblemSource) -> Problem:
+    """Return a task as something to compile alone: what it computes is not asked, so no extractor is needed.
+
+    Raises:
+        BadRequest, NotFound: As `problem` does, but for the extractor.
+    """
+    task, files = await _read(source)
+    return made({"run": ["./task"], **_given(task, files, source.name), **UNJUDGED})
+
+
+def tasks_of(source: ProblemSource) -> list[str]:
+    """Return the names of a file's tasks, in its order.
+
+    Raises:
+        BadRequest: If it is no instruction file, or two tasks have one name.
+    """
+    names = [str(task["task"]) for task in _tasks(source.text)]
+    if not names or len(set(names)) != len(names):
+        why = "has two tasks of one name" if names else "is no instruction file of GEAK-HIP"
+        raise BadRequest(f"{source.name} {why}.", hint=f"It is JSON: a list of objects with {', '.join(TELLING)}.")
+    return names
+
+
+def wants_hip(problem: Problem) -> bool:
+    """Say whether a project is built for an AMD device: its build calls hipcc."""
+    build = problem.program.build if problem.program else []
+    return any("hipcc" in word or word == "HIP_PLATFORM=amd" for word in build)
+
+
+async def _read(source: ProblemSource) -> tuple[dict[str, Any], Mapping[str, ProgramFile]]:
+    """Return the task that is meant, and its folder's files."""
     task = _chosen(source)
     if source.folder is None:
         raise BadRequest("A GEAK-HIP task needs its folder.", hint="Give the path of the instruction file.")
@@ -66,22 +114,19 @@ async def problem(source: ProblemSource) -> Problem:
     name = checked_path(task["file_name"])
     if name not in files:
         raise NotFound("the task's file", name, hint=f"{str(folder)!r} has {', '.join(list(files)[:20])}.")
-    extractor = _extractor(task, files)
-    given: dict[str, Any] = {
+    return task, files
+
+
+def _given(task: Mapping[str, Any], files: Mapping[str, ProgramFile], instructions: str) -> dict[str, Any]:
+    name = checked_path(task["file_name"])
+    return {
         "name": task["task"],
         "description": str(task.get("instruction", ""))[:8000],
-        "files": {path: file for path, file in files.items() if path not in (EXTRACTOR, source.name)},
+        "files": {path: file for path, file in files.items() if path not in (EXTRACTOR, instructions)},
         "replaces": name,
         "said": SAID,
         **_commands(files),
-        **extractor,
     }
-    if "run" not in given:
-        raise BadRequest(
-            f"How task {task['task']!r} is run is not to be seen from its Makefile.",
-            hint='Say so in its extractor: run = ["./test_silu"].',
-        )
-    return made(given)
 
 
 def _chosen(source: ProblemSource) -> dict[str, Any]:

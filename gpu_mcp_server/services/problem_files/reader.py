@@ -50,6 +50,15 @@ def _main_file(path: Path) -> Path:
     return found
 
 
+async def read_unjudged(source: ProblemSource) -> Problem:
+    """Return the problem of a file where candidates are only compiled: a GEAK-HIP task needs no extractor then.
+
+    Raises:
+        BadRequest: As `read_problem` does.
+    """
+    return await geak.project(source) if geak.recognizes(source) else await read_problem(source)
+
+
 async def read_problem(source: ProblemSource) -> Problem:
     """Return the problem that a file describes; nothing is run.
 

@@ -1,0 +1,54 @@
+"""Suites and repetitions as web pages."""
+
+from collections.abc import Sequence
+
+from gpu_mcp_server import pictures
+from gpu_mcp_server.models.suite import RepeatReport, SuiteReport, SuiteRow
+from gpu_mcp_server.recipes.page import items, page, section, table, text
+
+HEADS = ("problem", "stopped", "speed-up", "attempt", "run", "calls", "seconds", "USD as reported", "why")
+
+
+def suite_page(report: SuiteReport) -> str:
+    """Return a suite as one page: metrics with their intervals, speed-ups, every problem."""
+    compiled = sum(row.stopped == "compiled" for row in report.rows)
+    said = [f"{name}: {rate.text()}" for name, rate in report.fast.items()]
+    said += [f"compiled, and judged by nobody as there is no device here: {compiled}"] if compiled else []
+    parts = [
+        f"<h1>{text(report.suite)}</h1><p>{len(report.rows)} of {report.problems} problems are done.</p>",
+        section("Metrics", items(said)),
+        section("Speed-up over the reference", _speeds(report.rows)),
+        section("Problems", _rows(report.rows)),
+    ]
+    return page(report.suite, parts)
+
+
+def repeat_page(report: RepeatReport) -> str:
+    """Return repetitions of one run as one page."""
+    said = [f"passed: {report.passed.text()}", f"reached the target: {report.reached.text()}"]
+    if report.difference is not None:
+        said.append(f"difference of the sources: {report.difference:.2f} (0 are equal texts)")
+    parts = [
+        f"<h1>{text(report.name)}, {len(report.rows)} times</h1>",
+        section("Metrics", items(said)),
+        section("Speed-up over the reference", _speeds(report.rows)),
+        section("Repetitions", _rows(report.rows)),
+    ]
+    return page(report.name, parts)
+
+
+def _speeds(rows: Sequence[SuiteRow]) -> str:
+    return pictures.speeds({row.name: row.speedup for row in rows if row.speedup is not None})
+
+
+def _rows(rows: Sequence[SuiteRow]) -> str:
+    return table(HEADS, [_cells(row) for row in rows])
+
+
+def _cells(row: SuiteRow) -> list[str]:
+    speed = f"{row.speedup:.3g}" if row.speedup is not None else ("correct, not timed" if row.correct else "-")
+    cost = f"{row.cost_usd:.2f}" if row.cost_usd is not None else "-"
+    return [
+        row.name, row.stopped or "unfinished", speed, row.attempt_id or "-", row.run_id,
+        str(row.agent_calls), f"{row.wall_s:.0f}", cost, row.why,
+    ]  # fmt: skip
