@@ -26,6 +26,9 @@ class Host(BaseModel):
     """Folder there for jobs and cached files."""
     roots: list[str] = []
     """More folders there that jobs may read."""
+    environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], str] = {}
+    """Variables of every job there, such as NCCL_NVLS_ENABLE, but for the judge's own processes; what a job sets itself
+    comes before them."""
     foreign_processes: Literal["wait", "warn", "other"] = "other"
     """When somebody else computes on a GPU that a job wants alone: wait until it is free of others, take it and warn,
     or take another GPU, and warn if there is none."""

@@ -139,6 +139,10 @@ class Hosts:
         """Return how long an attached job goes on there after its line was lost."""
         return self._host(name).grace_s
 
+    def environment(self, name: str) -> dict[str, str]:
+        """Return the variables that every job there gets."""
+        return self._host(name).environment
+
     async def link(self, name: str) -> HostLink:
         """Return an open link, opening one if need be."""
         lock = self._locks.setdefault(name, asyncio.Lock())

@@ -109,6 +109,9 @@ class JobRunner:
         errand = current_errand()
         errand = errand if errand is not None and errand.wants(spec.purpose) else None
         spec = replace(spec, grace_s=self.hosts.grace_s(host), detached=spec.detached or errand is not None)
+        if common := self.hosts.environment(host):
+            own = (p if p.trusted else replace(p, env={**common, **p.env}) for p in spec.processes)
+            spec = replace(spec, processes=tuple(own))
         if self.steward is not None:
             spec = self.steward.prepared(spec, host)
         allocation = await self.hosts.allocation(host)

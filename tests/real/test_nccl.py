@@ -1,5 +1,6 @@
 """NCCL on real GPUs: the transformed programs verify, and faults that only a run can show are caught."""
 
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,11 +13,13 @@ from tests.laboratory import laboratory
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(1200)]
 PROGRAMS = Path("tests/nccl/programs")
+OURS = {name: value for name, value in os.environ.items() if name.startswith("NCCL_")}
+"""What the machine wants of NCCL: jobs do not inherit it."""
 
 
 @pytest.fixture
 async def lab() -> AsyncIterator[Lab]:
-    async with laboratory() as lab:
+    async with laboratory(hosts={"local": {"kind": "local", "environment": OURS}}) as lab:
         host = await lab.nccl_verifier.hosts.of(None)
         if host.linked < 2 or host.install is None:
             pytest.skip("needs two GPUs with NVLink, and NCCL with headers")

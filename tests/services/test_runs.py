@@ -15,6 +15,7 @@ from gpu_mcp_server.services.job_table import JobRow
 from gpu_mcp_server.services.jobs import FinishedJob
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.toolchains import junit
+from tests.laboratory import laboratory
 
 SAY = 'echo "I am $RANK of $WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT local $LOCAL_RANK"; echo "err $RANK" >&2'
 needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="apt-get install openmpi-bin")
@@ -29,6 +30,14 @@ async def test_every_rank_knows_itself_and_is_heard_apart(lab: Lab, launcher):
         assert f"I am {n} of 3 at 127.0.0.1:" in rank.last and f"local {n}" in rank.last and f"err {n}" in rank.last
     assert done.stdout.startswith("I am 0 of 3") and "I am 1" not in done.stdout
     assert len({rank.last.split(" local")[0].rpartition(":")[2] for rank in done.ranks}) == 1, "one port for all"
+
+
+async def test_a_hosts_environment_is_every_jobs_and_the_jobs_own_comes_first():
+    environment = {"NCCL_NVLS_ENABLE": "0", "COLOUR": "blue"}
+    async with laboratory(hosts={"local": {"kind": "local", "environment": environment}}) as lab:
+        done = await lab.runner.run(["sh", "-c", "echo $NCCL_NVLS_ENABLE $COLOUR"], env={"COLOUR": "red"}, timeout_s=60)
+
+    assert done.stdout == "0 red\n", done
 
 
 @needs_mpirun
