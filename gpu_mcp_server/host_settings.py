@@ -36,6 +36,10 @@ class Host(BaseModel):
     """Seconds without a word after which either end takes the line for dead."""
     grace_s: Annotated[float, Field(ge=0, le=LONGEST_S)] = 60.0
     """Seconds that an attached job goes on after its line was lost, for somebody to ask for it again."""
+    ranks_network: bool = False
+    """Whether ranks on several hosts or nodes may use the network, as they must to talk to each other."""
+    ranks_address: Annotated[str, Field(pattern=r"^[\w.:%-]+$")] | None = None
+    """Address of this host for ranks on other hosts, if those that it has itself are not the ones to use."""
 
 
 class LocalHost(Host):
@@ -131,8 +135,6 @@ class BatchHost(Host):
     """Seconds that a call waits for the allocation; it goes on waiting in the queue after that."""
     max_gpu_hours: Annotated[float, Field(ge=0)] = 16.0
     """GPU hours that one allocation, or one long job, may cost at most: GPUs x nodes x time (x array)."""
-    ranks_network: bool = False
-    """Whether the ranks of a long job may use the nodes' network, as they must to talk to each other."""
 
     @model_validator(mode="after")
     def _within_hours(self) -> Self:

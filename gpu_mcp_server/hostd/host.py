@@ -18,6 +18,8 @@ from .processes import descendants
 from .protocol import LEVELS, JobSpec, Limits
 from .sandbox import Confinement, Sandbox
 
+RANKS = ("batch", "ranks")
+"""Purposes of jobs whose processes may be on several hosts; the settings let them use the network."""
 FIRST_UID, UIDS, PROBE_UID = 61000, 183, 61183
 """Uids for jobs when hostd is root. Source: systemd's UIDS-GIDS.md leaves 61000-61183 unused."""
 
@@ -138,9 +140,9 @@ class Host:
                 "sandbox level %s is wanted, this host gives %s: %s. %s Or accept less with the setting min_level."
                 % (spec.min_level, self.level, self.weaker_because, self.hint),
             )
-        if spec.network and spec.purpose != "batch" and (spec.purpose != "fetch" or spec.gpus.count):
+        if spec.network and spec.purpose not in RANKS and (spec.purpose != "fetch" or spec.gpus.count):
             raise HostRefuses(
-                "refused", "only a fetch job without a GPU, or ranks on several nodes, may use the network"
+                "refused", "only a fetch job without a GPU, or ranks on several hosts, may use the network"
             )
         if not spec.processes:
             raise HostRefuses("refused", "the job has no process")

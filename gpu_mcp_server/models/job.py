@@ -18,17 +18,21 @@ class OutputRef(Model):
 
 
 class RankOptions(Model):
-    """Several processes of one program that talk to each other, on one host."""
+    """Several processes of one program that talk to each other, on one host or several."""
 
     count: int = Field(ge=1, le=64)
     launcher: Literal["torchrun", "mpirun"] = "torchrun"
     """`torchrun` sets what torchrun sets (RANK, WORLD_SIZE, MASTER_ADDR ...); `mpirun` is Open MPI's."""
+    hosts: list[str] = Field(default=[], max_length=64)
+    """Hosts that share the ranks evenly, the first with rank 0; none: all ranks on the command's host."""
 
 
 class RankResult(Model):
     """How one rank ended."""
 
     rank: int
+    host: str | None = None
+    """Where it ran, if ranks are on several hosts."""
     state: str
     """ended, did not end, never started."""
     exit_code: int | None = None

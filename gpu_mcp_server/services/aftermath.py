@@ -1,5 +1,6 @@
 """What a run left behind beyond its output: how each rank ended, which tests failed, where a GPU kernel broke."""
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,15 +16,18 @@ from gpu_mcp_server.services.job_table import JobRow
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id
 from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.plans import WORKERS
+from gpu_mcp_server.services.rank_hosts import PEERS, Group
 from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.toolchains import junit
 
 FOLDER = ".gpu-mcp"
-RANKS, PROGRAM = f"{FOLDER}/ranks", f"{FOLDER}/ranks.py"
+RANKS, PROGRAM, GROUPS = f"{FOLDER}/ranks", f"{FOLDER}/ranks.py", f"{FOLDER}/rank_groups.py"
 RANK_FILE = re.compile(re.escape(RANKS) + r"/(\d{1,4})\.(json|out|err)$")
 TESTS = "test_reports"
 """In a job's context: where reports of tests are looked for besides our own; there at all, it is a run of tests."""
 LAST_CHARS = 400
+PEER_S = 15.0
+"""For a job on another host to end after the first one; it does by itself within seconds."""
 GDB_S = 60.0
 NVIDIA = "/opt/nvidia"
 
@@ -47,6 +51,8 @@ class Traces:
     notes: list[str] = field(default_factory=list[str])
     ranks: list[RankResult] = field(default_factory=list[RankResult])
     tests: TestReport | None = None
+    elsewhere: list[tuple[str, OutputFile]] = field(default_factory=list[tuple[str, OutputFile]])
+    """Files that were made on other hosts, by host."""
 
 
 def prepared(
@@ -59,8 +65,20 @@ def prepared(
     timeout_s: float,
     env: Mapping[str, str] | None = None,
     tests: bool = False,
+    group: Group | None = None,
 ) -> Prepared:
     """Return the command as it is started; for `tests` also what makes programs below it write reports.
+
+    Args:
+        argv: The command.
+        probe: The host's.
+        host: Its name.
+        gpus: How many it holds there.
+        ranks: Several processes of it; `group` are those on this host, if others have some as well.
+        timeout_s: Limit of the job.
+        env: Environment that was asked for.
+        tests: Whether it runs tests.
+        group: See `ranks`.
 
     Raises:
         ToolMissing: If ranks want mpirun and the host has none.
@@ -89,11 +107,16 @@ def prepared(
         "folder": RANKS,
         "limit_s": max(timeout_s - 8.0, timeout_s * 0.8),
     }
-    outputs += [f"{RANKS}/{n}.{kind}" for n in range(ranks.count) for kind in ("json", "out", "err")]
-    source = (WORKERS / "ranks.py").read_bytes()
-    return Prepared(
-        ("{python}", PROGRAM, "start", json.dumps(plan)), variables, {PROGRAM: source}, tuple(outputs), ranks.count
-    )
+    files = {PROGRAM: (WORKERS / "ranks.py").read_bytes()}
+    first, count, start = 0, ranks.count, ("{python}", PROGRAM, "start", json.dumps(plan))
+    if group is not None:
+        first, count = group.first, group.count
+        plan |= {"first": first, "count": count, "world": ranks.count, "group": group.plan["group"]}
+        whole = {**group.plan, "program": PROGRAM, "ranks": plan, "limit_s": timeout_s}
+        files[GROUPS] = (WORKERS / "rank_groups.py").read_bytes()
+        start = ("{python}", GROUPS, json.dumps(whole))
+    outputs += [f"{RANKS}/{n}.{kind}" for n in range(first, first + count) for kind in ("json", "out", "err")]
+    return Prepared(start, variables, files, tuple(outputs), count)
 
 
 def ours(path: str) -> bool:
@@ -112,7 +135,12 @@ class Aftermath:
         """Return what a finished run left."""
         notes: list[str] = []
         outputs = {o.path: o for o in done.record.outputs}
-        ranks = await self._ranks(done, outputs, int(row.context.get("ranks") or 0))
+        first = int(row.context.get("first") or 0)
+        ranks = await self._ranks(done, outputs, range(first, first + int(row.context.get("ranks") or 0)))
+        elsewhere = await asyncio.gather(*(self._of_peer(peer) for peer in row.context.get(PEERS, ())))
+        if elsewhere:
+            ranks = [r.model_copy(update={"host": done.host}) for r in ranks]
+            ranks += [r for found, _ in elsewhere for r in found]
         if missing := missing_ranks(ranks):
             notes.append(missing)
         tests = await self._tests(done, row)
@@ -124,7 +152,23 @@ class Aftermath:
             notes.append(await self._place(done, row, core))
         elif done.record.gpus and (words := coredump.broke(said)):
             notes.append(f"a kernel broke ({words}): check_memory with this command names kernel and line")
-        return Traces(notes, ranks, tests)
+        return Traces(notes, ranks, tests, [file for _, files in elsewhere for file in files])
+
+    async def _of_peer(self, peer: Mapping[str, Any]) -> tuple[list[RankResult], list[tuple[str, OutputFile]]]:
+        """Return the ranks of a job on another host, which ends with the first one, and the files that it made."""
+        job, host, numbers = peer["job"], peer["host"], range(peer["first"], peer["first"] + peer["count"])
+        try:
+            done = await self._jobs.wait(job, host, timeout_s=PEER_S)
+            if done is None:
+                await self._jobs.end_quietly(job, host)
+                done = await self._jobs.wait(job, host, timeout_s=PEER_S)
+        except GpuMcpError as error:
+            return [RankResult(rank=n, host=host, state="never started", last=str(error)) for n in numbers], []
+        outputs = {o.path: o for o in done.record.outputs} if done else {}
+        found = await self._ranks(done, outputs, numbers) if done else [rank_of(n, {}) for n in numbers]
+        why = done.record.note if done else f"job {job} does not end"
+        told = [r.model_copy(update={"host": host, "last": r.last or why}) for r in found]
+        return told, [(host, o) for o in outputs.values() if not ours(o.path)]
 
     async def _tests(self, done: FinishedJob, row: JobRow) -> TestReport | None:
         wanted = [o for o in done.record.outputs if junit.is_report(o.path, row.context.get(TESTS, ()))]
@@ -141,11 +185,11 @@ class Aftermath:
         unchanged = f"{old} is as it was before: not written, or says the same" if old else None
         return unchanged or junit.doubts(tests, leader.exit_code if leader else None, said)
 
-    async def _ranks(self, done: FinishedJob, outputs: Mapping[str, OutputFile], count: int) -> list[RankResult]:
-        found: dict[int, dict[str, bytes]] = {n: {} for n in range(count)}
+    async def _ranks(self, done: FinishedJob, outputs: Mapping[str, OutputFile], numbers: range) -> list[RankResult]:
+        found: dict[int, dict[str, bytes]] = {n: {} for n in numbers}
         for path, output in outputs.items():
             match = RANK_FILE.match(path)
-            if match and int(match[1]) < count:
+            if match and int(match[1]) in numbers:
                 found[int(match[1])][match[2]] = await self._jobs.fetch(done.host, output.sha256)
         return [rank_of(n, files) for n, files in found.items()]
 
@@ -219,5 +263,6 @@ def missing_ranks(ranks: Sequence[RankResult]) -> str | None:
             else rank.state
         )
         last = rank.last.strip().rpartition("\n")[2][:120]
-        words.append(f"rank {rank.rank}: {how}" + (f", last said {last!r}" if last else ", said nothing"))
+        where = f" on {rank.host}" if rank.host else ""
+        words.append(f"rank {rank.rank}{where}: {how}" + (f", last said {last!r}" if last else ", said nothing"))
     return f"{len(bad)} of {len(ranks)} ranks did not end well: " + "; ".join(words)

@@ -63,6 +63,8 @@ class HostProbe(Model):
     driver_library: str | None
     gpus: list[dict[str, Any]]
     why_no_gpu: str
+    addresses: tuple[str, ...] = ()
+    """Where other machines may reach this one, best first."""
 
     def devices(self) -> list[str]:
         """Return what can be judged here."""

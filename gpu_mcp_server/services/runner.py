@@ -9,11 +9,11 @@ from typing import Any
 import structlog
 
 from gpu_mcp_server.errors import BadRequest, GpuMcpError, NoFreeGpu, NotFound
-from gpu_mcp_server.hostd.protocol import GpuRequest, JobRecord, JobSpec, Limits, ProcessSpec
+from gpu_mcp_server.hostd.protocol import GpuRequest, JobRecord, JobSpec, Limits, OutputFile, ProcessSpec
 from gpu_mcp_server.models.job import JobResult, OutputRef, RankOptions
 from gpu_mcp_server.profilers import coredump
 from gpu_mcp_server.services import aftermath
-from gpu_mcp_server.services.aftermath import Aftermath
+from gpu_mcp_server.services.aftermath import Aftermath, Prepared
 from gpu_mcp_server.services.commands import check_command, laid, not_started
 from gpu_mcp_server.services.documents import Documents
 from gpu_mcp_server.services.experience import Experience
@@ -23,6 +23,9 @@ from gpu_mcp_server.services.jobs import WAIT_S, Blobs, FinishedJob, JobRunner, 
 from gpu_mcp_server.services.long_jobs import PURPOSE, is_long
 from gpu_mcp_server.services.output import head_and_tail, safe_text
 from gpu_mcp_server.services.pool import Need, Pool
+from gpu_mcp_server.services.rank_hosts import PURPOSE as RANKS
+from gpu_mcp_server.services.rank_hosts import Group, RankHosts, peers
+from gpu_mcp_server.services.surroundings import device_name, environment_of, min_level, roots_of
 from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -61,6 +64,7 @@ class Runner:
         self._settings, self._jobs, self._table, self._pool = settings, jobs, table, pool
         self._workspaces, self._artifacts, self._experience = workspaces, artifacts, experience
         self._aftermath = Aftermath(jobs, workspaces)
+        self._groups = RankHosts(settings, jobs)
         self.settlers: dict[str, Settle] = {}
         """By purpose: what to do with a finished job beyond its record; returns a line for the agent."""
 
@@ -110,16 +114,23 @@ class Runner:
             self._check_fetch(gpus, ranks)
         reports = {aftermath.TESTS: junit.checked_patterns(tests)} if tests is not None else {}
         manifest = await self._workspaces.manifest(workspace_id) if workspace_id else []
-        where = await self._pool.place(host, Need(gpus), files={f.sha256: f.size for f in manifest})
+        groups = await self._groups.shared_out(ranks, timeout_s, detach=detach) if ranks and ranks.hosts else []
+        named = groups[0].host if groups else host
+        where = await self._pool.place(named, Need(gpus), files={f.sha256: f.size for f in manifest})
         probe = await self._jobs.probe(where)
-        _check_gpus(gpus, probe, where)
-        made = aftermath.prepared(
-            argv, probe, where, gpus=gpus, ranks=ranks, timeout_s=timeout_s, env=env, tests=tests is not None
-        )
+        everywhere = [(g.host, g.probe, g) for g in groups] or [(where, probe, None)]
+        for at, has, _ in everywhere:
+            _check_gpus(gpus, has, at)
+        told: dict[str, Any] = {"gpus": gpus, "ranks": ranks, "timeout_s": timeout_s, "env": env}
+        ready = [
+            aftermath.prepared(argv, has, at, **told, tests=tests is not None, group=group)
+            for at, has, group in everywhere
+        ]
+        made = ready[0]
         more, blobs = laid(made.files)
         spec = JobSpec(
-            id=new_job_id(),
-            purpose="fetch" if fetch else "run",
+            id=groups[0].job_id if groups else new_job_id(),
+            purpose="fetch" if fetch else RANKS if groups else "run",
             processes=(ProcessSpec(argv=made.argv, env=environment_of(probe, made.env)),),
             files={"main": (*manifest, *more)},
             outputs=("*",) if workspace_id else (*outputs, *made.outputs),
@@ -127,31 +138,48 @@ class Runner:
             gpus=GpuRequest(count=gpus, mode="exclusive" if gpus else "none"),
             limits=Limits(wall_s=timeout_s, output_bytes=KEPT_OUTPUT_BYTES),
             min_level=min_level(self._settings),
-            network=fetch,
+            network=fetch or bool(groups),
             detached=detach,
             stdin=stdin,
         )
-        attempt_id = await self._experience.start(
-            "run",
-            host=where,
-            job_id=spec.id,
-            level=probe.level,
-            device=device_name(probe, gpus),
-            driver=probe.driver,
-            evidence={"argv": [a[:200] for a in argv[:50]], "workspace_id": workspace_id},
-        )
+        attempt_id = await self._attempted(spec, where, probe, argv, workspace_id)
         blobs |= {f.sha256: self._artifacts.blob_path(f.sha256) for f in manifest}
         row: dict[str, Any] = {
             "workspace_id": workspace_id,
             "attempt_id": attempt_id,
-            "context": {ASKED: list(outputs), "ranks": made.ranks, **reports},
+            "context": {ASKED: list(outputs), "ranks": made.ranks, **peers(groups), **reports},
         }
         if progress is not None:
             await progress(f"job {spec.id} on {where}")
         if detach:
             await self._jobs.submit(spec, host=where, blobs=blobs, **row)
             return await self.status(spec.id, wait_s=0)
-        return await self._run_attached(spec, where, blobs, row, wait_s, on_output or last_line_to(progress))
+        then = await self._groups.ahead(groups, self._shares(spec, groups, ready), blobs) if groups else None
+        return await self._run_attached(spec, where, blobs, row, wait_s, on_output or last_line_to(progress), then)
+
+    async def _attempted(
+        self, spec: JobSpec, where: str, probe: HostProbe, argv: Sequence[str], workspace_id: str | None
+    ) -> str:
+        return await self._experience.start(
+            "run",
+            host=where,
+            job_id=spec.id,
+            level=probe.level,
+            device=device_name(probe, spec.gpus.count),
+            driver=probe.driver,
+            evidence={"argv": [a[:200] for a in argv[:50]], "workspace_id": workspace_id},
+        )
+
+    def _shares(self, spec: JobSpec, groups: Sequence[Group], ready: Sequence[Prepared]) -> list[JobSpec]:
+        """Return the jobs of all groups: like the first one's, each with the command of its own host."""
+        found: list[JobSpec] = []
+        for group, made in zip(groups, ready, strict=True):
+            process = ProcessSpec(argv=made.argv, env=environment_of(group.probe, made.env))
+            roots = roots_of(group.probe, self._settings.hosts[group.host].roots)
+            outputs = tuple(dict.fromkeys((*(o for o in spec.outputs if not aftermath.ours(o)), *made.outputs)))
+            outputs = spec.outputs if "*" in spec.outputs else outputs
+            found.append(replace(spec, id=group.job_id, processes=(process,), roots=roots, outputs=outputs))
+        return found
 
     def _check_fetch(self, gpus: int, ranks: RankOptions | None) -> None:
         if not self._settings.allow_fetch:
@@ -167,10 +195,13 @@ class Runner:
         row: Mapping[str, Any],
         wait_s: float,
         on_output: OnOutput | None,
+        then: Callable[[], None] | None = None,
     ) -> JobResult:
         try:
             ahead = on_output is not None if wait_s >= WAIT_S else None
             noted = await self._jobs.submit(spec, host=where, blobs=blobs, **row, ahead=ahead)
+            if then is not None:
+                then()
             done = await self._jobs.wait(spec.id, where, timeout_s=wait_s, on_output=on_output)
         except asyncio.CancelledError:
             await self._jobs.end_quietly(spec.id, where)
@@ -276,13 +307,16 @@ class Runner:
         outputs: list[OutputRef] = []
         for output in (o for o in record.outputs if o.path.rpartition("/")[2] != coredump.FILE):
             artifact_id = None
-            if row.purpose in ("run", "fetch", PURPOSE):
+            if row.purpose in ("run", "fetch", RANKS, PURPOSE):
                 if not self._artifacts.has(output.sha256):
                     await self._artifacts.put_blob(await self._jobs.fetch(row.host, output.sha256))
                 artifact_id = await self._artifacts.put(self._artifacts.blob_path(output.sha256), name=output.path)
             outputs.append(OutputRef(path=output.path, artifact_id=artifact_id, size_bytes=output.size))
+        ran = row.purpose in ("run", RANKS)
+        traces = await self._aftermath.of(done, row) if ran else aftermath.Traces()
         refused: list[str] = []
         made = [o for o in record.outputs if not aftermath.ours(o.path)]
+        made += [await self._brought(at, output) for at, output in traces.elsewhere]
         if row.workspace_id and made:
             refused = await self._workspaces.adopt(row.workspace_id, made)
         settle = self.settlers.get(row.purpose)
@@ -290,11 +324,16 @@ class Runner:
         if settle is None and row.attempt_id:
             await self._experience.finish(row.attempt_id, status=record.status or "broken", reason=record.note or None)
         absent = await self._not_made(row, record)
-        traces = await self._aftermath.of(done, row) if row.purpose == "run" else aftermath.Traces()
-        explained = await self._documents.of_output(result.stderr, result.stdout) if row.purpose == "run" else ""
+        explained = await self._documents.of_output(result.stderr, result.stdout) if ran else ""
         notes = [n for n in (line, *traces.notes, result.note, absent, "; ".join(refused[:5]), explained) if n]
         update |= {"outputs": outputs, "ranks": traces.ranks, "tests": traces.tests}
         return result.model_copy(update={**update, "note": "; ".join(notes) or None})
+
+    async def _brought(self, host: str, output: OutputFile) -> OutputFile:
+        """Return a file that another host's ranks made, below that host's name, its content here."""
+        if not self._artifacts.has(output.sha256):
+            await self._artifacts.put_blob(await self._jobs.fetch(host, output.sha256))
+        return replace(output, path=f"{host}/{output.path}")
 
     async def _not_made(self, row: JobRow, record: JobRecord) -> str:
         """Name the files that were asked for by name and are not there."""
@@ -346,32 +385,6 @@ def _check_gpus(wanted: int, probe: HostProbe, host: str) -> None:
             hint="Name another host (gpu_status), or ask for fewer.",
             retryable=False,
         )
-
-
-def min_level(settings: Settings) -> str:
-    """Return the weakest sandbox that the settings accept."""
-    return settings.min_level or "namespaces"
-
-
-def roots_of(probe: HostProbe, more: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the folders that a job is shown read-only besides /usr."""
-    roots = [*(probe.judge.roots if probe.judge else ()), *([probe.nvcc.root] if probe.nvcc else ()), *more]
-    return tuple(dict.fromkeys(r for r in roots if not r.startswith("/usr/")))
-
-
-def device_name(probe: HostProbe, gpus: int) -> str:
-    """Return what a job ran on, as records show it."""
-    return str(probe.gpus[0]["name"]) if gpus and probe.gpus else f"{probe.cpu} ({probe.cores} cores)"
-
-
-def environment_of(probe: HostProbe, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a command, in which the host's compilers and the judge's Python are found."""
-    path = ["/usr/local/cuda/bin", "/opt/rocm/bin", "/usr/local/bin", "/usr/bin", "/bin"]
-    if probe.nvcc:
-        path.insert(0, f"{probe.nvcc.root}/bin")
-    if probe.judge:
-        path.append(probe.judge.path.rpartition("/")[0])
-    return {"PATH": ":".join(path), **given}
 
 
 def last_line_to(progress: Progress | None) -> OnOutput | None:

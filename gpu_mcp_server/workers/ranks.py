@@ -2,7 +2,7 @@
 
 Laid into the job as a file and run twice: `ranks.py start PLAN` is the launcher, `ranks.py rank FOLDER COMMAND` is what
 it starts for each rank. Launcher `mpirun` is Open MPI's; launcher `torchrun` sets what torchrun sets and starts the
-processes itself, without restarts.
+processes itself, without restarts. Where hosts have a group of ranks each, `rank_groups.py` starts this one.
 
 Source: environment variables of torchrun, PyTorch documentation, "torchrun (Elastic Launch)"; of Open MPI, mpirun(1).
 """
@@ -50,7 +50,7 @@ def rank(folder: str, command: List[str]) -> int:
     own = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("RANK", "0"))
     names = {
         "RANK": own,
-        "LOCAL_RANK": os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", own),
+        "LOCAL_RANK": os.environ.get("OMPI_COMM_WORLD_LOCAL_RANK", os.environ.get("LOCAL_RANK", own)),
         "WORLD_SIZE": os.environ.get("OMPI_COMM_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")),
     }
     base = os.path.join(folder, own)
@@ -83,15 +83,16 @@ def launched(plan: Dict[str, Any], environment: Dict[str, str], own: List[str]) 
         argv = [plan["mpirun"], "-n", str(plan["count"]), *command]
         return [subprocess.Popen(argv, env=dict(environment, **MPI), start_new_session=True)]
     found: List[subprocess.Popen[bytes]] = []
+    first, world = plan.get("first", 0), str(plan.get("world", plan["count"]))
     for n in range(plan["count"]):
         ranked = {
-            "RANK": str(n),
+            "RANK": str(first + n),
             "LOCAL_RANK": str(n),
-            "GROUP_RANK": "0",
-            "ROLE_RANK": str(n),
-            "WORLD_SIZE": str(plan["count"]),
+            "GROUP_RANK": str(plan.get("group", 0)),
+            "ROLE_RANK": str(first + n),
+            "WORLD_SIZE": world,
             "LOCAL_WORLD_SIZE": str(plan["count"]),
-            "ROLE_WORLD_SIZE": str(plan["count"]),
+            "ROLE_WORLD_SIZE": world,
             "TORCHELASTIC_RUN_ID": "none",
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
@@ -116,8 +117,8 @@ def end(processes: List["subprocess.Popen[bytes]"]) -> None:
 def start(plan: Dict[str, Any], own: List[str]) -> int:
     """Start all ranks and wait; the first failure, or the end of the time, ends the others."""
     os.makedirs(plan["folder"], exist_ok=True)
-    port = str(free_port())
-    environment = dict(os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT=port, LOCAL_WORLD_SIZE=str(plan["count"]))
+    met = {} if "first" in plan else {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    environment = dict(os.environ, LOCAL_WORLD_SIZE=str(plan["count"]), **met)
     processes = launched(plan, environment, own)
     until = time.monotonic() + plan["limit_s"]
     failed_at = 0.0

@@ -20,10 +20,11 @@ USER = (
 
 
 class Sshd:
-    """A running sshd; `home` is the home folder of those who log in."""
+    """A running sshd; `home` is the home folder of those who log in, `namespace` the network that it lives in."""
 
-    def __init__(self, folder: Path, *lines: str) -> None:
-        self.folder, self.lines = folder, lines
+    def __init__(self, folder: Path, *lines: str, address: str = "127.0.0.1", namespace: str = "") -> None:
+        self.folder, self.lines, self.address = folder, lines, address
+        self.inside = ["ip", "netns", "exec", namespace] if namespace else []
         self.home = folder / "home"
         self.home.mkdir(mode=0o755)
         self.host_key = asyncssh.generate_private_key("ssh-ed25519")
@@ -52,13 +53,13 @@ class Sshd:
         config = self.folder / "sshd_config"
         settings = [
             *self.lines, f"HostKey {self.folder}/host_key", f"AuthorizedKeysFile {self.folder}/authorized_keys",
-            "ListenAddress 127.0.0.1", f"PidFile {self.folder}/sshd.pid", f"SetEnv HOME={self.home}", "StrictModes no",
+            f"ListenAddress {self.address}", f"PidFile {self.folder}/sshd.pid", f"SetEnv HOME={self.home}", "StrictModes no",
             "UsePAM no", "PasswordAuthentication no", "KbdInteractiveAuthentication no", "PermitRootLogin yes",
         ]  # fmt: skip
         config.write_text("\n".join(settings) + "\n")
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-        command = [SSHD, "-D", "-e", "-f", str(config), "-p", str(self.port)]
+        command = [*self.inside, SSHD, "-D", "-e", "-f", str(config), "-p", str(self.port)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
@@ -101,12 +102,12 @@ class Sshd:
 
     def known_line(self, key: asyncssh.SSHKey | None = None) -> str:
         """Return the line of known_hosts for it."""
-        return f"[127.0.0.1]:{self.port} {(key or self.host_key).export_public_key().decode().strip()}\n"
+        return f"[{self.address}]:{self.port} {(key or self.host_key).export_public_key().decode().strip()}\n"
 
     def settings(self, **changes: object) -> SshHost:
         """Return settings of a host that reaches it."""
         values = {
-            "host": "127.0.0.1", "user": USER, "port": self.port, "identity_file": self.user_key,
+            "host": self.address, "user": USER, "port": self.port, "identity_file": self.user_key,
             "known_hosts": self.known_hosts, "ssh_config": _empty(self.folder),
         }  # fmt: skip
         return SshHost.model_validate({k: v for k, v in (values | changes).items() if v is not None})

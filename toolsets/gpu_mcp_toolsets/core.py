@@ -138,7 +138,7 @@ async def run_command(
     outputs: Annotated[tuple[str, ...], Field(description="Files to keep; ['*']: all that changed.")] = (),
     detach: Annotated[bool, Field(description="Return a job_id at once.")] = False,
     fetch: Annotated[bool, Field(description="With network, no GPU.")] = False,
-    ranks: Annotated[Ranks, Field(description="{count: 4, launcher: torchrun or mpirun}")] = None,
+    ranks: Annotated[Ranks, Field(description="{count: 4, launcher: torchrun or mpirun, hosts: []}")] = None,
     wait_s: Wait = 240,
 ) -> JobResult:
     """Run any program in the sandbox: no network, no files but the workspace and /usr.
