@@ -8,8 +8,8 @@ PYTHON ?= $(shell for p in $$([ "$$(id -u)" = 0 ] && echo /usr/bin/python3) pyth
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PACKAGES := bubblewrap gcc g++ libc6-dev make python3 python3-venv procps openmpi-bin libopenmpi-dev openssh-server openssh-client ca-certificates
-# AMD's compilers, as far as this distribution has them: hipcc, and a clang that knows gfx942
-OPTIONAL := hipcc clang-19 lld-19 llvm-19 clang-tools-19 cmake ninja-build libgtest-dev iproute2
+# as far as this distribution has them: AMD's compilers (hipcc, a clang that knows gfx942), a browser for the dashboard
+OPTIONAL := hipcc clang-19 lld-19 llvm-19 clang-tools-19 cmake ninja-build libgtest-dev iproute2 chromium
 DAEMONS := slurm-wlm munge $(if $(shell command -v dockerd),,docker.io)
 AS_CI := $(and $(filter true,$(CI)),$(filter 0,$(shell id -u)))
 

@@ -2,8 +2,8 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from xml.sax.saxutils import escape
+from collections.abc import Callable, Mapping, Sequence
+from xml.sax.saxutils import escape, quoteattr
 
 from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
 
@@ -81,8 +81,13 @@ def speeds(found: Mapping[str, float]) -> str:
     return _svg(WIDTH, floor + 30, parts)
 
 
-def lineage(history: ProblemHistory) -> str:
-    """Return a forest: each attempt below its parent, in order of time from left to right."""
+def lineage(history: ProblemHistory, *, link: Callable[[str], str] | None = None) -> str:
+    """Return a forest: each attempt below its parent, in order of time from left to right.
+
+    Args:
+        history: The attempts.
+        link: Address of an attempt, where pages of attempts are.
+    """
     points = history.points[-MAX_NODES:]
     depth, column = _places(points)
     where = {p.attempt_id: (30 + column[p.attempt_id] * STEP_X, 60 + depth[p.attempt_id] * STEP_Y) for p in points}
@@ -93,9 +98,9 @@ def lineage(history: ProblemHistory) -> str:
             parts.append(f"<line x1='{x1}' y1='{y1}' x2='{x2}' y2='{y2}' stroke='#8c959f'/>")
     for p in points:
         x, y = where[p.attempt_id]
-        parts.append(_dot(x, y, p))
         said = f"{p.speedup:.3g}x" if p.outcome == "correct" and p.speedup else p.outcome
-        parts.append(_text(x + 10, y + 4, f"{p.number}: {said}"))
+        drawn = _dot(x, y, p) + _text(x + 10, y + 4, f"{p.number}: {said}")
+        parts.append(f"<a href={quoteattr(link(p.attempt_id))}>{drawn}</a>" if link else drawn)
     width = max((x for x, _ in where.values()), default=0) + STEP_X
     return _svg(max(width, 400), max((y for _, y in where.values()), default=0) + 40, parts)
 

@@ -169,9 +169,9 @@ class Experience:
             return AttemptList(view="one", attempts=[await self.get(attempt_id)])
         return await self.list(view, attempt_id=attempt_id, **chosen)
 
-    async def history(self, problem_id: str, device: str | None = None) -> ProblemHistory:
+    async def history(self, problem_id: str, device: str | None = None, **board: Any) -> ProblemHistory:
         """Return the course of the work on a problem; see `History.of`."""
-        return await History(self._db).of(problem_id, device)
+        return await History(self._db).of(problem_id, device, **board)
 
     async def list(
         self,

@@ -15,8 +15,12 @@ class History:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    async def of(self, problem_id: str, device: str | None = None) -> ProblemHistory:
+    async def of(
+        self, problem_id: str, device: str | None = None, *, driver: str | None = None, board: bool = False
+    ) -> ProblemHistory:
         """Return what was evaluated on one device: the one given, or that with most evaluations.
+
+        With `board`, what was evaluated there under another driver is left out.
 
         Attempts that never reached a device, such as those that did not compile, belong to every device.
 
@@ -44,8 +48,8 @@ class History:
             "SELECT attempt_id, parent_id, created_at, status, verdict, voided, "  # noqa: S608 - conditions are our own
             "speedup, median_us, reason, note "
             f"FROM attempts WHERE problem_id = ? AND {seen} AND kind = 'evaluate' AND status != 'running' "
-            "AND (device IS NULL OR device = ?) ORDER BY seq LIMIT ?",
-            (problem_id, *values, device, MAX_POINTS),
+            "AND (device IS NULL OR device = ?) AND (NOT ? OR device IS NULL OR driver IS ?) ORDER BY seq LIMIT ?",
+            (problem_id, *values, device, board, driver, MAX_POINTS),
         )
         points: list[HistoryPoint] = []
         best: float | None = None

@@ -26,6 +26,7 @@ from gpu_mcp_server.services.kept_verdicts import KeptVerdicts
 from gpu_mcp_server.services.long_jobs import Long
 from gpu_mcp_server.services.memory import Memory
 from gpu_mcp_server.services.nccl_verifier import NcclVerifier
+from gpu_mcp_server.services.overview import Overview
 from gpu_mcp_server.services.pool import Pool
 from gpu_mcp_server.services.porter import Porter
 from gpu_mcp_server.services.problems import Problems
@@ -82,6 +83,7 @@ class Lab:
     tasks: Tasks
     events: Events
     programs: Programs
+    overview: Overview
 
     @property
     def long(self) -> Long:
@@ -143,6 +145,7 @@ class Lab:
                     Tasks(db, pool.owner),
                     Events(db),
                     programs,
+                    Overview(db, table, jobs, experience),
                 )  # fmt: skip
 
 

@@ -6,7 +6,11 @@ SHOWN_CHARS = 2400
 
 def safe_text(data: bytes) -> str:
     """Decode bytes; what is not text or would steer a terminal is escaped."""
-    text = data.decode("utf-8", "backslashreplace").replace("\r\n", "\n")
+    return visible(data.decode("utf-8", "backslashreplace").replace("\r\n", "\n"))
+
+
+def visible(text: str) -> str:
+    """Escape what would steer a terminal or turn lines around: control and bidirectional characters."""
     if text.isprintable():
         return text
     return "".join(c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -20,6 +20,7 @@ from gpu_mcp_server.team.team import Team
 from gpu_mcp_server.team.verifier import Verifier
 from gpu_mcp_server.web.authentication import MCP_PATH, Authentication, Scopes
 from gpu_mcp_server.web.calls import as_its_user
+from gpu_mcp_server.web.dashboard.routes import routes
 from gpu_mcp_server.web.limits import AGAIN_S, Addressed, Draining, Unhurried, security_of
 
 if TYPE_CHECKING:
@@ -79,7 +80,9 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
         async with mcp.router.lifespan_context(mcp):
             yield
 
-    app = Starlette(routes=[*_health(), *_metadata(settings), *mcp.routes], middleware=middleware, lifespan=lifespan)
+    app = Starlette(
+        routes=[*_health(), *_metadata(settings), *mcp.routes, *routes()], middleware=middleware, lifespan=lifespan
+    )
     draining = Draining(app)
     app.state.site = Site(settings, team, server, draining, verifier is not None)
     return app

@@ -1,0 +1,55 @@
+"""What a page shows of the store at a glance."""
+
+from gpu_mcp_server.models._base import Model
+from gpu_mcp_server.models.attempt import Attempt
+
+
+class Board(Model):
+    """A ranking: evaluations of one problem on one device under one driver, which alone can be compared."""
+
+    problem_hash: str | None = None
+    """Of the problem's content at the time; another content is another board."""
+    device: str
+    driver: str | None = None
+    """None on a processor."""
+    evaluations: int
+    correct: int
+    best: float | None = None
+    """Greatest speed-up of a correct one that no audit voided."""
+
+
+class ProblemLine(Model):
+    """One problem in a list."""
+
+    problem_id: str
+    name: str
+    created_at: str
+    evaluations: int
+    correct: int
+    last_at: str | None = None
+    """Of the newest evaluation."""
+    boards: list[Board] = []
+    """Most evaluations first."""
+
+
+class DayUse(Model):
+    """What somebody used on one day, UTC."""
+
+    day: str
+    jobs: int
+    gpu_s: float
+    """Seconds times GPUs of finished jobs that began that day."""
+    wall_s: float
+    failed: int
+
+
+class Around(Model):
+    """What belongs to an attempt besides itself."""
+
+    profiles: list[Attempt] = []
+    """Newest first."""
+    checks: list[Attempt] = []
+    children: list[Attempt] = []
+    """Evaluations that name it as their parent, newest first; at most 50."""
+    run_id: str | None = None
+    """The headless run that made it."""

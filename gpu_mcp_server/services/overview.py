@@ -1,0 +1,164 @@
+"""The store at a glance, for pages: rankings, what surrounds an attempt, jobs as they stand, what was used."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpu_mcp_server.errors import GpuMcpError
+from gpu_mcp_server.hostd.protocol import JobRecord
+from gpu_mcp_server.models.attempt import Attempt
+from gpu_mcp_server.models.overview import Around, Board, DayUse, ProblemLine
+from gpu_mcp_server.services.experience import BEST, Experience
+from gpu_mcp_server.services.job_table import JobRow, JobTable
+from gpu_mcp_server.services.jobs import JobRunner
+from gpu_mcp_server.store.database import Database
+from gpu_mcp_server.store.ownership import is_own, owner_of, visible
+
+PATIENCE_S = 2.0
+"""For a host to say how its jobs stand; one that does not leaves them as they were known."""
+CHILDREN = 50
+MAX_BOARDS = 200
+Right = Literal["none", "sees", "own"]
+FAILED = "json_extract(record, '$.status') NOT IN ('ok', 'cancelled')"
+
+
+@dataclass(frozen=True)
+class JobStanding:
+    """A job as its host knows it now, or as it ended."""
+
+    row: JobRow
+    record: JobRecord | None
+    """None where the host did not say."""
+    user: str = ""
+    """Whose it is; empty for who runs the server."""
+
+
+class Overview:
+    """Reads the store as the current user may."""
+
+    def __init__(self, db: Database, table: JobTable, jobs: JobRunner, experience: Experience) -> None:
+        self._db, self._table, self._jobs, self._experience = db, table, jobs, experience
+
+    async def problems(self, limit: int = 100) -> Sequence[ProblemLine]:
+        """Return the problems that were worked on last, each with its boards."""
+        seen, values = visible("problems.problem_id")
+        mine, more = visible("a.attempt_id")
+        rows = await self._db.fetch_all(
+            "SELECT problems.problem_id, problems.created_at, problems.json ->> 'name' AS name, "  # noqa: S608
+            "count(a.seq) AS evaluations, coalesce(sum(a.verdict = 'correct'), 0) AS correct, "
+            "max(a.created_at) AS last_at FROM problems "
+            f"LEFT JOIN attempts a ON a.problem_id = problems.problem_id AND a.kind = 'evaluate' AND {mine} "
+            f"WHERE {seen} GROUP BY problems.seq "
+            "ORDER BY coalesce(max(a.created_at), problems.created_at) DESC LIMIT ?",
+            (*more, *values, limit),
+        )
+        boards: defaultdict[str, list[Board]] = defaultdict(list)
+        for problem_id, board in await self._boards(None):
+            boards[problem_id].append(board)
+        return [ProblemLine(**dict(row), boards=boards[row["problem_id"]]) for row in rows]
+
+    async def boards(self, problem_id: str) -> Sequence[Board]:
+        """Return the rankings of a problem, those with most evaluations first."""
+        return [board for _, board in await self._boards(problem_id)]
+
+    async def _boards(self, problem_id: str | None) -> Sequence[tuple[str, Board]]:
+        seen, values = visible("attempt_id")
+        only, which = ("problem_id = ?", (problem_id,)) if problem_id is not None else ("problem_id IS NOT NULL", ())
+        rows = await self._db.fetch_all(
+            "SELECT problem_id, problem_hash, device, driver, count(*) AS evaluations, "  # noqa: S608
+            "coalesce(sum(verdict = 'correct'), 0) AS correct, "
+            f"max(CASE WHEN {BEST} THEN speedup END) AS best FROM attempts "
+            f"WHERE kind = 'evaluate' AND device IS NOT NULL AND {only} AND {seen} "
+            "GROUP BY problem_id, problem_hash, device, driver ORDER BY evaluations DESC, device LIMIT ?",
+            (*which, *values, MAX_BOARDS),
+        )
+        return [(row["problem_id"], Board(**{k: row[k] for k in Board.model_fields})) for row in rows]
+
+    async def ranking(self, board: Board, problem_id: str, limit: int = 50) -> Sequence[Attempt]:
+        """Return the correct evaluations of one board, greatest speed-up first."""
+        seen, values = visible("attempt_id")
+        rows = await self._db.fetch_all(
+            f"SELECT attempt_id FROM attempts WHERE {BEST} AND problem_id = ? AND device = ? AND driver IS ? "  # noqa: S608
+            f"AND problem_hash IS ? AND {seen} ORDER BY speedup DESC, seq LIMIT ?",
+            (problem_id, board.device, board.driver, board.problem_hash, *values, limit),
+        )
+        return await self._attempts([row["attempt_id"] for row in rows])
+
+    async def around(self, attempt_id: str) -> Around:
+        """Return profiles, checks and descendants of an attempt, and the run that it is from."""
+        seen, values = visible("attempt_id")
+        rows = await self._db.fetch_all(
+            f"SELECT attempt_id, kind FROM attempts WHERE parent_id = ? AND {seen} ORDER BY seq DESC LIMIT ?",  # noqa: S608
+            (attempt_id, *values, 3 * CHILDREN),
+        )
+        of: defaultdict[str, list[str]] = defaultdict(list)
+        for row in rows:
+            of[row["kind"]].append(row["attempt_id"])
+        run = await self._db.fetch_one("SELECT run_id FROM recipe_attempts WHERE attempt_id = ?", (attempt_id,))
+        return Around(
+            profiles=await self._attempts(of["profile"][:5]),
+            checks=await self._attempts(of["check"][:5]),
+            children=await self._attempts(of["evaluate"][:CHILDREN]),
+            run_id=run["run_id"] if run else None,
+        )
+
+    async def _attempts(self, ids: Sequence[str]) -> list[Attempt]:
+        return [await self._experience.get(each) for each in ids]
+
+    async def jobs(self, limit: int = 50) -> Sequence[JobStanding]:
+        """Return the newest jobs; hosts are asked for those that have not ended."""
+        return await asyncio.gather(*(self.standing(row) for row in await self._table.recent(limit)))
+
+    async def job(self, job_id: str) -> JobStanding:
+        """Return how a job stands.
+
+        Raises:
+            NotFound: If there is none that the current user may see.
+        """
+        return await self.standing(await self._table.get(job_id))
+
+    async def standing(self, row: JobRow) -> JobStanding:
+        """Return how a job stands, asking its host unless it has ended."""
+        user = await owner_of(self._db, row.job_id) or ""
+        if row.record is not None:
+            return JobStanding(row, row.record, user)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return JobStanding(row, (await self._jobs.look(row.job_id, row.host)).record, user)
+        except (GpuMcpError, TimeoutError):
+            return JobStanding(row, None, user)
+
+    async def owners(self, handles: Iterable[str]) -> Mapping[str, str]:
+        """Return whose jobs and reservations these are, of those that belong to a user; who may see them or not."""
+        found = {handle: await owner_of(self._db, handle) for handle in handles}
+        return {handle: owner for handle, owner in found.items() if owner is not None}
+
+    async def right(self, job_id: str) -> Right:
+        """Say what the current user may do with a job or a reservation: nothing, look, or end it."""
+        seen, values = visible("job_id")
+        if await self._db.fetch_one(f"SELECT 1 FROM jobs WHERE job_id = ? AND {seen}", (job_id, *values)) is None:  # noqa: S608
+            return "none"
+        return "own" if await is_own(self._db, job_id) else "sees"
+
+    async def used(self, days: int = 14) -> Sequence[DayUse]:
+        """Return what the current user's finished jobs took on each day, the newest first."""
+        seen, values = visible("job_id")
+        rows = await self._db.fetch_all(
+            "SELECT substr(submitted_at, 1, 10) AS day, count(*) AS jobs, "  # noqa: S608
+            "sum(coalesce(json_array_length(record, '$.gpus'), 0) * coalesce(json_extract(record, '$.wall_s'), 0)) "
+            f"AS gpu_s, sum(coalesce(json_extract(record, '$.wall_s'), 0)) AS wall_s, sum({FAILED}) AS failed "
+            f"FROM jobs WHERE record IS NOT NULL AND purpose != 'reserve' AND {seen} "
+            "GROUP BY day ORDER BY day DESC LIMIT ?",
+            (*values, days),
+        )
+        return [DayUse(**dict(row)) for row in rows]
+
+    async def seen_runs(self) -> frozenset[str] | None:
+        """Return the headless runs of which the current user sees an attempt; None where they see all."""
+        seen, values = visible("attempt_id")
+        if seen == "1":
+            return None
+        rows = await self._db.fetch_all(f"SELECT DISTINCT run_id FROM recipe_attempts WHERE {seen}", values)  # noqa: S608
+        return frozenset(row["run_id"] for row in rows)

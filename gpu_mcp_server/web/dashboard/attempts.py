@@ -1,0 +1,159 @@
+"""One attempt: verdict and evidence, source and difference, diagnostics, profile, lineage."""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from gpu_mcp_server.errors import GpuMcpError
+from gpu_mcp_server.models.attempt import Attempt
+from gpu_mcp_server.models.evaluation import ShapeVerdict
+from gpu_mcp_server.models.overview import Around
+from gpu_mcp_server.services.harness import parse_verdict, shape_verdicts
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.output import safe_text
+from gpu_mcp_server.web.dashboard.texts import Listing, difference, listing
+
+SOURCE_BYTES = 1 << 20
+VERDICT_BYTES = 16 << 20
+ANCESTORS = 40
+INSIDE = ("verdict_artifact", "resources", "roofline", "verdict", "profile_artifact", "report_artifact")
+"""Of the evidence: what has a place of its own on the page."""
+
+
+@dataclass(frozen=True)
+class AttemptPage:
+    """What the page of an attempt shows."""
+
+    attempt: Attempt
+    problem: str
+    """Its name."""
+    around: Around
+    ancestors: Sequence[Attempt]
+    source: Listing | None
+    source_why: str
+    """Why there is no source to show."""
+    parent: Attempt | None
+    changes: Listing | None
+    shapes: Sequence[ShapeVerdict]
+    trials: str
+    notes: Sequence[str]
+    resources: Sequence[Mapping[str, Any]]
+    evidence: Sequence[tuple[str, str]]
+    profiles: Sequence[tuple[Attempt, str]]
+    """With what each says."""
+    roofline: str | None
+    """Profile that has one."""
+
+
+async def attempt_page(lab: Lab, attempt_id: str) -> AttemptPage:
+    """Return what there is of an attempt; what is missing, such as a deleted artifact, is left out and said.
+
+    Raises:
+        NotFound: If there is no such attempt that the visitor may see.
+    """
+    attempt = await lab.experience.get(attempt_id)
+    evidence = dict(attempt.evidence or {})
+    around = await lab.overview.around(attempt_id)
+    parent = await _optional(lab, attempt.parent_id)
+    source, why = await source_of(lab, attempt)
+    before = (await source_of(lab, parent))[0] if parent is not None and attempt.kind != "profile" else None
+    changes = None
+    if source is not None and before is not None:
+        changes = await asyncio.to_thread(difference, before, source)
+    verdict = await _verdict(lab, evidence)
+    mine = [attempt] if attempt.kind == "profile" else []
+    profiles = [(p, str((p.evidence or {}).get("verdict") or p.reason or p.status)) for p in (*mine, *around.profiles)]
+    with_roof = next((p.attempt_id for p, _ in profiles if (p.evidence or {}).get("roofline")), None)
+    notes = [str(note) for note in cast("list[Any]", verdict.get("notes") or [])]
+    return AttemptPage(
+        attempt=attempt,
+        problem=await _problem_name(lab, attempt.problem_id),
+        around=around,
+        ancestors=(await lab.experience.list("ancestors", attempt_id=attempt_id, limit=ANCESTORS)).attempts[1:],
+        source=listing(source) if source is not None else None,
+        source_why=why,
+        parent=parent,
+        changes=changes,
+        shapes=_shapes(verdict),
+        trials=str(verdict.get("trials_summary") or ""),
+        notes=notes,
+        resources=_rows(evidence, "resources"),
+        evidence=[(name, _said(value)) for name, value in evidence.items() if name not in INSIDE],
+        profiles=profiles,
+        roofline=with_roof,
+    )
+
+
+async def source_of(lab: Lab, attempt: Attempt) -> tuple[str | None, str]:
+    """Return an attempt's source as text, or why there is none."""
+    if attempt.source_artifact_id is None:
+        return None, "no source was kept"
+    try:
+        info = await lab.artifacts.info(attempt.source_artifact_id)
+        if info.size_bytes > SOURCE_BYTES:
+            return None, f"it has {info.size_bytes:,} bytes: more than {SOURCE_BYTES:,} are not shown here"
+        data = await lab.artifacts.read(attempt.source_artifact_id)
+    except GpuMcpError as error:
+        return None, str(error)
+    return safe_text(data), ""
+
+
+async def rooflines(lab: Lab, attempt_id: str) -> dict[str, Any]:
+    """Return kernels and roofs of a profile, as the plot wants them.
+
+    Raises:
+        NotFound: If there is no such attempt that the visitor may see.
+    """
+    evidence = (await lab.experience.get(attempt_id)).evidence or {}
+    kernels = [kernel for kernel in _rows(evidence, "roofline") if kernel.get("levels")]
+    first: Mapping[str, Any] = kernels[0] if kernels else {"levels": []}
+    roofs: list[dict[str, Any]] = [
+        {"level": level["level"], "gb_s": level["peak_bandwidth_gb_s"], "peak_tflop_s": first["peak_tflop_s"]}
+        for level in first["levels"]
+    ]
+    return {"kernels": [{**k, "kernel": str(k.get("kernel", ""))[:200]} for k in kernels], "roofs": roofs}
+
+
+def _rows(evidence: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
+    rows: Any = evidence.get(name) or []
+    return [cast("Mapping[str, Any]", row) for row in rows if isinstance(row, dict)]
+
+
+async def _optional(lab: Lab, attempt_id: str | None) -> Attempt | None:
+    try:
+        return await lab.experience.get(attempt_id) if attempt_id else None
+    except GpuMcpError:
+        return None
+
+
+async def _problem_name(lab: Lab, problem_id: str | None) -> str:
+    try:
+        return (await lab.problems.get(problem_id)).name if problem_id else ""
+    except GpuMcpError:
+        return problem_id or ""
+
+
+async def _verdict(lab: Lab, evidence: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the whole verdict as the judge wrote it; nothing where it is gone."""
+    artifact_id = evidence.get("verdict_artifact")
+    if not isinstance(artifact_id, str):
+        return {}
+    try:
+        if (await lab.artifacts.info(artifact_id)).size_bytes > VERDICT_BYTES:
+            return {}
+        return parse_verdict(await lab.artifacts.read(artifact_id))
+    except (GpuMcpError, ValueError):
+        return {}
+
+
+def _shapes(verdict: Mapping[str, Any]) -> Sequence[ShapeVerdict]:
+    try:
+        return shape_verdicts(verdict)
+    except (ValueError, TypeError):  # of another version
+        return []
+
+
+def _said(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,81 @@
+"""Jobs as they stand."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpu_mcp_server.errors import GpuMcpError
+from gpu_mcp_server.models.job import JobResult
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.overview import JobStanding, Right
+from gpu_mcp_server.web.dashboard.texts import Listing, listing
+
+LISTED = 60
+
+
+@dataclass(frozen=True)
+class JobLine:
+    """One job in a list."""
+
+    job: JobStanding
+    state: str
+    """queued, running, unknown, or how it ended."""
+    seconds: float | None
+    """How long it ran, has been running, or has been waiting."""
+    right: Right
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing left to cancel."""
+        return self.job.record is not None and self.job.record.state == "finished"
+
+
+@dataclass(frozen=True)
+class JobPage:
+    """What the page of a job shows."""
+
+    line: JobLine
+    result: JobResult | None
+    why_not: str
+    """Why its host says nothing."""
+    stdout: Listing
+    stderr: Listing
+
+
+async def job_list(lab: Lab) -> Sequence[JobLine]:
+    """Return the newest jobs that the visitor may see."""
+    return [await _line(lab, standing) for standing in await lab.overview.jobs(LISTED)]
+
+
+async def job_page(lab: Lab, job_id: str) -> JobPage:
+    """Return a job with its output.
+
+    Raises:
+        NotFound: If there is no such job that the visitor may see.
+    """
+    standing = await lab.overview.job(job_id)
+    result, why = None, ""
+    if standing.row.purpose != "reserve":
+        try:
+            result = await lab.runner.status(job_id)
+        except GpuMcpError as error:
+            why = str(error)
+    return JobPage(
+        line=await _line(lab, standing),
+        result=result,
+        why_not=why,
+        stdout=listing(result.stdout if result else ""),
+        stderr=listing(result.stderr if result else ""),
+    )
+
+
+async def _line(lab: Lab, standing: JobStanding) -> JobLine:
+    record = standing.record
+    if record is None:
+        state, seconds = "unknown", None
+    elif record.state == "finished":
+        state, seconds = record.status or "finished", record.wall_s
+    else:
+        since = record.started_at if record.state == "running" else record.submitted_at
+        state, seconds = record.state, time.time() - since if since else None
+    return JobLine(standing, state, seconds, await lab.overview.right(standing.row.job_id))

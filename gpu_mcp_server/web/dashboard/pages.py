@@ -1,0 +1,79 @@
+"""Pages made from templates, and what every answer of the dashboard says of itself to the browser."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from gpu_mcp_server import __version__
+from gpu_mcp_server.web.dashboard import texts
+
+HERE = Path(__file__).parent
+STATIC = HERE / "static"
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""Everything comes from here, nothing is inline; pictures are elements of the page or files of ours."""
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+SECTIONS = (
+    ("/", "Pool"),
+    ("/problems", "Problems"),
+    ("/runs", "Runs"),
+    ("/jobs", "Jobs"),
+    ("/usage", "Usage"),
+    ("/hosts", "Hosts"),
+)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for name in ("shown", "span", "ago", "clock", "figure", "size", "shade"):
+        environment.filters[name] = getattr(texts, name)
+    return environment
+
+
+ENVIRONMENT = _environment()
+
+
+def page(
+    request: Request, template: str, about: Mapping[str, Any], *, visitor: Any, section: str = "", status: int = 200
+) -> Response:
+    """Return a page; a request of htmx gets the part of it that lives.
+
+    Args:
+        request: What was asked.
+        template: `NAME.html`; its live part, if it has one, is `_NAME.html`.
+        about: What the template shows.
+        visitor: Who looks; None before they said who they are.
+        section: Address of the section it belongs to.
+        status: Of HTTP.
+    """
+    live = "_" + template
+    name = live if request.headers.get("hx-request") and (HERE / "templates" / live).exists() else template
+    always = {"visitor": visitor, "section": section, "sections": SECTIONS, "version": __version__}
+    said = ENVIRONMENT.get_template(name).render(always, **about)
+    return HTMLResponse(said, status, HEADERS)
+
+
+def drawn(svg: str) -> Markup:
+    """Mark a picture of ours as elements of the page; what it says of others it has escaped itself."""
+    return Markup(svg)  # noqa: S704

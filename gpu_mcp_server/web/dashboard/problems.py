@@ -1,0 +1,98 @@
+"""Problems: their boards, the course of the work, who descends from whom."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_mcp_server import pictures
+from gpu_mcp_server.errors import NotFound
+from gpu_mcp_server.models.attempt import Attempt
+from gpu_mcp_server.models.history import ProblemHistory
+from gpu_mcp_server.models.overview import Board
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.web.dashboard.texts import Listing, listing, shown
+
+RANKED = 20
+RECENT = 30
+MAX_POINTS = 2000
+"""Of a plot in a browser; the newest."""
+REFERENCE_LINES = 400
+
+
+@dataclass(frozen=True)
+class ProblemPage:
+    """What the page of a problem shows."""
+
+    problem: Problem
+    boards: Sequence[Board]
+    board: Board | None
+    """The one that is shown."""
+    number: int
+    """Of the shown one among them."""
+    ranking: Sequence[Attempt]
+    recent: Sequence[Attempt]
+    left_out: int
+    reference: Listing
+
+
+async def problem_page(lab: Lab, problem_id: str, number: int) -> ProblemPage:
+    """Return a problem with one of its boards.
+
+    Raises:
+        NotFound: If there is no such problem or board that the visitor may see.
+    """
+    problem = await lab.problems.get(problem_id)
+    boards = await lab.overview.boards(problem_id)
+    board = _board(boards, number, problem_id)
+    recent = await lab.experience.list("recent", problem_id=problem_id, kind="evaluate", limit=RECENT)
+    return ProblemPage(
+        problem=problem,
+        boards=boards,
+        board=board,
+        number=number,
+        ranking=await lab.overview.ranking(board, problem_id, RANKED) if board else [],
+        recent=recent.attempts,
+        left_out=recent.left_out or 0,
+        reference=listing(problem.reference, limit=REFERENCE_LINES),
+    )
+
+
+async def course(lab: Lab, problem_id: str, number: int) -> dict[str, Any]:
+    """Return the points of the best-so-far plot of one board."""
+    history = await history_of(lab, problem_id, number)
+    points = [
+        {
+            "number": p.number,
+            "attempt_id": p.attempt_id,
+            "href": f"/attempts/{p.attempt_id}",
+            "outcome": p.outcome,
+            "speedup": p.speedup,
+            "best": p.best,
+            "said": shown(p.note or p.reason or "", 140),
+        }
+        for p in history.points[-MAX_POINTS:]
+    ]
+    return {"points": points, "left_out": max(0, len(history.points) - MAX_POINTS)}
+
+
+async def lineage(lab: Lab, problem_id: str, number: int) -> tuple[ProblemHistory, str]:
+    """Return the history of one board, and the tree of who descends from whom as SVG."""
+    history = await history_of(lab, problem_id, number)
+    return history, pictures.lineage(history, link=lambda attempt_id: f"/attempts/{attempt_id}")
+
+
+async def history_of(lab: Lab, problem_id: str, number: int) -> ProblemHistory:
+    """Return what was evaluated on one board, in order of time."""
+    board = _board(await lab.overview.boards(problem_id), number, problem_id)
+    if board is None:
+        return await lab.experience.history(problem_id)
+    return await lab.experience.history(problem_id, board.device, driver=board.driver, board=True)
+
+
+def _board(boards: Sequence[Board], number: int, problem_id: str) -> Board | None:
+    if not boards and number == 0:
+        return None
+    if not 0 <= number < len(boards):
+        raise NotFound("board", f"{number} of {problem_id}", hint="The problem's page lists those there are.")
+    return boards[number]

@@ -1,0 +1,183 @@
+"""The addresses of the dashboard, and what each answers."""
+
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from gpu_mcp_server.errors import BadRequest, GpuMcpError, NotFound
+from gpu_mcp_server.models.user import User
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.web.dashboard import actions, attempts, jobs, problems, runs
+from gpu_mcp_server.web.dashboard.door import Forbidden, check_own_page, login, logout, visitor_of
+from gpu_mcp_server.web.dashboard.pages import HEADERS, STATIC, drawn, page
+from gpu_mcp_server.web.dashboard.pool import PoolView
+
+View = Callable[[Request, Lab, User], Awaitable[Response]]
+_log = structlog.get_logger()
+
+DONE = {"released": "The reservation is ended.", "cancelled": "The job was told to end."}
+"""What an action leads to is said on the page after it, by a word that only chooses among ours."""
+
+
+def routes() -> list[BaseRoute]:
+    """Return the routes; handlers find `lab()`, `team` and `authenticated` as `request.app.state.site`."""
+    pool = PoolView()
+
+    async def pool_page(request: Request, lab: Lab, visitor: User) -> Response:
+        about = {"pool": await pool.now(lab), "done": DONE.get(request.query_params.get("done", ""), "")}
+        return page(request, "pool.html", about, visitor=visitor, section="/")
+
+    async def hosts_page(request: Request, lab: Lab, visitor: User) -> Response:
+        return page(request, "hosts.html", {"hosts": await pool.hosts(lab)}, visitor=visitor, section="/hosts")
+
+    return [
+        Route("/", _guarded(pool_page)),
+        Route("/hosts", _guarded(hosts_page)),
+        Route("/problems", _guarded(_problems)),
+        Route("/problems/{problem_id}", _guarded(_problem)),
+        Route("/problems/{problem_id}/course.json", _guarded(_course)),
+        Route("/problems/{problem_id}/lineage", _guarded(_lineage)),
+        Route("/attempts/{attempt_id}", _guarded(_attempt)),
+        Route("/attempts/{attempt_id}/source", _guarded(_source)),
+        Route("/attempts/{attempt_id}/roofline.json", _guarded(_roofline)),
+        Route("/runs", _guarded(_runs)),
+        Route("/runs/{run_id}", _guarded(_run)),
+        Route("/jobs", _guarded(_jobs)),
+        Route("/jobs/{job_id}", _guarded(_job)),
+        Route("/jobs/{job_id}/cancel", _guarded(_cancel), methods=["POST"]),
+        Route("/reservations/{lease_id}/release", _guarded(_release), methods=["POST"]),
+        Route("/usage", _guarded(_usage)),
+        Route("/login", login, methods=["GET", "POST"]),
+        Route("/logout", logout, methods=["POST"]),
+        Mount("/static", _Static(directory=STATIC), name="static"),
+    ]
+
+
+class _Static(StaticFiles):
+    """Our own files, which are asked for again when they may have changed."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        response.headers.update({**HEADERS, "cache-control": "no-cache"})
+        return response
+
+
+def _guarded(view: View) -> Callable[[Request], Awaitable[Response]]:
+    """Let a view have its laboratory and its visitor, and say what went wrong as a page."""
+
+    async def answer(request: Request) -> Response:
+        visitor = visitor_of(request)
+        if visitor is None:
+            return RedirectResponse("/login", 303, HEADERS)
+        try:
+            if request.method == "POST":
+                check_own_page(request)
+            return await view(request, await request.app.state.site.lab(), visitor)
+        except GpuMcpError as error:
+            about = {"said": str(error), "incident": ""}
+            return page(request, "error.html", about, visitor=visitor, status=_status(error))
+        except Exception:
+            incident = secrets.token_hex(4)
+            _log.exception("a page broke", incident=incident, path=request.url.path)
+            about = {"said": "This page broke inside the server.", "incident": incident}
+            return page(request, "error.html", about, visitor=visitor, status=500)
+
+    return answer
+
+
+def _status(error: GpuMcpError) -> int:
+    if isinstance(error, NotFound):
+        return 404
+    if isinstance(error, Forbidden):
+        return 403
+    return 400 if isinstance(error, BadRequest) else 503
+
+
+def _board(request: Request) -> int:
+    number = request.query_params.get("board", "0")
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 5 else 0
+
+
+async def _problems(request: Request, lab: Lab, visitor: User) -> Response:
+    about = {"problems": await lab.overview.problems()}
+    return page(request, "problems.html", about, visitor=visitor, section="/problems")
+
+
+async def _problem(request: Request, lab: Lab, visitor: User) -> Response:
+    found = await problems.problem_page(lab, request.path_params["problem_id"], _board(request))
+    return page(request, "problem.html", {"p": found}, visitor=visitor, section="/problems")
+
+
+async def _course(request: Request, lab: Lab, _: User) -> Response:
+    return _json(await problems.course(lab, request.path_params["problem_id"], _board(request)))
+
+
+async def _lineage(request: Request, lab: Lab, visitor: User) -> Response:
+    history, tree = await problems.lineage(lab, request.path_params["problem_id"], _board(request))
+    about = {"history": history, "tree": drawn(tree), "number": _board(request)}
+    return page(request, "lineage.html", about, visitor=visitor, section="/problems")
+
+
+async def _attempt(request: Request, lab: Lab, visitor: User) -> Response:
+    found = await attempts.attempt_page(lab, request.path_params["attempt_id"])
+    return page(request, "attempt.html", {"p": found, "a": found.attempt}, visitor=visitor, section="/problems")
+
+
+async def _source(request: Request, lab: Lab, _: User) -> Response:
+    attempt_id = request.path_params["attempt_id"]
+    text, why = await attempts.source_of(lab, await lab.experience.get(attempt_id))
+    if text is None:
+        raise NotFound("source of attempt", attempt_id, hint=why)
+    name = {"content-disposition": f'attachment; filename="{attempt_id}.txt"'}
+    return PlainTextResponse(text, headers={**HEADERS, **name})
+
+
+async def _roofline(request: Request, lab: Lab, _: User) -> Response:
+    return _json(await attempts.rooflines(lab, request.path_params["attempt_id"]))
+
+
+async def _runs(request: Request, lab: Lab, visitor: User) -> Response:
+    return page(request, "runs.html", {"runs": await runs.run_list(lab)}, visitor=visitor, section="/runs")
+
+
+async def _run(request: Request, lab: Lab, visitor: User) -> Response:
+    found = await runs.run_page(lab, request.path_params["run_id"])
+    about = {"p": found, "s": found.state, "picture": drawn(found.picture)}
+    return page(request, "run.html", about, visitor=visitor, section="/runs")
+
+
+async def _jobs(request: Request, lab: Lab, visitor: User) -> Response:
+    return page(request, "jobs.html", {"jobs": await jobs.job_list(lab)}, visitor=visitor, section="/jobs")
+
+
+async def _job(request: Request, lab: Lab, visitor: User) -> Response:
+    found = await jobs.job_page(lab, request.path_params["job_id"])
+    return page(request, "job.html", {"p": found, "job": found.line.job}, visitor=visitor, section="/jobs")
+
+
+async def _cancel(request: Request, lab: Lab, visitor: User) -> Response:
+    job_id = request.path_params["job_id"]
+    await actions.cancel_job(lab, visitor, job_id)
+    return RedirectResponse(f"/jobs/{job_id}", 303, HEADERS)
+
+
+async def _release(request: Request, lab: Lab, visitor: User) -> Response:
+    await actions.release(lab, visitor, request.path_params["lease_id"])
+    return RedirectResponse("/?done=released", 303, HEADERS)
+
+
+async def _usage(request: Request, lab: Lab, visitor: User) -> Response:
+    days = await lab.overview.used()
+    about = {"days": days, "quotas": visitor.quotas, "most": max((d.gpu_s for d in days), default=0.0)}
+    return page(request, "usage.html", about, visitor=visitor, section="/usage")
+
+
+def _json(data: dict[str, Any]) -> Response:
+    return JSONResponse(data, headers=HEADERS)

@@ -1,0 +1,189 @@
+/* What the pages do by themselves: live parts, the theme, plots. Everything else works without it. */
+"use strict";
+(() => {
+  const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+  /* Live parts ask again every few seconds, unless nobody looks; htmx fetches and morphs, so focus stays where it is. */
+  function live() {
+    for (const part of $$("[data-live]")) {
+      const every = Number(part.dataset.live) * 1000;
+      let asked = Date.now();
+      setInterval(() => {
+        if (document.hidden || Date.now() - asked < every || part.contains(document.activeElement?.closest("details[open]"))) return;
+        asked = Date.now();
+        htmx.trigger(part, "tick");
+      }, 250);
+    }
+    const stale = (is) => document.documentElement.classList.toggle("is-stale", is);
+    document.addEventListener("htmx:error", () => stale(true));
+    document.addEventListener("htmx:response:error", () => stale(true));
+    document.addEventListener("htmx:after:swap", () => stale(false));
+  }
+
+  function theme() {
+    const button = document.getElementById("theme");
+    if (!button) return;
+    const order = ["system", "dark", "light"];
+    const now = () => document.documentElement.dataset.theme || "system";
+    const say = () => { button.textContent = now(); button.setAttribute("aria-label", `Colours: ${now()}. Change`); };
+    button.addEventListener("click", () => {
+      const next = order[(order.indexOf(now()) + 1) % order.length];
+      if (next === "system") { delete document.documentElement.dataset.theme; localStorage.removeItem("theme"); }
+      else { document.documentElement.dataset.theme = next; localStorage.setItem("theme", next); }
+      say();
+      drawAll();
+    });
+    button.hidden = false;
+    say();
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  }
+
+  /* A canvas knows no CSS variables: an element resolves them. */
+  function palette(host) {
+    const probe = host.appendChild(document.createElement("i"));
+    const read = (name) => { probe.style.color = `var(--${name})`; return getComputedStyle(probe).color; };
+    const found = Object.fromEntries(["ink", "soft", "line", "faint", "accent", "good", "bad", "warn", "cheat", "void", "surface"].map((n) => [n, read(n)]));
+    probe.remove();
+    return found;
+  }
+  const SHADES = { correct: "good", incorrect: "bad", cheat: "cheat", voided: "void" };
+  const sig = (v) => (v == null ? "" : Number(v.toPrecision(3)).toString());
+  const axis = (c, label, values, size) => ({
+    stroke: c.soft, grid: { stroke: c.faint, width: 1 }, ticks: { stroke: c.line, width: 1, size: 4 }, font: "11px system-ui, sans-serif",
+    label, labelFont: "11px system-ui, sans-serif", labelSize: 16, labelGap: 0, values, size, gap: 4,
+  });
+  const isRound = (v) => [1, 2, 5].some((m) => { const e = Math.log10(v / m); return Math.abs(e - Math.round(e)) < 1e-9; });
+  const decades = (u, splits) => { const all = splits.filter((v) => v != null).length < 9; return splits.map((v) => (v != null && (all || isRound(v)) ? sig(v) : "")); };
+
+  /* Best so far as a staircase, every attempt as a dot; what failed lies on a line below. */
+  function course(host, data, readout) {
+    const c = palette(host), points = data.points, good = points.filter((p) => p.outcome === "correct" && p.speedup);
+    const low = Math.min(1, ...good.map((p) => p.speedup)) / 1.5, high = Math.max(1, ...good.map((p) => p.speedup)) * 1.2;
+    const at = points.map((p) => (p.outcome === "correct" && p.speedup ? p.speedup : low * 1.12));
+    const dots = (u) => {
+      const { ctx } = u, r = Math.max(2, Math.min(4.5, 900 / points.length)) * devicePixelRatio;
+      points.forEach((p, i) => {
+        const x = u.valToPos(p.number, "x", true), y = u.valToPos(at[i], "y", true), shade = c[SHADES[p.outcome] || "warn"];
+        ctx.beginPath();
+        ctx.arc(x, y, r, 0, 7);
+        ctx.fillStyle = p.outcome === "correct" ? shade : c.surface;
+        ctx.strokeStyle = shade;
+        ctx.lineWidth = 1.5 * devicePixelRatio;
+        ctx.fill();
+        ctx.stroke();
+      });
+    };
+    const say = (i) => {
+      const p = points[i];
+      readout.replaceChildren();
+      if (!p) return;
+      const speed = p.speedup ? ` ×${sig(p.speedup)}` : "", best = p.best ? `, best so far ×${sig(p.best)}` : "";
+      readout.append(`#${p.number} ${p.outcome}${speed}${best}${p.said ? ` — ${p.said}` : ""}`);
+      const link = readout.appendChild(document.createElement("a"));
+      link.href = p.href;
+      link.textContent = p.attempt_id;
+    };
+    const u = new uPlot({
+      ...sizes(host), legend: { show: false }, cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
+      scales: { x: { time: false, range: (_, a, b) => [a - 0.5, Math.max(b, a + 1) + 0.5] }, y: { distr: 3, range: [low, high] } },
+      axes: [axis(c, "attempt", (_, v) => v.map((n) => (Number.isInteger(n) ? n : "")), 24), axis(c, "speed-up", decades, 40)],
+      series: [{}, { stroke: c.accent, width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } }, { stroke: "transparent", points: { show: false } }],
+      hooks: { draw: [dots], setCursor: [(u) => u.cursor.idx != null && say(u.cursor.idx)] },
+    }, [points.map((p) => p.number), points.map((p) => p.best), at], host);
+    const show = (i) => { u.setCursor({ left: u.valToPos(points[i].number, "x"), top: 10 }); say(i); };
+    say(points.length - 1);
+    return { u, count: points.length, show, open: (i) => { location.href = points[i].href; } };
+  }
+
+  /* Roofs of each level of memory up to the compute peak, the kernels below them. */
+  function roofline(host, data, readout) {
+    const c = palette(host), shades = [c.accent, c.good, c.warn, c.cheat, c.bad, c.ink], kernels = data.kernels, roofs = data.roofs;
+    const dots = kernels.flatMap((k, n) => k.levels.map((l) => ({ k, l, shade: shades[n % shades.length] })));
+    const xs = [...dots.map((d) => d.l.intensity_flop_b), ...roofs.map((r) => (r.peak_tflop_s * 1e3) / r.gb_s)];
+    const ys = [...kernels.map((k) => k.tflop_s), ...kernels.map((k) => k.peak_tflop_s)];
+    const x0 = Math.min(...xs) / 3, x1 = Math.max(...xs) * 3, y0 = Math.min(...ys) / 3, y1 = Math.max(...ys) * 2.5;
+    const ridges = roofs.map((r) => (r.peak_tflop_s * 1e3) / r.gb_s), grid = [x0, ...ridges, x1].sort((a, b) => a - b);
+    const draw = (u) => {
+      const { ctx } = u, px = devicePixelRatio;
+      ctx.font = `${11 * px}px system-ui, sans-serif`;
+      for (const d of dots) {
+        ctx.beginPath();
+        ctx.arc(u.valToPos(d.l.intensity_flop_b, "x", true), u.valToPos(d.k.tflop_s, "y", true), 5 * px, 0, 7);
+        ctx.fillStyle = d.shade;
+        ctx.fill();
+      }
+      ctx.fillStyle = c.soft;
+      const fastest = Math.max(...roofs.map((r) => r.gb_s));
+      roofs.forEach((r, n) => {
+        const above = r.gb_s === fastest && roofs.length > 1, side = above ? -8 : 8, at = x0 * (x1 / x0) ** (0.16 + 0.14 * n);
+        ctx.textAlign = above ? "right" : "left";
+        ctx.fillText(`${r.level} ${sig(r.gb_s / 1e3)} TB/s`, u.valToPos(at, "x", true) + side * px, u.valToPos(Math.min(r.peak_tflop_s, (at * r.gb_s) / 1e3), "y", true) + (above ? -4 : 14) * px);
+      });
+      ctx.textAlign = "right";
+      if (roofs.length) ctx.fillText(`${kernels[0].pipe} ${sig(roofs[0].peak_tflop_s)} TFLOP/s`, u.bbox.left + u.bbox.width - 6 * px, u.valToPos(roofs[0].peak_tflop_s, "y", true) - 7 * px);
+    };
+    const say = (i) => {
+      const d = dots[i];
+      readout.textContent = d ? `${d.k.kernel}: ${sig(d.k.tflop_s)} TFLOP/s ${d.k.pipe}, ${sig(d.l.intensity_flop_b)} FLOP/B at ${d.l.level}, ${sig(d.l.of_roof_percent)} % of that roof` : "";
+    };
+    const nearest = (u) => {
+      if (u.cursor.left == null || u.cursor.left < 0) return;
+      const far = (d) => Math.hypot(u.valToPos(d.l.intensity_flop_b, "x") - u.cursor.left, u.valToPos(d.k.tflop_s, "y") - u.cursor.top);
+      say(dots.indexOf(dots.reduce((a, b) => (far(b) < far(a) ? b : a))));
+    };
+    const u = new uPlot({
+      ...sizes(host), legend: { show: false }, cursor: { points: { show: false }, drag: { x: false, y: false } },
+      scales: { x: { time: false, distr: 3, range: [x0, x1] }, y: { distr: 3, range: [y0, y1] } },
+      axes: [axis(c, "intensity, FLOP per byte", decades, 24), axis(c, "TFLOP/s", decades, 40)],
+      series: [{}, ...roofs.map(() => ({ stroke: c.ink, width: 1.5, points: { show: false } }))],
+      hooks: { draw: [draw], setCursor: [nearest] },
+    }, [grid, ...roofs.map((r) => grid.map((x) => Math.min(r.peak_tflop_s, (x * r.gb_s) / 1e3)))], host);
+    say(0);
+    return { u, count: dots.length, show: say, open: () => {} };
+  }
+
+  const KINDS = { course, roofline };
+  const sizes = (host) => ({ width: host.clientWidth, height: host.clientHeight });
+  const drawn = new Map();
+
+  async function fetched(figure) {
+    const answer = await fetch(figure.dataset.src, { headers: { accept: "application/json" } });
+    if (!answer.ok) throw new Error(`${answer.status}`);
+    return answer.json();
+  }
+
+  function draw(figure) {
+    const host = figure.querySelector(".chart"), readout = figure.querySelector(".readout"), had = drawn.get(figure);
+    if (!had?.data) return;
+    had.plot?.u.destroy();
+    had.plot = KINDS[figure.dataset.plot](host, had.data, readout);
+  }
+  const drawAll = () => drawn.forEach((_, figure) => draw(figure));
+
+  function steer(figure) {
+    let at = -1;
+    figure.addEventListener("keydown", (event) => {
+      const { plot } = drawn.get(figure), step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (!plot || !plot.count || event.target !== figure) return;
+      if (step) at = at < 0 ? (step > 0 ? 0 : plot.count - 1) : Math.min(plot.count - 1, Math.max(0, at + step));
+      else if (event.key === "Home") at = 0;
+      else if (event.key === "End") at = plot.count - 1;
+      else if (event.key === "Enter" && at >= 0) return plot.open(at);
+      else return;
+      event.preventDefault();
+      plot.show(at);
+    });
+  }
+
+  async function plots() {
+    for (const figure of $$("[data-plot]")) {
+      drawn.set(figure, {});
+      steer(figure);
+      fetched(figure).then((data) => { drawn.get(figure).data = data; draw(figure); figure.dataset.ready = "yes"; })
+        .catch((error) => { figure.querySelector(".readout").textContent = `The plot's data did not come (${error.message}).`; });
+      new ResizeObserver(() => { const u = drawn.get(figure).plot?.u; if (u) u.setSize(sizes(figure.querySelector(".chart"))); }).observe(figure);
+    }
+  }
+
+  addEventListener("DOMContentLoaded", () => { theme(); plots(); if (window.htmx) live(); });
+})();

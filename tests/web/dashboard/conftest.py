@@ -1,0 +1,70 @@
+"""One laboratory with content, served by a real server, looked at by a real Chromium."""
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from gpu_mcp_server.models.user import User
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.settings import LocalHost
+from gpu_mcp_server.team.team import Team
+from tests.hostd.laboratory import wrapped
+from tests.laboratory import Folder
+from tests.web.dashboard.content import filled
+from tests.web.site import lab_of, served
+
+USUAL = {"name": "NVIDIA H200", "memory_total_bytes": 141 << 30, "power_limit_w": 700.0, "sm_clock_max_mhz": 1980}
+GPUS = [
+    USUAL
+    | {
+        "uuid": "GPU-5a1e",
+        "memory_used_bytes": 96 << 30,
+        "utilization_percent": 97,
+        "temperature_c": 61,
+        "power_w": 641.0,
+        "sm_clock_mhz": 1980,
+    },
+    USUAL
+    | {
+        "uuid": "GPU-77c0",
+        "memory_used_bytes": 12 << 30,
+        "utilization_percent": 34,
+        "temperature_c": 48,
+        "power_w": 312.0,
+        "sm_clock_mhz": 1755,
+        "throttle": ["power cap"],
+    },
+    USUAL | {"uuid": "GPU-0b9d", "memory_used_bytes": 1 << 30, "temperature_c": 33, "power_w": 98.0},
+]
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """A server with content."""
+
+    url: str
+    lab: Lab
+    team: Team
+    ada: User
+    bo: User
+    tokens: dict[str, str]
+    """Of ada, of bo, and `reader`, which is ada's for reading alone."""
+    handles: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+async def dashboard() -> AsyncIterator[Dashboard]:
+    with Folder() as own:
+        (own / "gpus.json").write_text(json.dumps(GPUS))
+        env = {"GPU_MCP_HOSTD_GPUS": str(own / "gpus.json"), "GPU_MCP_HOSTD_LOCKS": str(own / "locks")}
+        hosts = {"local": LocalHost(python=str(wrapped(own / "state", env)), state_dir=str(own / "state"))}
+        async with served(hosts=hosts) as site:
+            tokens = {"ada": await site.token("ada", project="kernels"), "bo": await site.token("bo")}
+            tokens["reader"] = await site.token("ada", "read")
+            lab = await lab_of(site)
+            users = [await site.team.tokens.verify(tokens[name]) for name in ("ada", "bo")]
+            ada, bo = (user for user in users if isinstance(user, User))
+            handles = await filled(lab, ada, bo)
+            yield Dashboard(site.url, lab, site.team, ada, bo, tokens, handles)

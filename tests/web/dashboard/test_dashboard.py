@@ -1,0 +1,250 @@
+"""The dashboard over a real server: what it shows to whom, what hostile text does, what can be done in Chromium."""
+
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from playwright.async_api import Browser, Page, async_playwright, expect
+
+from gpu_mcp_server.identity import acting_as
+from gpu_mcp_server.web.authentication import SESSION_COOKIE
+from tests.web.dashboard.conftest import Dashboard
+from tests.web.dashboard.content import HOSTILE
+
+pytestmark = pytest.mark.anyio
+CHROMIUM = shutil.which("chromium")
+in_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed (apt-get install chromium)")
+SHOTS = os.environ.get("DASHBOARD_SHOTS")
+"""Folder for pictures of every page, for whoever wants to look at them."""
+WIDTHS = {"desk": 1280, "phone": 390}
+
+
+def pages(handles: dict[str, str]) -> dict[str, str]:
+    """Return every page by name."""
+    problem = f"/problems/{handles['problem']}"
+    return {
+        "pool": "/", "problems": "/problems", "problem": problem, "board": f"{problem}?board=2", "hostile": f"/problems/{handles['hostile']}",
+        "lineage": f"{problem}/lineage", "attempt": f"/attempts/{handles['best']}", "wrong": f"/attempts/{handles['wrong']}",
+        "runs": "/runs", "run": f"/runs/{handles['run']}", "jobs": "/jobs", "usage": "/usage", "hosts": "/hosts",
+    }  # fmt: skip
+
+
+@asynccontextmanager
+async def visitor(dashboard: Dashboard, name: str) -> AsyncIterator[httpx2.AsyncClient]:
+    """Sign in without a browser."""
+    async with httpx2.AsyncClient(base_url=dashboard.url, timeout=60, headers={"Accept": "text/html"}) as http:
+        answer = await http.post("/login", data={"token": dashboard.tokens[name]})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/")
+        yield http
+
+
+async def started(dashboard: Dashboard) -> str:
+    """Start a job of ada's that runs until it is ended."""
+    with acting_as(dashboard.ada):
+        return (await dashboard.lab.runner.run(["sleep", "300"], timeout_s=300, wait_s=0)).job_id
+
+
+async def test_a_token_opens_a_session_that_scripts_cannot_read_and_that_ends(dashboard: Dashboard):
+    async with httpx2.AsyncClient(base_url=dashboard.url, headers={"Accept": "text/html"}) as http:
+        assert (await http.get("/problems")).headers["location"] == "/login"
+        refused = await http.post("/login", data={"token": "gpumcp_000000000000_" + "x" * 43})
+        assert refused.status_code == 401 and "not known here" in refused.text and not http.cookies
+        assert (await http.post("/login", data={"token": HOSTILE * 1000})).status_code == 401
+
+        answer = await http.post("/login", data={"token": dashboard.tokens["ada"]})
+        said = answer.headers["set-cookie"].lower()
+        assert "httponly" in said and "samesite=strict" in said and dashboard.tokens["ada"].lower() not in said
+        assert (await http.get("/")).status_code == 200
+        session = http.cookies[SESSION_COOKIE]
+        assert (await http.post("/logout")).headers["location"] == "/login" and SESSION_COOKIE not in http.cookies
+        again = await http.get("/", headers={"Cookie": f"{SESSION_COOKIE}={session}"})
+        assert again.headers["location"] == "/login"
+        gone = await http.get("/login", headers={"HX-Request": "true"})
+        assert gone.headers["hx-redirect"] == "/login", "a live part does not show the form inside the page"
+
+
+async def test_hostile_text_is_text_on_every_page_and_nothing_is_inline(dashboard: Dashboard):
+    async with visitor(dashboard, "ada") as http:
+        for path in pages(dashboard.handles).values():
+            answer = await http.get(path)
+            assert answer.status_code == 200, (path, answer.text)
+            policy = answer.headers["content-security-policy"]
+            assert "unsafe" not in policy and "default-src 'none'" in policy
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            text = answer.text
+            assert HOSTILE not in text and "<img src=x" not in text, path
+            assert "\u202e" not in text and "\x1b" not in text and "\x00" not in text, path
+            assert not re.search(r"<script(?![^>]*\ssrc=)|<[^>]*\s(style|on\w+)=", text), path
+        shown = (await http.get(f"/problems/{dashboard.handles['hostile']}")).text
+        assert "&lt;script&gt;" in shown and "\\u202e" in shown and "\\x1b" in shown
+        source = await http.get(f"/attempts/{dashboard.handles['wrong']}/source")
+        assert (
+            source.headers["content-type"].startswith("text/plain")
+            and "attachment" in source.headers["content-disposition"]
+        )
+
+
+async def test_rankings_are_apart_by_device_and_driver(dashboard: Dashboard):
+    async with visitor(dashboard, "ada") as http:
+        at = f"/problems/{dashboard.handles['problem']}"
+        found = [(await http.get(f"{at}/course.json?board={n}")).json()["points"] for n in range(3)]
+        assert [len(points) for points in found] == [12, 6, 1]
+        assert [points[-1]["best"] for points in found] == [3.18, 1.94, 0.62]
+        assert [p["outcome"] for p in found[0]][:4] == ["correct", "correct", "compile_failed", "incorrect"]
+        third = (await http.get(f"{at}?board=2")).text
+        assert "\u00d70.62" in third and third.count("570.124.06") == 2
+        assert (await http.get(f"{at}?board=3")).status_code == 404
+        roofs = (await http.get(f"/attempts/{dashboard.handles['profile']}/roofline.json")).json()
+        assert [(r["level"], r["gb_s"], r["peak_tflop_s"]) for r in roofs["roofs"]] == [
+            ("dram", 4800.0, 60.3),
+            ("l2", 9100.0, 60.3),
+        ]
+
+
+async def test_a_visitor_sees_and_ends_only_what_the_services_let_them(dashboard: Dashboard):
+    job = await started(dashboard)
+    async with visitor(dashboard, "ada") as ada, visitor(dashboard, "bo") as bo, visitor(dashboard, "reader") as reader:
+        assert (await ada.get(f"/attempts/{dashboard.handles['hidden']}")).status_code == 404
+        assert "secret of bo" not in (await ada.get("/problems")).text
+        for path in [*pages(dashboard.handles).values(), f"/jobs/{job}"]:
+            status = (await bo.get(path)).status_code
+            assert status == (404 if path.count("/") > 1 else 200), path
+        assert "secret of bo" in (await bo.get("/problems")).text and job not in (await bo.get("/jobs")).text
+
+        assert (await bo.post(f"/jobs/{job}/cancel")).status_code == 404
+        assert "only" not in (await reader.get("/jobs")).text and "Cancel" not in (await reader.get("/jobs")).text
+        assert (await reader.post(f"/jobs/{job}/cancel")).status_code == 403
+        elsewhere = await ada.post(f"/jobs/{job}/cancel", headers={"Sec-Fetch-Site": "cross-site"})
+        assert elsewhere.status_code == 403 and "another site" in elsewhere.text
+        assert (await ada.post(f"/jobs/{job}/cancel", headers={"Origin": "http://localhost:1"})).status_code == 403
+        assert (await ada.post(f"/reservations/{job}/release")).status_code == 400
+        assert (await ada.get(f"/jobs/{job}/cancel")).status_code == 405
+
+        assert (await ada.post(f"/jobs/{job}/cancel")).headers["location"] == f"/jobs/{job}"
+        assert "cancelled" in (await ada.get(f"/jobs/{job}")).text
+
+
+@pytest.fixture(scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    async with async_playwright() as playwright:
+        found = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        await found.close()
+
+
+@asynccontextmanager
+async def looking(browser: Browser, dashboard: Dashboard, **more: Any) -> AsyncIterator[Page]:
+    """Sign in by keyboard in a window of its own; anything on the console is a failure."""
+    context = await browser.new_context(**more)
+    page = await context.new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("response", lambda answer: said.append(answer.url) if answer.status >= 400 else None)
+    await page.goto(dashboard.url)
+    await expect(page.get_by_label("Access token")).to_be_focused()
+    await page.keyboard.type(dashboard.tokens["ada"])
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", name="Pool")).to_be_visible()
+    yield page
+    assert said == []
+    await context.close()
+
+
+@in_browser
+@pytest.mark.parametrize(("width", "colours"), [("desk", "light"), ("phone", "dark")])
+async def test_every_page_works_in_chromium(browser: Browser, dashboard: Dashboard, width: str, colours: Any):
+    view: Any = {"width": WIDTHS[width], "height": 844}
+    async with looking(browser, dashboard, viewport=view, color_scheme=colours) as page:
+        for name, path in pages(dashboard.handles).items():
+            await page.goto(dashboard.url + path)
+            for plot in await page.locator("[data-plot]").all():
+                await expect(plot).to_have_attribute("data-ready", "yes")
+                await expect(plot.locator("canvas")).to_be_visible()
+            wider = await page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+            assert wider <= 0, f"{name} is {wider} px too wide"
+            assert await page.title() != "owned", name
+            if SHOTS:
+                await page.screenshot(path=Path(SHOTS) / f"{width}-{colours}-{name}.png", full_page=True)
+        paper = await page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        assert (sum(map(int, re.findall(r"\d+", paper)[:3])) > 382) == (colours == "light"), paper
+        await page.get_by_role("button", name="Colours").click()
+        await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+        await page.reload()
+        await expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+
+
+@in_browser
+async def test_a_reservation_comes_and_is_released_while_one_looks_by_keyboard_alone(
+    browser: Browser, dashboard: Dashboard
+):
+    async with looking(browser, dashboard) as page:
+        await page.keyboard.press("Tab")
+        await expect(page.get_by_text("To the content")).to_be_focused()
+        with acting_as(dashboard.ada):
+            lease = await dashboard.lab.pool.reserve(2, keep_s=600)
+        row = page.locator(f"#r-{lease.lease_id}")
+        await expect(row).to_be_visible()
+        await expect(page.get_by_text("3 GPUs · 2 held · 1 free")).to_be_visible()
+        await expect(page.locator("#GPU-5a1e, #GPU-77c0, #GPU-0b9d").filter(has_text="ada")).to_have_count(2)
+
+        await row.locator("summary").focus()
+        await page.keyboard.press("Enter")
+        await page.keyboard.press("Tab")
+        await expect(row.get_by_role("button", name=f"Release {lease.lease_id}")).to_be_focused()
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("status").filter(has_text="The reservation is ended.")).to_be_visible()
+        await expect(page.get_by_text("Nothing is reserved.")).to_be_visible()
+
+
+@in_browser
+async def test_a_job_is_cancelled_with_the_mouse_and_the_page_says_how_it_ended(browser: Browser, dashboard: Dashboard):
+    job = await started(dashboard)
+    async with looking(browser, dashboard, viewport={"width": 390, "height": 844}) as page:
+        await page.get_by_role("link", name="Jobs").click()
+        row = page.locator(f"#{job}")
+        await expect(row).to_contain_text("running")
+        await row.get_by_text("Cancel…").click()
+        await row.get_by_role("button", name=f"Cancel {job}").click()
+        await expect(page).to_have_url(f"{dashboard.url}/jobs/{job}")
+        await expect(page.locator(".head .tag")).to_have_text("cancelled")
+
+
+@in_browser
+async def test_the_plot_is_walked_with_arrow_keys_and_opens_an_attempt(browser: Browser, dashboard: Dashboard):
+    async with looking(browser, dashboard) as page:
+        await page.goto(f"{dashboard.url}/problems/{dashboard.handles['problem']}")
+        plot = page.locator("[data-plot=course]")
+        await expect(plot).to_have_attribute("data-ready", "yes")
+        await plot.focus()
+        await page.keyboard.press("End")
+        await expect(plot.locator(".readout")).to_contain_text("#12 incorrect, best so far \u00d73.18")
+        await page.keyboard.press("ArrowLeft")
+        await expect(plot.locator(".readout")).to_contain_text("#11 correct \u00d73.18")
+        await page.keyboard.press("Enter")
+        await expect(page).to_have_url(f"{dashboard.url}/attempts/{dashboard.handles['best']}")
+
+
+@in_browser
+async def test_a_page_says_when_the_server_is_silent_and_goes_on_when_it_is_back(
+    browser: Browser, dashboard: Dashboard
+):
+    context = await browser.new_context()
+    page = await context.new_page()
+    await page.goto(dashboard.url)
+    await page.get_by_label("Access token").fill(dashboard.tokens["bo"])
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", name="Pool")).to_be_visible()
+    stale = page.get_by_text("The server does not answer")
+    await expect(stale).to_be_hidden()
+    await page.route("**/*", lambda route: route.abort())
+    await expect(stale).to_be_visible()
+    await page.unroute("**/*")
+    await expect(stale).to_be_hidden()
+    await context.close()
