@@ -10,6 +10,7 @@
     - HostUnavailable      it cannot be reached; retry may help
     - HostKeyUnknown       an SSH host key is new or has changed
     - NoFreeGpu            nothing fits the request now
+    - HostDrained          it takes nothing new for a while
     - SandboxTooWeak       the host cannot confine a job as the settings demand
     - JobBroken            hostd failed while it ran the job
     - DiskFull             the host or the store has no room left
@@ -92,6 +93,13 @@ class NoFreeGpu(HostError):
     """No GPU fits the request now."""
 
     retryable = True
+
+
+class HostDrained(HostError):
+    """The host is being drained: what runs there goes on, nothing new is begun."""
+
+    retryable = True
+    hint = "Name another host, or none; a person ends it with `gpu-mcp-server hosts resume NAME`."
 
 
 class SandboxTooWeak(HostError):

@@ -9,7 +9,15 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from gpu_mcp_server.backends.base import Backend, Channel, Sink
-from gpu_mcp_server.errors import BadRequest, DiskFull, GpuMcpError, HostError, HostUnavailable, NotFound
+from gpu_mcp_server.errors import (
+    BadRequest,
+    DiskFull,
+    GpuMcpError,
+    HostDrained,
+    HostError,
+    HostUnavailable,
+    NotFound,
+)
 from gpu_mcp_server.hostd import protocol
 
 HELLO_S = 20.0
@@ -184,6 +192,8 @@ def _error(host: str, said: Mapping[str, str]) -> GpuMcpError:
             return NotFound("such thing on the host", message, hint=hint)
         case "bad_request" | "protocol":
             return BadRequest(message, hint=hint)
+        case "drained":
+            return HostDrained(f"Host {host!r} takes nothing new: {message}.")
         case "disk_full":
             return DiskFull(
                 f"Host {host!r}: {message}.", hint=hint or "Free space there, or set state_dir to another disk."

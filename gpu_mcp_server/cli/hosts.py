@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from gpu_mcp_server.cli import session
 from gpu_mcp_server.cli.output import Json, emit, fail, table
 from gpu_mcp_server.cli.tables import with_host, without_host, write_private
 from gpu_mcp_server.errors import BadRequest, ConfigError, HostError
+
+if TYPE_CHECKING:
+    from gpu_mcp_server.services.drains import Drained
 
 EXAMPLES = (
     "`hosts add box ada@gpu-box`, `hosts add box my/image:1 --kind docker`, `hosts add box ada@login --kind slurm`."
@@ -215,6 +218,43 @@ def remove(name: Annotated[str, typer.Argument(help="Host to take out.")], as_js
     path = user_config_file()
     write_private(path, without_host(read_config(path), name))
     emit({"removed": name, "config_file": str(path)}, f"host {name} is no longer in {path}", as_json=as_json)
+
+
+@app.command()
+def drain(
+    name: Annotated[str, typer.Argument(help="Host.")],
+    why: Annotated[str, typer.Option(help="Shown to everybody who would use it.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Begin nothing new on a host: what runs goes on, who waits there keeps its place until `resume`."""
+    from gpu_mcp_server.services import drains
+
+    async def work() -> drains.Drained:
+        async with session.laboratory() as lab:
+            return await drains.drain(lab.hosts, name, why, lab.pool.share().user)
+
+    _drained(session.run(work), as_json=as_json)
+
+
+@app.command()
+def resume(name: Annotated[str, typer.Argument(help="Host.")], as_json: Json = False) -> None:
+    """Let new jobs in again, and serve who waits."""
+    from gpu_mcp_server.services import drains
+
+    async def work() -> drains.Drained:
+        async with session.laboratory() as lab:
+            return await drains.resume(lab.hosts, name)
+
+    found = session.run(work)
+    _drained(found, as_json=as_json)
+    if found.words:
+        raise typer.Exit(1)
+
+
+def _drained(found: "Drained", *, as_json: bool) -> None:
+    whose = "" if found.for_all or not found.words else " (for the jobs of this login there; root drains for all)"
+    text = f"{found.host}: {found.words or 'takes jobs'}{whose}"
+    emit({"host": found.host, "drained": found.words or None, "for_all": found.for_all}, text, as_json=as_json)
 
 
 def _status(name: str, *, as_json: bool) -> dict[str, Any] | None:

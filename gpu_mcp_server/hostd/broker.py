@@ -20,8 +20,10 @@ import struct
 import time
 from typing import Any, Dict, List, Optional, Tuple, cast
 
+from .drain import Drains
 from .gpus import Nvml
 from .locks import GpuLocks
+from .policy import policy
 from .queue import Lease, Queue, Request
 from .vacancy import Vacancy
 
@@ -39,7 +41,10 @@ ANSWER_S = 5.0
 GRACE_S = 5.0
 """What an idle holder that was asked to leave has left."""
 GONE_S = 5.0
-"""Between two looks whether the folder is still there."""
+"""Between two looks whether the folder is still there, at the host's policy, and notes of what was used."""
+USAGE = "usage-%d"
+"""What the next broker of the same login takes up; beside the locks, and so gone with the machine's uptime."""
+MAX_USAGE_BYTES = 1 << 20
 MESSAGE_BYTES = 64 << 10
 MAX_LINKED = 16
 """GPUs among which those joined by NVLink are looked for: the search may try every set of them."""
@@ -87,12 +92,17 @@ class Broker:
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._began = self._used_at = self._blocked_at = time.monotonic()
         self._gone_at = 0.0
+        self._drains = Drains(locks.folder)
+        self._shut: Dict[int, str] = {}
+        self.queue.shut = self._why_shut
 
     def run(self) -> None:
         """Serve until idle."""
         self._open()
+        self._take_up()
         while self._turn():
             pass
+        self._keep()
         self._close()
 
     def _open(self) -> None:
@@ -113,6 +123,47 @@ class Broker:
         if self._is_there():
             os.unlink(self._name, dir_fd=self._folder)
 
+    def _take_up(self) -> None:
+        """Take up what the last broker knew of past use: its own login's word, or root's."""
+        for uid in (os.geteuid(), 0):
+            try:
+                fd = os.open(USAGE % uid, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._folder)
+            except OSError:
+                continue
+            try:
+                if os.fstat(fd).st_uid == uid:
+                    said = json.loads(os.read(fd, MAX_USAGE_BYTES).decode("ascii"))
+                    self.queue.shares.restore(said["used"], time.time() - float(said["at"]), self._began)
+                    return
+            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+                continue
+            finally:
+                os.close(fd)
+
+    def _keep(self) -> None:
+        """Note what was used, for the next broker; a full disk does not matter."""
+        text = json.dumps({"at": time.time(), "used": self.queue.shares.kept(time.monotonic())}).encode("ascii")
+        name = USAGE % os.geteuid()
+        try:
+            fd = os.open(
+                name + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o644, dir_fd=self._folder
+            )
+        except OSError:
+            return
+        try:
+            os.write(fd, text)
+            os.replace(name + ".new", name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        except OSError:
+            pass
+        finally:
+            os.close(fd)
+
+    def _why_shut(self, uid: int) -> str:
+        """Say whether the host is being drained; looked at once in a turn."""
+        if uid not in self._shut:
+            self._shut[uid] = self._drains.words(uid)
+        return self._shut[uid]
+
     def _is_there(self) -> bool:
         try:
             return os.stat(self._name, dir_fd=self._folder).st_ino == self._inode
@@ -130,6 +181,7 @@ class Broker:
                 self._hear(fd)
         now = time.monotonic()
         self._vacancy.forget()
+        self._shut.clear()
         self._serve(now)
         if self._clients:
             self._used_at = now
@@ -137,6 +189,8 @@ class Broker:
             self._gone_at = now + GONE_S
             if not self._is_there():
                 return False
+            self.queue.shares.policy = policy()
+            self._keep()
         return bool(self._clients) or now - self._used_at < self._idle_s
 
     def _patience(self) -> float:
@@ -212,6 +266,8 @@ class Broker:
             mode="exclusive" if message["mode"] == "exclusive" else "shared",
             uid=client.uid,
             user=str(message.get("user", ""))[:80],
+            weight=float(message.get("weight", 1.0)),
+            kind=str(message.get("kind", ""))[:80],
             job=str(message.get("job", ""))[:80],
             priority=str(message.get("priority", "interactive")),
             foreign=str(message.get("foreign", "other")),

@@ -2,11 +2,13 @@
 
 import os
 import time
+import zlib
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from . import door
 from .broker import NAME
 from .broker_link import BrokerGone, BrokerLink, Want, wait_in_line
+from .drain import Drains
 from .host import Host, HostRefuses
 from .locks import PROCESSOR, Held
 from .protocol import GpuRequest, JobSpec
@@ -16,6 +18,8 @@ from .vacancy import DYING_S
 LEAST_WAIT_S = 0.25
 """For a broker to start and answer, for those who will not wait."""
 PAUSE_S = 0.002
+SHUT_S = 0.25
+"""Between two looks whether the host is still being drained, where no broker looks."""
 SAY_PART = 0.05
 """Words on the queue come again after this part of the time waited so far: each is written down."""
 
@@ -104,7 +108,7 @@ class Lease:
     def _at_once(self, turn: "_Turn") -> Held:
         """Take what is free where there is no broker, which is started by the first who must wait."""
         locks = self._host.locks
-        if self._spec.purpose == "reserve" or locks.is_taken(NAME):
+        if self._spec.purpose == "reserve" or locks.is_taken(NAME) or self._shut():
             return []
         want = self._spec.gpus
         names = [n for n in turn.names if want.foreign == "warn" or want.mode == "shared" or not self._strangers(n)]
@@ -123,7 +127,9 @@ class Lease:
             "count": turn.count,
             "mode": want.mode,
             "user": want.user,
+            "weight": want.weight,
             "job": self._spec.id,
+            "kind": kind_of(self._spec),
             "priority": want.priority,
             "foreign": want.foreign,
             "limit_s": self._spec.limits.wall_s if self._spec.purpose != "reserve" else None,
@@ -140,6 +146,9 @@ class Lease:
         self.link, held, notes = found
         self.notes += notes
         return held
+
+    def _shut(self) -> str:
+        return Drains(self._host.locks.folder).words(os.geteuid())
 
     def _heard(self, turn: "_Turn") -> Callable[[str], None]:
         """Return what passes words on: each new position at once, all else ever more seldom."""
@@ -158,6 +167,9 @@ class Lease:
     def _without_broker(self, turn: "_Turn") -> Held:
         """Wait by the locks' turns alone."""
         self.notes.append("no broker answers on this host; the job waited without an order")
+        while self._shut() and time.monotonic() < turn.deadline and not turn.stop():
+            turn.said(self._shut())
+            time.sleep(SHUT_S)
         names = joined(turn.names, turn.count, self._links()) if self._spec.gpus.nvlink else turn.names
         left = turn.deadline - time.monotonic()
         held = self._host.locks.acquire(names, turn.count, self._spec.gpus.mode, turn.owner, left, turn.stop)
@@ -247,6 +259,12 @@ def fits(gpu: Dict[str, Any], want: GpuRequest) -> bool:
     named = not want.uuids or gpu["uuid"] in want.uuids
     known = not want.arch or gpu.get("arch") == want.arch
     return named and known and int(gpu.get("memory_total_bytes") or 0) >= want.memory_bytes
+
+
+def kind_of(spec: JobSpec) -> str:
+    """Return what a job is of: those of one purpose and command line take about as long as each other."""
+    words = "\0".join(spec.processes[0].argv)
+    return "%s:%08x" % (spec.purpose, zlib.crc32(words.encode("utf-8", "replace")))
 
 
 def _needs(want: GpuRequest) -> str:

@@ -10,7 +10,7 @@ import shutil
 import socket
 import struct
 import subprocess
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set
 
 from . import toolchains
 from .gpus import driver_library
@@ -195,3 +195,14 @@ def _cpu_model() -> str:
 
 def _memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def gpus_now(host: Host) -> Dict[str, Any]:
+    """Return how each GPU stands, and how many jobs there are."""
+    gpus = host.nvml.gpus()
+    ours: Set[int] = host.ours() if any(g["pids"] for g in gpus) else set()
+    for gpu in gpus:
+        gpu["locked_by"] = host.locks.holder(gpu["uuid"])
+        gpu["foreign"] = len(set(gpu.pop("pids")) - ours)
+    running = len(host.folders.unfinished())
+    return {"gpus": gpus, "jobs_running": running, "why_none": host.nvml.why_not(), "amd": host.amd.gpus()}

@@ -89,7 +89,9 @@ class GpuRequest:
     priority: str = "interactive"
     """`interactive` before `batch` before `background`; who waits long rises."""
     user: str = ""
-    """Who it is for, where several people share a login: their shares are equal."""
+    """Who it is for, where several people share a login: each has a share."""
+    weight: float = 1.0
+    """Share of `user` against others of the same login, and against all where the host believes this login."""
     lease: str = ""
     """Reservation whose GPUs to use; when it has ended the job waits like others, and its note says so."""
     keep_s: float = 0.0

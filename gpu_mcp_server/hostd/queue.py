@@ -1,23 +1,25 @@
 """Who is next: the order in which those who wait for GPUs get them. No I/O; the broker asks and acts.
 
-Order: class of priority (each rises by one after AGE_S of waiting), then the user's GPU seconds, decayed, then those of
-the label within one user (several people may share a login), then arrival. A user who waits earns credit, so that
-nobody waits for ever. Whoever is not served and wants a GPU alone, or several, has GPUs held back for it: nobody behind
-it is put on them, so sharers without end and takers of single GPUs starve nobody. Grants are all or none.
+Order: class of priority (each rises by one after AGE_S of waiting), then what the owner used for its weight (`shares`),
+then what the person within the owner used, then arrival. Who waits earns credit, so that nobody waits for ever.
+Whoever is not served and wants a GPU alone, or several, has GPUs held back for it: nobody behind it is put on them, so
+sharers without end and takers of single GPUs starve nobody. The exception is a gap: a job whose longest time (`habits`,
+or its own limit) is over before the one ahead can start at the earliest. Who overran a gap gets none for a while.
+Grants are all or none.
 """
 
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
+from .habits import Habits, Kind
+from .shares import Shares, Who
+
 PRIORITIES = ("interactive", "batch", "background")
 AGE_S = 600.0
-HALF_LIFE_S = 3600.0
-CREDIT = 0.1
-"""GPU seconds that a second of waiting is worth: small, so that a long queue of one's own buys little."""
 MAX_SHARERS = 4
 SHARED_WEIGHT = 1.0 / MAX_SHARERS
-LEARNING = 0.3
-"""Weight of the newest hold in the mean by which waits are foretold."""
+NO_GAPS_S = 600.0
+"""For so long who overran a gap is given none."""
 
 
 @dataclass
@@ -27,6 +29,8 @@ class Request:
     Attributes:
         number: Of the connection.
         names: GPUs that fit, or `processor`.
+        user: Who it is for, as the login says; `weight` is its share.
+        kind: What the job is of, by which its time is foretold.
         links: For each GPU those joined to it by NVLink; None where that does not matter.
         foreign: What to do about processes that are not ours: `wait`, `warn` or `other`.
         since: When it began to wait, on the host's monotonic clock.
@@ -40,7 +44,9 @@ class Request:
     mode: str
     uid: int = 0
     user: str = ""
+    weight: float = 1.0
     job: str = ""
+    kind: str = ""
     priority: str = "interactive"
     foreign: str = "other"
     since: float = 0.0
@@ -53,6 +59,16 @@ class Request:
         """Say whether it wants its GPUs for itself."""
         return self.mode == "exclusive"
 
+    @property
+    def who(self) -> Who:
+        """Return whose it is."""
+        return Who(self.uid, self.user, self.weight)
+
+    @property
+    def load(self) -> float:
+        """Return how many GPUs' time it costs."""
+        return self.count * (1.0 if self.alone else SHARED_WEIGHT)
+
 
 @dataclass
 class Lease:
@@ -62,6 +78,7 @@ class Lease:
         idle_since: When its holder said that it does not use them; None while it does.
         idle_s: How long it may be idle before it is asked to leave.
         told: Whether it was asked to.
+        gap_until: When the one ahead may want the GPUs, where they were lent from what is held back for it.
     """
 
     request: Request
@@ -70,6 +87,7 @@ class Lease:
     idle_since: Optional[float] = None
     idle_s: float = 0.0
     told: bool = False
+    gap_until: Optional[float] = None
 
 
 class Look(NamedTuple):
@@ -87,6 +105,7 @@ class Grant(NamedTuple):
     request: Request
     names: Tuple[str, ...]
     notes: Tuple[str, ...]
+    gap_until: Optional[float] = None
 
 
 class Standing(NamedTuple):
@@ -104,14 +123,18 @@ class Queue:
 
     Args:
         look: Looks at a GPU, for a mode.
+
+    Attributes:
+        shut: Says why nothing new of a login is begun on this host, or nothing.
     """
 
     def __init__(self, look: Callable[[str, str], Look]) -> None:
         self._look = look
         self.waiting: Dict[int, Request] = {}
         self.leases: Dict[int, Lease] = {}
-        self._usage: Dict[Tuple[int, str], Tuple[float, float]] = {}
-        self._mean_s: Optional[float] = None
+        self.shares, self.habits = Shares(), Habits()
+        self.shut: Callable[[int], str] = lambda uid: ""
+        self._overran: Dict[Tuple[int, str], float] = {}
 
     def release(self, number: int, now: float) -> None:
         """Forget a connection and charge its user for what it held."""
@@ -119,12 +142,12 @@ class Queue:
         lease = self.leases.pop(number, None)
         if lease is None:
             return
-        held = max(0.0, now - lease.since)
-        cost = held * len(lease.names) * (1.0 if lease.request.alone else SHARED_WEIGHT)
-        for key in ((lease.request.uid, ""), (lease.request.uid, "/" + lease.request.user)):
-            self._usage[key] = (self._used(key, now) + cost, now)
+        held, request = max(0.0, now - lease.since), lease.request
+        self.shares.charge(request.who, held * request.load, now)
         if lease.idle_s == 0.0:  # a reservation's length says nothing about jobs
-            self._mean_s = held if self._mean_s is None else (1 - LEARNING) * self._mean_s + LEARNING * held
+            self.habits.note(_kind(request), held)
+        if lease.gap_until is not None and now > lease.gap_until:
+            self._overran[(request.uid, request.user)] = now
 
     def take_back(self, number: int) -> None:
         """Put a request that could not use its grant back to its place."""
@@ -132,30 +155,16 @@ class Queue:
         if lease is not None:
             self.waiting[number] = lease.request
 
-    def _used(self, key: Tuple[int, str], now: float) -> float:
-        value, at = self._usage.get(key, (0.0, now))
-        return value * 0.5 ** ((now - at) / HALF_LIFE_S)
-
     def ordered(self, now: float) -> List[Request]:
         """Return those who wait, the next first."""
-        scores: Dict[Tuple[int, str], float] = {}
-        for request in self.waiting.values():
-            for key in ((request.uid, ""), (request.uid, "/" + request.user)):
-                waited = CREDIT * max(0.0, now - request.since)
-                scores[key] = min(scores.get(key, 0.0), -waited)
-        for key in scores:
-            scores[key] += self._used(key, now)
-        for lease in self.leases.values():
-            weight = len(lease.names) * (1.0 if lease.request.alone else SHARED_WEIGHT)
-            for key in ((lease.request.uid, ""), (lease.request.uid, "/" + lease.request.user)):
-                if key in scores:
-                    scores[key] += weight * (1.0 + now - lease.since)
+        waiting = [(r.who, now - r.since) for r in self.waiting.values()]
+        holding = [(x.request.who, x.request.load, now - x.since) for x in self.leases.values()]
+        scores = self.shares.scores(waiting, holding, now)
 
         def place(request: Request) -> Tuple[int, float, float, float, int]:
             known = PRIORITIES.index(request.priority) if request.priority in PRIORITIES else 1
             rank = known - int(max(0.0, now - request.since) / AGE_S)
-            uid, user = request.uid, "/" + request.user
-            return (max(0, rank), scores[(uid, "")], scores[(uid, user)], request.since, request.number)
+            return (max(0, rank), *scores[request.who], request.since, request.number)
 
         return sorted(self.waiting.values(), key=place)
 
@@ -167,23 +176,46 @@ class Queue:
             if grant is None:
                 return grants
             del self.waiting[grant.request.number]
-            self.leases[grant.request.number] = Lease(grant.request, grant.names, now)
+            self.leases[grant.request.number] = Lease(grant.request, grant.names, now, gap_until=grant.gap_until)
             grants.append(grant)
 
     def _next(self, now: float) -> Optional[Grant]:
-        held_back: Set[str] = set()
+        gaps: Dict[str, float] = {}
+        """GPUs that are held back, and how long nobody ahead can use them yet."""
         for request in self.ordered(now):
-            open_to = [n for n in request.names if n not in held_back]
-            looks = {n: self._look_at(n, request) for n in open_to}
-            free = [n for n in open_to if not looks[n].taken]
-            chosen = self._chosen(request, free, looks)
+            if self.shut(request.uid):
+                continue
+            open_to = [n for n in request.names if n not in gaps]
+            lent = self._lent(request, gaps, now)
+            looks = {n: self._look_at(n, request) for n in (*open_to, *lent)}
+            free = [n for n in looks if not looks[n].taken]
+            chosen = self._chosen(request, free, looks, lent)
             if chosen:
                 notes = [_stranger(n, looks[n].foreign) for n in chosen if request.alone and looks[n].foreign]
-                return Grant(request, tuple(chosen), tuple(notes))
+                until = [now + gaps[n] for n in chosen if n in gaps]
+                return Grant(request, tuple(chosen), tuple(notes), min(until) if until else None)
             self._claim(request, open_to, set(free), now)
             if request.alone or request.count > 1:
-                held_back.update(request.claim)
+                gap_s = self._soonest_s(request, open_to, now)
+                gaps.update((n, gap_s) for n in request.claim)
         return None
+
+    def _lent(self, request: Request, gaps: Mapping[str, float], now: float) -> List[str]:
+        """Return the GPUs that are held back for others for longer than a request can take."""
+        longest = [t for t in (self.habits.longest_s(_kind(request)), request.limit_s) if t is not None]
+        overran = self._overran.get((request.uid, request.user))
+        if not longest or (overran is not None and now - overran < NO_GAPS_S):
+            return []
+        return [n for n in request.names if gaps.get(n, 0.0) >= min(longest)]
+
+    def _soonest_s(self, request: Request, names: Sequence[str], now: float) -> float:
+        """Return how long it takes at least until a request can start, if everybody is as quick as ever was seen."""
+        least = sorted(self._least_s(n, now) for n in names)
+        return least[request.count - 1] if len(least) >= request.count else 0.0
+
+    def _least_s(self, name: str, now: float) -> float:
+        on = [x for x in self.leases.values() if name in x.names and x.idle_s == 0.0]
+        return max((self.habits.shortest_s(_kind(x.request)) - (now - x.since) for x in on), default=0.0)
 
     def _look_at(self, name: str, request: Request) -> Look:
         on = [lease for lease in self.leases.values() if name in lease.names]
@@ -196,10 +228,10 @@ class Queue:
             return Look(_stranger(name, look.foreign), look.foreign)
         return look
 
-    def _chosen(self, request: Request, free: List[str], looks: Dict[str, Look]) -> List[str]:
-        def better(name: str) -> Tuple[bool, int]:
+    def _chosen(self, request: Request, free: List[str], looks: Dict[str, Look], lent: Sequence[str]) -> List[str]:
+        def better(name: str) -> Tuple[bool, bool, int]:
             sharers = sum(1 for lease in self.leases.values() if name in lease.names)
-            return bool(looks[name].foreign) and request.foreign != "warn", -sharers
+            return bool(looks[name].foreign) and request.foreign != "warn", name in lent, -sharers
 
         return joined(sorted(free, key=better), request.count, request.links)
 
@@ -215,11 +247,12 @@ class Queue:
         """Return how long a GPU will be held yet, as far as that can be foretold; None when it cannot."""
         holders = [lease for lease in self.leases.values() if name in lease.names]
         if not holders and self._look(name, "exclusive").taken:
-            return self._mean_s  # held since before this broker, or without it
+            return self.habits.mean_s  # held since before this broker, or without it
         left = 0.0
         for lease in holders:
             held = now - lease.since
-            known = [t for t in (self._mean_s, lease.request.limit_s) if t is not None]
+            foretold = self.habits.expected_s(_kind(lease.request))
+            known = [t for t in (foretold, lease.request.limit_s) if t is not None]
             if not known:
                 return None
             expected = min(known) - held
@@ -235,14 +268,16 @@ class Queue:
     def _wait_s(self, request: Request, ahead: Sequence[Request], now: float) -> Optional[float]:
         left = [self._left_s(n, now) for n in request.names]
         soonest = sorted(t for t in left if t is not None)
-        if len(soonest) < len(left) or (ahead and self._mean_s is None):
+        if len(soonest) < len(left) or (ahead and self.habits.mean_s is None):
             return None
-        first = soonest[request.count - 1]
-        share = sum(r.count if r.alone else r.count * SHARED_WEIGHT for r in ahead) / len(request.names)
-        return first + share * (self._mean_s or 0.0)
+        before = sum(r.load * (self.habits.expected_s(_kind(r)) or 0.0) for r in ahead)
+        return soonest[request.count - 1] + before / len(request.names)
 
     def why(self, request: Request, order: Sequence[Request], now: float) -> str:
         """Say what a request waits for, by the first of the GPUs that it claims and cannot have."""
+        shut = self.shut(request.uid)
+        if shut:
+            return shut
         for name in request.claim or request.names:
             holders = [lease for lease in self.leases.values() if name in lease.names]
             if holders and (request.alone or holders[0].request.alone):
@@ -291,6 +326,10 @@ def joined(names: Sequence[str], count: int, links: Optional[Mapping[str, Sequen
         return []
 
     return grow([], list(names))
+
+
+def _kind(request: Request) -> Kind:
+    return (request.uid, request.user, request.kind)
 
 
 def _who(request: Request) -> str:

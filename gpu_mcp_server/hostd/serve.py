@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, Set, Tuple, cast
 from . import descriptors, probe, processes
 from .broker_link import shown
 from .caller import LEAVING
+from .drain import Drains
 from .files import FilesError
 from .host import Host
 from .jobs import JobFolder
@@ -65,6 +66,7 @@ class Channel:
         self._waiters: List[Waiter] = []
         self._asides: Dict[int, Tuple[Any, bytearray]] = {}
         self._sweep_at = 0.0
+        self._drains = Drains(host.locks.folder)
         self._heard_at, self._quiet_s = time.monotonic(), math.inf
         self._pool = Pool(host)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -80,6 +82,7 @@ class Channel:
             "cancel": self._cancel,
             "list": self._list,
             "pool": self._pool_now,
+            "drain": lambda request, _: (self._drains.asked(request), b""),
             "beat": self._beat,
             "bye": self._bye,
         }
@@ -329,13 +332,8 @@ class Channel:
         return {}, b""
 
     def _gpus(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
-        gpus = self.host.nvml.gpus()
-        ours: Set[int] = self.host.ours() if any(g["pids"] for g in gpus) else set()
-        for gpu in gpus:
-            gpu["locked_by"] = self.host.locks.holder(gpu["uuid"])
-            gpu["foreign"] = len(set(gpu.pop("pids")) - ours)
-        about = {"gpus": gpus, "jobs_running": len(self.host.folders.unfinished()), "amd": self.host.amd.gpus()}
-        return dict(about, why_none=self.host.nvml.why_not(), pool=self._pool_now(request, _)[0]), b""
+        about = probe.gpus_now(self.host)
+        return dict(about, drained=self._drains.words(os.geteuid()), pool=self._pool_now(request, _)[0]), b""
 
     def _pool_now(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
         return {"broker": shown(self.host.locks), "reservations": standings(self.host.folders)}, b""
@@ -355,6 +353,8 @@ class Channel:
         missing = [s for s in sorted(wanted) if not self.host.blobs.has(s)]
         if missing:
             return {"missing": missing}, b""
+        if self.host.folders.get(spec.id) is None and self._drains.words(os.geteuid()):
+            raise Refusal("drained", self._drains.words(os.geteuid()))
         folder = self.host.folders.claim(spec)
         if folder is None:
             return {"claimed": False}, b""

@@ -161,6 +161,7 @@ def _gpus(gpus: GpuRequest) -> None:
     for name in ("wait_s", "keep_s", "idle_s"):
         value: Any = getattr(gpus, name)
         _need(_number(value) and value >= 0, "bad " + name + ": %r", value)
+    _need(_positive(gpus.weight), "weight must be above 0: %r", gpus.weight)
     for name in ("arch", "user"):
         value = getattr(gpus, name)
         _need(len(_text(value, name)) <= MAX_LABEL_BYTES, name + " is too long: %r", value)

@@ -80,6 +80,8 @@ class HostStatus(Model):
     gpus: list[Gpu] = []
     waiting: list[Waiting] = []
     """Jobs in line for GPUs, the next first; at most 20."""
+    drained: str | None = None
+    """Since when, by whom and why nothing new is begun there; what runs goes on."""
     reservations: list[Reserved] = []
     """GPUs that servers of this user keep between jobs."""
     capabilities: list[Capability] = []
@@ -104,8 +106,7 @@ class LabStatus(ResultModel):
                 + (f" (not full: {h.weaker_because})" if h.weaker_because else "")
                 + f", judges {', '.join(h.devices) or 'nothing'}, {h.jobs_running} jobs running"
             )
-            if h.problem:
-                lines.append(f"  {h.problem}")
+            lines += [f"  {problem}" for problem in (h.problem, h.drained) if problem]
             lines.append("  toolchains: " + (", ".join(f"{k} {v}" for k, v in h.toolchains.items()) or "none"))
             if h.judge:
                 lines.append(f"  judge: {h.judge}")

@@ -74,6 +74,7 @@ class Gpus:
             waiting=[_waiting(w) for w in now["pool"]["broker"].get("waiting", [])[:SHOWN]],
             reservations=[Reserved(**r) for r in now["pool"]["reservations"]],
             jobs_running=now["jobs_running"],
+            drained=now["drained"] or None,
         )
 
 

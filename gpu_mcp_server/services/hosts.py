@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import time
 from typing import Any
 
 from pydantic import ConfigDict
@@ -12,6 +13,9 @@ from gpu_mcp_server.errors import HostUnavailable, NotFound
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.toolchains import Compiler, Toolchains
 from gpu_mcp_server.settings import BatchHost, DockerHost, HostSettings, LocalHost, OpenSshHost, Settings
+
+DRAINED_S = 30.0
+"""For so long a host that takes nothing new is not chosen by itself; then it is asked again."""
 
 
 class Nvcc(Model):
@@ -81,6 +85,7 @@ class Hosts:
         self._links: dict[str, HostLink] = {}
         self._probes: dict[str, tuple[HostLink, HostProbe]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        self._drained: dict[str, float] = {}
 
     def names(self) -> list[str]:
         """Return the configured hosts."""
@@ -91,14 +96,26 @@ class Hosts:
         return self._host(name).kind
 
     def choose(self, name: str | None) -> str:
-        """Return the host to use: the one asked for, the default, or the first.
+        """Return the host to use: the one asked for, the default, or the first that takes new jobs.
 
         Raises:
             NotFound: If it is not configured.
         """
         chosen = name or self._settings.default_host or next(iter(self._settings.hosts), "")
         self._host(chosen)
+        if not name and not self._settings.default_host and self.is_drained(chosen):
+            return next((other for other in self._settings.hosts if not self.is_drained(other)), chosen)
         return chosen
+
+    def is_drained(self, name: str) -> bool:
+        """Say whether a host was found a moment ago to take nothing new."""
+        return time.monotonic() - self._drained.get(name, -DRAINED_S) < DRAINED_S
+
+    def note_drained(self, name: str, drained: bool) -> None:
+        """Note whether a host takes new jobs."""
+        self._drained.pop(name, None)
+        if drained:
+            self._drained[name] = time.monotonic()
 
     def _host(self, name: str) -> HostSettings:
         try:

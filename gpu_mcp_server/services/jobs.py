@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpu_mcp_server.errors import HostUnavailable, JobBroken, NoFreeGpu, NotFound, SandboxTooWeak
+from gpu_mcp_server.errors import HostDrained, HostUnavailable, JobBroken, NoFreeGpu, NotFound, SandboxTooWeak
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, job_record_from_json, to_json
 from gpu_mcp_server.services.errands import current_errand
 from gpu_mcp_server.services.hosts import HostProbe, Hosts
@@ -124,10 +124,14 @@ class JobRunner:
             small = await self._send_large(host, sending)
             listed = [[s, len(d)] for s, d in small.items()]
             submitting = self.hosts.call(host, "submit", b"".join(small.values()), spec=to_json(spec), blobs=listed)
-            if number == 0 and ahead is not None and self.hosts.kind(host) not in BATCH:
-                answer, _ = await self._asking_ahead(submitting, spec.id, host, ahead)
-            else:
-                answer, _ = await submitting
+            try:
+                if number == 0 and ahead is not None and self.hosts.kind(host) not in BATCH:
+                    answer, _ = await self._asking_ahead(submitting, spec.id, host, ahead)
+                else:
+                    answer, _ = await submitting
+            except HostDrained:
+                self.hosts.note_drained(host, True)
+                raise
             missing = answer.get("missing", [])
             if not missing:
                 there |= wanted

@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from gpu_mcp_server.errors import GpuMcpError, NoFreeGpu, NotFound
+from gpu_mcp_server.errors import GpuMcpError, HostDrained, NoFreeGpu, NotFound
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobRecord, JobSpec, Limits, ProcessSpec
+from gpu_mcp_server.identity import as_server, current_user
 from gpu_mcp_server.models.lease import GpuLease, Reserved
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobRow, JobTable
@@ -24,10 +25,10 @@ HasBuild = Callable[[str], Awaitable[bool | None]]
 """Whether a host has a build already; None where it cannot be built."""
 
 PURPOSE = "reserve"
-OWNER = "owner"
-"""In a reservation's context: the server whose jobs use it."""
-QUEUE_S = 3600.0
-"""How long a reservation waits in line; a cancelled call takes it out at once."""
+OWNER, USER = "owner", "user"
+"""In a reservation's context: the server whose jobs use it, and for whom."""
+QUEUE_S, DETACHED_QUEUE_S = 3600.0, 86_400.0
+"""How long a job or reservation waits in line, and a job that outlives its caller; a cancelled call ends that at once."""
 IDLE_S = 60.0
 """A reservation that was not used for so long gives way to who waits."""
 LONGEST_S = 8 * 3600.0
@@ -40,6 +41,8 @@ BYTES_PER_S = 50e6
 """What a missing file counts for, as seconds of waiting."""
 BUILD_S = 10.0
 """What a missing build counts for."""
+RECENT_S = 2.0
+"""A job that was sent to a host since then may not be seen there yet."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,31 @@ class Need:
 
 
 @dataclass(frozen=True)
+class Share:
+    """Whose time the jobs of a call are, and how much of the pool is theirs against others."""
+
+    user: str
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
 class _Held:
     host: str
     count: int
+    user: str
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """What a host has for a job that wants GPUs."""
+
+    host: str
+    cost_s: float = 0.0
+    """Seconds that the job would lose there, roughly."""
+    free: int = 0
+    """GPUs that fit and are free."""
+    fits: bool = False
+    drained: str = ""
 
 
 class Pool:
@@ -72,16 +97,24 @@ class Pool:
 
     def __init__(self, settings: Settings, jobs: JobRunner, table: JobTable) -> None:
         self._settings, self._jobs, self._table = settings, jobs, table
-        self._user = _own_name()
+        self._local = _local_name()
         self._held: dict[str, _Held] = {}
+        self._sent: dict[str, list[float]] = {}
         self.owner = Owner(settings.data_dir / "servers")
         self._resuming: asyncio.Task[None] | None = None
         jobs.steward = self
 
+    def share(self) -> Share:
+        """Return whose time the jobs of the call at hand are: the user's, or of who started this program."""
+        user = current_user()
+        name = self._local if user.is_local else user.name
+        return Share(f"{name}@{socket.gethostname()}"[:64], user.weight)
+
     async def resumed(self) -> None:
         """Take over the reservations of servers that are no more, once; hosts that do not answer keep theirs."""
         if self._resuming is None:
-            self._resuming = asyncio.create_task(self._resume(), name="reservations")
+            with as_server():
+                self._resuming = asyncio.create_task(self._resume(), name="reservations")
         await asyncio.shield(self._resuming)
 
     async def _resume(self) -> None:
@@ -98,7 +131,7 @@ class Pool:
         except (GpuMcpError, TimeoutError):
             return
         if record.state == "running" and await self._table.hand_over(row, {OWNER: self.owner.declared()}):
-            self._held[row.job_id] = _Held(row.host, len(record.gpus))
+            self._held[row.job_id] = _Held(row.host, len(record.gpus), str(row.context.get(USER) or self.share().user))
 
     async def close(self) -> None:
         """Leave the reservations to the next server."""
@@ -112,12 +145,13 @@ class Pool:
         want = spec.gpus
         if want.mode == "none":
             return spec
-        lease = next(
-            (i for i, held in self._held.items() if held.host == host and held.count >= want.count > 0), want.lease
-        )
+        share = self.share()
+        ours = {i: h for i, h in self._held.items() if h.host == host and h.user == (want.user or share.user)}
+        lease = next((i for i, held in ours.items() if held.count >= want.count > 0), want.lease)
         gpus = replace(
             want,
-            user=want.user or self._user,
+            user=want.user or share.user,
+            weight=share.weight,
             foreign=self._settings.hosts[host].foreign_processes,
             priority="batch" if spec.detached and spec.purpose != PURPOSE else want.priority,
             lease=lease if spec.purpose != PURPOSE else "",
@@ -148,40 +182,59 @@ class Pool:
 
         Raises:
             NotFound: If the host is not configured.
+            HostDrained: If all hosts that have such GPUs take nothing new.
         """
         hosts = self._jobs.hosts
         if need.count:
             await self.resumed()
         if named or self._settings.default_host or len(hosts.names()) == 1 or need.count == 0:
             return hosts.choose(named)
-        held = next((h.host for h in self._held.values() if h.count >= need.count), None)
+        user = self.share().user
+        held = next((h.host for h in self._held.values() if h.user == user and h.count >= need.count), None)
         if held is not None:
             return held
-        costs = await asyncio.gather(*(self._cost(n, need, files or {}, has_build) for n in hosts.names()))
-        known = [(cost, name) for cost, name in zip(costs, hosts.names(), strict=True) if cost is not None]
-        return min(known, key=lambda pair: pair[0])[1] if known else hosts.choose(None)
+        offers = await asyncio.gather(*(self._offer(n, need, files or {}, has_build) for n in hosts.names()))
+        able = [offer for offer in offers if offer.fits and not offer.drained]
+        if able:
+            chosen = min(able, key=lambda offer: offer.cost_s + self._unseen_s(offer, need)).host
+            self._sent.setdefault(chosen, []).append(time.monotonic())
+            return chosen
+        drained = [f"{offer.host}: {offer.drained}" for offer in offers if offer.fits]
+        if drained:
+            raise HostDrained(f"Every host with such GPUs takes nothing new: {'; '.join(drained)}.")
+        return hosts.choose(None)
 
-    async def _cost(self, host: str, need: Need, files: Mapping[str, int], has_build: HasBuild | None) -> float | None:
-        """Return the seconds that a job would lose on a host, roughly; None where it cannot run."""
+    def _unseen_s(self, offer: _Offer, need: Need) -> float:
+        """Return what the jobs count for that were sent to a host so lately that it may not have shown them."""
+        sent = [at for at in self._sent.get(offer.host, []) if time.monotonic() - at < RECENT_S]
+        self._sent[offer.host] = sent
+        return UNKNOWN_WAIT_S if 0 < offer.free < len(sent) + need.count else 0.0
+
+    async def _offer(self, host: str, need: Need, files: Mapping[str, int], has_build: HasBuild | None) -> _Offer:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 fitting = need.fitting(await self._jobs.probe(host))
                 if len(fitting) < need.count:
-                    return None
+                    return _Offer(host)
                 now, _ = await self._jobs.hosts.call(host, "gpus")
+                self._jobs.hosts.note_drained(host, bool(now["drained"]))
+                if now["drained"]:
+                    return _Offer(host, fits=True, drained=now["drained"])
                 missing: list[str] = []
                 if files:
                     missing = (await self._jobs.hosts.call(host, "have", sha256=list(files)))[0]["missing"]
                 built = await has_build(host) if has_build else True
         except (GpuMcpError, TimeoutError):
-            return None
+            return _Offer(host)
         if built is None:
-            return None
+            return _Offer(host)
         free = [g for g in now["gpus"] if g["uuid"] in fitting and not g["locked_by"] and not g["foreign"]]
         queue = now["pool"]["broker"].get("waiting", [])
         wait_s = 0.0 if len(free) >= need.count and not queue else UNKNOWN_WAIT_S
-        wait_s += sum(UNKNOWN_WAIT_S if w["wait_s"] is None else w["wait_s"] for w in queue)
-        return wait_s + sum(files[s] for s in missing) / BYTES_PER_S + (0.0 if built else BUILD_S)
+        known = [w["wait_s"] for w in queue if w["wait_s"] is not None]
+        wait_s += max(known, default=0.0) + UNKNOWN_WAIT_S * (len(queue) - len(known))
+        cost_s = wait_s + sum(files[s] for s in missing) / BYTES_PER_S + (0.0 if built else BUILD_S)
+        return _Offer(host, cost_s, len(free), fits=True)
 
     async def reserve(
         self,
@@ -224,7 +277,7 @@ class Pool:
                     retryable=False,
                 )  # fmt: skip
             lease_id = f"l-{time.time_ns() // 1_000_000:x}-{secrets.token_hex(4)}"
-            about = {OWNER: self.owner.declared()}
+            about = {OWNER: self.owner.declared(), USER: self.share().user}
             await self._jobs.submit(self._spec(lease_id, need, keep_s), host=where, blobs={}, context=about)
         try:
             record = await self._granted(lease_id, where, wait_s, progress)
@@ -232,7 +285,7 @@ class Pool:
             await self._jobs.end_quietly(lease_id, where)
             raise
         if record.state == "running":
-            self._held[lease_id] = _Held(where, len(record.gpus))
+            self._held[lease_id] = _Held(where, len(record.gpus), self.share().user)
         elif record.state == "finished":
             raise_if_not_run(record, where)
         return await self._lease(record, where)
@@ -299,10 +352,15 @@ class Pool:
         return lease("held", ends_in_s=mine.ends_in_s if mine else None)
 
 
-def _own_name() -> str:
-    """Return who the GPU time of this server's jobs is counted for, where several people share a login."""
+def alone(gpus: int, *, detached: bool) -> GpuRequest:
+    """Return the wish of a command for GPUs of its own, with patience."""
+    wait_s = DETACHED_QUEUE_S if detached else QUEUE_S
+    return GpuRequest(count=gpus, mode="exclusive" if gpus else "none", wait_s=wait_s)
+
+
+def _local_name() -> str:
+    """Return the login that started this program."""
     try:
-        user = getpass.getuser()
+        return getpass.getuser()
     except (KeyError, OSError):
-        user = f"uid {os.getuid()}"
-    return f"{user}@{socket.gethostname()}"[:64]
+        return f"uid {os.getuid()}"

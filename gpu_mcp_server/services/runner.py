@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from gpu_mcp_server.errors import BadRequest, GpuMcpError, NoFreeGpu, NotFound
-from gpu_mcp_server.hostd.protocol import GpuRequest, JobRecord, JobSpec, Limits, OutputFile, ProcessSpec
+from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, Limits, OutputFile, ProcessSpec
 from gpu_mcp_server.models.job import JobResult, OutputRef, RankOptions
 from gpu_mcp_server.profilers import coredump
 from gpu_mcp_server.services import aftermath
@@ -22,7 +22,7 @@ from gpu_mcp_server.services.job_table import JobRow, JobTable
 from gpu_mcp_server.services.jobs import WAIT_S, Blobs, FinishedJob, JobRunner, OnOutput, new_job_id, raise_if_not_run
 from gpu_mcp_server.services.long_jobs import PURPOSE, is_long
 from gpu_mcp_server.services.output import head_and_tail, safe_text
-from gpu_mcp_server.services.pool import Need, Pool
+from gpu_mcp_server.services.pool import Need, Pool, alone
 from gpu_mcp_server.services.rank_hosts import PURPOSE as RANKS
 from gpu_mcp_server.services.rank_hosts import Group, RankHosts, peers
 from gpu_mcp_server.services.surroundings import device_name, environment_of, min_level, roots_of
@@ -135,7 +135,7 @@ class Runner:
             files={"main": (*manifest, *more)},
             outputs=("*",) if workspace_id else (*outputs, *made.outputs),
             roots=roots_of(probe, self._settings.hosts[where].roots),
-            gpus=GpuRequest(count=gpus, mode="exclusive" if gpus else "none"),
+            gpus=alone(gpus, detached=detach),
             limits=Limits(wall_s=timeout_s, output_bytes=KEPT_OUTPUT_BYTES),
             min_level=min_level(self._settings),
             network=fetch or bool(groups),
@@ -240,7 +240,8 @@ class Runner:
             rest = replace(done, stdout=done.stdout[stdout_offset:])
             return await self._finished(rest, row), len(done.stdout) if stdout_offset else None
         result = self._result(seen.record, row, seen.stdout, seen.stderr)
-        note = f"still {seen.record.state}; job_status with wait_s waits for its end"
+        place = f", {result.note}" if seen.record.state == "queued" and result.note else ""
+        note = f"still {seen.record.state}{place}; job_status with wait_s waits for its end"
         return result.model_copy(update={"note": note}), stdout_offset + len(seen.stdout)
 
     async def tidy(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_mcp_server.errors import HostDrained
 from gpu_mcp_server.hostd.broker_link import shown
 from gpu_mcp_server.hostd.locks import GpuLocks
 from gpu_mcp_server.hostd.protocol import GpuRequest, ProcessSpec
@@ -281,6 +282,23 @@ async def test_a_new_broker_hears_of_old_reservations(pool):
     waiting = await pool.queue()
     assert (await pool.lab.wait(waiting)).record.status == "ok"
     assert "gave way" in (await pool.lab.record(lease)).note
+
+
+async def test_on_a_drained_host_jobs_go_on_and_those_who_wait_keep_their_places(pool):
+    running = await pool.start(GpuRequest(2, "exclusive"))
+    waiting = await pool.queue()
+    answer, _ = await pool.lab.link.call("drain", on=True, why="new driver", by="ann")
+    assert "being drained by ann" in answer["drained"]
+    with pytest.raises(HostDrained, match="new driver"):
+        await pool.lab.submit(pool.lab.spec("true"))
+    await pool.lab.link.call("cancel", job=running)
+    assert (await pool.lab.wait(running)).record.status == "cancelled"
+    while "drained by ann" not in (seen := await pool.lab.record(waiting)).note:
+        assert seen.state == "queued"
+        await asyncio.sleep(0.01)
+    os.kill(broker_pid(pool.locks), signal.SIGKILL)
+    assert (await pool.lab.link.call("drain", on=False))[0]["drained"] == ""
+    assert (await pool.lab.wait(waiting)).record.status == "ok"
 
 
 async def test_two_hosts_do_not_know_of_each_other(open_lab, state, tmp_path):

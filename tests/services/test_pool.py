@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.errors import NoFreeGpu, NotFound
+from gpu_mcp_server.errors import HostDrained, NoFreeGpu, NotFound
 from gpu_mcp_server.hostd.locks import GpuLocks
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, ProcessSpec
+from gpu_mcp_server.identity import acting_as
+from gpu_mcp_server.models.user import User
+from gpu_mcp_server.services.drains import drain, resume
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.owners import Owner
 from gpu_mcp_server.services.pool import Need
@@ -185,6 +188,65 @@ async def test_what_is_no_reservation_cannot_be_released(lab):
         await lab.pool.release(job)
     with pytest.raises(NotFound):
         await lab.pool.release("l-none")
+
+
+async def test_users_of_one_server_stand_in_line_under_their_names_and_weights(lab):
+    job = await busy(lab, "local", 1)
+    ann, bob = User(name="ann"), User(name="bob", weight=3.0)
+    waiting: list[asyncio.Task] = []
+    for user in (ann, bob):
+        with acting_as(user):
+            waiting.append(asyncio.create_task(lab.runner.run(["true"], host="local", gpus=1)))
+            assert lab.pool.prepared(asked_for_one(), "local").gpus.weight == user.weight
+    while len(line := (await lab.gpus.status("local")).hosts[0].waiting) < 2:
+        await asyncio.sleep(0.01)
+    assert {w.user.partition("@")[0] for w in line} == {"ann", "bob"}
+    await lab.runner.cancel(job)
+    assert [result.status for result in await asyncio.gather(*waiting)] == ["ok", "ok"]
+
+
+async def test_a_reservation_is_its_user_s(lab):
+    with acting_as(User(name="ann")):
+        lease = await lab.pool.reserve(1, host="local")
+        assert lab.pool.prepared(asked_for_one(), "local").gpus.lease == lease.lease_id
+    with acting_as(User(name="bob")):
+        assert lab.pool.prepared(asked_for_one(), "local").gpus.lease == ""
+        assert await lab.pool.place(None, Need(1)) == "big"
+
+
+async def test_new_jobs_go_elsewhere_or_are_told_while_a_host_is_drained(lab):
+    found = await drain(lab.hosts, "local", "new driver", "ann")
+    assert "drained by ann" in found.words
+    assert (await lab.runner.run(["true"], gpus=1)).host == "big"
+    assert (await lab.runner.run(["true"])).host == "big"
+    with pytest.raises(HostDrained, match="new driver"):
+        await lab.runner.run(["true"], host="local")
+    with pytest.raises(HostDrained, match="Every host with such GPUs"):
+        await lab.pool.place(None, Need(1, arch="sm_80"))
+    assert "new driver" in (await lab.gpus.status("local")).summary()
+    assert (await resume(lab.hosts, "local")).words == ""
+    assert (await lab.runner.run(["true"], gpus=1)).host == "local"
+
+
+async def test_several_jobs_at_once_are_spread_over_the_hosts(lab):
+    chosen = await asyncio.gather(*(lab.pool.place(None, Need(1)) for _ in range(3)))
+    assert sorted(chosen) == ["big", "big", "local"]
+
+
+async def test_a_detached_job_keeps_its_place_when_the_server_is_gone_and_is_found_by_the_next_one(folder):
+    async with opened(folder) as lab:
+        holder = await lab.runner.run(["sleep", "60"], host="local", gpus=1, detach=True)
+        waiting = await lab.runner.run(["true"], host="local", gpus=1, detach=True)
+        while not (await lab.gpus.status("local")).hosts[0].waiting:
+            await asyncio.sleep(0.01)
+    async with opened(folder) as after:
+        (place,) = (await after.gpus.status("local")).hosts[0].waiting
+        assert place.job == waiting.job_id
+        while "position 1" not in ((seen := await after.runner.status(waiting.job_id)).note or ""):
+            assert seen.state == "queued"
+            await asyncio.sleep(0.01)
+        await after.runner.cancel(holder.job_id)
+        assert (await after.runner.status(waiting.job_id, wait_s=20)).status == "ok"
 
 
 async def test_two_servers_stand_in_one_line(lab, folder):

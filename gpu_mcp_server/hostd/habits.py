@@ -1,0 +1,58 @@
+"""How long jobs held their GPUs: what is learnt from it foretells waits, and which job fits a gap. No I/O.
+
+A gap may be used only by a job that ends in it, and what it lies in front of must not start sooner than foretold. So
+for the job its longest time counts, for those who hold the GPUs meanwhile their shortest.
+"""
+
+from collections import OrderedDict, deque
+from typing import Deque, Optional, Tuple
+
+Kind = Tuple[int, str, str]
+"""Uid, user and what the job is of: its purpose and command line."""
+
+REMEMBERED = 8
+"""Jobs of each kind."""
+ENOUGH = 3
+"""Jobs of a kind after which its shortest and longest time are taken for what they are."""
+MARGIN = 1.25
+"""On the longest time that was seen, as the next one may be longer."""
+MAX_KINDS = 2000
+LEARNING = 0.3
+"""Weight of the newest job in the mean of all kinds."""
+
+
+class Habits:
+    """Times of the last jobs of each kind.
+
+    Attributes:
+        mean_s: Over all kinds, the newest counting most; None while nothing is known.
+    """
+
+    def __init__(self) -> None:
+        self._kinds: "OrderedDict[Kind, Deque[float]]" = OrderedDict()
+        self.mean_s: Optional[float] = None
+
+    def note(self, kind: Kind, held_s: float) -> None:
+        """Learn from a job that has ended; a kind without a name says nothing beyond the mean."""
+        self.mean_s = held_s if self.mean_s is None else (1 - LEARNING) * self.mean_s + LEARNING * held_s
+        if not kind[2]:
+            return
+        self._kinds.setdefault(kind, deque(maxlen=REMEMBERED)).append(held_s)
+        self._kinds.move_to_end(kind)
+        if len(self._kinds) > MAX_KINDS:
+            self._kinds.popitem(last=False)
+
+    def expected_s(self, kind: Kind) -> Optional[float]:
+        """Return how long such a job takes; None while nothing is known of any."""
+        seen = self._kinds.get(kind)
+        return sum(seen) / len(seen) if seen else self.mean_s
+
+    def longest_s(self, kind: Kind) -> Optional[float]:
+        """Return what such a job is not expected to exceed; None while too few were seen."""
+        seen = self._kinds.get(kind, ())
+        return MARGIN * max(seen) if len(seen) >= ENOUGH else None
+
+    def shortest_s(self, kind: Kind) -> float:
+        """Return what such a job takes at least; 0 while too few were seen."""
+        seen = self._kinds.get(kind, ())
+        return min(seen) if len(seen) >= ENOUGH else 0.0

@@ -1,0 +1,57 @@
+"""What a host's administrator says of the logins that share its GPUs: `/etc/gpu-mcp-server/pool.json`.
+
+Like `{"speaks_for_others": ["gpu-team"], "weights": {"ada": 2}}`: the users that `gpu-team` names are owners of their
+own, and `ada` gets twice the share of another login. Root speaks for others without being named.
+"""
+
+import json
+import os
+import pwd
+import stat
+from typing import Any, Dict, List, Optional, cast
+
+from .shares import Policy
+
+FILE = "/etc/gpu-mcp-server/pool.json"
+ELSEWHERE = "GPU_MCP_HOSTD_POOL"
+"""Environment variable with another path; for tests."""
+MAX_BYTES = 1 << 20
+
+
+def policy(path: str = "") -> Policy:
+    """Read the file; what others may write, or what cannot be read, counts for nothing."""
+    said = _read(path or os.environ.get(ELSEWHERE) or FILE)
+    speakers = [_uid(name) for name in _listed(said.get("speaks_for_others"))]
+    weights: Dict[int, float] = {}
+    for name, weight in _mapping(said.get("weights")).items():
+        uid = _uid(name)
+        if uid is not None and isinstance(weight, (int, float)) and not isinstance(weight, bool):
+            weights[uid] = float(weight)
+    return Policy((0, *(uid for uid in speakers if uid is not None)), weights)
+
+
+def _read(path: str) -> Dict[str, Any]:
+    try:
+        with open(path, "rb") as text:
+            about = os.fstat(text.fileno())
+            if about.st_uid not in (0, os.geteuid()) or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                return {}
+            said: Any = json.loads(text.read(MAX_BYTES).decode("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return _mapping(said)
+
+
+def _mapping(value: Any) -> Dict[str, Any]:
+    return cast("Dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _listed(value: Any) -> List[Any]:
+    return cast("List[Any]", value) if isinstance(value, list) else []
+
+
+def _uid(name: Any) -> Optional[int]:
+    try:
+        return pwd.getpwnam(name).pw_uid if isinstance(name, str) else None
+    except (KeyError, ValueError):
+        return None

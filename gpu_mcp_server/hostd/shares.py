@@ -1,0 +1,113 @@
+"""Whose turn it is by what they used: GPU seconds of each owner, decayed, against its weight. No I/O.
+
+An owner is a login, as the kernel says. Several people may share one: within it each of their names has its share.
+The names of a login that speaks for others (a team's server; the host's policy says which, and root always does)
+are owners of their own, with the weights that it gives them. Any other login could invent names and weights.
+"""
+
+import math
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Tuple
+
+HALF_LIFE_S = 3600.0
+CREDIT = 0.1
+"""GPU seconds that a second of waiting is worth: small, so that a long queue of one's own buys little."""
+MIN_WEIGHT, MAX_WEIGHT = 0.01, 100.0
+MAX_KEPT = 2000
+"""Owners that are remembered."""
+
+Key = Tuple[int, str]
+
+
+class Who(NamedTuple):
+    """Whom something is for."""
+
+    uid: int
+    user: str = ""
+    weight: float = 1.0
+
+
+class Policy(NamedTuple):
+    """What the host's administrator says of logins."""
+
+    speakers: Tuple[int, ...] = (0,)
+    """Uids whose names of users are believed."""
+    weights: Mapping[int, float] = {}
+    """Of the other logins; 1 where none is given."""
+
+
+class Shares:
+    """What each owner has used.
+
+    Attributes:
+        policy: Of the host.
+    """
+
+    def __init__(self) -> None:
+        self.policy = Policy()
+        self._used: Dict[Key, Tuple[float, float]] = {}
+
+    def _keys(self, who: Who) -> "List[Tuple[Key, float]]":
+        """Return the owner and the person, each with its weight."""
+        person = ((who.uid, "/" + who.user), bounded(who.weight))
+        if who.uid in self.policy.speakers:
+            return [person, person]
+        return [((who.uid, ""), bounded(self.policy.weights.get(who.uid, 1.0))), person]
+
+    def used(self, key: Key, now: float) -> float:
+        """Return GPU seconds, decayed."""
+        value, at = self._used.get(key, (0.0, now))
+        return value * 0.5 ** (max(0.0, now - at) / HALF_LIFE_S)
+
+    def charge(self, who: Who, gpu_s: float, now: float) -> None:
+        """Count what somebody has used."""
+        for key in ((who.uid, ""), (who.uid, "/" + who.user)):
+            self._used[key] = (self.used(key, now) + gpu_s, now)
+        if len(self._used) > MAX_KEPT:
+            del self._used[min(self._used, key=lambda k: self.used(k, now))]
+
+    def scores(
+        self, waiting: Iterable[Tuple[Who, float]], holding: Iterable[Tuple[Who, float, float]], now: float
+    ) -> "Dict[Who, Tuple[float, float]]":
+        """Return for each who waits the scores of its owner and of the person within it; the least is next.
+
+        Args:
+            waiting: Who, and for how long.
+            holding: Who, how many GPUs, and for how long.
+            now: On the clock of `charge`.
+        """
+        whose = {who: self._keys(who) for who, _ in waiting}
+        used: Dict[Key, float] = {key: self.used(key, now) for keys in whose.values() for key, _ in keys}
+        credit: Dict[Key, float] = dict.fromkeys(used, 0.0)
+        for who, waited_s in waiting:
+            for key, _ in whose[who]:
+                credit[key] = max(credit[key], CREDIT * max(0.0, waited_s))
+        for who, gpus, held_s in holding:
+            for key in dict(self._keys(who)):
+                if key in used:
+                    used[key] += gpus * (1.0 + held_s)
+
+        def score(key: Key, weight: float) -> float:
+            return used[key] / weight - credit[key]
+
+        return {who: (score(*keys[0]), score(*keys[1])) for who, keys in whose.items()}
+
+    def kept(self, now: float) -> List[List[Any]]:
+        """Return what is worth knowing after this process, as JSON types."""
+        most = sorted(((self.used(key, now), key) for key in self._used), reverse=True)[:MAX_KEPT]
+        return [[uid, label, round(value, 3)] for value, (uid, label) in most if value > 0.01]
+
+    def restore(self, kept: Any, age_s: float, now: float) -> None:
+        """Take up what another one kept that long ago.
+
+        Raises:
+            ValueError, TypeError: If it is not what `kept` returns.
+        """
+        for uid, label, value in kept[:MAX_KEPT]:
+            if not math.isfinite(value) or value < 0.0:
+                raise ValueError(value)
+            self._used[(int(uid), str(label))] = (float(value), now - max(0.0, age_s))
+
+
+def bounded(weight: float) -> float:
+    """Return a weight within the limits; what is no number counts as 1."""
+    return min(MAX_WEIGHT, max(MIN_WEIGHT, weight)) if math.isfinite(weight) else 1.0

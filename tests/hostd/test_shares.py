@@ -1,0 +1,173 @@
+"""Weights, logins that speak for others, gaps, drains: the order of those who wait, without any process."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.hostd.drain import Drains
+from gpu_mcp_server.hostd.habits import ENOUGH, MARGIN
+from gpu_mcp_server.hostd.policy import policy
+from gpu_mcp_server.hostd.queue import NO_GAPS_S
+from gpu_mcp_server.hostd.shares import HALF_LIFE_S, Policy, Shares, Who
+from tests.hostd.test_queue import A, B, Bench
+
+TEAM, OTHER = 1000, 1001
+
+
+def served_s(bench: Bench, people: dict[tuple[int, str], float], rounds: int) -> dict[tuple[int, str], float]:
+    """Let everybody want one GPU all the time, for a second each; return the seconds that each has got."""
+    got = dict.fromkeys(people, 0.0)
+    now = 0.0
+    for _ in range(rounds):
+        waiting = {(r.uid, r.user) for r in bench.queue.waiting.values()}
+        for uid, user in people.keys() - waiting:
+            bench.want(now, uid=uid, user=user, weight=people[uid, user])
+        (number,) = bench.pump(now)
+        request = bench.queue.leases[number].request
+        now += 1.0
+        bench.leave(number, now)
+        got[request.uid, request.user] += 1.0
+    return got
+
+
+def test_shares_follow_the_weights():
+    bench = Bench(A)
+    bench.queue.shares.policy = Policy((TEAM,))
+    got = served_s(bench, {(TEAM, "ann"): 1.0, (TEAM, "bob"): 3.0}, 400)
+    assert got[TEAM, "bob"] == pytest.approx(300, abs=6)
+
+
+def test_users_of_a_login_that_speaks_for_others_are_owners_like_any_other():
+    people = {(TEAM, "ann"): 1.0, (TEAM, "bob"): 1.0, (TEAM, "cat"): 1.0, (OTHER, "dan@laptop"): 1.0}
+    believed, doubted = Bench(A), Bench(A)
+    believed.queue.shares.policy = Policy((TEAM,))
+    assert served_s(believed, people, 400) == pytest.approx(dict.fromkeys(people, 100), abs=3)
+    got = served_s(doubted, people, 400)
+    assert got[OTHER, "dan@laptop"] == pytest.approx(200, abs=3), "otherwise a login's share is one, whoever it names"
+    assert got[TEAM, "ann"] == pytest.approx(67, abs=3)
+
+
+def test_a_login_cannot_give_itself_weight_but_the_host_can():
+    people = {(TEAM, "ann"): 50.0, (OTHER, "dan"): 1.0}
+    bench = Bench(A)
+    assert served_s(bench, people, 200)[TEAM, "ann"] == pytest.approx(100, abs=3)
+    bench = Bench(A)
+    bench.queue.shares.policy = Policy((), {OTHER: 4.0})
+    assert served_s(bench, people, 200)[OTHER, "dan"] == pytest.approx(160, abs=4)
+
+
+def test_what_was_used_outlives_the_broker_and_decays():
+    shares, who = Shares(), Who(TEAM, "ann")
+    shares.charge(who, 100.0, 50.0)
+    after = Shares()
+    after.restore(json.loads(json.dumps(shares.kept(50.0))), HALF_LIFE_S, 7.0)
+    assert after.used((TEAM, "/ann"), 7.0) == pytest.approx(50.0)
+    for junk in ([[1, "", float("nan")]], [["x", "", 1]], [[1]], 5):
+        with pytest.raises((ValueError, TypeError)):
+            after.restore(junk, 0.0, 7.0)
+
+
+class Gap(Bench):
+    """Two GPUs; jobs of kind `long` took 10 s, of kind `short` 1 s. A long one holds A; who wants both waits."""
+
+    def __init__(self) -> None:
+        super().__init__(A, B)
+        for kind, length in (("long", 10.0), ("short", 1.0)):
+            for n in range(ENOUGH):
+                number = self.want(0.0, kind=kind, names=(A,), user=kind)
+                assert self.pump(100.0 * n) == [number]
+                self.leave(number, 100.0 * n + length)
+        self.long = self.want(1000.0, kind="long", names=(A,), user="long")
+        assert self.pump(1000.0) == [self.long]
+        self.both = self.want(1001.0, count=2, user="head")
+
+
+def test_a_short_job_fits_the_gap_before_who_waits_for_more():
+    bench = Gap()
+    bench.pump(1001.0)
+    short = bench.want(1002.0, kind="short", user="short")
+    assert bench.pump(1002.0) == [short]
+    assert bench.held(short) == (B,)
+    bench.leave(short, 1003.0)
+    bench.leave(bench.long, 1010.0)
+    assert bench.pump(1010.0) == [bench.both], "as soon as if nobody had been let in"
+
+
+@pytest.mark.parametrize("more", [{"kind": "short"}, {"limit_s": MARGIN}])
+def test_what_might_not_end_in_time_is_not_let_into_a_gap(more):
+    for now, fits in ((1002.0, True), (1010.0 - MARGIN + 0.1, False)):
+        bench = Gap()
+        bench.pump(1001.0)
+        number = bench.want(now, user="short", **more)
+        assert (bench.pump(now) == [number]) == fits
+
+
+@pytest.mark.parametrize("more", [{"kind": "long"}, {"kind": "new"}, {}, {"limit_s": 60.0}])
+def test_long_and_unknown_jobs_do_not_get_before_who_waits(more):
+    bench = Gap()
+    bench.pump(1001.0)
+    bench.want(1002.0, user="long", **more)
+    assert bench.pump(1002.0) == []
+
+
+def test_without_knowing_the_holder_there_is_no_gap():
+    bench = Gap()
+    bench.queue.leases[bench.long].request.kind = "never seen"
+    bench.want(1002.0, kind="short", user="short")
+    assert bench.pump(1002.0) == []
+
+
+def test_who_overran_a_gap_is_given_none_for_a_while():
+    bench = Gap()
+    bench.pump(1001.0)
+    short = bench.want(1002.0, kind="short", user="short")
+    assert bench.pump(1002.0) == [short]
+    bench.leave(bench.long, 1010.0)
+    bench.leave(short, 1012.0)
+    assert bench.pump(1012.0) == [bench.both]
+    bench.leave(bench.both, 1013.0)
+    for now, let_in in ((1020.0, False), (1020.0 + NO_GAPS_S, True)):
+        holder = bench.want(now, kind="long", names=(A,), user="long")
+        assert bench.pump(now) == [holder]
+        both = bench.want(now, count=2, user="head")
+        again = bench.want(now, limit_s=0.5, user="short")
+        granted = bench.pump(now)
+        assert (again in granted) == let_in
+        for number in (holder, both, again):
+            bench.leave(number, now + 10.0)
+
+
+def test_a_drained_host_begins_nothing_and_the_line_stays_as_it_is(tmp_path: Path):
+    bench, drains = Bench(A), Drains(str(tmp_path))
+    bench.queue.shut = lambda uid: drains.words(os.geteuid())
+    first, second = bench.want(0.0), bench.want(1.0)
+    assert bench.pump(1.0) == [first]
+    drains.begin("new driver\n", "ann")
+    bench.leave(first, 2.0)
+    assert bench.pump(2.0) == []
+    why = bench.queue.why(bench.queue.waiting[second], bench.queue.ordered(2.0), 2.0)
+    assert why.startswith("the host is being drained by ann since ") and why.endswith(": new driver?")
+    drains.end()
+    drains.end()
+    assert bench.pump(3.0) == [second]
+
+
+def test_only_root_and_a_login_itself_drain_for_it(tmp_path: Path):
+    me = os.geteuid()
+    (tmp_path / f"drain-{me + 1}").write_text("{}")
+    assert Drains(str(tmp_path)).words(me + 1) == "", "written by somebody else"
+    (tmp_path / f"drain-{me}").write_text("no JSON")
+    assert "being drained by somebody" in Drains(str(tmp_path)).words(me)
+
+
+def test_the_host_s_policy_is_believed_only_where_others_cannot_write(tmp_path: Path):
+    file = tmp_path / "pool.json"
+    assert policy(str(file)) == Policy()
+    file.write_text('{"speaks_for_others": ["daemon", "nobody-of-this-name", 5], "weights": {"daemon": 2, "bin": "x"}}')
+    file.chmod(0o644)
+    found = policy(str(file))
+    assert found == Policy((0, 1), {1: 2.0})
+    file.chmod(0o666)
+    assert policy(str(file)) == Policy()
