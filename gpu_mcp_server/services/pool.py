@@ -28,7 +28,7 @@ PURPOSE = "reserve"
 OWNER, USER = "owner", "user"
 """In a reservation's context: the server whose jobs use it, and for whom."""
 QUEUE_S, DETACHED_QUEUE_S = 3600.0, 86_400.0
-"""How long a job or reservation waits in line, and a job that outlives its caller; a cancelled call ends that at once."""
+"""How long a job or reservation waits in line, and a job that outlives its caller."""
 IDLE_S = 60.0
 """A reservation that was not used for so long gives way to who waits."""
 LONGEST_S = 8 * 3600.0
@@ -42,7 +42,7 @@ BYTES_PER_S = 50e6
 BUILD_S = 10.0
 """What a missing build counts for."""
 RECENT_S = 2.0
-"""A job that was sent to a host since then may not be seen there yet."""
+"""A job that was sent to a host so long before it was looked at may not have been seen there yet."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,7 @@ class _Offer:
     """GPUs that fit and are free."""
     fits: bool = False
     drained: str = ""
+    seen_at: float = 0.0
 
 
 class Pool:
@@ -206,7 +207,7 @@ class Pool:
 
     def _unseen_s(self, offer: _Offer, need: Need) -> float:
         """Return what the jobs count for that were sent to a host so lately that it may not have shown them."""
-        sent = [at for at in self._sent.get(offer.host, []) if time.monotonic() - at < RECENT_S]
+        sent = [at for at in self._sent.get(offer.host, []) if at > offer.seen_at - RECENT_S]
         self._sent[offer.host] = sent
         return UNKNOWN_WAIT_S if 0 < offer.free < len(sent) + need.count else 0.0
 
@@ -216,6 +217,7 @@ class Pool:
                 fitting = need.fitting(await self._jobs.probe(host))
                 if len(fitting) < need.count:
                     return _Offer(host)
+                seen_at = time.monotonic()
                 now, _ = await self._jobs.hosts.call(host, "gpus")
                 self._jobs.hosts.note_drained(host, bool(now["drained"]))
                 if now["drained"]:
@@ -234,7 +236,7 @@ class Pool:
         known = [w["wait_s"] for w in queue if w["wait_s"] is not None]
         wait_s += max(known, default=0.0) + UNKNOWN_WAIT_S * (len(queue) - len(known))
         cost_s = wait_s + sum(files[s] for s in missing) / BYTES_PER_S + (0.0 if built else BUILD_S)
-        return _Offer(host, cost_s, len(free), fits=True)
+        return _Offer(host, cost_s, len(free), fits=True, seen_at=seen_at)
 
     async def reserve(
         self,

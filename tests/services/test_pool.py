@@ -229,6 +229,7 @@ async def test_new_jobs_go_elsewhere_or_are_told_while_a_host_is_drained(lab):
 
 
 async def test_several_jobs_at_once_are_spread_over_the_hosts(lab):
+    await lab.gpus.status()
     chosen = await asyncio.gather(*(lab.pool.place(None, Need(1)) for _ in range(3)))
     assert sorted(chosen) == ["big", "big", "local"]
 
