@@ -1,0 +1,456 @@
+"""A team on one server: many clients connected, some of them busy, mixed calls over HTTP for minutes.
+
+Starts `serve --http` with users and tokens, keeps its processes to one core and its jobs to another, opens real MCP
+clients of both eras, each with its stream for notifications, and lets some of them work: look, write and read files,
+search, compile, run, judge C kernels, cancel. Says how long each tool took, what failed that was not asked for, whether
+every job came to its end, how the server's memory went, and what wrong tokens cost.
+
+    python benchmarks/team/load.py                                  # 200 clients, 50 active, 10 minutes
+    python benchmarks/team/load.py --clients 40 --active 10 --seconds 60 --markdown -
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+from tests.laboratory import HONEST, PROBLEM  # noqa: E402
+
+BOUND_P99_MS = 250.0
+"""Of gpu_status."""
+BOUND_GROWTH = 0.05
+"""Of the server's memory over the second half."""
+USERS = 10
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass
+class Tally:
+    """What is counted."""
+
+    took: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Seconds of each call, by tool."""
+    wrong: Counter[str] = field(default_factory=Counter)
+    """What failed that was not asked for."""
+    jobs: dict[str, str] = field(default_factory=dict)
+    """The token of whoever started a job, by its id."""
+    memory: list[tuple[float, int, int]] = field(default_factory=list)
+    """Seconds, bytes of the server, bytes of the host side."""
+
+
+class Server:
+    """`serve --http` as a process of its own, its jobs on another core."""
+
+    def __init__(self, folder: Path, cores: tuple[str, str] | None) -> None:
+        self.folder = folder
+        python = sys.executable
+        self.prefix: list[str] = []
+        if cores is not None:
+            self.prefix = ["taskset", "-c", cores[0]]
+            wrapper = folder / "python-of-jobs"
+            wrapper.write_text(f'#!/bin/sh\nexec taskset -c {cores[1]} {sys.executable} "$@"\n')
+            wrapper.chmod(0o755)
+            python = str(wrapper)
+        hosts = {"local": {"kind": "local", "python": python, "judge_python": sys.executable}}
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith("GPU_MCP_")},
+            "GPU_MCP_DATA_DIR": str(folder / "data"), "GPU_MCP_HOSTS": json.dumps(hosts), "HOME": str(folder),
+            "GPU_MCP_MIN_LEVEL": "namespaces",
+        }  # fmt: skip
+        self.process: subprocess.Popen[str] | None = None
+
+    def command(self, *arguments: str) -> str:
+        """Run a command of ours on the server's store."""
+        done = subprocess.run(
+            [sys.executable, "-m", "gpu_mcp_server", *arguments],
+            capture_output=True, text=True, env=self.environment, cwd=ROOT, check=True,
+        )  # fmt: skip
+        return done.stdout
+
+    def start(self) -> str:
+        """Start it and return its address."""
+        log = (self.folder / "log").open("w")
+        self.process = subprocess.Popen(
+            [*self.prefix, sys.executable, "-m", "gpu_mcp_server", "serve", "--http", "127.0.0.1:0"],
+            stderr=log, env=self.environment, cwd=ROOT, text=True,
+        )  # fmt: skip
+        while True:
+            found = re.search(r"Uvicorn running on (http://127\.0\.0\.1:\d+)", (self.folder / "log").read_text())
+            if found:
+                return found[1]
+            if self.process.poll() is not None:
+                raise SystemExit((self.folder / "log").read_text())
+            time.sleep(0.05)
+
+    def memory(self) -> tuple[int, int]:
+        """Return the bytes that the server holds, and those of the host side with all its jobs."""
+        assert self.process is not None
+        family = {self.process.pid: private_bytes(self.process.pid)}
+        parents = {int(path.name): parent_of(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
+        for _ in range(6):
+            for pid, parent in parents.items():
+                if parent in family and pid not in family:
+                    family[pid] = private_bytes(pid)
+        return family[self.process.pid], sum(size for pid, size in family.items() if pid != self.process.pid)
+
+    def stop(self) -> None:
+        """Drain and end it."""
+        if self.process is not None:
+            self.process.terminate()
+            self.process.wait(60)
+
+
+def private_bytes(pid: int) -> int:
+    """Return the anonymous memory of a process. Source: proc_pid_status(5), RssAnon."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"^RssAnon:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+        return int(found[1]) * 1024 if found else 0
+    return 0
+
+
+def parent_of(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+class Person:
+    """One client, its era, and what it does."""
+
+    def __init__(self, url: str, token: str, number: int, tally: Tally, problem_id: str) -> None:
+        self.url, self.token, self.number, self.tally, self.problem_id = url, token, number, tally, problem_id
+        self.mode: Any = "legacy" if number % 2 else "auto"
+        self.random = random.Random(number)
+        self.workspace: str | None = None
+        self.count = 0
+        self.client: Client
+
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncGenerator[None]:
+        """Connect, with a stream for notifications where the era has it; the SDK opens the legacy one itself."""
+        headers = {"Authorization": f"Bearer {self.token}"}
+        async with contextlib.AsyncExitStack() as stack:
+            http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=300))
+            transport = streamable_http_client(f"{self.url}/mcp", http_client=http)
+            self.client = await stack.enter_async_context(Client(transport, mode=self.mode))
+            await self.client.list_tools()
+            if self.mode == "auto":
+                await stack.enter_async_context(self.client.listen(tools_list_changed=True))
+            yield
+
+    async def call(self, tool: str, *, fails: bool = False, **arguments: Any) -> dict[str, Any]:
+        """Call a tool, count how long it took, and what went wrong unless it should."""
+        began = time.perf_counter()
+        try:
+            result = await self.client.call_tool(tool, arguments)
+        except Exception as error:
+            self.tally.wrong[f"{tool}: {type(error).__name__}: {str(error)[:100]}"] += 1
+            return {}
+        self.tally.took[tool].append(time.perf_counter() - began)
+        said = " ".join(getattr(block, "text", "") for block in result.content)
+        if bool(result.is_error) != fails:
+            self.tally.wrong[f"{tool}: {said[:140]}"] += 1
+        data = result.structured_content or {}
+        if data.get("job_id"):
+            self.tally.jobs[data["job_id"]] = self.token
+        return data
+
+    async def look(self) -> None:
+        """What agents do most."""
+        await self.call("gpu_status")
+
+    async def files(self) -> None:
+        """Write, list and read; now and then ask for one that is not there."""
+        self.count += 1
+        wrote = await self.call(
+            "write_files", files={f"k{self.count % 20}.c": f"int a{self.count};\n" * 50}, workspace_id=self.workspace
+        )
+        self.workspace = wrote.get("workspace_id", self.workspace)
+        if self.workspace:
+            await self.call("list_files", workspace_id=self.workspace)
+            await self.call("read_file", workspace_id=self.workspace, path=f"k{self.count % 20}.c")
+            await self.call("read_file", fails=True, workspace_id=self.workspace, path="missing.c")
+
+    async def documents(self) -> None:
+        """Search the guides."""
+        words = [
+            "coalesced loads",
+            "cp.async.bulk",
+            "warp shuffle reduction",
+            "mma.sync layout",
+            "stream ordered memory",
+        ]
+        await self.call("search_docs", query=self.random.choice(words))
+
+    async def memory(self) -> None:
+        """What is known of the problem."""
+        await self.call("list_problems")
+        await self.call("list_attempts", problem_id=self.problem_id)
+
+    async def compile(self) -> None:
+        """A new source each time, so that no cache answers."""
+        self.count += 1
+        await self.call(
+            "compile_kernel", source=f"int f{self.number}_{self.count}(int x) {{ return x + 1; }}\n", language="c"
+        )
+
+    async def run(self) -> None:
+        """A short command."""
+        await self.call("run_command", command=["sh", "-c", "echo hello"], timeout_s=60)
+
+    async def cancelled(self) -> None:
+        """A long command that is cancelled."""
+        job = await self.call("run_command", command=["sleep", "300"], timeout_s=400, detach=True)
+        if job.get("job_id"):
+            await self.call("job_status", job_id=job["job_id"])
+            await self.call("cancel_job", job_id=job["job_id"])
+
+    async def judged(self) -> None:
+        """A kernel for the processor; another text each time, so that it is judged each time."""
+        self.count += 1
+        source = HONEST + f"/* {self.number} {self.count} */\n"
+        verdict = await self.call(
+            "evaluate_kernel", problem_id=self.problem_id, source=source, language="c", timing={"tier": "smoke"}
+        )
+        if verdict and verdict.get("verdict") not in ("correct", None):
+            self.tally.wrong[f"evaluate_kernel: {verdict.get('verdict')}: {verdict.get('reason')}"] += 1
+
+    async def work(self, until: float, think_s: float) -> None:
+        """Do one thing after the other, with pauses, until the end."""
+        mixture: list[tuple[float, Callable[[], Awaitable[None]]]] = [
+            (40, self.look), (30, self.files), (12, self.documents), (10, self.memory), (3, self.compile),
+            (2.5, self.run), (1.5, self.cancelled), (1, self.judged),
+        ]  # fmt: skip
+        await asyncio.sleep(self.random.uniform(0, think_s))
+        while time.monotonic() < until:
+            (_, thing), *_ = self.random.choices(mixture, [share for share, _ in mixture])
+            await thing()
+            await asyncio.sleep(self.random.expovariate(1 / think_s))
+
+
+async def watched(server: Server, tally: Tally, began: float) -> None:
+    """Note the memory once a second."""
+    while True:
+        tally.memory.append((time.monotonic() - began, *await asyncio.to_thread(server.memory)))
+        await asyncio.sleep(1)
+
+
+async def lost_jobs(url: str, tally: Tally) -> Counter[str]:
+    """Ask for every job that was started; return how each ended."""
+    ends: Counter[str] = Counter()
+    by_token: dict[str, list[str]] = defaultdict(list)
+    for job_id, token in tally.jobs.items():
+        by_token[token].append(job_id)
+    for token, jobs in by_token.items():
+        person = Person(url, token, 0, Tally(), "")
+        async with person.connected():
+            for job_id in jobs:
+                status = await person.call("job_status", job_id=job_id, wait_s=60)
+                ends[status.get("status") or status.get("state") or "LOST"] += 1
+    return ends
+
+
+async def wrong_tokens(url: str, token: str, number: int) -> tuple[Counter[int], set[str], float]:
+    """Send wrong tokens, half of them with a name that there is; return the statuses, what was said, and seconds."""
+    statuses: Counter[int] = Counter()
+    said: set[str] = set()
+    names = [token.rpartition("_")[0], "gpumcp_" + "0" * len(token.split("_")[1])]
+    turn = asyncio.Semaphore(20)
+    chance = random.Random(0)
+
+    async def one(http: httpx2.AsyncClient, number: int) -> None:
+        secret = "".join(chance.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789", k=43))
+        async with turn:
+            answer = await http.post(
+                "/mcp", json={"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}},
+                headers={"Authorization": f"Bearer {names[number % 2]}_{secret}"},
+            )  # fmt: skip
+        statuses[answer.status_code] += 1
+        said.add(answer.text)
+
+    began = time.perf_counter()
+    async with httpx2.AsyncClient(base_url=url, timeout=60) as http:
+        for start in range(0, number, 500):
+            await asyncio.gather(*(one(http, i) for i in range(start, min(number, start + 500))))
+    return statuses, said, time.perf_counter() - began
+
+
+def growth(samples: list[int]) -> float:
+    """Return how much the last tenth is above the first tenth, by medians."""
+    part = max(1, len(samples) // 10)
+    first, last = statistics.median(samples[:part]), statistics.median(samples[-part:])
+    return last / first - 1 if first else 0.0
+
+
+def quantile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+async def measured(server: Server, options: argparse.Namespace) -> dict[str, Any]:
+    """Run the whole of it."""
+    tokens = [
+        json.loads(server.command("token", "create", f"user{n}", "--scope", "run", "--json"))["token"]
+        for n in range(USERS)
+    ]
+    url = server.start()
+    tally = Tally()
+    first = Person(url, tokens[0], 0, tally, "")
+    async with first.connected():
+        problems = [(await first.call("register_problem", **PROBLEM))["problem_id"]]
+    people: list[Person] = []
+    for token in tokens[1:]:
+        person = Person(url, token, 1, tally, "")
+        async with person.connected():
+            problems.append((await person.call("register_problem", **PROBLEM))["problem_id"])
+    async with contextlib.AsyncExitStack() as stack:
+        for number in range(options.clients):
+            user = number % USERS
+            person = Person(url, tokens[user], number, tally, problems[user])
+            await stack.enter_async_context(person.connected())
+            people.append(person)
+        print(f"{len(people)} clients are connected", file=sys.stderr)
+        await people[0].look()
+        await people[0].documents()  # loads the index; both are then as they are for the rest of the day
+        tally.took.clear()
+        began = time.monotonic()
+        watcher = asyncio.create_task(watched(server, tally, began))
+        until = began + options.seconds
+        chosen = people[:: max(1, len(people) // options.active)][: options.active]
+        await asyncio.gather(*(person.work(until, options.think_s) for person in chosen))
+        lasted_s = time.monotonic() - began
+        watcher.cancel()
+        ends = await lost_jobs(url, tally)
+    refused, said, refusing_s = await wrong_tokens(url, tokens[0], options.wrong_tokens)
+    half = [sample for sample in tally.memory if sample[0] > lasted_s / 2]
+    calls = sum(len(times) for times in tally.took.values())
+    return {
+        "clients": len(people), "active": len(chosen), "seconds": lasted_s, "think_s": options.think_s, "calls": calls,
+        "tools": {
+            tool: {
+                "calls": len(t), "p50_ms": quantile(t, 0.5) * 1e3, "p95_ms": quantile(t, 0.95) * 1e3,
+                "p99_ms": quantile(t, 0.99) * 1e3, "max_ms": max(t) * 1e3,
+            }
+            for tool, t in sorted(tally.took.items())
+        },
+        "wrong": dict(tally.wrong.most_common(20)), "jobs": len(tally.jobs), "job_ends": dict(ends),
+        "server_mib": [s[1] / 2**20 for s in tally.memory], "host_side_mib": [s[2] / 2**20 for s in tally.memory],
+        "server_growth": growth([s[1] for s in half]), "host_side_growth": growth([s[2] for s in half]),
+        "wrong_tokens": {"statuses": dict(refused), "different_answers": len(said), "seconds": refusing_s},
+    }  # fmt: skip
+
+
+def verdicts(found: dict[str, Any]) -> dict[str, bool]:
+    """Hold what was found against the goals."""
+    status = found["tools"].get("gpu_status", {})
+    return {
+        "no error that was not asked for": not found["wrong"],
+        "no lost job": not set(found["job_ends"]) - {"ok", "cancelled"},
+        f"server's memory grows <= {BOUND_GROWTH:.0%} in the second half": found["server_growth"] <= BOUND_GROWTH,
+        f"gpu_status p99 <= {BOUND_P99_MS:g} ms": status.get("p99_ms", 1e9) <= BOUND_P99_MS,
+        "wrong tokens get 401 and nothing else": set(found["wrong_tokens"]["statuses"]) <= {401}
+        and found["wrong_tokens"]["different_answers"] <= 1,
+    }
+
+
+def page(found: dict[str, Any]) -> str:
+    """Return the result as a page."""
+    rate = found["calls"] / found["seconds"]
+    about = [
+        f"`python benchmarks/team/load.py {' '.join(sys.argv[1:])}`, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores,",
+        f"{platform.machine()}, Python {platform.python_version()}. {found['clients']} clients connected (half of each era),",
+        f"{found['active']} active for {found['seconds']:.0f} s with {found['think_s']:g} s between things to do,",
+        f"{found['calls']} calls ({rate:.1f}/s). The server keeps to one core; the host side, its jobs and the clients",
+        "themselves share the other, so clients' own waiting is in the times.",
+    ]
+    lines = [
+        "# A team on one server",
+        "",
+        *about,
+        "",
+        "| goal | |",
+        "| --- | --- |",
+        *(f"| {goal} | {'met' if met else '**missed**'} |" for goal, met in verdicts(found).items()),
+        "",
+        "| tool | calls | p50 ms | p95 ms | p99 ms | max ms |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        *(
+            f"| {tool} | {t['calls']} | {t['p50_ms']:.0f} | {t['p95_ms']:.0f} | {t['p99_ms']:.0f} | {t['max_ms']:.0f} |"
+            for tool, t in found["tools"].items()
+        ),
+        "",
+        f"Jobs: {found['jobs']}, ended: {json.dumps(found['job_ends'])}.",
+    ]
+    for name, key in (("server", "server"), ("host side with its jobs", "host_side")):
+        samples = found[f"{key}_mib"]
+        lines.append(
+            f"Anonymous memory, {name}: {samples[0]:.0f} MiB at first, {statistics.median(samples):.0f} in the median, "
+            f"{samples[-1]:.0f} at the end; second half {found[f'{key}_growth']:+.1%}."
+        )
+    wrong = found["wrong_tokens"]
+    lines.append(
+        f"Wrong tokens: {sum(wrong['statuses'].values())} in {wrong['seconds']:.1f} s, statuses "
+        f"{json.dumps(wrong['statuses'])}, {wrong['different_answers']} different answers (half of them "
+        "name a token that there is)."
+    )
+    if found["wrong"]:
+        lines += ["", "What failed:", "", *(f"- {number} x {what}" for what, number in found["wrong"].items())]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Run it and say what was found; exit code 1 where a goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=200)
+    parser.add_argument("--active", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--think-s", type=float, default=2.0, help="mean pause between two things to do")
+    parser.add_argument("--wrong-tokens", type=int, default=10_000)
+    parser.add_argument("--cores", default="0,1", help="core of the server, core of everything else; '' for none")
+    parser.add_argument("--json", type=Path, help="write what was found")
+    parser.add_argument("--markdown", help="write the page; - for stdout")
+    options = parser.parse_args()
+    cores = tuple(options.cores.split(",")) if options.cores else None
+    if cores is not None:
+        os.sched_setaffinity(0, {int(cores[1])})
+    folder = Path(tempfile.mkdtemp(prefix="gpu-mcp-load-"))
+    folder.chmod(0o711)
+    server = Server(folder, cores)  # pyright: ignore[reportArgumentType]
+    try:
+        found = asyncio.run(measured(server, options))
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
+    text = page(found)
+    if options.markdown and options.markdown != "-":
+        Path(options.markdown).write_text(text)
+    print(text)
+    sys.exit(0 if all(verdicts(found).values()) else 1)
+
+
+if __name__ == "__main__":
+    main()
