@@ -15,6 +15,7 @@
     - JobBroken            hostd failed while it ran the job
     - DiskFull             the host or the store has no room left
   + ToolMissing            a program (nvcc, gcc, ncu) is not there
+  + QuotaExceeded          a user of a shared server has taken all they may for now
   + ProblemRefused         a problem that cannot be judged: its reference fails, or trivial answers pass
 
 A kernel that does not compile, computes the wrong answer or runs out of time is
@@ -126,6 +127,12 @@ class ToolMissing(GpuMcpError):
             f"{program} is not installed on host {host!r}.",
             hint=hint or "Run `gpu-mcp-server doctor` for the list of what is missing and how to get it.",
         )
+
+
+class QuotaExceeded(GpuMcpError):
+    """A user of a shared server has taken all they may for now; the message says of what, and until when."""
+
+    retryable = True
 
 
 class ProblemRefused(GpuMcpError):

@@ -52,10 +52,11 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.runner import Runner
     from gpu_mcp_server.services.workspaces import Workspaces
     from gpu_mcp_server.store.artifacts import Artifacts
+    from gpu_mcp_server.team.sharing import Sharing
 else:  # services bring asyncssh and the store; `tools/list` must not wait for them
     Artifacts = Auditor = Batches = Checker = Compiler = Documents = Evaluator = Experience = Gpus = Inspector = Any
     Lab = Long = Memory = NcclVerifier = Pool = Porter = Profiler = Profiles = Projects = Registry = Runner = Any
-    Collectives = Workspaces = Any
+    Collectives = Sharing = Workspaces = Any
 
 F = TypeVar("F", bound=Callable[..., Awaitable[ResultModel]])
 OpenLab = Callable[[], "AbstractAsyncContextManager[Lab]"]
@@ -166,6 +167,7 @@ RegistryDep = Annotated[Registry, _service("registry")]
 MemoryDep = Annotated[Memory, _service("memory")]
 ExperienceDep = Annotated[Experience, _service("experience")]
 GpusDep = Annotated[Gpus, _service("gpus")]
+SharingDep = Annotated[Sharing, _service("sharing")]
 RunnerDep = Annotated[Runner, _service("runner")]
 WorkspacesDep = Annotated[Workspaces, _service("workspaces")]
 ProgressDep = Annotated[Progress, Resolve(_progress)]

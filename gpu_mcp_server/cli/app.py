@@ -27,6 +27,7 @@ from gpu_mcp_server.cli import (
     status,
     store,
     token,
+    user,
 )
 from gpu_mcp_server.cli.output import Json, fail
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
@@ -90,7 +91,7 @@ for command in COMMANDS:
 app.command(context_settings={"allow_interspersed_args": False})(call.run)
 GROUPS = {
     "backend": backend.app, "config": config.app, "hosts": hosts.app, "knowledge": knowledge.app, "nccl": nccl.app,
-    "recipe": recipe.app, "sandbox": sandbox.app, "store": store.app, "token": token.app,
+    "recipe": recipe.app, "sandbox": sandbox.app, "store": store.app, "token": token.app, "user": user.app,
 }  # fmt: skip
 for name, group in GROUPS.items():
     app.add_typer(group, name=name)

@@ -11,7 +11,7 @@ from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.hostd.protocol import JobRecord, job_record_from_json, to_json
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.events import Events
-from gpu_mcp_server.store.ownership import claim, visible
+from gpu_mcp_server.store.ownership import claim, require_own, visible
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,17 @@ class JobTable:
         if row is None:
             raise NotFound("job", job_id, hint="Job ids come from run_command and evaluate_kernel.")
         return _job(row)
+
+    async def get_own(self, job_id: str) -> JobRow:
+        """Return a job that the current user may end.
+
+        Raises:
+            NotFound: If no job has this id.
+            BadRequest: If it is another's, who shares it.
+        """
+        row = await self.get(job_id)
+        await require_own(self._db, "job", job_id)
+        return row
 
     async def part(self, job_id: str) -> None:
         """Let a job that another one stands in for have no say in the attempt any more."""

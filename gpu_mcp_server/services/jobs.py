@@ -5,16 +5,19 @@ import itertools
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from gpu_mcp_server.errors import HostDrained, HostUnavailable, JobBroken, NoFreeGpu, NotFound, SandboxTooWeak
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, job_record_from_json, to_json
+from gpu_mcp_server.identity import current_user
 from gpu_mcp_server.services.errands import current_errand
 from gpu_mcp_server.services.hosts import HostProbe, Hosts
 from gpu_mcp_server.services.job_table import JobRow, JobTable
 from gpu_mcp_server.services.long_jobs import Long, is_long
+from gpu_mcp_server.services.stewards import Gatekeeper, Steward
 
 Blobs = Mapping[str, bytes | Path]
 OnOutput = Callable[[str, bytes], Awaitable[None]]
@@ -53,24 +56,13 @@ def new_job_id() -> str:
     return f"j-{time.time_ns() // 1_000_000:x}-{secrets.token_hex(4)}"
 
 
-class Steward(Protocol):
-    """Who has a say in jobs that want GPUs: the pool."""
-
-    def prepared(self, spec: JobSpec, host: str) -> JobSpec:
-        """Complete what a job says of the GPUs it wants."""
-        ...
-
-    def heard(self, record: JobRecord) -> None:
-        """Hear of a job's end."""
-        ...
-
-
 class JobRunner:
     """Runs job specifications on hosts.
 
     Attributes:
         hosts: The hosts.
         steward: Asked before each submit and told of each end.
+        gatekeeper: Asked whether the current user may have another job.
         long: Looks after jobs that are a batch system's own.
     """
 
@@ -81,6 +73,7 @@ class JobRunner:
         self._ahead: dict[str, tuple[bool, asyncio.Task[tuple[Any, bytes]]]] = {}
         self.steward: Steward | None = None
         self.long: Long | None = None
+        self.gatekeeper: Gatekeeper | None = None
 
     async def probe(self, host: str) -> HostProbe:
         """Return what a host has."""
@@ -116,7 +109,10 @@ class JobRunner:
             spec = self.steward.prepared(spec, host)
         allocation = await self.hosts.allocation(host)
         about = {**(context or {}), **({"allocation": allocation} if allocation else {})}
-        row = await self._table.add(spec.id, host, spec.purpose, workspace_id, attempt_id, about)
+        if spec.gpus.count:
+            about |= {"gpus": spec.gpus.count, **({"lease": spec.gpus.lease} if spec.gpus.lease else {})}
+        async with self._gate(spec):
+            row = await self._table.add(spec.id, host, spec.purpose, workspace_id, attempt_id, about)
         there = self._there.setdefault(host, set())
         wanted = {f.sha256 for files in spec.files.values() for f in files}
         sending = {s: await _content(blobs[s]) for s in wanted - there if s in blobs}
@@ -141,6 +137,11 @@ class JobRunner:
             there -= set(missing)
             sending = {s: await _content(blobs[s]) for s in missing}
         raise JobBroken(f"Host {host!r} keeps losing the job's files.", hint="Check the disk of its state folder.")
+
+    def _gate(self, spec: JobSpec) -> AbstractAsyncContextManager[None]:
+        if self.gatekeeper is None or current_user().is_local:
+            return nullcontext()
+        return self.gatekeeper.job(spec.gpus.count, self.look)
 
     async def _asking_ahead(
         self, submitting: Coroutine[Any, Any, tuple[Any, bytes]], job_id: str, host: str, on_output: bool

@@ -47,6 +47,8 @@ from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import DATABASE, Database
 from gpu_mcp_server.store.events import Events
 from gpu_mcp_server.store.locks import USE, held
+from gpu_mcp_server.team.allowances import Allowances
+from gpu_mcp_server.team.sharing import Sharing
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class Lab:
     events: Events
     programs: Programs
     overview: Overview
+    sharing: Sharing
 
     @property
     def long(self) -> Long:
@@ -105,6 +108,7 @@ class Lab:
             hosts, table, documents = Hosts(settings), JobTable(db), Documents(settings)
             jobs = JobRunner(hosts, table)
             pool = Pool(settings, jobs, table)
+            jobs.gatekeeper = Allowances(db)
             workspaces, problems, experience = Workspaces(db, artifacts), Problems(db), Experience(db)
             jobs.long = Long(settings, hosts, table, workspaces, artifacts)
             compiler = Compiler(settings, jobs, db, artifacts, experience, documents)
@@ -146,6 +150,7 @@ class Lab:
                     Events(db),
                     programs,
                     Overview(db, table, jobs, experience),
+                    Sharing(db),
                 )  # fmt: skip
 
 

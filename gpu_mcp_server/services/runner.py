@@ -277,7 +277,7 @@ class Runner:
 
     async def cancel(self, job_id: str) -> JobResult:
         """End a job and say how it ended."""
-        row = await self._table.get(job_id)
+        row = await self._table.get_own(job_id)
         if row.record is not None:
             result = await self.status(job_id)
             notes = filter(None, ["it had ended before, nothing was cancelled", result.note])

@@ -15,7 +15,8 @@ from gpu_mcp_server.services.local_files import checked_path, collect
 from gpu_mcp_server.services.texts import file_content
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
-from gpu_mcp_server.store.ownership import claim, visible
+from gpu_mcp_server.store.ownership import claim, require_own, visible
+from gpu_mcp_server.team.allowances import Allowances
 
 __all__ = ["MAX_FILES", "MAX_TEXT_BYTES", "Workspaces", "checked_path", "file_content"]
 
@@ -37,9 +38,10 @@ class _Written:
 class Workspaces:
     """Manifests in the database, contents in the artifacts."""
 
-    def __init__(self, db: Database, artifacts: Artifacts) -> None:
+    def __init__(self, db: Database, artifacts: Artifacts, allowances: Allowances | None = None) -> None:
         self._db = db
         self._artifacts = artifacts
+        self._allowances = allowances or Allowances(db)
 
     async def create(self) -> str:
         """Make an empty workspace and return its id."""
@@ -69,7 +71,8 @@ class Workspaces:
                 )
             if contents.setdefault(checked_path(path), data) is not data:
                 raise PathRefused(f"{path!r} is given twice.", hint="Give each file once.")
-        await self._require(workspace_id)
+        await self._require(workspace_id, own=True)
+        await self._allowances.check_disk(sum(map(len, contents.values())))
         stored = await self._artifacts.put_blobs(contents.values())
         written = [
             _Written(path, sha256, size, 0o755 if data.startswith(b"#!") else 0o644)
@@ -88,7 +91,7 @@ class Workspaces:
             PathRefused: If a link leaves the folder, or something is neither file nor folder.
             TooLarge: If there are more than 2,000 files or 64 MiB.
         """
-        await self._require(workspace_id)
+        await self._require(workspace_id, own=True)
         found = await asyncio.to_thread(collect, local_path)
         try:
             stored = await self._artifacts.put_blobs(file.source for file in found)
@@ -186,13 +189,13 @@ class Workspaces:
                 refused.append(f"{output.path!r}: {error}")
                 continue
             written.append(_Written(path, output.sha256, output.size, 0o755 if output.mode & 0o111 else 0o644))
-        await self._require(workspace_id)
+        await self._require(workspace_id, own=True)
         async with self._db.transaction():
             await self._displace(workspace_id, written)
             await self._insert(workspace_id, written)
         return refused
 
-    async def _require(self, workspace_id: str | None) -> None:
+    async def _require(self, workspace_id: str | None, *, own: bool = False) -> None:
         if workspace_id is None:
             return
         seen, values = visible("workspace_id")
@@ -200,6 +203,8 @@ class Workspaces:
         row = await self._db.fetch_one(sql, (workspace_id, *values))
         if row is None:
             raise NotFound("workspace", workspace_id, hint="write_files without workspace_id makes a new one.")
+        if own:
+            await require_own(self._db, "workspace", workspace_id)
 
     async def _record(self, workspace_id: str | None, written: Sequence[_Written]) -> WorkspaceListing:
         async with self._db.transaction():

@@ -1,5 +1,6 @@
 """Whose a handle is, and who may see it: one rule for workspaces, jobs, attempts, artifacts, problems and notes."""
 
+from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.identity import current_user
 from gpu_mcp_server.store.database import Database, Value
 
@@ -36,6 +37,20 @@ async def is_own(db: Database, handle: str) -> bool:
         return True
     row = await db.fetch_one("SELECT 1 FROM owners WHERE handle = ? AND owner = ?", (handle, user.name))
     return row is not None
+
+
+async def require_own(db: Database, what: str, handle: str) -> None:
+    """Let only the owner go on, or who sees everything.
+
+    Raises:
+        BadRequest: If it is shared with the current user, and another's.
+    """
+    if not await is_own(db, handle):
+        raise BadRequest(
+            f"The {what} {handle!r} is shared with you and is {await owner_of(db, handle) or 'the server'}'s: you may "
+            "read it, not change it.",
+            hint="Make one of your own, or ask its owner.",
+        )
 
 
 async def owner_of(db: Database, handle: str) -> str | None:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.database import DATABASE, Database
 from gpu_mcp_server.store.locks import USE, held
+from gpu_mcp_server.team.allowances import Allowances
+from gpu_mcp_server.team.audit import AuditLog
+from gpu_mcp_server.team.flow import Flow
 from gpu_mcp_server.team.tokens import Tokens
 from gpu_mcp_server.team.users import Users
 
@@ -18,6 +21,9 @@ class Team:
     db: Database
     users: Users
     tokens: Tokens
+    allowances: Allowances
+    flow: Flow
+    audit: AuditLog
 
     @classmethod
     @asynccontextmanager
@@ -29,4 +35,6 @@ class Team:
         """
         with held(settings.data_dir, USE):
             async with await Database.open(settings.data_dir / DATABASE) as db:
-                yield cls(db, Users(db), Tokens(db))
+                audit = AuditLog(db)
+                async with audit.kept():
+                    yield cls(db, Users(db), Tokens(db), Allowances(db), Flow(), audit)

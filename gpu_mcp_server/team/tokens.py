@@ -84,7 +84,7 @@ class Tokens:
 
     async def open_session(self, user: User) -> str:
         """Make a token for a browser, with what the user's own allows, and return it."""
-        _, session = await self.create(user.name, user.scopes, expires_s=SESSION_S, kind="session")
+        _, session = await self.create(user.name, user.scopes, expires_s=SESSION_S, note=user.token_id, kind="session")
         return session
 
     async def verify(self, secret: str) -> User | Refusal:
@@ -121,7 +121,7 @@ class Tokens:
         return [_token(row) for row in rows]
 
     async def revoke(self, token_id: str) -> Token:
-        """Let a token count no more, from the next request on; its user's browser sessions end with it.
+        """Let a token count no more, from the next request on; sessions opened with it end with it.
 
         Raises:
             NotFound: If there is no such token.
@@ -131,8 +131,8 @@ class Tokens:
             raise NotFound("token", token_id, hint="gpu-mcp-server token list shows their ids.")
         await self._db.execute(
             "UPDATE tokens SET revoked_at = ? WHERE revoked_at IS NULL AND "
-            "(token_id = ? OR (kind = 'session' AND user = ?))",
-            (_now(), token_id, rows[0]["user"]),
+            "(token_id = ? OR (kind = 'session' AND note = ?))",
+            (_now(), token_id, token_id),
         )
         (row,) = await self._db.fetch_all("SELECT * FROM tokens WHERE token_id = ?", (token_id,))
         return _token(row)

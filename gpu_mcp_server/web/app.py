@@ -18,10 +18,11 @@ from gpu_mcp_server.server import LabServer
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.team.team import Team
 from gpu_mcp_server.team.verifier import Verifier
-from gpu_mcp_server.web.authentication import MCP_PATH, Authentication, Scopes
-from gpu_mcp_server.web.calls import as_its_user
-from gpu_mcp_server.web.dashboard.routes import routes
-from gpu_mcp_server.web.limits import AGAIN_S, Addressed, Draining, Unhurried, security_of
+from gpu_mcp_server.web.authentication import Authentication, Scopes
+from gpu_mcp_server.web.calls import Calls
+from gpu_mcp_server.web.dashboard.routes import routes as dashboard_routes
+from gpu_mcp_server.web.limits import AGAIN_S, MCP_PATH, Addressed, Draining, Unhurried, security_of
+from gpu_mcp_server.web.metrics import Counted, Metrics
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.lab import Lab
@@ -57,7 +58,8 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
     """
     own = settings.team
     security = security_of(address, own.public_url, own.allowed_hosts)
-    server.middleware.append(as_its_user)
+    metrics = Metrics()
+    server.middleware.append(Calls(team.audit, metrics, server.offers))
     mcp = server.streamable_http_app(
         streamable_http_path=MCP_PATH,
         host=address,
@@ -68,9 +70,10 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
     needed: dict[str, Scope] = {name: offer.scope for name, offer in server.offers.items()}
     limit = own.max_body_mib << 20
     middleware = [
+        Middleware(Counted, metrics=metrics),
         Middleware(Unhurried),
         Middleware(Addressed, security=security),
-        Middleware(Authentication, verifier=verifier, metadata_url=metadata_url),
+        Middleware(Authentication, verifier=verifier, metadata_url=metadata_url, flow=team.flow, metrics=metrics),
         Middleware(RequestBodyLimitMiddleware, max_body_size=limit),
         Middleware(Scopes, needed=needed, metadata_url=metadata_url),
     ]
@@ -80,9 +83,9 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
         async with mcp.router.lifespan_context(mcp):
             yield
 
-    app = Starlette(
-        routes=[*_health(), *_metadata(settings), *mcp.routes, *routes()], middleware=middleware, lifespan=lifespan
-    )
+    figures = Route("/metrics", metrics.page)
+    paths = [*_health(), figures, *_metadata(settings), *mcp.routes, *dashboard_routes()]
+    app = Starlette(routes=paths, middleware=middleware, lifespan=lifespan)
     draining = Draining(app)
     app.state.site = Site(settings, team, server, draining, verifier is not None)
     return app

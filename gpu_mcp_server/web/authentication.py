@@ -1,6 +1,7 @@
 """Who a request is from."""
 
 import json
+import math
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 
@@ -13,9 +14,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gpu_mcp_server.identity import acting_as
 from gpu_mcp_server.models.user import LOCAL, User
 from gpu_mcp_server.models.user import Scope as UserScope
+from gpu_mcp_server.team.flow import Flow, TooManyRequests
 from gpu_mcp_server.team.verifier import Refusal, Verifier
+from gpu_mcp_server.web.limits import MCP_PATH, is_endless
+from gpu_mcp_server.web.metrics import Metrics
 
-MCP_PATH = "/mcp"
 SESSION_COOKIE = "gpu_mcp_session"
 LOGIN_PATH = "/login"
 OPEN = ("/healthz", "/readyz", LOGIN_PATH, "/static/", "/.well-known/")
@@ -34,15 +37,20 @@ class Authentication:
     Handlers find the user as `request.state.user`, services as `identity.current_user()`.
     """
 
-    def __init__(self, app: ASGIApp, verifier: Verifier | None, metadata_url: str) -> None:
+    def __init__(
+        self, app: ASGIApp, verifier: Verifier | None, metadata_url: str, flow: Flow, metrics: Metrics
+    ) -> None:
         """Wrap an application.
 
         Args:
             app: What is protected.
             verifier: Whose a token is; None where whoever reaches the server may do everything.
             metadata_url: Where the protected resource's metadata is. Source: RFC 9728, section 5.1.
+            flow: How many requests a user may send.
+            metrics: Counts those that are refused.
         """
         self._app, self._verifier, self._metadata_url = app, verifier, metadata_url
+        self._flow, self._metrics = flow, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401, or let the request through for its user."""
@@ -55,13 +63,19 @@ class Authentication:
             if not found.is_local:
                 held = AccessToken(token="", client_id=found.name, scopes=list(found.scopes), subject=found.name)
                 scope["user"] = AuthenticatedUser(held)
-            with acting_as(found):
-                await self._app(scope, receive, send)
+            try:
+                with self._flow.request(found, endless=is_endless(scope)), acting_as(found):
+                    await self._app(scope, receive, send)
+            except TooManyRequests as error:
+                self._metrics.refused.labels("too many requests").inc()
+                headers = {"Retry-After": str(math.ceil(error.wait_s)), "Connection": "close"}
+                await JSONResponse({"error": str(error)}, 429, headers)(scope, receive, send)
             return
         if _is_open(scope["path"]):
             scope.setdefault("state", {})["user"] = None
             await self._app(scope, receive, send)
             return
+        self._metrics.refused.labels("no valid token").inc()
         await self._refused(scope, found)(scope, receive, send)
 
     async def _found(self, scope: Scope) -> User | Refusal | None:

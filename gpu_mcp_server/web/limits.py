@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+MCP_PATH = "/mcp"
 BODY_S = 30.0
 """Between two parts of a request's body."""
 SEND_S = 120.0
@@ -48,8 +49,8 @@ class Addressed:
 class Unhurried:
     """Cuts off who sends or reads too slowly."""
 
-    def __init__(self, app: ASGIApp, body_s: float = BODY_S, send_s: float = SEND_S) -> None:
-        self._app, self._body_s, self._send_s = app, body_s, send_s
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let the request through, with a limit on each wait for the client."""
@@ -62,7 +63,7 @@ class Unhurried:
             nonlocal whole
             if whole:
                 return await receive()  # which waits for the client to hang up
-            async with asyncio.timeout(self._body_s):
+            async with asyncio.timeout(BODY_S):
                 message = await receive()
             whole = message["type"] != "http.request" or not message.get("more_body", False)
             return message
@@ -70,14 +71,14 @@ class Unhurried:
         async def taken(message: Message) -> None:
             nonlocal begun
             begun = True
-            async with asyncio.timeout(self._send_s):
+            async with asyncio.timeout(SEND_S):
                 await send(message)
 
         try:
             await self._app(scope, timely, taken)
         except TimeoutError:
             if not whole and not begun:
-                answer = JSONResponse({"error": f"no more of the body came for {self._body_s:g} s"}, 408)
+                answer = JSONResponse({"error": f"no more of the body came for {BODY_S:g} s"}, 408)
                 answer.headers["Connection"] = "close"
                 await answer(scope, receive, send)
 
@@ -100,7 +101,7 @@ class Draining:
             headers = {"Retry-After": str(AGAIN_S), "Connection": "close"}
             await JSONResponse(said, 503, headers)(scope, receive, send)
             return
-        if _is_endless(scope):
+        if is_endless(scope):
             await self._app(scope, receive, send)
             return
         self.running += 1
@@ -113,7 +114,7 @@ class Draining:
                 self.idle.set()
 
 
-def _is_endless(scope: Scope) -> bool:
+def is_endless(scope: Scope) -> bool:
     """Say whether a request only listens for what happens, in the way of either era."""
     listens = (b"mcp-method", b"subscriptions/listen") in scope["headers"]
-    return listens or (scope["method"] == "GET" and scope["path"] == "/mcp")
+    return listens or (scope["method"] == "GET" and scope["path"] == MCP_PATH)

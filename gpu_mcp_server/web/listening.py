@@ -118,7 +118,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, site: Site) -> None:
         super().__init__(config)
-        self._site = site
+        self.site = site
         self.listens = asyncio.Event()
 
     async def startup(self, sockets: Any = None) -> None:
@@ -128,9 +128,9 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: Any = None) -> None:
         """Drain, then end; a second SIGINT ends at once."""
-        draining = self._site.draining
+        draining = self.site.draining
         draining.ending.set()
-        deadline = time.monotonic() + self._site.settings.team.drain_s
+        deadline = time.monotonic() + self.site.settings.team.drain_s
         while draining.running and time.monotonic() < deadline and not self.force_exit:
             with suppress(TimeoutError):
                 await asyncio.wait_for(draining.idle.wait(), 0.25)

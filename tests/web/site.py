@@ -45,6 +45,13 @@ class Served:
         async with http, Client(transport, mode=mode) as client:
             yield client
 
+    async def session(self, token: str | None = None) -> dict[str, str]:
+        """Begin a session of the older era, and return the header that names it."""
+        hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+        opened = await self.ask("POST", "/mcp", token, json={**PING, "method": "initialize", "params": hello})
+        assert opened.status_code == 200, opened.text
+        return {"Mcp-Session-Id": opened.headers["mcp-session-id"]}
+
     async def ask(self, method: str, path: str, token: str | None = None, **more: Any) -> httpx2.Response:
         """Send one request."""
         headers = {"Accept": "application/json, text/event-stream", **more.pop("headers", {})}

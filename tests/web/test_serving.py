@@ -90,9 +90,7 @@ async def test_a_user_with_few_toolsets_gets_those_alone(site: Served):
 
 async def test_a_session_of_the_older_era_is_its_users_alone(site: Served):
     ada, bob = await site.token("ada"), await site.token("bob")
-    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
-    opened = await site.ask("POST", "/mcp", ada, json={**PING, "method": "initialize", "params": hello})
-    session = {"Mcp-Session-Id": opened.headers["mcp-session-id"]}
+    session = await site.session(ada)
 
     assert (await site.ask("POST", "/mcp", bob, json=PING, headers=session)).status_code == 404
     assert (await site.ask("DELETE", "/mcp", bob, headers=session)).status_code == 404

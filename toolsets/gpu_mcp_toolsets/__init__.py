@@ -1,6 +1,6 @@
 """The toolsets that come with the server: one module each, listed here in the order of the docs."""
 
-from gpu_mcp_toolsets import build, core, docs, evaluate, experience, nccl, pool, profile
+from gpu_mcp_toolsets import build, core, docs, evaluate, experience, nccl, pool, profile, team
 
 TOOLSETS = (
     core.TOOLSET,
@@ -11,4 +11,5 @@ TOOLSETS = (
     build.TOOLSET,
     experience.TOOLSET,
     pool.TOOLSET,
+    team.TOOLSET,
 )

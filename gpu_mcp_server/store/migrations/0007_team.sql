@@ -39,14 +39,6 @@ CREATE TABLE shares (
     PRIMARY KEY (handle, project)
 ) WITHOUT ROWID;
 
-CREATE TABLE usage (
-    user     TEXT NOT NULL,
-    day      TEXT NOT NULL,
-    gpu_s    REAL NOT NULL DEFAULT 0,
-    jobs     INTEGER NOT NULL DEFAULT 0,
-    PRIMARY KEY (user, day)
-) WITHOUT ROWID;
-
 CREATE TABLE audit_log (
     seq      INTEGER PRIMARY KEY,
     at       TEXT NOT NULL,

@@ -1,0 +1,31 @@
+"""Toolset `team`: what others may see."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gpu_mcp_server.models.sharing import Shared
+from gpu_mcp_server.toolset import SharingDep, Toolset
+
+TOOLSET = Toolset(
+    id="team",
+    title="Team",
+    instructions=(
+        "On a shared server what you make is yours alone. share lets your project or everybody see it: publish "
+        "problems, attempts and notes that others can learn from."
+    ),
+    default=False,
+)
+
+
+@TOOLSET.tool("Share with others", effect="changes")
+async def share(
+    sharing: SharingDep,
+    handle: Annotated[str, Field(description="Id of a workspace, job, attempt, artifact, problem or note.")],
+    to: Annotated[Literal["project", "everybody", "nobody"], Field(description="Who may see it.")] = "project",
+) -> Shared:
+    """Let your project or everybody see what a handle names; nobody takes it back.
+
+    They may read, not change it. An attempt takes its job and artifacts along.
+    """
+    return await sharing.share(handle, to)
