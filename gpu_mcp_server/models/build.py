@@ -1,6 +1,6 @@
 """What a compiler made of a source."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import ValidationError
@@ -42,6 +42,15 @@ class Diagnostic(Model):
                 *([f"    see {self.doc}"] if self.doc else []),
             ]
         )
+
+
+KEPT_DIAGNOSTICS = 20
+"""With an attempt; its job's output has all."""
+
+
+def kept_diagnostics(found: Sequence[Diagnostic]) -> list[dict[str, Any]]:
+    """Return the first diagnostics as an attempt's evidence has them."""
+    return [each.model_dump(exclude_defaults=True) for each in found[:KEPT_DIAGNOSTICS]]
 
 
 class Occupancy(Model):

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits
-from gpu_mcp_server.models.build import CompileResult, Diagnostic, KernelResources, Wish
+from gpu_mcp_server.models.build import CompileResult, Diagnostic, KernelResources, Wish, kept_diagnostics
 from gpu_mcp_server.services.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.documents import Documents
 from gpu_mcp_server.services.experience import Experience
@@ -91,6 +91,7 @@ class Compiler:
             "artifact_id": result.artifact_id,
             "listing_artifact_id": result.listing_artifact_id,
             "resources": [r.model_dump() for r in result.resources],
+            "diagnostics": kept_diagnostics(result.diagnostics),
         }
         await self._experience.finish(attempt_id, status=result.status, reason=first or result.note, evidence=evidence)
         return result.model_copy(update={"attempt_id": attempt_id})

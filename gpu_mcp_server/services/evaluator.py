@@ -11,7 +11,7 @@ from typing import Any
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.protocol import JobSpec
-from gpu_mcp_server.models.build import CandidateLanguage, CompileResult
+from gpu_mcp_server.models.build import CandidateLanguage, CompileResult, kept_diagnostics
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import Program
@@ -355,7 +355,8 @@ class Evaluator:
 
     async def _not_compiled(self, trial: Trial, built: CompileResult, advice: list[str]) -> Evaluation:
         first = built.diagnostics[0].line_text() if built.diagnostics else built.note or built.status
-        await self._experience.finish(trial.attempt_id, status="compile_failed", reason=first)
+        evidence = {"diagnostics": kept_diagnostics(built.diagnostics)}
+        await self._experience.finish(trial.attempt_id, status="compile_failed", reason=first, evidence=evidence)
         return trial.evaluation(
             "compile_failed",
             reason=first.partition("\n")[0],

@@ -6,8 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from pydantic import ValidationError
+
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.models.attempt import Attempt
+from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.evaluation import ShapeVerdict
 from gpu_mcp_server.models.overview import Around
 from gpu_mcp_server.services.harness import parse_verdict, shape_verdicts
@@ -18,7 +21,7 @@ from gpu_mcp_server.web.dashboard.texts import Listing, difference, listing
 SOURCE_BYTES = 1 << 20
 VERDICT_BYTES = 16 << 20
 ANCESTORS = 40
-INSIDE = ("verdict_artifact", "resources", "roofline", "verdict", "profile_artifact", "report_artifact")
+INSIDE = ("verdict_artifact", "resources", "diagnostics", "roofline", "verdict", "profile_artifact", "report_artifact")
 """Of the evidence: what has a place of its own on the page."""
 
 
@@ -40,6 +43,7 @@ class AttemptPage:
     trials: str
     notes: Sequence[str]
     resources: Sequence[Mapping[str, Any]]
+    diagnostics: Sequence[Diagnostic]
     evidence: Sequence[tuple[str, str]]
     profiles: Sequence[tuple[Attempt, str]]
     """With what each says."""
@@ -80,6 +84,7 @@ async def attempt_page(lab: Lab, attempt_id: str) -> AttemptPage:
         trials=str(verdict.get("trials_summary") or ""),
         notes=notes,
         resources=_rows(evidence, "resources"),
+        diagnostics=_diagnostics(evidence),
         evidence=[(name, _said(value)) for name, value in evidence.items() if name not in INSIDE],
         profiles=profiles,
         roofline=with_roof,
@@ -114,6 +119,13 @@ async def rooflines(lab: Lab, attempt_id: str) -> dict[str, Any]:
         for level in first["levels"]
     ]
     return {"kernels": [{**k, "kernel": str(k.get("kernel", ""))[:200]} for k in kernels], "roofs": roofs}
+
+
+def _diagnostics(evidence: Mapping[str, Any]) -> Sequence[Diagnostic]:
+    try:
+        return [Diagnostic.model_validate(row) for row in _rows(evidence, "diagnostics")]
+    except ValidationError:  # of another version
+        return []
 
 
 def _rows(evidence: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:

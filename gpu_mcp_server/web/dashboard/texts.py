@@ -110,9 +110,9 @@ def size(count: int | None) -> str:
 
 
 GOOD = {"correct", "ok", "finished", "target", "held", "confirmed"}
-BAD = {"incorrect", "failed", "compile_failed", "timeout", "oom", "disk_quota", "broken", "no_candidate"}
+BAD = {"incorrect", "failed", "compile_failed", "timeout", "oom", "disk_quota", "broken", "no_candidate", "error"}
 BUSY = {"running", "queued", "unfinished"}
-SHADES = {"cheat": "cheat", "voided": "", "cancelled": "", "caller_lost": "", "abandoned": ""}
+SHADES = {"cheat": "cheat", "note": "", "voided": "", "cancelled": "", "caller_lost": "", "abandoned": ""}
 
 
 def shade(word: str | None) -> str:

@@ -115,6 +115,15 @@ async def tried(
         versions={"nvcc": "13.0.48", "judge": "3.11.2"}, flags='["-O3"]', target="cuda", tier="performance",
     )  # fmt: skip
     evidence: dict[str, Any] = {"seed_commitment": "9f3c" * 8, "sm_clock_mhz": 1980, "memory": HOSTILE}
+    if status == "compile_failed":
+        message = {
+            "severity": "error",
+            "message": 'identifier "make_float4x" is undefined' + HOSTILE,
+            "file": "kernel.cu",
+        }
+        evidence["diagnostics"] = [
+            {**message, "line": 7, "context": ["    float4 v = make_float4x(x);"], "hint": "Is its header included?"}
+        ]
     if said:
         data = json.dumps(verdict(said, speedup)).encode()
         evidence["verdict_artifact"] = await lab.artifacts.put(data, name="verdict.json")
@@ -153,6 +162,7 @@ async def filled(lab: Lab, ada: User, bo: User) -> dict[str, str]:
         "hostile": hostile.problem_id,
         "best": ids[10],
         "wrong": ids[3],
+        "broken": ids[2],
         "hidden": hidden,
         "profile": profile,
         "run": run,

@@ -30,7 +30,7 @@ def pages(handles: dict[str, str]) -> dict[str, str]:
     problem = f"/problems/{handles['problem']}"
     return {
         "pool": "/", "problems": "/problems", "problem": problem, "board": f"{problem}?board=2", "hostile": f"/problems/{handles['hostile']}",
-        "lineage": f"{problem}/lineage", "attempt": f"/attempts/{handles['best']}", "wrong": f"/attempts/{handles['wrong']}",
+        "lineage": f"{problem}/lineage", "attempt": f"/attempts/{handles['best']}", "broken": f"/attempts/{handles['broken']}",
         "runs": "/runs", "run": f"/runs/{handles['run']}", "jobs": "/jobs", "usage": "/usage", "hosts": "/hosts",
     }  # fmt: skip
 
@@ -83,6 +83,8 @@ async def test_hostile_text_is_text_on_every_page_and_nothing_is_inline(dashboar
             assert not re.search(r"<script(?![^>]*\ssrc=)|<[^>]*\s(style|on\w+)=", text), path
         shown = (await http.get(f"/problems/{dashboard.handles['hostile']}")).text
         assert "&lt;script&gt;" in shown and "\\u202e" in shown and "\\x1b" in shown
+        broken = (await http.get(f"/attempts/{dashboard.handles['broken']}")).text
+        assert 'href="#L7">kernel.cu:7</a>' in broken and 'id="L7"' in broken and "Is its header included?" in broken
         source = await http.get(f"/attempts/{dashboard.handles['wrong']}/source")
         assert (
             source.headers["content-type"].startswith("text/plain")
