@@ -38,6 +38,22 @@ class Candidate(Model):
     """Why it should be fast, or what limits it."""
 
 
+class Edit(Model):
+    """One change of one file."""
+
+    path: str = Field(min_length=1, max_length=500)
+    old: str = Field(min_length=1, max_length=2**18)
+    """As it stands there, exactly once."""
+    new: str = Field(max_length=2**18)
+
+
+class ProgramEdit(Model):
+    """From the agent to the checks of NCCL programs."""
+
+    edits: list[Edit] = Field(min_length=1, max_length=100)
+    idea: str = Field(default="", max_length=500)
+
+
 class Verdict(Model):
     """From the judge to the next prompt."""
 
@@ -55,7 +71,9 @@ class Verdict(Model):
     """Of the error, without numbers and names: two that are equal are one error."""
 
 
-HANDOFFS: dict[str, type[Model]] = {"specification": Specification, "candidate": Candidate, "verdict": Verdict}
+HANDOFFS: dict[str, type[Model]] = {
+    "specification": Specification, "candidate": Candidate, "edit": ProgramEdit, "verdict": Verdict,
+}  # fmt: skip
 """Each is kept with the run, as handoffs/STEP.json."""
 
 
@@ -77,7 +95,7 @@ class RunStep(Model):
 
     step: str
     """code-003, judge-003 ...: in the journal once as begun, once as done."""
-    kind: Literal["specification", "code", "session", "judge", "lookup"]
+    kind: Literal["specification", "code", "session", "judge", "lookup", "pipeline", "verify"]
     seconds: float
     outcome: str
     attempt_id: str | None = None
@@ -114,7 +132,7 @@ class RunState(ResultModel):
             said = f"{self.best.speedup:.3g}" if self.best.speedup is not None else "not timed"
             lines.append(f"best: {self.best.attempt_id}, speed-up {said}")
         else:
-            lines.append("best: none is correct")
+            lines.append(f"best: none is {'verified' if self.mode == 'nccl' else 'correct'}")
         cost = f", {self.spent.cost_usd:.2f} USD as reported" if self.spent.cost_usd is not None else ""
         calls, shown = self.spent.tool_calls, self.spent.tool_characters
         tools = f", {calls} of tools with {shown or 0:,} characters" if calls is not None else ""

@@ -7,8 +7,9 @@ from pydantic import Field, model_validator
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.evaluation import Tier
+from gpu_mcp_server.models.nccl_pipeline import NcclPipelineOptions
 
-Mode = Literal["structured", "population", "agent"]
+Mode = Literal["structured", "population", "agent", "nccl"]
 ClientName = Literal["claude", "codex", "gemini", "chat"]
 HintKind = Literal["compile", "correctness", "performance", "research", "diversity"]
 Short = Annotated[str, Field(min_length=1, max_length=200)]
@@ -109,10 +110,11 @@ class RunPlan(Model):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,60}$")]
     mode: Mode = "structured"
     problem: Short
-    """A problem_id, or a problem's file relative to the TOML."""
+    """A problem_id, or a problem's file relative to the TOML; in mode nccl the program's main file."""
     language: CandidateLanguage = "cuda"
     recipe: Short | None = None
-    """Role or procedure of agent_recipes whose text begins the prompts: coder, in agent mode optimize-kernel."""
+    """Role or procedure of agent_recipes whose text begins the prompts: coder, in agent mode optimize-kernel, in mode
+    nccl nccl-device-transform."""
     request: str = Field(default="", max_length=20_000)
     """What is wanted, in words."""
     host: str | None = None
@@ -127,6 +129,8 @@ class RunPlan(Model):
     target: Target = Target()
     budget: Budget = Budget()
     population: Population = Population()
+    nccl: NcclPipelineOptions = NcclPipelineOptions()
+    """How the program is started and how far each stage is verified."""
     hints: dict[HintKind, list[str]] = {}
     """research: told when an error repeats; diversity: one each candidate in turn; the others at their stage."""
     reference_code: list[str] = []
@@ -141,7 +145,8 @@ class RunPlan(Model):
     @property
     def procedure(self) -> str:
         """The recipe, or the one of this mode."""
-        return self.recipe or ("optimize-kernel" if self.mode == "agent" else "coder")
+        own = {"agent": "optimize-kernel", "nccl": "nccl-device-transform"}
+        return self.recipe or own.get(self.mode, "coder")
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -43,7 +43,7 @@ class Ground:
 
     lab: Lab
     plan: RunPlan
-    problem: Problem
+    registered: Problem | None
     run_id: str
     folder: Path
     journal: Journal
@@ -55,6 +55,12 @@ class Ground:
     best: Verdict | None = None
     best_source: str = ""
     prompts: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def problem(self) -> Problem:
+        """The problem; a run over a program has none."""
+        assert self.registered is not None
+        return self.registered
 
     def over(self) -> Ending | None:
         """Return why the budget is used up, if it is."""

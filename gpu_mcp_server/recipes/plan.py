@@ -47,7 +47,7 @@ def plan_of(values: dict[str, Any], folder: Path) -> RunPlan:
     def at(name: str) -> str:
         return str(folder / Path(name).expanduser())
 
-    problem = plan.problem if plan.problem.startswith("p-") else at(plan.problem)
+    problem = plan.problem if plan.problem.startswith("p-") and plan.mode != "nccl" else at(plan.problem)
     agent = plan.agent.model_copy(
         update={
             "files": {inside: at(outside) for inside, outside in plan.agent.files.items()},

@@ -15,6 +15,7 @@ from gpu_mcp_server.recipes.agents import Agents
 from gpu_mcp_server.recipes.compiling import unjudged
 from gpu_mcp_server.recipes.ground import Ending, Ground, Tell
 from gpu_mcp_server.recipes.journal import Journal, entries
+from gpu_mcp_server.recipes.nccl import nccl
 from gpu_mcp_server.recipes.population import population
 from gpu_mcp_server.recipes.sessions import sessions
 from gpu_mcp_server.recipes.structured import structured
@@ -22,7 +23,7 @@ from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problem_files.reader import source_at
 
 MODES: Mapping[Mode, Callable[[Ground], Awaitable[Ending]]] = {
-    "structured": structured, "population": population, "agent": sessions,
+    "structured": structured, "population": population, "agent": sessions, "nccl": nccl,
 }  # fmt: skip
 ASKED = ("specification", "code", "session")
 """Kinds of steps that call the agent."""
@@ -95,7 +96,7 @@ class Runs:
                 agents = Agents(self._lab, plan.agent)
                 agents.check()
                 try:
-                    problem = await self._problem(plan, folder, journal, tell)
+                    problem = await self._problem(plan, folder, journal, tell) if plan.mode != "nccl" else None
                 except ProblemRefused as error:
                     journal.finish(END, stopped="refused", why=str(error)[:500], best=None)
                     return self.state(run_id)
@@ -147,7 +148,7 @@ def state_of(run_id: str, plan: RunPlan, journal: list[dict[str, Any]]) -> RunSt
     end, problem = done.get(END), done.get(PROBLEM)
     costs = [entry["cost_usd"] for entry in done.values() if "cost_usd" in entry]
     verdicts = verdicts_of(journal)
-    good = "compiles" if plan.tier == "compile" else "correct"
+    good = "compiles" if plan.tier == "compile" else "verified" if plan.mode == "nccl" else "correct"
     correct = [verdict for verdict in verdicts if verdict.outcome == good]
     return RunState(
         run_id=run_id,

@@ -3,6 +3,8 @@
 Initialization and verification stay outside and so frozen; the generated kernels carry markers of their own.
 """
 
+from collections.abc import Sequence
+
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.analysis import Analysis
@@ -14,16 +16,23 @@ from gpu_mcp_server.nccl.syntax import BLOCKS, CALL, Source, enclosing, name_of,
 COLLECTIVES = frozenset(GENERATED + n for n in ("AlltoAll", "AllGather", "ReduceScatter", "AllReduce", "Sweep"))
 
 
-def mark(analysis: Analysis, files: EditedFiles) -> list[str]:
-    """Put markers around the generated calls, their groups included, and return what was marked.
+def mark(analysis: Analysis, files: EditedFiles, chosen: Sequence[Call] | None = None) -> list[str]:
+    """Put markers around calls, their groups included, and return what was marked.
+
+    Args:
+        analysis: The program.
+        files: Take the markers.
+        chosen: These calls; the generated ones if not given.
 
     Raises:
         MarkerFault: If the program's own markers do not come in pairs.
     """
     done: list[str] = []
+    if chosen is None:
+        chosen = [c for c in analysis.program.calls if c.full_name in COLLECTIVES]
     for path, source in analysis.program.sources.items():
         known = blocks(source.data.decode("utf-8", "surrogateescape"))
-        calls = [c for c in analysis.program.calls if c.path == path and c.full_name in COLLECTIVES and not c.via_macro]
+        calls = [c for c in chosen if c.path == path and not c.via_macro]
         seen: set[int] = set()
         for call in calls:
             first, last = region(source, call)
