@@ -382,8 +382,8 @@ def page(found: dict[str, Any]) -> str:
         f"`python benchmarks/team/load.py {' '.join(sys.argv[1:])}`, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()}",
         f"cores, {platform.machine()}, Python {platform.python_version()}. {found['clients']} clients connected",
         f"(half of each era), {found['active']} active for {found['seconds']:.0f} s with {found['think_s']:g} s",
-        f"between things to do, {found['calls']} calls ({rate:.1f}/s). The server keeps to one core; the host side, its jobs",
-        "and the clients themselves share the other, so clients' own waiting is in the times.",
+        f"between things to do, {found['calls']} calls ({rate:.1f}/s). The server keeps to one core; the host",
+        "side, its jobs and the clients themselves share the other, so clients' own waiting is in the times.",
     ]
     lines = [
         "# A team on one server",
