@@ -36,25 +36,25 @@ def course(history: ProblemHistory) -> str:
     def y(speedup: float) -> float:
         return FLOOR - (math.log(speedup) - math.log(low)) / (math.log(high) - math.log(low)) * (FLOOR - TOP)
 
-    parts = [_text(LEFT, 22, f"{history.name} on {history.device or 'no device'}: speed-up over attempts")]
-    for value in _ticks(low, high):
+    parts = [label(LEFT, 22, f"{history.name} on {history.device or 'no device'}: speed-up over attempts")]
+    for value in ticks(low, high):
         parts.append(
             f"<line x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{y(value):.1f}' y2='{y(value):.1f}' stroke='#d0d7de'/>"
         )
-        parts.append(_text(LEFT - 8, y(value) + 4, f"{value:g}", anchor="end"))
+        parts.append(label(LEFT - 8, y(value) + 4, f"{value:g}", anchor="end"))
     line = [f"{x(p.number):.1f},{y(p.best):.1f}" for p in points if p.best is not None]
     if line:
         parts.append(f"<polyline points='{_stepped(line)}' fill='none' stroke='#0969da' stroke-width='2'/>")
     for p in points:
         at = y(p.speedup) if p.outcome == "correct" and p.speedup else FAILED_AT
         parts.append(_dot(x(p.number), at, p))
-    parts.append(_text(LEFT - 8, FAILED_AT + 4, "failed", anchor="end"))
-    parts.append(_text(WIDTH - RIGHT, HEIGHT - 12, f"{len(points)} attempts", anchor="end"))
+    parts.append(label(LEFT - 8, FAILED_AT + 4, "failed", anchor="end"))
+    parts.append(label(WIDTH - RIGHT, HEIGHT - 12, f"{len(points)} attempts", anchor="end"))
     for place, (outcome, shade) in enumerate({**COLOURS, "no verdict": OTHER}.items()):
         at = LEFT + 110 * place
         parts.append(f"<rect x='{at}' y='{HEIGHT - 22}' width='10' height='10' fill='{shade}'/>")
-        parts.append(_text(at + 15, HEIGHT - 12, outcome))
-    return _svg(WIDTH, HEIGHT, parts)
+        parts.append(label(at + 15, HEIGHT - 12, outcome))
+    return svg(WIDTH, HEIGHT, parts)
 
 
 def speeds(found: Mapping[str, float]) -> str:
@@ -69,16 +69,16 @@ def speeds(found: Mapping[str, float]) -> str:
         return left + (math.log(value) - math.log(low)) / (math.log(high) - math.log(low)) * (WIDTH - left - RIGHT)
 
     parts: list[str] = []
-    for value in _ticks(low, high):
+    for value in ticks(low, high):
         parts.append(f"<line x1='{x(value):.1f}' x2='{x(value):.1f}' y1='10' y2='{floor}' stroke='#d0d7de'/>")
-        parts.append(_text(x(value), floor + 16, f"{value:g}", anchor="middle"))
+        parts.append(label(x(value), floor + 16, f"{value:g}", anchor="middle"))
     for row, (name, value) in enumerate(shown.items()):
         start, end = sorted((x(1.0), x(value)))
         fill = COLOURS["correct"] if value > 1 else OTHER
         size = f"width='{max(end - start, 1):.1f}' height='14'"
         parts.append(f"<rect x='{start:.1f}' y='{16 + 20 * row}' {size} fill='{fill}'/>")
-        parts.append(_text(left - 8, 28 + 20 * row, f"{name[:36]}: {value:.3g}", anchor="end"))
-    return _svg(WIDTH, floor + 30, parts)
+        parts.append(label(left - 8, 28 + 20 * row, f"{name[:36]}: {value:.3g}", anchor="end"))
+    return svg(WIDTH, floor + 30, parts)
 
 
 def lineage(history: ProblemHistory, *, link: Callable[[str], str] | None = None) -> str:
@@ -91,7 +91,7 @@ def lineage(history: ProblemHistory, *, link: Callable[[str], str] | None = None
     points = history.points[-MAX_NODES:]
     depth, column = _places(points)
     where = {p.attempt_id: (30 + column[p.attempt_id] * STEP_X, 60 + depth[p.attempt_id] * STEP_Y) for p in points}
-    parts = [_text(20, 24, f"{history.name}: who descends from whom ({len(points)} of {len(history.points)} attempts)")]
+    parts = [label(20, 24, f"{history.name}: who descends from whom ({len(points)} of {len(history.points)} attempts)")]
     for p in points:
         if p.parent_id in where:
             (x1, y1), (x2, y2) = where[p.parent_id], where[p.attempt_id]
@@ -99,10 +99,10 @@ def lineage(history: ProblemHistory, *, link: Callable[[str], str] | None = None
     for p in points:
         x, y = where[p.attempt_id]
         said = f"{p.speedup:.3g}x" if p.outcome == "correct" and p.speedup else p.outcome
-        drawn = _dot(x, y, p) + _text(x + 10, y + 4, f"{p.number}: {said}")
+        drawn = _dot(x, y, p) + label(x + 10, y + 4, f"{p.number}: {said}")
         parts.append(f"<a href={quoteattr(link(p.attempt_id))}>{drawn}</a>" if link else drawn)
     width = max((x for x, _ in where.values()), default=0) + STEP_X
-    return _svg(max(width, 400), max((y for _, y in where.values()), default=0) + 40, parts)
+    return svg(max(width, 400), max((y for _, y in where.values()), default=0) + 40, parts)
 
 
 def _places(points: Sequence[HistoryPoint]) -> tuple[Mapping[str, int], Mapping[str, int]]:
@@ -127,7 +127,7 @@ def _stepped(line: Sequence[str]) -> str:
     return " ".join(corners)
 
 
-def _ticks(low: float, high: float) -> list[float]:
+def ticks(low: float, high: float) -> list[float]:
     """Return 1, 2 and 5 times powers of ten between two positive numbers."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     return [m * 10.0**p for p in powers for m in (1, 2, 5) if low <= m * 10.0**p <= high]
@@ -141,11 +141,13 @@ def _dot(x: float, y: float, point: HistoryPoint) -> str:
     )
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
+def label(x: float, y: float, text: str, anchor: str = "start") -> str:
+    """Return a text at a place."""
     return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' fill='#24292f' {FONT}>{escape(text)}</text>"
 
 
-def _svg(width: float, height: float, parts: Sequence[str]) -> str:
+def svg(width: float, height: float, parts: Sequence[str]) -> str:
+    """Return a picture on white ground."""
     head = f"<svg xmlns='http://www.w3.org/2000/svg' width='{width:.0f}' height='{height:.0f}' "
     head += f"viewBox='0 0 {width:.0f} {height:.0f}'><rect width='100%' height='100%' fill='#ffffff'/>"
     return head + "\n" + "\n".join(parts) + "\n</svg>\n"

@@ -21,7 +21,7 @@ from shapes import Shape
 from stats import geometric_mean
 from supervisor import Player, Supervisor
 from trials import Trials
-from verdicts import VERDICTS, Judged, JudgeFailed, TooLarge, incorrect
+from verdicts import VERDICTS, Judged, JudgeFailed, TooLarge, incorrect, where_of
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 WORK = os.path.dirname(HERE)
@@ -154,7 +154,7 @@ class Owner:
         say("starting reference and candidate", 0.0)
         print(json.dumps({"commitment": self.commitment}), flush=True)
         shapes: List[Dict[str, Any]] = []
-        verdict, reason = "correct", ""
+        verdict, reason, where = "correct", "", None
         trials: Optional[Trials] = None
         with self.ledger.part("start"):
             reference, candidate = self._invite("reference"), self._invite("candidate")
@@ -172,11 +172,12 @@ class Owner:
             shapes = self._shapes(trials, device, players)
             self._replay(shapes, device, players)
         except Judged as judged:
-            verdict, reason = judged.verdict, judged.reason
+            verdict, reason, where = judged.verdict, judged.reason, where_of(judged)
         if shapes and verdict == "correct":
             worst = max(shapes, key=lambda s: VERDICTS.index(s["verdict"]))
             verdict = worst["verdict"]
             reason = "" if verdict == "correct" else "%s: %s" % (self._name(worst["dims"]), worst["reason"])
+            where = worst.get("where")
         correct = verdict == "correct"
         reason = "; ".join(filter(None, [reason, device.aftermath() if candidate.lost else ""]))
         untimed = [self._name(s["dims"]) for s in shapes if not s["speedup"]]
@@ -184,6 +185,7 @@ class Owner:
             "mode": "judge",
             "verdict": verdict,
             "reason": reason,
+            "where": where,
             "speedup": geometric_mean([s["speedup"] for s in shapes]) if correct and not untimed else None,
             "tier": self.tier,
             "note": self._note(untimed) if correct else "",

@@ -12,6 +12,7 @@ from ledger import Ledger
 from made import draw
 from supervisor import Player
 from verdicts import Judged, JudgeFailed, cheat, incorrect
+from whereabouts import grid
 
 LATE_S = 0.05
 LATE_AT_MOST_S = 5.0
@@ -298,17 +299,11 @@ class Rounds:
         difference = compare(expected, got, buffers.outputs[output].dtype, rtol, atol)
         if difference.mask is None:
             return cheat("kept writing after it said done: %sa wrong output changed under the eyes" % where)
-        return incorrect(
-            "%s (call %d of %d, round %d; %d of %d calls are wrong)"
-            % (
-                describe(expected, got, difference, buffers.outputs[output]),
-                call + 1,
-                buffers.sets,
-                self.number,
-                bad,
-                buffers.sets,
-            )
-        )
+        text = "%s (call %d of %d, round %d; %d of %d calls are wrong)"
+        words = describe(expected, got, difference, buffers.outputs[output])
+        judged = incorrect(text % (words, call + 1, buffers.sets, self.number, bad, buffers.sets))
+        judged.where = grid(buffers.outputs[output], np.flatnonzero(difference.mask))
+        return judged
 
     def _wrong_somewhere(self, buffers: Buffers, check: RoundCheck, call: int, output: int) -> Judged:
         """Say how far off an output is that is too large to be looked at as a whole."""
@@ -326,7 +321,10 @@ class Rounds:
                 float(numbers(got, item.dtype)[first]),
             )
             words += ", such as element %d: expected %.6g, got %.6g" % pair
-        return incorrect("%s (call %d of %d, round %d)" % (words, call + 1, buffers.sets, self.number))
+        judged = incorrect("%s (call %d of %d, round %d)" % (words, call + 1, buffers.sets, self.number))
+        if difference.mask is not None:
+            judged.where = grid(item, places[np.flatnonzero(difference.mask)], places)
+        return judged
 
     def _becomes_right(self, buffers: Buffers, reference_s: float) -> bool:
         deadline = time.monotonic() + min(LATE_AT_MOST_S, max(LATE_S, 4 * reference_s))

@@ -15,7 +15,7 @@ from series import LEAST_ROUNDS, Goal, Progress, Series
 from stats import half_width, median_interval, speedup, timing
 from supervisor import Player
 from tensors import symbols, tensors
-from verdicts import Judged
+from verdicts import Judged, where_of
 from whereabouts import ordinal
 
 RESOLVED = 2.0
@@ -88,6 +88,8 @@ class Shape:
         self.notes: Dict[str, None] = {}
         self.looking: Dict[str, Any] = {}
         self.series: Optional[Series] = None
+        self.where: Optional[Dict[str, Any]] = None
+        """Where elements are wrong, if any are."""
         self.last: Optional[Round] = None
         """The round that showed how many calls make one; it is as good as the others."""
         self.worst_abs = self.worst_rel = self.reference_call_s = 0.0
@@ -112,7 +114,7 @@ class Shape:
                 if wanted != "cold" and not untimed:
                     self._warm(progress)
         except Judged as judged:
-            verdict, reason = judged.verdict, judged.reason
+            verdict, reason, self.where = judged.verdict, judged.reason, where_of(judged)
         return self._result(verdict, reason)
 
     def _play(self, buffers: Buffers) -> Round:
@@ -262,6 +264,7 @@ class Shape:
             "max_abs_error": self.worst_abs if self.rounds.calls_checked else None,
             "max_rel_error": self.worst_rel if self.rounds.calls_checked else None,
             "speedup": None,
+            "where": self.where,
         }
         if verdict == "correct" and self.series and self.series.played:
             candidate, reference = self.series.samples_us()

@@ -17,7 +17,7 @@ from precision import distribution, suspicion
 from rounds import Cost, ReferenceFailed, Rounds
 from supervisor import Player
 from tensors import FLOATS, MADE, Array, Tensor, symbols, tensors
-from verdicts import Judged, JudgeFailed, incorrect
+from verdicts import Judged, JudgeFailed, incorrect, where_of
 
 DISTRIBUTIONS = ("uniform", "normal", "offset", "outliers", "zeros", "large")
 SMALL = 1 << 18
@@ -68,7 +68,7 @@ def untimed_shape(table: Table, judged: Optional[Judged]) -> Dict[str, Any]:
     checked = table.rounds.calls_checked
     return {
         "dims": table.dims, "verdict": verdict, "reason": reason, "calls_checked": checked, "speedup": None,
-        "notes": list(table.rounds.notes),
+        "where": where_of(judged), "notes": list(table.rounds.notes),
     }  # fmt: skip
 
 

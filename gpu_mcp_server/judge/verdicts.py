@@ -14,6 +14,8 @@ class Judged(Exception):
         super().__init__(reason)
         self.verdict = verdict
         self.reason = reason
+        self.where: Optional[Dict[str, Any]] = None
+        """Where wrong elements lie, as a grid, where they were compared one by one."""
 
 
 class JudgeFailed(Exception):
@@ -22,6 +24,16 @@ class JudgeFailed(Exception):
 
 class TooLarge(JudgeFailed):
     """The problem does not fit the device; nobody failed."""
+
+
+def where_of(judged: Optional[BaseException]) -> Optional[Dict[str, Any]]:
+    """Return where wrong elements lie, of a failure or of the one that it was made of; `None` if nobody looked."""
+    while judged is not None:
+        where: Optional[Dict[str, Any]] = getattr(judged, "where", None)
+        if where is not None:
+            return where
+        judged = judged.__context__
+    return None
 
 
 def incorrect(reason: str) -> Judged:

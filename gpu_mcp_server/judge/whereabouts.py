@@ -1,6 +1,6 @@
 """Where wrong elements lie, and whose values they hold instead, in words."""
 
-from typing import Callable, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
 from tensors import Array, Tensor
@@ -9,6 +9,8 @@ SAMPLES = 256
 ALIKE = 0.9
 """Part of the wrong elements that a mistake of addressing must explain."""
 CLOSE = 1e-5
+GRID_ROWS, GRID_COLUMNS = 24, 48
+"""Of the picture of where a tensor is wrong."""
 SHIFTS = (1, -1, 2, -2, 3, -3, 4, -4, 8, -8, 16, -16, 32, -32)
 PITCHES = (4, 8, 16, 32, 64, 128, 256)
 
@@ -78,6 +80,40 @@ def whereabouts(mask: Array, tensor: Tensor) -> str:
     if steps.size == 1 and (lengths[:-1] == lengths[0]).all():
         return "%d of every %d elements from %d" % (int(lengths[0]), int(steps[0]), first)
     return "scattered"
+
+
+def grid(tensor: Tensor, wrong: Array, looked: Optional[Array] = None) -> Dict[str, Any]:
+    """Return the share of wrong elements in each cell of a grid over a tensor: a picture of where it is wrong.
+
+    Rows are all axes but the last, counted through; columns are the last one.
+
+    Args:
+        tensor: What was compared.
+        wrong: Numbers of its wrong elements.
+        looked: Numbers of those that were looked at; all if absent.
+    """
+    columns = tensor.shape[-1] if tensor.shape else 1
+    rows = tensor.count // columns
+    high, wide = min(rows, GRID_ROWS), min(columns, GRID_COLUMNS)
+
+    def counted(places: Array) -> Array:
+        cells = (places // columns) * high // rows * wide + (places % columns) * wide // columns
+        return np.bincount(cells, minlength=high * wide).reshape(high, wide)
+
+    if looked is None:
+        along_rows = np.bincount(np.arange(rows) * high // rows, minlength=high)
+        along_columns = np.bincount(np.arange(columns) * wide // columns, minlength=wide)
+        there = np.outer(along_rows, along_columns)
+    else:
+        there = counted(looked)
+    share = np.where(there > 0, counted(wrong) / np.maximum(there, 1), -1.0)
+    return {
+        "output": tensor.name,
+        "shape": [int(size) for size in tensor.shape],
+        "looked_at": int(tensor.count if looked is None else looked.size),
+        "wrong": int(wrong.size),
+        "share": [[round(float(cell), 3) for cell in line] for line in share],
+    }
 
 
 def misplaced(expected: Array, got: Array, mask: Array, tensor: Tensor) -> str:

@@ -7,6 +7,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.memory import Found, FoundAttempts, Lesson, Lessons, NoteKept
@@ -119,6 +120,15 @@ class Memory:
         )
         await claim(self._db, note_id)
         return NoteKept(note_id=note_id)
+
+    async def rooflines(self, attempt_id: str) -> list[dict[str, Any]]:
+        """Return what the last profile of an attempt measured of it under its device's roofs; none without one."""
+        row = await self._db.fetch_one(
+            "SELECT evidence ->> 'roofline' AS found FROM attempts WHERE kind = 'profile' AND parent_id = ? "
+            "AND status = 'ok' ORDER BY seq DESC LIMIT 1",
+            (attempt_id,),
+        )
+        return json.loads(row["found"]) if row is not None and row["found"] else []
 
     async def _techniques(self, where: str, values: Sequence[Value], limit: int) -> list[Lesson]:
         """Return steps from parent to child, both verified on one device, by how much faster the child is."""

@@ -23,6 +23,7 @@ import memory_cpu
 import stats
 import tensors
 import verdicts
+import whereabouts
 
 sys.path.remove(str(JUDGE))
 
@@ -102,6 +103,22 @@ def test_wrong_elements_are_located_in_words(where, words):
     mask[where] = True
     tensor = tensors.Tensor("y", "float32", (10, 100), ("rows", "cols"), "normal")
     assert check.whereabouts(mask.ravel(), tensor) == words
+
+
+def test_a_grid_shows_in_which_part_of_a_tensor_what_share_is_wrong():
+    tensor = tensors.Tensor("y", "float32", (4, 100, 96), ("b", "rows", "cols"), "normal")
+    mask = np.zeros((400, 96), dtype=bool)
+    mask[:, -1] = True
+    mask[399] = True
+    found = whereabouts.grid(tensor, np.flatnonzero(mask))
+    assert (len(found["share"]), {len(line) for line in found["share"]}) == (24, {48})
+    assert (found["share"][0][0], found["share"][0][47], found["wrong"]) == (0.0, 0.5, 495)
+    assert found["share"][23][0] == round(1 / 16, 3), "400 rows in 24: the last cell has 16"
+    some = np.arange(0, tensor.count // 2, 97)
+    looked = whereabouts.grid(tensor, some[mask.ravel()[some]], some)
+    assert looked["looked_at"] == some.size and looked["share"][23][0] == -1 and looked["share"][0][0] == 0
+    scalar = whereabouts.grid(tensors.Tensor("s", "float32", (), (), "normal"), np.array([0]))
+    assert scalar["share"] == [[1.0]]
 
 
 @pytest.mark.parametrize(

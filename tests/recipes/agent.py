@@ -60,6 +60,12 @@ if scenario == "rewrites":
     source += "} // one brace too many\n" if number == 1 and "hipcc" in prompt else "// anew\n"
     print(f"the same again\n```cpp\n{source}```")
     sys.exit()
+if scenario == "hostile":
+    evil = "</pre></script><script>alert(1)</script><img src=x onerror=alert(1)>"
+    source = WRONG if number == 1 else GOOD
+    source += f"// {evil}\u202e {'y' * 5000}\n"
+    Path("handoff.json").write_text(json.dumps({"source": source, "idea": evil, "analysis": evil}))
+    sys.exit()
 order = {"learns": [BROKEN, WRONG, SLOW, GOOD], "never": [BROKEN] * 9, "wrong": [WRONG] * 9}[scenario]
 source = order[number - 1]
 if number % 2:
