@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+from gpu_mcp_server.knowledge.classes import Classes
 from gpu_mcp_server.knowledge.docstrings import UnreadablePackage, package_entries
 from gpu_mcp_server.knowledge.documents import FORMS, decoded, read_documents
 from gpu_mcp_server.knowledge.documents import Reading as DocumentReading
@@ -46,7 +47,8 @@ def read_place(place: Place) -> Edition:
     if source.format == "lapack":
         return Edition(place, lapack_entries(place.files))
     reading = DocumentReading()
-    entries = list(_headers(place, reading) if source.format == "headers" else _documents(place, reading))
+    readers = {"headers": _headers, "classes": _classes}
+    entries = list(readers.get(source.format, _documents)(place, reading))
     return Edition(place, entries, reading.notes)
 
 
@@ -58,6 +60,18 @@ def _headers(place: Place, reading: DocumentReading) -> list[Entry]:
         if text is not None:
             headers.read(text, name)
     return headers.entries
+
+
+def _classes(place: Place, reading: DocumentReading) -> list[Entry]:
+    classes = Classes(undocumented=place.source.undocumented)
+    namespaces = [each.split("=") for each in place.source.modules]
+    for path in place.files:
+        name = path.relative_to(place.root).as_posix()
+        text = decoded(path, name, reading)
+        namespace = next((space for folder, space in namespaces if name.startswith(folder)), "")
+        if text is not None and namespace:
+            classes.read(text, name, namespace)
+    return classes.entries
 
 
 def _documents(place: Place, reading: DocumentReading) -> Iterator[Entry]:

@@ -17,7 +17,7 @@ from typing import Any, cast
 from gpu_mcp_server import __version__
 from gpu_mcp_server.errors import ConfigError
 
-FORMATS = ("headers", "manpages", "lapack", "docstrings", "documents", "instructions", "readmes", "messages")
+FORMATS = ("headers", "manpages", "lapack", "docstrings", "documents", "instructions", "readmes", "messages", "classes")
 MOST_FILES = 5_000
 """Of one source; the largest, Open MPI's pages, has about 1,000."""
 
@@ -44,7 +44,7 @@ class Source:
     """Pattern of paths that are left out."""
     version_file: str = ""
     version_macros: tuple[str, ...] = ()
-    """Macros of `version_file` that make the version, or one that encodes it as 1000*major + 10*minor."""
+    """Macros of `version_file` that make the version, or one that encodes it, as CUDA does or CCCL."""
     package: str = ""
     """Python package whose version it is."""
     version: str = ""
@@ -59,7 +59,9 @@ class Source:
     variables: str = ""
     """Pattern of files whose sections in capitals are environment variables."""
     modules: tuple[str, ...] = ()
-    """Of docstrings: MODULE=PREFIX."""
+    """Of docstrings: MODULE=PREFIX; of classes: FOLDER=NAMESPACE, the first that fits."""
+    undocumented: bool = False
+    """Whether functions without a comment count, too."""
     repository: str = ""
     """Where a checkout comes from; `knowledge add` is given its folder."""
 
@@ -165,6 +167,8 @@ def _version(source: Source, root: Path) -> str:
     if source.version:
         return __version__ if source.version == "ours" else source.version
     macros = _macros(root / source.version_file, source.version_macros) if source.version_file else []
+    if len(macros) == 1 and macros[0] >= 1_000_000:
+        return f"{macros[0] // 1_000_000}.{macros[0] % 1_000_000 // 1000}"
     if len(macros) == 1 and macros[0] >= 1000:
         return f"{macros[0] // 1000}.{macros[0] % 1000 // 10}"
     if macros:

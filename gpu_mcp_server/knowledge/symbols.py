@@ -12,12 +12,14 @@ from gpu_mcp_server.knowledge.scope import Scope
 MOST_WORDS = 6
 """Adjacent words of a question that may be one name."""
 MOST_FOUND = 10
+LONG_KEY = 14
+"""Letters of three or more words that are a name also without its library in front."""
 LONGEST_QUERY_TOKENS = 64
 CANDIDATES = 60
 """Names with shared trigrams that are compared."""
 ALIKE = 0.62
 """Similarity from which a name is offered for a wrong one."""
-PREFIXES = ("cuda", "cu", "hip", "nccl", "mpi", "cublas", "tl", "cufft", "cusparse", "rocblas")
+PREFIXES = ("cuda", "cu", "hip", "nccl", "mpi", "cublas", "tl", "cufft", "cusparse", "rocblas", "cub", "thrust")
 """What people leave out at the front of a name."""
 
 _CODE = re.compile(
@@ -94,7 +96,8 @@ class Symbols:
         """Return the entries that a run of words names, `whole` being whether the question is nothing more."""
         if len(run) > 1:
             key = "".join(map(normal, run))
-            if len(key) < 8 or run[0].lower() not in FAMILIES:
+            apart = len(run) >= 3 and len(key) >= LONG_KEY  # "device radix sort"
+            if len(key) < 8 or not (apart or run[0].lower() in FAMILIES):
                 return []
             vague = len(run) == 2 and not whole  # "CUDA error: ..." is no question about cudaError
             return _entries(f for f in known.get(key, []) if not vague or f.kind not in ("type", "enum"))
@@ -192,7 +195,9 @@ def _keys(run: Sequence[str]) -> list[str]:
     key = "".join(map(normal, run))
     if len(run) > 1 or not compound(run[0]):
         return [key]
-    return [key, *(prefix + key for prefix in PREFIXES)]
+    last = re.split(r"\.|::", run[0])[-1]  # cg::this_grid
+    alone = [normal(last)] if last != run[0] and compound(last) else []
+    return [key, *(prefix + key for prefix in PREFIXES), *alone]
 
 
 def _is_name(word: str) -> bool:

@@ -12,7 +12,7 @@ from gpu_mcp_server.knowledge.storage import Storage
 
 ASKED = {
     *("cuda-runtime", "cuda-driver", "cuda-device", "nvrtc", "nccl", "triton", "hip", "mpi-header", "openmpi-man"),
-    *("guides", "messages"),
+    *("guides", "messages", "cccl", "cooperative-groups"),
 }
 """Sources that questions are about; the others would only take time."""
 FLOOR = Path(__file__).parent / "floor.toml"

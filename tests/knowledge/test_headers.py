@@ -1,3 +1,4 @@
+from gpu_mcp_server.knowledge.classes import Classes
 from gpu_mcp_server.knowledge.entries import Entry
 from gpu_mcp_server.knowledge.glossary import blas_meaning
 from gpu_mcp_server.knowledge.headers import Headers
@@ -82,3 +83,67 @@ def test_a_blas_name_says_what_it_computes():
     assert "single precision" in blas_meaning("cublasSgemm_v2")
     assert "maximum absolute value" in blas_meaning("cublasIsamax_v2")
     assert blas_meaning("cublasSetStream_v2") == ""
+
+
+TEMPLATES = """\
+#pragma once
+BOXES_NAMESPACE_BEGIN
+//! @rst
+//! A pile of :cpp:type:`T`, one for a block.
+//!
+//! .. code-block:: c++
+//!
+//!    Pile<int, 128>(storage).Add(1);
+//!
+//! @endrst
+template <typename T, int Size = Other<T, 2>::value>
+class Pile
+{
+  /// Ours alone.
+  void Hidden();
+
+public:
+  /// Makes one.
+  explicit Pile(int size) : size_{size} {}
+  //! Adds <tt>one</tt>.
+  template <typename U> _CCCL_DEVICE T Add(U one) { if (one) { Call(one); } return T(); }
+  //! @overload
+  T Add(T first, T second);
+  int size() const { return size_; }
+};
+namespace detail { /** Not told. */ int secret(int a); }
+namespace piles {
+/*! \\p merge joins two piles. */
+template <class P>
+P merge(const P& a, const P& b);
+inline Pile<int> all_piles() { return Pile<int>(1); }
+} // namespace piles
+"""
+
+
+def test_classes_their_methods_and_free_functions_of_a_template_library_are_entries():
+    classes = Classes()
+    classes.read(TEMPLATES, "pile.cuh", "boxes")
+    found = {entry.name: entry for entry in classes.entries}
+
+    assert set(found) == {"boxes::Pile", "boxes::Pile::Add", "boxes::merge"}
+    pile, add = found["boxes::Pile"], found["boxes::Pile::Add"]
+    assert (pile.kind, pile.signature, pile.first_line) == ("type", "class Pile", 3)
+    assert pile.text.startswith("A pile of T, one for a block.") and "Pile<int, 128>(storage).Add(1);" in pile.text
+    assert pile.symbols == ("boxes::Pile", "boxes::Pile::Add", "boxes::Pile::size")
+    assert add.text == "Adds one."
+    assert add.signature.split("\n") == ["template <typename U> T Add(U one)", "T Add(T first, T second)"]
+    assert found["boxes::merge"].text == "merge joins two piles."
+
+    everything = Classes(undocumented=True)
+    everything.read(TEMPLATES, "pile.cuh", "boxes")
+    assert {entry.name for entry in everything.entries} == {*found, "boxes::all_piles"}
+
+
+def test_a_header_that_never_ends_what_it_opens_is_read_to_its_end():
+    classes = Classes()
+    classes.read(
+        "namespace boxes { class A { public: /** Told. */ void f(" + "x, " * 20_000 + "{ }}}}} ;;", "a.h", "boxes"
+    )
+
+    assert classes.entries == []
