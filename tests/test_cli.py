@@ -4,12 +4,15 @@ import asyncio
 import importlib.util
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import tomllib
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -446,6 +449,50 @@ def test_serve_over_http_refuses_to_be_open_to_others_before_it_starts(run: Run)
     assert "without authentication" in none.stderr and "--auth none" in none.stderr
     assert "gpu-mcp-server token create" in no_token.stderr
     assert "no address" in wrong.stderr
+
+
+def test_a_token_made_on_the_command_line_opens_a_server_and_a_revoked_one_does_not(
+    run: Run, environment: dict[str, str], tmp_path: Path
+):
+    made = json.loads(run("token", "create", "ada", "--scope", "read", "--expires", "1d", "--json").stdout)
+    limits = run("user", "set", "ada", "--gpu-s-per-day", "3600", "--weight", "2").stdout
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpu_mcp_server", "serve", "--http", "127.0.0.1:0"],
+        stderr=subprocess.PIPE,
+        env=environment,
+        cwd=tmp_path,
+        text=True,
+    )
+    assert process.stderr is not None
+    url = next(found[1] for line in process.stderr if (found := re.search(r"running on (http://[\d.:]+)", line)))
+
+    def ask(token: str) -> int:
+        request = urllib.request.Request(f"{url}/metrics", headers={"Authorization": f"Bearer {token}"})
+        try:
+            with urllib.request.urlopen(request) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+
+    before = ask(made["token"])
+    revoked = run("token", "revoke", made["token_id"])
+    after = ask(made["token"])
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+
+    assert (before, after, process.returncode) == (200, 401, -signal.SIGTERM)
+    assert "is revoked" in revoked.stdout and made["token"] not in run("token", "list").stdout
+    assert "gpu_s_per_day 3600" in limits and "weight 2" in limits
+    assert "is damaged" in _served_on_a_damaged_store(run, tmp_path)
+
+
+def _served_on_a_damaged_store(run: Run, tmp_path: Path) -> str:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "lab.db").write_bytes(b"no database at all, but long enough to be one" * 100)
+    done = run("serve", "--http", "127.0.0.1:0", GPU_MCP_DATA_DIR=str(tmp_path / "broken"))
+    assert done.returncode == 2 and "store restore" in done.stderr
+    return done.stderr
 
 
 def test_the_generated_pages_are_up_to_date(run: Run):

@@ -336,7 +336,7 @@ class Pool:
 
     async def _reservation(self, lease_id: str) -> str:
         """Return the host of a reservation."""
-        row = await self._table.get(lease_id)
+        row = await self._table.get_own(lease_id)
         if row.purpose != PURPOSE:
             raise NotFound("reservation", lease_id, hint="lease_id comes from reserve_gpu.")
         return row.host

@@ -62,10 +62,16 @@ def is_disk_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
+def free_bytes(folder: Path) -> int | None:
+    """Return the room that is left on a folder's disk; None where that cannot be told."""
+    try:
+        state = os.statvfs(folder)
+    except OSError:
+        return None
+    return state.f_bavail * state.f_frsize
+
+
 def is_nearly_full(path: Path) -> bool:
     """Tell whether less than 256 KiB are free, where SQLite reports an input/output error."""
-    try:
-        state = os.statvfs(path.parent)
-    except OSError:
-        return False
-    return state.f_bavail * state.f_frsize < 256 << 10
+    free = free_bytes(path.parent)
+    return free is not None and free < 256 << 10

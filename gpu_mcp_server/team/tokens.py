@@ -6,11 +6,12 @@ import re
 import secrets
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
-from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.errors import BadRequest, DiskFull, NotFound
 from gpu_mcp_server.models.user import SCOPES, Scope, User
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.team.users import user_of
@@ -22,8 +23,6 @@ FORM = re.compile(rf"{PREFIX}_([0-9a-f]{{12}})_([A-Za-z0-9_-]{{43}})")
 NOBODY = hashlib.sha256(b"").digest()
 """Compared with when there is no such token, so that this takes as long as a wrong secret."""
 SESSION_S = 12 * 3600
-USED_EVERY_S = 60
-"""How often at most the last use is noted."""
 
 
 @dataclass(frozen=True)
@@ -103,15 +102,13 @@ class Tokens:
             return Refusal("revoked")
         if row["expires_at"] is not None and row["expires_at"] <= now:
             return Refusal("expired")
+        if row["last_used_at"] is None or row["last_used_at"][:16] != now[:16]:
+            await self._note_use(form[1], now)
         return user_of(row, row["scopes"].split(), form[1])
 
-    async def used(self, token_id: str) -> None:
-        """Note that a token is in use, once a minute at most."""
-        before = (datetime.now(UTC) - timedelta(seconds=USED_EVERY_S)).isoformat()
-        await self._db.execute(
-            "UPDATE tokens SET last_used_at = ? WHERE token_id = ? AND (last_used_at IS NULL OR last_used_at < ?)",
-            (_now(), token_id, before),
-        )
+    async def _note_use(self, token_id: str, now: str) -> None:
+        with suppress(DiskFull):  # then nothing else can be noted either, and who only looks may
+            await self._db.execute("UPDATE tokens SET last_used_at = ? WHERE token_id = ?", (now, token_id))
 
     async def list(self, *, sessions: bool = False) -> Sequence[Token]:
         """Return all tokens, oldest first; those of browsers only if asked."""

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mcp.server.transport_security import RequestBodyLimitMiddleware
@@ -16,6 +17,7 @@ from gpu_mcp_server import __version__
 from gpu_mcp_server.models.user import SCOPES, Scope
 from gpu_mcp_server.server import LabServer
 from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.store.filesystem import free_bytes
 from gpu_mcp_server.team.team import Team
 from gpu_mcp_server.team.verifier import Verifier
 from gpu_mcp_server.web.authentication import Authentication, Scopes
@@ -59,7 +61,7 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
     own = settings.team
     security = security_of(address, own.public_url, own.allowed_hosts)
     metrics = Metrics()
-    server.middleware.append(Calls(team.audit, metrics, server.offers))
+    server.middleware.append(Calls(team.audit, metrics, server.offers, partial(no_room, settings)))
     mcp = server.streamable_http_app(
         streamable_http_path=MCP_PATH,
         host=address,
@@ -91,6 +93,17 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
     return app
 
 
+def no_room(settings: Settings) -> str:
+    """Say why nothing new can be taken; nothing while there is room."""
+    free, least = free_bytes(settings.data_dir), settings.team.free_disk_mib << 20
+    if free is None or free >= least:
+        return ""
+    return (
+        f"The server's disk has {free >> 20} MiB left of the {least >> 20} that it needs: it is read-only, and answers "
+        "only what reads or ends something, until an admin makes room (gpu-mcp-server store prune)."
+    )
+
+
 def _health() -> list[BaseRoute]:
     async def healthz(_: Request) -> Response:
         return JSONResponse({"status": "ok", "version": __version__})
@@ -100,7 +113,8 @@ def _health() -> list[BaseRoute]:
         if site.draining.ending.is_set():
             return JSONResponse({"status": "draining"}, 503, {"Retry-After": str(AGAIN_S)})
         await site.team.db.fetch_one("SELECT 1")
-        return JSONResponse({"status": "ready"})
+        full = no_room(site.settings)
+        return JSONResponse({"status": "read-only", "why": full} if full else {"status": "ready"})
 
     return [Route("/healthz", healthz), Route("/readyz", readyz)]
 

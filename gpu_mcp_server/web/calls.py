@@ -1,15 +1,16 @@
 """What happens around each MCP request that came over HTTP."""
 
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-from mcp.types import CallToolResult
+from mcp.types import CallToolResult, TextContent
 
 from gpu_mcp_server.identity import acting_as
 from gpu_mcp_server.models.user import User
+from gpu_mcp_server.server import Offer
 from gpu_mcp_server.team.audit import AuditLog
 from gpu_mcp_server.web.metrics import Metrics
 
@@ -33,18 +34,20 @@ class Calls:
 
     audit: AuditLog
     metrics: Metrics
-    tools: Collection[str]
+    offers: Mapping[str, Offer]
+    room: Callable[[], str]
+    """Why nothing new can be taken, in words; empty while there is room."""
 
     async def __call__(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
         """Do a request. A session's own task began with an earlier one, so its user is not relied on."""
         metrics = self.metrics
         name = str((ctx.params or {}).get("name", "")) if ctx.method == "tools/call" else ""
-        labels = (ctx.method if ctx.method in METHODS else "other", name if name in self.tools else "")
+        labels = (ctx.method if ctx.method in METHODS else "other", name if name in self.offers else "")
         began, outcome, handle, user = time.monotonic(), "error", None, user_of(ctx)
         metrics.running.inc()
         try:
             with acting_as(user):
-                result = await call_next(ctx)
+                result = self._no_room(name) or await call_next(ctx)
             handle, outcome = _handle(ctx, result), _outcome(result)
             return result
         except BaseException as error:
@@ -58,6 +61,14 @@ class Calls:
             if ctx.method in AUDITED:
                 what = name[:64] if name else str((ctx.params or {}).get("uri", ""))[:200]
                 self.audit.note(user, f"{ctx.method} {what}", handle or _handle(ctx, None), outcome, address_of(ctx))
+
+    def _no_room(self, name: str) -> CallToolResult | None:
+        """Refuse what would need room where there is none; what ends or frees something is done."""
+        offer = self.offers.get(name)
+        if offer is None or offer.effect != "runs":
+            return None
+        said = self.room()
+        return CallToolResult(is_error=True, content=[TextContent(text=said)]) if said else None
 
 
 def user_of(context: ServerRequestContext[Any, Any]) -> User:

@@ -122,6 +122,19 @@ async def test_a_flooder_is_told_when_to_come_again_and_others_are_served(site: 
     assert (await site.ask("GET", "/metrics", other)).status_code == 200
 
 
+async def test_a_server_without_room_reads_and_ends_and_says_why_it_takes_nothing_new():
+    async with served(team={"free_disk_mib": 1 << 40}) as site, site.client(await site.token("ada")) as client:
+        listed = await called(client, "list_attempts")
+        words = await refused(client, "write_files", files={"a": "b"})
+        unknown = await refused(client, "cancel_job", job_id="j-0")
+        ready = await site.ask("GET", "/readyz")
+
+    assert listed["attempts"] == []
+    assert "read-only" in words and "store prune" in words
+    assert "There is no job" in unknown
+    assert (ready.status_code, ready.json()["status"]) == (200, "read-only")
+
+
 async def test_calls_are_audited_and_counted(site: Served):
     async with site.client(await site.token("zoe")) as client:
         made = await called(client, "write_files", files={"a": "b"})
