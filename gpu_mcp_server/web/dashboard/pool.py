@@ -14,7 +14,11 @@ from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.overview import JobStanding
 
 FRESH_S = 1.5
-"""A look at the hosts serves everybody who asks within it."""
+"""A look at a host serves everybody who asks within it."""
+PATIENCE_S = 1.0
+"""For hosts to answer before pages show what they said last; who is asked later does not wait for the silent ones."""
+OLD_S = 10.0
+"""From then on a page says how old it is what a host said."""
 HOLDER = re.compile(r"^([jlb]-[A-Za-z0-9-]{1,60}) \((exclusive|shared)\)$")
 
 
@@ -51,6 +55,8 @@ class HostRows:
     waiting: Sequence[tuple[Waiting, bool]]
     """With whether the visitor may cancel it."""
     reservations: Sequence[tuple[Reserved, bool]]
+    old_s: float | None = None
+    """Age of all that, where it is not new."""
 
     @property
     def reserved(self) -> int:
@@ -89,54 +95,72 @@ class PoolNow:
 
 @dataclass(frozen=True)
 class _Look:
+    """What a host said, and who held its GPUs."""
+
     at: float
-    hosts: Sequence[HostStatus]
+    host: HostStatus
     jobs: Mapping[str, JobStanding]
 
 
 class PoolView:
-    """Looks at all hosts at most once in a while, however many look at the page."""
+    """Looks at each host at most once in a while, however many look at the page; a silent one holds up nobody."""
 
     def __init__(self) -> None:
-        self._look: _Look | None = None
-        self._looking: asyncio.Task[_Look] | None = None
+        self._looks: dict[str, _Look] = {}
+        self._looking: dict[str, tuple[float, asyncio.Task[None]]] = {}
 
     async def hosts(self, lab: Lab) -> Sequence[HostStatus]:
-        """Return every host."""
-        return (await self._fresh(lab)).hosts
+        """Return every host as it said last."""
+        return [look.host for look in await self._fresh(lab)]
 
     async def now(self, lab: Lab) -> PoolNow:
         """Return the pool as the current user may see it."""
-        look = await self._fresh(lab)
-        handles = {w.job for h in look.hosts for w in h.waiting}
-        handles |= {r.lease_id for h in look.hosts for r in h.reservations}
-        handles |= {job for h in look.hosts for g in h.gpus if (job := _job_of(g)) is not None}
-        standing = {handle: await lab.overview.right(handle) for handle in sorted(handles)}
+        looks = await self._fresh(lab)
+        hosts = [look.host for look in looks]
+        handles = {w.job for h in hosts for w in h.waiting} | {r.lease_id for h in hosts for r in h.reservations}
+        handles |= {job for h in hosts for g in h.gpus if (job := _job_of(g)) is not None}
+        rights = {handle: await lab.overview.right(handle) for handle in sorted(handles)}
         rows = [
             HostRows(
-                host,
-                [GpuRow(gpu, _holding(gpu, look.jobs, standing)) for gpu in host.gpus],
-                [(w, standing[w.job] == "own") for w in host.waiting],
-                [(r, standing[r.lease_id] == "own") for r in host.reservations],
+                look.host,
+                [GpuRow(gpu, _holding(gpu, look.jobs, rights)) for gpu in look.host.gpus],
+                [(w, rights[w.job] == "own") for w in look.host.waiting],
+                [(r, rights[r.lease_id] == "own") for r in look.host.reservations],
+                _age(look),
             )
-            for host in look.hosts
+            for look in looks
         ]
         return PoolNow(rows, await lab.overview.owners(handles))
 
-    async def _fresh(self, lab: Lab) -> _Look:
-        if self._look is not None and time.monotonic() - self._look.at < FRESH_S:
-            return self._look
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._looked(lab), name="pool for the dashboard")
-        return await asyncio.shield(self._looking)
+    async def _fresh(self, lab: Lab) -> Sequence[_Look]:
+        names, now = lab.hosts.names(), time.monotonic()
+        for name in names:
+            look, asked = self._looks.get(name), self._looking.get(name)
+            if (look is None or now - look.at > FRESH_S) and (asked is None or asked[1].done()):
+                self._looking[name] = now, asyncio.create_task(self._look(lab, name), name=f"pool: {name}")
+        waited_for = [task for since, task in self._looking.values() if now - since < PATIENCE_S and not task.done()]
+        if waited_for:
+            await asyncio.wait(waited_for, timeout=PATIENCE_S)
+        return [self._looks.get(name) or _silent(lab, name) for name in names]
 
-    async def _looked(self, lab: Lab) -> _Look:
+    async def _look(self, lab: Lab, name: str) -> None:
         with as_server():
-            hosts = (await lab.gpus.status()).hosts
-            held = {job for host in hosts for gpu in host.gpus if (job := _job_of(gpu)) is not None}
+            (host,) = (await lab.gpus.status(name)).hosts
+            held = {job for gpu in host.gpus if (job := _job_of(gpu)) is not None}
             jobs = {job: found for job in sorted(held) if (found := await _standing(lab, job)) is not None}
-        self._look = _Look(time.monotonic(), hosts, jobs)
-        return self._look
+        self._looks[name] = _Look(time.monotonic(), host, jobs)
+
+
+def _silent(lab: Lab, name: str) -> _Look:
+    problem = "it was asked and has not answered yet"
+    return _Look(
+        time.monotonic(), HostStatus(host=name, kind=lab.hosts.kind(name), reachable=False, problem=problem), {}
+    )
+
+
+def _age(look: _Look) -> float | None:
+    age = time.monotonic() - look.at
+    return age if age > OLD_S else None
 
 
 async def _standing(lab: Lab, job_id: str) -> JobStanding | None:
@@ -151,7 +175,7 @@ def _job_of(gpu: Gpu) -> str | None:
     return found[1] if found else None
 
 
-def _holding(gpu: Gpu, jobs: Mapping[str, JobStanding], standing: Mapping[str, str]) -> Holding | None:
+def _holding(gpu: Gpu, jobs: Mapping[str, JobStanding], rights: Mapping[str, str]) -> Holding | None:
     if gpu.locked_by is None:
         return None
     found = HOLDER.match(gpu.locked_by)
@@ -168,6 +192,6 @@ def _holding(gpu: Gpu, jobs: Mapping[str, JobStanding], standing: Mapping[str, s
         user=job.user,
         purpose="reservation" if job.row.purpose == "reserve" else job.row.purpose,
         seconds=time.time() - record.started_at if record is not None and record.started_at else None,
-        visible=standing[found[1]] != "none",
-        mine=standing[found[1]] == "own",
+        visible=rights[found[1]] != "none",
+        mine=rights[found[1]] == "own",
     )

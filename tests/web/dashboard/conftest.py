@@ -60,7 +60,11 @@ async def dashboard() -> AsyncIterator[Dashboard]:
         (own / "gpus.json").write_text(json.dumps(GPUS))
         env = {"GPU_MCP_HOSTD_GPUS": str(own / "gpus.json"), "GPU_MCP_HOSTD_LOCKS": str(own / "locks")}
         hosts = {"local": LocalHost(python=str(wrapped(own / "state", env)), state_dir=str(own / "state"))}
-        async with served(hosts=hosts) as site:
+        mute = own / "mute"
+        mute.write_text("#!/bin/sh\nexec sleep 600\n")
+        mute.chmod(0o755)
+        hosts["mute"] = LocalHost(python=str(mute), state_dir=str(own / "mute-state"))
+        async with served(hosts=hosts, default_host="local") as site:
             tokens = {"ada": await site.token("ada", project="kernels"), "bo": await site.token("bo")}
             tokens["reader"] = await site.token("ada", "read")
             lab = await lab_of(site)

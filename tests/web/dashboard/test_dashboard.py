@@ -16,6 +16,7 @@ from gpu_mcp_server.identity import acting_as
 from gpu_mcp_server.web.authentication import SESSION_COOKIE
 from tests.web.dashboard.conftest import Dashboard
 from tests.web.dashboard.content import HOSTILE
+from tests.web.site import served
 
 pytestmark = pytest.mark.anyio
 CHROMIUM = shutil.which("chromium")
@@ -69,6 +70,16 @@ async def test_a_token_opens_a_session_that_scripts_cannot_read_and_that_ends(da
         assert gone.headers["hx-redirect"] == "/login", "a live part does not show the form inside the page"
 
 
+async def test_where_nobody_needs_a_token_nobody_signs_in_and_other_sites_change_nothing():
+    async with served(tokens=False) as site:
+        answer = await site.ask("GET", "/problems")
+        assert answer.status_code == 200 and "Sign out" not in answer.text and "No problem is registered" in answer.text
+        assert (await site.ask("GET", "/login")).headers["location"] == "/"
+        foreign = await site.ask("POST", "/jobs/j-1/cancel", headers={"Sec-Fetch-Site": "same-site"})
+        assert foreign.status_code == 403
+        assert (await site.ask("POST", "/jobs/j-1/cancel")).status_code == 404
+
+
 async def test_hostile_text_is_text_on_every_page_and_nothing_is_inline(dashboard: Dashboard):
     async with visitor(dashboard, "ada") as http:
         for path in pages(dashboard.handles).values():
@@ -90,6 +101,17 @@ async def test_hostile_text_is_text_on_every_page_and_nothing_is_inline(dashboar
             source.headers["content-type"].startswith("text/plain")
             and "attachment" in source.headers["content-disposition"]
         )
+
+
+async def test_a_name_of_nothing_is_not_found_whatever_it_is(dashboard: Dashboard):
+    async with visitor(dashboard, "ada") as http:
+        for name in ("..%2f..%2fetc", "%00", "a'--", "%ff%fe", "x" * 3000, "%E2%80%AE", "r-..", "%0d%0aSet-Cookie:x=1"):
+            for path in ("problems", "attempts", "runs", "jobs"):
+                answer = await http.get(f"/{path}/{name}")
+                assert answer.status_code == 404 and "set-cookie" not in answer.headers, (path, name)
+            assert (await http.post(f"/jobs/{name}/cancel")).status_code == 404
+            problem = f"/problems/{dashboard.handles['problem']}?board={name}"
+            assert (await http.get(problem)).status_code == 200
 
 
 async def test_rankings_are_apart_by_device_and_driver(dashboard: Dashboard):
@@ -135,6 +157,7 @@ async def test_a_visitor_sees_and_ends_only_what_the_services_let_them(dashboard
 @pytest.fixture(scope="module")
 async def browser() -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
+        expect.set_options(timeout=30_000)  # of a machine that others use too
         found = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield found
         await found.close()
@@ -189,6 +212,7 @@ async def test_a_reservation_comes_and_is_released_while_one_looks_by_keyboard_a
     async with looking(browser, dashboard) as page:
         await page.keyboard.press("Tab")
         await expect(page.get_by_text("To the content")).to_be_focused()
+        await expect(page.get_by_text("it was asked and has not answered yet")).to_be_visible()
         with acting_as(dashboard.ada):
             lease = await dashboard.lab.pool.reserve(2, keep_s=600)
         row = page.locator(f"#r-{lease.lease_id}")

@@ -160,6 +160,14 @@
   }
   const drawAll = () => drawn.forEach((_, figure) => draw(figure));
 
+  /* A plot that grows while agents work; one that is being walked by keyboard stays as it is. */
+  async function again(figure) {
+    const had = drawn.get(figure);
+    if (document.hidden || !had.data || document.activeElement === figure) return;
+    const data = await fetched(figure).catch(() => null);
+    if (data && JSON.stringify(data) !== JSON.stringify(had.data)) { had.data = data; draw(figure); }
+  }
+
   function steer(figure) {
     let at = -1;
     figure.addEventListener("keydown", (event) => {
@@ -181,6 +189,7 @@
       steer(figure);
       fetched(figure).then((data) => { drawn.get(figure).data = data; draw(figure); figure.dataset.ready = "yes"; })
         .catch((error) => { figure.querySelector(".readout").textContent = `The plot's data did not come (${error.message}).`; });
+      if (figure.dataset.again) setInterval(() => again(figure), Number(figure.dataset.again) * 1000);
       new ResizeObserver(() => { const u = drawn.get(figure).plot?.u; if (u) u.setSize(sizes(figure.querySelector(".chart"))); }).observe(figure);
     }
   }
