@@ -26,6 +26,9 @@ class Host(BaseModel):
     """Folder there for jobs and cached files."""
     roots: list[str] = []
     """More folders there that jobs may read."""
+    setup: list[Annotated[str, Field(pattern=r"^[^\x00\n]+$")]] = []
+    """Lines of shell, such as "module load cuda/13.0", or conda's hook and "conda activate kernels". They run once,
+    when the host is first asked what it has; jobs get the variables that came of them, and see the folders in these."""
     environment: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], str] = {}
     """Variables of every job there, such as NCCL_NVLS_ENABLE, but for the judge's own processes; what a job sets itself
     comes before them."""

@@ -12,7 +12,7 @@ import struct
 import subprocess
 from typing import Any, Dict, List, Optional, Set
 
-from . import toolchains
+from . import setup_lines, toolchains
 from .gpus import driver_library
 from .host import Host
 
@@ -75,13 +75,19 @@ def about_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
 
     Args:
         host: The host.
-        wishes: From the settings: `judge_pythons` (interpreters for the judge, best first), `cuda` (toolkit root).
+        wishes: From the settings: `judge_pythons` (interpreters for the judge, best first), `cuda` (toolkit root),
+            `setup` (lines of shell, in whose environment all is looked for).
     """
+    lines = [str(line) for line in wishes.get("setup", [])]
+    setup = setup_lines.made(lines) if lines else {}
+    os.environ.update(setup.get("variables", {}))  # of this process, which was forked to look around
+    os.environ["PATH"] = os.pathsep.join([*setup.get("path", []), os.environ.get("PATH", os.defpath)])
     nvcc = _nvcc(wishes.get("cuda"), [str(p) for p in wishes.get("judge_pythons", [])])
     return {
         "hostname": platform.node(),
         "system": platform.system(),
         "addresses": addresses(),
+        "setup": setup,
         "machine": platform.machine(),
         "kernel": platform.release(),
         "cpu": _cpu_model(),
@@ -93,7 +99,7 @@ def about_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
         "state": host.state,
         "noexec": bool(os.statvfs(host.state).f_flag & os.ST_NOEXEC),
         "cgroup": host.hierarchy.kind if host.hierarchy else None,
-        "compilers": _compilers(),
+        "compilers": _compilers(setup.get("path", [])),
         "nvcc": nvcc,
         "toolchains": toolchains.found(wishes, nvcc),
         "judge": _judge_python([str(p) for p in wishes.get("judge_pythons", [])]),
@@ -116,11 +122,13 @@ def _say(argv: List[str]) -> str:
     return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
 
 
-def _compilers() -> Dict[str, Dict[str, str]]:
+def _compilers(first: List[str]) -> Dict[str, Dict[str, str]]:
+    """Find the system's compilers, or those in the folders that come first."""
+    folders = os.pathsep.join([*first, "/usr/local/bin:/usr/bin:/bin"])
     found: Dict[str, Dict[str, str]] = {}
     for name in COMPILERS:
         names = [name] + ["%s-%d" % (name, v) for v in toolchains.CLANG_VERSIONS if name.startswith("clang")]
-        path = next(filter(None, (shutil.which(n, path="/usr/local/bin:/usr/bin:/bin") for n in names)), None)
+        path = next(filter(None, (shutil.which(n, path=folders) for n in names)), None)
         if path:
             found[name] = {"path": path, "version": _version(path)}
     return found

@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 TIMEOUT_S = 20
-PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/bin:/usr/bin:/bin"))
 CLANG_VERSIONS = range(30, 13, -1)
 SYCL_CLANG = "clang-sycl"
 """Our name for a clang++ that compiles SYCL itself: Intel's open compiler (DPC++) has no other program."""
@@ -104,6 +103,10 @@ def found(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]]) -> Dict[str, A
             "tools": tools.result(),
             "pythons": pythons,
         }
+
+
+def _on_path(name: str) -> Optional[str]:
+    return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/bin:/usr/bin:/bin")))
 
 
 def _say(argv: Sequence[str], env: Optional[Dict[str, str]] = None, stdin: str = "") -> str:
@@ -216,7 +219,7 @@ def _hip() -> List[Dict[str, Any]]:
     )
     compilers: List[Dict[str, Any]] = []
     hipcc = next(
-        (p for p in [*(r + "/bin/hipcc" for r in rocm), shutil.which("hipcc", path=PATH)] if p and os.path.exists(p)),
+        (p for p in [*(r + "/bin/hipcc" for r in rocm), _on_path("hipcc")] if p and os.path.exists(p)),
         None,
     )
     if hipcc:
@@ -224,7 +227,7 @@ def _hip() -> List[Dict[str, Any]]:
     headers = _first_folder([r + "/include/hip" for r in rocm] + ["/usr/include/hip"])
     runtime = _first_folder([r + "/lib" for r in rocm] + ["/usr/lib/*/libamdhip64.so"])
     for version in CLANG_VERSIONS if headers and libraries and runtime else ():
-        path = shutil.which("clang++-%d" % version, path=PATH)
+        path = _on_path("clang++-%d" % version)
         bundler = "/usr/lib/llvm-%d/bin/clang-offload-bundler" % version
         if path and version >= OLDEST_HIP_CLANG and os.path.exists(bundler):
             where = os.path.dirname(runtime) if runtime.endswith(".so") else runtime
@@ -300,8 +303,8 @@ def _tools(
     for name, patterns in TOOLS:
         places: List[Tuple[Optional[str], List[str]]] = [(os.environ.get(name.upper().replace("-", "_")), [])]
         if name == "llvm-objdump":  # the newest knows most processors; Debian's plain name is an old one
-            places += [(shutil.which("%s-%d" % (name, v), path=PATH), []) for v in CLANG_VERSIONS]
-        places += [(shutil.which(name, path=PATH), [])]
+            places += [(_on_path("%s-%d" % (name, v)), []) for v in CLANG_VERSIONS]
+        places += [(_on_path(name), [])]
         places += [
             (p, [os.path.dirname(os.path.dirname(p))])
             for pattern in patterns
@@ -320,7 +323,10 @@ def _tools(
 def _sycl_clang() -> Optional[Dict[str, Any]]:
     """Find a clang++ with SYCL's headers and library; a distribution's takes -fsycl as well and has neither."""
     named = [os.environ.get("CLANG_SYCL"), *(p for g in SYCL_CLANG_PLACES for p in sorted(glob.glob(g), reverse=True))]
-    named += [shutil.which("clang++", path=PATH), *(shutil.which("clang++-%d" % v, path=PATH) for v in CLANG_VERSIONS)]
+    named += [
+        _on_path("clang++"),
+        *(_on_path("clang++-%d" % v) for v in CLANG_VERSIONS),
+    ]
     for path in dict.fromkeys(p for p in named if p and os.access(p, os.X_OK)):
         if "-lsycl" not in _say([path, "-fsycl", "-###", "-x", "c++", "/dev/null"]):
             continue

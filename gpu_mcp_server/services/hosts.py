@@ -5,11 +5,11 @@ import sys
 import time
 from typing import Any
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 from gpu_mcp_server.backends.base import Backend
 from gpu_mcp_server.backends.link import HostLink
-from gpu_mcp_server.errors import HostUnavailable, NotFound
+from gpu_mcp_server.errors import ConfigError, HostUnavailable, NotFound
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.toolchains import Compiler, Toolchains
 from gpu_mcp_server.settings import BatchHost, DockerHost, HostSettings, LocalHost, OpenSshHost, Settings
@@ -37,6 +37,19 @@ class JudgePython(Model):
     numpy: str | None = None
     torch: str | None = None
     triton: str | None = None
+
+
+class Setup(Model):
+    """What the setup lines of a host changed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    variables: dict[str, str] = Field(default_factory=dict)
+    path: tuple[str, ...] = ()
+    """Folders that PATH got."""
+    roots: tuple[str, ...] = ()
+    """Folders that jobs must be shown for it."""
+    problem: str | None = None
 
 
 class HostProbe(Model):
@@ -67,6 +80,7 @@ class HostProbe(Model):
     driver_library: str | None
     gpus: list[dict[str, Any]]
     why_no_gpu: str
+    setup: Setup = Setup()
     addresses: tuple[str, ...] = ()
     """Where other machines may reach this one, best first."""
 
@@ -159,8 +173,9 @@ class Hosts:
         return self._host(name).grace_s
 
     def environment(self, name: str) -> dict[str, str]:
-        """Return the variables that every job there gets."""
-        return self._host(name).environment
+        """Return the variables that every job there gets: of the setup lines, and of the settings."""
+        known = self._probes.get(name)
+        return {**(known[1].setup.variables if known else {}), **self._host(name).environment}
 
     async def link(self, name: str) -> HostLink:
         """Return an open link, opening one if need be."""
@@ -216,8 +231,13 @@ class Hosts:
         pythons = [host.judge_python] if host.judge_python else []
         if isinstance(host, LocalHost):
             pythons.append(sys.executable)
-        answer, _ = await link.call("probe", judge_pythons=pythons, cuda=host.cuda)
+        answer, _ = await link.call("probe", judge_pythons=pythons, cuda=host.cuda, setup=host.setup)
         probe = HostProbe.model_validate(answer)
+        if probe.setup.problem:
+            raise ConfigError(
+                f"The setup lines of host {name!r} fail: {probe.setup.problem}.",
+                hint=f"A person can mend `setup` in [hosts.{name}]; the lines run in a login shell there.",
+            )
         self._probes[name] = (link, probe)
         return probe
 

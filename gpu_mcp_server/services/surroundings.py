@@ -13,7 +13,8 @@ def min_level(settings: Settings) -> str:
 
 def roots_of(probe: HostProbe, more: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the folders that a job is shown read-only besides /usr."""
-    roots = [*(probe.judge.roots if probe.judge else ()), *([probe.nvcc.root] if probe.nvcc else ()), *more]
+    roots = [*(probe.judge.roots if probe.judge else ()), *([probe.nvcc.root] if probe.nvcc else ())]
+    roots += [*probe.setup.roots, *more]
     return tuple(dict.fromkeys(r for r in roots if not r.startswith("/usr/")))
 
 
@@ -27,6 +28,7 @@ def environment_of(probe: HostProbe, given: Mapping[str, str]) -> dict[str, str]
     path = ["/usr/local/cuda/bin", "/opt/rocm/bin", "/usr/local/bin", "/usr/bin", "/bin"]
     if probe.nvcc:
         path.insert(0, f"{probe.nvcc.root}/bin")
+    path[:0] = probe.setup.path
     if probe.judge:
         path.append(probe.judge.path.rpartition("/")[0])
     return {"PATH": ":".join(path), **given}
