@@ -10,7 +10,7 @@ import typer
 from gpu_mcp_server.cli import session
 from gpu_mcp_server.cli.output import Json, emit, table
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
+from gpu_mcp_server.models.history import ExportedBranch, HistoryPoint, ProblemHistory
 
 SHOWN = 60
 """Characters of a note or reason in the table; files have all of it."""
@@ -25,9 +25,20 @@ def history(
     plot: Annotated[Path | None, typer.Option(help="Write best so far over attempts: FILE.svg.")] = None,
     lineage: Annotated[Path | None, typer.Option(help="Write who descends from whom: FILE.svg.")] = None,
     export: Annotated[Path | None, typer.Option(help="Write all rows: FILE.csv or FILE.json.")] = None,
+    export_branch: Annotated[
+        str | None, typer.Option(help="Make a git branch: the best attempt (or --attempt-id) after its ancestors.")
+    ] = None,
+    repository: Annotated[
+        Path | None, typer.Option(help="Your repository for --export-branch; else candidates.git of the data folder.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what was tried: the latest attempts, or the course of one problem with its pictures."""
+    if export_branch is not None:
+        if problem_id is None:
+            raise BadRequest("A branch is of one problem.", hint="`history PROBLEM_ID --export-branch NAME`.")
+        _exported(problem_id, export_branch, attempt_id, repository, as_json=as_json)
+        return
     files = [path for path in (plot, lineage, export) if path is not None]
     if problem_id is None and (files or device):
         raise BadRequest("Pictures and files are of one problem.", hint="`history PROBLEM_ID --plot F.svg`.")
@@ -49,6 +60,19 @@ def history(
     shown = found.points[-limit:]
     text = "\n".join([found.summary(), *_table(shown), *(f"written: {path}" for path in written)])
     emit(found.model_dump(mode="json") | {"written": written}, text, as_json=as_json)
+
+
+def _exported(problem_id: str, branch: str, attempt_id: str | None, into: Path | None, *, as_json: bool) -> None:
+    async def work() -> ExportedBranch:
+        from gpu_mcp_server.services.candidate_repository import CandidateRepository
+
+        async with session.laboratory() as lab:
+            await lab.runner.settle()
+            repository = CandidateRepository(lab.settings.data_dir / "candidates.git", lab.experience, lab.artifacts)
+            return await repository.export(problem_id, branch, attempt_id, into)
+
+    exported = session.run(work)
+    emit(exported.model_dump(mode="json"), exported.summary(), as_json=as_json)
 
 
 def _table(points: list[HistoryPoint]) -> list[str]:

@@ -23,6 +23,23 @@ class HistoryPoint(Model):
     note: str | None = None
 
 
+class ExportedBranch(ResultModel):
+    """A branch of candidates, each a commit after its parent."""
+
+    branch: str
+    commit: str
+    commits: int
+    """From the first ancestor on."""
+    attempt_id: str
+    """At its tip."""
+    repository: str
+
+    def summary(self) -> str:
+        """Say where it is, and how to have it elsewhere."""
+        lines = [f"branch {self.branch}: {self.attempt_id} with {self.commits} commits, in {self.repository}"]
+        return "\n".join([*lines, f"git fetch {self.repository} {self.branch}   # from any repository of yours"])
+
+
 class ProblemHistory(ResultModel):
     """All evaluations of one problem on one device."""
 

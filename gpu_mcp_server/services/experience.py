@@ -120,6 +120,20 @@ class Experience:
         )
         return [(_attempt(row), row["own_job"]) for row in rows]
 
+    async def evaluated(self, problem_id: str) -> Sequence[Attempt]:
+        """Return the finished evaluations of a problem that have a source, oldest first.
+
+        Raises:
+            NotFound: If there is no such problem.
+        """
+        await self._require_problem(problem_id)
+        rows = await self._db.fetch_all(
+            "SELECT * FROM attempts WHERE problem_id = ? AND kind = 'evaluate' AND status != 'running' "
+            "AND source_artifact_id IS NOT NULL ORDER BY seq",
+            (problem_id,),
+        )
+        return [_attempt(row) for row in rows]
+
     async def keep_prompt(self, attempt_id: str, run_id: str, step: str, prompt_artifact_id: str) -> None:
         """Keep with an attempt which step of which run asked for it, in what words."""
         await self._db.execute(
