@@ -247,6 +247,7 @@ def command(host: NcclHost, build: Build) -> tuple[str, ...]:
     found += [f"-D{d}" for d in build.defines]
     uses_mpi = any("mpi.h" in text for text in build.files.values())
     found += list(host.mpi_compile) if uses_mpi else []
+    found += [] if build.main.endswith(".cu") else ["-x", "cu"]  # what checks put in is CUDA in any file
     found += [build.main, "-o", PROGRAM, f"-L{install.folder}", "-l:libnccl.so.2"]
     found += ["-Xlinker", "-rpath", "-Xlinker", install.folder]
     return (*found, *(host.mpi_link if uses_mpi else ()))

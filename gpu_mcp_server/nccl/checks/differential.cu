@@ -124,8 +124,8 @@ static void run_case(Rank& r, const Case& c, bool silent) {
   const size_t room = 2 * GUARD + (larger + c.offset) * sizeof(float);
   char *send_base, *recv_base;
   float *plain_send, *plain_recv, *wants;
-  NCCL_OK(ncclMemAlloc((void**)&send_base, room));
-  NCCL_OK(ncclMemAlloc((void**)&recv_base, room));
+  NCCL_OK(ncclx::mem_alloc(&send_base, room));
+  NCCL_OK(ncclx::mem_alloc(&recv_base, room));
   NCCL_OK(ncclx::win_register(r.comm, send_base, room));
   NCCL_OK(ncclx::win_register(r.comm, recv_base, room));
   CUDA_OK(cudaMalloc(&plain_send, s * sizeof(float)));
@@ -229,7 +229,7 @@ static void times(Rank& r) {
       CUDA_OK(cudaMalloc(&plain_s, bytes)); CUDA_OK(cudaMalloc(&plain_r, bytes));
       CUDA_OK(cudaMemset(plain_s, 0, bytes));
       const double original = timed(r, (Op)op, false, plain_s, plain_r, count);
-      NCCL_OK(ncclMemAlloc((void**)&win_s, bytes)); NCCL_OK(ncclMemAlloc((void**)&win_r, bytes));
+      NCCL_OK(ncclx::mem_alloc(&win_s, bytes)); NCCL_OK(ncclx::mem_alloc(&win_r, bytes));
       NCCL_OK(ncclx::win_register(r.comm, win_s, bytes)); NCCL_OK(ncclx::win_register(r.comm, win_r, bytes));
       CUDA_OK(cudaMemset(win_s, 0, bytes));
       const double windows = timed(r, (Op)op, false, win_s, win_r, count);

@@ -33,8 +33,12 @@ inline ncclResult_t ncclCommInitRank(ncclComm_t* comm, int n, ncclUniqueId id, i
 }
 inline ncclResult_t ncclCommDestroy(ncclComm_t) { return 0; }
 inline ncclResult_t ncclCommCount(ncclComm_t comm, int* n) { *n = comm->n; return 0; }
-inline ncclResult_t ncclMemAlloc(void** p, size_t n) { return cudaMalloc(p, n); }
-inline ncclResult_t ncclMemFree(void* p) { return cudaFree(p); }
+inline ncclResult_t ncclMemAlloc(void** p, size_t n) {
+  const int made = cudaMalloc(p, n);
+  mapped().insert(*p);
+  return made;
+}
+inline ncclResult_t ncclMemFree(void* p) { return mapped().erase(p) ? cudaFree(p) : ncclInvalidUsage; }
 inline void meet(ncclComm_t c) {
   if (getenv("ABSENT") && c->rank == 1) {
     while (c->arena->arrived < 1) usleep(20);

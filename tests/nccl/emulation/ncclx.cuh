@@ -7,8 +7,16 @@ inline ncclResult_t dev_init(ncclComm_t) { return 0; }
 inline ncclResult_t dev_fini(ncclComm_t) { return 0; }
 inline ncclResult_t win_register(ncclComm_t, void*, size_t) { return 0; }
 inline ncclResult_t register_all(ncclComm_t) { return 0; }
-template <typename T> ncclResult_t mem_alloc(T** p, size_t n) { return cudaMalloc(p, n); }
-inline ncclResult_t buf_free(void* p) { return cudaFree(p); }
+inline std::set<void*>& own() {
+  static std::set<void*> all;
+  return all;
+}
+template <typename T> ncclResult_t mem_alloc(T** p, size_t n) {
+  const ncclResult_t made = ncclMemAlloc((void**)p, n);
+  own().insert(*p);
+  return made;
+}
+inline ncclResult_t buf_free(void* p) { return own().erase(p) ? ncclMemFree(p) : cudaFree(p) ? ncclInvalidUsage : ncclSuccess; }
 template <typename Call> ncclResult_t faulty(Call call, void* r, size_t received) {
   const char* fault = getenv("FAULT") ? getenv("FAULT") : "";
   static int calls = 0;
