@@ -60,11 +60,8 @@ class RankHosts:
             NotFound, HostUnavailable: If a host is not there.
         """
         hosts = ranks.hosts
-        if ranks.launcher != "torchrun" or detach:
-            raise BadRequest(
-                "Ranks on several hosts are started as torchrun does, and not detached.",
-                hint="submit_batch runs mpirun and long jobs on nodes of Slurm.",
-            )
+        if detach:
+            raise BadRequest("Ranks on several hosts are not detached.", hint="submit_batch has long jobs on Slurm.")
         if len(set(hosts)) != len(hosts) or ranks.count % len(hosts):
             raise BadRequest(
                 f"{ranks.count} ranks on {len(hosts)} hosts: name each host once, and as many ranks for each.",

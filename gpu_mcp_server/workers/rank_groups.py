@@ -2,10 +2,12 @@
 
 Laid into each host's job beside `ranks.py`: `rank_groups.py PLAN`. The group of rank 0 listens, the others look for it
 at every address that its host has, so what works is found and not configured. Both ends prove that they know the job's
-token. The line stays open: the first group that fails ends all, and so does a host that is lost.
+token. The line stays open: the first group that fails ends all, and so does a host that is lost. Launcher `mpirun` runs
+once, with rank 0, and starts its daemons on the other hosts over our line: `rank_groups.py agent` stands for ssh.
 
 Source: environment variables of NCCL and Gloo that name an interface (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME), from
-their documentation; netdevice(7) for SIOCGIFADDR.
+their documentation; netdevice(7) for SIOCGIFADDR; parameters plm_rsh_agent, oob_tcp_if_include, btl_tcp_if_include of
+Open MPI 4.1 (ompi_info).
 """
 
 import contextlib
@@ -29,7 +31,11 @@ GRACE_S = 1.0
 """For the other groups to end by themselves when one has failed, after the grace that it gave its own ranks."""
 TRY_S = 1.0
 LINE_BYTES = 4096
-SIOCGIFADDR = 0x8915
+SIOCGIFADDR, SIOCGIFNETMASK = 0x8915, 0x891B
+AGENT = ".gpu-mcp/agent"
+"""Socket of the first group, for mpirun's agents."""
+PYTHON = ".gpu-mcp/python"
+"""A link to each host's own interpreter, so that one command fits all."""
 
 
 def say(text: str) -> None:
@@ -202,6 +208,82 @@ def started(plan: Dict[str, Any], env: Dict[str, str]) -> "subprocess.Popen[byte
     return subprocess.Popen(command, env=dict(os.environ, **env))
 
 
+def network_of(interface: str) -> str:
+    """Return an interface's IPv4 network, as 10.1.0.0/16."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        words = struct.pack("256s", interface.encode()[:15])
+        address, mask = (
+            struct.unpack("!I", fcntl.ioctl(asking.fileno(), what, words)[20:24])[0]
+            for what in (SIOCGIFADDR, SIOCGIFNETMASK)
+        )
+    return "%s/%d" % (socket.inet_ntoa(struct.pack("!I", address & mask)), bin(mask).count("1"))
+
+
+def for_mpi(plan: Dict[str, Any], mine: str) -> Dict[str, str]:
+    """Prepare this host for mpirun's ranks; return mpirun's environment.
+
+    Args:
+        plan: Completed: mpirun's hosts by names of ours, which nobody resolves.
+        mine: Address of this host on the network of all.
+    """
+    os.makedirs(plan["ranks"]["folder"], exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.symlink(sys.executable, PYTHON)
+    ranks, names = plan["ranks"], [os.uname().nodename] + ["group%d" % g for g in range(1, plan["groups"])]
+    ranks.update(python=os.path.abspath(PYTHON), places=",".join("%s:%d" % (n, ranks["count"]) for n in names))
+    ranks["count"] *= plan["groups"]
+    interface = interface_of(mine)
+    found = {
+        "OMPI_MCA_plm": "rsh",
+        "OMPI_MCA_plm_rsh_agent": "%s %s agent" % (os.path.abspath(PYTHON), os.path.abspath(__file__)),
+        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+        "PMIX_MCA_gds": "hash",  # as in ranks.py, for the daemons on other hosts
+        "HWLOC_HIDE_ERRORS": "2",
+    }
+    if interface:
+        found.update(
+            dict.fromkeys(("OMPI_MCA_oob_tcp_if_include", "OMPI_MCA_btl_tcp_if_include"), network_of(interface))
+        )
+    return found
+
+
+def agent(arguments: List[str]) -> int:
+    """Be mpirun's remote shell: have the first group pass the line on, and end as it has ended there."""
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(AGENT)
+        line = Line(link)
+        link.settimeout(None)
+        line.send(group=int(arguments[0][len("group") :]), line=" ".join(arguments[1:]))
+        return int((line.receive() or {}).get("ended", LOST))
+
+
+class Agents:
+    """The first group's end of mpirun's agents."""
+
+    def __init__(self) -> None:
+        self.door = socket.socket(socket.AF_UNIX)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(AGENT)
+        self.door.bind(AGENT)
+        self.door.listen(64)
+        self._waiting: Dict[int, Line] = {}
+
+    def fileno(self) -> int:
+        """Return what to wait on."""
+        return self.door.fileno()
+
+    def pass_on(self, lines: Dict[int, Line]) -> None:
+        """Take what an agent asks for to its group."""
+        line = Line(self.door.accept()[0])
+        asked = line.receive() or {}
+        self._waiting[asked["group"]] = line
+        lines[asked["group"]].send(spawn=asked["line"])
+
+    def answer(self, group: int, code: int) -> None:
+        """Tell an agent how its line ended."""
+        self._waiting.pop(group).send(ended=code)
+
+
 def free_port() -> int:
     """Return a TCP port that nobody listens on now, at any address."""
     with socket.socket() as probe:
@@ -218,26 +300,34 @@ def head(plan: Dict[str, Any]) -> int:
     for line in lines.values():
         line.send(port=port)
     first = own_address(next(iter(lines.values())))
-    process = started(plan, environment(first, port, first))
+    env = environment(first, port, first)
+    agents = Agents() if plan["ranks"]["launcher"] == "mpirun" else None
+    process = started(plan, {**env, **for_mpi(plan, first)} if agents else env)
     codes: Dict[int, int] = {}
     until = time.monotonic() + plan["limit_s"]
     failed_at = 0.0
     while len(codes) <= len(lines) and time.monotonic() < until:
-        code, heard = _looked(process, {g: line for g, line in lines.items() if g not in codes}, 0 not in codes)
+        code, heard = _looked(process, {g: line for g, line in lines.items() if g not in codes}, 0 not in codes, agents)
         codes.update({0: code} if code is not None else {})
+        if agents and code is not None:
+            break  # the others only wait for mpirun
         for group, message in heard:
+            if agents and message and "spawned" in message:
+                agents.answer(group, int(message["spawned"]))
+                continue
             codes[group] = LOST if message is None else int(message.get("ended", LOST))
             if message is None:
                 say("host %s was lost" % plan["hosts"][group])
         failed_at = failed_at or (time.monotonic() if any(codes.values()) else 0.0)
         if failed_at and time.monotonic() > failed_at + GRACE_S:
             break
+    bad = next((c for _, c in sorted(codes.items()) if c), 0)
     for line in lines.values():
         with contextlib.suppress(OSError):
-            line.send(over=True)
+            line.send(over=bad)
     if process.poll() is None:
         process.terminate()
-    return next((c for _, c in sorted(codes.items()) if c), 0) if len(codes) > len(lines) or failed_at else 124
+    return bad if bad or 0 in codes else 124
 
 
 def member(plan: Dict[str, Any]) -> int:
@@ -248,7 +338,10 @@ def member(plan: Dict[str, Any]) -> int:
     if go is None:
         say("the other hosts did not come together")
         return NOT_MET
-    process = started(plan, environment(str(line.link.getpeername()[0]), int(go["port"]), own_address(line)))
+    env = environment(str(line.link.getpeername()[0]), int(go["port"]), own_address(line))
+    if plan["ranks"]["launcher"] == "mpirun":
+        return _spawning(plan, line, env)
+    process = started(plan, env)
     ended: Optional[int] = None
     while True:
         code, heard = _looked(process, {0: line}, ended is None)
@@ -264,18 +357,36 @@ def member(plan: Dict[str, Any]) -> int:
     return LOST if ended is None else ended
 
 
+def _spawning(plan: Dict[str, Any], line: Line, env: Dict[str, str]) -> int:
+    """Start what mpirun asks for, until it is over."""
+    env = {**env, **for_mpi(plan, own_address(line))}
+    line.link.settimeout(None)
+    while True:
+        message = line.receive()
+        if message is None or "over" in message:
+            return int(message["over"]) if message else LOST
+        command = ["/bin/sh", "-c", message["spawn"]]
+        done = subprocess.run(command, env=dict(os.environ, **env), stdin=subprocess.DEVNULL, check=False)
+        line.send(spawned=done.returncode)
+
+
 def _looked(
-    process: "subprocess.Popen[bytes]", lines: Dict[int, Line], runs: bool
+    process: "subprocess.Popen[bytes]", lines: Dict[int, Line], runs: bool, agents: Optional[Agents] = None
 ) -> Tuple[Optional[int], List[Tuple[int, Optional[Dict[str, Any]]]]]:
     """Wait a moment; return how the process has ended since, and what came over which line."""
-    ready, _, _ = select.select(list(lines.values()), [], [], 0.05)
+    watched: List[Any] = [*lines.values(), *([agents] if agents else [])]
+    ready, _, _ = select.select(watched, [], [], 0.05)
+    if agents is not None and agents in ready:
+        agents.pass_on(lines)
     heard = [(group, line.receive()) for group, line in lines.items() if line in ready]
     code = process.poll() if runs else None
     return (None if code is None else code if code >= 0 else 128 - code), heard
 
 
 def main(arguments: List[str]) -> None:
-    """Be the group that the plan says."""
+    """Be the group that the plan says, or mpirun's agent."""
+    if arguments[0] == "agent":
+        sys.exit(agent(arguments[1:]))
     plan: Dict[str, Any] = json.loads(arguments[0])
     sys.exit(member(plan) if plan["group"] else head(plan))
 

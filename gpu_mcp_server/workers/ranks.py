@@ -80,8 +80,10 @@ def launched(plan: Dict[str, Any], environment: Dict[str, str], own: List[str]) 
     """Start the launcher, or the ranks themselves."""
     command = [*own, "rank", plan["folder"], *plan["argv"]]
     if plan["launcher"] == "mpirun":
-        argv = [plan["mpirun"], "-n", str(plan["count"]), *command]
-        return [subprocess.Popen(argv, env=dict(environment, **MPI), start_new_session=True)]
+        places = ["--host", plan["places"], "--map-by", "slot"] if "places" in plan else []
+        argv = [plan["mpirun"], "-n", str(plan["count"]), *places, *command]
+        more = {name: value for name, value in MPI.items() if name not in environment}
+        return [subprocess.Popen(argv, env=dict(environment, **more), start_new_session=True)]
     found: List[subprocess.Popen[bytes]] = []
     first, world = plan.get("first", 0), str(plan.get("world", plan["count"]))
     for n in range(plan["count"]):
@@ -139,7 +141,9 @@ def main(arguments: List[str]) -> None:
     """Be the launcher, or one rank."""
     if arguments[0] == "rank":
         sys.exit(rank(arguments[1], arguments[2:]))
-    sys.exit(start(json.loads(arguments[1]), [sys.executable, "-I", "-S", "-E", os.path.abspath(__file__)]))
+    plan: Dict[str, Any] = json.loads(arguments[1])
+    python = plan.get("python", sys.executable)
+    sys.exit(start(plan, [python, "-I", "-S", "-E", os.path.abspath(__file__)]))
 
 
 if __name__ == "__main__":
