@@ -73,6 +73,36 @@ def add(
 
 
 @app.command()
+def fetch(
+    host: Annotated[str, typer.Argument(help="A host of `gpu-mcp-server hosts`.")],
+    forget: Annotated[bool, typer.Option("--forget", help="Remove what was fetched from it.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Read the headers and manual pages of another host: the versions that jobs there compile against."""
+    from gpu_mcp_server.knowledge.storage import Storage
+
+    storage = Storage(_data_dir())
+    if forget:
+        with storage.building():
+            if not storage.forget_host(host):
+                raise fail(f"nothing was fetched from {host}", as_json=as_json)
+        _build(storage, as_json=as_json)
+        return
+
+    async def work() -> Any:
+        from gpu_mcp_server.services.host_headers import HostHeaders
+
+        async with session.laboratory() as lab:
+            return await HostHeaders(lab.settings, lab.jobs).fetch(host)
+
+    fetched = session.run(work)
+    said = [f"{len(fetched.places)} folders of {fetched.host}"]
+    said += [f"left out, as it is too much: {path}" for path in fetched.left_out]
+    typer.echo("\n".join(said), err=True)
+    _build(storage, as_json=as_json)
+
+
+@app.command()
 def remove(path: Annotated[Path, typer.Argument(help="As it was added.")], as_json: Json = False) -> None:
     """Forget documentation that was added; the files stay."""
     from gpu_mcp_server.knowledge.storage import Storage

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpu_mcp_server.errors import BadRequest
@@ -74,12 +74,21 @@ def stale(storage: Storage) -> bool:
 
 
 def all_places(storage: Storage) -> list[Place]:
-    """Return what is installed, then what was added.
+    """Return what was fetched from hosts, where jobs compile; what is installed here; what was added.
 
     Raises:
         BadRequest: If an added folder names a source that there is not.
     """
-    places = installed_places()
+    known = known_sources()
+    fetched = [
+        place_at(replace(known[source], title=f"{known[source].title}, of host {host}"), folder)
+        for host, source, folder in storage.of_hosts()
+        if source in known
+    ]
+    places: list[Place] = []
+    for place in [*filter(None, fetched), *installed_places()]:
+        if (place.source.id, place.version) not in {(p.source.id, p.version) for p in places}:
+            places.append(place)
     for each in storage.added():
         place = added_place(Path(each["path"]), each)
         if place is not None:

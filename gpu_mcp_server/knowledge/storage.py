@@ -161,6 +161,42 @@ class Storage:
         self._write_added(rest)
         return True
 
+    @contextmanager
+    def host_folder(self, host: str) -> Generator[Path]:
+        """Give a folder for a host's headers; it takes the place of the old one at the end. Hold the lock.
+
+        Raises:
+            DiskFull: If there is no room.
+        """
+        aside = self.root / f"building-{secrets.token_hex(4)}"
+        with _room(self.root):
+            aside.mkdir(parents=True)
+            try:
+                yield aside
+                self.forget_host(host)
+                (self.root / "hosts").mkdir(exist_ok=True)
+                aside.rename(self.root / "hosts" / host)
+            finally:
+                shutil.rmtree(aside, ignore_errors=True)
+
+    def forget_host(self, host: str) -> bool:
+        """Remove what was fetched from a host; return whether there was anything. Hold the lock."""
+        folder = self.root / "hosts" / host
+        there = folder.name == host and folder.is_dir()  # a name, no path
+        if there:
+            shutil.rmtree(folder, ignore_errors=True)
+        return there
+
+    def of_hosts(self) -> list[tuple[str, str, Path]]:
+        """Return what was fetched from hosts, the latest host first: host, source, folder."""
+        found: list[tuple[str, str, Path]] = []
+        hosts = self.root / "hosts"
+        folders = [each for each in (hosts.iterdir() if hosts.is_dir() else ()) if (each / "places.json").is_file()]
+        for folder in sorted(folders, key=lambda each: each.stat().st_mtime_ns, reverse=True):
+            listed = cast("list[dict[str, str]]", json.loads((folder / "places.json").read_text(encoding="utf-8")))
+            found += [(folder.name, each["source"], folder / each["folder"]) for each in listed]
+        return found
+
     def _write_added(self, listed: list[dict[str, str]]) -> None:
         with _room(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
