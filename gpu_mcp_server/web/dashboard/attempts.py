@@ -13,9 +13,12 @@ from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.evaluation import ShapeVerdict
 from gpu_mcp_server.models.overview import Around
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.roofs import heat_map
 from gpu_mcp_server.services.harness import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.output import safe_text
+from gpu_mcp_server.web.dashboard.rooflines import clocked, plotted, profiled, rows_of
 from gpu_mcp_server.web.dashboard.texts import Listing, difference, listing
 
 SOURCE_BYTES = 1 << 20
@@ -23,6 +26,15 @@ VERDICT_BYTES = 16 << 20
 ANCESTORS = 40
 INSIDE = ("verdict_artifact", "resources", "diagnostics", "roofline", "verdict", "profile_artifact", "report_artifact")
 """Of the evidence: what has a place of its own on the page."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where an answer was wrong."""
+
+    said: str
+    picture: str
+    """SVG."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +52,7 @@ class AttemptPage:
     parent: Attempt | None
     changes: Listing | None
     shapes: Sequence[ShapeVerdict]
+    where: Where | None
     trials: str
     notes: Sequence[str]
     resources: Sequence[Mapping[str, Any]]
@@ -48,7 +61,9 @@ class AttemptPage:
     profiles: Sequence[tuple[Attempt, str]]
     """With what each says."""
     roofline: str | None
-    """Profile that has one."""
+    """Attempt or profile that has one."""
+    roof_source: str
+    """Whose peaks these are."""
 
 
 async def attempt_page(lab: Lab, attempt_id: str) -> AttemptPage:
@@ -68,26 +83,30 @@ async def attempt_page(lab: Lab, attempt_id: str) -> AttemptPage:
         changes = await asyncio.to_thread(difference, before, source)
     verdict = await _verdict(lab, evidence)
     mine = [attempt] if attempt.kind == "profile" else []
+    problem, shapes = await _problem(lab, attempt.problem_id), _shapes(verdict)
     profiles = [(p, str((p.evidence or {}).get("verdict") or p.reason or p.status)) for p in (*mine, *around.profiles)]
-    with_roof = next((p.attempt_id for p, _ in profiles if (p.evidence or {}).get("roofline")), None)
+    with_roof = next((p for p, _ in profiles if profiled(p)), None)
+    kernels = profiled(with_roof) if with_roof else clocked(problem, attempt, shapes)
     notes = [str(note) for note in cast("list[Any]", verdict.get("notes") or [])]
     return AttemptPage(
         attempt=attempt,
-        problem=await _problem_name(lab, attempt.problem_id),
+        problem=problem.name if problem else attempt.problem_id or "",
         around=around,
         ancestors=(await lab.experience.list("ancestors", attempt_id=attempt_id, limit=ANCESTORS)).attempts[1:],
         source=listing(source) if source is not None else None,
         source_why=why,
         parent=parent,
         changes=changes,
-        shapes=_shapes(verdict),
+        shapes=shapes,
+        where=_where(verdict),
         trials=str(verdict.get("trials_summary") or ""),
         notes=notes,
-        resources=_rows(evidence, "resources"),
+        resources=rows_of(evidence, "resources"),
         diagnostics=_diagnostics(evidence),
         evidence=[(name, _said(value)) for name, value in evidence.items() if name not in INSIDE],
         profiles=profiles,
-        roofline=with_roof,
+        roofline=(with_roof or attempt).attempt_id if kernels else None,
+        roof_source=str(kernels[0].get("peak_source") or "") if kernels else "",
     )
 
 
@@ -106,31 +125,21 @@ async def source_of(lab: Lab, attempt: Attempt) -> tuple[str | None, str]:
 
 
 async def rooflines(lab: Lab, attempt_id: str) -> dict[str, Any]:
-    """Return kernels and roofs of a profile, as the plot wants them.
+    """Return kernels and roofs of an attempt, as the plot wants them.
 
     Raises:
         NotFound: If there is no such attempt that the visitor may see.
     """
-    evidence = (await lab.experience.get(attempt_id)).evidence or {}
-    kernels = [kernel for kernel in _rows(evidence, "roofline") if kernel.get("levels")]
-    first: Mapping[str, Any] = kernels[0] if kernels else {"levels": []}
-    roofs: list[dict[str, Any]] = [
-        {"level": level["level"], "gb_s": level["peak_bandwidth_gb_s"], "peak_tflop_s": first["peak_tflop_s"]}
-        for level in first["levels"]
-    ]
-    return {"kernels": [{**k, "kernel": str(k.get("kernel", ""))[:200]} for k in kernels], "roofs": roofs}
+    attempt = await lab.experience.get(attempt_id)
+    verdict = await _verdict(lab, attempt.evidence or {})
+    return plotted(profiled(attempt) or clocked(await _problem(lab, attempt.problem_id), attempt, _shapes(verdict)))
 
 
 def _diagnostics(evidence: Mapping[str, Any]) -> Sequence[Diagnostic]:
     try:
-        return [Diagnostic.model_validate(row) for row in _rows(evidence, "diagnostics")]
+        return [Diagnostic.model_validate(row) for row in rows_of(evidence, "diagnostics")]
     except ValidationError:  # of another version
         return []
-
-
-def _rows(evidence: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
-    rows: Any = evidence.get(name) or []
-    return [cast("Mapping[str, Any]", row) for row in rows if isinstance(row, dict)]
 
 
 async def _optional(lab: Lab, attempt_id: str | None) -> Attempt | None:
@@ -140,11 +149,21 @@ async def _optional(lab: Lab, attempt_id: str | None) -> Attempt | None:
         return None
 
 
-async def _problem_name(lab: Lab, problem_id: str | None) -> str:
+async def _problem(lab: Lab, problem_id: str | None) -> Problem | None:
     try:
-        return (await lab.problems.get(problem_id)).name if problem_id else ""
+        return await lab.problems.get(problem_id) if problem_id else None
     except GpuMcpError:
-        return problem_id or ""
+        return None
+
+
+def _where(verdict: Mapping[str, Any]) -> Where | None:
+    where: Any = verdict.get("where")
+    try:
+        shape = " x ".join(str(int(size)) for size in where["shape"]) or "1"
+        said = f"{where['wrong']:,} of {where['looked_at']:,} elements looked at are wrong"
+        return Where(f"output {where['output']} of {shape}: {said}", heat_map(where["share"], "rows", "the last axis"))
+    except (TypeError, KeyError, ValueError):  # nobody looked, or it is of another version
+        return None
 
 
 async def _verdict(lab: Lab, evidence: Mapping[str, Any]) -> dict[str, Any]:

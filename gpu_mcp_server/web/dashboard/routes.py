@@ -127,7 +127,8 @@ async def _lineage(request: Request, lab: Lab, visitor: User) -> Response:
 
 async def _attempt(request: Request, lab: Lab, visitor: User) -> Response:
     found = await attempts.attempt_page(lab, request.path_params["attempt_id"])
-    return page(request, "attempt.html", {"p": found, "a": found.attempt}, visitor=visitor, section="/problems")
+    about = {"p": found, "a": found.attempt, "picture": drawn(found.where.picture) if found.where else ""}
+    return page(request, "attempt.html", about, visitor=visitor, section="/problems")
 
 
 async def _source(request: Request, lab: Lab, _: User) -> Response:

@@ -77,7 +77,7 @@ def problem(name: str) -> Problem:
         problem_id="p-" + hashlib.sha256(name.encode()).hexdigest()[:12], content_hash=hashlib.sha256(name.encode()).hexdigest(), name=name,
         description="Softmax over the last dimension, in single precision.", framework="numpy", entry="reference",
         inputs=[TensorSpec(name="x", **tensor)], outputs=[TensorSpec(name="y", **tensor)],
-        shapes=[{"rows": 4096, "cols": 1000}], rtol=1e-5, atol=1e-6,
+        shapes=[{"rows": 4096, "cols": 1000}], rtol=1e-5, atol=1e-6, flops="5 * rows * cols",
         reference="import numpy as np\n\ndef reference(x):\n    e = np.exp(x - x.max(-1, keepdims=True))\n    return e / e.sum(-1, keepdims=True)\n",
     )  # fmt: skip
 
@@ -99,7 +99,16 @@ def verdict(outcome: str, speedup: float | None) -> dict[str, Any]:
             }  # fmt: skip
         shapes.append(shape)
     summary = "8 hidden shapes, 5 distributions, the same inputs again"
-    return {"mode": "judge", "verdict": outcome, "shapes": shapes, "trials_summary": summary, "notes": [HOSTILE]}
+    share = [[0.0 if c < 30 else 0.25 * (r % 5) for c in range(48)] for r in range(24)]
+    where = {"output": "y", "shape": [4096, 1000], "looked_at": 4_096_000, "wrong": 1024, "share": share}
+    found = {"where": where} if outcome == "incorrect" else {}
+    return found | {
+        "mode": "judge",
+        "verdict": outcome,
+        "shapes": shapes,
+        "trials_summary": summary,
+        "notes": [HOSTILE],
+    }
 
 
 async def tried(
@@ -163,6 +172,7 @@ async def filled(lab: Lab, ada: User, bo: User) -> dict[str, str]:
         "best": ids[10],
         "wrong": ids[3],
         "broken": ids[2],
+        "plain": ids[9],
         "hidden": hidden,
         "profile": profile,
         "run": run,

@@ -32,6 +32,7 @@ def pages(handles: dict[str, str]) -> dict[str, str]:
     return {
         "pool": "/", "problems": "/problems", "problem": problem, "board": f"{problem}?board=2", "hostile": f"/problems/{handles['hostile']}",
         "lineage": f"{problem}/lineage", "attempt": f"/attempts/{handles['best']}", "broken": f"/attempts/{handles['broken']}",
+        "wrong": f"/attempts/{handles['wrong']}",
         "runs": "/runs", "run": f"/runs/{handles['run']}", "jobs": "/jobs", "usage": "/usage", "hosts": "/hosts",
     }  # fmt: skip
 
@@ -124,6 +125,11 @@ async def test_rankings_are_apart_by_device_and_driver(dashboard: Dashboard):
         third = (await http.get(f"{at}?board=2")).text
         assert "\u00d70.62" in third and third.count("570.124.06") == 2
         assert (await http.get(f"{at}?board=3")).status_code == 404
+        plain = (await http.get(f"/attempts/{dashboard.handles['plain']}/roofline.json")).json()
+        assert [k["kernel"] for k in plain["kernels"]] == ["rows 4096, cols 1000"], "the one that the problem declares"
+        assert plain["kernels"][0]["levels"][0]["intensity_flop_b"] == pytest.approx(5 / 8)
+        wrong = (await http.get(f"/attempts/{dashboard.handles['wrong']}")).text
+        assert "1,024 of 4,096,000 elements looked at are wrong" in wrong and "row 23, column 47: 75.0% wrong" in wrong
         roofs = (await http.get(f"/attempts/{dashboard.handles['profile']}/roofline.json")).json()
         assert [(r["level"], r["gb_s"], r["peak_tflop_s"]) for r in roofs["roofs"]] == [
             ("dram", 4800.0, 60.3),
@@ -212,7 +218,7 @@ async def test_a_reservation_comes_and_is_released_while_one_looks_by_keyboard_a
     async with looking(browser, dashboard) as page:
         await page.keyboard.press("Tab")
         await expect(page.get_by_text("To the content")).to_be_focused()
-        await expect(page.get_by_text("it was asked and has not answered yet")).to_be_visible()
+        await expect(page.get_by_role("region", name="Host mute")).to_contain_text("not reachable")
         with acting_as(dashboard.ada):
             lease = await dashboard.lab.pool.reserve(2, keep_s=600)
         row = page.locator(f"#r-{lease.lease_id}")

@@ -115,7 +115,7 @@
       ctx.fillStyle = c.soft;
       const fastest = Math.max(...roofs.map((r) => r.gb_s));
       roofs.forEach((r, n) => {
-        const above = r.gb_s === fastest && roofs.length > 1, side = above ? -8 : 8, at = x0 * (x1 / x0) ** (0.16 + 0.14 * n);
+        const above = r.gb_s === fastest && roofs.length > 1, side = above ? -8 : 8, at = x0 * (x1 / x0) ** (0.04 + 0.1 * n);
         ctx.textAlign = above ? "right" : "left";
         ctx.fillText(`${r.level} ${sig(r.gb_s / 1e3)} TB/s`, u.valToPos(at, "x", true) + side * px, u.valToPos(Math.min(r.peak_tflop_s, (at * r.gb_s) / 1e3), "y", true) + (above ? -4 : 14) * px);
       });
