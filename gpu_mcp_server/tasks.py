@@ -60,8 +60,8 @@ class Tasks(Extension):
 
     identifier = IDENTIFIER
 
-    def __init__(self, app: App, *, lasting: Collection[str] = LASTING, after_s: float | None = None) -> None:
-        self._app, self._lasting = app, lasting
+    def __init__(self, app: App, *, lasting: Collection[str] | None = None, after_s: float | None = None) -> None:
+        self._app, self._lasting = app, LASTING if lasting is None else lasting
         self._after_s = AFTER_S if after_s is None else after_s
         self._running: dict[str, tuple[asyncio.Task[Any], Errand]] = {}
         self._ending: set[asyncio.Task[None]] = set()
