@@ -24,6 +24,8 @@ class TeamSettings(BaseModel):
     """Largest request."""
     max_connections: int = Field(default=2000, ge=10)
     """Connections at once; who comes beyond gets 503."""
+    trace: bool = False
+    """Send OpenTelemetry spans to where OTEL_EXPORTER_OTLP_ENDPOINT says; needs the extra `telemetry`."""
     free_disk_mib: int = Field(default=256, ge=0)
     """Below so much free room in the data folder the server only answers what reads, and says so."""
     drain_s: float = Field(default=30.0, ge=0, le=3600)

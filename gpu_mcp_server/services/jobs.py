@@ -18,6 +18,7 @@ from gpu_mcp_server.services.hosts import HostProbe, Hosts
 from gpu_mcp_server.services.job_table import JobRow, JobTable
 from gpu_mcp_server.services.long_jobs import Long, is_long
 from gpu_mcp_server.services.stewards import Gatekeeper, Steward
+from gpu_mcp_server.spans import traced
 
 Blobs = Mapping[str, bytes | Path]
 OnOutput = Callable[[str, bytes], Awaitable[None]]
@@ -79,6 +80,7 @@ class JobRunner:
         """Return what a host has."""
         return await self.hosts.probe(host)
 
+    @traced("push")
     async def submit(
         self,
         spec: JobSpec,

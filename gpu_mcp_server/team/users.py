@@ -41,6 +41,8 @@ class Users:
             given["toolsets"] = json.dumps(list(given["toolsets"]))
         if "quotas" in given:
             given["quotas"] = Quotas.model_validate(given["quotas"]).model_dump_json(exclude_none=True)
+        if not re.fullmatch(r"https?://\S+", given.get("webhook", "http://x")):
+            raise BadRequest(f"{given['webhook']!r} is no http or https address.", hint="Say where to POST to.")
         async with self._db.transaction():
             await self._db.execute(
                 "INSERT INTO users (name, created_at) VALUES (?, ?) ON CONFLICT DO NOTHING",
@@ -52,6 +54,12 @@ class Users:
                         f"UPDATE users SET {column} = ? WHERE name = ?",  # noqa: S608 - names of this module
                         (given[column], name),
                     )
+            if "webhook" in given:  # it is told of what ends from now on
+                await self._db.execute(
+                    "INSERT INTO webhook_deliveries (job_id, at, outcome) SELECT job_id, ?, 'before' FROM owners "
+                    "JOIN jobs ON job_id = handle WHERE owner = ? AND record IS NOT NULL ON CONFLICT DO NOTHING",
+                    (datetime.now(UTC).isoformat(), name),
+                )
             if "toolsets" in given:
                 await Events(self._db).publish("tools")
 

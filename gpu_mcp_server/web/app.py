@@ -1,5 +1,6 @@
 """The web application: MCP under /mcp, health, the protected resource's metadata, the pages."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,12 +15,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from gpu_mcp_server import __version__
+from gpu_mcp_server.identity import as_server
 from gpu_mcp_server.models.user import SCOPES, Scope
 from gpu_mcp_server.server import LabServer
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.filesystem import free_bytes
 from gpu_mcp_server.team.team import Team
 from gpu_mcp_server.team.verifier import Verifier
+from gpu_mcp_server.team.webhooks import Webhooks
 from gpu_mcp_server.web.authentication import Authentication, Scopes
 from gpu_mcp_server.web.calls import Calls
 from gpu_mcp_server.web.dashboard.routes import routes as dashboard_routes
@@ -80,10 +83,19 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
         Middleware(Scopes, needed=needed, metadata_url=metadata_url),
     ]
 
+    async def settled() -> None:
+        with as_server():
+            await (await server.app.lab()).runner.settle()
+
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
-        async with mcp.router.lifespan_context(mcp):
-            yield
+        telling = asyncio.create_task(Webhooks(team.db).run(settled), name="webhooks")
+        try:
+            async with mcp.router.lifespan_context(mcp):
+                yield
+        finally:
+            telling.cancel()
+            await asyncio.gather(telling, return_exceptions=True)
 
     figures = Route("/metrics", metrics.page)
     paths = [*_health(), figures, *_metadata(settings), *mcp.routes, *dashboard_routes()]

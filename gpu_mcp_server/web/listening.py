@@ -15,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.server import LabServer
 from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.spans import export_spans
 from gpu_mcp_server.team.team import Team
 from gpu_mcp_server.team.verifier import Verifier
 from gpu_mcp_server.web.app import Site, web_app
@@ -193,6 +194,8 @@ def serve_http(server: LabServer, settings: Settings, host: str, port: int, *, t
     Raises:
         ConfigError: If the store or the certificate cannot be used.
     """
+    if settings.team.trace:
+        export_spans()
 
     async def work() -> None:
         async with Team.open(settings) as team:
