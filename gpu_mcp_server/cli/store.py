@@ -124,10 +124,14 @@ def prune(
     planned = pruning.plan(folder, **wish)
     if not as_json:
         typer.echo(_said(planned))
-    going = bool(planned.items)
+    going = bool(planned.items or planned.audit_lines)
     sure = yes or (going and not as_json and sys.stdin.isatty() and typer.confirm("Delete this?"))
     done = pruning.prune(folder, **wish) if sure and going else None
-    told = {"kinds": (done or planned).by_kind(), "files": len((done or planned).blobs)}
+    told = {
+        "audit_lines": (done or planned).audit_lines,
+        "kinds": (done or planned).by_kind(),
+        "files": len((done or planned).blobs),
+    }
     told |= {
         "freed_bytes": (done or planned).freed_bytes,
         "kept_bytes": planned.kept_bytes,
@@ -147,7 +151,13 @@ def _said(planned: "Plan") -> str:
         for kind, row in planned.by_kind().items()
     ]
     lines.append(f"{len(planned.blobs):>8} files go with them: {planned.freed_bytes} bytes; {planned.kept_bytes} stay")
-    return "\n".join(["To be deleted:", *lines] if planned.items else ["There is nothing to delete.", lines[-1]])
+    if planned.audit_lines:
+        lines.append(f"{planned.audit_lines:>8} lines of the audit log")
+    return "\n".join(
+        ["To be deleted:", *lines]
+        if planned.items or planned.audit_lines
+        else ["There is nothing to delete.", lines[-1]]
+    )
 
 
 def _amount(text: str, form: str, units: dict[str, int], example: str) -> int:

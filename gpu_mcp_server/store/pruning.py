@@ -44,6 +44,7 @@ _NOT_MEMORY = (
 """Tables in which a name keeps nothing: what may go itself, looked at one by one, and who may see or did what."""
 _ARTIFACT = re.compile(rb"\bb-[0-9a-f]{16,64}\b")
 _SHA256 = re.compile(rb"\b[0-9a-f]{64}\b")
+_OLD_LINES = "audit_log WHERE at < ?"
 _JUDGED = "verdict IS NOT NULL OR status = 'running'"
 
 
@@ -69,6 +70,8 @@ class Plan:
     freed_bytes: int
     kept_bytes: int
     """Of all files that stay."""
+    audit_lines: int
+    """Lines of the audit log that go: by age alone."""
 
     def by_kind(self) -> dict[str, dict[str, str | int]]:
         """Return number and age of what goes, by kind."""
@@ -101,6 +104,7 @@ def prune(data_dir: Path, *, older_than_s: float | None = None, max_bytes: int |
         made = _planned(data_dir, db, older_than_s, max_bytes)
         for start in range(0, len(made.items), 200):
             _forget(db, made.items[start : start + 200])
+        db.execute(f"DELETE FROM {_OLD_LINES}", (_before(older_than_s),))  # noqa: S608 - our own words
         ids = dict(db.execute("SELECT sha256, artifact_id FROM artifacts"))
         for sha256 in made.blobs:
             _delete(data_dir, db, sha256, ids.get(sha256))
@@ -131,7 +135,13 @@ def _planned(data_dir: Path, db: sqlite3.Connection, older_than_s: float | None,
         fresh = {s for s in alone if now - blobs[s].st_mtime < FRESH_S}
         gone += [s for s in alone if s not in fresh]
         left -= sum(blobs[s].st_size for s in alone if s not in fresh)
-    return Plan(tuple(going), tuple(gone), total - left, left)
+    lines = db.execute(f"SELECT count(*) FROM {_OLD_LINES}", (_before(older_than_s),)).fetchone()[0]  # noqa: S608
+    return Plan(tuple(going), tuple(gone), total - left, left, lines)
+
+
+def _before(older_than_s: float | None) -> str:
+    """Return the time before which lines of the audit log go, as they have it; the beginning of time for none."""
+    return datetime.fromtimestamp(time.time() - older_than_s, UTC).isoformat() if older_than_s is not None else ""
 
 
 def _blobs(data_dir: Path) -> dict[str, os.stat_result]:
@@ -227,8 +237,18 @@ def _forget(db: sqlite3.Connection, items: Iterable[Item]) -> None:
                 db.execute("DELETE FROM tasks WHERE task_id = ? AND status <> 'working'", (item.key,))
                 db.execute("DELETE FROM jobs WHERE job_id = ? AND record IS NOT NULL", (item.key,))
             case _:
-                pass
+                continue
+        _disown(db, item.key)
     db.commit()
+
+
+def _disown(db: sqlite3.Connection, handle: str) -> None:
+    """Forget whose it was, unless it is still there."""
+    for table, key in (("workspaces", "workspace_id"), ("jobs", "job_id"), ("artifacts", "artifact_id")):
+        if db.execute(f"SELECT 1 FROM {table} WHERE {key} = ?", (handle,)).fetchone():  # noqa: S608 - our own words
+            return
+    db.execute("DELETE FROM owners WHERE handle = ?", (handle,))
+    db.execute("DELETE FROM shares WHERE handle = ?", (handle,))
 
 
 def _delete(data_dir: Path, db: sqlite3.Connection, sha256: str, artifact_id: str | None) -> None:
@@ -246,6 +266,7 @@ def _delete(data_dir: Path, db: sqlite3.Connection, sha256: str, artifact_id: st
     db.execute("BEGIN IMMEDIATE")
     if artifact_id is not None and not path.exists():
         db.execute("DELETE FROM artifacts WHERE artifact_id = ?", (artifact_id,))
+        _disown(db, artifact_id)
     db.commit()
     aside.unlink(missing_ok=True)
 

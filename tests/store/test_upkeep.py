@@ -197,6 +197,11 @@ class Aged:
                 job, ("j-done", "r", ago(40), "{}", f'{{"outputs": [{{"sha256": "{self.blobs["output"]}"}}]}}')
             )
             await db.execute(job, ("j-runs", None, ago(40), f'"{ids["running"]}"', None))
+            owned = [("j-done", "ada"), ("j-runs", "ada"), (ids["log"], "ada"), (ids["source"], "ada")]
+            for days in (40, 1):
+                line = "INSERT INTO audit_log (at, user, action, outcome) VALUES (?, 'ada', 'tools/call x', 'ok')"
+                await db.execute(line, (ago(days),))
+            await db.execute_many("INSERT INTO owners VALUES (?, ?)", owned)
         for name, sha in self.blobs.items():
             self.age(sha, 0 if name == "workspace new" else 39)
 
@@ -238,6 +243,7 @@ async def test_pruning_by_age_says_what_goes_and_keeps_what_is_remembered(tmp_pa
     assert store.there() == KEPT
     assert done.freed_bytes == sum(len(n) * 100 for n in ("binary", "cached", "output", "log")) + len("old")
     assert [store.count(t) for t in ("builds", "workspaces", "jobs", "attempts", "artifacts")] == [0, 1, 1, 2, 3]
+    assert (store.count("owners"), store.count("audit_log"), done.audit_lines) == (2, 1, 1)
     assert pruning.prune(store.folder, older_than_s=30 * DAY_S).items == ()
 
 
