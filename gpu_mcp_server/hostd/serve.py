@@ -199,7 +199,7 @@ class Channel:
     def _serve_request(self, request: Dict[str, Any], attachment: memoryview) -> None:
         name = request["verb"]
         if name == "wait":
-            self._waiters.append(Waiter(request, self._folder(request)))
+            self._waiters.append(Waiter(request, self._folder(request), self.host.blobs))
             return
         if name == "probe":
             gpus = probe.about_gpus(self.host)

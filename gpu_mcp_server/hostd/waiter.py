@@ -1,9 +1,10 @@
 """A request that waits for a job's end or output."""
 
 import time
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from .caller import note_asked
+from .files import Blobs
 from .jobs import JobFolder
 from .protocol import to_json
 
@@ -15,9 +16,10 @@ MAX_REPLY_OUTPUT = 1 << 20
 class Waiter:
     """A `wait` request that has no answer yet."""
 
-    def __init__(self, request: Dict[str, Any], folder: JobFolder) -> None:
+    def __init__(self, request: Dict[str, Any], folder: JobFolder, blobs: Blobs) -> None:
         self.id = request["id"]
-        self.folder = folder
+        self.folder, self._blobs = folder, blobs
+        self._along_bytes = min(int(request.get("along_bytes", 0)), MAX_REPLY_OUTPUT)
         self.role = str(request.get("role") or "")
         self.offsets = {"stdout": int(request.get("stdout_at", 0)), "stderr": int(request.get("stderr_at", 0))}
         self.on_output = bool(request.get("on_output"))
@@ -47,4 +49,22 @@ class Waiter:
         out, err = (self.folder.read(leader, n, at, MAX_REPLY_OUTPUT) for n, at in self.offsets.items())
         if not ended and not news and not out and not err:
             return None
-        return {"record": record, "stdout": len(out), "stderr": len(err)}, out + err
+        listed, along = self._along(record) if ended else ([], b"")
+        return {"record": record, "stdout": len(out), "stderr": len(err), "along": listed}, out + err + along
+
+    def _along(self, record: Dict[str, Any]) -> Tuple[List[Tuple[str, int]], bytes]:
+        """Return the first outputs that fit into what the caller wants along: hashes and sizes, and contents."""
+        listed: List[Tuple[str, int]] = []
+        contents: List[bytes] = []
+        left = self._along_bytes
+        for output in record["outputs"]:
+            if output["size"] > left:
+                continue
+            try:
+                with open(self._blobs.path(output["sha256"]), "rb") as source:
+                    contents.append(source.read())
+            except OSError:
+                continue  # it is asked for by itself then, and what is wrong is said
+            listed.append((output["sha256"], len(contents[-1])))
+            left -= len(contents[-1])
+        return listed, b"".join(contents)

@@ -13,6 +13,7 @@ from typing import Any
 from gpu_mcp_server.errors import HostDrained, HostUnavailable, JobBroken, NoFreeGpu, NotFound, SandboxTooWeak
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, job_record_from_json, to_json
 from gpu_mcp_server.identity import current_user
+from gpu_mcp_server.services.brought import ALONG_BYTES, Brought, content_of
 from gpu_mcp_server.services.errands import current_errand
 from gpu_mcp_server.services.hosts import HostProbe, Hosts
 from gpu_mcp_server.services.job_table import JobRow, JobTable
@@ -71,6 +72,7 @@ class JobRunner:
         self.hosts = hosts
         self._table = table
         self._there: dict[str, set[str]] = {}
+        self._brought = Brought()
         self._ahead: dict[str, tuple[bool, asyncio.Task[tuple[Any, bytes]]]] = {}
         self.steward: Steward | None = None
         self.long: Long | None = None
@@ -117,7 +119,7 @@ class JobRunner:
             row = await self._table.add(spec.id, host, spec.purpose, workspace_id, attempt_id, about)
         there = self._there.setdefault(host, set())
         wanted = {f.sha256 for files in spec.files.values() for f in files}
-        sending = {s: await _content(blobs[s]) for s in wanted - there if s in blobs}
+        sending = {s: await content_of(blobs[s]) for s in wanted - there if s in blobs}
         for number in range(3):
             small = await self._send_large(host, sending)
             listed = [[s, len(d)] for s, d in small.items()]
@@ -137,7 +139,7 @@ class JobRunner:
                     errand.note(spec.id)
                 return row
             there -= set(missing)
-            sending = {s: await _content(blobs[s]) for s in missing}
+            sending = {s: await content_of(blobs[s]) for s in missing}
         raise JobBroken(f"Host {host!r} keeps losing the job's files.", hint="Check the disk of its state folder.")
 
     def _gate(self, spec: JobSpec) -> AbstractAsyncContextManager[None]:
@@ -152,7 +154,7 @@ class JobRunner:
         first = asyncio.create_task(submitting)
         waiting = self.hosts.call(
             host, "wait", again=False, job=job_id, timeout_s=WAIT_S, stdout_at=0, stderr_at=0, on_output=on_output,
-            note_seen="" if on_output else None,
+            note_seen="" if on_output else None, along_bytes=ALONG_BYTES,
         )  # fmt: skip
         asked = asyncio.create_task(waiting)  # begun after the other one, and so written after it
         asked.add_done_callback(_heard_or_not)
@@ -209,6 +211,7 @@ class JobRunner:
             "timeout_s": timeout_s,
             "stdout_at": stdout_at,
             "stderr_at": stderr_at,
+            "along_bytes": ALONG_BYTES if timeout_s else 0,
         }
         batch = self.hosts.kind(host) in BATCH
         row = await self._table.get(job_id) if batch and self.long is not None else None
@@ -237,7 +240,9 @@ class JobRunner:
             await self._table.finish(job_id, record)
             if self.steward is not None:
                 self.steward.heard(record)
-        return JobProgress(record, data[: answer["stdout"]], data[answer["stdout"] :])
+        ends = answer["stdout"], answer["stdout"] + answer["stderr"]
+        self._brought.keep(answer["along"], data[ends[1] :])
+        return JobProgress(record, data[: ends[0]], data[ends[0] : ends[1]])
 
     async def wait(
         self, job_id: str, host: str, *, on_output: OnOutput | None = None, timeout_s: float | None = None
@@ -358,8 +363,8 @@ class JobRunner:
 
     async def fetch(self, host: str, sha256: str) -> bytes:
         """Return the content of an output file."""
-        _, data = await self.hosts.call(host, "fetch", sha256=sha256)
-        return data
+        brought = self._brought.get(sha256)
+        return brought if brought is not None else (await self.hosts.call(host, "fetch", sha256=sha256))[1]
 
 
 def _is_task(job_id: str) -> bool:
@@ -394,7 +399,3 @@ def _heard_or_not(asked: "asyncio.Task[tuple[Any, bytes]]") -> None:
     """Take note of how a question ended, whose answer perhaps nobody wants any more."""
     if not asked.cancelled():
         asked.exception()
-
-
-async def _content(blob: bytes | Path) -> bytes:
-    return blob if isinstance(blob, bytes) else await asyncio.to_thread(blob.read_bytes)

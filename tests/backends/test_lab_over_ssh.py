@@ -148,8 +148,14 @@ async def test_a_job_at_a_distance_costs_one_round_trip(sshd: Sshd, state_dir: s
         known.write_text(sshd.known_line().replace(f":{sshd.port} ", f":{line.port} "))
         box = sshd.settings(state_dir=state_dir, port=line.port, known_hosts=known)
         async with Lab.open(Settings(data_dir=tmp_path, hosts={"box": box})) as lab:
-            spec = JobSpec(new_job_id(), (ProcessSpec(argv=("true",)),), min_level="landlock")
+            process = ProcessSpec(argv=("sh", "-c", "echo made > small; head -c 300000 /dev/zero > large"))
+            spec = JobSpec(new_job_id(), (process,), outputs=("small", "large"), min_level="landlock")
             assert (await lab.jobs.run(spec, host="box")).record.status == "ok"
             before = line.count
             done = await lab.jobs.run(replace(spec, id=new_job_id()), host="box")
             assert (done.record.status, line.count - before) == ("ok", 1)
+            outputs = {o.path: o.sha256 for o in done.record.outputs}
+            assert await lab.jobs.fetch("box", outputs["small"]) == b"made\n"
+            assert line.count - before == 1, "small outputs come along with the end"
+            assert await lab.jobs.fetch("box", outputs["large"]) == bytes(300_000)
+            assert line.count - before == 2
