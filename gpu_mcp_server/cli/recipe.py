@@ -1,5 +1,6 @@
 """`recipe`: headless runs, begun and resumed."""
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Annotated
@@ -159,6 +160,19 @@ def report(
     except OSError as error:
         raise BadRequest(f"{path} cannot be written: {error.strerror}.", hint="Name another file.") from error
     emit({"written": str(path)}, f"written: {path}", as_json=as_json)
+
+
+@app.command()
+def schema(
+    name: Annotated[str | None, typer.Argument(help="Of one; all if absent.")] = None, as_json: Json = False
+) -> None:
+    """Print the JSON schema of what roles hand to each other: specification, build-plan, test-plan, verdict ..."""
+    from gpu_mcp_server.models.recipe import HANDOFFS
+
+    if name is not None and name not in HANDOFFS:
+        raise BadRequest(f"There is no hand-off {name!r}.", hint=f"There are {', '.join(HANDOFFS)}.")
+    found = {each: model.model_json_schema() for each, model in HANDOFFS.items() if name in (None, each)}
+    emit(found, json.dumps(found, indent=1), as_json=as_json)
 
 
 @suite_app.command()

@@ -1,6 +1,6 @@
 """What roles of a headless run hand to each other, and how a run stands."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -24,6 +24,38 @@ class Specification(Model):
     """Ideas in the order in which to try them."""
     questions: list[str] = Field(default=[], max_length=20)
     """What stays open."""
+
+
+class BuildPlan(Model):
+    """From the builder to the compiler: how every candidate is built."""
+
+    flags: list[str] = Field(default=[], max_length=32)
+    """Of the compiler, behind those of the run."""
+    entry: str = Field(default="launch", max_length=80)
+    """The launcher's name."""
+    why: str = Field(default="", max_length=800)
+    """Which flags matter, what was left out."""
+
+
+class TestCase(Model):
+    """One input that may break a candidate."""
+
+    __test__: ClassVar[bool] = False
+    sizes: dict[str, int] = {}
+    """Of the problem's symbols, where a size is the point."""
+    values: str = Field(default="", max_length=300)
+    """What the inputs hold: infinities, sums that cancel ..."""
+    catches: str = Field(min_length=1, max_length=300)
+    """The mistake that it would show."""
+
+
+class TestPlan(Model):
+    """From the tester to the coder: what the judge's secret trials are likely to find."""
+
+    __test__: ClassVar[bool] = False
+    cases: list[TestCase] = Field(min_length=1, max_length=20)
+    memory: bool = False
+    """Whether accesses outside the buffers are to be feared."""
 
 
 class Candidate(Model):
@@ -72,7 +104,8 @@ class Verdict(Model):
 
 
 HANDOFFS: dict[str, type[Model]] = {
-    "specification": Specification, "candidate": Candidate, "edit": ProgramEdit, "verdict": Verdict,
+    "specification": Specification, "build-plan": BuildPlan, "test-plan": TestPlan, "candidate": Candidate,
+    "edit": ProgramEdit, "verdict": Verdict,
 }  # fmt: skip
 """Each is kept with the run, as handoffs/STEP.json."""
 
@@ -95,7 +128,7 @@ class RunStep(Model):
 
     step: str
     """code-003, judge-003 ...: in the journal once as begun, once as done."""
-    kind: Literal["specification", "code", "session", "judge", "lookup", "pipeline", "verify"]
+    kind: Literal["specification", "plan", "code", "session", "judge", "lookup", "pipeline", "verify"]
     seconds: float
     outcome: str
     attempt_id: str | None = None

@@ -10,6 +10,7 @@ from gpu_mcp_server.models.evaluation import Tier
 from gpu_mcp_server.models.nccl_pipeline import NcclPipelineOptions
 
 Mode = Literal["structured", "population", "agent", "nccl"]
+Preparer = Literal["analyst", "builder", "tester"]
 ClientName = Literal["claude", "codex", "gemini", "chat"]
 HintKind = Literal["compile", "correctness", "performance", "research", "diversity"]
 Short = Annotated[str, Field(min_length=1, max_length=200)]
@@ -48,6 +49,8 @@ class AgentCommand(Model):
     output_bytes: int = Field(default=1 << 20, ge=1 << 10, le=16 << 20)
     memory_bytes: int = Field(default=4 << 30, ge=64 << 20)
     model: str = ""
+    models: dict[str, str] = {}
+    """Other models by the beginning of a step's name: specification, build-plan, test-plan, code, session."""
     turns: int = Field(default=30, ge=1, le=1000)
     """For `{turns}`: how often one call may ask its model, where the command can be told so; in agent mode also how
     often it may call our tools, which then tell it to end."""
@@ -65,6 +68,7 @@ class Iterations(Model):
     """How many candidates may fail at each stage, counted anew after none: the run ends with the best it has."""
 
     specification: int = Field(default=2, ge=1, le=100)
+    """Answers of each role that is asked before the first candidate."""
     compile: int = Field(default=4, ge=1, le=1000)
     correctness: int = Field(default=4, ge=1, le=1000)
     performance: int = Field(default=4, ge=1, le=1000)
@@ -124,6 +128,11 @@ class RunPlan(Model):
     either, for devices that are not here; the first candidate that compiles is."""
     fresh: bool = False
     """Judge what was judged before anew; else an identical request is answered by the verdict that it got."""
+    entry: str = "launch"
+    """The launcher that a candidate defines."""
+    roles: list[Literal["builder", "tester"]] = []
+    """In structured mode, asked after the analyst: the builder for flags and launcher, which are checked and used for
+    every candidate; the tester for the cases that the coder is told of."""
     agent: AgentCommand
     iterations: Iterations = Iterations()
     target: Target = Target()

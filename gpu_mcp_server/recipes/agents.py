@@ -133,7 +133,7 @@ class Agents:
         values = {
             **{name: str(value) for name, value in command.decoding.items()},
             "prompt": prompt, "prompt_file": f"/job/{PROMPT_FILE}", "address": around.address, "python": python,
-            "gate": f"/job/{GATE}", "model": command.model, "turns": str(command.turns), "step": step,
+            "gate": f"/job/{GATE}", "model": model_of(command, step), "turns": str(command.turns), "step": step,
         }  # fmt: skip
         own = {path: await _content(name) for path, name in command.files.items()}
         made = {path: text.encode() for path, text in call.files.items()}
@@ -182,6 +182,11 @@ class Agents:
 
 class Interrupted(HostError):
     """A call ended for a reason that is not the agent's; it can be made again."""
+
+
+def model_of(command: AgentCommand, step: str) -> str:
+    """Return the model that a step is for: of its kind, or the one for all."""
+    return next((model for kind, model in command.models.items() if step.startswith(kind)), command.model)
 
 
 def filled(template: str, values: Mapping[str, str]) -> str:

@@ -9,8 +9,8 @@ from gpu_mcp_server.bounds import cut_text
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import Program
-from gpu_mcp_server.models.recipe import Candidate, Specification, Stage, Verdict
-from gpu_mcp_server.models.run_plan import HintKind, RunPlan
+from gpu_mcp_server.models.recipe import Candidate, Specification, Stage, TestPlan, Verdict
+from gpu_mcp_server.models.run_plan import HintKind, Preparer, RunPlan
 from gpu_mcp_server.recipes.book import recipe
 from gpu_mcp_server.services.local_files import read_local
 from gpu_mcp_server.services.problems import Problems
@@ -71,6 +71,8 @@ def about(problem: Problem, plan: RunPlan) -> str:
             f"Tolerance: rtol {info.rtol:g}, atol {info.atol:g}. " + "; ".join(info.conditions),
             f"Reference:\n\n```python\n{cut_text(problem.reference, REFERENCE_CHARS)}\n```",
         ]
+    said += [f"Its launcher is called {plan.entry}."] if plan.entry != "launch" else []
+    said += [f"Flags of the compiler: {' '.join(plan.flags)}"] if plan.flags else []
     said += [f"Wanted: {plan.request}"] if plan.request else []
     wanted = plan.target.model_dump(exclude_none=True)
     said += [f"Target: {', '.join(f'{k} {v:g}' for k, v in wanted.items())}"] if wanted else []
@@ -104,12 +106,23 @@ def answer_form(kind: type[Model], language: str) -> str:
     )
 
 
-def specification_prompt(plan: RunPlan, problem: Problem, refused: str) -> str:
-    """Return the prompt of the first step."""
-    parts = [HEADLESS, recipe("analyst").body.strip(), "The problem is registered already.", about(problem, plan)]
-    parts += [given_files(plan)]
+def role_prompt(
+    plan: RunPlan,
+    problem: Problem,
+    role: Preparer,
+    kind: type[Model],
+    specification: Specification | None,
+    refused: str,
+) -> str:
+    """Return the prompt of a role that is asked before the first candidate."""
+    parts = [HEADLESS, recipe(role).body.strip(), "The problem is registered already.", about(problem, plan)]
+    parts += [given_files(plan)] if specification is None else [_specified(specification)]
     parts += [f"Your last answer could not be used: {refused}"] if refused else []
-    return _joined([*parts, answer_form(Specification, plan.language)])
+    return _joined([*parts, answer_form(kind, plan.language)])
+
+
+def _specified(specification: Specification) -> str:
+    return f"Specification:\n\n{specification.model_dump_json(exclude_defaults=True)}"
 
 
 def code_prompt(
@@ -119,12 +132,16 @@ def code_prompt(
     turns: Sequence[Turn],
     best: tuple[Verdict, str] | None,
     looked_up: str,
+    tests: TestPlan | None = None,
 ) -> str:
     """Return the prompt for the next candidate."""
     last = turns[-1] if turns else None
     parts = [HEADLESS, recipe(plan.procedure).body.strip(), about(problem, plan)]
     if specification is not None:
-        parts.append(f"Specification:\n\n{specification.model_dump_json(exclude_defaults=True)}")
+        parts.append(_specified(specification))
+    if tests is not None:
+        told = tests.model_dump_json(exclude_defaults=True)
+        parts.append(f"Test plan, which the judge's secret trials may go beyond:\n\n{told}")
     if last is None:
         parts += [given_files(plan), *hints(plan, "compile", "correctness", "performance")]
     else:

@@ -173,6 +173,7 @@ class Ground:
             source_for(self.problem, candidate, self.plan),
             host=self.plan.host,
             flags=tuple(self.plan.flags),
+            entry=self.plan.entry,
             parent_id=parent_id,
             note=note,
             wait_s=JUDGE_WAIT_S,

@@ -171,6 +171,7 @@ async def _compared(
             name,
             source_for(ground.problem, candidate, plan),
             tuple(plan.flags),
+            plan.entry,
             note=f"{noted[name]} {' '.join(candidate.idea.split())}"[:500],
             parent_id=parent.verdict.attempt_id if parent else None,
             fresh=plan.fresh,

@@ -25,7 +25,7 @@ from gpu_mcp_server.services.problem_files.reader import source_at
 MODES: Mapping[Mode, Callable[[Ground], Awaitable[Ending]]] = {
     "structured": structured, "population": population, "agent": sessions, "nccl": nccl,
 }  # fmt: skip
-ASKED = ("specification", "code", "session")
+ASKED = ("specification", "plan", "code", "session")
 """Kinds of steps that call the agent."""
 PLAN_FILE = "plan.json"
 PROBLEM = "problem"

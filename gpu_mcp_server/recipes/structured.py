@@ -2,11 +2,12 @@
 
 from collections import Counter
 
-from gpu_mcp_server.models.recipe import Specification, Stage, Verdict
-from gpu_mcp_server.recipes.answers import candidate_of, handed_over
+from gpu_mcp_server.models.recipe import Stage, Verdict
+from gpu_mcp_server.recipes.answers import candidate_of
 from gpu_mcp_server.recipes.compiling import COMPILES
-from gpu_mcp_server.recipes.composing import Turn, code_prompt, specification_prompt
+from gpu_mcp_server.recipes.composing import Turn, code_prompt
 from gpu_mcp_server.recipes.ground import Ending, Ground
+from gpu_mcp_server.recipes.preparing import Prepared, prepared
 
 SILENT = 2
 """Calls in a row without a candidate after which the agent is given up."""
@@ -14,16 +15,16 @@ SILENT = 2
 
 async def structured(ground: Ground) -> Ending:
     """Run the loop to its end."""
-    specification = await _specification(ground)
-    if isinstance(specification, Ending):
-        return specification
+    handed = await prepared(ground)
+    if isinstance(handed, Ending):
+        return handed
     turns: list[Turn] = []
     failed: Counter[Stage] = Counter()
     looked_up = ""
     while True:
         if (over := ground.over()) is not None:
             return over
-        turn = await _turn(ground, specification, turns, looked_up)
+        turn = await _turn(ground, handed, turns, looked_up)
         repeated = any(_same_error(turn.verdict, earlier.verdict) for earlier in turns)
         turns.append(turn)
         stage = turn.verdict.stage
@@ -35,25 +36,10 @@ async def structured(ground: Ground) -> Ending:
             looked_up = await ground.look_up(f"lookup-{turn.number:03}", turn.verdict.reason)
 
 
-async def _specification(ground: Ground) -> Specification | Ending:
-    refused = ""
-    for number in range(1, ground.plan.iterations.specification + 1):
-        step = f"specification-{number:03}"
-        prompt = specification_prompt(ground.plan, ground.problem, refused)
-        answer = await ground.ask(step, "specification", prompt)
-        found, refused = handed_over(answer, Specification)
-        if answer.status != "ok":
-            refused = f"{answer.status}: {answer.why}"
-        elif found is not None:
-            ground.hand_off(step, found)
-            return found
-    return Ending("specification", f"the agent gave no specification: {refused}"[:500])
-
-
-async def _turn(ground: Ground, specification: Specification, turns: list[Turn], looked_up: str) -> Turn:
+async def _turn(ground: Ground, handed: Prepared, turns: list[Turn], looked_up: str) -> Turn:
     number = len(turns) + 1
     best = (ground.best, ground.best_source) if ground.best else None
-    prompt = code_prompt(ground.plan, ground.problem, specification, turns, best, looked_up)
+    prompt = code_prompt(ground.plan, ground.problem, handed.specification, turns, best, looked_up, handed.tests)
     step = f"code-{number:03}"
     answer = await ground.ask(step, "code", prompt)
     candidate, why = candidate_of(answer)

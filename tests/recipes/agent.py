@@ -49,6 +49,14 @@ if "You write the specification" in prompt:
 if scenario == "quits":
     print("out of credit", file=sys.stderr)
     sys.exit(1)
+if '"title":"BuildPlan"' in prompt:
+    flags = ["-O1", "-lm"] if "could not be used" in prompt else ["-fplugin=evil.so"]
+    Path("handoff.json").write_text(json.dumps({"flags": flags, "entry": "begin", "why": "small"}))
+    sys.exit()
+if '"title":"TestPlan"' in prompt:
+    cases = [{"sizes": {"n": 1}, "values": "infinities", "catches": "a tail that is skipped"}]
+    print("```json\n" + json.dumps({"cases": cases}) + "\n```")
+    sys.exit()
 number = int(re.search(r"This is candidate (\d+)\.", prompt)[1])
 if scenario == "evolves":
     source = prompt.partition("Ancestor 1")[2].partition("```c\n")[2].partition("```")[0]
@@ -65,6 +73,9 @@ if scenario == "hostile":
     source = WRONG if number == 1 else GOOD
     source += f"// {evil}\u202e {'y' * 5000}\n"
     Path("handoff.json").write_text(json.dumps({"source": source, "idea": evil, "analysis": evil}))
+    sys.exit()
+if scenario == "builds":
+    print("as planned\n```c\n" + GOOD.replace("launch", "begin") + "```")
     sys.exit()
 order = {"learns": [BROKEN, WRONG, SLOW, GOOD], "never": [BROKEN] * 9, "wrong": [WRONG] * 9}[scenario]
 source = order[number - 1]

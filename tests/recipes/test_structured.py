@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.models.recipe import HANDOFFS
+from gpu_mcp_server.recipes.agents import model_of
 from gpu_mcp_server.recipes.journal import FILE, entries
 from gpu_mcp_server.recipes.report import report
 from gpu_mcp_server.recipes.runs import Runs
@@ -117,6 +119,28 @@ async def test_a_run_that_was_killed_between_any_two_lines_does_every_step_once(
         again = await runs.go(run_id)
         assert (again.stopped, again.why, len(again.steps)) == (whole.stopped, whole.why, len(whole.steps))
     assert len(await recorded(lab, whole.problem_id)) == attempts
+
+
+async def test_builder_and_tester_hand_over_what_is_checked_kept_and_used(lab: Lab, begun: Begun):
+    agent = {"model": "large", "models": {"build-plan": "small", "code": "huge"}}
+    run_id = await begun("builds", agent, roles=["builder", "tester"])
+    state = await Runs(lab).go(run_id)
+
+    assert state.stopped == "target" and state.best is not None, state.summary()
+    steps = ["specification-001", "build-plan-001", "build-plan-002", "test-plan-001", "code-001", "judge-001"]
+    assert [step.step for step in state.steps] == steps and state.spent.agent_calls == 5
+    folder = lab.settings.data_dir / "recipes" / run_id / "handoffs"
+    kept = {path.stem: json.loads(path.read_text()) for path in folder.iterdir()}
+    assert kept.keys() == set(steps) - {"build-plan-001"}
+    assert kept["build-plan-002"] == {"flags": ["-O1", "-lm"], "entry": "begin", "why": "small"}
+    attempt = await lab.experience.get(state.best.attempt_id or "")
+    assert (attempt.flags, attempt.entry) == ('["-O1", "-lm"]', "begin")
+    prompt = await kept_prompt(lab, run_id, 1)
+    assert "launcher is called begin" in prompt and "a tail that is skipped" in prompt
+    command = Runs(lab).plan(run_id).agent
+    assert [model_of(command, step) for step in steps[:5]] == ["large", "small", "small", "large", "huge"]
+    for name, model in HANDOFFS.items():
+        assert model.model_json_schema()["type"] == "object", name
 
 
 async def recorded(lab: Lab, problem_id: str | None) -> list[Any]:
