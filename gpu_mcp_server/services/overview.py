@@ -22,6 +22,9 @@ CHILDREN = 50
 MAX_BOARDS = 200
 Right = Literal["none", "sees", "own"]
 FAILED = "json_extract(record, '$.status') NOT IN ('ok', 'cancelled')"
+WALL_S = "coalesce(json_extract(record, '$.wall_s'), 0)"
+GPU_S = f"iif(context ->> 'lease' IS NULL, coalesce(json_array_length(record, '$.gpus'), 0) * {WALL_S}, 0)"
+"""Seconds times GPUs; jobs within a reservation are counted by it, as in quotas."""
 
 
 @dataclass(frozen=True)
@@ -146,11 +149,10 @@ class Overview:
         """Return what the current user's finished jobs took on each day, the newest first."""
         seen, values = visible("job_id")
         rows = await self._db.fetch_all(
-            "SELECT substr(submitted_at, 1, 10) AS day, count(*) AS jobs, "  # noqa: S608
-            "sum(coalesce(json_array_length(record, '$.gpus'), 0) * coalesce(json_extract(record, '$.wall_s'), 0)) "
-            f"AS gpu_s, sum(coalesce(json_extract(record, '$.wall_s'), 0)) AS wall_s, sum({FAILED}) AS failed "
-            f"FROM jobs WHERE record IS NOT NULL AND purpose != 'reserve' AND {seen} "
-            "GROUP BY day ORDER BY day DESC LIMIT ?",
+            "SELECT substr(submitted_at, 1, 10) AS day, sum(purpose != 'reserve') AS jobs, "  # noqa: S608
+            f"sum({GPU_S}) AS gpu_s, sum(iif(purpose = 'reserve', 0, {WALL_S})) AS wall_s, "
+            f"sum(purpose != 'reserve' AND {FAILED}) AS failed FROM jobs "
+            f"WHERE record IS NOT NULL AND {seen} GROUP BY day ORDER BY day DESC LIMIT ?",
             (*values, days),
         )
         return [DayUse(**dict(row)) for row in rows]

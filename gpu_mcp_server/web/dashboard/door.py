@@ -56,6 +56,12 @@ def _is_secure(request: Request) -> bool:
     return request.url.scheme == "https" or (public is not None and public.startswith("https:"))
 
 
+def note(request: Request, user: User, action: str, handle: str | None = None) -> None:
+    """Note in the audit log what was done on these pages; wrong tokens leave nothing there."""
+    address = request.client.host if request.client else None
+    request.app.state.site.team.audit.note(user, f"dashboard {action}", handle, "ok", address)
+
+
 async def login(request: Request) -> Response:
     """Show the form; take a token and give a session for it."""
     site = request.app.state.site
@@ -73,6 +79,7 @@ async def login(request: Request) -> Response:
         return page(request, "login.html", {"refused": REFUSED[found.reason]}, visitor=None, status=401)
     response = RedirectResponse("/", 303, HEADERS)
     session = await site.team.tokens.open_session(found)
+    note(request, found, "login")
     response.set_cookie(
         SESSION_COOKIE,
         session,
@@ -91,6 +98,7 @@ async def logout(request: Request) -> Response:
     visitor = visitor_of(request)
     if visitor is not None and visitor.token_id is not None and request.cookies.get(SESSION_COOKIE):
         await request.app.state.site.team.tokens.revoke(visitor.token_id)
+        note(request, visitor, "logout")
     response = RedirectResponse("/login", 303, HEADERS)
     response.delete_cookie(SESSION_COOKIE, path="/", httponly=True, samesite="strict")
     return response

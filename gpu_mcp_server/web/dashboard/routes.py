@@ -15,14 +15,14 @@ from gpu_mcp_server.errors import BadRequest, GpuMcpError, NotFound
 from gpu_mcp_server.models.user import User
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.web.dashboard import actions, attempts, jobs, problems, runs
-from gpu_mcp_server.web.dashboard.door import Forbidden, check_own_page, login, logout, visitor_of
+from gpu_mcp_server.web.dashboard.door import Forbidden, check_own_page, login, logout, note, visitor_of
 from gpu_mcp_server.web.dashboard.pages import HEADERS, STATIC, drawn, page
 from gpu_mcp_server.web.dashboard.pool import PoolView
 
 View = Callable[[Request, Lab, User], Awaitable[Response]]
 _log = structlog.get_logger()
 
-DONE = {"released": "The reservation is ended.", "cancelled": "The job was told to end."}
+DONE = {"released": "The reservation is ended."}
 """What an action leads to is said on the page after it, by a word that only chooses among ours."""
 
 
@@ -166,17 +166,21 @@ async def _job(request: Request, lab: Lab, visitor: User) -> Response:
 async def _cancel(request: Request, lab: Lab, visitor: User) -> Response:
     job_id = request.path_params["job_id"]
     await actions.cancel_job(lab, visitor, job_id)
+    note(request, visitor, "cancel", job_id)
     return RedirectResponse(f"/jobs/{job_id}", 303, HEADERS)
 
 
 async def _release(request: Request, lab: Lab, visitor: User) -> Response:
-    await actions.release(lab, visitor, request.path_params["lease_id"])
+    lease_id = request.path_params["lease_id"]
+    await actions.release(lab, visitor, lease_id)
+    note(request, visitor, "release", lease_id)
     return RedirectResponse("/?done=released", 303, HEADERS)
 
 
 async def _usage(request: Request, lab: Lab, visitor: User) -> Response:
     days = await lab.overview.used()
-    about = {"days": days, "quotas": visitor.quotas, "most": max((d.gpu_s for d in days), default=0.0)}
+    taken = await request.app.state.site.team.allowances.taken(visitor.name)
+    about = {"days": days, "quotas": visitor.quotas, "taken": taken, "most": max((d.gpu_s for d in days), default=0.0)}
     return page(request, "usage.html", about, visitor=visitor, section="/usage")
 
 

@@ -40,6 +40,9 @@ GPUS = [
 ]
 
 
+QUOTAS = {"gpu_s_per_day": 7200.0, "concurrent_jobs": 8, "disk_bytes": 1 << 30}
+
+
 @dataclass(frozen=True)
 class Dashboard:
     """A server with content."""
@@ -65,7 +68,7 @@ async def dashboard() -> AsyncIterator[Dashboard]:
         mute.chmod(0o755)
         hosts["mute"] = LocalHost(python=str(mute), state_dir=str(own / "mute-state"))
         async with served(hosts=hosts, default_host="local") as site:
-            tokens = {"ada": await site.token("ada", project="kernels"), "bo": await site.token("bo")}
+            tokens = {"ada": await site.token("ada", project="kernels", quotas=QUOTAS), "bo": await site.token("bo")}
             tokens["reader"] = await site.token("ada", "read")
             lab = await lab_of(site)
             users = [await site.team.tokens.verify(tokens[name]) for name in ("ada", "bo")]

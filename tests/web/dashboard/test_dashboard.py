@@ -158,6 +158,10 @@ async def test_a_visitor_sees_and_ends_only_what_the_services_let_them(dashboard
 
         assert (await ada.post(f"/jobs/{job}/cancel")).headers["location"] == f"/jobs/{job}"
         assert "cancelled" in (await ada.get(f"/jobs/{job}")).text
+        assert "of 2 h" in (await ada.get("/usage")).text
+    await dashboard.team.audit.write()
+    (last,) = [e for e in await dashboard.team.audit.recent() if e.handle == job and e.action.startswith("dashboard")]
+    assert (last.user, last.action, last.address) == ("ada", "dashboard cancel", "127.0.0.1")
 
 
 @pytest.fixture(scope="module")
