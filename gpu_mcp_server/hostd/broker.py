@@ -198,8 +198,9 @@ class Broker:
         now = time.monotonic()
         due = [self._gone_at, *([] if self._clients else [self._used_at + self._idle_s])]
         if self.queue.waiting:
-            first, later = POLL_S
+            first, later = POLL_S if self.queue.beside else (TELL_S, TELL_S)
             due.append(now + (first if now - self._blocked_at < 1.0 else later))
+            due.append(min(self._clients[n].told_at for n in self.queue.waiting) + TELL_S)
             due += [t for t in [self.queue.next_idle_at()] if t is not None]
         return max(0.0, min(due) - now)
 

@@ -18,6 +18,8 @@ START_S = 5.0
 SILENCE_S = 5.0
 """A broker that says nothing for so long is dead or stopped: it speaks every second."""
 STOP_POLL_S = 0.05
+"""Between two looks whether to give up, where no descriptor tells of it."""
+WOKEN_POLL_S = 1.0
 RETRY_S = 0.01
 MAX_TRIES = 5
 """Brokers in a row that end without a word."""
@@ -82,13 +84,13 @@ class BrokerLink:
         except OSError:
             pass
 
-    def hear(self, timeout_s: float) -> Optional[Dict[str, Any]]:
-        """Return the next message, or None when there is none in time.
+    def hear(self, timeout_s: float, wake: Sequence[int] = ()) -> Optional[Dict[str, Any]]:
+        """Return the next message, or None when there is none in time, or when one of `wake` became readable.
 
         Raises:
             BrokerGone: If there will be none.
         """
-        if not select.select([self._end], [], [], max(0.0, timeout_s))[0]:
+        if self._end not in select.select([self._end, *wake], [], [], max(0.0, timeout_s))[0]:
             return None
         try:
             said = self._end.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT)
@@ -114,10 +116,17 @@ class Want:
         fields: The message, less what is added while waiting.
         owner: What the locks' files say of their holder.
         said: Told in words how the job stands in line.
+        wake: Returns descriptors that become readable when there may be a reason to give up.
     """
 
-    def __init__(self, fields: Dict[str, Any], owner: Dict[str, object], said: Callable[[str], None]) -> None:
-        self.fields, self.owner, self.said = fields, owner, said
+    def __init__(
+        self,
+        fields: Dict[str, Any],
+        owner: Dict[str, object],
+        said: Callable[[str], None],
+        wake: Optional[Callable[[], Sequence[int]]] = None,
+    ) -> None:
+        self.fields, self.owner, self.said, self.wake = fields, owner, said, wake
         self.since = time.monotonic()
         self.heard = 0
         """Messages so far."""
@@ -163,7 +172,8 @@ def _wait(
         now = time.monotonic()
         if now >= deadline or stop():
             return None
-        message = link.hear(min(STOP_POLL_S, deadline - now))
+        wake = want.wake() if want.wake is not None else ()
+        message = link.hear(min(WOKEN_POLL_S if wake else STOP_POLL_S, deadline - now), wake)
         if message is None:
             if time.monotonic() - heard > SILENCE_S:
                 link.close()

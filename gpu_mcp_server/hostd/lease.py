@@ -20,6 +20,8 @@ LEAST_WAIT_S = 0.25
 PAUSE_S = 0.002
 SHUT_S = 0.25
 """Between two looks whether the host is still being drained, where no broker looks."""
+MOVED_S = 0.25
+"""For each place that is ahead a new one is told so much later: a long line moves all the time."""
 SAY_PART = 0.05
 """Words on the queue come again after this part of the time waited so far: each is written down."""
 
@@ -38,12 +40,16 @@ class Lease:
         self._locks: Held = []
         self._uuids: List[str] = []
         self._door: Optional[door.Visit] = None
-        self._said, self._say_at = "", 0.0
+        self._said, self._say_at, self._moved_at = "", 0.0, 0.0
         self.link: Optional[BrokerLink] = None
         self.notes: List[str] = []
 
     def take(
-        self, stop: Callable[[], bool], groups: Sequence[str] = (), said: Callable[[str], None] = lambda words: None
+        self,
+        stop: Callable[[], bool],
+        groups: Sequence[str] = (),
+        said: Callable[[str], None] = lambda words: None,
+        wake: Optional[Callable[[], Sequence[int]]] = None,
     ) -> None:
         """Wait for the locks.
 
@@ -51,6 +57,7 @@ class Lease:
             stop: Says whether to give up.
             groups: Lists of processes of the job's control groups; the next holder waits until they are empty.
             said: Told in words how the job stands in line.
+            wake: Returns descriptors that become readable when `stop()` may say something new.
 
         Raises:
             HostRefuses: If they are not to be had in time, or `stop()` says so.
@@ -63,7 +70,7 @@ class Lease:
         self._check(names, count)
         owner: Dict[str, object] = {"job": self._spec.id, "pid": os.getpid(), "user": want.user, "groups": list(groups)}
         turn = _Turn(names, count, owner, time.monotonic() + max(want.wait_s, LEAST_WAIT_S), stop, said)
-        turn.groups = groups
+        turn.groups, turn.wake = groups, wake
         if not (want.lease and want.count and self._from_reservation(turn)):
             self._locks = self._at_once(turn) or self._in_line(turn)
             if not self._locks:
@@ -137,7 +144,7 @@ class Lease:
         }
         try:
             found = wait_in_line(
-                self._host.locks, Want(fields, turn.owner, self._heard(turn)), turn.deadline, turn.stop
+                self._host.locks, Want(fields, turn.owner, self._heard(turn), turn.wake), turn.deadline, turn.stop
             )
         except BrokerGone:
             return self._without_broker(turn)
@@ -151,15 +158,17 @@ class Lease:
         return Drains(self._host.locks.folder).words(os.geteuid())
 
     def _heard(self, turn: "_Turn") -> Callable[[str], None]:
-        """Return what passes words on: each new position at once, all else ever more seldom."""
+        """Return what passes words on: new positions soon, and the sooner the nearer to the head; all else seldom."""
         began = time.monotonic()
 
         def said(words: str) -> None:
             now = time.monotonic()
-            moved = _position(words) != _position(self._said)
-            self._said = words
+            place = _position(words)
+            moved = place != _position(self._said) and now >= self._moved_at
             if moved or now >= self._say_at:
-                self._say_at = now + SAY_PART * (now - began)
+                self._said = words
+                self._say_at = now + max(1.0, SAY_PART * (now - began))
+                self._moved_at = now + MOVED_S * (_number(place) - 1)
                 turn.said(words)
 
         return said
@@ -252,6 +261,7 @@ class _Turn:
         self.names, self.count, self.owner = names, count, owner
         self.deadline, self.stop, self.said = deadline, stop, said
         self.groups: Sequence[str] = ()
+        self.wake: Optional[Callable[[], Sequence[int]]] = None
 
 
 def fits(gpu: Dict[str, Any], want: GpuRequest) -> bool:
@@ -271,6 +281,11 @@ def _needs(want: GpuRequest) -> str:
     needs = [want.arch] if want.arch else []
     needs += ["%d bytes of memory" % want.memory_bytes] if want.memory_bytes else []
     return " (%s)" % ", ".join(needs) if needs else ""
+
+
+def _number(position: str) -> int:
+    number = position.rpartition(" ")[2]
+    return int(number) if number.isdigit() else 1
 
 
 def _position(words: str) -> str:

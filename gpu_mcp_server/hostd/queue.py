@@ -126,6 +126,7 @@ class Queue:
 
     Attributes:
         shut: Says why nothing new of a login is begun on this host, or nothing.
+        beside: Whether somebody waits for a GPU that is taken beside all leases: nobody will say when it is free.
     """
 
     def __init__(self, look: Callable[[str, str], Look]) -> None:
@@ -134,6 +135,7 @@ class Queue:
         self.leases: Dict[int, Lease] = {}
         self.shares, self.habits = Shares(), Habits()
         self.shut: Callable[[int], str] = lambda uid: ""
+        self.beside = False
         self._overran: Dict[Tuple[int, str], float] = {}
 
     def release(self, number: int, now: float) -> None:
@@ -171,6 +173,7 @@ class Queue:
     def pump(self, now: float) -> List[Grant]:
         """Serve whoever can be served, and hold GPUs back for those who cannot."""
         grants: List[Grant] = []
+        self.beside = False
         while True:
             grant = self._next(now)
             if grant is None:
@@ -224,6 +227,7 @@ class Queue:
         if len(on) >= MAX_SHARERS:
             return Look("shared by %d already" % len(on))
         look = self._look(name, request.mode)
+        self.beside = self.beside or bool(look.taken or look.foreign)
         if not look.taken and look.foreign and request.alone and request.foreign == "wait":
             return Look(_stranger(name, look.foreign), look.foreign)
         return look

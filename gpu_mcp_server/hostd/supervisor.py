@@ -131,8 +131,16 @@ class Supervisor:
         assert self.place is not None
         self.stamps = self.place.lay(self.spec.files, self.premade.laid if self.premade is not None else None)
         groups = [r.group.procs_paths()[0] for r in self.roles if r.group is not None]
-        self.lease.take(self._heed_caller, groups, self._note_queued)
+        self.lease.take(self._heed_woken, groups, self._note_queued, self._wakers)
         self.notes += self.lease.notes
+
+    def _wakers(self) -> List[int]:
+        """Return what becomes readable by a signal or a word of the caller."""
+        return [fd for fd in (self._wake_read, self.caller.fileno()) if fd >= 0]
+
+    def _heed_woken(self) -> bool:
+        descriptors.drain(self._wake_read)
+        return self._heed_caller()
 
     def _furnish(self) -> None:
         self.place = Place(self.host, (p.workspace for p in self.spec.processes))
