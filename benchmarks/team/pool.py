@@ -14,7 +14,6 @@ import itertools
 import json
 import math
 import os
-import platform
 import random
 import signal
 import socket
@@ -24,24 +23,32 @@ import tempfile
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "toolsets")]
 
+from benchmarks.team.figures import (  # noqa: E402
+    CHAOS_SCALE,
+    FREE_S,
+    GPUS,
+    IN_FLIGHT,
+    LONGEST_S,
+    PAIRS,
+    SERVERS,
+    SHORTEST_S,
+    USERS,
+    fairness,
+    makespan,
+    page,
+)
 from gpu_mcp_server.hostd.broker_link import shown  # noqa: E402
 from gpu_mcp_server.hostd.jobs import JobFolder  # noqa: E402
 from gpu_mcp_server.hostd.locks import GpuLocks  # noqa: E402
 from tests.hostd.brokers import broker_pid  # noqa: E402
 from tests.hostd.laboratory import processes_with, wrapped  # noqa: E402
 
-GPUS, USERS, SERVERS, IN_FLIGHT = 8, 12, 3, 10
-SHORTEST_S, LONGEST_S, PAIRS = 0.5, 10.0, 0.05
-GOAL, FAIR, FREE_S = 0.95, 0.95, 10.0
-CHAOS_SCALE = 0.1
-"""Jobs are so much shorter while processes are killed, so that there are many."""
 BEAT_S = 0.1
 KILLS_S = (0.2, 1.2)
 
@@ -184,6 +191,15 @@ class Team:
         share = [jobs // USERS + (n < jobs % USERS) for n in range(USERS)]
         self.users = [self.user(n, work_of(n, share[n], self.scale)) for n in range(USERS)]
 
+    def revive(self, chance: random.Random) -> None:
+        """Start users and servers anew that were killed."""
+        for n, process in enumerate(self.users):
+            if process.poll() is not None:
+                self.users[n] = self.user(n, work_of(chance.randrange(10**6), 10_000, self.scale))
+        for n, process in enumerate(self.servers):
+            if process.poll() is not None:
+                self.servers[n] = self.serve(n)
+
     def lines(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
 
@@ -207,9 +223,8 @@ class Team:
         for state in self.states():
             for path in (state / "jobs").glob("j-*"):
                 folder = JobFolder(str(path))
-                gpus = (folder.read_json("record.json") or {}).get("gpus") or (folder.noted().get("live") or {}).get(
-                    "gpus"
-                )
+                final, live = folder.read_json("record.json") or {}, folder.noted().get("live") or {}
+                gpus = final.get("gpus") or live.get("gpus")
                 said = [float(x) for x in folder.read("main", "stdout", 0, 1 << 20).split() if x.count(b".") == 1]
                 for gpu in gpus or () if said else ():
                     held[gpu].append((said[0], said[-1], path.name))
@@ -241,11 +256,6 @@ def kill(pid: int) -> bool:
     return True
 
 
-def jain(values: list[float]) -> float:
-    """Return Jain's index. Source: Jain, Chiu, Hawe, DEC TR-301 (1984)."""
-    return sum(values) ** 2 / (len(values) * sum(v * v for v in values))
-
-
 def calm(folder: Path, jobs: int) -> dict[str, object]:
     """Let all jobs run; say what was seen."""
     team = Team(folder)
@@ -253,37 +263,24 @@ def calm(folder: Path, jobs: int) -> dict[str, object]:
     try:
         for process in team.users:
             process.wait()
-        count, doubles = team.doubles()
+        held = team.doubles()
     finally:
         team.end()
     lines = team.lines()
     done = [x for x in lines if "end" in x]
-    began, ended = min(x["asked"] for x in done), max(x["end"] for x in done)
-    total = sum(x["work"]["seconds"] * x["work"]["gpus"] for x in done)
-    longest = max(x["work"]["seconds"] for x in done)
-    least = max(total / GPUS, longest)
-    names = [f"user-{n}" for n in range(USERS)]
-    # Until the first user has nothing left in line all compete alike; afterwards shares say nothing.
-    alike = min(max(x["begin"] for x in done if x["user"] == name) for name in names)
-    got = [
-        sum(max(0.0, min(x["end"], alike) - x["begin"]) * len(x["gpus"]) for x in done if x["user"] == name)
-        for name in names
-    ]
-    waits = sorted(x["begin"] - x["asked"] for x in done)
-    bound = IN_FLIGHT * LONGEST_S * USERS / GPUS
+    failed = [x["why"] for x in lines if "end" not in x]
     return {
         "jobs done": f"{len(done)} of {jobs}",
-        "jobs or calls that failed": f"{len(lines) - len(done)} {[x['why'] for x in lines if 'end' not in x][:3] or ''}",
-        "GPU seconds of sleep": f"{total:.0f}, longest job {longest:.2f} s",
-        "least possible": f"{least:.1f} s",
-        "makespan": f"{ended - began:.1f} s, {least / (ended - began):.3f} of it at best (goal >= {GOAL})",
-        "makespan without start-up": f"{ended - min(x['begin'] for x in done):.1f} s (from the first job's begin)",
-        "Jain's index": f"{jain(got):.4f} (goal >= {FAIR}), over the {alike - began:.0f} s in which all had jobs in line; GPU seconds of each "
-        + ", ".join(f"{v:.0f}" for v in sorted(got)),
-        "wait": f"median {waits[len(waits) // 2]:.1f} s, worst {waits[-1]:.1f} s; bound {bound:.0f} s ({IN_FLIGHT} jobs of "
-        f"{LONGEST_S:.0f} s in line for each of {USERS} users, {GPUS} GPUs)",
-        "two holders of one GPU at once": f"{len(doubles)} {doubles[:3] or ''} in {count} holds, by the jobs' own stamps",
+        "jobs or calls that failed": f"{len(failed)} {failed[:3] or ''}",
+        **makespan(done),
+        **fairness(done),
+        **doubled(*held),
     }
+
+
+def doubled(count: int, doubles: list[str]) -> dict[str, object]:
+    """Say whether two ever held one GPU."""
+    return {"two holders of one GPU at once": f"{len(doubles)} {doubles[:3] or ''} in {count} holds, by their stamps"}
 
 
 def victims(team: Team) -> dict[str, list[int]]:
@@ -312,34 +309,33 @@ def chaos(folder: Path, seconds: float) -> dict[str, object]:
             kind = chance.choice(("clients", "servers", "hostd", "brokers", "supervisors", "supervisors"))
             pids = victims(team)[kind]
             killed[kind] += bool(pids) and kill(chance.choice(pids))
-            for n, process in enumerate(team.users):
-                if process.poll() is not None:
-                    team.users[n] = team.user(n, work_of(chance.randrange(10**6), 10_000, CHAOS_SCALE))
-            for n, process in enumerate(team.servers):
-                if process.poll() is not None:
-                    team.servers[n] = team.serve(n)
+            team.revive(chance)
         waiting = shown(team.locks).get("all_waiting", 0)
     finally:
         team.end()
+    return {
+        "killed": ", ".join(f"{n} {kind}" for kind, n in sorted(killed.items())),
+        "jobs done meanwhile": sum("end" in x for x in team.lines()),
+        "in line when servers, hostds and users were all killed": waiting,
+        **leaks(team),
+        **doubled(*team.doubles()),
+    }
+
+
+def leaks(team: Team) -> dict[str, object]:
+    """Say how long after the end of everything something is left of it."""
     ended, free_at, gone_at = time.monotonic(), None, None
     while time.monotonic() - ended < 60.0 and (free_at is None or gone_at is None):
         free_at = free_at or (None if team.taken() else time.monotonic() - ended)
-        left = [pid for pid in processes_with(str(folder)) if pid != broker_pid(team.locks)]
+        left = [pid for pid in processes_with(str(team.folder)) if pid != broker_pid(team.locks)]
         gone_at = gone_at or (None if left else time.monotonic() - ended)
         time.sleep(0.02)
     show = shown(team.locks)
-    count, doubles = team.doubles()
-    done = sum("end" in x for x in team.lines())
+    free = f"{free_at:.2f} s (goal <= {FREE_S:.0f} s)" if free_at is not None else f"never: {team.taken()}"
     return {
-        "killed": ", ".join(f"{n} {kind}" for kind, n in sorted(killed.items())),
-        "jobs done meanwhile": done,
-        "in line when all was killed": waiting,
-        "all locks free after": f"{free_at:.2f} s (goal <= {FREE_S:.0f} s)"
-        if free_at is not None
-        else f"never: {team.taken()}",
+        "all locks free after": free,
         "no process left but the broker after": f"{gone_at:.2f} s" if gone_at is not None else "never",
         "left in the broker's books": f"{len(show.get('leases', []))} leases, {show.get('all_waiting', 0)} in line",
-        "two holders of one GPU at once": f"{len(doubles)} {doubles[:3] or ''} in {count} holds, by the jobs' own stamps",
     }
 
 
@@ -367,23 +363,7 @@ def main() -> None:
                     pid = broker_pid(GpuLocks(f"{name}/locks"))
                     if pid is not None:
                         kill(pid)
-    machine = (
-        f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, Python {platform.python_version()}"
-    )
-    text = "\n".join([
-        "# The team's pool",
-        "",
-        f"{datetime.now(UTC):%Y-%m-%d}, {machine}; load {load:.1f} before the start, {os.getloadavg()[0]:.1f} at the end "
-        "(shared machine).",
-        f"`{' '.join(['python', 'benchmarks/team/pool.py', *sys.argv[1:]])}`",
-        "",
-        f"{SERVERS} servers over HTTP on one host with {GPUS} GPUs that a file names, {USERS} users with tokens, each a "
-        f"process with an MCP client that keeps {IN_FLIGHT} jobs asked for. Jobs sleep in the full sandbox: "
-        f"{SHORTEST_S} to {LONGEST_S:.0f} s, uniform, {PAIRS:.0%} on two GPUs, the rest on one, all exclusive; "
-        f"times are not scaled, but for the kills, where jobs are {CHAOS_SCALE} as long.",
-        *[line for title, found in seen for line in ("", f"## {title}", "", *(f"- {k}: {v}" for k, v in found.items()))],
-        "",
-    ])  # fmt: skip
+    text = page(seen, load)
     print(text)
     if options.out:
         options.out.write_text(text, encoding="utf-8")
