@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_mcp_server.errors import HostDrained, HostUnavailable, JobBroken, NoFreeGpu, NotFound, SandboxTooWeak
+from gpu_mcp_server.errors import HostUnavailable, JobBroken, NoFreeGpu, NotFound, SandboxTooWeak
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, job_record_from_json, to_json
 from gpu_mcp_server.identity import current_user
 from gpu_mcp_server.services.brought import ALONG_BYTES, Brought, content_of
@@ -124,14 +124,10 @@ class JobRunner:
             small = await self._send_large(host, sending)
             listed = [[s, len(d)] for s, d in small.items()]
             submitting = self.hosts.call(host, "submit", b"".join(small.values()), spec=to_json(spec), blobs=listed)
-            try:
-                if number == 0 and ahead is not None and self.hosts.kind(host) not in BATCH:
-                    answer, _ = await self._asking_ahead(submitting, spec.id, host, ahead)
-                else:
-                    answer, _ = await submitting
-            except HostDrained:
-                self.hosts.note_drained(host, True)
-                raise
+            if number == 0 and ahead is not None and self.hosts.kind(host) not in BATCH:
+                answer, _ = await self._asking_ahead(submitting, spec.id, host, ahead)
+            else:
+                answer, _ = await submitting
             missing = answer.get("missing", [])
             if not missing:
                 there |= wanted
