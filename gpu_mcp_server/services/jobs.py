@@ -202,13 +202,9 @@ class JobRunner:
         note_seen: str | None = None,
     ) -> JobProgress:
         """Return a job's state and its output from the offsets, waiting up to `timeout_s` for its end."""
-        arguments: dict[str, Any] = {
-            "job": job_id,
-            "timeout_s": timeout_s,
-            "stdout_at": stdout_at,
-            "stderr_at": stderr_at,
-            "along_bytes": ALONG_BYTES if timeout_s else 0,
-        }
+        along_bytes = ALONG_BYTES if timeout_s else 0
+        at = {"stdout_at": stdout_at, "stderr_at": stderr_at}
+        arguments: dict[str, Any] = {"job": job_id, "timeout_s": timeout_s, **at, "along_bytes": along_bytes}
         batch = self.hosts.kind(host) in BATCH
         row = await self._table.get(job_id) if batch and self.long is not None else None
         if row is not None and self.long is not None and is_long(row):
