@@ -268,7 +268,7 @@ async def test_the_plot_is_walked_with_arrow_keys_and_opens_an_attempt(browser: 
 
 
 @in_browser
-async def test_a_page_says_when_the_server_is_silent_and_goes_on_when_it_is_back(
+async def test_a_page_says_when_the_server_is_silent_goes_on_when_it_is_back_and_leaves_with_its_session(
     browser: Browser, dashboard: Dashboard
 ):
     context = await browser.new_context()
@@ -283,4 +283,11 @@ async def test_a_page_says_when_the_server_is_silent_and_goes_on_when_it_is_back
     await expect(stale).to_be_visible()
     await page.unroute("**/*")
     await expect(stale).to_be_hidden()
+    (session,) = [
+        t
+        for t in await dashboard.team.tokens.list(sessions=True)
+        if t.user == "bo" and t.state == "active" and t.expires_at
+    ][-1:]
+    await dashboard.team.tokens.revoke(session.token_id)
+    await expect(page).to_have_url(f"{dashboard.url}/login")
     await context.close()
