@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from gpu_mcp_server.backends.base import Backend
 from gpu_mcp_server.backends.link import HostLink
-from gpu_mcp_server.errors import ConfigError, HostUnavailable, NotFound
+from gpu_mcp_server.errors import ConfigError, HostDrained, HostUnavailable, NotFound
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.toolchains import Compiler, Toolchains
 from gpu_mcp_server.settings import BatchHost, DockerHost, HostSettings, LocalHost, OpenSshHost, Settings
@@ -216,6 +216,9 @@ class Hosts:
         link = await self.link(name)
         try:
             return await link.call(verb, attachment, **arguments)
+        except HostDrained:
+            self.note_drained(name, True)
+            raise
         except HostUnavailable:
             if link.open_ or not again:
                 raise

@@ -217,6 +217,9 @@ async def test_a_reservation_is_its_user_s(lab):
 async def test_new_jobs_go_elsewhere_or_are_told_while_a_host_is_drained(lab):
     found = await drain(lab.hosts, "local", "new driver", "ann")
     assert "drained by ann" in found.words
+    lab.hosts.note_drained("local", False)  # as for a server that does not know of it yet
+    with pytest.raises(HostDrained):
+        await lab.runner.run(["true"])
     assert (await lab.runner.run(["true"], gpus=1)).host == "big"
     assert (await lab.runner.run(["true"])).host == "big"
     with pytest.raises(HostDrained, match="new driver"):
