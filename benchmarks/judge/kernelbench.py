@@ -160,10 +160,12 @@ def theirs(folder: Path, kernelbench: Path, problem: str, candidate: str, backen
 
 async def ours(lab: Any, problem_id: str, text: str, language: str) -> dict[str, Any]:
     """Evaluate once by ours."""
+    from gpu_mcp_server.models.evaluation import TimingOptions
     from gpu_mcp_server.services.sources import NAMES, Source
 
+    source, timing = Source(text, language, NAMES[language]), TimingOptions(baseline="eager")  # type: ignore[arg-type]
     begin = time.perf_counter()
-    result = await lab.evaluator.evaluate(problem_id, Source(text, language, NAMES[language]), device="cuda")  # type: ignore[arg-type]
+    result = await lab.evaluator.evaluate(problem_id, source, device="cuda", timing=timing)
     wall_s = time.perf_counter() - begin
     found: dict[str, Any] = {"wall_s": wall_s, "verdict": result.verdict, "reason": result.reason[:600]}
     if result.evidence_artifact_id:

@@ -7,7 +7,7 @@ from pydantic import Field
 from gpu_mcp_server.models._base import Model, ResultModel
 
 NcclCheckStatus = Literal["passed", "failed", "noted", "skipped"]
-Verdict = Literal["verified", "failed", "incomplete"]
+Verdict = Literal["verified", "failed", "incomplete", "running"]
 
 
 class NcclRunOptions(Model):
@@ -22,6 +22,8 @@ class NcclRunOptions(Model):
     """static: rules alone; build: and versions and compilers; run: and one plain run; all."""
     timeout_s: float = Field(default=120.0, gt=0, le=3600)
     """Of each run."""
+    wait_s: float = Field(default=240.0, ge=0, le=600)
+    """How long the call waits. The verification goes on: the same call again joins it."""
     host: str | None = None
 
 
@@ -51,7 +53,7 @@ class NcclVerification(ResultModel):
     """All checks of one program."""
 
     verdict: Verdict
-    """incomplete: nothing failed, but some checks that a proof needs did not run."""
+    """incomplete: nothing failed, but some checks that a proof needs did not run; running: the same call waits on."""
     possible: str
     """Which stages this host can run, and what would have to change for the others."""
     checks: list[NcclCheck]
@@ -69,6 +71,8 @@ class NcclVerification(ResultModel):
 
     def summary(self) -> str:
         """Say the verdict, what failed, then each check on a line."""
+        if self.verdict == "running":
+            return f"running: {self.possible}"
         failed = [c.name for c in self.checks if c.status == "failed"]
         head = f"{self.verdict}" + (f": {', '.join(failed)}" if failed else "")
         head += f"; not run: {', '.join(self.missing)}" if self.missing else ""

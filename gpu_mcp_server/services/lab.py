@@ -127,7 +127,8 @@ class Lab:
             )  # fmt: skip
             capabilities = Capabilities(settings, jobs, db)
             runner.settlers |= _settlers(verdicts, checker, profiler)
-            async with _tidied(runner, hosts, baselines, documents, pool):
+            verifier = NcclVerifier.opened(settings, jobs, workspaces, artifacts, experience)
+            async with _tidied(runner, hosts, verifier, baselines, documents, pool):
                 yield cls(
                     settings, hosts, jobs, workspaces, problems, experience, artifacts, compiler, runner, registry,
                     evaluator, baselines,
@@ -142,10 +143,8 @@ class Lab:
                     Inspector(settings, jobs, db, artifacts, experience),
                     Projects(settings, jobs, workspaces, artifacts, BuildCache(db, artifacts)),
                     Porter(settings, jobs, workspaces, compiler),
-                    NcclVerifier.opened(settings, jobs, workspaces, artifacts, experience),
-                    documents,
-                    Collectives(workspaces),
-                    Memory(db),
+                    verifier, documents,
+                    Collectives(workspaces), Memory(db),
                     Tasks(db, pool.owner),
                     Events(db),
                     programs,
@@ -167,7 +166,7 @@ def _settlers(verdicts: Verdicts, checker: Checker, profiler: Profiler) -> dict[
 
 @asynccontextmanager
 async def _tidied(
-    runner: Runner, hosts: Hosts, baselines: Baselines, documents: Documents, pool: Pool
+    runner: Runner, hosts: Hosts, verifier: NcclVerifier, baselines: Baselines, documents: Documents, pool: Pool
 ) -> AsyncGenerator[None]:
     """Finish meanwhile what an earlier server left; close all links at the end."""
     tidying = asyncio.create_task(runner.tidy(), name="tidy")
@@ -176,6 +175,7 @@ async def _tidied(
     finally:
         tidying.cancel()
         await asyncio.gather(tidying, return_exceptions=True)
+        await verifier.close()
         await baselines.close()
         await documents.close()
         await pool.close()

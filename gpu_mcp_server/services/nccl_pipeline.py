@@ -307,7 +307,9 @@ def _result(course: Course) -> NcclPipeline:
     elif failed is not None:
         status, headline = "failed", f"{failed.name}: {failed.reason}"
     elif last.status == "done":
-        status, headline = "verified", "every step is done and verified"
+        left = len(transformed.needs_agent) if transformed is not None else 0
+        more = f"; {left} things are left to you: see needs_agent" if left else ""
+        status, headline = "verified", "every step is done and verified" + more
     else:
         open_steps = [s.name for s in steps if s.status in ("incomplete", "skipped")]
         status, headline = "incomplete", f"nothing failed; not proved: {', '.join(open_steps)}"

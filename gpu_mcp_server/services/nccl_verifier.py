@@ -1,5 +1,7 @@
 """Verifies programs that use NCCL's device interface, by somebody else than the program, each check with evidence."""
 
+import hashlib
+import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import get_args
@@ -14,6 +16,7 @@ from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.nccl_hosts import ENOUGH_GPUS, NcclHost, NcclHosts, needed, possible
 from gpu_mcp_server.services.nccl_jobs import Launch, NcclJobs
 from gpu_mcp_server.services.nccl_trials import Subject, Trials, builds
+from gpu_mcp_server.services.ongoing import Ongoing, Unfinished
 from gpu_mcp_server.services.runner import Progress
 from gpu_mcp_server.services.sources import texts_of
 from gpu_mcp_server.services.workspaces import Workspaces
@@ -40,6 +43,7 @@ class NcclVerifier:
     ) -> None:
         self.hosts, self.jobs = hosts, jobs
         self._workspaces, self._artifacts, self._experience = workspaces, artifacts, experience
+        self._ongoing: Ongoing[NcclVerification] = Ongoing()
 
     @classmethod
     def opened(
@@ -64,7 +68,7 @@ class NcclVerifier:
         *,
         progress: Progress | None = None,
     ) -> NcclVerification:
-        """Verify a program of a workspace.
+        """Verify a program of a workspace, or wait on for a verification that goes on.
 
         Args:
             workspace_id: Where its files lie.
@@ -82,7 +86,22 @@ class NcclVerifier:
         for name in (path, *((original,) if original else ())):
             await self._workspaces.read_bytes(workspace_id, name)
         earlier = await texts_of(self._workspaces, before) if before else None
-        return await self.verify(files, path, original=original, before=earlier, options=options, progress=progress)
+        options = options or NcclRunOptions()
+        asked = [workspace_id, path, original, before, options.model_dump(exclude={"wait_s"}), files, earlier]
+
+        def work(tell: Progress) -> Awaitable[NcclVerification]:
+            return self.verify(files, path, original=original, before=earlier, options=options, progress=tell)
+
+        key = hashlib.sha256(json.dumps(asked).encode("utf-8", "surrogateescape")).hexdigest()
+        said = await self._ongoing.joined(key, work, wait_s=options.wait_s, progress=progress)
+        if isinstance(said, Unfinished):
+            text = f"{said.last or 'at its start'}; the same call again waits on"
+            return NcclVerification(verdict="running", possible=text, checks=[])
+        return said
+
+    async def close(self) -> None:
+        """End verifications that go on without a caller."""
+        await self._ongoing.close()
 
     async def verify(
         self,

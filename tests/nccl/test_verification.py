@@ -56,6 +56,17 @@ async def test_without_gpus_everything_up_to_the_build_is_checked_and_the_rest_s
     assert attempt.kind == "nccl" and attempt.verdict == said.verdict
 
 
+async def test_a_verification_outlives_its_call_and_the_same_call_again_joins_it(lab: Lab, host: NcclHost):
+    made = await lab.workspaces.write(None, {"main.cu": HOST})
+    at_once, waiting = (NcclRunOptions(wait_s=s, until="build", host=host.host) for s in (0, 240))
+    first = await lab.nccl_verifier.verify_workspace(made.workspace_id, "main.cu", options=at_once)
+    assert first.verdict == "running" and "the same call again" in first.summary()
+    done = await lab.nccl_verifier.verify_workspace(made.workspace_id, "main.cu", options=waiting)
+
+    assert done.verdict == "incomplete" and done.attempt_id
+    assert (await lab.experience.get(done.attempt_id)).verdict == "incomplete"
+
+
 async def test_what_does_not_compile_is_a_failed_build_and_nothing_runs(lab: Lab, host: NcclHost):
     text = "int main() {\n  flaot x;\n}\n"
     said = await lab.nccl_verifier.verify({"main.cu": text}, "main.cu")
@@ -125,6 +136,8 @@ def test_a_program_with_several_gpus_in_one_thread_never_runs_with_blocking_laun
 
     assert blocking_is_safe(Program.read({"m.cu": EXCHANGE}, "m.cu"))
     assert not blocking_is_safe(Program.read({"m.cu": several}, "m.cu"))
+    block = {"m.cu": '#include "ncclx.cuh"\n' + EXCHANGE, "ncclx.cuh": "inline void f() { ncclGroupStart(); }\n"}
+    assert blocking_is_safe(Program.read(block, "m.cu")), "the generated block's groups are no threads"
 
 
 def test_the_differential_program_is_built_for_the_collectives_that_are_used():

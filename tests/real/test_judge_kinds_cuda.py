@@ -140,7 +140,7 @@ BAD = {
     "endless host": (cuda(UNARY, "y[i] = 0;", "for (;;);"), "incorrect", "within"),
     "exits": (cuda(UNARY, "y[i] = 0;", "_exit(0);").replace("#include", "#include <unistd.h>\n#include", 1),
               "incorrect", "exited with status 0"),
-    "too many threads": (HONEST.replace(", 256, 0, stream", ", 4096, 0, stream"), "incorrect", "cudaErrorInvalidConfiguration"),
+    "too many threads": (HONEST.replace(", 256, 0, stream", ", 4096, 0, stream"), "incorrect", "launch error"),
     "takes all memory": (cuda(UNARY, "y[i] = 0;", "void *p; for (;;) { cudaError_t e = cudaMalloc(&p, 1ull << 33); if (e) return e; }"),
                          "incorrect", "out of memory"),
 }  # fmt: skip

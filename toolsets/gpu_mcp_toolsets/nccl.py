@@ -68,7 +68,8 @@ async def verify_nccl(
     original: Annotated[str | None, Field(description="Main file with host collectives.")] = None,
     before: Annotated[str | None, Field(description="workspace_id of the stage's input: frozen text.")] = None,
     run: Annotated[
-        Run, Field(description="ranks, launcher self|torchrun|mpirun, arguments, until static|build|run|all, host.")
+        Run,
+        Field(description="ranks, launcher self|torchrun|mpirun, arguments, until static|build|run|all, wait_s, host."),
     ] = NcclRunOptions(),  # noqa: B008 - frozen
 ) -> NcclVerification:
     """Check by static rules, build, run, compare with host NCCL, stress, time."""
