@@ -16,8 +16,9 @@ from gpu_mcp_server import __version__
 from gpu_mcp_server.errors import DiskFull, PathRefused
 from gpu_mcp_server.models.nccl_check import NcclRunOptions, NcclVerification
 from gpu_mcp_server.models.nccl_pipeline import NcclPipeline, NcclPipelineOptions, NcclStep, StepStatus
-from gpu_mcp_server.models.transform import Stage, TransformResult
+from gpu_mcp_server.models.transform import Api, Stage, TransformResult
 from gpu_mcp_server.nccl.analysis import Analysis
+from gpu_mcp_server.nccl.api import GIN_FIRST
 from gpu_mcp_server.nccl.transformation import STAGES, transform
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.nccl_hosts import NcclHost, possible
@@ -231,7 +232,8 @@ def _analyzed(course: Course) -> Made:
 def _transformed(course: Course, name: str, stages: Sequence[Stage]) -> Made:
     install = course.host.install
     version = install.version if install is not None else None
-    result, made = transform(course.files, course.main, stages=stages, api=course.options.api, nccl_version=version)
+    api = chosen_api(course.options, course.host)
+    result, made = transform(course.files, course.main, stages=stages, api=api, nccl_version=version)
     course.transformed = result
     files = {f"{name}/{path}": text for path, text in made.items()}
     if result.diff:
@@ -239,7 +241,19 @@ def _transformed(course: Course, name: str, stages: Sequence[Stage]) -> Made:
     left = f"; left to the agent: {len(result.needs_agent)}" if result.needs_agent else ""
     if result.main is None or not made:
         return Made("skipped", f"{result.headline}{left}"[:REASON_CHARACTERS])
-    return Made("done", f"{result.headline}{left}"[:REASON_CHARACTERS], files)
+    gin = (
+        "; GIN, as the ranks' GPUs do not all share NVLink there"
+        if (api, course.options.api) == ("gin", "auto")
+        else ""
+    )
+    return Made("done", f"{result.headline}{left}{gin}"[:REASON_CHARACTERS], files)
+
+
+def chosen_api(options: NcclPipelineOptions, host: NcclHost) -> Api:
+    """Return what generated kernels use: GIN where the host's GPUs are enough and do not all share NVLink, else LSA."""
+    has_gin = host.install is not None and host.install.version >= GIN_FIRST
+    unlinked = host.gpus >= options.ranks > host.linked
+    return "gin" if options.api == "auto" and unlinked and has_gin else options.api
 
 
 def _stage(course: Course, name: str) -> tuple[dict[str, str], str | None]:

@@ -8,11 +8,14 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.nccl_check import NcclRunOptions
+from gpu_mcp_server.models.nccl_pipeline import NcclPipelineOptions
+from gpu_mcp_server.models.transform import Api
 from gpu_mcp_server.nccl.checks import instrument, kernels
 from gpu_mcp_server.nccl.program import Program
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.nccl_hosts import Install, NcclHost, possible
 from gpu_mcp_server.services.nccl_jobs import Build, Launch
+from gpu_mcp_server.services.nccl_pipeline import chosen_api
 from gpu_mcp_server.services.nccl_trials import Subject, blocking_is_safe, builds
 from tests.laboratory import laboratory
 
@@ -129,6 +132,25 @@ async def test_each_host_is_told_which_stages_it_can_run(
     probe = (await lab.jobs.probe("local")).model_copy(update={"gpus": gpus})
 
     assert words in possible(NcclHost("local", probe, install, (), (), ()))
+
+
+@pytest.mark.parametrize(
+    ("api", "gpus", "header", "chosen"),
+    [
+        ("auto", [GPU, PEER], "2.28.9", "auto"),
+        ("auto", [{**GPU, "nvlink": []}, {**PEER, "nvlink": []}], "2.28.9", "gin"),
+        ("auto", [{**GPU, "nvlink": []}, {**PEER, "nvlink": []}], "2.28.3", "auto"),
+        ("lsa", [{**GPU, "nvlink": []}, {**PEER, "nvlink": []}], "2.28.9", "lsa"),
+        ("auto", [], "2.28.9", "auto"),
+    ],
+)
+async def test_gin_is_generated_where_gpus_do_not_share_nvlink(
+    lab: Lab, api: Api, gpus: list[object], header: str, chosen: str
+):
+    probe = (await lab.jobs.probe("local")).model_copy(update={"gpus": gpus})
+    host = NcclHost("box", probe, replace(INSTALL, header=header, runtime=header), (), (), ())
+
+    assert chosen_api(NcclPipelineOptions(api=api), host) == chosen
 
 
 def test_a_program_with_several_gpus_in_one_thread_never_runs_with_blocking_launches():
