@@ -16,6 +16,8 @@ from gpu_mcp_server.cli.app import app
 from gpu_mcp_server.errors import ConfigError
 from tests.backends.dockerd import Dockerd
 from tests.backends.sshd import USER, Sshd
+from tests.hostd.laboratory import wrapped
+from tests.laboratory import Folder
 
 Done = subprocess.CompletedProcess[str]
 Run = Callable[..., Done]
@@ -177,3 +179,18 @@ def test_what_cannot_be_a_host_is_not_written(
     assert isinstance(done.exception, ConfigError) and words in str(done.exception)
     config = tmp_path / "gpu-mcp-server" / "config.toml"
     assert not config.exists() or "wrong" not in config.read_text()
+
+
+def test_this_machine_is_drained_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with Folder() as folder:
+        python = wrapped(folder / "state", {"GPU_MCP_HOSTD_LOCKS": str(folder / "locks")})
+        told = {"DATA_DIR": folder / "data", "HOSTS__LOCAL__PYTHON": python}
+        for name, value in told.items():
+            monkeypatch.setenv(f"GPU_MCP_{name}", str(value))
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+        drained = CliRunner().invoke(app, ["hosts", "drain", "local", "--why", "new driver"])
+        assert drained.exit_code == 0 and "new driver" in drained.output
+        refused = CliRunner().invoke(app, ["call", "run_command", "--args", '{"command": ["true"]}'])
+        assert refused.exit_code != 0 and "takes nothing new" in refused.output
+        resumed = CliRunner().invoke(app, ["hosts", "resume", "local"])
+        assert (resumed.exit_code, resumed.output) == (0, "local: takes jobs\n")
