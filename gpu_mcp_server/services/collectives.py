@@ -59,7 +59,7 @@ class Collectives:
             files: Text by path.
             main: Where the collectives are, or the file that includes or calls it; absent: the only source with main.
             stages: Which; absent: all.
-            api: What the generated kernels use; auto is lsa (`nccl run` knows the host: gin where GPUs share no NVLink).
+            api: What the generated kernels use; auto is lsa; `nccl run` takes gin where no NVLink is.
             nccl_version: Of the headers that it will be built against.
 
         Raises:
