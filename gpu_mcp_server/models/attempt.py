@@ -31,7 +31,7 @@ class Attempt(Model):
     device: str | None = None
     driver: str | None = None
     versions: dict[str, str] | None = None
-    """Of compiler, judge, NumPy, torch."""
+    """Of compiler, judge, NumPy, torch; and `arch`, the device's architecture."""
     median_us: float | None = None
     """Of the candidate at the last shape."""
     speedup: float | None = None

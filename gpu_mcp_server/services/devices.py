@@ -60,3 +60,13 @@ def device_of(device: str | None, problem: Problem, source: Source, probe: HostP
             hint="Name a host that has one (gpu_status), or use compile_kernel, which needs none.",
         )
     return chosen
+
+
+def versions_of(probe: HostProbe, device: str) -> dict[str, str]:
+    """Return what stands with an attempt: versions of compilers and judge, and the device's architecture (`arch`)."""
+    found: dict[str, str | None] = {n: c.version for n, c in probe.compilers.items() if n in ("gcc", "g++")}
+    found["nvcc"] = probe.nvcc.version if probe.nvcc else None
+    if probe.judge:
+        found |= {"python": probe.judge.version, "numpy": probe.judge.numpy, "torch": probe.judge.torch}
+    found["arch"] = str(probe.gpus[0].get("arch") or "") if device == "cuda" and probe.gpus else probe.machine
+    return {name: version for name, version in found.items() if version}

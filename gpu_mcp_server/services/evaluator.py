@@ -20,7 +20,7 @@ from gpu_mcp_server.services.baselines import Baselines
 from gpu_mcp_server.services.call_loop import allocator, call_loop, elements
 from gpu_mcp_server.services.checker import Checker
 from gpu_mcp_server.services.compiler import Compiler
-from gpu_mcp_server.services.devices import PYTHON_KINDS, device_of
+from gpu_mcp_server.services.devices import PYTHON_KINDS, device_of, versions_of
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.extensions import ExtensionBuilder
 from gpu_mcp_server.services.faults import Faults
@@ -264,7 +264,7 @@ class Evaluator:
             driver=trial.probe.driver,
             level=trial.probe.level,
             note=note,
-            versions=_versions(trial.probe),
+            versions=versions_of(trial.probe, trial.device),
             batch_id=batch_id,
             flags=how["flags"],
             entry=how["entry"],
@@ -385,11 +385,3 @@ def _context(trial: Trial, ready: Ready, advice: Sequence[str]) -> Mapping[str, 
         "cached": built.cached if built else None,
         "extensions": "; ".join(ready.said),
     }
-
-
-def _versions(probe: HostProbe) -> dict[str, str]:
-    found: dict[str, str | None] = {n: c.version for n, c in probe.compilers.items() if n in ("gcc", "g++")}
-    found["nvcc"] = probe.nvcc.version if probe.nvcc else None
-    if probe.judge:
-        found |= {"python": probe.judge.version, "numpy": probe.judge.numpy, "torch": probe.judge.torch}
-    return {k: v for k, v in found.items() if v}

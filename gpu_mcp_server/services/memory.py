@@ -53,7 +53,7 @@ class Memory:
         Args:
             operation: Words, all of which are in the problem's name, description or reference.
             dtype: Of an input or output.
-            arch: A part of the device's name, such as H200.
+            arch: A part of the device's name, such as H200, or its architecture, such as sm_90.
             bottleneck: Words in what a profile of the attempt said.
             error: A message; those that are equal but for places, names and numbers count as one.
             shape: small, medium or large: elements of the problem's largest shape, below 2^16, 2^24, or more.
@@ -208,8 +208,8 @@ def _conditions(
         )
         values += [dtype, dtype]
     if arch:
-        where += " AND a.device LIKE ? ESCAPE '\\'"
-        values.append(_part(arch))
+        where += " AND (a.device LIKE ? ESCAPE '\\' OR a.versions ->> 'arch' = ?)"
+        values += [_part(arch), arch]
     for word in (bottleneck or "").split()[:10]:
         where += f" AND {PROFILED} LIKE ? ESCAPE '\\'"
         values.append(_part(word))

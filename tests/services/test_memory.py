@@ -59,6 +59,9 @@ async def test_verified_rows_come_first_and_failures_are_there(db: Database):
     assert one.left_out == 3 and one.attempts[0].idea == "one warp a row"
     with pytest.raises(BadRequest, match="Nothing is asked"):
         await memory.find()
+    known = await tried(db, "p-2", "correct", 1.0, versions={"arch": "sm_90"})
+    assert [a.attempt_id for a in (await memory.find("norm", arch="sm_90", shape="medium")).attempts] == [known]
+    assert not (await memory.find("softmax", arch="sm_90")).attempts
 
 
 async def test_an_error_is_found_by_what_it_is_not_by_its_names(db: Database):

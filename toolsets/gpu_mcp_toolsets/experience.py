@@ -35,7 +35,7 @@ async def find_attempts(
     memory: MemoryDep,
     operation: Annotated[str | None, Field(description="Words: softmax, layer norm.")] = None,
     dtype: Annotated[str | None, Field(description="float16 ...")] = None,
-    arch: Annotated[str | None, Field(description="Part of the device's name.")] = None,
+    arch: Annotated[str | None, Field(description="sm_90, or part of the device's name.")] = None,
     bottleneck: Annotated[str | None, Field(description="Words of a profile's verdict.")] = None,
     error: Annotated[str | None, Field(description="A message; numbers and names do not count.")] = None,
     shape: Annotated[Literal["small", "medium", "large"] | None, Field(description="Class of size.")] = None,
