@@ -9,7 +9,7 @@ import pytest
 from gpu_mcp_server.hostd.drain import Drains
 from gpu_mcp_server.hostd.habits import ENOUGH, MARGIN
 from gpu_mcp_server.hostd.policy import policy
-from gpu_mcp_server.hostd.queue import NO_GAPS_S
+from gpu_mcp_server.hostd.queue import NO_GAPS_S, Look
 from gpu_mcp_server.hostd.shares import HALF_LIFE_S, Policy, Shares, Who
 from tests.hostd.test_queue import A, B, Bench
 
@@ -171,3 +171,14 @@ def test_the_host_s_policy_is_believed_only_where_others_cannot_write(tmp_path: 
     assert found == Policy((0, 1), {1: 2.0})
     file.chmod(0o666)
     assert policy(str(file)) == Policy()
+
+
+def test_only_gpus_that_are_taken_beside_all_leases_must_be_looked_at_again_and_again():
+    bench = Bench(A, B)
+    holders = [bench.want(), bench.want()]
+    assert bench.pump() == holders
+    bench.want(1.0)
+    assert bench.pump(1.0) == [] and not bench.queue.beside, "who holds them says when they are free"
+    bench.leave(holders[0], 2.0)
+    bench.looks[A] = Look("processes of the last job are still ending")
+    assert bench.pump(2.0) == [] and bench.queue.beside
