@@ -487,6 +487,42 @@ def test_a_token_made_on_the_command_line_opens_a_server_and_a_revoked_one_does_
     assert "is damaged" in _served_on_a_damaged_store(run, tmp_path)
 
 
+def test_login_tries_the_token_keeps_it_for_this_user_alone_and_registers_with_clients(
+    run: Run, environment: dict[str, str], tmp_path: Path
+):
+    token = json.loads(run("token", "create", "ada", "--json").stdout)["token"]
+    bin_ = tmp_path / "clients"
+    bin_.mkdir()
+    (bin_ / "claude").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/said\n')
+    (bin_ / "claude").chmod(0o755)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpu_mcp_server", "serve", "--http", "127.0.0.1:0"],
+        stderr=subprocess.PIPE,
+        env=environment,
+        cwd=tmp_path,
+        text=True,
+    )
+    assert process.stderr is not None
+    url = next(found[1] for line in process.stderr if (found := re.search(r"running on (http://[\d.:]+)", line)))
+
+    def login(secret: str) -> subprocess.CompletedProcess[str]:
+        path = {**environment, "PATH": f"{bin_}:/usr/bin:/bin"}
+        command = [sys.executable, "-m", "gpu_mcp_server", "login", f"{url}/mcp"]
+        return subprocess.run(command, input=secret, text=True, capture_output=True, env=path, check=False)
+
+    wrong, right = login("gpumcp_nothing\n"), login(f"{token}\n")
+    shown = run("login", url, "--show").stdout.strip()
+    process.kill()
+    process.communicate()
+    (kept,) = tmp_path.rglob("logins.json")
+
+    assert wrong.returncode == 2 and "does not take the token" in wrong.stderr
+    assert right.returncode == 0 and "Claude Code: registered as gpu-team" in right.stdout
+    assert shown == token and kept.stat().st_mode & 0o777 == 0o600
+    assert f"mcp add --scope user --transport http gpu-team {url}/mcp --header" in (tmp_path / "said").read_text()
+    assert "not encrypted" in run("login", "http://gpu.example.org").stderr
+
+
 def _served_on_a_damaged_store(run: Run, tmp_path: Path) -> str:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "lab.db").write_bytes(b"no database at all, but long enough to be one" * 100)

@@ -18,6 +18,7 @@ from gpu_mcp_server.cli import (
     install,
     jobs,
     knowledge,
+    login,
     nccl,
     recipe,
     sandbox,
@@ -84,7 +85,17 @@ def demo(
 
 COMMANDS = (
     *(serve.serve, doctor.doctor, status.status, call.call, init.init, selftest.selftest),
-    *(files.push, files.pull, jobs.jobs, jobs.logs, jobs.cancel, history.history, install.install, docs.docs),
+    *(
+        files.push,
+        files.pull,
+        jobs.jobs,
+        jobs.logs,
+        jobs.cancel,
+        history.history,
+        install.install,
+        login.login,
+        docs.docs,
+    ),
 )
 for command in COMMANDS:
     app.command()(command)
