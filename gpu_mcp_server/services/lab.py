@@ -25,6 +25,7 @@ from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.kept_verdicts import KeptVerdicts
 from gpu_mcp_server.services.long_jobs import Long
 from gpu_mcp_server.services.memory import Memory
+from gpu_mcp_server.services.merging import Merging
 from gpu_mcp_server.services.nccl_verifier import NcclVerifier
 from gpu_mcp_server.services.overview import Overview
 from gpu_mcp_server.services.pool import Pool
@@ -87,6 +88,7 @@ class Lab:
     programs: Programs
     overview: Overview
     sharing: Sharing
+    merging: Merging
 
     @property
     def long(self) -> Long:
@@ -145,11 +147,9 @@ class Lab:
                     Porter(settings, jobs, workspaces, compiler),
                     verifier, documents,
                     Collectives(workspaces), Memory(db),
-                    Tasks(db, pool.owner),
-                    Events(db),
-                    programs,
+                    Tasks(db, pool.owner), Events(db), programs,
                     Overview(db, table, jobs, experience),
-                    Sharing(db),
+                    Sharing(db), Merging(db, artifacts),
                 )  # fmt: skip
 
 

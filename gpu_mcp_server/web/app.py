@@ -27,6 +27,7 @@ from gpu_mcp_server.web.authentication import Authentication, Scopes
 from gpu_mcp_server.web.calls import Calls
 from gpu_mcp_server.web.dashboard.routes import routes as dashboard_routes
 from gpu_mcp_server.web.limits import AGAIN_S, MCP_PATH, Addressed, Draining, Unhurried, security_of
+from gpu_mcp_server.web.merging import merging_routes
 from gpu_mcp_server.web.metrics import Counted, Metrics
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
             await asyncio.gather(telling, return_exceptions=True)
 
     figures = Route("/metrics", metrics.page)
-    paths = [*_health(), figures, *_metadata(settings), *mcp.routes, *dashboard_routes()]
+    paths = [*_health(), figures, *_metadata(settings), *mcp.routes, *merging_routes(), *dashboard_routes()]
     app = Starlette(routes=paths, middleware=middleware, lifespan=lifespan)
     draining = Draining(app)
     app.state.site = Site(settings, team, server, draining, verifier is not None)

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.models.problem import Problem, TensorSpec
-from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems import Problems
 from tests.laboratory import PROBLEM, called, refused
 from tests.web.site import PING, Served, served
@@ -33,14 +32,12 @@ async def test_each_user_sees_their_own_in_both_eras_and_no_local_files(site: Se
     assert "does not read local files" in local
 
 
-async def added_problem(lab: Lab) -> Problem:
+def a_problem() -> Problem:
     tensors = {name: [TensorSpec(**each) for each in PROBLEM[name]] for name in ("inputs", "outputs")}
-    problem = Problems.make_problem(
+    return Problems.make_problem(
         PROBLEM["name"], "", "numpy", "reference", tensors["inputs"], tensors["outputs"], PROBLEM["shapes"],
         PROBLEM["rtol"], PROBLEM["atol"], PROBLEM["reference"],
     )  # fmt: skip
-    await lab.problems.add(problem)
-    return problem
 
 
 async def test_without_a_token_or_with_a_wrong_one_the_answer_says_how_to_come_in(site: Served):
@@ -118,11 +115,12 @@ async def test_other_handles_are_as_unknown_as_those_that_never_were(site: Serve
     }
     tool, argument, more = calls[kind]
     lab = await site.lab()
+    await lab.problems.add(a_problem())
     handles = {
         "attempt": await lab.experience.start("run"),
         "job": (await lab.runner._table.add("j-1-00000000", "local", "run")).job_id,
         "artifact": await lab.artifacts.put(b"secret", name="secret"),
-        "problem": (await added_problem(lab)).problem_id,
+        "problem": a_problem().problem_id,
     }
     async with site.client(await site.token("bob")) as client:
         theirs = await refused(client, tool, **{argument: handles[kind]}, **more)
