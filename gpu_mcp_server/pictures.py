@@ -12,7 +12,7 @@ OTHER = "#9a6700"
 """Of what never had a verdict: not compiled, timed out."""
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, FLOOR = 900, 420, 70, 20, 40, 320
 FAILED_AT = 370
-"""Height at which failures are drawn, below the axis."""
+"""Height at which failures and what could not be timed are drawn, below the axis."""
 STEP_X, STEP_Y = 150, 46
 MAX_NODES = 400
 FONT = "font-family='system-ui, sans-serif' font-size='12'"
@@ -48,7 +48,7 @@ def course(history: ProblemHistory) -> str:
     for p in points:
         at = y(p.speedup) if p.outcome == "correct" and p.speedup else FAILED_AT
         parts.append(_dot(x(p.number), at, p))
-    parts.append(label(LEFT - 8, FAILED_AT + 4, "failed", anchor="end"))
+    parts.append(label(LEFT - 8, FAILED_AT + 4, "no time", anchor="end"))
     parts.append(label(WIDTH - RIGHT, HEIGHT - 12, f"{len(points)} attempts", anchor="end"))
     for place, (outcome, shade) in enumerate({**COLOURS, "no verdict": OTHER}.items()):
         at = LEFT + 110 * place

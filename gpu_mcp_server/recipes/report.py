@@ -114,7 +114,10 @@ def _row(shape: ShapeVerdict, early: ShapeVerdict | None) -> list[str]:
 
 
 def _us(timing: Timing | None) -> str:
-    return f"{timing.median_us:.4g} us ({timing.low_us:.4g}-{timing.high_us:.4g})" if timing else "-"
+    if timing is None:
+        return "-"
+    unit, by = ("ms", 1000.0) if timing.median_us >= 10_000 else ("us", 1.0)
+    return f"{timing.median_us / by:.4g} {unit} ({timing.low_us / by:.4g}-{timing.high_us / by:.4g})"
 
 
 def _ratio(shape: ShapeVerdict | None) -> str:
