@@ -11,6 +11,7 @@ import subprocess
 from typing import Any, Dict, List, Sequence
 
 TIMEOUT_S = 60
+TIDY_S = 2
 FAILED = 97
 MARK = "GPU_MCP_SETUP_MARK"
 MOST_BYTES = 64 << 10
@@ -43,14 +44,24 @@ def made(lines: Sequence[str]) -> Dict[str, Any]:
     try:
         printed, said = process.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        _ended(process)
         return {"problem": "the setup lines did not end within %d s" % TIMEOUT_S}
     words = " ".join(said.decode("utf-8", "replace").split())[-300:]
     before, mark, after = printed.partition(b"%s=\0" % MARK.encode())
     if process.returncode or not mark:
         return {"problem": words or "the shell of the setup lines ended with %d" % process.returncode}
     return _changed(_variables(before), _variables(after))
+
+
+def _ended(process: "subprocess.Popen[bytes]") -> None:
+    """End a shell and what it started: first so that it can remove its locks, which others would wait for."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.communicate(timeout=TIDY_S)
+            return
+        except (ProcessLookupError, subprocess.TimeoutExpired):
+            continue
 
 
 def _variables(printed: bytes) -> Dict[str, str]:

@@ -48,7 +48,7 @@ def library() -> Any:
 
 
 def keep_memory() -> None:
-    """Let malloc keep what is freed: a compile otherwise takes 800 pages anew, an eighth of its time or more."""
+    """Let malloc keep what is freed: a compile otherwise takes 800 pages anew, a tenth of its time."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc's alone
     if mallopt is not None:
         for parameter in (M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD):
