@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 
@@ -24,6 +25,7 @@ LOGIN_PATH = "/login"
 OPEN = ("/healthz", "/readyz", LOGIN_PATH, "/static/", "/.well-known/")
 """Paths that nobody needs a token for; those that end with a slash with all below them."""
 
+PLAIN_HOST = re.compile(r"[A-Za-z0-9.-]+(:\d+)?|\[[0-9A-Fa-f:]+\](:\d+)?")
 REASONS = {
     "unknown": "The access token is not known here",
     "expired": "The access token has expired",
@@ -90,8 +92,15 @@ class Authentication:
             return RedirectResponse(LOGIN_PATH, status_code=303)
         # Source: RFC 6750, section 3: no error code where no token was shown
         if why is None:
-            return challenge(401, None, "A bearer token is needed", self._metadata_url)
-        return challenge(401, "invalid_token", REASONS[why.reason], self._metadata_url)
+            return challenge(401, None, "A bearer token is needed", absolute(self._metadata_url, scope))
+        return challenge(401, "invalid_token", REASONS[why.reason], absolute(self._metadata_url, scope))
+
+
+def absolute(metadata_url: str, scope: Scope) -> str:
+    """Return where the metadata is as a whole URL: without a public one, at the address that was asked."""
+    host = Headers(scope=scope).get("host", "")
+    plain = metadata_url.startswith("/") and PLAIN_HOST.fullmatch(host)
+    return f"{scope.get('scheme', 'http')}://{host}{metadata_url}" if plain else metadata_url
 
 
 def challenge(status: int, error: str | None, said: str, metadata_url: str, scope: UserScope | None = None) -> Response:
@@ -144,7 +153,9 @@ class Scopes:
         wanted = self._wanted(message.get("body", b""))
         if wanted is not None and not user.may(wanted):
             said = f"The tool needs the scope {wanted}"
-            await challenge(403, "insufficient_scope", said, self._metadata_url, wanted)(scope, receive, send)
+            await challenge(403, "insufficient_scope", said, absolute(self._metadata_url, scope), wanted)(
+                scope, receive, send
+            )
             return
         first = [message]
 

@@ -1,5 +1,6 @@
 """The server over HTTP: both eras, who is let in, whose things are whose."""
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -53,7 +54,9 @@ async def test_without_a_token_or_with_a_wrong_one_the_answer_says_how_to_come_i
     late = [await site.ask("POST", "/mcp", token, json=PING) for token in (expired, revoked)]
 
     assert none.status_code == 401 and "error=" not in none.headers["www-authenticate"]
-    assert 'resource_metadata="' in none.headers["www-authenticate"]
+    told = re.search(r'resource_metadata="(http://[^"]+)"', none.headers["www-authenticate"])
+    assert told and told[1].startswith(site.url), none.headers
+    assert (await site.ask("GET", told[1].removeprefix(site.url))).json()["resource"].endswith("/mcp")
     assert {w.status_code for w in wrong} == {401}
     assert len({(w.headers["www-authenticate"], w.text) for w in wrong}) == 1, "a wrong secret tells that the id exists"
     assert 'error="invalid_token"' in wrong[0].headers["www-authenticate"]
