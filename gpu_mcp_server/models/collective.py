@@ -120,6 +120,8 @@ class CollectiveGraph(ResultModel):
     """Device API that is there already."""
     missing_includes: list[str] = []
     notes: list[str] = []
+    see: list[str] = []
+    """Entries of the installed NCCL that the advice rests on."""
     workspace_id: str | None = None
     """Where graph.json, graph.mmd and graph.svg lie."""
 
@@ -133,6 +135,8 @@ class CollectiveGraph(ResultModel):
         tail += self.notes[:3]
         if self.workspace_id:
             tail.append(f"workspace {self.workspace_id}: graph.json, graph.mmd, graph.svg")
+        if self.see:
+            tail.append(f"see {', '.join(self.see)}")
         room = SUMMARY_CHARACTERS - sum(len(t[:200]) + 1 for t in [*lines, *tail]) - 30
         kept = 0
         while kept < len(shown) and room >= len(shown[kept]) + 1:

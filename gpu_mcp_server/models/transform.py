@@ -22,6 +22,8 @@ class TransformResult(ResultModel):
     """What the program cannot do, and why."""
     advice: list[str] = []
     """How to do it, with the API of the installed NCCL."""
+    see: list[str] = []
+    """Entries of the installed NCCL that it rests on."""
     main: str | None = None
     """The new main file."""
     files: list[str] = []
@@ -39,6 +41,7 @@ class TransformResult(ResultModel):
         lines += [f"{stage}: {'; '.join(done) or 'nothing to do'}" for stage, done in self.done.items()]
         lines += [f"needs the agent: {reason}" for reason in self.needs_agent]
         lines += self.advice
+        lines += [f"see {', '.join(self.see)}"] if self.see else []
         if self.workspace_id:
             lines.append(f"workspace {self.workspace_id}: {', '.join(self.files)}")
         lines += [f"unverified: {u}" for u in self.unverified]

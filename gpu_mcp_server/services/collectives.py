@@ -10,6 +10,7 @@ from pathlib import Path
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.collective import CollectiveGraph
 from gpu_mcp_server.models.transform import Api, Stage, TransformResult
+from gpu_mcp_server.services.documents import Documents
 from gpu_mcp_server.services.local_files import collect, read_local
 from gpu_mcp_server.services.workspaces import Workspaces
 
@@ -20,14 +21,24 @@ MAX_FILE_BYTES = 1 << 20
 MAX_BYTES = 8 << 20
 """Sources of one program. Parsing runs at about 3 MB/s."""
 
+STAGE_API = (
+    "ncclCommWindowRegister",
+    "ncclMemAlloc",
+    "ncclDevCommCreate",
+    "ncclLsaBarrierSession",
+    "ncclGetLsaPointer",
+)
+"""What windows (stage A) and device kernels (stage B) are made with."""
+CITED = 4
+_NCCL_NAME = re.compile(r"\b(?:nccl[A-Z]\w+|NCCL_[A-Z]\w+)")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 
 class Collectives:
     """Analyzes and transforms."""
 
-    def __init__(self, workspaces: Workspaces) -> None:
-        self._workspaces = workspaces
+    def __init__(self, workspaces: Workspaces, documents: Documents) -> None:
+        self._workspaces, self._documents = workspaces, documents
 
     async def analyze(self, files: Mapping[str, str], main: str | None = None) -> CollectiveGraph:
         """Find what a program communicates; graph.json and its pictures go to a workspace.
@@ -42,7 +53,9 @@ class Collectives:
             return graph
         whole = json.dumps(graph.model_dump(mode="json", exclude_none=True), indent=1)
         listing = await self._workspaces.write(None, {"graph.json": whole, **pictures})
-        return graph.model_copy(update={"workspace_id": listing.workspace_id})
+        reasons = [r for s in graph.sites for f in (s.stage_a, s.stage_b) for r in f.reasons]
+        see = await self._cited([graph.stages, *graph.notes, *reasons])
+        return graph.model_copy(update={"workspace_id": listing.workspace_id, "see": see})
 
     async def transform(
         self,
@@ -73,10 +86,16 @@ class Collectives:
             result, made = await asyncio.to_thread(
                 transform, sources, main, stages=chosen, api=api, nccl_version=nccl_version
             )
+        see = await self._cited([*result.needs_agent, *result.advice])
         if not made:
-            return result
+            return result.model_copy(update={"see": see})
         listing = await self._workspaces.write(None, {**files, **made, "transform.diff": result.diff})
-        return result.model_copy(update={"workspace_id": listing.workspace_id})
+        return result.model_copy(update={"workspace_id": listing.workspace_id, "see": see})
+
+    async def _cited(self, advice: Sequence[str]) -> list[str]:
+        """Return the entries of the installed NCCL that advice names, then those that the stages rest on."""
+        named = [name for text in advice for name in _NCCL_NAME.findall(text)]
+        return (await self._documents.of_names(list(dict.fromkeys([*named, *STAGE_API]))))[:CITED]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -146,6 +146,17 @@ class Documents:
         except Exception as error:
             _log.warning("messages are not explained", error=str(error))
             return [None] * len(messages)
+
+    async def of_names(self, names: Sequence[str]) -> list[str]:
+        """Return the addresses of the entries of names, of those that are indexed; never fails, never waits."""
+        try:
+            if not names or (self._library is None and self._current() is None):
+                return []
+            found = await self._with_library(lambda library: [library.of_name(name) for name in names])
+            return list(dict.fromkeys(uri for uri in found if uri))
+        except Exception as error:
+            _log.warning("names are not looked up", error=str(error))
+            return []
 
     async def of_output(self, *outputs: str) -> str:
         """Return "see ..." with the entries for errors of CUDA, NCCL or MPI that a program printed, "" for none."""

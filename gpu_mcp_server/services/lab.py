@@ -146,7 +146,7 @@ class Lab:
                     Projects(settings, jobs, workspaces, artifacts, BuildCache(db, artifacts)),
                     Porter(settings, jobs, workspaces, compiler),
                     verifier, documents,
-                    Collectives(workspaces), Memory(db),
+                    Collectives(workspaces, documents), Memory(db),
                     Tasks(db, pool.owner), Events(db), programs,
                     Overview(db, table, jobs, experience),
                     Sharing(db), Merging(db, artifacts),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -11,9 +12,14 @@ from mcp import Client
 from mcp.types import TextContent
 
 from gpu_mcp_server.bounds import RESULT_LIMIT
+from gpu_mcp_server.knowledge.index import write_index
+from gpu_mcp_server.knowledge.storage import DATABASE, Storage
 from gpu_mcp_server.server import build_server
 from gpu_mcp_server.services.collectives import Collectives
+from gpu_mcp_server.services.documents import Documents
+from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.toolset import discover
+from tests.knowledge.conftest import BOXES, edition
 from tests.stand_ins import Laboratory, Opener
 
 PROGRAMS = Path(__file__).parents[1] / "nccl" / "programs"
@@ -22,7 +28,8 @@ PROGRAMS = Path(__file__).parents[1] / "nccl" / "programs"
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[Client]:
     def prepare(lab: Laboratory) -> None:
-        lab.collectives = Collectives(lab.workspaces)  # type: ignore[attr-defined]
+        settings = Settings(data_dir=tmp_path / "documents", index_documentation=False)
+        lab.collectives = Collectives(lab.workspaces, Documents(settings))  # type: ignore[attr-defined]
 
     opener = Opener(tmp_path)
     opener.prepare = prepare
@@ -60,6 +67,20 @@ async def test_a_local_program_is_analyzed_with_graph_and_pictures(client: Clien
     assert "x1 all-to-all (c1, c2)" in found["text"]
     assert "flowchart LR" in await lines(client, workspace, "graph.mmd")
     assert "scale:55" in await lines(client, workspace, "graph.mmd")
+
+
+async def test_what_is_advised_cites_the_installed_nccls_entries(client: Client, tmp_path: Path):
+    header = "/** Registers a window. */\nint ncclCommWindowRegister(void *buffer);\n"
+    source = replace(BOXES, id="nccl", library="nccl", family="nccl")
+    storage = Storage(tmp_path / "documents")
+    with storage.building(), storage.new_index() as folder:
+        write_index(folder / DATABASE, [edition(tmp_path / "header", source, {"boxes.h": header})])
+
+    found = await call(client, "analyze_nccl", path=str(PROGRAMS / "sendrecv.cu"))
+    made = await call(client, "transform_nccl", path=str(PROGRAMS / "sendrecv.cu"))
+
+    assert found["see"] == made["see"] == ["doc://nccl/unknown/function/ncclCommWindowRegister"]
+    assert "see doc://nccl/" in found["text"] and "see doc://nccl/" in made["text"]
 
 
 async def test_the_pictures_are_well_formed_whatever_names_there_are():
