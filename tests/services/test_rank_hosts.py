@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -14,10 +15,14 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.hostd.locks import GpuLocks
 from gpu_mcp_server.models.job import RankOptions
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.plans import WORKERS
+from gpu_mcp_server.settings import LocalHost
 from tests.backends.sshd import SSHD, Sshd
+from tests.hostd.brokers import broker_pid
+from tests.hostd.laboratory import wrapped
 from tests.laboratory import Folder, laboratory
 
 SUM = """
@@ -165,6 +170,29 @@ async def test_what_cannot_be_is_refused_in_words(beside: Lab):
     ):
         with pytest.raises(BadRequest, match=words):
             await beside.runner.run(["true"], ranks=ranks)
+
+
+async def test_two_runs_that_want_the_same_gpus_in_opposite_order_both_end():
+    with Folder() as folder:
+        hosts: dict[str, LocalHost] = {}
+        for name in ("alpha", "beta"):
+            (folder / f"{name}.json").write_text(json.dumps([{"uuid": f"GPU-{name}"}]))
+            env = {"GPU_MCP_HOSTD_GPUS": f"{folder}/{name}.json", "GPU_MCP_HOSTD_LOCKS": f"{folder}/{name}-locks"}
+            state = folder / name
+            hosts[name] = LocalHost(python=str(wrapped(state, env)), state_dir=str(state), ranks_network=True)
+        async with laboratory(hosts=hosts) as lab:
+            orders = (["alpha", "beta"], ["beta", "alpha"])
+            both = await asyncio.gather(
+                *(
+                    lab.runner.run(["true"], gpus=1, ranks=RankOptions(count=2, hosts=order), timeout_s=90)
+                    for order in orders
+                )
+            )
+            assert [d.status for d in both] == ["ok", "ok"], both
+            assert [[r.host for r in d.ranks] for d in both] == list(orders)
+        for name in hosts:
+            if (pid := broker_pid(GpuLocks(f"{folder}/{name}-locks"))) is not None:
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_who_does_not_know_the_token_is_not_let_in(tmp_path: Path):
