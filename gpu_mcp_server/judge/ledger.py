@@ -33,6 +33,8 @@ class Ledger:
     def __init__(self) -> None:
         self.seconds: Dict[str, float] = dict.fromkeys(PARTS, 0.0)
         self.open: List[str] = []
+        self.first_calls_s: List[float] = []
+        """Of a Python candidate's first call at each shape, untimed: its compilers run then. Mostly in `trials`."""
         self.whole = ""
         """The part that parts within it count for."""
         self.mark = time.perf_counter()

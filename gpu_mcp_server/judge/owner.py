@@ -26,6 +26,8 @@ from verdicts import VERDICTS, Judged, JudgeFailed, TooLarge, incorrect, where_o
 HERE = os.path.dirname(os.path.abspath(__file__))
 WORK = os.path.dirname(HERE)
 VERSION = "1"
+FIRST_CALLS = 32
+"""How many of them evidence lists."""
 START_S = 120.0
 """For the other processes to import what they need; torch on a cold disk takes most of it."""
 DESCRIBE_S = 120.0
@@ -313,6 +315,8 @@ class Owner:
         )
         evidence["start_seconds"] = self.steps
         evidence["seconds"] = self.ledger.report()
+        if self.ledger.first_calls_s:
+            evidence["first_calls_s"] = self.ledger.first_calls_s[:FIRST_CALLS]
         return evidence
 
 

@@ -144,7 +144,9 @@ class Rounds:
             buffers.publish()
         with self.ledger.part("candidate"):
             self.candidate.thaw()
+            begin = time.perf_counter()
             reply = self.candidate.ask("prepare", self.candidate.prepare_s)
+            self.ledger.first_calls_s.append(round(time.perf_counter() - begin, 3))
             self.candidate.freeze()
         if reply.get("error"):
             raise incorrect(str(reply["error"])[:1500])

@@ -101,6 +101,7 @@ def test_triton_on_the_processor_is_checked_and_not_timed(court):
     assert verdict["verdict"] == "correct", verdict["reason"]
     assert verdict["note"] == "correct; not timed: Triton's interpreter"
     assert verdict["speedup"] is None and verdict["shapes"][0]["calls_checked"] == 1
+    assert verdict["evidence"]["first_calls_s"][0] > 0, "its compilers' time, apart from the judge's"
 
 
 def test_a_triton_kernel_that_misses_the_tail_is_incorrect(court):
