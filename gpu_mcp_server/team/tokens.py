@@ -92,10 +92,12 @@ class Tokens:
         if form is None:
             return Refusal("unknown")
         row = await self._db.fetch_one(
-            "SELECT * FROM tokens JOIN users ON users.name = tokens.user WHERE token_id = ?", (form[1],)
+            "SELECT * FROM (SELECT ? AS shown) LEFT JOIN tokens ON token_id = shown LEFT JOIN users ON name = user",
+            (form[1],),
         )
-        right = hmac.compare_digest(_hash(form[2]), row["secret_hash"] if row else NOBODY)
-        if row is None or not right:
+        assert row is not None  # of NULLs where there is no such token
+        right = hmac.compare_digest(_hash(form[2]), row["secret_hash"] or NOBODY)
+        if row["token_id"] is None or not right:
             return Refusal("unknown")
         now = _now()
         if row["revoked_at"] is not None:

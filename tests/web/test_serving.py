@@ -1,13 +1,20 @@
 """The server over HTTP: both eras, who is let in, whose things are whose."""
 
 import re
+import ssl
+import subprocess
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
+from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.models.problem import Problem, TensorSpec
+from gpu_mcp_server.models.user import User
 from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.team.verifier import Refusal
 from tests.laboratory import PROBLEM, called, refused
 from tests.web.site import PING, Served, served
 
@@ -130,3 +137,41 @@ async def test_other_handles_are_as_unknown_as_those_that_never_were(site: Serve
         nobodys = await refused(client, tool, **{argument: handles[kind][:-1] + "z"}, **more)
 
     assert theirs == nobodys.replace(handles[kind][:-1] + "z", handles[kind])
+
+
+class Directory:
+    """An identity provider's tokens."""
+
+    async def verify(self, secret: str) -> User | Refusal:
+        return User(name="kim", scopes=("read",)) if secret == "from elsewhere" else Refusal("unknown")
+
+
+async def test_another_verifier_says_who_users_are_with_nothing_else_changed():
+    async with served(verifier=Directory(), team={"authorization_servers": ["https://id.example.org"]}) as site:
+        async with site.client("from elsewhere") as client:
+            tools = {tool.name for tool in (await client.list_tools()).tools}
+        wrong = await site.ask("POST", "/mcp", "something", json=PING)
+        metadata = (await site.ask("GET", "/.well-known/oauth-protected-resource/mcp")).json()
+
+    assert "read_file" in tools and "run_command" not in tools
+    assert wrong.status_code == 401
+    assert metadata["authorization_servers"] == ["https://id.example.org"]
+
+
+async def test_tls_by_files(tmp_path: Path):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    about = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run([*made, *about], check=True, capture_output=True)
+    async with served(team={"tls_cert": str(cert), "tls_key": str(key)}) as site:
+        trusting = ssl.create_default_context(cafile=str(cert))
+        async with httpx2.AsyncClient(verify=trusting) as http:
+            health = await http.get(site.url.replace("http:", "https:") + "/healthz")
+    with pytest.raises(ConfigError, match=r"cert\.pem"):
+        async with served(team={"tls_cert": str(key), "tls_key": str(cert)}):
+            pass
+    with pytest.raises(ConfigError, match="both"):
+        async with served(team={"tls_cert": str(cert)}):
+            pass
+
+    assert health.json()["status"] == "ok"
