@@ -40,7 +40,7 @@ async def test_two_users_judge_the_same_kernel_each_with_an_attempt_and_files_of
             )
             assert verdict["verdict"] == "correct", verdict
             attempts.append(verdict["attempt_id"])
-            listed = await called(client, "list_attempts", view="best", problem_id=problem["problem_id"])
+            listed = await called(client, "list_attempts", view="recent", problem_id=problem["problem_id"])
             evidence = await called(client, "list_attempts", attempt_id=verdict["attempt_id"])
             source = await called(client, "read_artifact", artifact_id=evidence["attempts"][0]["source_artifact_id"])
             built = await called(client, "compile_kernel", source=HONEST, language="c")
