@@ -65,7 +65,7 @@ def _mcp_json(around: Around) -> dict[str, str]:
 
 def _claude(agent: AgentCommand, around: Around) -> Call:
     tools = ["--mcp-config", "/job/mcp.json", "--allowedTools", "mcp__gpu"] if around.tools else []
-    base = {"ANTHROPIC_BASE_URL": "{address}"} if around.address.startswith("http:") else {}
+    base = {"ANTHROPIC_BASE_URL": "{address}"} if around.address else {}
     return Call(
         [
             *(agent.command or ["claude"]), "-p", "--output-format", "json", "--max-turns", "{turns}", "--tools", "",
@@ -88,7 +88,7 @@ def _codex(agent: AgentCommand, around: Around) -> Call:
         "shell_tool = false",
         "unified_exec = false",
     ]
-    if around.address.startswith("http:"):
+    if around.address:
         lines[:0] = [f"model_provider = {json.dumps('declared')}"]
         lines += ["[model_providers.declared]", 'name = "declared"', f"base_url = {json.dumps(around.address)}"]
         lines += ['env_key = "OPENAI_API_KEY"', 'wire_api = "responses"']
@@ -112,7 +112,7 @@ def _gemini(agent: AgentCommand, around: Around) -> Call:
         "tools": {"core": ["mcp_gpu_*"]},
         **({"mcpServers": {"gpu": server}} if around.tools else {}),
     }
-    base = {"GOOGLE_GEMINI_BASE_URL": "{address}"} if around.address.startswith("http:") else {}
+    base = {"GOOGLE_GEMINI_BASE_URL": "{address}"} if around.address else {}
     model = ["--model", "{model}"] if agent.model else []
     return Call(
         [*(agent.command or ["gemini"]), "--output-format", "text", "--skip-trust", *model],

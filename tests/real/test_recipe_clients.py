@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,6 +83,31 @@ CLIENTS = {
     "gemini": Client(gemini, "mcp_gpu_", "run_shell_command", {"command": "echo out > ~/out"}),
     "smolagents": Client(smolagents, "", ""),
 }
+
+
+def self_signed(folder: Path) -> Path:
+    """Return a file with a key and its certificate for 127.0.0.1."""
+    path, names = folder / "certificate.pem", "subjectAltName=IP:127.0.0.1"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    subprocess.run([*command, "-addext", names, "-keyout", path, "-out", path], check=True, capture_output=True)
+    return path
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+@pytest.mark.parametrize("name", ["claude", "gemini"])
+async def test_a_model_behind_https_is_reached_by_the_proxy_alone(lab: Lab, tmp_path: Path, name: str):
+    certificate = self_signed(tmp_path)
+    steps: list[Step] = [lambda _: Use(f"{CLIENTS[name].prefix}list_problems", {}), lambda _: "done"]
+    with ScriptedModel(steps, certificate) as model:
+        agent = CLIENTS[name].agent(model.url)
+        agent["files"] = {"ca.pem": str(certificate)}
+        agent["environment"] |= {"NODE_EXTRA_CA_CERTS": "/job/ca.pem"}
+        agent["timeout_s"] = 40
+        values = {"name": name, "mode": "agent", "problem": await registered(lab), "language": "c", "tier": "smoke"}
+        state = await Runs(lab).go(Runs(lab).create(plan_of({**values, "agent": agent}, HERE)))
+
+    assert state.spent.tool_calls == 1, state.summary()
+    assert state.problem_id is not None and state.problem_id in model.shown[0].text and model.strangers == []
 
 
 @pytest.mark.parametrize("name", CLIENTS)

@@ -5,10 +5,12 @@ HTTP proxy, so that an attempt to reach any other address is seen and refused.
 """
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,7 +25,8 @@ Step = Callable[[Sequence[Shown]], Use | str]
 class ScriptedModel:
     """Plays a script to any number of requests; the turn is told from the request itself."""
 
-    def __init__(self, steps: Sequence[Step]) -> None:
+    def __init__(self, steps: Sequence[Step], certificate: Path | None = None) -> None:
+        """Listen; with a certificate and its key in one file, over TLS."""
         self.steps = steps
         self.conversation: list[Body] = []
         """Bodies of the requests that offered tools."""
@@ -34,12 +37,17 @@ class ScriptedModel:
         self._dialect: Dialect = Messages()
         self._failure: Exception | None = None
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
+        self._scheme = "http" if certificate is None else "https"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
 
     @property
     def url(self) -> str:
         """Where it listens."""
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_port}"
 
     @property
     def shown(self) -> list[Shown]:
