@@ -112,11 +112,11 @@ async def test_who_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch):
 
 
 async def test_a_flooder_is_told_when_to_come_again_and_others_are_served(site: Served):
-    flooder, other = await site.token("joe", quotas={"requests_per_minute": 20}), await site.token("ada")
-    answers = [await site.ask("GET", "/metrics", flooder) for _ in range(8)]
+    flooder, other = await site.token("joe", quotas={"requests_per_minute": 1}), await site.token("ada")
+    answers = [await site.ask("GET", "/metrics", flooder) for _ in range(3)]
     late = [a for a in answers if a.status_code == 429]
 
-    assert [a.status_code for a in answers[:5]] == [200] * 5
+    assert answers[0].status_code == 200
     assert late and int(late[0].headers["retry-after"]) >= 1
     assert "requests_per_minute" in late[0].json()["error"]
     assert (await site.ask("GET", "/metrics", other)).status_code == 200
