@@ -245,7 +245,9 @@ def test_an_index_among_equals_is_not_asked_for(court):
         return 0; }"""
     )
     outputs = [{"name": "y", "dtype": "int32", "shape": ["rows"]}]
-    verdict = court(source, **{**SCALING, "reference": reference, "entry": "largest", "outputs": outputs}).verdict
+    more = {"reference": reference, "entry": "largest", "outputs": outputs}
+    # Untimed: among thousands of timed rows two may have equal maxima by chance, and there the index is asked for.
+    verdict = court(source, **{**SCALING, **more, "tier": "correctness"}).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
     assert "left out: zeros (an index among equals may be any of them)" in verdict["trials_summary"]
