@@ -451,20 +451,26 @@ def test_serve_over_http_refuses_to_be_open_to_others_before_it_starts(run: Run)
     assert "no address" in wrong.stderr
 
 
+def _serving(environment: dict[str, str], folder: Path) -> tuple[subprocess.Popen[str], str]:
+    """Start a server over HTTP; return it and its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gpu_mcp_server", "serve", "--http", "127.0.0.1:0"],
+        stderr=subprocess.PIPE,
+        env=environment,
+        cwd=folder,
+        text=True,
+    )
+    assert process.stderr is not None
+    url = next(found[1] for line in process.stderr if (found := re.search(r"running on (http://[\d.:]+)", line)))
+    return process, url
+
+
 def test_a_token_made_on_the_command_line_opens_a_server_and_a_revoked_one_does_not(
     run: Run, environment: dict[str, str], tmp_path: Path
 ):
     made = json.loads(run("token", "create", "ada", "--scope", "read", "--expires", "1d", "--json").stdout)
     limits = run("user", "set", "ada", "--gpu-s-per-day", "3600", "--weight", "2").stdout
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gpu_mcp_server", "serve", "--http", "127.0.0.1:0"],
-        stderr=subprocess.PIPE,
-        env=environment,
-        cwd=tmp_path,
-        text=True,
-    )
-    assert process.stderr is not None
-    url = next(found[1] for line in process.stderr if (found := re.search(r"running on (http://[\d.:]+)", line)))
+    process, url = _serving(environment, tmp_path)
 
     def ask(token: str) -> int:
         request = urllib.request.Request(f"{url}/metrics", headers={"Authorization": f"Bearer {token}"})
@@ -495,15 +501,7 @@ def test_login_tries_the_token_keeps_it_for_this_user_alone_and_registers_with_c
     bin_.mkdir()
     (bin_ / "claude").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/said\n')
     (bin_ / "claude").chmod(0o755)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "gpu_mcp_server", "serve", "--http", "127.0.0.1:0"],
-        stderr=subprocess.PIPE,
-        env=environment,
-        cwd=tmp_path,
-        text=True,
-    )
-    assert process.stderr is not None
-    url = next(found[1] for line in process.stderr if (found := re.search(r"running on (http://[\d.:]+)", line)))
+    process, url = _serving(environment, tmp_path)
 
     def login(secret: str) -> subprocess.CompletedProcess[str]:
         path = {**environment, "PATH": f"{bin_}:/usr/bin:/bin"}
