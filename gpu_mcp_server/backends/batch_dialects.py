@@ -10,7 +10,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from gpu_mcp_server.backends.batch_states import State, pbs_state, reason_in_words, slurm_state
+from gpu_mcp_server.backends.batch_states import State, pbs_end, pbs_state, reason_in_words, slurm_state
 from gpu_mcp_server.host_settings import BatchHost
 
 END_OF_STDIN = "END_OF_HOSTD"
@@ -263,9 +263,8 @@ def _pbs_job(number: str, job: dict[str, Any]) -> BatchJob:
     node = re.match(r"\(?([^:()+/]+)", str(job.get("exec_vnode", "")))
     state = pbs_state(str(job.get("job_state", "")))
     status = job.get("Exit_status")
-    if state.phase == "ended" and isinstance(status, int) and status != 0:
-        why = {-29: "reached its time limit", 271: "was cancelled"}.get(status, f"has ended with status {status}")
-        state = State("ended", why)
+    if state.phase == "ended" and isinstance(status, int):
+        state = pbs_end(status)
     return BatchJob(number, state, str(job.get("comment", "")), node[1] if node else "")
 
 

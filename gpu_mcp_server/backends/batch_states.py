@@ -61,6 +61,19 @@ PBS: dict[str, State] = {
     "X": State("ended", "has ended, as part of an array"),
 }
 
+PBS_ENDS: dict[int, State] = {
+    -29: State("ended", "reached its time limit", "Raise time_s of this host."),
+    -28: State(
+        "ended", "was killed by PBS for its processor time", "Ask for more by `lines`, such as -l cput=08:00:00."
+    ),
+    -27: State("ended", "was killed by PBS for its memory", "Raise `memory` of this host."),
+    -26: State("ended", "was killed by PBS for its virtual memory", "Ask for more by `lines`, such as -l vmem=64gb."),
+    -25: State("ended", "was killed by PBS for its processors", "Raise `cpus` of this host."),
+    -24: State("ended", "was killed by PBS for its processors", "Raise `cpus` of this host."),
+    271: State("ended", "was cancelled, or preempted", "Try again, or choose another queue."),
+}
+"""Exit statuses that are the system's own doing. Source: JOB_EXEC_* in OpenPBS's job.h; 256 + a signal's number."""
+
 REASONS: dict[str, str] = {
     "None": "Slurm has not looked at it yet",
     "Priority": "others with a higher priority wait as well",
@@ -97,6 +110,16 @@ def slurm_state(name: str) -> State:
 def pbs_state(name: str) -> State:
     """Return the same for PBS."""
     return PBS.get(name) or State("waits", f"is in PBS's state {name!r}")
+
+
+def pbs_end(status: int) -> State:
+    """Return what an exit status of a job of PBS means."""
+    if not status:
+        return State("ended", "ended by itself")
+    if status in PBS_ENDS:
+        return PBS_ENDS[status]
+    why = f"was killed by signal {status - 256}" if status > 256 else f"has ended with status {status}"
+    return State("ended", why)
 
 
 def reason_in_words(reason: str) -> str:

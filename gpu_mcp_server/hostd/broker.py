@@ -37,6 +37,8 @@ POLL_S = (0.002, 0.02)
 """Between two looks at GPUs that are taken without a lease, at first and later."""
 TELL_S = 1.0
 """Between two messages on the queue to the same client, which takes longer silence for the broker's death."""
+TOLD_WITH_S = 0.75
+"""Who was told so long ago is told when somebody's turn comes: a hundred in line hear in two turns, not a hundred."""
 ANSWER_S = 5.0
 GRACE_S = 5.0
 """What an idle holder that was asked to leave has left."""
@@ -311,7 +313,9 @@ class Broker:
         self._tell(now)
 
     def _tell(self, now: float) -> None:
-        due = [n for n in self.queue.waiting if now - self._clients[n].told_at >= TELL_S]
+        since = {n: now - self._clients[n].told_at for n in self.queue.waiting}
+        anybody = any(waited >= TELL_S for waited in since.values())
+        due = [n for n, waited in since.items() if anybody and waited >= TOLD_WITH_S]
         order = self.queue.ordered(now) if due else []
         for number in due:
             place = self.queue.standing(self.queue.waiting[number], order, now)

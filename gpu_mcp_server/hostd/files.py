@@ -9,7 +9,7 @@ import hashlib
 import os
 import stat
 import time
-from typing import Dict, Iterable, List, Optional, Sequence, Tuple, Union
+from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
 
 from . import trees
 from .protocol import FileRef, OutputFile
@@ -149,9 +149,11 @@ class Blobs:
 def write_whole(path: str, data: Union[bytes, memoryview], partial: str = "") -> None:
     """Write a file so that a reader sees all of it or nothing; `partial` is its name until then."""
     partial = partial or "%s.%d" % (path, os.getpid())
-    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
+            if os.fstat(fd).st_size:  # ext4 waits for the disk when a file is closed that was truncated
+                os.ftruncate(fd, 0)
             write_all(fd, data)
         finally:
             os.close(fd)
@@ -192,25 +194,48 @@ def checked_path(path: str) -> List[str]:
     return parts
 
 
-def lay(folder: str, files: Iterable[FileRef], blobs: Blobs, uid: Optional[int]) -> Stamps:
+def mode_of(ref: FileRef) -> int:
+    """Return the mode with which a file is laid."""
+    return (ref.mode & 0o755) | 0o600
+
+
+def with_folders(top: str, path: str, made: Set[str], uid: Optional[int]) -> str:
+    """Make the folders of a path below `top` that are not among `made`; return the whole path.
+
+    Raises:
+        FilesError: If the path is not inside.
+    """
+    parts = checked_path(path)
+    at = top
+    for part in parts[:-1]:
+        at = os.path.join(at, part)
+        if at not in made:
+            os.mkdir(at, 0o755)
+            if uid is not None:
+                os.chown(at, uid, uid)
+            made.add(at)
+    return os.path.join(at, parts[-1])
+
+
+def lay(
+    folder: str, files: Iterable[FileRef], blobs: Blobs, uid: Optional[int], made: Optional[Set[str]] = None
+) -> Stamps:
     """Copy blobs into a fresh folder that nobody else can write to yet, and give all of it to a job's uid.
+
+    Args:
+        folder: Where.
+        files: What.
+        blobs: Where the contents are.
+        uid: The job's; None leaves it ours.
+        made: Folders below it that are there already.
 
     Returns:
         What the files look like now, to know later which were changed.
     """
     stamps: Stamps = {}
-    made = {folder}
+    made = {folder} if made is None else {folder, *made}
     for ref in files:
-        parts = checked_path(ref.path)
-        at = folder
-        for part in parts[:-1]:
-            at = os.path.join(at, part)
-            if at not in made:
-                os.mkdir(at, 0o755)
-                if uid is not None:
-                    os.chown(at, uid, uid)
-                made.add(at)
-        info = _copy(blobs, ref, os.path.join(at, parts[-1]), uid)
+        info = _copy(blobs, ref, with_folders(folder, ref.path, made, uid), uid)
         stamps[ref.path] = (info.st_ino, info.st_ctime_ns)
     return stamps
 
@@ -225,7 +250,7 @@ def _copy(blobs: Blobs, ref: FileRef, target: str, uid: Optional[int]) -> os.sta
         try:
             while os.sendfile(out, source, None, 1 << 30):  # type: ignore[arg-type]  # None is the file's own position
                 pass
-            os.fchmod(out, (ref.mode & 0o755) | 0o600)
+            os.fchmod(out, mode_of(ref))
             if uid is not None:
                 os.fchown(out, uid, uid)
             return os.fstat(out)
@@ -233,6 +258,16 @@ def _copy(blobs: Blobs, ref: FileRef, target: str, uid: Optional[int]) -> os.sta
             os.close(out)
     finally:
         os.close(source)
+
+
+def hash_of(fd: int) -> str:
+    """Return the sha256 of an open file, from where it stands."""
+    digest = hashlib.sha256()
+    while True:
+        chunk = os.read(fd, CHUNK)
+        if not chunk:
+            return digest.hexdigest()
+        digest.update(chunk)
 
 
 class Collector:
@@ -292,7 +327,7 @@ class Collector:
                     "%s: %d bytes, more than %d MiB" % (printable(name), info.st_size, MAX_OUTPUT_BYTES >> 20)
                 )
                 return None
-            if not asked and self._unchanged(name, info):
+            if not asked and (self._unchanged(name, info) or self._same_content(name, source)):
                 return None
             sha256, size = self._blobs.take(source)
         except OSError as error:
@@ -306,6 +341,15 @@ class Collector:
         """Say whether a laid file surely is as it was; a change in the clock tick of the laying would not show."""
         stamp = (info.st_ino, info.st_ctime_ns)
         return self._stamps.get(name) == stamp and info.st_ctime_ns < self._trusted_before_ns
+
+    def _same_content(self, name: str, source: int) -> bool:
+        """Say whether a laid file has its old content: reading it costs less than storing it once more."""
+        laid = self._laid.get(name)
+        if laid is None:
+            return False
+        same = hash_of(source) == laid
+        os.lseek(source, 0, os.SEEK_SET)
+        return same
 
     def _everything(self, mend: bool) -> List[str]:
         names: List[str] = []

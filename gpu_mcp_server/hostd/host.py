@@ -9,19 +9,22 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
 
-from . import amd, cgroup, descriptors, gpus, landlock, undertaker
+from . import amd, apptainer, cgroup, descriptors, gpus, landlock, undertaker
 from .files import Blobs
 from .job_folders import JobFolders
 from .locks import FOLDER, GpuLocks
 from .mounts import RUN, reachable_by
 from .processes import descendants
 from .protocol import LEVELS, JobSpec, Limits
-from .sandbox import Confinement, Sandbox
+from .sandbox import SYSTEM_FOLDERS, Confinement, Sandbox
+from .working_copies import WorkingCopies
 
 RANKS = ("batch", "ranks")
 """Purposes of jobs whose processes may be on several hosts; the settings let them use the network."""
 FIRST_UID, UIDS, PROBE_UID = 61000, 183, 61183
 """Uids for jobs when hostd is root. Source: systemd's UIDS-GIDS.md leaves 61000-61183 unused."""
+FEWER_UIDS = "GPU_MCP_HOSTD_UIDS"
+"""Environment variable with a smaller number of them; for tests."""
 
 PROBE_S = 5.0
 WEAKEN = "GPU_MCP_HOSTD_LEVEL"
@@ -57,6 +60,7 @@ class Host:
             os.chmod(state, 0o711)
         self.folders = JobFolders(state)
         self.blobs = Blobs(os.path.join(state, "blobs"))
+        self.copies = WorkingCopies(os.path.join(state, "copies"))
         self.locks = GpuLocks(lock_folder or os.environ.get(LOCKS) or FOLDER)
         self.nvml = gpus.Nvml()
         self.amd = amd.AmdSmi()
@@ -66,6 +70,7 @@ class Host:
         self._most = LEVELS.index(weakest) if weakest in LEVELS else len(LEVELS)
         found = shutil.which("bwrap", path="/usr/local/bin:/usr/bin:/bin")
         self.bwrap = found if found and self._allows("namespaces") else ""
+        self.apptainer: Optional[apptainer.Apptainer] = None
         self.hierarchy = cgroup.find() if self._allows("full") else None
         self.limits_by_cgroup: FrozenSet[str] = frozenset(self.hierarchy.features) if self.hierarchy else frozenset()
         self.level, self.weaker_because, self.hint = self._probe_level()
@@ -73,9 +78,20 @@ class Host:
     def _allows(self, level: str) -> bool:
         return LEVELS.index(level) <= self._most
 
+    def _find_apptainer(self) -> Optional[apptainer.Apptainer]:
+        """Return this host's Apptainer, where it can be used."""
+        program = apptainer.find(os.environ.get("PATH")) if self._allows("apptainer") else ""
+        if not program or os.geteuid() == 0 or not self.python.startswith("/usr/"):
+            return None
+        return apptainer.Apptainer(program, self.state, self.python, SYSTEM_FOLDERS)
+
+    def sandbox(self) -> Sandbox:
+        """Return what starts processes at this host's level."""
+        return Sandbox(self.level, self.bwrap, self.apptainer)
+
     def _probe_level(self) -> Tuple[str, str, str]:
         """Try the strongest sandbox with the very command line that jobs get, and fall back by what fails."""
-        why, hint = self._try_namespaces()
+        why, hint = self._try_bubblewrap()
         if not why:
             missing = {"memory", "pids"} - self.limits_by_cgroup
             if not missing:
@@ -83,17 +99,28 @@ class Host:
             why = cgroup.why_not()
             note = "no limits by group on %s: %s" % (" and ".join(sorted(missing)), cgroup.in_brief(why))
             return "namespaces", note, cgroup.advice(why)
+        self.apptainer = self._find_apptainer()
+        if self.apptainer is not None:
+            said = self._try(Sandbox("apptainer", self.bwrap, self.apptainer))
+            if not said:
+                lacking = "" if landlock.abi() > 0 else ", and the kernel has no Landlock to close their /dev"
+                return "apptainer", "Apptainer makes the sandboxes%s: %s" % (lacking, why), hint
+            why = "%s; Apptainer does not start: %s" % (why, said[:200])
         if landlock.abi() > 0 and self._allows("landlock"):
             return "landlock", why, hint
         return "unconfined", why + "; the kernel has no Landlock", hint
 
-    def _try_namespaces(self) -> Tuple[str, str]:
+    def _try_bubblewrap(self) -> Tuple[str, str]:
         if not self.bwrap:
             return "bubblewrap is not installed", "apt-get install bubblewrap (or dnf install bubblewrap)."
-        box = Sandbox("namespaces", self.bwrap)
+        said = self._try(Sandbox("namespaces", self.bwrap))
+        return _why_bwrap_failed(said) if said else ("", "")
+
+    def _try(self, box: Sandbox) -> str:
+        """Run `true` in a sandbox; return what was said instead, or nothing."""
         workdir = self.folders.new_workdir()
         held = descriptors.Bundle()
-        nest = self.folders.new_nest({"level": "namespaces", "held": held.link(), "workdirs": [workdir]})
+        nest = self.folders.new_nest({"level": box.level, "held": held.link(), "workdirs": [workdir]})
         os.mkdir(workdir, 0o700)
         read, write = os.pipe2(os.O_CLOEXEC)
         uid = PROBE_UID if os.geteuid() == 0 else None
@@ -119,8 +146,8 @@ class Host:
             os.rmdir(workdir)
             self.folders.drop_nest(nest)
         if status == 0:
-            return "", ""
-        return _why_bwrap_failed("it hangs" if said is None else said.decode("utf-8", "replace").strip())
+            return ""
+        return "it hangs" if said is None else said.decode("utf-8", "replace").strip() or "no message"
 
     def _probe_place(self, workdir: str, uid: Optional[int]) -> str:
         """Return a workspace for the probe: what is tried is the sandbox, not the way to the state folder."""
@@ -147,17 +174,20 @@ class Host:
         if not spec.processes:
             raise HostRefuses("refused", "the job has no process")
 
-    def slot(self) -> Slot:
+    def slot(self) -> Optional[Slot]:
         """Take an identity that no other running job has; its lock ends with the process that took it.
 
+        Returns:
+            None when all are in use.
+
         Raises:
-            HostRefuses: If hostd is root and cannot drop to another uid, or all are in use.
+            HostRefuses: If hostd is root and can keep no locks on uids.
         """
         if os.geteuid() != 0:
             return Slot(None, os.dup(self.null))
-        folder = self._uids_folder()
-        for number in range(UIDS):
-            at = (number + os.getpid()) % UIDS
+        folder, uids = self._uids_folder(), min(UIDS, int(os.environ.get(FEWER_UIDS, UIDS)))
+        for number in range(uids):
+            at = (number + os.getpid()) % uids
             fd = os.open(os.path.join(folder, "%d" % at), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -165,7 +195,7 @@ class Host:
                 os.close(fd)
                 continue
             return Slot(FIRST_UID + at, fd)
-        raise HostRefuses("refused", "all %d job uids of this host are in use; try again when a job has ended" % UIDS)
+        return None
 
     def _uids_folder(self) -> str:
         """Return where uids are locked: one place for every hostd of this host, whatever its state folder."""
@@ -246,9 +276,11 @@ def _why_bwrap_failed(said: str) -> Tuple[str, str]:
             "/usr/share/apparmor/extra-profiles/bwrap-userns-restrict /etc/apparmor.d/; "
             "apparmor_parser -r /etc/apparmor.d/bwrap-userns-restrict.",
         )
-    if "No permissions to create" in said or "Operation not permitted" in said or "user namespace" in said:
+    off = ("No permissions to create", "Creating new namespace failed", "Operation not permitted", "user namespace")
+    if any(words in said for words in off):
         return (
             "user namespaces are switched off on this host (%s)" % said[:120],
-            "Ask the administrator to allow them: kernel.unprivileged_userns_clone=1, user.max_user_namespaces>0.",
+            "Ask the administrator to allow them (kernel.unprivileged_userns_clone=1, user.max_user_namespaces>0), or "
+            "for Apptainer with its set-uid helper (apptainer-suid).",
         )
-    return "bubblewrap does not start: %s" % (said[:200] or "no message"), "Run `bwrap --ro-bind / / true` to see why."
+    return "bubblewrap does not start: %s" % said[:200], "Run `bwrap --ro-bind / / true` to see why."

@@ -12,7 +12,7 @@ from .mounts import Mounts
 from .place import Place
 from .protocol import JobSpec, ProcessSpec
 from .role import Role
-from .sandbox import Confinement, Sandbox
+from .sandbox import Confinement
 
 Ends = Dict[str, List[Tuple[str, socket.socket]]]
 
@@ -54,15 +54,15 @@ def start(
         held: What the sandboxes hold open as long as they live.
     """
     devices, gpu_env = lease.view()
-    mounts = Mounts(place.slot.uid, host.state)
-    sandbox = Sandbox(host.level, host.bwrap)
+    mounts = Mounts(place.uid, host.state)
+    sandbox = host.sandbox()
     roots = roots_of(spec)
-    pairs = mounts.shown(roots) if sandbox.namespaces() else [(r, r) for r in roots]
+    pairs = mounts.shown(roots) if sandbox.boxed() else [(r, r) for r in roots]
     reached = place.reach(mounts)
     ends, links = join(spec, roles)
     stdin = stdin_of(spec)
-    if place.slot.uid is not None:
-        os.fchown(stdin, place.slot.uid, place.slot.uid)
+    if place.uid is not None:
+        os.fchown(stdin, place.uid, place.uid)
     for process, role in zip(spec.processes, roles):
         env = dict(process.env)
         env.update(gpu_env if process.gpu else {"CUDA_VISIBLE_DEVICES": ""})
@@ -74,18 +74,18 @@ def start(
             devices=devices if process.gpu else [],
             limits=spec.limits,
             network=spec.network,
-            uid=place.slot.uid,
+            uid=place.uid,
             groups=host.groups(devices if process.gpu else []),
             join=role.group.procs_paths() if role.group else (),
             pids_by_cgroup=role.group is not None and "pids" in host.limits_by_cgroup,
             sync_fd=held.fileno(),
             profiler=process.profiled,
         )
-        if place.slot.uid is not None:
-            role.belong_to(place.slot.uid)
+        if place.uid is not None:
+            role.belong_to(place.uid)
         fds = (stdin if role is roles[0] else host.null, role.out_write, role.err_write)
         pid = sandbox.spawn(argv_of(process, host), env, box, fds, [end.fileno() for _, end in own])
-        role.started(pid, has_keeper=not sandbox.namespaces())
+        role.started(pid, has_keeper=sandbox.keeps())
     close(ends)
     os.close(stdin)
     return links

@@ -6,6 +6,7 @@ Only its source travels, as an argument; it must not import anything of ours.
 
 SOURCE = """
 import array, json, os, resource, signal, socket, sys
+import warnings  # os.execvpe imports it
 link = socket.socket(fileno=int(sys.argv[1]))
 os.set_inheritable(link.fileno(), False)
 program = {"__name__": "program"}
@@ -15,6 +16,8 @@ if len(sys.argv) > 2:
         program["prepare"]()
     except Exception:
         pass  # main meets the same and says so where it is heard
+for number in set(range(1, 32)) - {signal.SIGKILL, signal.SIGSTOP}:
+    signal.signal(number, signal.SIG_DFL)
 link.send(b"ready")
 message, ancillary, flags, address = link.recvmsg(8, socket.CMSG_SPACE(256), socket.MSG_CMSG_CLOEXEC)
 if not ancillary:
@@ -25,8 +28,6 @@ with open(command, "rb") as text:
 os.dup2(stdin, 0)
 for what, soft, hard in job["rlimits"]:
     resource.setrlimit(what, (soft, hard))
-for number in set(range(1, 32)) - {signal.SIGKILL, signal.SIGSTOP}:
-    signal.signal(number, signal.SIG_DFL)
 if "main" in program:
     os.close(stdin)
     link.close()

@@ -7,15 +7,15 @@ import socket
 from dataclasses import replace
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from . import descriptors, keeper, launch, launcher, sandbox, trees, undertaker
+from . import descriptors, keeper, launch, launcher, rehearsal, sandbox, trees, undertaker
 from .control import ControlLink
 from .host import Host
 from .jobs import JobFolder
 from .mounts import Mounts
 from .place import Place, Premade
-from .protocol import JobSpec, Limits, ProcessSpec, job_spec_from_json, to_json
+from .protocol import JobSpec, Limits, ProcessSpec
 from .role import Role
-from .sandbox import Confinement, Sandbox
+from .sandbox import Confinement
 from .shape import Part, Shape
 from .supervisor import Supervisor
 
@@ -63,15 +63,19 @@ class Nest(Premade):
             self._drop_nest()
 
     def _drop_nest(self) -> None:
-        """From now on the job's folder alone says what must be cleared away; it has said so since it was adopted."""
+        """Forget what must be cleared away: it is gone. A job's folder has said the same since it was adopted.
+
+        Not before its end: a disk may take as long over a folder as the job runs.
+        """
         if self._nest is not None:
             self._host.folders.drop_nest(self._nest)
             self._nest = None
 
     def _make(self) -> None:
         host, shape = self._host, self._shape
-        uid = self.place.slot.uid
         self.place.make()
+        self.place.settle_in_turn({}, self._is_forsaken, lambda: (), lambda words: None)
+        uid = self.place.uid
         self.laid = self.place.lay({part.workspace: part.ahead for part in shape.parts})
         self.held.add(self.place.locks)
         mounts = Mounts(uid, host.state)
@@ -79,6 +83,8 @@ class Nest(Premade):
         devices, gpu_env = host.gpu_view(self._gpus) if self._gpus else ([], {})
         for number, (part, role) in enumerate(zip(shape.parts, self.roles)):
             role.group = host.group(self.group_names[number])
+            if role.group is not None:
+                host.limit(role.group, Limits())  # what most jobs ask for; what differs is set when one comes
             if uid is not None:
                 role.belong_to(uid)
             shown = devices if part.gpu else []
@@ -95,12 +101,20 @@ class Nest(Premade):
             )
             self._spawn(part, role, box, {**dict(part.env), **(gpu_env if shown else {})}, number)
 
+    def _is_forsaken(self) -> bool:
+        """Say whether hostd has gone, or wants it no more."""
+        try:
+            return not self._channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+
     def _spawn(self, part: Part, role: Role, box: Confinement, env: Dict[str, str], number: int) -> None:
         host, inside = self._host, self._ends[number][1]
         argv = [*launch.interpreter(part.python, host), "-c", launcher.SOURCE, str(inside.fileno())]
         argv += [part.program] if part.program else []
         fds = (host.null, role.out_write, role.err_write)
-        role.started(Sandbox(host.level, host.bwrap).spawn(argv, env, box, fds, [inside.fileno()]))
+        sandbox_of = host.sandbox()
+        role.started(sandbox_of.spawn(argv, env, box, fds, [inside.fileno()]), has_keeper=sandbox_of.keeps())
         inside.close()
 
     def _pids_by_group(self, role: Role) -> bool:
@@ -146,12 +160,12 @@ class Nest(Premade):
         Supervisor(self._host, folder, spec, self._channel, gpus, self).main()
 
     def _rehearse(self) -> None:
-        """Do once for nothing what a job will wait for: memory shared with hostd is copied when it is first touched."""
-        processes = tuple(
-            ProcessSpec(argv=("true",), role="r%d" % number, program=part.program)
-            for number, part in enumerate(self._shape.parts)
-        )
-        spec = job_spec_from_json(json.loads(json.dumps(to_json(JobSpec(id="rehearsal", processes=processes)))))
+        """Do once for nothing what a job will wait for."""
+        assert self._nest is not None
+        self._nest.write_spec(rehearsal.of_claim([part.program for part in self._shape.parts]))
+        spec = self._nest.spec()
+        assert spec is not None
+        rehearsal.of_record(spec)
         for process, role in zip(spec.processes, self.roles):
             for fd in self._command(spec, process, role, []):
                 os.close(fd)
@@ -170,12 +184,11 @@ class Nest(Premade):
             if self._told:
                 ours.close()  # before that it has yet to say that it is ready
         launch.close(ends)
-        self._drop_nest()
         return controls
 
     def _command(self, spec: JobSpec, process: ProcessSpec, role: Role, links: List[str]) -> List[int]:
         """Return descriptors of a command and of its stdin, which the job's uid can read."""
-        uid = self.place.slot.uid
+        uid = self.place.uid
         box = Confinement("", limits=spec.limits, uid=uid, pids_by_cgroup=self._pids_by_group(role))
         env = dict(sandbox.environment(process.env), PWD="/job")
         env.update(self._host.gpu_view(self._gpus)[1] if self._gpus and process.gpu else {"CUDA_VISIBLE_DEVICES": ""})

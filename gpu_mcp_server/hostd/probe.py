@@ -101,6 +101,7 @@ def about_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
         "cgroup": host.hierarchy.kind if host.hierarchy else None,
         "compilers": _compilers(setup.get("path", [])),
         "nvcc": nvcc,
+        "cuda_without_nvcc": _without_nvcc(wishes.get("cuda"), nvcc),
         "toolchains": toolchains.found(wishes, nvcc),
         "judge": _judge_python([str(p) for p in wishes.get("judge_pythons", [])]),
     }
@@ -162,6 +163,12 @@ def _nvcc(root: Any, pythons: List[str]) -> Optional[Dict[str, Any]]:
                 "build": text.strip().rpartition("\n")[2],
             }
     return None
+
+
+def _without_nvcc(root: Any, found: Optional[Dict[str, Any]]) -> str:
+    """Return the folder that the settings name as the toolkit's, if the compiler is not from there."""
+    wanted = os.path.join(str(root), "bin", "nvcc") if root else ""
+    return "" if not wanted or (found and found["path"] == wanted) else str(root)
 
 
 def _toolkit_root(nvcc: str) -> str:

@@ -17,8 +17,10 @@ HEADER = struct.Struct(">IQ")
 MAX_HEADER_BYTES = 16 << 20
 MAX_ATTACHMENT_BYTES = 1 << 30
 
-LEVELS = ("unconfined", "landlock", "namespaces", "full")
+LEVELS = ("unconfined", "landlock", "apptainer", "namespaces", "full")
 """Sandbox levels, weakest first; what each means is in `sandbox`."""
+BOXED = LEVELS[2:]
+"""Those whose jobs have namespaces of their own."""
 
 T = TypeVar("T")
 
@@ -123,6 +125,10 @@ class ProcessSpec:
     """Folder of the workspace whose files lie there when `prepare` is called; those of other jobs must be the same."""
     profiled: bool = False
     """Whether it may trace its own children, as profilers and checkers do."""
+
+    def has_ahead(self, file: FileRef) -> bool:
+        """Say whether a file of its workspace is laid before its program prepares itself."""
+        return bool(self.ahead) and file.path.startswith(self.ahead + "/")
 
 
 @dataclass(frozen=True)
@@ -231,14 +237,29 @@ class JobRecord:
         return self.processes[0] if self.processes else None
 
 
+_FIELDS: Dict[type, Tuple[str, ...]] = {}
+
+
+def _fields(cls: type) -> Tuple[str, ...]:
+    """Return the names of a dataclass's fields, none for other types; each job asks for them dozens of times."""
+    if cls not in _FIELDS:
+        _FIELDS[cls] = tuple(f.name for f in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else ()
+    return _FIELDS[cls]
+
+
 def to_json(value: Any) -> Any:
-    """Return a dataclass as JSON types."""
-    return dataclasses.asdict(value)
+    """Return a dataclass as JSON types; unlike `dataclasses.asdict` it copies no leaf."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, (tuple, list)):
+        return [to_json(each) for each in cast("List[Any]", value)]
+    if isinstance(value, Mapping):
+        return {key: to_json(each) for key, each in cast("Mapping[str, Any]", value).items()}
+    return {name: to_json(getattr(value, name)) for name in _fields(value.__class__)}
 
 
 def _build(cls: Type[Any], data: Mapping[str, Any], nested: Mapping[str, Any]) -> Any:
-    known = {f.name for f in dataclasses.fields(cls)}
-    extra = set(data) - known
+    extra = set(data).difference(_fields(cls))
     if extra:
         raise ProtocolError("unknown fields in %s: %s" % (cls.__name__, ", ".join(sorted(extra))))
     out: Dict[str, Any] = {}

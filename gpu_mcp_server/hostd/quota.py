@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Callable, Dict, FrozenSet, List, Set
+from typing import Callable, Dict, FrozenSet, List, Optional, Set
 
 from . import processes, trees
 from .protocol import Limits
@@ -11,8 +11,23 @@ from .role import Role
 WATCH_S = 0.2
 SYSTEM_PROCESSES = 4
 """Processes of the sandbox itself that a limit by uid counts too."""
+OWN = 0.9
+"""Who was killed for memory with less than this share of its limit did not reach it."""
 SHARE = 20
 """A look may take one part in this many of the time."""
+
+
+def others_memory(name: str, limits: Limits, peak: Optional[float]) -> str:
+    """Say that a role was killed for memory before it came to its own limit; nothing if that was the reason.
+
+    A limit above it was reached then: that of a batch system's job, of a service, or the machine's memory.
+    """
+    if peak is None or peak > OWN * limits.memory_bytes:
+        return ""
+    allocation = os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID")
+    whose = "the memory of allocation %s; raise `memory` of this host" % allocation if allocation else "this machine's"
+    words = (name, peak, limits.memory_bytes, whose)
+    return "role %s was killed for memory at %d bytes, below its own limit of %d: what ran out is %s" % words
 
 
 class Quota:
@@ -70,12 +85,10 @@ class Quota:
         over = memory > limits.memory_bytes
         if over or role.out_of_memory():
             role.oom = role.oom or over
-            self._strike(
-                role,
-                roles,
-                "oom",
-                "role %s went over the limit of %d bytes of memory" % (role.name, limits.memory_bytes),
-            )
+            note = "role %s went over the limit of %d bytes of memory" % (role.name, limits.memory_bytes)
+            peak = None if over or role.group is None else role.group.stats().get("peak_memory_bytes")
+            outside = others_memory(role.name, limits, peak)
+            self._strike(role, roles, "oom", outside or note)
         elif threads > limits.processes:
             note = "role %s went over the limit of %d processes and threads" % (role.name, limits.processes)
             self._strike(role, roles, "failed", note)

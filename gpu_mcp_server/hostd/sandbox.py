@@ -1,7 +1,8 @@
 """How one process of a job is confined, and how strongly.
 
 Levels, in order: `full` (namespaces, seccomp, limits by cgroup) > `namespaces` (the same, limits by rlimit and a
-watcher) > `landlock` (own uid when root, Landlock, seccomp, watcher) > `unconfined` (rlimits and watcher alone).
+watcher) > `apptainer` (the same made by Apptainer, whose administrator says how large /tmp and /dev/shm are) >
+`landlock` (own uid when root, Landlock, seccomp, watcher) > `unconfined` (rlimits and watcher alone).
 
 Found by breaking it: bwrap started by uid 0 lets the job write /proc/sys, so it never is; bwrap's reaper keeps its
 parent's environment and command line, so both are scrubbed; bwrap limits nothing by itself; its root and /dev stay
@@ -17,8 +18,9 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import descriptors, keeper, landlock, seccomp
-from .protocol import Limits
+from . import apptainer, descriptors, keeper, landlock, seccomp
+from .apptainer import Apptainer, Container
+from .protocol import BOXED, Limits
 
 INNER_UID = 10001
 BASE_ENV = {
@@ -30,6 +32,9 @@ BASE_ENV = {
 SYSTEM_FOLDERS = ("/bin", "/sbin", "/lib", "/lib64", "/lib32", "/libx32")
 SYSTEM_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/OpenCL")
 NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl", "/etc/ca-certificates", "/etc/pki")
+
+BY_BUBBLEWRAP = ("full", "namespaces")
+"""Levels whose sandboxes bubblewrap makes; at the others a keeper is the process's parent."""
 
 CPU_GRACE_S = 2
 """Between SIGXCPU at the CPU limit, which a record can name, and SIGKILL, which a program cannot catch."""
@@ -63,16 +68,46 @@ class Confinement:
     """Descriptor that the sandbox holds open as long as it lives, invisible inside."""
 
 
-class Sandbox:
-    """Starts processes at one level."""
+@dataclass
+class _Start:
+    """How a process is started.
 
-    def __init__(self, level: str, bwrap: Optional[str] = None) -> None:
+    Attributes:
+        keep: Descriptors that it gets, under the same numbers.
+        held: Descriptors that its keeper holds, where it has one.
+        made: Descriptors that were made for it; the parent has no use of them.
+    """
+
+    command: List[str]
+    env: Mapping[str, str]
+    keep: Sequence[int]
+    held: Sequence[int] = ()
+    made: Sequence[int] = ()
+    rules: Optional[landlock.Ruleset] = None
+    guard: Optional[seccomp.Filter] = None
+
+
+class Sandbox:
+    """Starts processes at one level.
+
+    Args:
+        level: Which.
+        bwrap: Where bubblewrap is.
+        by: This host's Apptainer, for the level of that name.
+    """
+
+    def __init__(self, level: str, bwrap: Optional[str] = None, by: Optional[Apptainer] = None) -> None:
         self.level = level
         self.bwrap = bwrap or shutil.which("bwrap", path="/usr/local/bin:/usr/bin:/bin") or ""
+        self.apptainer = by
 
-    def namespaces(self) -> bool:
+    def boxed(self) -> bool:
         """Say whether processes run in their own namespaces."""
-        return self.level in ("full", "namespaces")
+        return self.level in BOXED
+
+    def keeps(self) -> bool:
+        """Say whether what `spawn` starts is a keeper, not bubblewrap."""
+        return self.level not in BY_BUBBLEWRAP
 
     def spawn(
         self,
@@ -99,43 +134,34 @@ class Sandbox:
         """
         if os.geteuid() == 0 and not box.uid:
             raise PermissionError("hostd is root and the job has no uid of its own")
-        held = list(keep)
-        if self.namespaces():
-            inside = environment(env)
-            command, more = self._bwrap_command(list(argv), inside, box)
-            held += more + ([box.sync_fd] if box.sync_fd is not None else [])
-            outer = {"PATH": "/usr/bin:/bin"}
-            rules = guard = None
-        else:
-            more = []
-            inside = {**BASE_ENV, **env, "HOME": box.workdir, "TMPDIR": os.path.join(box.workdir, ".tmp")}
-            command, outer = list(argv), inside
-            rules, guard = self._landlock(box) if self.level == "landlock" else (None, None)
+        start = self._start(list(argv), env, box, list(keep))
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
-                self._become(command, outer, box, stdio, held, rules, guard, parent)
+                self._become(start, box, stdio, parent)
             except BaseException as error:  # the child must never return into the parent's code
                 os.write(2, ("cannot start %s: %s\n" % (argv[0], error)).encode("utf-8", "replace"))
             os._exit(127)
-        for fd in more:
+        for fd in start.made:
             os.close(fd)
-        if rules is not None:
-            rules.close()
         return pid
 
-    def _become(
-        self,
-        command: List[str],
-        env: Dict[str, str],
-        box: Confinement,
-        stdio: Tuple[int, int, int],
-        keep: Sequence[int],
-        rules: Optional[landlock.Ruleset],
-        guard: Optional[seccomp.Filter],
-        parent: int,
-    ) -> None:
+    def _start(self, argv: List[str], env: Dict[str, str], box: Confinement, keep: List[int]) -> _Start:
+        held = [] if box.sync_fd is None else [box.sync_fd]
+        if not self.keeps():
+            command, made = self._bwrap_command(argv, environment(env), box)
+            return _Start(command, {"PATH": "/usr/bin:/bin"}, [*keep, *made, *held], made=made)
+        if self.apptainer is not None and self.level == "apptainer":
+            new = self._container(self.apptainer, argv, environment(env), box, keep)
+            return _Start(new.command, apptainer.ENV, [*keep, *new.inside], [*held, new.life], [*new.inside, new.life])
+        inside = {**BASE_ENV, **env, "HOME": box.workdir, "TMPDIR": os.path.join(box.workdir, ".tmp")}
+        if self.level != "landlock":
+            return _Start(argv, inside, keep, held)
+        rules, guard = self._landlock(box)
+        return _Start(argv, inside, keep, held, [rules.descriptor], rules, guard)
+
+    def _become(self, start: _Start, box: Confinement, stdio: Tuple[int, int, int], parent: int) -> None:
         os.setsid()
         for path in box.join:
             procs = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # Python's own opening would import its codecs first
@@ -143,34 +169,33 @@ class Sandbox:
             os.close(procs)
         for number, fd in enumerate(stdio):
             os.dup2(fd, number)
-        if self.namespaces():
-            descriptors.close_all_but(keep)
+        if not self.keeps():
+            descriptors.close_all_but(start.keep)
             _plain_signals()
-            self._drop(box, keep)
+            self._drop(box, start.keep)
             keeper.die_with(parent)
-            os.execve(command[0], command, env)
+            os.execve(start.command[0], start.command, start.env)
         null = os.open(os.devnull, os.O_RDWR)
-        held = [] if box.sync_fd is None else [box.sync_fd]
-        ours = [null, *held, *keep] + ([rules.descriptor] if rules is not None else [])
-        descriptors.close_all_but(ours)
+        descriptors.close_all_but([null, *start.held, *start.keep, *start.made])
         _plain_signals()
 
         ours = os.getpid()
 
-        def start() -> None:
-            self._drop(box, keep)
+        def begin() -> None:
+            self._drop(box, start.keep)
             keeper.die_with(ours)  # anew: the kernel forgets it with the change of the uid
             os.close(null)
             os.chdir(box.workdir)
-            os.makedirs(".tmp", exist_ok=True)
-            if rules is not None:
-                rules.apply()
-                rules.close()
-            if guard is not None:
-                guard.apply()
-            os.execvpe(command[0], command, env)
+            if not self.boxed():
+                os.makedirs(".tmp", exist_ok=True)
+            if start.rules is not None:
+                start.rules.apply()
+                start.rules.close()
+            if start.guard is not None:
+                start.guard.apply()
+            os.execvpe(start.command[0], start.command, start.env)
 
-        keeper.keep(start, held, null, parent)
+        keeper.keep(begin, start.held, null, parent)
 
     def _drop(self, box: Confinement, keep: Sequence[int]) -> None:
         for fd in keep:
@@ -181,7 +206,8 @@ class Sandbox:
             os.close(score)
         except OSError:
             pass
-        for what, soft, hard in rlimits(box):
+        later = self.level == "apptainer"  # which may need a set-uid program yet; its process 1 does the rest
+        for what, soft, hard in () if later else rlimits(box):
             resource.setrlimit(what, (soft, hard))
         os.umask(0o022)
         if box.uid is not None:
@@ -190,7 +216,18 @@ class Sandbox:
             os.setresuid(box.uid, box.uid, box.uid)
             if os.geteuid() == 0:
                 raise PermissionError("still root after dropping the uid")
-        _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        if not later:
+            _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+    def _container(
+        self, by: Apptainer, argv: List[str], env: Dict[str, str], box: Confinement, keep: Sequence[int]
+    ) -> Container:
+        system = ["/usr", *SYSTEM_FOLDERS, *SYSTEM_FILES, *(NETWORK_FILES if box.network else ())]
+        links = [path for path in SYSTEM_FOLDERS if os.path.islink(path)]  # which the image has as well
+        shown = [(os.path.realpath(path), path) for path in system if os.path.exists(path) and path not in links]
+        return by.container(
+            argv, env, [*shown, *box.roots], box.workdir, box.devices, keep, rlimits(box), box.network, box.profiler
+        )
 
     def _landlock(self, box: Confinement) -> Tuple[landlock.Ruleset, seccomp.Filter]:
         read = ["/usr", "/proc", "/sys", *SYSTEM_FOLDERS, *SYSTEM_FILES, *(NETWORK_FILES if box.network else ())]

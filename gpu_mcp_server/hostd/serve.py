@@ -7,10 +7,9 @@ import math
 import os
 import select
 import signal
-import socket
 import sys
 import time
-from typing import Any, Callable, Dict, List, Set, Tuple, cast
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, cast
 
 from . import descriptors, probe, processes
 from .broker_link import shown
@@ -22,6 +21,7 @@ from .jobs import JobFolder
 from .protocol import (
     HEADER,
     PROTOCOL_VERSION,
+    JobSpec,
     ProtocolError,
     frame_sizes,
     job_spec_from_json,
@@ -30,6 +30,7 @@ from .protocol import (
     to_json,
 )
 from .reservation import PURPOSE, Reservation, standings
+from .running import Running
 from .specification import checked
 from .supervisor import Supervisor, fork_supervisor
 from .waiter import Waiter
@@ -57,12 +58,7 @@ class Channel:
     def __init__(self, host: Host) -> None:
         self.host = host
         self._buffer = bytearray()
-        self._jobs: Dict[str, socket.socket] = {}
-        self._timed: Set[str] = set()
-        """Jobs of `_jobs` during which no sandbox is made."""
-        self._changed: Set[str] = set()
-        self._ended: Set[str] = set()
-        """Jobs of `_jobs` that have said that their record is written."""
+        self._jobs: Dict[str, Running] = {}
         self._waiters: List[Waiter] = []
         self._asides: Dict[int, Tuple[Any, bytearray]] = {}
         self._sweep_at = 0.0
@@ -73,9 +69,10 @@ class Channel:
         self._verbs: Dict[str, Callable[[Dict[str, Any], memoryview], Tuple[Any, bytes]]] = {
             "hello": self._hello,
             "gpus": self._gpus,
-            "have": self._have,
+            "have": lambda request, _: ({"missing": self._missing(request["sha256"])}, b""),
             "put": self._put,
             "submit": self._submit,
+            "expect": self._expect,
             "record": self._record,
             "read": self._read,
             "fetch": self._fetch,
@@ -108,15 +105,15 @@ class Channel:
 
     def _turn(self) -> bool:
         self._sweep_when_due()
-        if self._pool.due_in(bool(self._jobs), bool(self._timed)) == 0.0:
+        if self._pool_due_in() == 0.0:
             self._pool.make()
         poll = select.poll()
         poll.register(0, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
         owners: Dict[int, str] = {}
-        for job_id, end in self._jobs.items():
-            poll.register(end.fileno(), select.POLLIN)
-            owners[end.fileno()] = job_id
+        for job_id, job in self._jobs.items():
+            poll.register(job.fileno(), select.POLLIN)
+            owners[job.fileno()] = job_id
         for fd in (*self._asides, *self._pool.ends()):
             poll.register(fd, select.POLLIN)
         events = poll.poll(self._patience())
@@ -143,7 +140,7 @@ class Channel:
     def _patience(self) -> float:
         """Return how long nothing is due, in milliseconds."""
         soonest = min(self._sweep_at, self._heard_at + self._quiet_s) - time.monotonic()
-        due = self._pool.due_in(bool(self._jobs), bool(self._timed))
+        due = self._pool_due_in()
         soonest = soonest if due is None else min(soonest, due)
         for waiter in self._waiters:
             soonest = min(soonest, waiter.deadline - time.monotonic())
@@ -151,11 +148,15 @@ class Channel:
                 soonest = min(soonest, POLL_S)
         return 1000 * max(0.0, soonest)
 
+    def _pool_due_in(self) -> Optional[float]:
+        return self._pool.due_in(bool(self._jobs), any(job.timed for job in self._jobs.values()))
+
     def _sweep_when_due(self) -> None:
         """Clean up after dead supervisors, without holding up the channel."""
         if time.monotonic() >= self._sweep_at:
             self._sweep_at = time.monotonic() + SWEEP_S
-            self._fork(None, lambda: {"swept": [self.host.folders.sweep(), self.host.blobs.sweep()]})
+            host = self.host
+            self._fork(None, lambda: {"swept": [host.folders.sweep(), host.blobs.sweep(), host.copies.sweep()]})
 
     def _receive(self) -> bool:
         try:
@@ -258,21 +259,10 @@ class Channel:
             self._fail({"id": number}, "host", "it failed; %s/supervisor.log says why" % self.host.state)
 
     def _hear(self, job_id: str) -> None:
-        try:
-            said = self._jobs[job_id].recv(64, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return
-        except OSError:
-            said = b""
         self._pool.busy()
-        if said:
-            self._changed.add(job_id)
-            if said == b"end":
-                self._ended.add(job_id)
+        if self._jobs[job_id].hear():
             return
-        self._jobs.pop(job_id).close()
-        self._ended.discard(job_id)
-        self._timed.discard(job_id)
+        del self._jobs[job_id]
         self.host.folders.prepare()
         if self.host.folders.is_open(job_id):  # killed, perhaps after its record and before it had cleared away
             self._fork(None, lambda: {"settled": [self.host.folders.settle(job_id), self.host.folders.clear_nests()]})
@@ -282,18 +272,19 @@ class Channel:
         left: List[Waiter] = []
         for waiter in self._waiters:
             late = not now < waiter.deadline
-            if waiter.folder.id not in self._jobs:
+            job = self._jobs.get(waiter.folder.id)
+            if job is None:
                 waiter.note()
-            runs = waiter.folder.id in self._jobs and waiter.folder.id not in self._ended
             listens = waiter.on_output or waiter.note_seen is not None
-            quiet = runs and not (listens and (waiter.fresh or waiter.folder.id in self._changed))
+            quiet = job is not None and not job.ended and not (listens and job.is_worth_a_look(waiter.fresh))
             answer = None if quiet and not late else waiter.answer(late)
             if answer is None:
                 left.append(waiter)
             else:
                 self._send({"id": waiter.id, "ok": answer[0]}, answer[1])
         self._waiters = left
-        self._changed.clear()
+        for job in self._jobs.values():
+            job.changed = False
 
     def _folder(self, request: Dict[str, Any]) -> JobFolder:
         folder = self.host.folders.get(str(request.get("job")))
@@ -324,11 +315,8 @@ class Channel:
 
     def _bye(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
         """Take the caller's leave: attached jobs need not wait for its return."""
-        for end in self._jobs.values():
-            try:
-                end.send(LEAVING, socket.MSG_DONTWAIT)
-            except OSError:
-                pass
+        for job in self._jobs.values():
+            job.say(LEAVING)
         return {}, b""
 
     def _gpus(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
@@ -338,19 +326,29 @@ class Channel:
     def _pool_now(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
         return {"broker": shown(self.host.locks), "reservations": standings(self.host.folders)}, b""
 
-    def _have(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
-        return {"missing": [s for s in request["sha256"] if not self.host.blobs.has(s)]}, b""
+    def _missing(self, hashes: Iterable[str]) -> List[str]:
+        return [s for s in hashes if not self.host.blobs.has(s)]
 
     def _put(self, request: Dict[str, Any], attachment: memoryview) -> Tuple[Any, bytes]:
         for sha256, data in split_attachment(request["blobs"], attachment).items():
             self.host.blobs.put(data, sha256)
         return {}, b""
 
-    def _submit(self, request: Dict[str, Any], attachment: memoryview) -> Tuple[Any, bytes]:
+    def _described(self, request: Dict[str, Any], attachment: memoryview) -> Tuple[JobSpec, List[str]]:
+        """Return a request's job, whose files are kept now, and which of them are not here."""
         spec = checked(job_spec_from_json(request["spec"]))
         self._put({"blobs": request.get("blobs", [])}, attachment)
-        wanted = {f.sha256 for files in spec.files.values() for f in files}
-        missing = [s for s in sorted(wanted) if not self.host.blobs.has(s)]
+        return spec, self._missing(sorted({f.sha256 for files in spec.files.values() for f in files}))
+
+    def _expect(self, request: Dict[str, Any], attachment: memoryview) -> Tuple[Any, bytes]:
+        """Make ready for a job that is about to come; nothing is promised by it, or owed."""
+        spec, missing = self._described(request, attachment)
+        if not missing:
+            self._pool.expect(spec, self.host.nvml.gpus() if spec.gpus.count else [])
+        return {"missing": missing}, b""
+
+    def _submit(self, request: Dict[str, Any], attachment: memoryview) -> Tuple[Any, bytes]:
+        spec, missing = self._described(request, attachment)
         if missing:
             return {"missing": missing}, b""
         if self.host.folders.get(spec.id) is None and self._drains.words(os.geteuid()):
@@ -364,9 +362,9 @@ class Channel:
         if end is None:
             kind = Reservation if spec.purpose == PURPOSE else Supervisor
             _, end = fork_supervisor(self.host, folder, spec, gpus, kind)
-        self._jobs[spec.id] = end
+        self._jobs[spec.id] = Running(end, is_disturbed(spec), start_is_news=spec.purpose == PURPOSE)
         if is_disturbed(spec):
-            self._timed.add(spec.id)
+            self._pool.hush()
         return {"claimed": True}, b""
 
     def _record(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:

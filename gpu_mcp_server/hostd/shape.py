@@ -81,11 +81,6 @@ def _several(
 
 
 def _part(spec: JobSpec, process: ProcessSpec) -> Part:
-    ahead = tuple(f for f in spec.files.get(process.workspace, ()) if is_ahead(process, f))
+    ahead = tuple(f for f in spec.files.get(process.workspace, ()) if process.has_ahead(f))
     env = tuple(sorted(process.env.items())) if process.python else ()
     return Part(process.workspace, process.program, process.python, env, ahead, process.gpu)
-
-
-def is_ahead(process: ProcessSpec, file: FileRef) -> bool:
-    """Say whether a file of a process's workspace is laid before its program prepares itself."""
-    return bool(process.ahead) and file.path.startswith(process.ahead + "/")

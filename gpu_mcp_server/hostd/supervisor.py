@@ -18,7 +18,7 @@ from .jobs import JobFolder
 from .lease import Lease
 from .place import Place, Premade
 from .protocol import JobRecord, JobSpec, ProcessRecord
-from .quota import Quota
+from .quota import Quota, others_memory
 from .role import Role
 
 DRAIN_S = 1.0
@@ -78,6 +78,8 @@ class Supervisor:
         self.folder.keep()
         for role in self.roles:
             role.clear()
+        if self.place is not None and self._reap():
+            self.place.keep(self.spec.files, self.stamps)
         undertaker.clear(self.folder)
 
     def _settle(self) -> None:
@@ -133,6 +135,7 @@ class Supervisor:
         groups = [r.group.procs_paths()[0] for r in self.roles if r.group is not None]
         self.lease.take(self._heed_woken, groups, self._note_queued, self._wakers)
         self.notes += self.lease.notes
+        self.stamps = self.place.settle_in_turn(self.stamps, self._heed_woken, self._wakers, self._note_queued)
 
     def _wakers(self) -> List[int]:
         """Return what becomes readable by a signal or a word of the caller."""
@@ -220,9 +223,8 @@ class Supervisor:
             if link.open:
                 poll.register(link.fileno(), select.POLLIN)
                 owners[link.fileno()] = link
-        poll.register(self._wake_read, select.POLLIN)
-        if self.caller.fileno() >= 0:
-            poll.register(self.caller.fileno(), select.POLLIN)
+        for fd in self._wakers():
+            poll.register(fd, select.POLLIN)
         for fd, _ in poll.poll(timeout * 1000):
             owner = owners.get(fd)
             if isinstance(owner, Role):
@@ -287,11 +289,9 @@ class Supervisor:
         leader = self.roles[0] if self.roles else None
         for number, record in enumerate(stats):
             if record.oom_kills:
-                note = "role %s: a process was killed at the limit of %d bytes of memory" % (
-                    record.role,
-                    limits.memory_bytes,
-                )
-                self.notes.append(note)
+                own = "role %s: a process was killed at the limit of %d bytes of memory"
+                outside = others_memory(record.role, limits, record.peak_memory_bytes)
+                self.notes.append(outside or own % (record.role, limits.memory_bytes))
                 if self.status in (None, "failed") and (number == 0 or not self.spec.processes[0].trusted):
                     self.status = "oom"
         if leader is None or not leader.ended:

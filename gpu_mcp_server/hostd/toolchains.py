@@ -292,6 +292,23 @@ def _version(path: str) -> str:
     return version_in(_say([path, "--version"]))
 
 
+def _roots_around(path: str) -> List[str]:
+    """Return the folders that a program needs shown, if it lies outside of /usr, as one named or on the PATH may.
+
+    That is the prefix of its `bin`, for its libraries, but never a home, what is hidden in one, or a folder like /opt.
+    """
+    found: List[str] = []
+    home = os.path.expanduser("~")
+    for place in dict.fromkeys((os.path.abspath(path), os.path.realpath(path))):
+        folder = os.path.dirname(place)
+        prefix = os.path.dirname(folder)
+        whole = os.path.basename(folder) == "bin" and prefix != home and prefix.count("/") > 1
+        root = prefix if whole and not os.path.basename(prefix).startswith(".") else folder
+        if root not in ("/", home) and not re.match(r"/(?:usr|bin|sbin|lib|lib64)(?:/|$)", root):
+            found.append(root)
+    return found
+
+
 def _tools(
     wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], pythons: List[Dict[str, Any]]
 ) -> Dict[str, Dict[str, Any]]:
@@ -314,7 +331,7 @@ def _tools(
         places += [(f + "/" + name, roots) for f, roots in folders]
         for path, roots in places:
             if path and os.access(path, os.X_OK):
-                tools[name] = {"path": path, "version": _version(path), "roots": roots}
+                tools[name] = {"path": path, "version": _version(path), "roots": roots or _roots_around(path)}
                 break
     sycl = _sycl_clang()
     return dict(tools, **{SYCL_CLANG: sycl}) if sycl else tools

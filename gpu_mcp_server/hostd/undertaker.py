@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Dict, List
 
 from . import cgroup, processes, trees
 from .protocol import JobRecord
+from .sandbox import BY_BUBBLEWRAP
 
 if TYPE_CHECKING:
     from .jobs import JobFolder
@@ -86,7 +87,7 @@ def kill_all(private: Dict[str, Any]) -> str:
     """Kill groups, sandboxes and whatever else is known of a job; return what is still there in the end, in words."""
     _kill_groups([str(g) for g in private.get("groups", [])])
     workdirs = [str(w) for w in private.get("workdirs", [])]
-    kept = private.get("level") not in ("full", "namespaces")
+    kept = private.get("level") not in BY_BUBBLEWRAP
     began = time.monotonic()
     while True:
         holders = processes.holders(str(private["held"])) if private.get("held") else []

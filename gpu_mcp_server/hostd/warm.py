@@ -11,25 +11,33 @@ import socket
 import time
 from typing import Any, Dict, List, Mapping, Optional
 
-from . import descriptors
+from . import descriptors, rehearsal
 from .host import Host
 from .jobs import JobFolder
 from .locks import PROCESSOR
 from .nest import Nest, handed
-from .protocol import JobSpec
+from .protocol import BOXED, JobSpec
 from .shape import Shape, shape_of
 
 SIZES: Mapping[str, int] = {"plain": 2, "program": 1, "several": 1}
 """How many wait, by the kind of their shape. What a program prepares takes memory: NVRTC about 80 MB."""
-SHAPES: Mapping[str, int] = {"plain": 1, "program": 1, "several": 2}
-"""Of how many shapes of a kind some wait: those that were asked for last."""
-QUIET_S = 0.01
-"""How long no job must have begun or ended before one is made: making it must not be in a job's way."""
+SHAPES: Mapping[str, int] = {"plain": 1, "program": 1, "several": 3}
+"""Of how many shapes of a kind some wait: those that were asked for last. Three judges are that of problems, that of
+libraries and that of Python files; each takes some hundred megabytes, with torch."""
+QUIET_S: Mapping[str, float] = {"plain": 0.05, "program": 0.01, "several": 0.2}
+"""How long no job must have begun or ended before one of a kind is made: making it must not be in a job's way.
+
+One for plain commands takes no job before it is ready, so this is longer than the way to and fro of who calls one job
+after the other, over a batch system's relay too: at 10 ms the next job came while one was made and waited for the
+processor. A program that still prepares itself takes its job. Several import for a while: who calls again at once, or
+leaves, has nothing of it.
+"""
 QUIET_WHILE_RUNNING_S = 0.2
-"""The same while a job runs, which may be over in a moment; and for several programs, which import for a while: who
-calls again at once, or leaves, has nothing of it."""
+"""The same while a job runs, which may be over in a moment."""
 IDLE_S = 600.0
 """After that long without a job they are given up."""
+IDLE = "GPU_MCP_HOSTD_IDLE_S"
+"""Environment variable with another such time; for tests."""
 SPARE_CORES = 8
 """With so many one is made while something is timed on a GPU; while the processor is timed none ever is."""
 
@@ -55,24 +63,32 @@ class Shelf:
         waiting: Those that there are, by the descriptor over which they speak.
         useless: Whether one died while it was prepared, so that no other is made.
         proven: Whether one was ever ready.
+        expected: Whether a job of this shape was announced and none was made for it yet.
+        announced: Whether one ever was: its caller answers for it that its programs live through their preparation.
     """
 
     def __init__(self, shape: Shape, gpus: List[Dict[str, Any]]) -> None:
         self.shape, self.gpus = shape, gpus
         self.size = SIZES[shape.kind]
         self.waiting: Dict[int, Waiting] = {}
-        self.useless = self.proven = False
+        self.useless = self.proven = self.expected = self.announced = False
+
+    @property
+    def may_be_waited_for(self) -> bool:
+        """Whether a job may be given to one that still prepares its programs."""
+        return (self.proven or self.announced) and self.shape.kind != "plain"
 
 
 class Pool:
-    """The few that wait, of the shapes that were asked for last."""
+    """The few that wait, of the shapes that were asked for last, or announced."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._shelves: List[Shelf] = []
         """The one that was asked for last comes last."""
         self._used_at = time.monotonic()
-        self._able = host.level in ("full", "namespaces") and os.path.realpath(host.python).startswith("/usr/")
+        self._idle_s = float(os.environ.get(IDLE, IDLE_S))
+        self._able = host.level in BOXED and os.path.realpath(host.python).startswith("/usr/")
 
     def adopt(self, folder: JobFolder, spec: JobSpec, gpus: List[Dict[str, Any]]) -> Optional[socket.socket]:
         """Hand a claimed job to one that waits; return our end of its socket, or None when there is none that fits.
@@ -88,8 +104,8 @@ class Pool:
         if shape is None:
             return None
         shelf = self._shelf(shape, gpus)
-        may_wait = shelf.proven and shape.kind != "plain"
-        usable = [fd for fd, waiting in shelf.waiting.items() if waiting.about or may_wait]
+        shelf.expected = False  # it has come
+        usable = [fd for fd, waiting in shelf.waiting.items() if waiting.about or shelf.may_be_waited_for]
         for fd in sorted(usable, key=lambda each: not shelf.waiting[each].about):
             waiting = shelf.waiting.pop(fd)
             if waiting.about:
@@ -102,6 +118,24 @@ class Pool:
             folder.leave_life()
             return waiting.end
         return None
+
+    def expect(self, spec: JobSpec, gpus: List[Dict[str, Any]]) -> None:
+        """Have one made at once for a job that is about to come, unless one is there or under way.
+
+        It counts like a job of its shape: the shape that was not asked for longest makes room, and where no job comes
+        it is given up like the others.
+
+        Args:
+            spec: What the job will be, as far as that decides its shape; the rest may still be unknown.
+            gpus: All that the host has, if the job wants any.
+        """
+        shape = shape_of(spec, gpus) if self._able else None
+        if shape is None:
+            return
+        shelf = self._shelf(shape, gpus)
+        shelf.announced = True
+        shelf.expected = not shelf.waiting and not shelf.useless
+        self.busy()
 
     def _shelf(self, shape: Shape, gpus: List[Dict[str, Any]]) -> Shelf:
         """Return the shelf of a shape; a new one displaces the one of its kind that was not asked for longest."""
@@ -140,6 +174,13 @@ class Pool:
             del shelf.waiting[fd]
         return bool(said)
 
+    def hush(self) -> None:
+        """Let those end that still import: something is timed from now on, and they would be in its way."""
+        for shelf in self._shelves:
+            importing = [fd for fd, each in shelf.waiting.items() if not each.about and shelf.shape.kind == "several"]
+            for fd in importing:
+                shelf.waiting.pop(fd).end.close()
+
     def give_up(self) -> None:
         """Let all that wait end."""
         for shelf in list(self._shelves):
@@ -157,7 +198,7 @@ class Pool:
     def _wanted(self) -> Optional[Shelf]:
         """Return what lacks one: cheap ones first, and of those what was asked for last."""
         lacking = [s for s in reversed(self._shelves) if len(s.waiting) < s.size and not s.useless]
-        return min(lacking, key=lambda shelf: shelf.shape.kind == "several", default=None)
+        return min(lacking, key=lambda s: (not s.expected, s.shape.kind == "several"), default=None)
 
     def due_in(self, running: bool, timed: bool) -> Optional[float]:
         """Return in how many seconds one should be made, None when there are enough, or it must not be.
@@ -166,12 +207,14 @@ class Pool:
             running: Whether a job runs.
             timed: Whether something is timed that would be disturbed.
         """
-        if self._shelves and time.monotonic() - self._used_at > IDLE_S:
+        if self._shelves and time.monotonic() - self._used_at > self._idle_s:
             self.give_up()
         wanted = self._wanted()
         if timed or wanted is None:
             return None
-        quiet_s = QUIET_WHILE_RUNNING_S if running or wanted.shape.kind == "several" else QUIET_S
+        if wanted.expected:
+            return 0.0
+        quiet_s = QUIET_WHILE_RUNNING_S if running else QUIET_S[wanted.shape.kind]
         return max(0.0, self._used_at + quiet_s - time.monotonic())
 
     def make(self) -> None:
@@ -179,6 +222,7 @@ class Pool:
         shelf = self._wanted()
         if shelf is None:
             return
+        shelf.expected = False  # from now on it is one that is lacking like others, should this one come to nothing
         if shelf.shape.kind == "several" and self._host.locks.is_taken(PROCESSOR):
             self.busy()  # another hostd times something; imports would show
             return
@@ -186,6 +230,7 @@ class Pool:
         if os.fork():
             theirs.close()
             shelf.waiting[ours.fileno()] = Waiting(ours)
+            rehearsal.of_claim()
             return
         try:
             os.setsid()

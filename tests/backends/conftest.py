@@ -14,7 +14,7 @@ from gpu_mcp_server.backends.openssh import OpenSshBackend
 from gpu_mcp_server.backends.ssh import SshBackend
 from gpu_mcp_server.settings import BatchHost
 from tests.backends.dockerd import DOCKERD, Dockerd, fake_gpu_hook
-from tests.backends.slurm import SlurmCluster, missing
+from tests.backends.slurm import SlurmCluster, found_by_environment, missing
 from tests.backends.sshd import SSHD, Sshd
 
 
@@ -66,18 +66,8 @@ def slurm() -> Iterator[SlurmCluster]:
     """A Slurm cluster of our own, which its commands find by the environment; it ends with the session."""
     if os.geteuid() != 0 or missing():
         pytest.skip(f"no Slurm that we may start: it needs root and apt-get install slurm-wlm munge {missing()}")
-    cluster = SlurmCluster()
-    before = os.environ.get("SLURM_CONF")
-    os.environ["SLURM_CONF"] = str(cluster.config)
-    try:
-        why = cluster.start()
-        if why:
-            pytest.skip(f"Slurm does not start here: {why}")
+    with found_by_environment(SlurmCluster()) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
-        os.environ.pop("SLURM_CONF")
-        os.environ.update({"SLURM_CONF": before} if before else {})
 
 
 @pytest.fixture(scope="module")

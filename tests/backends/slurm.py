@@ -8,7 +8,12 @@ import stat
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
+
+import pytest
 
 SBIN = "/usr/sbin:/usr/bin:/usr/local/sbin:/sbin"
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun")
@@ -23,10 +28,18 @@ def missing() -> list[str]:
 class SlurmCluster:
     """Munge, a controller and one slurmd for each node, as children of ours in the foreground."""
 
-    def __init__(self, nodes: int = 2, gpus: int = 2) -> None:
+    def __init__(self, nodes: int = 2, gpus: int = 2, *, node: str = "gpu", more: Sequence[str] = ()) -> None:
+        """Lay out a cluster.
+
+        Args:
+            nodes: How many there are.
+            gpus: Of each.
+            node: How their names begin: control groups are named after them, for all clusters of the machine.
+            more: Lines of slurm.conf in place of ours of the same name; `{base}` is the cluster's folder.
+        """
         self.base = Path(tempfile.mkdtemp(prefix="slurm-", dir="/var/tmp"))
         self.base.chmod(0o755)
-        self.nodes, self.gpus = nodes, gpus
+        self.nodes, self.gpus, self.node, self.more = nodes, gpus, node, more
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         for name in ("log", "state", "dev", "munge", "socket"):
             (self.base / name).mkdir()
@@ -55,23 +68,27 @@ class SlurmCluster:
         ]  # fmt: skip
         gres = []
         for n in range(1, self.nodes + 1):
-            (self.base / "state" / f"gpu{n}").mkdir()
+            (self.base / "state" / f"{self.node}{n}").mkdir()
             for g in range(self.gpus):
                 node = self.base / "dev" / f"n{n}_nvidia{g}"
                 os.mknod(node, 0o666 | stat.S_IFCHR, os.makedev(NVIDIA_MAJOR, 100 + n * 16 + g))
                 node.chmod(0o666)
             lines.append(
-                f"NodeName=gpu{n} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[n]} CPUs={cores} Boards=1 SocketsPerBoard=1 "
+                f"NodeName={self.node}{n} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[n]} CPUs={cores} Boards=1 SocketsPerBoard=1 "
                 f"CoresPerSocket={cores} ThreadsPerCore=1 RealMemory={memory} Gres=gpu:h200:{self.gpus} State=UNKNOWN"
             )
-            gres.append(f"NodeName=gpu{n} Name=gpu Type=h200 File={self.base}/dev/n{n}_nvidia[0-{self.gpus - 1}]")
+            gres.append(
+                f"NodeName={self.node}{n} Name=gpu Type=h200 File={self.base}/dev/n{n}_nvidia[0-{self.gpus - 1}]"
+            )
         (self.base / "state" / "ctld").mkdir()
-        lines.append(f"PartitionName=gpu Nodes=gpu[1-{self.nodes}] Default=YES MaxTime=01:00:00 State=UP")
-        self.config.write_text("\n".join(lines) + "\n")
+        lines.append(f"PartitionName=gpu Nodes={self.node}[1-{self.nodes}] Default=YES MaxTime=01:00:00 State=UP")
+        replaced = {line.partition("=")[0] for line in self.more}
+        kept = [line for line in lines if line.partition("=")[0] not in replaced]
+        self.config.write_text("\n".join([*kept, *(line.format(base=self.base) for line in self.more)]) + "\n")
         (self.base / "gres.conf").write_text("\n".join(gres) + "\n")
         confine = "yes" if grouped else "no"
         (self.base / "cgroup.conf").write_text(
-            f"CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainDevices={confine}\nConstrainRAMSpace=no\nConstrainCores=no\n"
+            f"CgroupPlugin=cgroup/v1\nCgroupAutomount=no\nConstrainDevices={confine}\nConstrainRAMSpace={confine}\nConstrainCores=no\n"
         )
 
     def start(self) -> str:
@@ -81,12 +98,18 @@ class SlurmCluster:
                   f"--pid-file={munge}/pid", f"--seed-file={munge}/seed", f"--log-file={munge}/log")  # fmt: skip
         if not self._comes(lambda: (self.base / "socket" / "munge").exists()):
             return "munged does not start"
+        if why := self.before_controller():
+            return why
         self.controller()
         for n in range(1, self.nodes + 1):
-            self._run("slurmd", "-D", "-f", str(self.config), "-N", f"gpu{n}")
+            self._run("slurmd", "-D", "-f", str(self.config), "-N", f"{self.node}{n}")
         if not self._comes(self._up):
             tails = [p.read_text(errors="replace")[-300:] for p in sorted((self.base / "log").iterdir())]
             return "the nodes do not come up: " + " | ".join(tails)
+        return ""
+
+    def before_controller(self) -> str:
+        """Start what the controller needs besides munge; return why that fails."""
         return ""
 
     def controller(self) -> None:
@@ -140,7 +163,7 @@ class SlurmCluster:
                 process.wait()
         for controller in ("freezer", "devices", "memory", "cpuset", "cpuacct"):
             for n in range(1, self.nodes + 1):
-                top = Path(f"/sys/fs/cgroup/{controller}/slurm_gpu{n}")
+                top = Path(f"/sys/fs/cgroup/{controller}/slurm_{self.node}{n}")
                 self._comes(lambda top=top: _removed(top))
         shutil.rmtree(self.base, ignore_errors=True)
 
@@ -163,3 +186,22 @@ def _free_ports(count: int) -> list[int]:
     for one in sockets:
         one.close()
     return ports
+
+
+Cluster = TypeVar("Cluster", bound=SlurmCluster)
+
+
+@contextmanager
+def found_by_environment(cluster: Cluster) -> Iterator[Cluster]:
+    """Start a cluster, which Slurm's commands find meanwhile; skip with its reason if it does not start."""
+    before = os.environ.get("SLURM_CONF")
+    os.environ["SLURM_CONF"] = str(cluster.config)
+    try:
+        why = cluster.start()
+        if why:
+            pytest.skip(f"Slurm does not start here: {why}")
+        yield cluster
+    finally:
+        cluster.stop()
+        os.environ.pop("SLURM_CONF")
+        os.environ.update({"SLURM_CONF": before} if before else {})

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import secrets
 import signal
 import sys
@@ -14,6 +15,7 @@ from gpu_mcp_server.backends import batch
 from gpu_mcp_server.backends.batch import BatchBackend
 from gpu_mcp_server.backends.batch_dialects import BatchJob, Pbs, Slurm, script
 from gpu_mcp_server.backends.batch_states import PBS, SLURM, pbs_state, reason_in_words, slurm_state
+from gpu_mcp_server.backends.contract.escapes import ATTEMPTS, tried_on
 from gpu_mcp_server.backends.contract.host import ContractHost
 from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable, JobBroken, ToolMissing
@@ -24,7 +26,8 @@ from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.settings import BatchHost, Settings
 from tests.backends.slurm import SlurmCluster
 from tests.backends.sshd import Sshd
-from tests.hostd.laboratory import processes_with
+from tests.hostd.apptainers import PYTHON, account, surroundings
+from tests.hostd.laboratory import processes_with, wrapped
 from tests.laboratory import HONEST, PROBLEM
 
 
@@ -77,6 +80,28 @@ async def test_an_idle_allocation_is_given_back_and_the_next_call_gets_another(
     assert not Path(f"/tmp/gpu-mcp-0-{number}").exists()
 
 
+@pytest.mark.parametrize("kind", ["real", "stand-in"])
+async def test_apptainer_confines_jobs_in_an_allocation_where_bubblewrap_cannot_work(
+    slurm: SlurmCluster, given_back: list[BatchBackend], state_dir: str, kind: str
+):
+    uid, as_user = account()
+    before, env = surroundings(kind, Path(state_dir))
+    home = Path(state_dir) / "home"
+    home.mkdir()
+    os.chown(home, uid, uid)
+    env |= {"HOME": str(home), "GPU_MCP_HOSTD_LEVEL": "apptainer"}
+    python = wrapped(Path(state_dir) / "state", env, f"{before} {as_user}", PYTHON)
+    given_back.append(BatchBackend(f"apptainer-{kind}", BatchHost(queue_wait_s=60, python=str(python))))
+    async with ContractHost(given_back[-1]) as host:
+        assert host.level == "apptainer", host.weaker_because
+        done = await host.sh("id -u; env | grep -ci slurm; tr '\\0' '\\n' </proc/1/environ; ls /")
+        assert done.record.level == "apptainer"
+        assert done.record.weaker_because.startswith("Apptainer makes the sandboxes")
+        assert done.text.split()[1] == "0" and "SLURM" not in done.text
+        found = [await tried_on(host, a) for a in ATTEMPTS if a.row in (1, 2, 4, 8, 10, 17, 34, 35)]
+        assert [(o.attempt.row, o.result) for o in found if o.result != "closed"] == []
+
+
 async def test_an_allocation_that_is_taken_away_leaves_an_honest_record(slurm: SlurmCluster, tmp_path: Path):
     box = BatchHost(gpus=1, queue_wait_s=60, grace_s=30)
     settings = Settings(data_dir=tmp_path, hosts={"box": box}, default_host="box")
@@ -115,6 +140,38 @@ async def test_a_verdict_whose_allocation_ends_meanwhile_comes_from_the_next_one
     assert verdict.verdict == "correct" and again != taken[0], verdict
     assert "judged again from the beginning, as its allocation ended" in (verdict.note or "")
     assert [a.verdict for a in shown.attempts] == ["correct"]
+
+
+async def test_a_job_that_is_killed_at_the_allocation_s_memory_says_whose_limit_it_was(
+    slurm: SlurmCluster, given_back: list[BatchBackend]
+):
+    backend = BatchBackend("small", BatchHost(gpus=0, memory="300M", queue_wait_s=60))
+    given_back.append(backend)
+    hog = "kept = []\nfor n in range(100):\n    kept.append(bytearray(b'x') * (10 << 20))\nprint('it has a gigabyte')"
+    async with ContractHost(backend) as host:
+        if "ConstrainRAMSpace=no" in (slurm.base / "cgroup.conf").read_text():
+            pytest.skip("no control groups here that Slurm could limit memory by")
+        number = host.link.greeting["allocation"]
+        done = await host.run("python3", "-c", hog, limits={"memory_bytes": 4 << 30})
+        assert (await host.run("true")).record.status == "ok"
+    assert done.record.status == "oom" and not done.stdout
+    assert "below its own limit of 4294967296" in done.record.note
+    assert f"the memory of allocation {number}; raise `memory` of this host" in done.record.note
+
+
+async def test_a_job_whose_allocation_comes_to_its_time_limit_says_so(slurm: SlurmCluster, tmp_path: Path):
+    settings = Settings(data_dir=tmp_path, hosts={"box": BatchHost(gpus=1, queue_wait_s=60)}, default_host="box")
+    async with Lab.open(settings) as lab:
+        number = (await lab.hosts.link("box")).greeting["allocation"]
+        running = asyncio.create_task(lab.runner.run(["sleep", "300"], timeout_s=600))
+        while not await lab.runner.recent(1):
+            await asyncio.sleep(0.05)
+        slurm.say("scontrol", "update", f"JobId={number}", "EndTime=now+2seconds")
+        with pytest.raises(JobBroken, match=f"Slurm job {number} reached its time limit. Raise time_s of this host"):
+            await running
+        (row,) = await lab.runner.recent(1)
+        assert (row.state, row.status) == ("finished", "broken")
+        await BatchBackend("box", settings.hosts["box"]).release()
 
 
 async def test_nothing_of_a_job_outlives_its_allocation(slurm: SlurmCluster):
@@ -266,6 +323,10 @@ def test_pbs_is_spoken_as_it_was_recorded():
     assert waits.state.phase == "waits" and "Insufficient" in waits.reason
     over = {"Jobs": {"7.pbs": {"job_state": "F", "Exit_status": -29}}}
     assert Pbs().ended(json.dumps(over), "7.pbs").state.words == "reached its time limit"
+    ends = {0: "by itself", 5: "status 5", -27: "its memory", -26: "virtual memory", 271: "cancelled", 265: "signal 9"}
+    for status, words in ends.items():
+        shown = {"Jobs": {"7.pbs": {"job_state": "F", "Exit_status": status}}}
+        assert words in Pbs().ended(json.dumps(shown), "7.pbs").state.words
     assert Pbs().jobs("", "x") == []
     entered = Pbs().enter(BatchJob("7.pbs", pbs_state("R"), node="n1"), ["/bin/sh", "-c", "a b"])
     assert entered[-2:] == ["n1", "env PBS_JOBID=7.pbs /bin/sh -c 'a b'"]

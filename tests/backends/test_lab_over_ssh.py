@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import random
 import shutil
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -11,6 +12,7 @@ from typing import Self
 
 import pytest
 
+from gpu_mcp_server.backends.contract.host import job, sha256
 from gpu_mcp_server.hostd.protocol import JobSpec, ProcessSpec
 from gpu_mcp_server.models.problem import ProblemInfo, TensorSpec
 from gpu_mcp_server.services.jobs import new_job_id
@@ -116,10 +118,11 @@ async def test_a_run_goes_on_when_its_line_is_lost_meanwhile(
 
 
 class Turns:
-    """A line on loopback that counts how often its client speaks after it was spoken to."""
+    """A line on loopback that counts how often its client speaks after it was spoken to, and what it sends."""
 
     def __init__(self, port: int) -> None:
         self._to, self.count, self._answered = port, 0, False
+        self.sent_bytes = 0
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._carry, "127.0.0.1", 0)
@@ -137,6 +140,7 @@ class Turns:
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
                 self.count += client and self._answered
+                self.sent_bytes += len(data) if client else 0
                 self._answered = not client
                 writer.write(data)
             writer.close()
@@ -159,3 +163,41 @@ async def test_a_job_at_a_distance_costs_one_round_trip(sshd: Sshd, state_dir: s
             assert line.count - before == 1, "small outputs come along with the end"
             assert await lab.jobs.fetch("box", outputs["large"]) == bytes(300_000)
             assert line.count - before == 2
+
+
+async def test_a_thousand_files_that_the_host_knows_cost_one_round_trip(sshd: Sshd, state_dir: str, tmp_path: Path):
+    known = tmp_path / "known"
+    files = {f"d{n % 10}/f{n}": f"{n}".encode() * 500 for n in range(1000)}
+    blobs = {sha256(data): data for data in files.values()}
+    async with Turns(sshd.port) as line:
+        known.write_text(sshd.known_line().replace(f":{sshd.port} ", f":{line.port} "))
+        box = sshd.settings(state_dir=state_dir, port=line.port, known_hosts=known)
+        async with Lab.open(Settings(data_dir=tmp_path, hosts={"box": box})) as lab:
+            turns: list[int] = []
+            for changed in ({}, {}, {"d1/f1": b"changed"}):
+                files |= changed
+                blobs |= {sha256(data): data for data in changed.values()}
+                spec = job("sh", "-c", "cat d*/f* | wc -c", files=files, min_level="landlock")
+                before = line.count
+                done = await lab.jobs.run(spec, host="box", blobs=blobs)
+                turns.append(line.count - before)
+                assert done.stdout.strip() == str(sum(map(len, files.values()))).encode()
+    assert turns[1:] == [1, 1], turns
+
+
+async def test_a_server_that_comes_back_sends_nothing_that_the_host_has(sshd: Sshd, state_dir: str, tmp_path: Path):
+    known = tmp_path / "known"
+    data = random.Random(1).randbytes(3_000_000)
+    async with Turns(sshd.port) as line:
+        known.write_text(sshd.known_line().replace(f":{sshd.port} ", f":{line.port} "))
+        box = sshd.settings(state_dir=state_dir, port=line.port, known_hosts=known)
+        sent: list[int] = []
+        for name in ("first", "second"):
+            async with Lab.open(Settings(data_dir=tmp_path / name, hosts={"box": box})) as lab:
+                before = line.sent_bytes
+                spec = job("sh", "-c", "wc -c < large", files={"large": data}, min_level="landlock")
+                done = await lab.jobs.run(spec, host="box", blobs={sha256(data): data})
+                assert (done.record.status, done.stdout.strip()) == ("ok", b"3000000")
+                sent.append(line.sent_bytes - before)
+    assert sent[0] > 3_000_000
+    assert sent[1] < 500_000, "the connection, perhaps hostd, and the request"

@@ -11,7 +11,8 @@ import pytest
 from gpu_mcp_server.backends.contract.host import ContractHost
 from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.backends.ssh import SshBackend
-from gpu_mcp_server.errors import DiskFull, GpuMcpError, HostUnavailable
+from gpu_mcp_server.errors import DiskFull, GpuMcpError, HostUnavailable, NoFreeGpu
+from gpu_mcp_server.services.gpus import trouble
 from tests.backends.sshd import Sshd
 from tests.laboratory import laboratory
 
@@ -92,6 +93,24 @@ async def test_a_state_folder_where_nothing_may_be_executed_is_said(sshd: Sshd, 
     assert "noexec" in (status.problem or "") and "state_dir" in (status.problem or "")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
+async def test_a_tmp_where_nothing_may_be_executed_stops_no_job(start_sshd: StartSshd):
+    server = start_sshd()
+    server.stop()
+    remount = 'mount --bind /tmp /tmp && mount -o remount,bind,noexec /tmp && exec "$@"'
+    server.inside = ["unshare", "--mount", "sh", "-c", remount, "sh"]
+    server.start()
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as state:
+        Path(state).chmod(0o711)
+        async with laboratory(hosts={"box": server.settings(state_dir=f"{state}/s")}) as lab:
+            script = "for d in /tmp /job; do cp /bin/true $d/built && $d/built && echo $d; done"
+            done = await lab.runner.run(["sh", "-c", script], host="box")
+            (status,) = (await lab.gpus.status("box")).hosts
+    server.stop()
+    assert done.stdout == "/tmp\n/job\n", done
+    assert "noexec" not in (status.problem or "")
+
+
 async def test_a_disk_that_fills_up_costs_no_record(sshd: Sshd, disk: Disk):
     folder = disk("size=12m,mode=711")
     async with ContractHost(SshBackend("box", sshd.settings(state_dir=str(folder)))) as host:
@@ -100,3 +119,27 @@ async def test_a_disk_that_fills_up_costs_no_record(sshd: Sshd, disk: Disk):
         with pytest.raises(DiskFull, match="state_dir"):
             await host.submit(host.job("true", files={"x": b"y" * (20 << 20)}), {"x": b"y" * (20 << 20)})
         assert (await host.run("true")).record.status == "ok"
+
+
+@pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has an NVIDIA driver")
+async def test_a_host_without_a_gpu_says_so_where_one_is_asked_for(sshd: Sshd, state_dir: str):
+    async with laboratory(hosts={"box": sshd.settings(state_dir=state_dir)}) as lab:
+        (status,) = (await lab.gpus.status("box")).hosts
+        assert status.why_no_gpu == "no NVIDIA driver on this host"
+        with pytest.raises(NoFreeGpu) as refused:
+            await lab.runner.run(["true"], host="box", gpus=1)
+    assert "Host 'box' has 0 GPUs (no NVIDIA driver on this host), 1 were asked for" in str(refused.value)
+    assert "gpu_status" in str(refused.value)
+
+
+async def test_a_host_with_a_gpu_and_without_cuda_says_what_to_install(sshd: Sshd, state_dir: str):
+    box = sshd.settings(state_dir=state_dir, cuda="/opt/no-cuda")
+    async with laboratory(hosts={"box": box}) as lab:
+        (status,) = (await lab.gpus.status("box")).hosts
+        assert "no nvcc in /opt/no-cuda/bin, " in (status.problem or "")
+        assert "correct `cuda` of this host" in (status.problem or "")
+        probe = await lab.hosts.probe("box")
+    bare = probe.model_copy(update={"nvcc": None, "gpus": [{"uuid": "GPU-a"}], "cuda_without_nvcc": ""})
+    assert "no nvcc is found; install it, or set `cuda` of this host" in (trouble(bare) or "")
+    broken = probe.model_copy(update={"why_no_gpu": "Driver/library version mismatch"})
+    assert "cannot be asked: Driver/library version mismatch; `nvidia-smi` must work there" in (trouble(broken) or "")

@@ -12,7 +12,8 @@ from gpu_mcp_server.backends.bundle import HOSTD
 from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.hostd.mounts import reachable_by
-from gpu_mcp_server.hostd.sandbox import Confinement, Sandbox
+from gpu_mcp_server.hostd.sandbox import BY_BUBBLEWRAP, Confinement, Sandbox
+from tests.hostd.apptainers import surroundings
 from tests.hostd.conftest import needs_root
 from tests.hostd.laboratory import Laboratory, eventually, processes_with, workspaces, wrapped
 
@@ -21,19 +22,22 @@ AS_USER = f"setpriv --reuid {UID} --regid {UID} --clear-groups"
 PYTHON = "/usr/bin/python3"
 
 
-@pytest.fixture(params=["full", "namespaces", "landlock"])
+@pytest.fixture(params=["full", "namespaces", "apptainer", "landlock"])
 async def user(request, state: Path):
     """Return a hostd that an ordinary user has started; a level is the most that it may find."""
     if os.geteuid() != 0 or not shutil.which("setpriv") or not Path(PYTHON).exists():
         pytest.skip("needs root, setpriv and a system Python to become an ordinary user")
     if not reachable_by(str(HOSTD), UID, 0o5):
         pytest.skip(f"{HOSTD} cannot be read by an ordinary user")
-    python = wrapped(state, {"GPU_MCP_HOSTD_LEVEL": request.param, "HOME": "/nonexistent"}, AS_USER, PYTHON)
+    env = surroundings("stand-in", state.parent)[1] if request.param == "apptainer" else {}
+    env |= {"GPU_MCP_HOSTD_LEVEL": request.param, "HOME": "/nonexistent"}
+    python = wrapped(state, env, AS_USER, PYTHON)
     state.mkdir(mode=0o700)
     os.chown(state, UID, UID)
     lab = Laboratory(await HostLink.open(LocalBackend(python=str(python), state_dir=str(state))), state)
     assert lab.link.greeting["root"] is False
-    assert lab.level in (("full", "namespaces") if request.param != "landlock" else ("landlock",)), lab.weaker_because
+    expected = ("full", "namespaces") if request.param in ("full", "namespaces") else (request.param,)
+    assert lab.level in expected, lab.weaker_because
     yield lab
     await lab.close()
 
@@ -42,7 +46,7 @@ async def test_jobs_of_an_ordinary_user_run_and_bring_their_files_back(user):
     script = "id -u; cat f; echo changed >> f; mkdir -p d; echo new > d/n; echo err > /dev/stderr"
     done = await user.sh(script, contents={"f": b"laid\n"}, outputs=("*",))
     assert done.record.status == "ok", done
-    assert done.text == ("10001" if user.level != "landlock" else str(UID)) + "\nlaid\n"
+    assert done.text == ("10001" if user.level in BY_BUBBLEWRAP else str(UID)) + "\nlaid\n"
     assert done.stderr == b"err\n"
     assert sorted(o.path for o in done.record.outputs) == ["d/n", "f"]
     assert done.record.level == user.level

@@ -15,6 +15,7 @@ from gpu_mcp_server.hostd.broker_link import shown
 from gpu_mcp_server.hostd.locks import GpuLocks
 from gpu_mcp_server.hostd.protocol import GpuRequest, ProcessSpec
 from tests.hostd.brokers import broker_pid
+from tests.hostd.conftest import needs_root
 from tests.hostd.laboratory import Laboratory, alive, eventually
 
 pytestmark = pytest.mark.anyio
@@ -78,10 +79,10 @@ def stranger():
     process.wait()
 
 
-async def opened(open_lab, state: Path, *gpus: dict) -> Pool:
+async def opened(open_lab, state: Path, *gpus: dict, **more: str) -> Pool:
     folder = state.parent
     (folder / "gpus.json").write_text(listed(*gpus))
-    env = {"GPU_MCP_HOSTD_GPUS": str(folder / "gpus.json"), "GPU_MCP_HOSTD_LOCKS": str(folder / "locks")}
+    env = {**more, "GPU_MCP_HOSTD_GPUS": str(folder / "gpus.json"), "GPU_MCP_HOSTD_LOCKS": str(folder / "locks")}
     return Pool(await open_lab("full", **env), folder)
 
 
@@ -325,3 +326,43 @@ async def test_jobs_of_a_killed_hostd_go_on_waiting_when_they_are_detached(pool,
     assert record.status == "ok"
     assert record.started_at > began
     assert (await again.wait(first)).record.status == "caller_lost"
+
+
+@needs_root
+async def test_more_jobs_than_uids_stand_in_line_and_take_none_from_those_that_run(open_lab, state: Path):
+    """Three uids: one runs on the GPU, six wait for it, and jobs without a GPU run meanwhile; then more than three run."""
+    pool = await opened(open_lab, state, {}, GPU_MCP_HOSTD_UIDS="3")
+    first = await pool.start()
+    script = "id -u; cat given/deep.txt; stat -c %u given given/deep.txt ."
+    waiting = [pool.lab.spec("/bin/sh", "-c", script, gpus=ALONE) for _ in range(6)]
+    for spec in waiting:
+        await pool.lab.submit(spec, {"given/deep.txt": b"deep\n"})
+    assert eventually(lambda: shown(pool.locks).get("all_waiting") == 6)
+
+    beside = await pool.lab.run("true")
+    specs = [pool.lab.spec("/bin/sleep", "60", limits={"wall_s": 60.0}) for _ in range(4)]
+    for spec in specs:
+        await pool.lab.submit(spec)
+    queued = [s.id for s in specs if (await said_so(pool, s.id)).state == "queued"]
+    for job in (first, *(s.id for s in specs if s.id not in queued)):
+        await pool.lab.link.call("cancel", job=job)
+    after = [await pool.lab.wait(spec.id) for spec in waiting]
+    late = [(await said_so(pool, job)).state for job in queued]
+    for job in queued:
+        await pool.lab.link.call("cancel", job=job)
+        await pool.lab.wait(job)
+    end_broker(pool)
+
+    assert beside.record.status == "ok"
+    assert len(queued) >= 2, "one of three uids is the first job's"
+    assert set(late) == {"running"}
+    for done in after:
+        uid, text, *owners = done.text.split()
+        assert (done.record.status, text, {*owners}) == ("ok", "deep", {uid})
+
+
+async def said_so(pool: Pool, job: str):
+    """Return the record of a job that runs, or says why it does not."""
+    while (seen := await pool.lab.record(job)).state == "queued" and "uids" not in seen.note:
+        await asyncio.sleep(0.005)
+    return seen

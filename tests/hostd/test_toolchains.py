@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.hostd import probe, toolchains
+from tests.laboratory import Folder, laboratory
 
 
 @pytest.fixture
@@ -48,8 +49,43 @@ def test_a_variable_names_a_tool_before_the_path(tmp_path: Path, monkeypatch: py
     mine.chmod(0o755)
     monkeypatch.setenv("NCU", str(mine))
     tools = toolchains._tools({}, None, [])
-    assert tools["ncu"] == {"path": str(mine), "version": "2026.1.0", "roots": []}
+    assert tools["ncu"] == {"path": str(mine), "version": "2026.1.0", "roots": [str(tmp_path)]}
     assert os.access(tools["ncu"]["path"], os.X_OK)
+
+
+def test_a_program_outside_of_usr_is_shown_with_its_prefix_and_never_a_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for path, root in (
+        ("rocm/bin/hipify-perl", "rocm"),
+        ("bin/hipify-perl", "bin"),
+        (".local/bin/hipify-perl", ".local/bin"),
+        ("tools/ncu", "tools"),
+    ):
+        assert toolchains._roots_around(str(tmp_path / path)) == [str(tmp_path / root)]
+    for path in (str(tmp_path / "ncu"), "/usr/local/cuda/bin/ncu", "/usr/bin/make", "/bin/make", "/ncu"):
+        assert toolchains._roots_around(path) == [], path
+    assert toolchains._roots_around("/opt/bin/tool") == ["/opt/bin"]
+    (tmp_path / "rocm" / "bin").mkdir(parents=True)
+    (tmp_path / "rocm" / "bin" / "tool").touch()
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link" / "tool").symlink_to(tmp_path / "rocm" / "bin" / "tool")
+    assert toolchains._roots_around(str(tmp_path / "link" / "tool")) == [str(tmp_path / "link"), str(tmp_path / "rocm")]
+
+
+async def test_a_program_on_the_path_can_be_started_in_the_sandbox(monkeypatch: pytest.MonkeyPatch):
+    with Folder() as folder:
+        (folder / "bin").mkdir()
+        program = folder / "bin" / "hipify-perl"
+        program.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nsed s/cuda/hip/g "$3" >"$2"\n')
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+        async with laboratory() as lab:
+            if (await lab.hosts.probe("local")).toolchains.tools.get("hipify-clang"):
+                pytest.skip("another converter comes first")
+            result = await lab.porter.port({"k.cu": "int main() { return cudaDeviceSynchronize(); }\n"})
+        assert result.files == ["k.hip"] and (result.converter or "").startswith("hipify-perl"), result.summary()
 
 
 DPCPP = """#!/bin/sh

@@ -1,10 +1,12 @@
 """Several programs of one job, made ahead together: taken by one job whose shape is theirs, linked, and gone with it."""
 
+import asyncio
 import hashlib
 import os
 import secrets
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +14,7 @@ from gpu_mcp_server.hostd.host import LOCKS
 from gpu_mcp_server.hostd.jobs import JobFolder
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, ProcessSpec, to_json
 from gpu_mcp_server.hostd.shape import shape_of
+from gpu_mcp_server.hostd.warm import IDLE, SHAPES
 from tests.hostd.conftest import Opener
 from tests.hostd.laboratory import Done, Laboratory, alive, eventually, names
 from tests.hostd.test_warm import took_one, until
@@ -100,9 +103,10 @@ async def test_one_that_still_prepares_takes_a_job_and_is_not_cut_short(full):
     await until(full, 1)
     for _ in range(2):
         spec, blobs = job(full, source=slow)
+        before = set(names(full.state / "nests"))
         assert (await ran(full, spec, blobs)).text.startswith("['kit'] second")
         assert took_one(full, spec.id)
-        assert eventually(lambda: len(names(full.state / "nests")) == 1)  # the next one has begun
+        assert eventually(lambda known=before: set(names(full.state / "nests")) - known)  # the next one has begun
 
 
 async def test_nothing_is_made_while_the_processor_is_timed(warm):
@@ -121,6 +125,141 @@ async def test_all_of_them_end_with_their_hostd(warm):
     os.kill(warm.pid, 9)
     assert eventually(lambda: not alive(about["pid"]))
     assert eventually(lambda: not any(Path(w).exists() for w in about["workdirs"]))
+
+
+async def announced(lab: Laboratory, spec: JobSpec, blobs: list[bytes]) -> list[str]:
+    """Announce a job by what is laid ahead of it; return which contents the host lacks."""
+    ahead = {w: tuple(f for f in refs if f.path.startswith("kit/")) for w, refs in spec.files.items()}
+    listed = [[hashlib.sha256(d).hexdigest(), len(d)] for d in blobs]
+    answer, _ = await lab.link.call("expect", b"".join(blobs), spec=to_json(replace(spec, files=ahead)), blobs=listed)
+    return answer["missing"]
+
+
+async def test_the_first_job_takes_what_was_made_when_it_was_announced(full):
+    spec, blobs = job(full)
+    assert await announced(full, spec, blobs[:1]) == []
+    await until(full, 1)
+    done = await ran(full, spec, blobs)
+    assert done.text == f"['kit'] second {blobs[1].decode()} z True ['prepared']\n", done.stderr
+    assert took_one(full, spec.id)
+
+
+async def test_a_first_job_that_was_announced_is_given_to_one_that_still_prepares(full):
+    slow = SOURCE.replace("    state.append", "    import time; time.sleep(0.5)\n    state.append")
+    spec, blobs = job(full, source=slow)
+    await announced(full, spec, blobs[:1])
+    assert eventually(lambda: len(names(full.state / "nests")) == 1)
+    assert (await ran(full, spec, blobs)).text.startswith("['kit'] second")
+    assert took_one(full, spec.id)
+
+
+async def test_an_announcement_names_the_files_that_are_not_here_and_nothing_is_made(full):
+    spec, blobs = job(full)
+    lacking = [hashlib.sha256(blobs[0]).hexdigest()]
+    assert await announced(full, spec, []) == lacking
+    assert names(full.state / "nests") == []
+
+
+async def test_another_job_than_the_one_announced_starts_cold_and_leaves_it_waiting(full):
+    announcing, blobs = job(full)
+    await announced(full, announcing, blobs[:1])
+    await until(full, 1)
+    other, others = job(full, zed="y")
+    assert (await ran(full, other, others)).record.status == "ok"
+    assert not took_one(full, other.id)
+    assert (await ran(full, announcing, blobs)).record.status == "ok"
+    assert took_one(full, announcing.id)
+
+
+async def test_one_is_made_however_often_it_is_announced(full):
+    spec, blobs = job(full)
+    for _ in range(5):
+        await announced(full, spec, blobs[:1])
+    await until(full, 1)
+    await announced(full, spec, blobs[:1])
+    assert (await full.link.call("hello"))[0]["warm"] == 1
+    assert len(names(full.state / "nests")) == 1
+
+
+async def test_of_many_shapes_announced_those_of_the_last_ones_wait_and_no_more(full):
+    for zed in "abcd":
+        spec, blobs = job(full, zed=zed)
+        await announced(full, spec, blobs[:1])
+        await until(full, 1)
+    assert eventually(lambda: len(names(full.state / "nests")) == SHAPES["several"])
+    await until(full, SHAPES["several"])
+    assert (await ran(full, spec, blobs)).record.status == "ok"
+    assert took_one(full, spec.id)
+
+
+async def seen(lab: Laboratory) -> dict[str, Any]:
+    """Wait until one of several programs is being made; return what it says of itself."""
+    for _ in range(4000):
+        found = [JobFolder(str(p)).noted() for p in (lab.state / "nests").iterdir()]
+        several = [about for about in found if len(about.get("workdirs", [])) == 2]
+        if several:
+            return several[0]
+        await asyncio.sleep(0.001)
+    raise AssertionError("none was made")
+
+
+async def gone(lab: Laboratory, about: dict[str, Any]) -> bool:
+    """Say whether one is gone, with its workspaces, in time, and its hostd has heard of it."""
+    for _ in range(2000):
+        await lab.link.call("hello")
+        if not alive(about["pid"]) and not any(Path(w).exists() for w in about["workdirs"]):
+            await lab.link.call("hello")
+            return True
+        await asyncio.sleep(0.005)
+    return False
+
+
+async def test_what_was_announced_and_does_not_come_is_given_up_after_the_idle_time(open_lab, state):
+    lab = await open_lab("full", **{LOCKS: str(state.parent / "locks"), IDLE: "1.5"})
+    spec, blobs = job(lab)
+    await announced(lab, spec, blobs[:1])
+    made = await seen(lab)
+    assert await gone(lab, made)
+    assert ((await lab.link.call("hello"))[0]["warm"], names(lab.state / "nests")) == (0, [])
+
+
+async def test_nothing_is_made_for_an_announcement_while_the_processor_is_timed(full):
+    script = "echo ready; sleep 0.6"
+    timed = await full.start("/bin/sh", "-c", script, until=b"ready", gpus=GpuRequest(mode="exclusive", wait_s=15))
+    spec, blobs = job(full)
+    await announced(full, spec, blobs[:1])
+    await full.link.call("hello")
+    before = names(full.state / "nests")
+    assert (await full.wait(timed)).record.status == "ok"
+    assert before == []
+    await seen(full)
+    assert (await ran(full, spec, blobs)).record.status == "ok"
+    assert took_one(full, spec.id)
+
+
+async def test_those_that_still_import_end_when_something_is_timed_and_are_made_again_afterwards(full):
+    slow = SOURCE.replace("    state.append", "    import time; time.sleep(1.5)\n    state.append")
+    spec, blobs = job(full, source=slow)
+    await announced(full, spec, blobs[:1])
+    importing = await seen(full)
+    script = "echo ready; sleep 1000"
+    timed = await full.start("/bin/sh", "-c", script, until=b"ready", gpus=GpuRequest(mode="exclusive", wait_s=15))
+    assert await gone(full, importing)
+    await full.link.call("cancel", job=timed)
+    assert (await full.wait(timed)).record.status == "cancelled"
+    await seen(full)
+    assert (await ran(full, spec, blobs)).text.startswith("['kit'] second")
+    assert took_one(full, spec.id)
+
+
+async def test_an_announced_program_that_dies_while_it_is_prepared_is_not_made_again_and_its_job_starts_cold(full):
+    source = SOURCE.replace("def prepare():", "def prepare():\n    import time; time.sleep(0.3); os._exit(1)")
+    spec, blobs = job(full, source=source)
+    await announced(full, spec, blobs[:1])
+    assert await gone(full, await seen(full))
+    await announced(full, spec, blobs[:1])
+    done = await ran(full, spec, blobs)
+    assert (done.text, took_one(full, spec.id)) == (f"[] second {blobs[1].decode()} z True []\n", False)
 
 
 GPU = {"uuid": "GPU-a", "memory_total_bytes": 1 << 30, "arch": "sm_90"}

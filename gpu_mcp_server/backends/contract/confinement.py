@@ -47,7 +47,7 @@ async def network_refused(host: ContractHost) -> None:
     expect_equal(done.record.status, "refused", "status")
 
 
-@ROOM.behaviour("No home folder, no secrets, no other job can be seen", at_least="namespaces")
+@ROOM.behaviour("No home folder, no secrets, no other job can be seen", at_least="apptainer")
 async def nothing_to_see(host: ContractHost) -> None:
     """List and read."""
     script = (
@@ -80,7 +80,10 @@ async def read_only_system(host: ContractHost) -> None:
         f"for f in /{name} /etc/{name} /usr/{name} /usr/bin/{name} /dev/{name} /proc/sys/kernel/core_pattern "
         "/proc/sys/vm/drop_caches /proc/sysrq-trigger; do (echo x >$f) 2>/dev/null && echo $f; done; true"
     )
-    expect_equal((await host.sh(script)).text, "", "what could be written")
+    written = (await host.sh(script)).text
+    if host.level == "apptainer" and written == f"/dev/{name}\n" and "no Landlock" in host.weaker_because:
+        raise DoesNotApply("without Landlock /dev, a folder in memory, can be written, and nothing else")
+    expect_equal(written, "", "what could be written")
 
 
 @ROOM.behaviour("A job is handed three descriptors, no more")
@@ -102,7 +105,7 @@ async def system_calls(host: ContractHost) -> None:
     expect_equal(set((await host.run("{python}", "-I", "-c", script)).text.split()), {"EPERM"}, "errors")
 
 
-@ROOM.behaviour("A job cannot signal what is not its own", at_least="namespaces")
+@ROOM.behaviour("A job cannot signal what is not its own", at_least="apptainer")
 async def signals(host: ContractHost) -> None:
     """Kill all there is, and the server's hostd."""
     pid = int(host.link.greeting["pid"])

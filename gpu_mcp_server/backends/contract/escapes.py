@@ -10,6 +10,7 @@ from typing import Any
 
 from gpu_mcp_server.backends.base import Backend
 from gpu_mcp_server.backends.contract.host import ContractHost, Done
+from gpu_mcp_server.hostd.protocol import LEVELS
 
 MIB = 1 << 20
 
@@ -37,8 +38,8 @@ class Attempt:
     closed: Callable[[Done], bool] = _nothing
     """Whether the attempt failed, as it should; by default nothing may be printed."""
     python: bool = False
-    boxed: bool = False
-    """Whether it is closed only where jobs have namespaces of their own."""
+    least: str = "unconfined"
+    """Weakest sandbox level that promises to close it."""
     limits: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -65,14 +66,14 @@ ATTEMPTS: tuple[Attempt, ...] = (
     Attempt(2, "read /etc/shadow", "mount namespace", "head -c1 /etc/shadow 2>/dev/null"),
     Attempt(3, "reach the host through /proc/1", "pid namespace", "ls /proc/1/root/home /proc/1/root/root 2>/dev/null"),
     Attempt(4, "read the server's environment", "scrubbed spawn",
-            "tr '\\0' '\\n' </proc/1/environ 2>/dev/null | grep -v '^PATH=\\|^PWD='", boxed=True),
+            "tr '\\0' '\\n' </proc/1/environ 2>/dev/null | grep -v '^PATH=\\|^PWD='", least="apptainer"),
     Attempt(5, "read the host's paths on a command line", "options by descriptor",
             "w = open('/proc/1/cmdline', 'rb').read().split(b'\\0')\nprint(*[x for x in w[1:w.index(b'--')] if b'/' in x])",
-            python=True, boxed=True),
+            python=True, least="apptainer"),
     Attempt(6, "write core_pattern", "own uid, /proc/sys read-only", "(printf core >/proc/sys/kernel/core_pattern) 2>/dev/null && echo wrote"),
     Attempt(7, "drop caches, press SysRq", "the same",
             "(echo 1 >/proc/sys/vm/drop_caches) 2>/dev/null && echo dropped; [ -w /proc/sysrq-trigger ] && echo sysrq; true"),
-    Attempt(8, "write the system", "read-only mounts", "for d in / /etc /usr /dev; do (echo x >$d/zz) 2>/dev/null && echo $d; done; true"),
+    Attempt(8, "write the system", "read-only mounts", "for d in / /etc /usr; do (echo x >$d/zz) 2>/dev/null && echo $d; done; true"),
     Attempt(9, "write beside the workspace", "mount namespace", "(echo x >/tmp/../home/x) 2>/dev/null && echo wrote; true"),
     Attempt(10, "connect to a service of the host", "network namespace",
             "print(code(lambda: socket.create_connection(('127.0.0.1', 22), 2)))", _says(*_REFUSED), python=True),
@@ -83,7 +84,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
             _says(*_REFUSED), python=True),
     Attempt(13, "send a datagram out", "network namespace",
             "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\nprint(code(lambda: s.sendto(b'x', ('192.0.2.2', 53))))",
-            _says("ENETUNREACH", *_REFUSED), python=True, boxed=True),
+            _says("ENETUNREACH", *_REFUSED), python=True, least="apptainer"),
     Attempt(14, "open packet, crypto and VM sockets", "seccomp",
             "for f, k in ((17, 3), (38, 5), (40, 1)): print(code(lambda: socket.socket(f, k)))", _says("EAFNOSUPPORT", "EPERM"), python=True),
     Attempt(15, "fork without end", "limit on processes",
@@ -93,12 +94,13 @@ ATTEMPTS: tuple[Attempt, ...] = (
             "import threading, time\nn = 0\ntry:\n while n < 3000: threading.Thread(target=time.sleep, args=(5,), daemon=True).start(); n += 1\n"
             "except RuntimeError: print('EAGAIN')",
             lambda d: "EAGAIN" in d.text or d.record.status in ("failed", "timeout"), python=True, limits={"processes": 64, "wall_s": 8.0}),
-    Attempt(17, "take memory without end", "limit on memory", "b = []\nfor _ in range(150): b.append(bytearray(b'x') * (8 << 20))\nprint('took')",
+    Attempt(17, "take memory without end", "limit on memory", "b = []\nfor _ in range(150): b.append(bytearray(b'x') * (8 << 20))\n"
+            "import time; time.sleep(5); print('took')",
             _status("oom"), python=True, limits={"memory_bytes": 128 * MIB}),
     Attempt(19, "fill /dev/shm", "sized tmpfs", "head -c 100000000 /dev/zero 2>/dev/null >/dev/shm/a; wc -c </dev/shm/a",
-            lambda d: int(d.text or 0) <= 8 * MIB, boxed=True, limits={"shm_bytes": 8 * MIB}),
+            lambda d: int(d.text or 0) <= 8 * MIB, least="namespaces", limits={"shm_bytes": 8 * MIB}),
     Attempt(20, "fill /tmp", "sized tmpfs", "head -c 100000000 /dev/zero 2>/dev/null >/tmp/a; wc -c </tmp/a",
-            lambda d: int(d.text or 0) <= 8 * MIB, boxed=True, limits={"tmp_bytes": 8 * MIB}),
+            lambda d: int(d.text or 0) <= 8 * MIB, least="namespaces", limits={"tmp_bytes": 8 * MIB}),
     Attempt(21, "write one huge file", "RLIMIT_FSIZE", "head -c 100000000 /dev/zero 2>/dev/null >a; wc -c <a",
             lambda d: int(d.text or 0) <= 8 * MIB, limits={"file_bytes": 8 * MIB}),
     Attempt(22, "write many large files", "disk quota", "for i in 1 2 3 4 5 6 7 8; do head -c 5000000 /dev/zero >f$i; done; sleep 5; echo wrote",
@@ -131,6 +133,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
             "import glob\nprint(*[code(lambda: os.open(p, os.O_RDWR)) for p in glob.glob('/dev/nvidia[0-9]*')] or ['ENOENT'])",
             _says(*_REFUSED), python=True),
     Attempt(50, "make a device node", "no capability", "print(code(lambda: os.mknod('n', 0o20600, os.makedev(195, 0))))", _says("EPERM", "EACCES"), python=True),
+    Attempt(70, "leave files in /dev", "read-only mount", "(echo x >/dev/zz) 2>/dev/null && echo wrote; true", least="namespaces"),
 )  # fmt: skip
 
 
@@ -162,7 +165,7 @@ async def tried_on(host: ContractHost, attempt: Attempt) -> Outcome:
     script = _TRY + attempt.script if attempt.python else attempt.script
     limits = {"memory_bytes": 1 << 30, **attempt.limits}
     done = await run(script, limits=limits, wall_s=limits.pop("wall_s", 20.0), outputs=("*",))
-    promised = host.boxed or not attempt.boxed
+    promised = LEVELS.index(host.level) >= LEVELS.index(attempt.least)
     result = "closed" if attempt.closed(done) else ("open" if promised else "not closed here")
     said = "".join(c if c.isprintable() else "." for c in " ".join(done.text[:200].split()))[:60]
     return Outcome(attempt, result, f"{done.record.status}: {said}" if said else str(done.record.status))

@@ -10,6 +10,7 @@ from typing import Any, Self
 from gpu_mcp_server.backends.base import Backend
 from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.hostd.protocol import (
+    BOXED,
     FileRef,
     JobRecord,
     JobSpec,
@@ -99,7 +100,7 @@ class ContractHost:
     @property
     def boxed(self) -> bool:
         """Say whether jobs have namespaces of their own."""
-        return self.level in ("full", "namespaces")
+        return self.level in BOXED
 
     @asynccontextmanager
     async def another(self) -> AsyncGenerator["ContractHost"]:
@@ -109,7 +110,7 @@ class ContractHost:
 
     def job(self, *argv: str, **more: Any) -> JobSpec:
         """Return a specification that this host's level suffices for."""
-        more.setdefault("min_level", "namespaces" if self.boxed else self.level)
+        more.setdefault("min_level", BOXED[0] if self.boxed else self.level)
         return job(*argv, **more)
 
     async def submit(self, spec: JobSpec, blobs: Mapping[str, bytes] | None = None) -> dict[str, Any]:
