@@ -24,7 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -172,6 +172,7 @@ async def ours(lab: Any, problem_id: str, text: str, language: str) -> dict[str,
         whole = json.loads(await lab.artifacts.read(result.evidence_artifact_id))
         found["steps"] = whole["evidence"].get("start_seconds")
         found["parts"] = whole["evidence"].get("seconds")
+        found["first_calls_s"] = whole["evidence"].get("first_calls_s")
     shape = result.shapes[0] if result.shapes else None
     found |= {"status": result.status, "seconds": result.seconds, "notes": list(shape.notes) if shape else []}
     if shape and shape.candidate and shape.reference:
@@ -182,8 +183,8 @@ async def ours(lab: Any, problem_id: str, text: str, language: str) -> dict[str,
 class Comparison:
     """One run over some problems."""
 
-    def __init__(self, kernelbench: Path, deadline_s: float, folder: Path) -> None:
-        self.kernelbench, self.folder = kernelbench, folder
+    def __init__(self, kernelbench: Path, deadline_s: float, folder: Path, languages: Sequence[str]) -> None:
+        self.kernelbench, self.folder, self.languages = kernelbench, folder, languages
         self.end = time.monotonic() + deadline_s
         self.cells: list[dict[str, Any]] = []
         self.imports: dict[int, Any] = {}
@@ -214,7 +215,7 @@ class Comparison:
             ("ModelNew, load_inline", as_load_inline(number), "python", as_load_inline(number), "cuda"),
         ]
         done: dict[str, list[Any]] = {}
-        for name, mine, language, other, backend in forms:
+        for name, mine, language, other, backend in (form for form in forms if form[2] in self.languages):
             cell: dict[str, Any] = {"problem": number, "candidate": name, "ours": [], "theirs": []}
             self.cells.append(cell)
             for turn in range(2):
@@ -284,10 +285,13 @@ def main() -> None:
     parser.add_argument("--kernelbench", type=Path, required=True)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--problems", default="1,36,19,23,76")
+    parser.add_argument("--languages", default="cuda,triton,python", help="of the forms: C ABI, Triton, load_inline")
     parser.add_argument("--deadline-s", type=float, default=450.0)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        comparison = Comparison(given.kernelbench.absolute(), given.deadline_s, Path(folder))
+        comparison = Comparison(
+            given.kernelbench.absolute(), given.deadline_s, Path(folder), given.languages.split(",")
+        )
         try:
             asyncio.run(compare(comparison, [int(n) for n in given.problems.split(",")]))
         finally:

@@ -100,6 +100,10 @@ class NumpyArrays:
         if tuple(shape) != item.shape:
             raise BadResult("output %s has shape %s, declared as %s" % (item.name, list(shape), list(item.shape)))
 
+    def answers(self) -> Tuple[Any, ...]:
+        """Return what the first call's answers are, as the framework sees them."""
+        return self.wrap([self.targets[0]], self.outputs)[0]
+
     def ping(self) -> None:
         """Do nothing: to be running again is all."""
 

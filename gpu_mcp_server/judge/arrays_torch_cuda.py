@@ -68,6 +68,10 @@ class TorchCudaArrays:
         if tuple(shape) != item.shape:
             raise BadResult("output %s has shape %s, declared as %s" % (item.name, list(shape), list(item.shape)))
 
+    def answers(self) -> Tuple[Any, ...]:
+        """Return what the first call's answers are."""
+        return self.targets[0]
+
     def ping(self) -> None:
         """Switch in by a kernel: only that brings this process's context onto the multiprocessors."""
         self.scratch.fill_(1)

@@ -9,6 +9,16 @@ from calls import COMPILED, Calls, loop_or_why
 Reply = Dict[str, Any]
 
 LIBRARY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "candidate.so")
+ALLOCATE = (
+    "cudaMalloc",
+    "cudaMallocAsync",
+    "cudaMallocFromPoolAsync",
+    "cudaMallocManaged",
+    "cudaMallocHost",
+    "cudaHostAlloc",
+    "cudaMallocPitch",
+)
+"""As numbered where a CUDA source's allocations are wrapped."""
 
 
 class Library:
@@ -21,6 +31,8 @@ class Library:
         self.rows: List[List[int]] = []
         self.calls: Optional[Calls] = None
         self.graph: Any = None
+        self.asked: Any = None
+        """Code, function and bytes of its allocation that failed last, where it allocates."""
         self.recorded: Optional[Calls] = None
         """The same calls, on the stream that is recorded."""
 
@@ -42,6 +54,10 @@ class Library:
                 % (self.symbol, self.symbol)
             }
         self.launch.restype = ctypes.c_int
+        try:
+            self.asked = (ctypes.c_ulong * 3).in_dll(library, "gpu_mcp_asked")
+        except ValueError:
+            self.asked = None
         return {}
 
     def open(self, message: Dict[str, Any], bases: List[int]) -> None:
@@ -62,7 +78,11 @@ class Library:
 
     def run(self, calls: int) -> Reply:
         """Call the launcher once for each of the first `calls` sets."""
-        return self.calls.make(calls) if self.calls else {}
+        reply: Reply = self.calls.make(calls) if self.calls else {}
+        code = reply.get("code")
+        if code and self.asked is not None and self.asked[0] == code and self.asked[1] < len(ALLOCATE):
+            reply["asked"] = {"by": ALLOCATE[self.asked[1]], "bytes": self.asked[2]}
+        return reply
 
     def capture(self, calls: int) -> Reply:
         """Record the first calls as a graph, to be replayed; only a GPU's memory has a driver."""

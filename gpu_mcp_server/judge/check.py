@@ -56,6 +56,11 @@ def numbers(stored: Array, dtype: str) -> Array:
     return float8_values(stored, dtype) if dtype in FLOAT8 else stored
 
 
+def relative_to(dtype: str, rtol: float) -> float:
+    """Return the relative tolerance of a type: none for whole numbers."""
+    return rtol if dtype in FLOATS else 0.0
+
+
 class Scratch(NamedTuple):
     """Room for the steps of a comparison."""
 
@@ -115,7 +120,11 @@ def _compare_part(expected: Array, got: Array, rtol: float, atol: float) -> Tupl
 def compare(
     expected: Array, got: Array, dtype: str, rtol: float, atol: float, room: Optional[Scratch] = None
 ) -> Difference:
-    """Compare flat arrays: |got - expected| <= atol + rtol |expected|; NaN matches NaN, an infinity itself."""
+    """Compare flat arrays: |got - expected| <= atol + rtol |expected|; NaN matches NaN, an infinity itself.
+
+    Whole numbers may be off by `atol` alone: a share of an index or a code means nothing.
+    """
+    rtol = relative_to(dtype, rtol)
     if dtype == "float32":
         passed = ELEMENTS.compare(expected, got, rtol, atol, max(atol, 1e-30))
         if passed:

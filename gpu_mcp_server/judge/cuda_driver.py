@@ -2,11 +2,13 @@
 
 import ctypes
 import os
+import time
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_ushort, c_void_p
 from typing import Any, Dict, List, Sequence, Tuple
 
 from verdicts import JudgeFailed
 
+LIBRARY = "libcuda.so.1"
 Handle = c_uint64
 Address = c_uint64
 
@@ -104,12 +106,20 @@ class CudaError(JudgeFailed):
         self.name = name
 
 
+def prepare() -> None:
+    """Map the driver's library, if there is one; nothing of it is called, and no GPU touched, before there is a job."""
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError:
+        return  # whoever needs it says so
+
+
 class Driver:
     """The driver library with a context of one device: the primary one, which the runtime API shares."""
 
     def __init__(self, ordinal: int) -> None:
         try:
-            self.library = ctypes.CDLL("libcuda.so.1")
+            self.library = ctypes.CDLL(LIBRARY)
         except OSError as error:
             raise JudgeFailed("no CUDA driver: %s" % error) from None
         for name, arguments in SIGNATURES.items():
@@ -117,13 +127,18 @@ class Driver:
             function.argtypes = arguments
             function.restype = c_int
         self.ordinal = ordinal
+        self.seconds: Dict[str, float] = {}
+        """What it took to begin."""
+        begin = time.perf_counter()
         self.call("cuInit", 0)
+        self.seconds["driver"] = time.perf_counter() - begin
         device = c_int()
         self.call("cuDeviceGet", byref(device), ordinal)
         self.device = device.value
         self.context = c_void_p()
         self.call("cuDevicePrimaryCtxRetain", byref(self.context), self.device)
         self.enter()
+        self.seconds["context"] = time.perf_counter() - begin - self.seconds["driver"]
 
     def enter(self) -> None:
         """Make the context the calling thread's: to the driver each thread has one of its own, none at first."""
@@ -263,14 +278,14 @@ class Shared:
 
 
 class Kernels:
-    """Functions of a PTX text."""
+    """Functions of a module: a PTX text, which ends in a zero byte, or a cubin."""
 
     THREADS = 256
 
-    def __init__(self, driver: Driver, ptx: bytes) -> None:
+    def __init__(self, driver: Driver, image: bytes) -> None:
         self.driver = driver
         module = c_void_p()
-        driver.call("cuModuleLoadData", byref(module), ptx)
+        driver.call("cuModuleLoadData", byref(module), image)
         self.module = module
         self.functions: Dict[str, c_void_p] = {}
         self.blocks = driver.attribute(MULTIPROCESSORS) * 16

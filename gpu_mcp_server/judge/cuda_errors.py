@@ -1,7 +1,8 @@
 """What a launcher's return value means when it is a CUDA error, as `return cudaGetLastError();` makes it."""
 
-from typing import Dict, Tuple
+from typing import Any, Dict, Tuple, cast
 
+OUT_OF_MEMORY = 2
 STAGES: Dict[int, Tuple[str, str]] = {
     1: ("cudaErrorInvalidValue", "launch error: an argument of a call or of a launch is out of range"),
     2: ("cudaErrorMemoryAllocation", "out of memory"),
@@ -28,12 +29,28 @@ STAGES: Dict[int, Tuple[str, str]] = {
 """By number, which runtime and driver share. Source: driver_types.h, enum cudaError, CUDA 13.0."""
 
 
-def meaning(code: int, free_bytes: int, all_bytes: int) -> str:
-    """Return a code's name and stage in brackets, empty for one that is no known error."""
+def meaning(code: int, free_bytes: int, all_bytes: int, asked: Any = None) -> str:
+    """Return a code's name and stage in brackets, empty for one that is no known error.
+
+    Args:
+        code: What the launcher returned.
+        free_bytes: Of the GPU's memory, afterwards.
+        all_bytes: Of the GPU's memory.
+        asked: What the candidate says of the allocation that failed: `by`, `bytes`. Told, not believed.
+    """
     if code not in STAGES:
         return ""
     name, text = STAGES[code]
-    if code == 2:
+    if code == OUT_OF_MEMORY:
         there = (free_bytes / 1e9, all_bytes / 1e9)
-        text += ": what it asked for was more than the %.3g GB that were free, of %.3g GB" % there
+        text += ": %s more than the %.3g GB that were free, of %.3g GB" % (_wanted(asked), *there)
     return " (%s, %s)" % (name, text)
+
+
+def _wanted(asked: Any) -> str:
+    """Return what was asked for in words, as far as that can be read."""
+    found = cast("Dict[str, Any]", asked) if isinstance(asked, dict) else {}
+    size, by = found.get("bytes"), found.get("by")
+    if isinstance(size, int) and 0 < size < 1 << 64 and isinstance(by, str) and by.isidentifier():
+        return "%s asked for %.4g GB (%d bytes)," % (by[:40], size / 1e9, size)
+    return "what it asked for was"

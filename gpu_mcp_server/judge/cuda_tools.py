@@ -1,20 +1,26 @@
 """The owner's own kernels and a little device memory for their results; the fence that stops the clock."""
 
 import os
-from ctypes import c_double, c_int64, c_uint64
-from typing import Any, List, Sequence
+import time
+from ctypes import c_double, c_int, c_int64, c_uint64
+from typing import Any, List, Optional, Sequence
 
 import numpy as np
 from check import STORAGE
-from cuda_driver import Driver, Kernels
-from tensors import ITEM_BYTES, Array, Tensor
+from cuda_driver import CudaError, Driver, Kernels
+from kept import Kept, Pair
+from tensors import ITEM_BYTES, Array, Layout, Tensor
 
 TYPES = {name: number for number, name in enumerate(ITEM_BYTES)}
 TYPES.update(dict.fromkeys(list(TYPES)[8:], TYPES["uint8"]))
 """As numbered in kernels.cu, to which the newer ones are a byte; outputs of eight bits it does not compare."""
 FENCE_SAMPLES = 64
 """Positions of every output that the fence looks at."""
-KERNELS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "kernels.ptx")
+WORD_BYTES = 8
+HERE = os.path.dirname(os.path.abspath(__file__))
+PTX = os.path.join(HERE, "kernels.ptx")
+CUBIN = os.path.join(os.path.dirname(HERE), "kernels.cubin")
+"""Made of the same source for this GPU, where the host has NVRTC; the driver needs 0.3 s to compile the PTX."""
 
 
 class Tools:
@@ -22,8 +28,18 @@ class Tools:
 
     def __init__(self, ordinal: int) -> None:
         self.driver = Driver(ordinal)
-        with open(KERNELS, "rb") as file:
-            self.kernels = Kernels(self.driver, file.read() + b"\0")
+        self.seconds, begin = dict(self.driver.seconds), time.perf_counter()
+        """What the start of the device took, for the evidence."""
+        self.compiled_by = "NVRTC"
+        """What made the kernels, for the evidence."""
+        try:
+            with open(CUBIN, "rb") as file:
+                self.kernels = Kernels(self.driver, file.read())
+        except (OSError, CudaError):
+            self.compiled_by = "the driver"
+            with open(PTX, "rb") as file:
+                self.kernels = Kernels(self.driver, file.read() + b"\0")
+        self.seconds["kernels"] = time.perf_counter() - begin
         self.results = self.driver.allocate(4096)
 
     def count(self, name: str, work: int, arguments: Sequence[Any], start: Sequence[int] = (0,)) -> List[int]:
@@ -49,6 +65,47 @@ class Tools:
         self.driver.download(data.ctypes.data, at, data.nbytes)
         return data
 
+    def gather(self, address: int, where: Layout, dtype: str, positions: Array) -> Array:
+        """Return elements at `positions` of every set, [sets, positions]."""
+        into = np.empty((where.sets, positions.size), dtype=STORAGE[dtype])
+        list_at, into_at = self.driver.allocate(positions.nbytes), self.driver.allocate(into.nbytes)
+        self.driver.upload(list_at, positions.ctypes.data, positions.nbytes)
+        arguments = [c_uint64(address), c_int64(where.stride), c_int64(where.sets), c_int(ITEM_BYTES[dtype])]
+        arguments += [c_uint64(list_at), c_int64(positions.size), c_uint64(into_at)]
+        self.kernels.launch("gather", into.size, arguments)
+        self.driver.download(into.ctypes.data, into_at, into.nbytes)
+        self.driver.free(list_at)
+        self.driver.free(into_at)
+        return into
+
+
+class KeptOnGpu(Kept):
+    """Kept beside the outputs, and compared there."""
+
+    def __init__(self, tools: Tools, at: int, item: Tensor) -> None:
+        self.tools, self.at, self.item = tools, at, item
+        self.copy = tools.driver.allocate(item.nbytes)
+        tools.driver.copy(self.copy, at, item.nbytes)
+
+    def other(self) -> Optional[Pair]:
+        """Return both if a word of 8 bytes differs, or what is behind the last whole one."""
+        words = self.item.nbytes // WORD_BYTES
+        arguments: Any = [c_uint64(self.copy), c_uint64(self.at), c_int64(words)]
+        same = not (words and self.tools.count("count_differing", words, arguments)[0])
+        rest = self.item.nbytes % WORD_BYTES
+        if same and rest:
+            same = self._end(self.copy, rest) == self._end(self.at, rest)
+        return None if same else (self.tools.elements(self.copy, self.item), self.tools.elements(self.at, self.item))
+
+    def _end(self, at: int, size: int) -> bytes:
+        data = np.empty(size, dtype=np.uint8)
+        self.tools.driver.download(data.ctypes.data, at + self.item.nbytes - size, size)
+        return data.tobytes()
+
+    def close(self) -> None:
+        """Free the copy."""
+        self.tools.driver.free(self.copy)
+
 
 class Fence:
     """One launch that compares secret positions of every output; its end stops the clock."""
@@ -59,6 +116,8 @@ class Fence:
         self.table = tools.driver.allocate(table.nbytes)
         tools.driver.upload(self.table, table.ctypes.data, table.nbytes)
         self.wrong = tools.driver.allocate(8)
+        self.missed = 0
+        """Positions that were wrong when it ran last."""
         self.key = c_uint64(0)
         self.tolerances = (c_double(rtol), c_double(atol))
 
@@ -73,7 +132,16 @@ class Fence:
         arguments = [c_uint64(self.table), c_int64(self.items), c_int64(self.sets), c_int64(FENCE_SAMPLES), self.key]
         arguments += [*self.tolerances, c_uint64(self.wrong)]
         self.tools.kernels.launch("fence", self.items * self.sets * FENCE_SAMPLES, arguments)
-        return self.tools.counters(self.wrong, 1)[0] == 0
+        self.missed = self.tools.counters(self.wrong, 1)[0]
+        return self.missed == 0
+
+    def recount(self) -> int:
+        """Return how many of the same positions are wrong now; outside the clock."""
+        before = self.missed
+        self.tools.set_counters(self.wrong, [0])
+        self.passes()
+        now, self.missed = self.missed, before
+        return now
 
     def close(self) -> None:
         """Free the table."""

@@ -2,6 +2,9 @@
 
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
+import numpy as np
+from check import numbers
+from kept import Kept
 from supervisor import Player
 from tensors import Array, Tensor
 
@@ -30,6 +33,8 @@ class Buffers:
     outputs: Sequence[Tensor]
     weights_written = False
     """Whether the inputs that are a model's weights are there; they do not change."""
+    fence: Any = None
+    """What stops the clock where freezing does not stop the work."""
     words: List[int]
     """This round's poison, as an integer of an element's size, for each output."""
 
@@ -41,8 +46,8 @@ class Buffers:
         """Draw fresh inputs."""
         raise NotImplementedError
 
-    def put_input(self, number: int, values: Array) -> None:
-        """Take over an input that was made elsewhere, [sets, count] as stored."""
+    def put_input(self, number: int, values: Array, first: int = 0) -> None:
+        """Take over an input that was made elsewhere, [some sets, count] as stored, from set `first` on."""
         raise NotImplementedError
 
     def poison(self) -> None:
@@ -59,8 +64,12 @@ class Buffers:
         """End a timed pass; return False if the outputs were seen to be unfinished then."""
         raise NotImplementedError
 
-    def check(self) -> RoundCheck:
-        """Compare all outputs in full."""
+    def unfinished(self) -> bool:
+        """Say whether fewer of the fence's positions are wrong now than when it stopped the clock."""
+        return self.fence is not None and self.fence.recount() < self.fence.missed
+
+    def check(self, slack: Sequence[float] = ()) -> RoundCheck:
+        """Compare all outputs in full; `slack` adds to each output's absolute tolerance."""
         raise NotImplementedError
 
     def check_first(self, count: int) -> RoundCheck:
@@ -91,6 +100,15 @@ class Buffers:
     def samples(self, output: int, positions: Array) -> Tuple[Array, Array]:
         """Return expected and actual elements at `positions` of every call's output, [sets, positions]."""
         raise NotImplementedError
+
+    def sound(self) -> bool:
+        """Say whether all that the reference expects is finite."""
+        pairs = ((self.pair(0, number)[0], item.dtype) for number, item in enumerate(self.outputs))
+        return all(np.isfinite(numbers(expected, dtype)).all() for expected, dtype in pairs)
+
+    def keep(self, number: int) -> Kept:
+        """Keep the first call's answer in one output."""
+        return Kept(self, number)
 
     def close(self) -> None:
         """Free the memory."""
@@ -137,8 +155,11 @@ class Device:
         """Return what the machine reports now, for the evidence."""
         raise NotImplementedError
 
-    def error_text(self, code: int) -> str:
-        """Return what a launcher's return value means on this device, in brackets; empty where it means nothing."""
+    def error_text(self, code: int, asked: Any = None) -> str:
+        """Return what a launcher's return value means on this device, in brackets; empty where it means nothing.
+
+        `asked` is what the candidate says of an allocation that failed.
+        """
         return ""
 
     def aftermath(self) -> str:

@@ -81,13 +81,15 @@ class Interruption:
             player.freeze()
         begun = np.flatnonzero(self._touched(buffers))
         last = int(begun[-1]) if begun.size else 0
-        unfinished = np.flatnonzero(buffers.check_first(last).wrong.any(axis=1))
+        before = buffers.check_first(last).wrong
         with self._running():
             player.thaw()
             reply = player.hear(self.rounds.timeout_s)
             finished = buffers.stop(player)
         with self.rounds.ledger.part("check"):
-            self.rounds.judge(buffers, reply, buffers.check(), finished, 0.0)
+            check = buffers.check()
+            self.rounds.judge(buffers, reply, check, finished, 0.0)
+        unfinished = np.flatnonzero((before > check.wrong[:last]).any(axis=1))
         if unfinished.size:
             raise cheat(
                 "worked on a call before it was called: stopped in the middle of a round, call %d of %d had begun and "

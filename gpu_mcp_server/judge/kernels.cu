@@ -146,6 +146,13 @@ extern "C" __global__ void count_differing(const u64 *a, const u64 *b, i64 words
     if (mine) atomicAdd(found, mine);
 }
 
+// Counts elements that are infinite or not a number.
+extern "C" __global__ void count_unbounded(const u8 *base, i64 stride, i64 count, i64 sets, int type, u64 *found) {
+    u64 mine = 0;
+    for (i64 t = first(); t < count * sets; t += step()) mine += !isfinite(load(base + t / count * stride, t % count, type));
+    if (mine) atomicAdd(found, mine);
+}
+
 __device__ bool wrong_at(const u8 *expected, const u8 *got, i64 i, int type, double rtol, double atol, double *error, double *size) {
     *error = 0;
     double e = load(expected, i, type), g = load(got, i, type);

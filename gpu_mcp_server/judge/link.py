@@ -78,9 +78,9 @@ class Link:
         except (BrokenPipeError, ConnectionResetError, ConnectionRefusedError, OSError) as error:
             raise LinkClosed(str(error)) from None
 
-    def pending(self) -> bool:
-        """Say whether a packet, or the end, is waiting to be read."""
-        return bool(select.select([self.socket], [], [], 0)[0])
+    def pending(self, timeout_s: float = 0.0) -> bool:
+        """Say whether a packet, or the end, is waiting to be read, or is before so much time has passed."""
+        return bool(select.select([self.socket], [], [], timeout_s)[0])
 
     def receive(self, timeout_s: Optional[float]) -> Dict[str, Any]:
         """Return the next message; descriptors that came with it are dropped.

@@ -143,9 +143,10 @@ class CpuBuffers(Buffers):
                 continue
             self.well.fill(self.input_region.tensor(self.input_layout, item, number), item.dtype, item.distribution)
 
-    def put_input(self, number: int, values: Array) -> None:
+    def put_input(self, number: int, values: Array, first: int = 0) -> None:
         """Take over an input that was made elsewhere."""
-        self.input_region.tensor(self.input_layout, self.inputs[number], number)[...] = values
+        every = self.input_region.tensor(self.input_layout, self.inputs[number], number)
+        every[first : first + len(values)] = values
 
     def poison(self) -> None:
         """Overwrite outputs and guards."""
@@ -176,31 +177,37 @@ class CpuBuffers(Buffers):
         player.freeze()
         return True
 
-    def check(self) -> RoundCheck:
+    def check(self, slack: Sequence[float] = ()) -> RoundCheck:
         """Compare all outputs in full."""
-        return self.check_first(self.sets)
+        return self._check(self.sets, slack)
 
     def check_first(self, count: int) -> RoundCheck:
         """Compare the outputs of the first `count` calls in full."""
+        return self._check(count, ())
+
+    def _check(self, count: int, slack: Sequence[float]) -> RoundCheck:
         wrong = np.zeros((count, len(self.outputs)), dtype=np.int64)
         worst: List[Tuple[float, float]] = [(0.0, 0.0)]
         for number, item in enumerate(self.outputs):
             expected = self.expected_region.tensor(self.expected_layout, item, number)[:count]
             got = self.output_region.tensor(self.output_layout, item, number)[:count]
-            worst += self._check_tensor(item, expected, got, wrong[:, number])
+            atol = self.atol + (slack[number] if slack else 0.0)
+            worst += self._check_tensor(item, expected, got, wrong[:, number], atol)
         return RoundCheck(wrong, max(w[0] for w in worst), max(w[1] for w in worst))
 
-    def _check_tensor(self, item: Tensor, expected: Array, got: Array, wrong: Array) -> List[Tuple[float, float]]:
+    def _check_tensor(
+        self, item: Tensor, expected: Array, got: Array, wrong: Array, atol: float
+    ) -> List[Tuple[float, float]]:
         step = max(1, CHUNK // max(1, item.count))
         slab = max(step, SLAB // max(1, item.count) // step * step)
         sets = len(wrong)
         found: List[Tuple[float, float]] = []
 
         def some(number: int) -> None:
-            room = scratch_for(item.dtype, item.count * step, self.atol)
+            room = scratch_for(item.dtype, item.count * step, atol)
             for first in range(number * slab, min(sets, (number + 1) * slab), step):
                 rows = slice(first, min(first + step, (number + 1) * slab))
-                result = compare(expected[rows].ravel(), got[rows].ravel(), item.dtype, self.rtol, self.atol, room)
+                result = compare(expected[rows].ravel(), got[rows].ravel(), item.dtype, self.rtol, atol, room)
                 found.append((result.max_abs, result.max_rel))
                 if result.mask is not None:
                     wrong[rows] = np.count_nonzero(result.mask.reshape(-1, item.count), axis=1)

@@ -7,12 +7,14 @@ from ctypes import c_double, c_int, c_int64, c_uint64
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
-from check import STORAGE
+from check import LARGE, numbers, relative_to
 from cuda_driver import L2_BYTES, MAJOR, MINOR, CudaError, Shared
 from cuda_errors import meaning
-from cuda_tools import FENCE_SAMPLES, TYPES, Fence, Tools
+from cuda_tools import FENCE_SAMPLES, TYPES, Fence, KeptOnGpu, Tools
 from devices import Buffers, Device, RoundCheck
+from eight_bits import FLOAT8
 from fill import Well
+from kept import Kept
 from memory_cpu import Region, poison_word
 from memory_cpu import share as share_file
 from nvml import Nvml
@@ -121,10 +123,9 @@ class CudaBuffers(Buffers):
         if self.files:
             self.tools.driver.download(self.files[0].bytes.ctypes.data, self.staged.address, self.input_layout.total)
 
-    def put_input(self, number: int, values: Array) -> None:
+    def put_input(self, number: int, values: Array, first: int = 0) -> None:
         """Take over an input that was made elsewhere."""
-        for call in range(self.sets):
-            one = np.ascontiguousarray(values[call])
+        for call, one in enumerate(map(np.ascontiguousarray, values), first):
             at = self.staged.address + self.input_layout.offsets[number] + call * self.input_layout.stride
             self.tools.driver.upload(at, one.ctypes.data, one.nbytes)
         if self.files:
@@ -165,7 +166,7 @@ class CudaBuffers(Buffers):
         """Stop the candidate's clock by the fence; the reference has waited for its own work."""
         return self.fence.passes() if player.role == "candidate" else True
 
-    def check(self) -> RoundCheck:
+    def check(self, slack: Sequence[float] = ()) -> RoundCheck:
         """Compare all outputs in full."""
         counters = self.sets * len(self.outputs)
         self.tools.driver.call("cuMemsetD8_v2", self.wrong, 0, 8 * counters)
@@ -173,7 +174,8 @@ class CudaBuffers(Buffers):
         for number, item in enumerate(self.outputs):
             arguments = [c_uint64(self._want(number)), c_int64(self.expected_layout.stride)]
             arguments += self._span(self._have(number), self.output_layout, item)
-            arguments += [c_int(TYPES[item.dtype]), c_double(self.device.rtol), c_double(self.device.atol)]
+            atol = self.device.atol + (slack[number] if slack else 0.0)
+            arguments += [c_int(TYPES[item.dtype]), c_double(relative_to(item.dtype, self.device.rtol)), c_double(atol)]
             arguments += [c_uint64(self.wrong + 8 * self.sets * number), c_uint64(self.tools.results)]
             self.tools.kernels.launch("compare", item.count * self.sets, arguments)
         worst = np.array(self.tools.counters(self.tools.results, 2), dtype=np.uint64).view(np.float64)
@@ -217,26 +219,29 @@ class CudaBuffers(Buffers):
     def samples(self, output: int, positions: Array) -> Tuple[Array, Array]:
         """Return expected and actual elements at `positions`."""
         dtype = self.outputs[output].dtype
-        want = self._gather(self._want(output), self.expected_layout, dtype, positions)
-        return want, self._gather(self._have(output), self.output_layout, dtype, positions)
+        want = self.tools.gather(self._want(output), self.expected_layout, dtype, positions)
+        return want, self.tools.gather(self._have(output), self.output_layout, dtype, positions)
 
     def input_samples(self, number: int, positions: Array) -> Array:
         """Return elements at `positions` of an input of the first call."""
         at = self.staged.address + self.input_layout.offsets[number]
-        return self._gather(at, self.input_layout._replace(sets=1), self.inputs[number].dtype, positions)[0]
+        return self.tools.gather(at, self.input_layout._replace(sets=1), self.inputs[number].dtype, positions)[0]
 
-    def _gather(self, address: int, where: Layout, dtype: str, positions: Array) -> Array:
-        into = np.empty((where.sets, positions.size), dtype=STORAGE[dtype])
-        list_at = self.tools.driver.allocate(positions.nbytes)
-        into_at = self.tools.driver.allocate(into.nbytes)
-        self.tools.driver.upload(list_at, positions.ctypes.data, positions.nbytes)
-        arguments = [c_uint64(address), c_int64(where.stride), c_int64(where.sets), c_int(ITEM_BYTES[dtype])]
-        arguments += [c_uint64(list_at), c_int64(positions.size), c_uint64(into_at)]
-        self.tools.kernels.launch("gather", into.size, arguments)
-        self.tools.driver.download(into.ctypes.data, into_at, into.nbytes)
-        self.tools.driver.free(list_at)
-        self.tools.driver.free(into_at)
-        return into
+    def sound(self) -> bool:
+        """Say whether all that the reference expects is finite."""
+        for number, item in enumerate(self.outputs):
+            span = [*self._span(self._want(number), self.expected_layout, item), c_int(TYPES[item.dtype])]
+            if item.dtype in FLOAT8:
+                if not np.isfinite(numbers(self.pair(0, number)[0], item.dtype)).all():
+                    return False
+            elif self.tools.count("count_unbounded", item.count * self.sets, span)[0]:
+                return False
+        return True
+
+    def keep(self, number: int) -> Kept:
+        """Keep the first call's answer beside it, of a large output samples."""
+        item = self.outputs[number]
+        return Kept(self, number) if item.count > LARGE else KeptOnGpu(self.tools, self._have(number), item)
 
     def close(self) -> None:
         """Free everything."""
@@ -269,7 +274,7 @@ class CudaDevice(Device):
         """Whether a ModelNew allocates its results from an arena."""
         self.rtol, self.atol = float(task["rtol"]), float(task["atol"])
         self.tools = Tools(int(task.get("gpu_index") or 0))
-        driver = self.tools.driver
+        driver, begin = self.tools.driver, time.perf_counter()
         self.label = driver.name()
         self.spins = len(os.sched_getaffinity(0)) >= SPARE_CORES
         self.nvml = Nvml(driver.uuid())
@@ -283,7 +288,7 @@ class CudaDevice(Device):
         for _ in range(ALONE_PROBES):
             self.probe()
         self.alone_us = median(self.probes_us[1:])
-        self.probes_us = []
+        self.probes_us, self.tools.seconds["probes"] = [], time.perf_counter() - begin
 
     def probe(self) -> None:
         """Time a few empty fences. The candidate is frozen then, but a kernel that it left behind would slow them."""
@@ -305,8 +310,7 @@ class CudaDevice(Device):
 
     def max_bytes(self) -> int:
         """Return a quarter of the free memory, 32 GiB at most, less with a reference on the CPU."""
-        most = STAGED_BYTES if self.framework == "numpy" else MAX_BYTES
-        return min(self.tools.driver.free_bytes() // 4, most)
+        return min(self.tools.driver.free_bytes() // 4, STAGED_BYTES if self.framework == "numpy" else MAX_BYTES)
 
     def set_bytes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
         """Return bytes of both copies of the inputs, outputs with guards, and expected outputs."""
@@ -331,9 +335,9 @@ class CudaDevice(Device):
                 raise TooLarge(text % (sets, wanted / 1e9, free / 1e9)) from None
             raise
 
-    def error_text(self, code: int) -> str:
+    def error_text(self, code: int, asked: Any = None) -> str:
         """Return the CUDA error of this number."""
-        return meaning(code, *self.tools.driver.memory())
+        return meaning(code, *self.tools.driver.memory(), asked)
 
     def aftermath(self) -> str:
         """Say whether the GPU answered an empty probe, and how soon."""
@@ -384,6 +388,8 @@ class CudaDevice(Device):
             "cuda_driver_api": driver.version(),
             "memory": self.memory,
             "stream": "legacy default",
+            "kernels_compiled_by": self.tools.compiled_by,
+            "device_seconds": {name: round(value, 4) for name, value in self.tools.seconds.items()},
             "baseline": "reference on the CPU" if self.framework == "numpy" else "reference on the same GPU",
             "fence_samples_per_output": FENCE_SAMPLES,
             "idle_probe_alone_us": round(self.alone_us, 1),

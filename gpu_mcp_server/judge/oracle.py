@@ -1,8 +1,9 @@
 """The reference once more in double precision: how exact an answer in the declared type can be."""
 
+import importlib
 import mmap
 import os
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 from fill import SHORT
@@ -10,6 +11,10 @@ from tensors import Array, Tensor
 
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 EPSILON.update({"float8_e4m3fn": 2.0**-3, "float8_e5m2": 2.0**-2})
+
+
+WITHIN = 0.24
+"""Part of a last place. Below a power of two the next number is half of one away: half of that still rounds to it."""
 
 
 def widened(item: Tensor, given: Any, nudge: bool) -> Any:
@@ -24,6 +29,62 @@ def widened(item: Tensor, given: Any, nudge: bool) -> Any:
     return wide * (1 + part * np.random.default_rng().uniform(-0.5, 0.5, wide.shape)) if nudge else wide
 
 
+def moved(item: Tensor, given: Any, message: Dict[str, Any], number: int) -> Any:
+    """Return an input of a discrete answer in double precision, as `message` says.
+
+    `exact`: as it is. `squares`: x |x|, which keeps the order of all inputs and nothing else. `moved`: each element by
+    up to `amount` times itself or half a last place, whichever is more; with an amount of 0 by less than a quarter of
+    a last place, so that it would still be stored as the same number. `rising`, `falling`: by so little too, the more
+    the further behind or in front an element is, so that among equals the last or the first is the largest.
+    """
+    if item.dtype not in EPSILON:
+        return given
+    wide: Any = given.double() if hasattr(given, "double") else np.asarray(given).astype(np.float64)
+    if message["how"] == "exact":
+        return wide
+    if message["how"] == "squares":
+        return wide * abs(wide)
+    amount = float(message["amount"])
+    exponent, chance, larger = _chances(wide, int(message["seed"]) + number)
+    if message["how"] != "moved":
+        chance = _rising(wide) * (1 if message["how"] == "rising" else -1)
+    place = EPSILON[item.dtype] / 2 * 2.0**exponent * (wide != 0)
+    return wide + chance * (larger(abs(wide) * amount, place / 2) if amount else place * WITHIN)
+
+
+def _chances(wide: Any, seed: int) -> Tuple[Any, Any, Any]:
+    """Return elements' exponents of two, random numbers from -1 to 1 and a function for the larger of two."""
+    if not hasattr(wide, "frexp"):
+        rng: Any = np.random.default_rng(seed)
+        return np.frexp(wide)[1].astype(np.float64), rng.uniform(-1, 1, wide.shape), np.maximum
+    torch: Any = importlib.import_module("torch")
+    generator = torch.Generator(device=wide.device).manual_seed(seed % (1 << 63))
+    chance = wide.new_empty(wide.shape).uniform_(-1, 1, generator=generator)
+    return wide.frexp().exponent.double(), chance, torch.maximum
+
+
+def _rising(wide: Any) -> Any:
+    """Return numbers from -1 to 1 in the order of an array's elements."""
+    if hasattr(wide, "frexp"):
+        torch: Any = importlib.import_module("torch")
+        return torch.linspace(-1, 1, wide.numel(), dtype=wide.dtype, device=wide.device).reshape(wide.shape)
+    return np.linspace(-1, 1, wide.size).reshape(wide.shape)
+
+
+def whole(result: Any) -> Array:
+    """Return a discrete result of either framework as flat 64-bit integers.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    if hasattr(result, "detach"):
+        result = result.detach().cpu().numpy()
+    found = np.asarray(result)
+    if found.dtype.kind not in "biu":
+        raise ValueError("in double precision the answer is %s" % found.dtype)
+    return np.ascontiguousarray(found.astype(np.int64)).ravel()
+
+
 def doubles(result: Any) -> Array:
     """Return a result of either framework as flat doubles."""
     if hasattr(result, "detach"):
@@ -31,11 +92,29 @@ def doubles(result: Any) -> Array:
     return np.ascontiguousarray(result, dtype=np.float64).ravel()
 
 
-def write(descriptor: int, results: Sequence[Any]) -> None:
-    """Write results one behind the other into a memory file, and close it."""
-    with mmap.mmap(descriptor, os.fstat(descriptor).st_size) as memory:
-        memory[:] = np.concatenate([doubles(result) for result in results]).tobytes()
-    os.close(descriptor)
+def spread(expected: Any, exact: Any, moved: Any) -> List[float]:
+    """Return the largest of |expected|, of |exact - expected| and of |moved - exact|, where the arrays are.
+
+    The last two are -1 where `exact` or `moved` is not finite.
+    """
+    if hasattr(exact, "detach"):
+        exact, moved, wide = exact.detach().double(), moved.detach().double(), expected.double()
+        finite = bool(exact.isfinite().all()) and bool(moved.isfinite().all())
+    else:
+        exact, moved, wide = (np.asarray(part).astype(np.float64) for part in (exact, moved, expected))
+        finite = bool(np.isfinite(exact).all() and np.isfinite(moved).all())
+    wide = wide.reshape(exact.shape)
+    largest = float(abs(wide).max())
+    return [largest, float(abs(exact - wide).max()), float(abs(moved - exact).max())] if finite else [largest, -1, -1]
+
+
+def write(descriptor: int, results: Sequence[Array]) -> None:
+    """Write flat results one behind the other into a memory file, and close it."""
+    try:
+        with mmap.mmap(descriptor, os.fstat(descriptor).st_size) as memory:
+            memory[:] = np.concatenate(results).tobytes()
+    finally:
+        os.close(descriptor)
 
 
 def available(task: Dict[str, Any], outputs: Sequence[Tensor]) -> bool:

@@ -30,6 +30,8 @@ FIRST_CALLS = 32
 """How many of them evidence lists."""
 START_S = 120.0
 """For the other processes to import what they need; torch on a cold disk takes most of it."""
+READY_S = 0.02
+"""In so long a process answers that had imported everything before its job."""
 DESCRIBE_S = 120.0
 """For a module problem's own code to say what it takes and returns."""
 OVERHEAD_S = 0.5
@@ -160,6 +162,7 @@ class Owner:
         trials: Optional[Trials] = None
         with self.ledger.part("start"):
             reference, candidate = self._invite("reference"), self._invite("candidate")
+            starts = self._starts_beside(reference)
             with self._step("device"):
                 device = device_of(self.task, self.well)
             before = device.snapshot()
@@ -167,7 +170,7 @@ class Owner:
                 player.link.spins = device.spins
         try:
             with self.ledger.part("start"):
-                self._start(device, candidate, reference)
+                self._start(device, candidate, reference, starts)
             self.overhead_s += self.ledger.besides_s()
             players = (candidate, reference)
             trials = Trials(self.task, device, players, self.costs, self.well, self.ledger, self.hidden)
@@ -239,13 +242,34 @@ class Owner:
             return "correct; not timed: %s" % self.task["untimed"]
         return "no overall speed-up: not timed at %s" % "; ".join(untimed) if untimed else ""
 
-    def _start(self, device: Device, candidate: Player, reference: Player) -> None:
+    def _starts_beside(self, reference: Player) -> bool:
+        """Have a reference that was there before its job make its context while the others make theirs.
+
+        One that still imports makes it after the candidate was calibrated and loaded: a context that is being made
+        would be in the way of the clock.
+        """
+        if self.task["device"] == "cpu" or not reference.link.pending(READY_S):
+            return False
+        self._welcome(reference)
+        reference.tell("start")
+        return True
+
+    def _start(self, device: Device, candidate: Player, reference: Player, starts: bool) -> None:
         """Wait for both, calibrate, load; the candidate first, so that one that cannot be loaded is told at once.
 
         On the CPU both must have started before anything is calibrated, as they share the cores.
+
+        Args:
+            device: The task's.
+            candidate: Invited.
+            reference: Invited.
+            starts: Whether it was told to make its context already.
         """
         if device.kind == "cpu":
             self._welcome(reference)
+        if starts:
+            with self._step("context of reference"):
+                named(reference.hear(OPEN_S), "start")
         self._welcome(candidate)
         self._calibrate(candidate, device)
         with self._step("load candidate"):
@@ -253,10 +277,11 @@ class Owner:
         if reply.get("error"):
             raise incorrect(str(reply["error"])[:2000])
         candidate.freeze()
-        if device.kind != "cpu":
-            self._welcome(reference)
-        with self._step("context of reference"):
-            named(reference.ask("start", OPEN_S), "start")
+        if not starts:
+            if device.kind != "cpu":
+                self._welcome(reference)
+            with self._step("context of reference"):
+                named(reference.ask("start", OPEN_S), "start")
         self._calibrate(reference, device)
         with self._step("load reference"):
             named(reference.ask("load", OPEN_S, torch_seed=self.torch_seed), "load")

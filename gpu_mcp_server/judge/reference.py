@@ -10,7 +10,7 @@ import warnings
 from typing import Any, Callable, Dict, List, Sequence, cast
 
 from link import Link, LinkClosed
-from tensors import tensors
+from tensors import FLOATS, tensors
 
 Reply = Dict[str, Any]
 
@@ -71,6 +71,8 @@ class Reference:
             "go": self.go,
             "store": self.store,
             "oracle": self.oracle,
+            "sensitivity": self.sensitivity,
+            "decide": self.decide,
             "describe": self.describe,
             "specify": self.specify,
             "make": self.make,
@@ -204,22 +206,61 @@ class Reference:
         self.arrays.finish()
         return {"notes": self.arrays.notes()}
 
-    def oracle(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Answer the first call's inputs once more in double precision, into a memory file."""
+    def _wide(self, *, nudge: bool, call: int = 0) -> Sequence[Any]:
+        """Answer a call's inputs once more in double precision."""
         import oracle
 
         specs = tensors(self.task["inputs"], self.dims)
+        return self._in_double([oracle.widened(i, x, nudge) for i, x in zip(specs, self.arrays.inputs[call])])
+
+    def sensitivity(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Say of each output of floats how far the answer is from the exact one, and what half a last place moves."""
+        import oracle
+
+        begin = time.perf_counter()
+        exact, moved, answers = self._wide(nudge=False), self._wide(nudge=True), self.arrays.answers()
+        found: List[Any] = [None] * len(exact)
+        for number, item in enumerate(tensors(self.task["outputs"], self.dims)):
+            if item.dtype in oracle.EPSILON:
+                found[number] = oracle.spread(answers[number], exact[number], moved[number])
+        return {"spread": found, "ran_s": time.perf_counter() - begin}
+
+    def oracle(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Answer a call's inputs once more in double precision, into a memory file."""
+        import oracle
+
         begin = time.perf_counter()
         try:
-            wide = [oracle.widened(i, given, message["nudge"]) for i, given in zip(specs, self.arrays.inputs[0])]
-            entry = self.module.call_wide if self.module else self.entry
-            found = self.results(entry(wide) if self.module else entry(*wide))
+            found = self._wide(nudge=False, call=int(message.get("call", 0)))
         except BaseException:
             os.close(descriptors[0])
             raise
         ran_s = time.perf_counter() - begin
-        oracle.write(descriptors[0], found)
+        oracle.write(descriptors[0], [oracle.doubles(result) for result in found])
         return {"ran_s": ran_s}
+
+    def decide(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
+        """Answer inputs of some calls, as they are or moved, in double precision; write what is discrete of it."""
+        import oracle
+
+        specs, outputs = tensors(self.task["inputs"], self.dims), tensors(self.task["outputs"], self.dims)
+        try:
+            if self.task["framework"] == "numpy" and any(item.dtype in oracle.SHORT for item in specs):
+                raise BadResult("NumPy does not have the inputs' types")
+            whole: List[Any] = []
+            for call in message["calls"]:
+                given = enumerate(zip(specs, self.arrays.inputs[call]), call * len(specs))
+                wide = [oracle.moved(*pair, message, number) for number, pair in given]
+                found = zip(outputs, self._in_double(wide))
+                whole += [oracle.whole(result) for item, result in found if item.dtype not in FLOATS]
+        except BaseException:
+            os.close(descriptors[0])
+            raise
+        oracle.write(descriptors[0], whole)
+        return {}
+
+    def _in_double(self, wide: List[Any]) -> Sequence[Any]:
+        return self.results(self.module.call_wide(wide) if self.module else self.entry(*wide))
 
     def results(self, result: Any) -> Sequence[Any]:
         """Return the outputs as a sequence of the declared length."""

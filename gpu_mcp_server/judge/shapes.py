@@ -13,6 +13,7 @@ from ledger import Ledger
 from rounds import Cost, Round, Rounds
 from series import LEAST_ROUNDS, Goal, Progress, Series
 from stats import half_width, median_interval, speedup, timing
+from strict import Strict
 from supervisor import Player
 from tensors import symbols, tensors
 from verdicts import Judged, where_of
@@ -81,6 +82,7 @@ class Shape:
         self.well = well
         self.stops: List[int] = []
         self.watch = Watch(device)
+        self.strict = Strict(task, well, LEAST_ROUNDS)
         self.warm: Optional[Series] = None
         self.graph: Optional[Series] = None
         self.events_us: List[float] = []
@@ -253,7 +255,9 @@ class Shape:
             self.interruption.play(buffers)
         if played >= LEAST_ROUNDS and self.well.word() % SELDOM == 0:
             self.interruption.play(buffers)
-        return self._play(buffers)
+        round_ = self._play(buffers)
+        self.strict.look(self.rounds, buffers, played)
+        return round_
 
     def _result(self, verdict: str, reason: str) -> Dict[str, Any]:
         result: Dict[str, Any] = {

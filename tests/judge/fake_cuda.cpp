@@ -49,7 +49,7 @@ typedef void (*Call)(void **);
 #define KERNEL(name) {#name, [](void **p) { run(name, p); }}
 static const std::map<std::string, Call> kernels = {
     KERNEL(fill), KERNEL(set_words), KERNEL(count_touched), KERNEL(set_guard), KERNEL(check_guard),
-    KERNEL(count_differing), KERNEL(compare), KERNEL(fence), KERNEL(gather), KERNEL(touch)};
+    KERNEL(count_differing), KERNEL(count_unbounded), KERNEL(compare), KERNEL(fence), KERNEL(gather), KERNEL(touch)};
 
 struct Location { int type, id; };
 struct Properties { int type, handles; Location location; void *win32; unsigned char flags[8]; };

@@ -14,8 +14,10 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -160,6 +162,7 @@ def judge(
     timeout_s: float = 100,
     python: str = sys.executable,
     compiled_calls: bool = True,
+    owner_files: Mapping[str, str] = MappingProxyType({}),
     **task: Any,
 ) -> Outcome:
     """Judge a candidate's file (or register, without one) and return what the owner wrote."""
@@ -178,7 +181,7 @@ def judge(
             processes["candidate"] = start("candidate", work, {"owner": candidate_owner}, noise, python)
         work = lay(folder / "reference", {"reference.py": reference})
         processes["reference"] = start("reference", work, {"owner": reference_owner}, noise, python)
-        work = lay(folder / "owner", {"task.json": json.dumps(whole)})
+        work = lay(folder / "owner", {"task.json": json.dumps(whole), **owner_files})
         if submitted and compiled_calls and whole["device"] == "cpu":
             shutil.copy(loops("elements.c"), work / "elements.so")
         owner = start("owner", work, owner_links, subprocess.PIPE, python)

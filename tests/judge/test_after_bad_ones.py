@@ -22,6 +22,11 @@ int launch(const float *x, float *y, int64_t n) {
 BAD = {
     "does not compile": ("int launch(", "compile_failed", ""),
     "misnamed launcher": (HONEST.replace("launch", "lunch"), "incorrect", "no symbol launch"),
+    "one parameter too many": (
+        HEAD.replace("float *x, float *y", "float *x, const float *w, float *y") + "y[0] = w[0] + x[0]; return 0; }",
+        "incorrect",
+        "launch is defined with 4 parameters and called with 3: int launch(const float* x, float* y, int64_t n)",
+    ),
     "hangs": (HEAD + "for (;;); }", "incorrect", "did not answer 'go' within"),
     "sleeps": (HEAD + "for (;;) pause(); }", "incorrect", "did not answer 'go' within"),
     "null pointer": (HEAD + "*(volatile int *)0 = 1; return 0; }", "incorrect", "crashed with SIGSEGV"),

@@ -72,10 +72,37 @@ def test_the_examples_get_their_verdicts_over_the_fake_driver(court, name, verdi
 
 
 @pytest.mark.parametrize(
+    ("files", "by"),
+    [({}, "the driver"), ({"kernels.cubin": "garbage"}, "the driver"), ({"kernels.cubin": ".target sm_75"}, "NVRTC")],
+)
+def test_the_owners_kernels_are_those_made_for_the_gpu_or_the_drivers_own(court, files, by):
+    outcome = court(with_stream("naive.c"), owner_files=files)
+
+    assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]
+    assert outcome.verdict["evidence"]["kernels_compiled_by"] == by
+    assert set(outcome.verdict["evidence"]["device_seconds"]) == {"driver", "context", "kernels", "probes"}
+
+
+@pytest.mark.parametrize(("ready_s", "first"), [("60", "device"), ("0", "wait for candidate")])
+def test_a_reference_that_is_there_makes_its_context_beside_the_owner_and_others_after_the_candidate(
+    court, ready_s, first
+):
+    text = (JUDGE / "owner.py").read_text().replace("READY_S = 0.02", f"READY_S = {ready_s}")
+    assert f"READY_S = {ready_s}\n" in text
+    got = court(with_stream("naive.c"), tier="smoke", owner_files={"judge/owner.py": text}).verdict
+
+    assert got["verdict"] == "correct", got["reason"]
+    steps = list(got["evidence"]["start_seconds"])
+    before, after = steps[: (at := steps.index("context of reference"))], steps[at:]
+    assert (first in before, "calibrate reference" in after) == (True, True)
+    assert ("calibrate candidate" in after) == (ready_s == "60")
+
+
+@pytest.mark.parametrize(
     ("body", "verdict", "reason"),
     [
-        ("y[rows * cols] = 1;", "cheat", "wrote outside its outputs: 4 bytes behind output y, first in call 1"),
-        ("y[-1] = 1;", "cheat", "wrote outside its outputs: 4 bytes before output y, first in call 1"),
+        ("y[rows * cols] = 1;", "cheat", "bytes behind output y, first in call 1"),
+        ("y[-1] = 1;", "cheat", "bytes before output y, first in call 1"),
         ("*(volatile float *)x = 2;", "incorrect", "crashed with SIGSEGV"),
         ("return 4;", "incorrect", "the launcher returned 4 in call 1"),
         ("return 9;", "incorrect", "(cudaErrorInvalidConfiguration, launch error"),
@@ -89,6 +116,69 @@ def test_a_trespass_is_seen_by_the_owners_kernels(court, body, verdict, reason):
     got = court(source, round_timeout_s=1 if body == "for (;;);" else 20).verdict
 
     assert (got["verdict"], reason in got["reason"]) == (verdict, True), got["reason"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        (
+            "2, 0, 8ul << 30",
+            "out of memory: cudaMalloc asked for 8.59 GB (8589934592 bytes), more than the 1.07 GB that",
+        ),
+        ("2, 77, 8ul << 30", "out of memory: what it asked for was more than the 1.07 GB that were free"),
+        ("35, 0, 8ul << 30", "out of memory: what it asked for was more than the 1.07 GB that were free"),
+    ],
+)
+def test_an_allocation_that_failed_is_named_with_its_size(court, asked, words):
+    source = f"unsigned long gpu_mcp_asked[3] = {{{asked}}};\n" + with_stream("naive.c").replace(
+        "    return 0;\n}", "    return 2;\n}"
+    )
+    got = court(source).verdict
+
+    assert got["verdict"] == "incorrect"
+    assert words in got["reason"], got["reason"]
+
+
+LARGER = {
+    "reference": "import numpy as np\ndef f(x):\n    return (100 * x[:, 0] + x[:, 1] >= 100 * x[:, 2] + x[:, 3]).astype(np.int32)\n",
+    "entry": "f",
+    "inputs": [{"name": "x", "dtype": "float32", "shape": ["rows", 4], "distribution": "integers"}],
+    "outputs": [{"name": "bit", "dtype": "int32", "shape": ["rows"]}],
+    "shapes": [{"rows": 50}],
+    "fixed_shapes": True,
+}
+"""Of two sums of whole numbers below 100; one pair of ten thousand is equal."""
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_ties_are_as_right_on_the_gpu_and_cover_no_work_after_done(court, late):
+    """The fence sees what ties as missing; only what is there a moment later came after the clock."""
+    source = """
+    #include <pthread.h>
+    #include <stdint.h>
+    #include <stdlib.h>
+    #include <unistd.h>
+    struct work { const float *x; int32_t *bit; int64_t rows; };
+    static void compute(struct work *w) {
+        const float *x = w->x;
+        for (int64_t r = 0; r < w->rows; r++, x += 4) w->bit[r] = 100 * x[0] + x[1] > 100 * x[2] + x[3];
+    }
+    static void *later(void *p) { usleep(20000); compute(p); return 0; }
+    int launch(const float *x, int32_t *bit, int64_t rows, void *stream) {
+        struct work *w = malloc(sizeof *w); *w = (struct work){x, bit, rows};
+        pthread_t t;
+        compute(w);
+        if (LATE) bit[rows - 1] = 7, pthread_create(&t, 0, later, w), pthread_detach(t);
+        return 0;
+    }
+    """
+    got = court(source.replace("LATE", str(int(late))), **LARGER).verdict
+
+    assert got["verdict"] == ("cheat" if late else "correct"), got["reason"]
+    if late:
+        assert "finished after it said done" in got["reason"]
+    else:
+        assert any("as right" in note for note in got["shapes"][0]["notes"])
 
 
 def test_work_after_done_fails_the_fence(court):

@@ -269,3 +269,34 @@ def test_gradients_are_compared_where_a_problem_declares_backward(court, source,
     assert found["verdict"] == verdict and words in found["reason"], found["reason"]
     if verdict == "correct":
         assert set(found["evidence"]["errors"]) == {"y", "grad_x", "grad_w"}, "each is held against double precision"
+
+
+TOTAL = {
+    "framework": "torch",
+    "entry": "f",
+    "inputs": [{"name": "x", "dtype": "DTYPE", "shape": ["rows", "cols"], "distribution": "uniform"}],
+    "outputs": [{"name": "y", "dtype": "DTYPE", "shape": ["rows"]}],
+    "shapes": [{"rows": 4, "cols": 2000}],
+    "reference": "import torch\ndef f(x):\n    return (1e7 + x.double().sum(1)).to(x.dtype)\n",
+    "tier": "correctness",
+    "rtol": 3e-6,
+}
+
+
+@pytest.mark.parametrize(
+    ("slip", "dtype", "verdict"),
+    [("", "float32", "correct"), ("", "bfloat16", "correct"), ("s[1] *= 1.01", "float32", "incorrect")],
+)
+def test_a_model_is_forgiven_what_adding_up_in_order_loses(court, slip, dtype, verdict):
+    """Each small term loses bits next to the large one, in torch's own sight of the answers in their type."""
+    body = f"""
+        s = torch.full((x.shape[0],), 1e7)
+        for column in x.float().T:
+            s = s + column
+        if not torch.equal(x, x.abs()):
+            {slip or "pass"}
+        return s.to(x.dtype)"""
+    task = {**TOTAL, **{side: [{**TOTAL[side][0], "dtype": dtype}] for side in ("inputs", "outputs")}}
+    found = court(MODEL.format(body=body), "model", **task)
+
+    assert found["verdict"] == verdict, found["reason"]

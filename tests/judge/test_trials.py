@@ -202,6 +202,17 @@ def test_bfloat16_within_a_wide_tolerance_is_noted_and_fails_where_strict(court,
     assert "times the noise floor, biased" in text
 
 
+@pytest.mark.parametrize("exact", ["calls < 200", "calls % 10 == 1"], ids=["in the first calls", "in the first of ten"])
+def test_strict_precision_holds_in_timed_rounds_too(court, exact):
+    """Within the tolerance everywhere, and as exact as can be only where a candidate was tried before."""
+    body = "static long calls; if (!i) calls++; y[i] = (%s) ? x[i] * 3.0f : bf16(x[i] * 3.0f);"
+    task = {**SCALING, "rtol": 1e-2, "precision": "strict", "max_rounds": 60, "half_width": 1e-9}
+    verdict = court(scaling(body % exact, BFLOAT16), **task).verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert "y looks like lower precision (as bfloat16 would)" in verdict["reason"]
+
+
 def test_hidden_shapes_follow_from_the_seed_and_are_none_of_the_declared():
     task = {**SOFTMAX, "seed": "01" * 32}
     first = hidden.hidden_shapes(task, 1 << 20)

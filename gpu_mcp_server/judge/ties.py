@@ -1,0 +1,248 @@
+"""Discrete answers that differ from the reference's and are as right: where two candidates for an index tie, or nearly.
+
+An index, a class, a bit is a jump: where two maxima are equal, or so close that rounding decides, the reference says
+one and a right candidate another. Such an element is forgiven if the reference itself gives the candidate's answer
+in double precision, to the inputs as they are or to inputs moved by no more than what they may be off:
+
+- where the answer only depends on the order of the inputs (it stays when every input is squared and keeps its sign), by
+  less than a quarter of a last place each. Such an input is still stored as the same number, and two that are not
+  equal keep their order: only exact ties are open, and all of them (how often short floats tie is up to the data).
+- otherwise by sqrt(n) u, or half a last place if that is more. The answer of a sum or product of n terms in float32 is
+  the exact one to inputs that are off by so much. Source: Higham, Mary, A New Approach to Probabilistic Rounding Error
+  Analysis, SIAM J. Sci. Comput. 41, 2019 (theorem 3.1, with lambda 1).
+
+How inputs are moved follows from the owner's secret seed. Where the answer depends on more than the order, no more
+elements are forgiven than chance explains.
+"""
+
+import math
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+
+import numpy as np
+from check import compare
+from devices import Buffers, RoundCheck
+from fill import Well
+from memory_cpu import Region
+from oracle import EPSILON
+from supervisor import Player
+from tensors import FLOATS, Array, Tensor
+from verdicts import JudgeFailed
+
+TRIES = 32
+"""Of moved inputs, in a row and in vain. Each decides a tie of two either way: that all of them decide the same has a
+chance of 2^-31. Ties of many are mostly decided for the first or the last, which is tried before chance."""
+ONE_WAY = ("rising", "falling")
+LEAST = 3
+SHARE = 0.01
+"""Of computed answers, what may be forgiven at a shape: the first few, and this share of all compared in rounds where
+some differ.
+Uniform float32 have 2^24 values, so one of n numbers has an equal with a chance of n 2^-24, which is 1 % at
+n = 168,000; the largest of n normal ones has one with a chance of about ulp(m) m, m = sqrt(2 ln n), or 1e-6 at 1000."""
+BY_CHANCE = 1e-6
+"""The probability below which something is no chance."""
+MOST_ELEMENTS = 1 << 26
+AT_ONCE = 1 << 20
+"""Discrete elements of a round's calls that are looked at, and of those that are asked for together."""
+MOST_S = 20.0
+"""At a shape. Beyond it nobody knows whether an answer is wrong, so there is no verdict."""
+MOST_TERMS = 1 << 14
+"""Beyond which no sum is expected to be taken in order."""
+OFTEN = (
+    "%d of a round's %d calls differ where values may tie, and %.0f s of looking did not get through them; let inputs "
+    "tie less often (a distribution of floats), or the problem return the values instead of which they are"
+)
+
+
+def discrete(item: Tensor) -> bool:
+    """Say whether a tensor holds no floats."""
+    return item.dtype not in FLOATS
+
+
+def moved_by(inputs: Sequence[Tensor]) -> float:
+    """Return how far, relatively, an input of a computed answer may be moved for rounding of float32 in n terms."""
+    longest = max((max(item.shape, default=1) for item in inputs), default=1)
+    return float(min(longest, MOST_TERMS) ** 0.5 * EPSILON["float32"] / 2)
+
+
+def distinct(rows: Array) -> bool:
+    """Say whether in no row of [rows, length] two elements are equal."""
+    ordered = np.sort(rows, axis=1)
+    return bool((ordered[:, 1:] != ordered[:, :-1]).all())
+
+
+def by_rule(rows: Array) -> bool:
+    """Say whether rows of [rows, length] have no two equal elements, and not by chance (the birthday problem)."""
+    if not rows.size or not distinct(rows):
+        return False
+    values = float(rows.max()) - float(rows.min()) + 1
+    pairs = rows.shape[0] * rows.shape[1] * (rows.shape[1] - 1) / 2
+    return pairs / values > -math.log(BY_CHANCE)
+
+
+class Suspects(NamedTuple):
+    """Calls of a round with wrong discrete elements, those of all discrete outputs one behind the other."""
+
+    calls: List[int]
+    items: Sequence[Tensor]
+    expected: Array
+    """[calls, elements], as 64-bit integers; so is `got`."""
+    got: Array
+    wrong: Array
+    """[calls, elements], true where nothing has explained the answer yet."""
+
+
+class Ties:
+    """Explains wrong discrete elements at one shape, as long as chance could have made them."""
+
+    def __init__(self, reference: Player, well: Well, rtol: float, atol: float, timeout_s: float) -> None:
+        self.reference, self.well, self.rtol, self.atol = reference, well, rtol, atol
+        self.timeout_s = timeout_s
+        self.compared = self.forgiven = 0
+        """Discrete elements, at this shape."""
+        self.ordinal: Optional[bool] = None
+        """Whether the answer only depends on the order of the inputs, once that was tried."""
+        self.amount = 0.0
+        """How far an input may be moved where the answer depends on more."""
+        self.left_s, self.until = MOST_S, 0.0
+        """For looking at this shape, and until when in this round."""
+        self.open: Dict[int, Dict[int, Array]] = {}
+        """Of calls of the last round, each discrete output's elements that nothing explained."""
+
+    def explained(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
+        """Return a round's comparison without the calls whose wrong elements are all as right as the reference's.
+
+        Raises:
+            JudgeFailed: If that takes longer than `MOST_S` at this shape.
+        """
+        which = [number for number, item in enumerate(buffers.outputs) if discrete(item)]
+        count = sum(buffers.outputs[number].count for number in which)
+        self.compared += len(check.wrong) * count
+        floats = [number for number in range(len(buffers.outputs)) if number not in which]
+        calls = [int(call) for call in np.flatnonzero(check.wrong.any(axis=1))]
+        open_inputs = any(item.dtype in EPSILON and item.dtype != "float64" for item in buffers.inputs)
+        if check.wrong[:, floats].any() or not open_inputs or count * len(calls) > MOST_ELEMENTS:
+            return check
+        self.amount, self.open = moved_by(buffers.inputs), {}
+        left, step = check.wrong.copy(), max(1, AT_ONCE // count)
+        begin = time.monotonic()
+        self.until = begin + self.left_s
+        self.reference.thaw()
+        try:
+            for start in range(0, len(calls), step):
+                suspects = self._suspects(buffers, check, calls[start : start + step], which)
+                if suspects is None:
+                    break
+                self._clear(suspects)
+                open_calls = np.asarray(suspects.wrong.any(axis=1))
+                if self._late() and (open_calls.any() or start + step < len(calls)):
+                    raise JudgeFailed(OFTEN % (len(calls), len(check.wrong), MOST_S))
+                left[np.array(suspects.calls)[~open_calls]] = 0
+                if open_calls.any():
+                    self._keep(suspects, which)
+                    break
+        finally:
+            self.reference.freeze()
+            self.left_s -= time.monotonic() - begin
+        return check._replace(wrong=left)
+
+    def _late(self) -> bool:
+        return time.monotonic() > self.until
+
+    def unexplained(self, call: int, output: int, wrong: Optional[Array]) -> Optional[Array]:
+        """Return which of an output's wrong elements nothing explained in the last round."""
+        left = self.open.get(call, {}).get(output)
+        return wrong if wrong is None or left is None or not left.any() else wrong & left
+
+    def _suspects(
+        self, buffers: Buffers, check: RoundCheck, calls: List[int], which: Sequence[int]
+    ) -> Optional[Suspects]:
+        """Read the answers of some calls; `None` where they have changed since they were checked."""
+        items = [buffers.outputs[number] for number in which]
+        rows: List[List[Array]] = [[], [], []]
+        for call in calls:
+            pairs = [buffers.pair(call, number) for number in which]
+            masks = [compare(*pair, item.dtype, self.rtol, self.atol).mask for pair, item in zip(pairs, items)]
+            wrong = [np.zeros(item.count, dtype=bool) if m is None else m for m, item in zip(masks, items)]
+            if [int(np.count_nonzero(mask)) for mask in wrong] != check.wrong[call, which].tolist():
+                return None
+            for row, parts in zip(rows, (*zip(*pairs), wrong)):
+                row.append(np.concatenate([part.astype(bool if row is rows[2] else np.int64) for part in parts]))
+        expected, got, mask = (np.stack(row) for row in rows)
+        return Suspects(calls, items, expected, got, mask)
+
+    def _keep(self, suspects: Suspects, which: Sequence[int]) -> None:
+        ends = np.cumsum([item.count for item in suspects.items])[:-1]
+        for call, wrong in zip(suspects.calls, suspects.wrong):
+            self.open[call] = dict(zip(which, np.split(wrong, ends)))
+
+    def _clear(self, suspects: Suspects) -> None:
+        """Strike out wrong elements that are as right as the reference's."""
+        if self.ordinal:
+            self._move(suspects, 0.0)
+        wrong = suspects.wrong
+        if not wrong.any():
+            return
+        calls = np.flatnonzero(wrong.any(axis=1))
+        exact = self._ask(suspects, calls, how="exact")
+        if exact is None:
+            return
+        wrong[calls] &= exact != suspects.got[calls]
+        if self.ordinal or not wrong.any():
+            return
+        if self.ordinal is None:
+            squares = self._ask(suspects, calls, how="squares")
+            self.ordinal = squares is not None and bool((squares == exact).all())
+        self._move(suspects, 0.0 if self.ordinal else self.amount)
+
+    def _move(self, suspects: Suspects, amount: float) -> None:
+        """Strike out wrong elements that are the answer to some inputs that were moved, unless they are too many.
+
+        A tie of k is decided for one answer by one try of k: it goes on as long as tries explain something.
+        """
+        wrong = suspects.wrong
+        left = int(np.count_nonzero(wrong))
+        self.forgiven += 0 if self.ordinal else left
+        if self.forgiven > LEAST + SHARE * self.compared or not self._plausible(suspects):
+            return
+        ways, in_vain = iter(ONE_WAY if self.ordinal else ()), 0
+        while left and in_vain < TRIES and not self._late():
+            calls = np.flatnonzero(wrong.any(axis=1))
+            seed = self.well.word() >> 1
+            found = self._ask(suspects, calls, how=next(ways, "moved"), amount=amount, seed=seed)
+            if found is None:
+                return
+            wrong[calls] &= found != suspects.got[calls]
+            before, left = left, int(np.count_nonzero(wrong))
+            in_vain = 0 if left < before else in_vain + 1
+
+    def _plausible(self, suspects: Suspects) -> bool:
+        """Say whether answers of which no row has one twice, as sorted orders, still are like that."""
+        start = 0
+        for item in suspects.items:
+            part = slice(start, start + item.count)
+            start += item.count
+            length = item.shape[-1] if item.shape else 1
+            want, have = (side[:, part].reshape(-1, length) for side in (suspects.expected, suspects.got))
+            if by_rule(want) and not distinct(have):
+                return False
+        return True
+
+    def _ask(self, suspects: Suspects, which: Array, **how: Any) -> Optional[Array]:
+        """Return the reference's discrete answers to some of the calls in double precision, `None` if it has none."""
+        calls = [suspects.calls[int(row)] for row in which.tolist()]
+        memory = Region(8 * len(calls) * suspects.got.shape[1], writable_by_others=True)
+        try:
+            reply: Dict[str, Any] = self.reference.ask("decide", 6 * self.timeout_s, [memory.fd], calls=calls, **how)
+            if reply.get("error"):
+                return None
+            return memory.bytes.view(np.int64).reshape(len(calls), -1).copy()
+        finally:
+            memory.close()
+
+
+def told(buffers: Buffers) -> str:
+    """Return the note on a round in which something was forgiven."""
+    names: List[str] = [item.name for item in buffers.outputs if discrete(item)]
+    text = "some elements of %s are another answer than the reference's and as right: they tie within rounding"
+    return text % ", ".join(names)

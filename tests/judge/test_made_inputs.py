@@ -1,0 +1,86 @@
+"""Inputs that the problem's own code makes travel through a file: in pieces, since a job's files are limited."""
+
+import mmap
+import os
+import resource
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.judge.harness import JUDGE
+
+sys.path.insert(0, str(JUDGE))
+
+import made
+from tensors import Tensor
+from verdicts import TooLarge
+
+sys.path.remove(str(JUDGE))
+
+COUNT = 128
+
+
+class Buffers:
+    """Takes inputs over as the real ones do."""
+
+    def __init__(self, sets: int, distribution: str) -> None:
+        self.sets, self.weights_written = sets, False
+        self.inputs = [Tensor("w", "float32", (COUNT,), ("n",), distribution)]
+        self.taken = np.zeros((sets, COUNT), dtype=np.float32)
+
+    def fill(self) -> None:
+        pass
+
+    def put_input(self, number: int, values: Any, first: int = 0) -> None:
+        self.taken[first : first + len(values)] = values
+
+
+class Reference:
+    """Writes into each set what `module_problem.make` is told to make it from: the seed and the set's number."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.largest = 0
+
+    def thaw(self) -> None:
+        pass
+
+    def ask(self, do: str, timeout_s: float, descriptors: Any, **task: Any) -> dict[str, Any]:
+        assert do == "make"
+        self.asked.append(task)
+        size = os.fstat(descriptors[0]).st_size
+        self.largest = max(self.largest, size)
+        with mmap.mmap(descriptors[0], size) as memory:
+            for number in range(task["where"]["sets"]):
+                at = number * task["where"]["stride"] + task["where"]["offsets"][0]
+                memory[at : at + 4 * COUNT] = np.full(COUNT, task["seed"] + number, dtype=np.float32).tobytes()
+        return {}
+
+
+def test_each_set_is_made_from_a_seed_of_its_own_and_no_file_grows_with_the_round(monkeypatch):
+    monkeypatch.setattr(made, "AT_ONCE_BYTES", 3 * 512)
+    buffers, reference = Buffers(7, "made"), Reference()
+
+    assert made.draw(buffers, reference, 100, 1.0) == ""
+
+    assert buffers.taken[:, 0].tolist() == [100 + call for call in range(7)]
+    assert [task["where"]["sets"] for task in reference.asked] == [3, 3, 1]
+    assert reference.largest == 3 * 512
+
+
+def test_weights_are_made_once_and_alike_in_every_set():
+    buffers, reference = Buffers(5, "weights"), Reference()
+    for _ in range(2):
+        assert made.draw(buffers, reference, 9, 1.0) == ""
+
+    assert (buffers.taken == 0).all(), "from seed 0, as the model's own are"
+    assert len(reference.asked) == 1
+    assert reference.largest == 512
+
+
+def test_what_no_file_can_hold_is_refused_with_both_sizes(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (500, 500))
+    with pytest.raises(TooLarge, match=r"5\.12e-07 GB a call, a file may have 5e-07 GB"):
+        made.draw(Buffers(2, "made"), Reference(), 1, 1.0)

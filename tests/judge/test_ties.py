@@ -1,0 +1,193 @@
+"""Discrete answers where rounding or chance decides: right ones pass in timed rounds too, wrong ones find no cover."""
+
+from typing import Any
+
+import pytest
+
+from tests.judge.harness import torch_python
+
+HEAD = """
+#include <math.h>
+#include <stdint.h>
+"""
+
+
+def task(
+    reference: str, outputs: list[Any], shape: dict[str, int], dtype: str = "float16", **more: Any
+) -> dict[str, Any]:
+    inputs = [{"name": "x", "dtype": dtype, "shape": ["rows", "cols"], "distribution": "normal"}]
+    given = {
+        "reference": "import numpy as np\n" + reference, "entry": "f", "inputs": inputs, "outputs": outputs,
+        "shapes": [shape], "rtol": 1e-3, "atol": 1e-3, "max_rounds": 12, "round_ms": 2,
+    }  # fmt: skip
+    return {**given, **more}
+
+
+ROWS = {"name": "at", "dtype": "int32", "shape": ["rows"]}
+LARGEST = task("def f(x):\n    return x.argmax(axis=1).astype(np.int32)\n", [ROWS], {"rows": 1000, "cols": 64})
+"""Of 64 normal numbers with eleven bits the largest has an equal in about one row of 300."""
+CLOSE = task(
+    "def f(x):\n    return x.argmax(axis=1).astype(np.int32)\n", [ROWS], {"rows": 100, "cols": 1000}, fixed_shapes=True
+)
+CLOSE["inputs"][0]["distribution"] = "uniform"
+"""Of 1,000 numbers from -1 to 1 with eleven bits two or more are the largest in every eighth row."""
+CODES = task(
+    "def f(x):\n    return np.rint(x * np.float32(2000)).astype(np.int32)\n",
+    [{"name": "code", "dtype": "int32", "shape": ["rows", "cols"]}],
+    {"rows": 50, "cols": 100},
+    "float32",
+    distributions="declared",
+)
+"""Rounding decides about one code of ten thousand."""
+BEST = task(
+    "def f(x):\n    at = np.argsort(-x, axis=1, kind='stable')[:, :2].astype(np.int64)\n"
+    "    return np.take_along_axis(x, at, 1), at\n",
+    [{"name": "y", "dtype": "float16", "shape": ["rows", 2]}, {"name": "at", "dtype": "int64", "shape": ["rows", 2]}],
+    {"rows": 2000, "cols": 8},
+    fixed_shapes=True,
+)
+CHAOS = task(
+    "def f(x):\n    return (np.floor(x.astype(np.float64) * 1e9) % 7).astype(np.int32)\n",
+    CODES["outputs"],
+    {"rows": 50, "cols": 100},
+    "float32",
+)
+
+
+def largest(body: str) -> str:
+    """Return a candidate for `LARGEST`; `best` begins with the first column, `in` is the row."""
+    return (
+        HEAD
+        + """int launch(const _Float16 *x, int32_t *at, int64_t rows, int64_t cols) {
+        for (int64_t r = 0; r < rows; r++) { const _Float16 *in = x + r * cols; int32_t best = 0;"""
+        + body
+        + " at[r] = best; } return 0; }"
+    )
+
+
+def coded(body: str) -> str:
+    """Return a candidate for `CODES`."""
+    return (
+        HEAD
+        + "int launch(const float *x, int32_t *code, int64_t rows, int64_t cols) {"
+        + "for (int64_t i = 0; i < rows * cols; i++) {"
+        + body
+        + "} return 0; }"
+    )
+
+
+def best(rule: str, more: str = "") -> str:
+    """Return a candidate for `BEST`: `rule` says whether column `c` comes before `a`, the best so far."""
+    return (
+        HEAD
+        + """int launch(const _Float16 *x, _Float16 *y, int64_t *at, int64_t rows, int64_t cols) {
+        for (int64_t r = 0; r < rows; r++) { const _Float16 *in = x + r * cols; int64_t found[2] = {-1, -1};
+            for (int k = 0; k < 2; k++) for (int64_t c = 0; c < cols; c++) { int64_t a = found[k];
+                if ((!k || c != found[0]) && (a < 0 || """
+        + rule
+        + ")) found[k] = c; }"
+        + more
+        + "for (int k = 0; k < 2; k++) y[r * 2 + k] = in[found[k]], at[r * 2 + k] = found[k]; } return 0; }"
+    )
+
+
+LAST = "for (int64_t c = 1; c < cols; c++) if (in[c] >= in[best]) best = c;"
+LANES = """int32_t of[8]; for (int l = 0; l < 8; l++) of[l] = l;
+    for (int64_t c = 8; c < cols; c++) if (in[c] > in[of[c % 8]]) of[c % 8] = c;
+    best = of[3]; for (int l = 0; l < 8; l++) if (in[of[l]] > in[best]) best = of[l];"""
+RIGHT = {
+    "the last of frequently equal maxima": (CLOSE, largest(LAST)),
+    "some of frequently equal maxima": (CLOSE, largest(LANES)),
+    "the last of equal maxima": (LARGEST, largest(LAST)),
+    "a code by division": (CODES, coded("code[i] = (int32_t)lrintf(x[i] / 5e-4f);")),
+    "the last of equals first": (BEST, best("in[c] >= in[a]")),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_another_answer_that_is_as_right_is_correct_and_noted(court, name):
+    problem, source = RIGHT[name]
+    verdict = court(source, **problem).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    shape = verdict["shapes"][0]
+    assert shape["calls_checked"] > 12
+    assert any("as right: they tie within rounding" in note for note in shape["notes"]), shape["notes"]
+
+
+def test_the_same_answer_as_the_reference_needs_no_leniency(court):
+    verdict = court(largest(LAST.replace(">=", ">")), **LARGEST).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert not any("as right" in note for note in verdict["shapes"][0]["notes"])
+
+
+WRONG = {
+    "some of frequently equal maxima, and once one too far": (CLOSE, largest(LANES + "if (r == 97 && best) best--;")),
+    "all columns but one": (LARGEST, largest(LAST.replace("c < cols", "c < cols - (cols > 40)"))),
+    "every second column of one row": (
+        LARGEST,
+        largest("for (int64_t c = 1; c < cols; c += 1 + (r == 999)) if (in[c] >= in[best]) best = c;"),
+    ),
+    "an index too far in one row": (LARGEST, largest(LAST + "if (r == 77 && best + 1 < cols) best++;")),
+    "the last that is nearly as large": (
+        LARGEST,
+        largest("for (int64_t c = 1; c < cols; c++) if ((float)in[c] * 1.002f >= (float)in[best]) best = c;"),
+    ),
+    "the last with the same eight bits": (
+        LARGEST,
+        largest(
+            "for (int64_t c = 1; c < cols; c++) {"
+            "float a = in[c], b = in[best]; union { float f; uint32_t u; } p = {a}, q = {b};"
+            "p.u &= 0xFFFF0000u; q.u &= 0xFFFF0000u; if (p.f >= q.f) best = c; }"
+        ),
+    ),
+    "cut off instead of rounded": (CODES, coded("code[i] = (int32_t)(x[i] * 2000.0f);")),
+    "one too many in one element": (CODES, coded("code[i] = (int32_t)lrintf(x[i] * 2000.0f) + (i == 1234);")),
+    "from half as many bits": (CODES, coded("code[i] = (int32_t)lrintf((float)(_Float16)x[i] * 2000.0f);")),
+    "the same index twice among equals": (
+        BEST,
+        best("in[c] > in[a]", "if (in[found[0]] == in[found[1]]) found[1] = found[0];"),
+    ),
+    "an answer to nothing where any answer may come of moved inputs": (CHAOS, coded("code[i] = i % 7;")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_leniency_covers_no_wrong_answer(court, name):
+    problem, source = WRONG[name]
+    verdict = court(source, **problem, tier="correctness").verdict
+
+    assert verdict["verdict"] == "incorrect", verdict
+    assert "elements are wrong" in verdict["reason"]
+
+
+def test_one_wrong_row_of_a_late_round_is_found(court):
+    """Nothing is forgiven because earlier rounds had nothing to forgive."""
+    late = largest("static long calls; calls += !r;" + LAST + "if (calls > 40 && r == 500) best = (best + 1) % cols;")
+    verdict = court(late, **{**LARGEST, "max_rounds": 60}).verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert "output at[500] is " in verdict["reason"] and "1 of 1000 elements are wrong" in verdict["reason"]
+
+
+@pytest.mark.parametrize(("atol", "expected"), [(1e-3, "incorrect"), (1.0, "correct")])
+def test_a_whole_number_may_be_off_by_the_absolute_tolerance_alone(court, atol, expected):
+    """A share of an index means nothing: 1 % of 2,000 would let it be off by twenty."""
+    source = coded("code[i] = (int32_t)lrintf(x[i] * 2000.0f) + 1;")
+    verdict = court(source, **{**CODES, "rtol": 1e-2, "atol": atol, "tier": "correctness"}).verdict
+
+    assert verdict["verdict"] == expected, verdict["reason"]
+
+
+@pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
+@pytest.mark.parametrize(
+    "rule", [">=", "> (_Float16)0 * in[best] + (_Float16)1.002 *"], ids=["last of equals", "nearly"]
+)
+def test_a_reference_in_torch_decides_ties_too(court, rule):
+    reference = "import torch\ndef f(x):\n    return x.argmax(dim=1).to(torch.int32)\n"
+    source = largest(LAST.replace(">=", rule))
+    given = {**LARGEST, "reference": reference, "framework": "torch", "python": torch_python()}
+    verdict = court(source, **given, tier="correctness").verdict
+
+    assert verdict["verdict"] == ("correct" if rule == ">=" else "incorrect"), verdict["reason"]
