@@ -18,7 +18,9 @@ ENVIRONMENT: Mapping[str, str] = {
 FILE = ".gpu-core"
 _EXCEPTION = re.compile(r"CUDA Exception: (.{1,120})")
 _TRIGGERED = re.compile(r"triggered at PC 0x[0-9a-f]+\s+(.{1,2000}?)\s+\(([^()\s]+):(\d{1,9})\)")
-_FRAME = re.compile(r"^#0\s+0x[0-9a-f]+ in (.{1,2000}?)(?:<<<.*?>>>)? \(.*\)(?: at (\S+):(\d{1,9}))?", re.MULTILINE)
+_FRAME = re.compile(
+    r"^#0\s+(?:0x[0-9a-f]+ in )?(.{1,2000}?)(?:<<<.*?>>>)? \(.*\)(?: at (\S+):(\d{1,9}))?", re.MULTILINE
+)
 _FOCUS = re.compile(r"block \((\d+,\d+,\d+)\), thread \((\d+,\d+,\d+)\)")
 _ILLEGAL = re.compile(
     r"illegal memory access|cudaErrorIllegalAddress|CUDA_ERROR_ILLEGAL_ADDRESS|misaligned address|"

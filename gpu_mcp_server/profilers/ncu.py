@@ -31,8 +31,9 @@ SHORTENED = {
     "no_inst": "no_instruction",
     "imc": "imc_miss",
     "dispatch": "dispatch_stall",
+    "no_instructions": "no_instruction",
 }
-"""Page `source` abbreviates the names that metrics have."""
+"""Page `source` abbreviates the names that metrics have; among sampled ones is a plural."""
 NOT_STALLS = ("selected", "not_selected")
 BREAKDOWNS = tuple(
     f"breakdown:{unit}.avg.pct_of_peak_sustained_elapsed"
@@ -152,7 +153,9 @@ def reading(about: dict[str, str], metrics: dict[str, float], texts: dict[str, s
     stalls = {m[1]: v for name, v in metrics.items() if (m := STALL.fullmatch(name)) and m[1] not in NOT_STALLS}
     if not stalls:
         stalls = {
-            m[1]: v for name, v in metrics.items() if (m := SAMPLED_STALL.fullmatch(name)) and m[1] not in NOT_STALLS
+            SHORTENED.get(m[1], m[1]): v
+            for name, v in metrics.items()
+            if (m := SAMPLED_STALL.fullmatch(name)) and m[1] not in NOT_STALLS
         }
     return KernelReading(
         name=short(about.get("Kernel Name", "")),

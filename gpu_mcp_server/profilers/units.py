@@ -94,6 +94,7 @@ STALL_HELP: Mapping[str, str] = {
     "membar": "memory fences: weaker scope, fewer of them",
     "dispatch_stall": "the dispatcher is held back by register or pipe conflicts: reorder, fewer wide operands",
     "tex_throttle": "fewer texture or surface instructions in a row",
+    "warpgroup_arrive": "waits for asynchronous matrix instructions: deeper pipeline, overlap with loads",
     "gmma": "waits for asynchronous matrix instructions: deeper pipeline, overlap with loads",
 }
 NO_THROUGHPUT = ("Active Threads", "Active CUs", "Occupancy", "IPC", "Conflict")

@@ -6,6 +6,7 @@ undocumented SARIF is invalid JSON as soon as there are warnings.
 Source: outputs of nvcc 13.0.88 and gcc 12.2, some of them in tests/toolchains/data, which capture.py there makes.
 """
 
+import posixpath
 import re
 from collections.abc import Sequence
 from typing import Literal
@@ -45,6 +46,7 @@ _CMAKE = re.compile(
     r"^CMake (?:Deprecation )?(?P<severity>Error|Warning)(?: \(dev\))?"
     r"(?: (?:at|in) (?P<file>[^:\s]+)(?::(?P<line>\d{1,9}))?(?: \((?P<code>\w+)\))?)?:(?P<message>.*)$"
 )
+_CMAKE_CALLER = re.compile(r"(?P<file>[^\s:()]+):(?P<line>\d{1,9}) \((?P<code>\w+)\)$")
 _MAKE = re.compile(r"^(?:g?make(?:\[\d+\])?: \*\*\*|ninja: error:) (?P<message>.*)$")
 _GUTTER = re.compile(r"^\s*\d+ \| ?(?P<text>.*\S)")
 _REQUIRED_FROM = re.compile(r"^(?P<file>[^\s:][^:\n]*):(?P<line>\d+):\d+:\s+required from here")
@@ -127,7 +129,7 @@ def stage_of(found: Sequence[Diagnostic]) -> str | None:
 def last_words(stderr: str) -> Diagnostic | None:
     """Return the end of an output in which `parse` found no error, for a build that failed all the same."""
     lines = [line.strip() for line in _ANSI.sub("", stderr[-8_000:]).splitlines() if line.strip()]
-    lines = [line for line in lines if not line.startswith("ptxas info")]
+    lines = [line for line in lines if not re.match(r"ptxas(?: info|\s+\.)", line)]
     if not lines:
         return None
     message = _short(lines[-1], MAX_MESSAGE)
@@ -156,6 +158,7 @@ class _Reader:
         self._required_from: str | None = None
         self._takes_context = False
         self._source_is_next = False
+        self._of_cmake = self._has_cause = False
 
     def take(self, line: str) -> None:
         source_is_next, self._source_is_next = self._source_is_next, False
@@ -217,6 +220,7 @@ class _Reader:
         column = found.get("column")
         self._close()
         self._takes_context = pattern in (_EDG, _GNU, _CMAKE)
+        self._of_cmake = pattern is _CMAKE and message == _TO_COME
         self._source_is_next = pattern is _GNU  # old clang shows the source without a gutter, however it begins
         self._found.append(
             Diagnostic(
@@ -237,6 +241,8 @@ class _Reader:
             return source_place(self._ptx, int(line or 0)) if self._ptx else (None, None)
         if file is None or _TEMPORARY.search(file):
             return None, None
+        if "/../" in file:  # as it was included; the workspace has it under its shortest name
+            file = posixpath.normpath(file)
         return _short(file, 300), int(line) if line else None
 
     def _tool_code(self, found: dict[str, str | None], pattern: re.Pattern[str]) -> str | None:
@@ -252,10 +258,8 @@ class _Reader:
             self._context.append(f"note: {message} ({found['file']}:{found['line']})")
 
     def _add_context(self, line: str) -> None:
-        if self._found[-1].message == _TO_COME:
-            if line.strip():
-                said = _short(line, MAX_MESSAGE)
-                self._found[-1] = self._found[-1].model_copy(update={"message": said, "hint": hint_for(said)})
+        if self._of_cmake:
+            self._add_of_cmake(line)
             return
         # nvcc shows the source as its preprocessor left it.
         text = _PREPROCESSED.sub(r"__\1__", line.strip())
@@ -267,7 +271,34 @@ class _Reader:
         elif line[:1].isspace() and text and not self._context and not set(text) <= set("^~| "):
             self._context.append(text)
 
+    def _add_of_cmake(self, line: str) -> None:
+        """Take a line of what CMake says below the place: its words, those of a compiler that it tried, who called."""
+        text, open_one = line.strip(), self._found[-1]
+        if not line[:1].isspace() and text:
+            self._takes_context = text.startswith("Call Stack")
+            return
+        caller = _CMAKE_CALLER.match(text)
+        if (
+            caller and open_one.file and open_one.file.startswith("/")
+        ):  # CMake's own module; its caller is the project's
+            place = {"file": caller["file"], "line": int(caller["line"]), "code": caller["code"]}
+            self._found[-1] = open_one.model_copy(update=place)
+            return
+        said = "" if open_one.message == _TO_COME else open_one.message
+        if self._has_cause:
+            return
+        cause = next((m for p in (_EDG, _GNU, _TOOL) if (m := p.match(text))), None)
+        if cause and _severity(cause["severity"]) == "error":
+            said, self._has_cause = f"{said} {text}".strip(), True
+        elif text and not said.endswith((".", "!", "?", ":")):
+            said = f"{said} {text}".strip()
+        else:
+            return
+        said = _short(said, MAX_MESSAGE)
+        self._found[-1] = open_one.model_copy(update={"message": said, "hint": hint_for(said)})
+
     def _close(self) -> None:
+        self._of_cmake = self._has_cause = False
         if not self._found:
             return
         lines = [_short(c, MAX_CONTEXT) for c in self._context if c.strip()]

@@ -61,7 +61,8 @@ _ROWS: tuple[tuple[str, str], ...] = (
     (r"torch/\w+\.h.*No such file|fatal error: torch",
      "PyTorch's headers are not needed: export `extern \"C\" int launch(...)`."),
     (r"No such file or directory|cannot open source file",
-     "The header is neither on the host nor in the workspace: write it with write_files, or include another."),
+     "The header is neither on the host nor where the source looks: write_files both into one workspace, give `path`, "
+     "and -IFOLDER where it lies in another folder."),
     (r"implicit declaration of function", "Include the header that declares it, or define it above its first use."),
     (r"Killed signal terminated program|out of memory", "The compiler ran out of memory: make the source smaller."),
     (r"unsupported GNU version|host compiler.*not supported", "This nvcc does not take this version of gcc."),

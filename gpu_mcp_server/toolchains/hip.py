@@ -16,8 +16,6 @@ _ARCH = re.compile(r"(gfx[0-9a-f]{3,4})(?::(?:sramecc|xnack)[+-]){0,2}\Z")
 def choose(toolchains: Sequence[Toolchain], arch: str) -> Toolchain:
     """Return the first compiler that knows an architecture.
 
-    `native` is refused: without a GPU it has nothing to mean.
-
     Raises:
         BadRequest: If none does; the hint names those that each knows.
     """

@@ -108,7 +108,8 @@ def doubts(report: TestReport | None, exit_code: int | None, said: str) -> str |
             return f"no JUnit report was written{begun}{todo}"
         return f"the program did not come to its end{begun}"
     if report.total == 0:
-        return "the report holds no test"
+        folder = ": ctest looks in the folder of a build, --test-dir build" if "No tests were found" in said else ""
+        return f"the report holds no test{folder}"
     if exit_code and report.failed == 0:
         return f"no test failed, but the program exited with {exit_code}"
     if exit_code == 0 and report.failed:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.toolchains import allocations
 from gpu_mcp_server.toolchains.base import OUTPUT, BuildPlan, Toolchain, source_name
 from gpu_mcp_server.toolchains.flags import checked_nvcc_flags, libraries
 
@@ -16,8 +17,6 @@ _INLINE_PTX = re.compile(r"\b(?:asm|__asm__)\b")
 
 def checked_arch(arch: str, toolchain: Toolchain) -> str:
     """Return the architecture if this nvcc knows it.
-
-    `native` is refused: without a GPU nvcc then silently compiles for its default.
 
     Raises:
         BadRequest: If it does not; the hint names those that it knows.
@@ -72,12 +71,16 @@ def plan(
         # ptxas names lines of its own input; only a kept listing leads from there to the source.
         argv.append("-keep")
         listings = (file.rpartition(".")[0] + ".ptx",)
+    files = {file: source}
+    if allocations.MENTIONED.search(source):
+        argv += allocations.ARGUMENTS
+        files[allocations.HEADER] = allocations.TEXT
     late = libraries(given)
     argv += [*(f for f in given if f not in late), "-o", OUTPUT, file, *late]
     path = ":".join([*(f"{root}/bin" for root in toolchain.roots), "/usr/local/bin", "/usr/bin", "/bin"])
     return BuildPlan(
         tuple(argv),
-        {file: source},
+        files,
         {"LC_ALL": "C", "PATH": path},
         listings=listings,
         roots=toolchain.roots,

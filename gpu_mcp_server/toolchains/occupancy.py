@@ -98,6 +98,16 @@ def limits_of(arch: str) -> Limits | None:
     return NVIDIA.get(match[1]) if match else AMD.get(arch.partition(":")[0])
 
 
+def checked_block(block: int) -> None:
+    """Check the threads of a block.
+
+    Raises:
+        BadRequest: If no block has so many.
+    """
+    if not 0 < block <= MAX_BLOCK:
+        raise BadRequest(f"A block has 1 to {MAX_BLOCK} threads, not {block}.", hint="Give `block` within that.")
+
+
 def occupancy(kernel: KernelResources, block: int, dynamic_shared: int = 0) -> Occupancy | None:
     """Return how many blocks of so many threads fit at once, and what ends it; `None` for unknown architectures.
 
@@ -109,8 +119,7 @@ def occupancy(kernel: KernelResources, block: int, dynamic_shared: int = 0) -> O
     Raises:
         BadRequest: If no block has so many threads.
     """
-    if not 0 < block <= MAX_BLOCK:
-        raise BadRequest(f"A block has 1 to {MAX_BLOCK} threads, not {block}.", hint="Give `block` within that.")
+    checked_block(block)
     limits = limits_of(kernel.arch)
     if limits is None:
         return None

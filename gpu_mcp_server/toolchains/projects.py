@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.toolchains import hip, hiprtc, nvcc
+from gpu_mcp_server.toolchains.base import Toolchain
 
 System = Literal["cmake", "make", "ninja", "sycl"]
 
@@ -66,24 +68,45 @@ def system_of(paths: Sequence[str], folder: str) -> System:
     )
 
 
-def checked(project: Project, has_gpu: bool) -> None:
+def checked(project: Project, toolchains: Sequence[Toolchain] = ()) -> None:
     """Check what a caller gave.
 
+    Args:
+        project: What is to be built.
+        toolchains: The host's compilers of GPU code; those that there are know which architectures they make.
+
     Raises:
-        BadRequest: If an option or target cannot be one, or `native` is asked for without a GPU.
+        BadRequest: If an option or target cannot be one, `native` is among the architectures, or none of the host's
+            compilers knows the architecture.
     """
     for option in project.options:
         if not _OPTION.match(option):
             raise BadRequest(
                 f"{option!r} is no option of a build.", hint="Give NAME=VALUE: CMake's cache, or make's variables."
             )
-        if "native" in option.partition("=")[2] and "ARCH" in option and not has_gpu:
+        if "native" in option.partition("=")[2] and "ARCH" in option:
             raise BadRequest(
-                f"{option!r}: the host has no GPU, so native means nothing.", hint="Name an architecture: arch sm_90."
+                f"{option!r}: a build holds no GPU, so native means nothing to its compilers.",
+                hint="Name an architecture: arch sm_90; arch native where the host has a GPU.",
             )
+    if project.arch is not None:
+        _checked_arch(project.arch, project.system, toolchains)
     for target in project.targets:
         if not _TARGET.match(target):
             raise BadRequest(f"{target!r} is no target.", hint="Give names, as the project has them.")
+
+
+def _checked_arch(arch: str, system: System, toolchains: Sequence[Toolchain]) -> None:
+    if system != "cmake":
+        raise BadRequest(
+            f"{system} is not told an architecture.", hint="Give what its files ask for in options: ARCH=sm_90 ..."
+        )
+    nvidia = [t for t in toolchains if t.name == "nvcc"]
+    amd = [t for t in toolchains if t.archs and t.archs[0].startswith("gfx") and t.name != hiprtc.NAME]
+    if arch.startswith("gfx") and amd:
+        hip.choose(amd, arch)
+    elif not arch.startswith("gfx") and nvidia:
+        nvcc.checked_arch(arch, nvidia[0])
 
 
 def phases(

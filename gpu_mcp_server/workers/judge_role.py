@@ -3,6 +3,7 @@
 IMPORTS (names of modules) is put before this source. The judge's files lie in `judge` from the beginning.
 """
 
+import gc
 import importlib
 import os
 import sys
@@ -24,12 +25,19 @@ def find_judge() -> bool:
 
 
 def prepare() -> None:
-    """Import, and let modules prepare what every task needs."""
+    """Import, and let modules prepare what every task needs.
+
+    Nothing of what is imported is ever garbage: looking for some while torch is imported takes an eighth of the time
+    that it takes (1.5 s of the processor instead of 1.7), and looking through it all later would be within the clock.
+    """
     find_judge()
+    gc.disable()
     for name in IMPORTS:
         module = importlib.import_module(name)
         if hasattr(module, "prepare"):
             module.prepare()
+    gc.freeze()
+    gc.enable()
 
 
 def main(arguments: List[str]) -> None:

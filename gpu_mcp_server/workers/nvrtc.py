@@ -98,7 +98,8 @@ def compiled(source: bytes, name: bytes, options: List[bytes]) -> Dict[str, Any]
             continue
         data = ctypes.create_string_buffer(size.value)
         getattr(nvrtc, "nvrtcGet%s" % call)(program, data)
-        found[what] = data.raw if what == "cubin" else data.value
+        # With -v the log is two texts, and ptxas's errors are the second one, behind a NUL.
+        found[what] = {"cubin": data.raw, "log": data.raw.replace(b"\0", b"")}.get(what, data.value)
     nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
     return found
 

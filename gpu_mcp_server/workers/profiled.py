@@ -4,6 +4,7 @@ A report is the work of a hostile program as well, so it is read inside the sand
 it can be imported (in a process of its own, as it may crash), otherwise page by page as CSV.
 
 Source: `ncu_report` as it comes with Nsight Compute 2025.3.1 and on PyPI: load_report, range_by_idx, action_by_idx,
+name with NameBase_DEMANGLED,
 metric_by_name, source_info, rule_results_as_dicts; rule message types 2 (optimization) and 3 (warning).
 """
 
@@ -33,6 +34,14 @@ def run(argv: List[str], output: str = "") -> int:
     except OSError as error:
         print("%s: %s" % (argv[0], error.strerror), file=sys.stderr)
         return 127
+
+
+def name_of(action: Any) -> str:
+    """Return a kernel's name with its template arguments; the plain name is the same for each instantiation."""
+    try:
+        return str(action.name(action.NameBase_DEMANGLED))
+    except Exception:  # a version without it
+        return str(action.name())
 
 
 def value_of(metric: Any) -> Any:
@@ -118,7 +127,7 @@ def read_report(path: str) -> Dict[str, Any]:
                 parts = [metrics.get("launch__%s_dim_%s" % (what, axis)) for axis in "xyz"]
                 known = [str(int(p)) for p in parts if p is not None]
                 sizes[key] = ",".join(known) if len(known) == 3 else str(metrics.get("launch__%s_size" % what, ""))
-            kernel: Dict[str, Any] = {"Kernel Name": action.name(), "metrics": metrics}
+            kernel: Dict[str, Any] = {"Kernel Name": name_of(action), "metrics": metrics}
             kernel.update(sizes)
             for key, read in (("rules", rules_of), ("lines", lines_of)):
                 try:

@@ -17,7 +17,9 @@ import inspect
 import json
 import os
 import re
+import shutil
 import sys
+from types import ModuleType, SimpleNamespace
 from typing import Any, Dict, List, Optional, Tuple
 
 BINARIES = ("cubin", "hsaco")
@@ -78,6 +80,7 @@ def source_of(kernel: Any, types: Dict[str, str], constants: Dict[str, Any], div
         said = ["signature and constants lack " + ", ".join(missing)] if missing else []
         said += ["it has no argument " + ", ".join(unknown)] if unknown else []
         raise SystemExit("kernel %s takes %s; %s" % (kernel.__name__, ", ".join(names), "; ".join(said)))
+    types = {n: types[n] for n in names if n in types}  # before 3.3 their order counts, not their names
     if "constexprs" in inspect.signature(ast_source.__init__).parameters:
         whole = {n: types.get(n, "constexpr") for n in names}
         attrs: Any = {(names.index(n),): [["tt.divisibility", 16]] for n in divisible}
@@ -102,6 +105,22 @@ def version() -> Tuple[int, ...]:
     import triton
 
     return tuple(int(p) for p in triton.__version__.split("+")[0].split(".")[:2])
+
+
+def without_torch() -> None:
+    """Answer for torch where there is none: Triton 2 asks it, while it compiles, whether it is the one for AMD."""
+    if version() < (3, 0) and importlib.util.find_spec("torch") is None:
+        torch: Any = ModuleType("torch")
+        torch.version = SimpleNamespace(hip=None)
+        sys.modules["torch"] = torch
+
+
+def name_linker() -> None:
+    """Say where AMD's linker is: Triton before 3.3 looks below /opt/rocm and for a plain ld.lld alone."""
+    named = ["ld.lld"] + ["ld.lld-%d" % n for n in range(30, 13, -1)]
+    found = next((path for path in map(shutil.which, named) if path), None)
+    if found:
+        os.environ.setdefault("TRITON_HIP_LLD_PATH", found)
 
 
 def compile_for(source: Any, target: Any, options: Dict[str, Any]) -> Tuple[Dict[str, Any], Dict[str, Any]]:
@@ -195,6 +214,8 @@ def main(arguments: List[str]) -> None:
     """
     request: Dict[str, Any] = json.loads(arguments[0])
     module = load(request["file"])
+    without_torch()
+    name_linker()
     kernel = kernel_of(module, request["kernel"])
     types, divisible = split(request["signature"])
     names = set(kernel.arg_names)

@@ -1,12 +1,18 @@
-"""Pages of Nsight Compute, captured on an H200, trimmed to the columns that are read; and junk."""
+"""Pages of Nsight Compute, captured by data/capture.py and cut to the columns that are read; and junk."""
 
+import csv
+import io
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_mcp_server.profilers import ncu
+from gpu_mcp_server.workers import profiled
 
 DATA = Path(__file__).parent / "data" / "ncu"
 
@@ -21,17 +27,36 @@ def kernels():
     )
 
 
+def cell(name: str, kernel: str, column: str) -> float:
+    """Read one number of a page in another way than the package does."""
+    text = page(name)
+    rows = list(csv.DictReader(io.StringIO(text[text.index('"ID",') :])))
+    (found,) = [r[column] for r in rows if kernel in (r["Kernel Name"] or "")]
+    return float(found.replace(",", ""))
+
+
+def cell_unit(name: str, column: str) -> str:
+    """Return what stands below a column's name."""
+    text = page(name)
+    header, units = list(csv.reader(io.StringIO(text[text.index('"ID",') :])))[:2]
+    return units[header.index(column)]
+
+
+def line_of(mark: str) -> int:
+    """Return where the profiled program has a mark, counted from 1."""
+    lines = (DATA.parent / "programs" / "kernels.cu").read_text().splitlines()
+    (found,) = [n for n, line in enumerate(lines, 1) if line.endswith(f"// {mark}")]
+    return found
+
+
 def test_each_kernel_has_time_shape_device_and_metrics_in_base_units():
-    naive, tiled, saxpy, transpose = kernels()
-    assert [k.name for k in (naive, tiled, saxpy, transpose)] == [
-        "sgemm_naive",
-        "sgemm_tiled<32>",
-        "saxpy",
-        "transpose_bad",
-    ]
-    assert (naive.time_us, naive.grid, naive.block, naive.device) == (2729.792, "64x64", "32x32", "NVIDIA H200")
-    assert saxpy.metrics["dram__bytes.sum.per_second"] == 3336559880645.60
-    assert tiled.metrics["l1tex__data_pipe_lsu_wavefronts.avg.pct_of_peak_sustained_elapsed"] == 91.50
+    product, tiled, saxpy, transpose = kernels()
+    assert [k.name for k in (product, tiled, saxpy, transpose)] == ["product", "tiled<32>", "saxpy", "transpose"]
+    time_ns = cell("raw.csv", "product", "gpu__time_duration.sum")
+    assert (product.time_us, product.grid, product.block) == (time_ns / 1000, "64x64", "32x32")
+    assert product.device and product.device.startswith("NVIDIA")
+    bandwidth = "dram__bytes.sum.per_second"
+    assert saxpy.metrics[bandwidth] == cell("raw.csv", "saxpy", bandwidth) > 1e12, "in bytes, not in gigabytes"
     assert max(tiled.stalls, key=lambda k: tiled.stalls[k]) == "mio_throttle"
 
 
@@ -42,21 +67,28 @@ def test_prefixed_units_are_multiplied_out():
 
 
 def test_the_table_is_found_behind_the_programs_own_output():
+    assert not page("mixed.txt").startswith('"ID"') and "profiled: no error" in page("mixed.txt")
     (kernel,) = ncu.parse_raw(page("mixed.txt")).values()
-    assert (kernel.name, kernel.time_us) == ("sgemm_naive", 2729.312)
+    assert kernel.name == "saxpy" and kernel.time_us is not None
+    unit_ns = {"ns": 1, "us": 1e3, "ms": 1e6}[cell_unit("mixed.txt", "gpu__time_duration.sum")]
+    assert kernel.time_us == pytest.approx(cell("mixed.txt", "saxpy", "gpu__time_duration.sum") * unit_ns / 1000)
 
 
 def test_rules_carry_the_profilers_estimate():
-    naive = kernels()[0]
-    (rule,) = [r for r in naive.rules if r.name == "MemoryCacheAccessPattern"]
-    assert (rule.kind, rule.scope, rule.speedup_percent) == ("OPT", "global", 13.2)
-    assert any(r.kind == "INF" and r.speedup_percent is None for r in naive.rules)
+    transpose = kernels()[3]
+    rule = next(r for r in transpose.rules if r.name == "UncoalescedGlobalAccess")
+    assert (rule.kind, rule.scope) == ("OPT", "global") and "excessive sectors" in rule.text
+    rows = list(csv.DictReader(io.StringIO(page("details.csv"))))
+    said = [r["Estimated Speedup"] for r in rows if r["Rule Name"] == rule.name and "transpose" in r["Kernel Name"]]
+    assert rule.speedup_percent in [float(s) for s in said if s]
+    assert any(r.kind == "INF" and r.speedup_percent is None for k in kernels() for r in k.rules)
 
 
 def test_hot_lines_have_text_and_the_stalls_by_their_full_names():
     tiled = kernels()[1]
     first = tiled.lines[0]
-    assert (first.line, first.samples, first.text[:22]) == (19, 171693, "for(int k=0;k<T;++k) s")
+    assert (first.line, first.text[:27]) == (line_of("HOT"), "for (int i = 0; i < T; ++i)")
+    assert first.samples > sum(line.samples for line in tiled.lines[1:])
     assert max(first.stalls, key=lambda k: first.stalls[k]) == "mio_throttle"
     assert not {"selected", "not_selected"} & first.stalls.keys()
     assert kernels()[0].lines == []
@@ -71,6 +103,49 @@ def test_closed_counters_are_named_with_the_way_to_open_them():
         "The application returned an error code (11)."
     ]
     assert ncu.troubles("==PROF== Disconnected") == []
+
+
+def test_ncus_own_reader_and_its_pages_say_the_same():
+    read, pages = ncu.parse_report(page("report.json")), kernels()
+    assert [k.name.partition("<")[0] for k in read] == [k.name.partition("<")[0] for k in pages]
+    for mine, csvs in zip(read, pages, strict=True):
+        assert mine.time_us == csvs.time_us and (mine.grid, mine.block) == (csvs.grid, csvs.block)
+        assert {r.name for r in csvs.rules} <= {r.name for r in mine.rules}
+        shared = mine.metrics.keys() & csvs.metrics.keys()
+        assert len(shared) > 100
+        for name in shared:
+            assert mine.metrics[name] == pytest.approx(csvs.metrics[name], rel=0.01, abs=0.006), name
+    assert read[1].breakdowns, "the pages have none"
+    assert (read[1].lines[0].line, read[1].lines[0].text) == (line_of("HOT"), pages[1].lines[0].text)
+
+
+class Action:
+    """One kernel of a report, as ncu's module gives it."""
+
+    NameBase_DEMANGLED = 1
+
+    def name(self, base: int = 0) -> str:
+        return "void tiled<(int)32>(float *, int)" if base == 1 else "tiled"
+
+    def metric_names(self) -> list[str]:
+        return []
+
+    def metric_by_name(self, name: str) -> None:
+        return None
+
+    def rule_results_as_dicts(self) -> list[dict[str, object]]:
+        return []
+
+
+def test_a_kernel_of_a_report_keeps_its_template_arguments(monkeypatch: pytest.MonkeyPatch):
+    one_range = SimpleNamespace(num_actions=lambda: 1, action_by_idx=lambda n: Action())
+    report = SimpleNamespace(num_ranges=lambda: 1, range_by_idx=lambda n: one_range)
+    monkeypatch.setitem(sys.modules, "ncu_report", SimpleNamespace(load_report=lambda path: report))
+    (kernel,) = ncu.parse_report(json.dumps(profiled.read_report("r.ncu-rep")))
+    assert kernel.name == "tiled<32>"
+    monkeypatch.delattr(Action, "NameBase_DEMANGLED")
+    (kernel,) = ncu.parse_report(json.dumps(profiled.read_report("r.ncu-rep")))
+    assert kernel.name == "tiled", "an older module"
 
 
 def test_the_report_as_our_reader_wrote_it_keeps_breakdowns_rules_and_lines():

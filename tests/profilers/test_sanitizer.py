@@ -1,4 +1,4 @@
-"""compute-sanitizer's words: captured on an H200 from planted mistakes, and junk."""
+"""compute-sanitizer's words: captured by data/capture.py from planted mistakes, and junk."""
 
 from pathlib import Path
 
@@ -9,67 +9,79 @@ from hypothesis import strategies as st
 from gpu_mcp_server.profilers import coredump, sanitizer
 
 DATA = Path(__file__).parent / "data" / "sanitizer"
-SOURCE = "\n" * 12 + "    tl.store(out + o, 1.0)  # BUG: no mask\n"
+PROGRAMS = {p.name: p.read_text() for p in (DATA.parent / "programs").iterdir()}
+UNITS = 256
+"""Threads of the planted kernels' blocks, and floats of their buffers."""
 
 
-def found(name: str, **sources: str):
-    return sanitizer.parse((DATA / f"{name}.txt").read_text(), sources)
+def found(name: str):
+    return sanitizer.parse((DATA / f"{name}.txt").read_text(), PROGRAMS)
+
+
+def planted(mark: str, program: str = "kernels.cu") -> tuple[str, int]:
+    """Return file and line of a planted mistake."""
+    (line,) = [n for n, text in enumerate(PROGRAMS[program].splitlines(), 1) if text.endswith(f"BUG {mark}")]
+    return program, line
 
 
 def test_a_write_past_the_end_has_line_thread_and_distance_and_its_aftermath_is_left_out():
     report = found("memcheck")
     (finding,) = report.findings
-    assert (finding.kind, finding.kernel, finding.file, finding.line) == ("invalid access", "oob", "kernels.cu", 27)
-    assert finding.thread == "first by thread (255,0,0) block (0,0,0)"
-    assert finding.detail == "1 bytes after the nearest allocation of 1,024 bytes"
-    assert report.errors == 2
+    assert (finding.kind, finding.kernel) == ("invalid access", "past_end")
+    assert (finding.file, finding.line) == planted("past_end")
+    assert finding.source == "x[threadIdx.x + 1] = 1.0f;  // BUG past_end"
+    assert finding.thread == f"first by thread ({UNITS - 1},0,0) block (0,0,0)"
+    assert finding.detail == f"1 bytes after the nearest allocation of {4 * UNITS:,} bytes"
+    assert (report.errors or 0) > 1, "calls that failed after it are counted, and not repeated"
 
 
 def test_a_mistake_of_many_threads_is_one_finding():
-    (finding,) = found("memcheck_wild").findings
-    assert (finding.count, finding.line) == (4, 29)
+    report = found("memcheck_wild")
+    (finding,) = report.findings
+    assert (finding.count, (finding.file, finding.line)) == (4, planted("wild"))
+    assert report.errors and report.not_printed == report.errors - 4
     report = found("initcheck")
-    assert [(f.kind, f.count, f.line) for f in report.findings] == [("uninitialized", 5, 34)]
-    assert (report.errors, report.not_printed) == (256, 156)
+    assert [(f.kind, f.count, (f.file, f.line)) for f in report.findings] == [
+        ("uninitialized", 5, planted("unwritten"))
+    ]
+    assert (report.errors, report.not_printed) == (UNITS, UNITS - 5)
 
 
 def test_a_race_names_both_lines():
     (finding,) = found("racecheck").findings
-    assert (finding.kind, finding.line, finding.other_line, finding.count) == ("race", 30, 32, 1024)
-    assert finding.detail == "write here, read at kernels.cu:32"
+    sides = planted("race")[1], planted("race, its other side")[1]
+    assert (finding.kind, (finding.line, finding.other_line), finding.count) == ("race", sides, 4 * UNITS)
+    assert finding.detail == f"write here, read at kernels.cu:{sides[1]}"
     (each,) = found("racecheck_all").findings
-    assert (each.line, each.other_line) == (30, 32)
+    assert ((each.line, each.other_line), each.count) == (sides, 6)
 
 
 def test_a_barrier_error_is_shown_at_the_users_line_not_in_the_header():
     (finding,) = found("synccheck").findings
-    assert (finding.kind, finding.kernel, finding.file, finding.line, finding.count) == (
-        "barrier",
-        "bs",
-        "sync2.cu",
-        2,
-        4,
-    )
+    assert (finding.kind, finding.kernel, finding.count) == ("barrier", "bad_mask", 4)
+    assert (finding.file, finding.line) == planted("bad_mask")
 
 
 def test_a_triton_kernel_is_shown_at_its_python_line_with_the_text():
-    first = found("memcheck_triton", **{"lib/tri2.py": SOURCE}).findings[0]
-    assert (first.file, first.line, first.kernel) == ("tri2.py", 13, "oob_kernel")
-    assert first.source == "tl.store(out + o, 1.0)  # BUG: no mask"
+    first = found("memcheck_triton").findings[0]
+    assert ((first.file, first.line), first.kernel) == (planted("past_end", "kernels.py"), "past_end_kernel")
+    assert first.source == "tl.store(out + at, 1.0)  # BUG past_end"
 
 
 def test_two_sources_of_one_name_show_no_line():
-    first = found("memcheck_triton", **{"a/tri2.py": SOURCE, "b/tri2.py": SOURCE}).findings[0]
-    assert first.source is None
+    text = (DATA / "memcheck_triton.txt").read_text()
+    source = PROGRAMS["kernels.py"]
+    first = sanitizer.parse(text, {"a/kernels.py": source, "b/kernels.py": source}).findings[0]
+    assert first.line and first.source is None
 
 
 def test_a_refused_launch_and_leaks_name_where_they_come_from():
     launch, error, *leaks = found("memcheck_launch").findings
     assert launch.message == "cudaLaunchKernel returned cudaErrorInvalidValue (invalid argument)"
-    assert (launch.called_from, error.called_from) == ("from oob in k", "from main in k")
-    assert [(f.kind, f.count, f.called_from) for f in leaks] == [("leak", 2, "from main in k")]
+    assert (launch.called_from, error.called_from) == ("from past_end in kernels", "from main in kernels")
+    assert [(f.kind, f.count, f.called_from) for f in leaks] == [("leak", 2, "from main in kernels")]
     (leak,) = found("memcheck_leak").findings
-    assert (leak.message, leak.called_from) == ("leaked 1,024 bytes", "from main in k")
+    assert (leak.message, leak.called_from) == (f"leaked {4 * UNITS:,} bytes", "from main in kernels")
 
 
 def test_clean_is_clean():
@@ -84,8 +96,13 @@ def test_a_tool_that_could_not_attach_says_so():
 
 
 def test_a_core_dump_says_exception_kernel_line_and_thread():
-    said = coredump.parse((DATA / "cuda_gdb.txt").read_text(), {"kernels.cu": "\n" * 28 + "x[t<<36]=1;"})
-    assert said == "Warp Illegal Address in oob_wild at kernels.cu:29 `x[t<<36]=1;`, block (0,0,0) thread (0,0,0)"
+    said = coredump.parse((DATA / "cuda_gdb.txt").read_text(), PROGRAMS)
+    file, line = planted("wild")
+    text = PROGRAMS[file].splitlines()[line - 1].strip()
+    assert said == f"Warp Illegal Address in wild at {file}:{line} `{text}`, block (0,0,0) thread (0,0,0)"
+    frame = "CUDA Exception: Warp Misaligned Address\n#0  {}k<<<(1,1,1),(256,1,1)>>> () at /src/k.cu:7\n"
+    for address in ("", "0x00007f0b0f7a0080 in "):  # cuda-gdb leaves it out where the line begins there
+        assert coredump.parse(frame.format(address)) == "Warp Misaligned Address in k at k.cu:7"
     assert coredump.parse("No symbol table is loaded.") is None
 
 

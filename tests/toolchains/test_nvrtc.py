@@ -106,6 +106,15 @@ async def test_errors_of_both_stages_are_at_their_line_of_the_source(lab: Lab):
     assert (ptxas.diagnostics[0].file, ptxas.diagnostics[0].line) == ("k.cu", 3), ptxas.summary()
 
 
+async def test_what_ptxas_says_behind_its_figures_is_the_first_cause(lab: Lab):
+    source = "__global__ void k(float *x) { __shared__ float s[20000]; s[threadIdx.x] = x[0]; x[0] = s[3]; }"
+    result = await compiled(lab, source)
+    assert (result.status, result.stage) == ("failed", "ptxas") and result.compiler.startswith("nvrtc ")
+    assert "uses too much shared data (0x13880 bytes, 0xc000 max)" in result.diagnostics[0].message, result.summary()
+    assert "extern __shared__" in (result.diagnostics[0].hint or "")
+    assert "at ptxas in" in result.summary() or "at ptxas (" in result.summary()
+
+
 async def test_what_is_beyond_nvrtc_goes_to_nvcc_unless_nvrtc_was_asked_for(lab: Lab):
     source = "__global__ void k(int *x) { x[0] = 1; }\nint on_host(int x) { return x; }\n"
     forced = await compiled(lab, source, compiler="nvrtc")

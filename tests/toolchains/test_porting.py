@@ -121,6 +121,7 @@ async def test_a_folder_is_converted_compiled_and_what_needs_a_hand_is_named(lab
     result = await lab.porter.port(files, arch="gfx90a")
     assert result.files == ["src/check.cuh", "src/reduce.hip"], result.summary()
     assert [b.status for b in result.builds] == ["ok"], result.summary()
+    assert not any("WARNINGS: 0" in line for line in result.converter_said), "figures are no warnings"
     assert result.left_over == {} and {f.kind for f in result.findings} == {"warp size 32"}
     text = (await lab.workspaces.read(result.workspace_id or "", "src/reduce.hip")).text
     assert "hipStream_t" in text and "cudaStream_t" not in text

@@ -98,6 +98,41 @@ async def test_an_error_of_cmake_has_its_words_and_place(lab: Lab):
     first = result.diagnostics[0]
     assert (result.stage, first.file, first.line, first.code) == ("configure", "CMakeLists.txt", 9, "find_package")
     assert first.message.startswith('By not providing "FindNoSuchThing.cmake"'), first
+    assert first.message.endswith("CMake did not find one."), "the whole sentence, not its first line"
+
+
+TRIED = """CMake Error at /usr/share/cmake-3.25/Modules/CMakeTestCUDACompiler.cmake:103 (message):
+  The CUDA compiler
+
+    "/usr/local/cuda/bin/nvcc"
+
+  is not able to compile a simple test program.
+
+  It fails with the following output:
+
+    Change Dir: /job/build/CMakeFiles/CMakeTmp
+    FAILED: CMakeFiles/cmTC_1.dir/main.cu.o
+    nvcc fatal   : Unsupported gpu architecture 'compute_9999'
+    ninja: build stopped: subcommand failed.
+
+  CMake will not be able to correctly generate this project.
+Call Stack (most recent call first):
+  /usr/share/cmake-3.25/Modules/Other.cmake:7 (include)
+  sub/CMakeLists.txt:2 (project)
+
+
+-- Configuring incomplete, errors occurred!
+"""
+
+
+def test_a_compiler_that_cmake_tried_has_its_own_words_and_the_projects_line():
+    (found,) = diagnostics.parse(TRIED)
+    assert (found.file, found.line, found.code) == ("sub/CMakeLists.txt", 2, "project")
+    assert found.message == (
+        'The CUDA compiler "/usr/local/cuda/bin/nvcc" is not able to compile a simple test program. '
+        "nvcc fatal   : Unsupported gpu architecture 'compute_9999'"
+    )
+    assert "too old or too new" in (found.hint or "")
 
 
 @needs_cmake
@@ -136,14 +171,14 @@ async def test_what_the_host_lacks_is_named_with_the_way_to_get_it(lab: Lab):
 @pytest.mark.parametrize("option", ["--trace", "-DX", "X", "-G=y; rm", "@file", "A\n=b", ""])
 def test_options_are_values_of_names(option):
     with pytest.raises(BadRequest):
-        checked(Project("cmake", options=(option,)), has_gpu=True)
+        checked(Project("cmake", options=(option,)))
 
 
-def test_native_is_refused_without_a_gpu_and_targets_are_names():
-    with pytest.raises(BadRequest, match="no GPU"):
-        checked(Project("cmake", options=("CMAKE_CUDA_ARCHITECTURES=native",)), has_gpu=False)
+def test_native_means_nothing_to_a_build_and_targets_are_names():
+    with pytest.raises(BadRequest, match=r"holds no GPU.*arch sm_90"):
+        checked(Project("cmake", options=("CMAKE_CUDA_ARCHITECTURES=native",)))
     with pytest.raises(BadRequest, match="no target"):
-        checked(Project("make", targets=("--eval=x",)), has_gpu=False)
+        checked(Project("make", targets=("--eval=x",)))
 
 
 def test_sycl_is_compiled_by_what_there_is():

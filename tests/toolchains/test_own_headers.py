@@ -1,0 +1,82 @@
+"""Headers of a source's own workspace or folder go with it to its compiler, and nothing else of it does."""
+
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.models.build import CompileResult, Wish
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.uploads import Sources
+from tests.laboratory import laboratory
+
+FILES = {
+    "src/f.c": '#include "near.h"\n#include "../inc/far.h"\n#include <math.h>\nint f(void) { return NEAR + FAR; }\n',
+    "src/near.h": "#define NEAR 1\n",
+    "inc/far.h": '#pragma once\n#include "farther.h"\n',
+    "inc/farther.h": '#include "far.h"\n#define FAR 2\n',
+    "src/unread.h": "#error never included\n",
+}
+
+
+@pytest.fixture(scope="module")
+async def lab() -> AsyncIterator[Lab]:
+    async with laboratory() as lab:
+        yield lab
+
+
+async def compiled(lab: Lab, workspace_id: str | None, path: str, **wish: object) -> CompileResult:
+    flags = tuple(wish.get("flags", ()))  # type: ignore[call-overload]
+    source = await Sources(lab.workspaces, local_files=True).compilable(None, path, workspace_id, None, flags)
+    return await lab.compiler.compile(source, Wish.model_validate({"library": False, **wish}))
+
+
+async def test_what_is_included_from_the_workspace_is_there_at_any_depth(lab: Lab):
+    workspace = (await lab.workspaces.write(None, FILES)).workspace_id
+    result = await compiled(lab, workspace, "src/f.c")
+    assert result.status == "ok", result.summary()
+    broken = {"inc/farther.h": "#define FAR wrong_name\n"}
+    await lab.workspaces.write(workspace, broken)
+    result = await compiled(lab, workspace, "src/f.c")
+    assert (result.status, result.cached) == ("failed", False), "a header is part of what the cache goes by"
+    assert (result.diagnostics[0].file, result.diagnostics[0].line) == ("inc/farther.h", 1), result.summary()
+
+
+async def test_files_that_are_not_included_do_not_make_it_another_build(lab: Lab):
+    workspace = (await lab.workspaces.write(None, {**FILES, "src/near.h": "#define NEAR 3\n"})).workspace_id
+    assert not (await compiled(lab, workspace, "src/f.c")).cached
+    await lab.workspaces.write(workspace, {"src/unread.h": "#error still not\n", "README": "changed"})
+    assert (await compiled(lab, workspace, "src/f.c")).cached
+
+
+async def test_folders_given_by_flag_are_searched_and_a_missing_header_is_named_with_the_way(lab: Lab):
+    files = {"k.cpp": "#include <lib/x.hpp>\nint f() { return X; }\n", "include/lib/x.hpp": "#define X 4\n"}
+    workspace = (await lab.workspaces.write(None, files)).workspace_id
+    assert (await compiled(lab, workspace, "k.cpp", flags=("-Iinclude",))).status == "ok"
+    result = await compiled(lab, workspace, "k.cpp")
+    assert (result.status, result.diagnostics[0].line) == ("failed", 1)
+    assert "lib/x.hpp" in result.diagnostics[0].message and "-IFOLDER" in (result.diagnostics[0].hint or "")
+
+
+async def test_headers_of_a_local_file_lie_in_its_folder_and_not_above_it(lab: Lab, tmp_path: Path):
+    (tmp_path / "p").mkdir()
+    (tmp_path / "secret.h").write_text("#define SECRET 1\n")
+    (tmp_path / "p" / "x.h").write_text("#define X 1\n")
+    (tmp_path / "p" / "a.c").write_text('#include "x.h"\nint f(void) { return X; }\n')
+    (tmp_path / "p" / "b.c").write_text('#include "../secret.h"\nint f(void) { return SECRET; }\n')
+    assert (await compiled(lab, None, str(tmp_path / "p" / "a.c"))).status == "ok"
+    above = await compiled(lab, None, str(tmp_path / "p" / "b.c"))
+    assert above.status == "failed" and "secret.h" in above.diagnostics[0].message
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+async def test_compilers_of_cuda_find_them_as_well(lab: Lab):
+    kernel = '#include "../inc/two.cuh"\n__global__ void k(float *x) { x[0] = two(); }\n'
+    files = {"src/k.cu": kernel, "inc/two.cuh": "__device__ inline float two() { return 2.0f; }\n"}
+    workspace = (await lab.workspaces.write(None, files)).workspace_id
+    result = await compiled(lab, workspace, "src/k.cu", arch="sm_90")
+    assert result.status == "ok" and result.resources[0].kernel == "k(float*)", result.summary()
+    if (await lab.hosts.probe("local")).toolchains.nvrtc is not None:
+        again = await compiled(lab, workspace, "src/k.cu", arch="sm_90", compiler="nvrtc")
+        assert again.status == "ok" and again.compiler.startswith("nvrtc "), again.summary()
