@@ -1,12 +1,12 @@
 """Building the index: what changed is read anew, the rest comes from what was read before."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.knowledge.index import Counts, write_index
+from gpu_mcp_server.knowledge.index import Counts, outdated, write_index
 from gpu_mcp_server.knowledge.reading import Edition, read_place
 from gpu_mcp_server.knowledge.sources import (
     Place,
@@ -55,7 +55,7 @@ def build(
         places = [p for p in all_places(storage) if only is None or p.source.id in only]
         prints = {place: place.fingerprint() for place in places}
         current = storage.current()
-        if not anew and current is not None and _state(current) == sorted(prints.values()):
+        if not anew and current is not None and _is_of(current, prints.values()):
             return Built(Counts(), kept=[label(p) for p in places], unchanged=True)
         built = Built(Counts())
         editions = [_edition(storage, place, prints[place], anew, built, said) for place in places]
@@ -70,7 +70,7 @@ def build(
 def stale(storage: Storage) -> bool:
     """Return whether the index in use is not of what is there now."""
     current = storage.current()
-    return current is None or _state(current) != sorted(place.fingerprint() for place in all_places(storage))
+    return current is None or not _is_of(current, (place.fingerprint() for place in all_places(storage)))
 
 
 def all_places(storage: Storage) -> list[Place]:
@@ -128,6 +128,11 @@ def source_called(name: str) -> Source:
 def label(place: Place) -> str:
     """Return how a place is named to people."""
     return f"{place.source.library} {place.version} ({place.source.title}, {place.root})"
+
+
+def _is_of(index: Path, fingerprints: Iterable[str]) -> bool:
+    """Return whether an index is of these places and can be read by this version, or only by a newer one."""
+    return _state(index) == sorted(fingerprints) and not outdated(index / DATABASE)
 
 
 def _state(folder: Path) -> list[str]:

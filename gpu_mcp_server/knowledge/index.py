@@ -1,5 +1,6 @@
 """The index: entries, full text with weighted fields, names, trigrams of names, error codes, in one SQLite file."""
 
+import contextlib
 import datetime
 import re
 import sqlite3
@@ -105,6 +106,16 @@ def open_index(path: Path) -> sqlite3.Connection:
         )
     db.execute("PRAGMA cache_size=-8000")
     return db
+
+
+def outdated(path: Path) -> bool:
+    """Return whether an index is damaged or of an older version, so that only a new one helps."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as db:
+            (schema,) = db.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+            return int(schema) < SCHEMA
+    except (sqlite3.DatabaseError, TypeError, ValueError):
+        return True
 
 
 class _Writer:

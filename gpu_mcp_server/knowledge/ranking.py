@@ -2,7 +2,7 @@
 
 import re
 import sqlite3
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 from gpu_mcp_server.knowledge.identifiers import STOPWORDS, split, tokens
 from gpu_mcp_server.knowledge.scope import FAMILY_WORDS, Scope
@@ -20,6 +20,10 @@ RANK_OFFSET = 10
 R@5 rose from .815 to .838 (Cormack, Clarke, Buettcher, "Reciprocal Rank Fusion", SIGIR 2009, for the method)."""
 DENSE_WEIGHTS = (0.4, 0.3)
 """Of texts and of what they are about, against 1 of words; 0.5 and 0.3, 0.35 and 0.35 measured much alike."""
+KIND_WEIGHTS = {"enumerator": 0.78, "type": 0.78, "enum": 0.78, "macro": 0.78, "guide": 0.87, "example": 0.87}
+"""Against 1 of functions, instructions, variables, errors and our own texts: who asks in words wants what to call
+rather than one value of many. By words alone R@5 of our paraphrases rose from .60 to .67, of MPICH's
+briefs from .91 to .93, of HIP's from .95 to .96."""
 MEANT = 1.3
 """Factor for libraries whose family a question names ("in Triton", "MPI"); 1.15 to 2 measured much alike."""
 QUERY_WORDS = 64
@@ -47,16 +51,18 @@ def by_words(db: sqlite3.Connection, query: str, scope: Scope, kinds: Set[str] =
         f"WHERE words MATCH ? AND ({inside}) ORDER BY score LIMIT ?"
     )
     rows = db.execute(
-        f"SELECT p.entry, e.edition, e.kind, w.score FROM ({best}) w JOIN piece p ON p.id = w.number "  # noqa: S608
-        "JOIN entry e ON e.id = p.entry ORDER BY w.score",
+        f"SELECT p.entry, e.edition, e.kind, e.name, w.score FROM ({best}) w "  # noqa: S608
+        "JOIN piece p ON p.id = w.number JOIN entry e ON e.id = p.entry ORDER BY w.score",
         (expression, *(bound for pair in ranges for bound in pair), PIECES if not kinds else PIECES_NARROW),
     )
-    meant = _meant(query, scope)
+    meant, ours = _meant(query, scope), {each.id for each in scope.editions if each.ours}
     scores: dict[int, float] = {}
-    for entry, edition, kind, score in rows:
+    for entry, edition, kind, name, score in rows:
         if kinds and kind not in kinds:
             continue
-        scores.setdefault(entry, -score * (MEANT if edition in meant else 1.0))
+        whole = edition in ours or (kind == "enumerator" and "error" in name.lower())
+        weight = 1.0 if whole else KIND_WEIGHTS.get(kind, 1.0)
+        scores.setdefault(entry, -score * weight * (MEANT if edition in meant else 1.0))
     return sorted(scores, key=lambda entry: -scores[entry])[:CANDIDATES]
 
 
@@ -69,8 +75,8 @@ def _meant(query: str, scope: Scope) -> set[int]:
     )
 
 
-def fused(words: Sequence[int], meanings: Sequence[Sequence[int]]) -> dict[int, str]:
-    """Return entries by reciprocal rank fusion, each with the channel that ranked it best.
+def fused(words: Sequence[int], meanings: Sequence[Sequence[int]]) -> tuple[dict[int, float], dict[int, str]]:
+    """Return the score of each entry by reciprocal rank fusion, and the channel that ranked it best.
 
     Args:
         words: Entries by shared words, best first.
@@ -84,7 +90,12 @@ def fused(words: Sequence[int], meanings: Sequence[Sequence[int]]) -> dict[int, 
             score = weight / (RANK_OFFSET + rank)
             scores[entry] = scores.get(entry, 0.0) + score
             best[entry] = max(best.get(entry, (0.0, "")), (score, name))
-    return {entry: best[entry][1] for entry in sorted(scores, key=lambda entry: (-scores[entry], entry))}
+    return scores, {entry: channel for entry, (_, channel) in best.items()}
+
+
+def ordered(scores: Mapping[int, float]) -> list[int]:
+    """Return entries, best first."""
+    return sorted(scores, key=lambda entry: (-scores[entry], entry))
 
 
 def words_of(query: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Answering a question: names first, then words and meaning fused, duplicates collapsed.
+"""Answering a question: names first, then words and meaning fused, and what sections name; duplicates collapsed.
 
 Plain fusion ruins exact look-ups (R@1 .95 to .68 when measured), so entries whose name was asked for stand first.
 """
@@ -8,7 +8,8 @@ import zlib
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from gpu_mcp_server.knowledge.ranking import CANDIDATES, by_words, fused
+from gpu_mcp_server.knowledge.citations import named_in, spread
+from gpu_mcp_server.knowledge.ranking import CANDIDATES, by_words, fused, ordered
 from gpu_mcp_server.knowledge.scope import EditionRow, Scope
 from gpu_mcp_server.knowledge.symbols import Symbols
 
@@ -53,7 +54,7 @@ class Hit:
     place: str
     edition: EditionRow
     match: str
-    """`symbol`, `code`, `similar`, `words` or `meaning`: why it is here."""
+    """`symbol`, `code`, `similar`, `words`, `meaning` or `cited`: why it is here."""
     also: tuple[str, ...] = ()
     """Other entries of the same name."""
 
@@ -117,7 +118,7 @@ class Search:
         return suggestions[:5], similar, notes
 
     def _ranked(self, query: str, scope: Scope, kinds: Set[str], dense: Dense | None) -> dict[int, str]:
-        """Return entries by fused rank, each with the channel that ranked it best."""
+        """Return entries by fused rank, each with the channel that ranked it best, or `cited`."""
         near: list[list[int]] = []
         if dense is not None:
             found = dense(query, NEIGHBOURS if scope.whole and not kinds else NEIGHBOURS_NARROW)
@@ -126,7 +127,9 @@ class Search:
             rows = self._db.execute(f"SELECT id, edition, kind FROM entry WHERE id IN ({marks})", entries)  # noqa: S608
             inside = {n for n, edition, kind in rows if scope.holds(edition) and (not kinds or kind in kinds)}
             near = [[entry for entry in each if entry in inside][:CANDIDATES] for each in found]
-        return fused(by_words(self._db, query, scope, kinds), near)
+        scores, why = fused(by_words(self._db, query, scope, kinds), near)
+        scores = spread(scores, named_in(self._db, ordered(scores), scope))
+        return {entry: why.get(entry, "cited") for entry in ordered(scores)}
 
     def _collapsed(self, order: Sequence[int], why: dict[int, str], kinds: Set[str]) -> list[Hit]:
         """Return hits: what has the same name is one, and a file of sections gives no more than a few."""

@@ -29,6 +29,8 @@ from gpu_mcp_server.knowledge.entries import Entry
 from gpu_mcp_server.store.filesystem import NO_ROOM, is_disk_full
 
 DATABASE = "docs.sqlite"
+_SAID_FULL = re.compile("disk is full|No space left on device")
+"""How SQLite says it, within Chroma, too."""
 KEPT_S = 600.0
 """Age from which an index that is no longer current is removed: readers have opened the new one by then."""
 
@@ -51,7 +53,7 @@ class Storage:
     @contextmanager
     def building(self, *, wait: bool = True) -> Generator[bool]:
         """Hold the lock of those who build; yields whether it was had. It ends with the process."""
-        with _room(self.root):
+        with room(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             lock = (self.root / "lock").open("a")
         with lock:
@@ -66,7 +68,7 @@ class Storage:
     def new_index(self) -> Generator[Path]:
         """Give a folder to build in; it becomes current at the end, or is removed if the building failed."""
         folder = self.root / f"building-{secrets.token_hex(4)}"
-        with _room(self.root):
+        with room(self.root):
             folder.mkdir(parents=True)
             try:
                 yield folder
@@ -109,7 +111,7 @@ class Storage:
 
     def write_edition(self, fingerprint: str, entries: list[Entry]) -> None:
         """Keep what was read of a place."""
-        with _room(self.root):
+        with room(self.root):
             folder = self.root / "editions"
             folder.mkdir(parents=True, exist_ok=True)
             aside = folder / f".{secrets.token_hex(4)}"
@@ -169,7 +171,7 @@ class Storage:
             DiskFull: If there is no room.
         """
         aside = self.root / f"building-{secrets.token_hex(4)}"
-        with _room(self.root):
+        with room(self.root):
             aside.mkdir(parents=True)
             try:
                 yield aside
@@ -198,7 +200,7 @@ class Storage:
         return found
 
     def _write_added(self, listed: list[dict[str, str]]) -> None:
-        with _room(self.root):
+        with room(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             aside = self.root / f"added-{secrets.token_hex(4)}"
             aside.write_text(json.dumps(listed, indent=1), encoding="utf-8")
@@ -211,10 +213,18 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 
 @contextmanager
-def _room(root: Path) -> Generator[None]:
+def room(root: Path) -> Generator[None]:
+    """Turn what fails for want of room below `root` into the error that says so.
+
+    Raises:
+        DiskFull: If there is no room.
+    """
     try:
         yield
-    except OSError as error:
-        if is_disk_full(error):
+    except DiskFull:
+        raise
+    except Exception as error:
+        full = is_disk_full(error) if isinstance(error, OSError) else _SAID_FULL.search(str(error))
+        if full:
             raise DiskFull(f"There is no room for the documentation's index in {root}.", hint=NO_ROOM) from error
         raise

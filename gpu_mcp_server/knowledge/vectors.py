@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gpu_mcp_server.knowledge.embedding import WIDTH, Embedder, model_folder
 from gpu_mcp_server.knowledge.index import open_index, texts_of_briefs, texts_of_pieces
-from gpu_mcp_server.knowledge.storage import DATABASE, Storage
+from gpu_mcp_server.knowledge.storage import DATABASE, Storage, room
 
 if TYPE_CHECKING:
     from gpu_mcp_server.knowledge.search import Dense
@@ -127,11 +127,14 @@ def build_vectors(storage: Storage, data_dir: Path, said: Callable[[str], None] 
 
     Returns:
         What was done, for people.
+
+    Raises:
+        DiskFull: If there is no room; search goes on without meaning.
     """
     model = model_folder(data_dir)
     if model is None:
         return "no vectors: no model (gpu-mcp-server knowledge model install)"
-    with storage.building() as _:
+    with storage.building() as _, room(storage.root):
         index = storage.current()
         if index is None:
             return "no vectors: no index"
@@ -207,5 +210,8 @@ class _Cache:
     def _save(self) -> None:
         aside = self._path.with_name(f"vectors-{secrets.token_hex(4)}.npz")
         keys = self._np.array([list(key) for key in self._known], self._np.uint8).reshape(-1, 16)
-        self._np.savez(aside, keys=keys, vectors=self._np.stack(list(self._known.values())))
-        aside.replace(self._path)
+        try:
+            self._np.savez(aside, keys=keys, vectors=self._np.stack(list(self._known.values())))
+            aside.replace(self._path)
+        finally:
+            aside.unlink(missing_ok=True)

