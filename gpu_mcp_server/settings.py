@@ -42,7 +42,7 @@ __all__ = [
     "user_config_file",
 ]
 
-Level = Literal["full", "namespaces", "landlock", "unconfined"]
+Level = Literal["full", "namespaces", "apptainer", "landlock", "unconfined"]
 
 PREFIX = "GPU_MCP_"
 PROJECT_FILE = Path("gpu-mcp.toml")
@@ -84,7 +84,7 @@ class Settings(BaseSettings):
     data_dir: Path = Field(default_factory=default_data_dir)
     """Database and files: /var/lib/gpu-mcp-server for root, otherwise the user's data folder."""
     min_level: Level | None = None
-    """Weakest sandbox that a job may run in. Unset means namespaces over stdio and full over HTTP."""
+    """Weakest sandbox that a job may run in. Unset means apptainer over stdio and full over HTTP."""
     accept_unconfined: bool = False
     """I understand that with min_level "unconfined" a job may do whatever my account may do."""
     allow_fetch: bool = False
@@ -99,6 +99,9 @@ class Settings(BaseSettings):
     """Whether tools over stdio may read files of this machine for the agent; over HTTP they never do."""
     index_documentation: bool = True
     """Whether the server indexes the documentation of what is installed by itself, in the background."""
+    user: str | None = None
+    """User of the team for whom a server over stdio and the command line work, seeing what they see; over HTTP each
+    shows a token. Unset means nobody in particular, who sees everything."""
     default_host: str | None = None
     """Host of jobs that name none; unset means the first: `local`, unless it is configured after another."""
     hosts: dict[HostName, HostSettings] = {}

@@ -4,6 +4,9 @@ A call that ends soon is answered as ever. One that does not becomes a task when
 outlives this server, and any server on the same store tells how it stands. Where the server that waited for it is gone,
 the result is what job_status says of the job, verdict included.
 
+A tool that asks its caller something once it is a task waits in `input_required` for the answers, and is called again
+with them; no tool of ours does so by now. Only the server that waits for the call can take the answers.
+
 Source: the specification of 2026-07-28, https://github.com/modelcontextprotocol/ext-tasks.
 """
 
@@ -16,8 +19,16 @@ from mcp.server.context import CallNext, ServerRequestContext
 from mcp.server.extension import Extension, MethodBinding
 from mcp.server.mcpserver import require_client_extension
 from mcp.shared.exceptions import MCPError
-from mcp.types import INTERNAL_ERROR, INVALID_PARAMS, CallToolRequestParams, CallToolResult, RequestParams, TextContent
-from pydantic import BaseModel, Field
+from mcp.types import (
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    CallToolRequestParams,
+    CallToolResult,
+    InputRequiredResult,
+    RequestParams,
+    TextContent,
+)
+from pydantic import BaseModel, Field, ValidationError
 
 from gpu_mcp_server.bounds import bounded
 from gpu_mcp_server.errors import GpuMcpError, NotFound
@@ -50,7 +61,7 @@ class TaskParams(RequestParams):
 
 
 class UpdateParams(TaskParams):
-    """Answers to what a task asked; ours ask nothing."""
+    """Answers to what a task asked, some or all."""
 
     input_responses: dict[str, Any] = Field(alias="inputResponses", default_factory=dict[str, Any])
 
@@ -81,7 +92,7 @@ class Tasks(Extension):
         if not declared or params.name not in self._lasting or ctx.protocol_version not in ERA:
             return await call_next(ctx)
         errand = Errand(PURPOSES)
-        call = asyncio.create_task(_called(errand, ctx, call_next), name=f"call of {params.name}")
+        call = asyncio.create_task(_called(errand, params, ctx, call_next), name=f"call of {params.name}")
         try:
             await self._soon(call, errand)
         except asyncio.CancelledError:
@@ -104,9 +115,9 @@ class Tasks(Extension):
 
     async def _handed_over(self, task_id: str, tool: str, call: "asyncio.Task[Any]", errand: Errand) -> dict[str, Any]:
         """Keep what becomes of a call, and return what the caller is told instead."""
+        errand.is_task = True
         lab = await self._app.lab()
         row = await lab.tasks.add(task_id, tool)
-        errand.is_task = True
         self._running[task_id] = call, errand
         ending = asyncio.create_task(self._ended(task_id, call, errand), name=f"task {task_id}")
         self._ending.add(ending)
@@ -147,14 +158,21 @@ class Tasks(Extension):
         return {"resultType": "complete", **self._shown(row)}
 
     async def _update(self, ctx: Ctx, params: UpdateParams) -> dict[str, Any]:
-        await self._found(ctx, params)
+        row = await self._found(ctx, params)
+        await self._require_own(row, "answer")
+        known = self._running.get(row.task_id)
+        if known is not None:
+            known[1].questions.answer(params.input_responses)
         return {"resultType": "complete"}
+
+    async def _require_own(self, row: "TaskRow", what: str) -> None:
+        if not await (await self._app.lab()).tasks.is_own(row.task_id):
+            raise MCPError(INVALID_PARAMS, f"Task {row.task_id!r} is not yours to {what}.")
 
     async def _cancel(self, ctx: Ctx, params: TaskParams) -> dict[str, Any]:
         row = await self._found(ctx, params)
         lab = await self._app.lab()
-        if not await lab.tasks.is_own(row.task_id):
-            raise MCPError(INVALID_PARAMS, f"Task {row.task_id!r} is not yours to cancel.")
+        await self._require_own(row, "cancel")
         if row.status == "working" and await lab.tasks.finish(row.task_id, "cancelled"):
             known = self._running.get(row.task_id)
             if known is not None:
@@ -204,16 +222,32 @@ class Tasks(Extension):
             "pollIntervalMs": POLL_MS,
         }
         known = self._running.get(row.task_id)
-        if row.status == "working" and known is not None and known[1].message:
-            shown["statusMessage"] = known[1].message
+        if row.status == "working" and known is not None:
+            if known[1].message:
+                shown["statusMessage"] = known[1].message
+            if asked := known[1].questions.pending():
+                shown |= {"status": "input_required", "inputRequests": asked}
         if row.status in ("completed", "failed"):
             shown["result" if row.status == "completed" else "error"] = row.outcome
         return shown
 
 
-async def _called(errand: Errand, ctx: Ctx, call_next: CallNext) -> Any:
+async def _called(errand: Errand, params: CallToolRequestParams, ctx: Ctx, call_next: CallNext) -> Any:
+    """Call a tool, and once it is a task again with the answers to what it asks.
+
+    The tool gets them in `params`, which is what the handler below is called with whatever the context says.
+    """
     with running(errand):
-        return await call_next(ctx)
+        while True:
+            result = await call_next(ctx)
+            if not errand.is_task or not isinstance(result, InputRequiredResult):
+                return result
+            given = await errand.questions.ask(_wire(result).get("inputRequests") or {})
+            try:
+                answered = CallToolRequestParams.model_validate({"name": params.name, "inputResponses": given})
+            except ValidationError as error:
+                raise MCPError(INVALID_PARAMS, f"The answers to {params.name} are none: {error}") from error
+            params.input_responses, params.request_state = answered.input_responses, result.request_state
 
 
 def _wire(result: Any) -> dict[str, Any]:

@@ -44,6 +44,20 @@ class Sources:
             allow_local=self._local_files,
         )
 
+    async def compilable(
+        self,
+        text: str | None,
+        path: str | None,
+        workspace_id: str | None,
+        language: "CandidateLanguage | None",
+        flags: "Sequence[str]" = (),
+    ) -> "Source":
+        """Return a source that is compiled alone, with the headers that it includes from around it."""
+        from gpu_mcp_server.services.includes import with_headers
+
+        source = await self.of(text, path, workspace_id, language)
+        return await with_headers(source, path, workspace_id, self._workspaces, flags)
+
     async def each(self, candidates: "Sequence[CandidateSpec]") -> "list[Entrant]":
         """Return the candidates of one call with their sources."""
         from gpu_mcp_server.services.batches import Entrant

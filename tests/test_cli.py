@@ -431,13 +431,28 @@ def test_a_backup_is_written_restored_elsewhere_and_pruned(run: Run, tmp_path: P
     made = json.loads(run("store", "backup", "one.tar.gz", "--json").stdout)
     elsewhere = {"GPU_MCP_DATA_DIR": str(tmp_path / "elsewhere")}
     again = run("store", "restore", "one.tar.gz", **elsewhere)
+    whole = run("store", "check", **elsewhere)
     told = run("store", "prune", "--older-than", "30d", **elsewhere)
 
     assert (tmp_path / "one.tar.gz").is_file()
     assert again.stdout.startswith(f"{made['files']} files of {made['created_at']} are in {tmp_path}/elsewhere")
+    assert whole.stdout.startswith(f"{tmp_path}/elsewhere/lab.db is whole: "), whole.stderr
     assert "There is nothing to delete." in told.stdout
     assert "--older-than 30d" in run("store", "prune").stderr
     assert "is no amount" in run("store", "prune", "--max-size", "many").stderr
+
+
+def test_the_command_line_works_for_a_user_of_the_team_who_sees_what_is_theirs(run: Run):
+    for name in ("ada", "bo"):
+        run("token", "create", name)
+    made = json.loads(
+        run("call", "write_files", "--args", '{"files": {"a": "a"}}', "--json", GPU_MCP_USER="ada").stdout
+    )
+    asked = ("call", "list_files", "--args", json.dumps({"workspace_id": made["workspace_id"]}))
+
+    assert [run(*asked, GPU_MCP_USER=name).returncode for name in ("ada", "bo")] == [0, 1]
+    assert run(*asked).returncode == 0, "nobody in particular sees everything"
+    assert "There is no user 'eve'" in run(*asked, GPU_MCP_USER="eve").stderr
 
 
 def test_serve_over_http_refuses_to_be_open_to_others_before_it_starts(run: Run):

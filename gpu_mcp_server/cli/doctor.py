@@ -12,6 +12,7 @@ import typer
 from gpu_mcp_server.cli import session
 from gpu_mcp_server.cli.output import Json, emit
 from gpu_mcp_server.errors import ConfigError, GpuMcpError
+from gpu_mcp_server.hostd.protocol import BOXED
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.lab import Lab
@@ -47,6 +48,7 @@ def local_checks(settings: "Settings") -> list[Check]:
         state = "warn" if settings.hosts else "fail"
         checks.append(Check("platform", state, f"{sys.platform}: no local jobs", "" if settings.hosts else todo))
     checks.append(_data_dir(settings.data_dir))
+    checks += _store(settings.data_dir)
     found = [client.name for client in CLIENTS if client.path]
     checks.append(
         Check("clients", "ok", ", ".join(found))
@@ -69,6 +71,19 @@ def _data_dir(path: Path) -> Check:
     return Check("data", "ok", f"{path}: {free >> 30} GiB free")
 
 
+def _store(data_dir: Path) -> list[Check]:
+    from gpu_mcp_server.store import database
+
+    path = data_dir / database.DATABASE
+    if not path.exists():
+        return []
+    try:
+        size_bytes = database.check(path, quick=True)
+    except GpuMcpError as error:
+        return [Check("store", "fail", error.args[0], error.hint)]
+    return [Check("store", "ok", f"{path}: {size_bytes >> 20} MiB, no damaged page")]
+
+
 def host_checks(hosts: list[dict[str, Any]]) -> list[Check]:
     """Turn what gpu_status found into checks."""
     checks: list[Check] = []
@@ -80,7 +95,7 @@ def host_checks(hosts: list[dict[str, Any]]) -> list[Check]:
         checks.append(Check(name, "ok", f"{host.get('cpu')}, {host.get('cores')} cores"))
         weaker = host.get("weaker_because")
         level = str(host.get("level"))
-        usable = level in ("full", "namespaces")
+        usable = level in BOXED
         checks.append(
             Check(f"{name} sandbox", "ok" if not weaker else ("warn" if usable else "fail"), level, str(weaker or ""))
         )

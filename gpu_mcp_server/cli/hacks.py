@@ -40,6 +40,7 @@ CAUGHT_BY = {
     "crashed with": "end of the process",
     "exited with": "end of the process",
     "closed its link": "end of the process",
+    "looks like lower precision": "errors against double precision",
     "are wrong": "every element of every timed call",
     "the launcher returned": "launcher's return value",
     "cannot be loaded": "loading",
@@ -246,6 +247,7 @@ class Court:
             rtol=about["rtol"],
             atol=about["atol"],
             libraries=about.get("libraries", "allowed"),
+            precision=about.get("precision", "tolerance"),
             host=self.host,
         )
         return info.problem_id

@@ -314,6 +314,8 @@ def _key_line(key: dict[str, Any]) -> str:
 def _line(host: dict[str, Any]) -> str:
     if not host.get("reachable"):
         return f"{host['host']}: does not answer: {host.get('problem', 'no reason given')}"
-    gpus = ", ".join(gpu["name"] for gpu in host.get("gpus", [])) or "no GPU"
+    why = host.get("why_no_gpu")
+    gpus = ", ".join(gpu["name"] for gpu in host.get("gpus", [])) or "no GPU" + (f" ({why})" if why else "")
     devices = ", ".join(host.get("devices", [])) or "nothing"
-    return f"{host['host']}: answers; {gpus}; sandbox {host.get('level')}; judges {devices}"
+    lines = [f"{host['host']}: answers; {gpus}; sandbox {host.get('level')}; judges {devices}"]
+    return "\n".join([*lines, *(f"  {said}" for said in (host.get("problem"), host.get("drained")) if said)])

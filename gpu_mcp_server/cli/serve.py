@@ -11,8 +11,12 @@ from gpu_mcp_server.errors import BadRequest
 
 def over_stdio(toolsets: str | None, read_only: bool | None, exclude_tools: str | None) -> None:
     """Serve one client over stdin and stdout."""
+    import asyncio
+
+    from gpu_mcp_server.identity import acting_as
     from gpu_mcp_server.server import serve_stdio, server_from
     from gpu_mcp_server.settings import load_settings
+    from gpu_mcp_server.team.team import chosen_user
     from gpu_mcp_server.telemetry import log_to_stderr
 
     log_to_stderr()
@@ -23,7 +27,8 @@ def over_stdio(toolsets: str | None, read_only: bool | None, exclude_tools: str 
             "it with one, `gpu-mcp-server --help` the other commands; Ctrl-C ends.",
             err=True,
         )
-    serve_stdio(server_from(settings))
+    with acting_as(asyncio.run(chosen_user(settings))):
+        serve_stdio(server_from(settings))
 
 
 def serve(

@@ -111,26 +111,34 @@ async def session(settings: "Settings | None" = None) -> AsyncGenerator[Session]
     """Open the server in this process, with every toolset unless the options before the command chose some."""
     from mcp import Client
 
+    from gpu_mcp_server.identity import acting_as
     from gpu_mcp_server.server import server_from
     from gpu_mcp_server.settings import load_settings
+    from gpu_mcp_server.team.team import chosen_user
     from gpu_mcp_server.telemetry import log_to_stderr
 
     log_to_stderr("WARNING")
     settings = settings or load_settings(**{"toolsets": "all", **OFFERED.get({})})
-    async with Client(server_from(settings)) as client:
-        yield Session(client)
+    with acting_as(await chosen_user(settings)):
+        async with Client(server_from(settings)) as client:
+            yield Session(client)
 
 
 @asynccontextmanager
 async def laboratory() -> AsyncGenerator["Lab"]:
     """Open the laboratory itself, for what no tool offers."""
+    from gpu_mcp_server.identity import acting_as
     from gpu_mcp_server.services.lab import Lab
     from gpu_mcp_server.settings import load_settings
+    from gpu_mcp_server.team.team import chosen_user
     from gpu_mcp_server.telemetry import log_to_stderr
 
     log_to_stderr("WARNING")
-    async with Lab.open(load_settings()) as lab:
-        yield lab
+    settings = load_settings()
+    user = await chosen_user(settings)
+    async with Lab.open(settings) as lab:
+        with acting_as(user):
+            yield lab
 
 
 def run(work: Callable[[], Awaitable[T]]) -> T:

@@ -65,6 +65,18 @@ def gc(as_json: Json = False) -> None:
 
 
 @app.command()
+def check(as_json: Json = False) -> None:
+    """Read the whole database and say whether it is damaged; servers may go on working meanwhile."""
+    from gpu_mcp_server.store import database
+
+    path = _data_dir() / database.DATABASE
+    if not path.exists():
+        raise BadRequest(f"There is no store in {path.parent}.")
+    size_bytes = database.check(path)
+    emit({"path": str(path), "bytes": size_bytes}, f"{path} is whole: {size_bytes} bytes.", as_json=as_json)
+
+
+@app.command()
 def backup(
     file: Annotated[Path, typer.Argument(help="File to write; .tar, or .tar.gz for a smaller one.")],
     as_json: Json = False,

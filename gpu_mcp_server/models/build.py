@@ -181,7 +181,7 @@ class CompileResult(ResultModel):
     def summary(self) -> str:
         """Say whether it compiled, resources, then the messages."""
         head = f"compile {self.status}: {self.compiler}" + (f" for {self.arch}" if self.arch else "")
-        head += f", at the {self.stage}" if self.stage else ""
+        head += f", at {self.stage if self.stage == 'ptxas' else 'the ' + self.stage}" if self.stage else ""
         head += " (cached)" if self.cached else ""
         head += f" in {self.seconds:.2f} s" if self.seconds is not None else ""
         lines = [head]

@@ -21,8 +21,8 @@ class DocHit(Model):
     signature: str | None = None
     says: str | None = None
     """First sentence, quoted."""
-    match: Literal["symbol", "code", "similar", "words", "meaning"]
-    """Why it is here: its name, its number, a name much like it, shared words, or meaning."""
+    match: Literal["symbol", "code", "similar", "words", "meaning", "cited"]
+    """Why it is here: its name, its number, a name much like it, shared words, meaning, or named by a section found."""
     also: list[str] = []
     """The same name elsewhere: driver, HIP, another page."""
 

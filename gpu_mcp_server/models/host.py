@@ -78,6 +78,8 @@ class HostStatus(Model):
     devices: list[str] = []
     """What evaluate_kernel can judge there: cpu, cuda."""
     gpus: list[Gpu] = []
+    why_no_gpu: str | None = None
+    """What keeps NVIDIA's GPUs from being seen there, where none is."""
     waiting: list[Waiting] = []
     """Jobs in line for GPUs, the next first; at most 20."""
     drained: str | None = None
@@ -120,7 +122,7 @@ class LabStatus(ResultModel):
                 for g in h.gpus
             ]
             if not h.gpus:
-                lines.append("  no GPU")
+                lines.append("  no GPU" + (f": {h.why_no_gpu}" if h.why_no_gpu else ""))
             if h.capabilities:
                 able = [c.name + (f" {c.found}" if c.found else "") for c in h.capabilities if c.able]
                 lines.append("  able: " + (", ".join(able) or "nothing of what was tried"))

@@ -27,6 +27,19 @@ class RankOptions(Model):
     """Hosts that share the ranks evenly, the first with rank 0; none: all ranks on the command's host."""
 
 
+class GpuNeeds(Model):
+    """What GPUs must be, and how urgent the job is that wants them."""
+
+    arch: str = ""
+    """Such as sm_90."""
+    memory_gb: int = Field(default=0, ge=0)
+    """Each, at least; 10**9 bytes, so that a card that is sold as 80 GB has 80."""
+    nvlink: bool = False
+    """Each joined to each other."""
+    priority: Literal["interactive", "batch", "background"] = "interactive"
+    """Who gives way to whom in line; who waits long rises. A detached job is `batch` at best."""
+
+
 class RankResult(Model):
     """How one rank ended."""
 
@@ -88,7 +101,7 @@ class JobResult(ResultModel):
     wall_s: float | None = None
     peak_memory_bytes: int | None = None
     level: str | None = None
-    """Sandbox level: full, namespaces, landlock or unconfined."""
+    """Sandbox level: full, namespaces, apptainer, landlock or unconfined."""
     weaker_because: str | None = None
     """What keeps the level below full."""
     note: str | None = None

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.identity import current_user
 from gpu_mcp_server.recipes.inside.gate import MODEL, PORT_INSIDE, TOOLS
 from gpu_mcp_server.recipes.metering import Line, Meter, ToolCall
 from gpu_mcp_server.settings import PREFIX, Settings
@@ -88,6 +89,7 @@ class Tools:
         return {
             **os.environ,
             f"{PREFIX}DATA_DIR": str(self.settings.data_dir),
+            **({} if current_user().is_local else {f"{PREFIX}USER": current_user().name}),
             f"{PREFIX}LOCAL_FILES": "false",
             f"{PREFIX}ALLOW_FETCH": "false",
             f"{PREFIX}INDEX_DOCUMENTATION": str(self.settings.index_documentation).lower(),

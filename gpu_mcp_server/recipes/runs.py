@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpu_mcp_server.errors import NotFound, ProblemRefused
+from gpu_mcp_server.identity import acting_as
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.recipe import RunState, RunStep, Spent, Verdict
 from gpu_mcp_server.models.run_plan import Mode, RunPlan
@@ -83,13 +84,18 @@ class Runs:
         return state_of(run_id, self.plan(run_id), entries(folder))
 
     async def go(self, run_id: str, tell: Tell = silent) -> RunState:
-        """Run it, or go on where it was killed; a finished one stays as it is.
+        """Run it for the user who began it, or go on where it was killed; a finished one stays as it is.
 
         Raises:
             NotFound: If there is no such run, or what it names is not there.
-            BadRequest: If another process runs it, or its agent cannot be called here.
+            BadRequest: If another process runs it, it is another user's, or its agent cannot be called here.
             HostError: If it cannot go on; resume it when that is mended.
         """
+        self.folder(run_id)
+        with acting_as(await self._lab.overview.runs_worker(run_id)):
+            return await self._go(run_id, tell)
+
+    async def _go(self, run_id: str, tell: Tell) -> RunState:
         plan, folder = self.plan(run_id), self.folder(run_id)
         with Journal(folder) as journal:
             if journal.done(END) is None:

@@ -42,6 +42,8 @@ class Prepared:
     outputs: tuple[str, ...] = ()
     """To ask for when not everything comes back anyway."""
     ranks: int = 0
+    roots: tuple[str, ...] = ()
+    """Folders that its launcher needs shown."""
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,19 @@ def prepared(
         files[GROUPS] = (WORKERS / "rank_groups.py").read_bytes()
         start = ("{python}", GROUPS, json.dumps(whole))
     outputs += [f"{RANKS}/{n}.{kind}" for n in range(first, first + count) for kind in ("json", "out", "err")]
-    return Prepared(start, variables, files, tuple(outputs), count)
+    roots = tuple(mpirun.roots) if mpirun and ranks.launcher == "mpirun" else ()
+    return Prepared(start, variables, files, tuple(outputs), count, roots)
 
 
 def ours(path: str) -> bool:
     """Say whether a file is one of these traces, which no workspace keeps."""
     return path.startswith(f"{FOLDER}/") or path.rpartition("/")[2] == coredump.FILE or junit.is_ours(path)
+
+
+def shown(output: OutputFile) -> bool:
+    """Say whether an answer lists a file: all that a run made, and of ours what holds more than the answer says."""
+    match = RANK_FILE.match(output.path)
+    return output.path.rpartition("/")[2] != coredump.FILE and (not match or (match[2] != "json" and output.size > 0))
 
 
 class Aftermath:

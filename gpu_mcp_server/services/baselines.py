@@ -13,11 +13,11 @@ from typing import Any
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.models.evaluation import Baseline, Evaluation, ShapeVerdict, TimingOptions
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.services.call_loop import allocator
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.harness import Candidate, judge_spec, shape_verdicts
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import JobRunner
+from gpu_mcp_server.services.judge_code import judge_code
 from gpu_mcp_server.services.runner import device_name
 from gpu_mcp_server.services.verdicts import Verdicts, how_it_ended
 from gpu_mcp_server.settings import Settings
@@ -129,8 +129,8 @@ class Baselines:
         Raises:
             GpuMcpError: If it was not judged.
         """
-        pool = await allocator(self._compiler, self._artifacts, host) if device == "cuda" else None
-        candidate = Candidate("model", compiled_source(problem).encode(), pool=pool)
+        code = await judge_code(self._compiler, self._artifacts, host, device, "model")
+        candidate = Candidate("model", compiled_source(problem).encode(), code=code)
         fixed = problem.model_copy(update={"fixed_shapes": True, "distributions": "declared"})
         spec, blobs = judge_spec(
             fixed, probe, self._settings, host=host, device=device, candidate=candidate, timing=TimingOptions()

@@ -1,13 +1,15 @@
-"""Outputs that came along with the news of a job's end, kept until somebody fetches them."""
+"""Contents on their way: sent along with a job, or come along with its end and kept until somebody fetches them."""
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 ALONG_BYTES = 256 << 10
 """Of a job's outputs, the first that fit travel with its end: at a distance they cost no round trip of their own."""
 KEPT_BYTES = 8 << 20
+UNASKED_BYTES = 256 << 10
+"""Sent along without knowing whether the host lacks them; before more the host is asked, which costs one round trip."""
 
 
 class Brought:
@@ -37,3 +39,10 @@ class Brought:
 async def content_of(blob: bytes | Path) -> bytes:
     """Return a content that is at hand or in a file."""
     return blob if isinstance(blob, bytes) else await asyncio.to_thread(blob.read_bytes)
+
+
+async def unasked(blobs: Mapping[str, bytes | Path], wanted: Collection[str]) -> dict[str, bytes]:
+    """Return the contents to send along with a job to a host that was not seen to have them; none if they are large."""
+    unknown = {sha256: blobs[sha256] for sha256 in wanted if sha256 in blobs}
+    sizes = [len(blob) if isinstance(blob, bytes) else blob.stat().st_size for blob in unknown.values()]
+    return {s: await content_of(blob) for s, blob in unknown.items()} if sum(sizes) <= UNASKED_BYTES else {}

@@ -72,8 +72,19 @@ class Compiler:
             result = await self._compiled(source, wish or Wish(library=False), where)
         finally:
             source_artifact_id = await keeping
+        first = result.diagnostics[0].line_text() if result.diagnostics and result.status != "ok" else None
+        evidence = {
+            "command": result.command,
+            "artifact_id": result.artifact_id,
+            "listing_artifact_id": result.listing_artifact_id,
+            "resources": [r.model_dump() for r in result.resources],
+            "diagnostics": kept_diagnostics(result.diagnostics),
+        }
         attempt_id = await self._experience.start(
             "compile",
+            status=result.status,
+            reason=first or result.note,
+            evidence=evidence,
             parent_id=parent_id,
             note=note,
             language=compiled(source),
@@ -85,15 +96,6 @@ class Compiler:
             source_hash=hashlib.sha256(text).hexdigest(),
             source_artifact_id=source_artifact_id,
         )
-        first = result.diagnostics[0].line_text() if result.diagnostics and result.status != "ok" else None
-        evidence = {
-            "command": result.command,
-            "artifact_id": result.artifact_id,
-            "listing_artifact_id": result.listing_artifact_id,
-            "resources": [r.model_dump() for r in result.resources],
-            "diagnostics": kept_diagnostics(result.diagnostics),
-        }
-        await self._experience.finish(attempt_id, status=result.status, reason=first or result.note, evidence=evidence)
         return result.model_copy(update={"attempt_id": attempt_id})
 
     async def foresee(self, source: Source, *, host: str, flags: Sequence[str] = ()) -> None:
@@ -113,9 +115,14 @@ class Compiler:
             return None
         return await self._cached(_key(build.plan, build.toolchain, probe)) is not None
 
-    async def build(self, source: Source, *, host: str, flags: Sequence[str] = ()) -> CompileResult:
-        """Make a library of a source, or return what the same compiler made of the same source before."""
-        return await self._compiled(source, Wish(flags=tuple(flags)), host)
+    async def build(
+        self, source: Source, *, host: str, flags: Sequence[str] = (), compiler: str | None = None
+    ) -> CompileResult:
+        """Make a library of a source, or return what the same compiler made of the same source before.
+
+        NVRTC, named as the compiler, makes a cubin for the host's GPU.
+        """
+        return await self._compiled(source, Wish(flags=tuple(flags), compiler=compiler), host)
 
     async def _compiled(self, source: Source, wish: Wish, host: str) -> CompileResult:
         """Compile; what turns out to be beyond a run-time compiler goes to the whole one, if nobody chose."""
@@ -146,7 +153,7 @@ class Compiler:
         spec, blobs = self._spec(build.plan, probe, host)
         done = await self._jobs.run(spec, host=host, blobs=blobs)
         result = await self._result(done, build, source)
-        if result.status in ("ok", "failed") and done.record.status in ("ok", "failed"):
+        if result.status in ("ok", "failed") and done.record.status in ("ok", "failed") and not _lacked(result):
             await self._cache.put(key, result.model_dump(mode="json"))
         return result
 
@@ -240,6 +247,11 @@ def _was_beyond(toolchain: Toolchain, result: CompileResult) -> bool:
     return (toolchain.name == "nvrtc" and nvrtc.was_for_nvcc(result.diagnostics)) or (
         toolchain.name == hiprtc.NAME and result.status != "ok" and hiprtc.was_for_clang(result.diagnostics)
     )
+
+
+def _lacked(result: CompileResult) -> bool:
+    """Say whether a Python module was not there, which somebody may install: no property of the source."""
+    return result.status == "failed" and any("ModuleNotFoundError" in d.message for d in result.diagnostics)
 
 
 def _resources(said: str, build: Build, binary: bytes, about: Mapping[str, Any]) -> list[KernelResources]:

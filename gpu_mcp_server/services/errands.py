@@ -1,9 +1,43 @@
 """Calls that may be answered before their end: by the id of the job that does their work."""
 
 import asyncio
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
+
+
+class Questions:
+    """What a call asks of whoever made it, who has gone with its task and comes back to answer."""
+
+    def __init__(self) -> None:
+        self._rounds = 0
+        self._pending: dict[str, Any] = {}
+        self._answers: dict[str, Any] = {}
+        self._all = asyncio.Event()
+
+    async def ask(self, requests: Mapping[str, Any]) -> dict[str, Any]:
+        """Wait until all is answered; return the answers by the names of the requests."""
+        self._rounds += 1
+        names = {f"{self._rounds}.{name}": name for name in requests}
+        self._pending = {key: requests[name] for key, name in names.items()}
+        self._answers = {}
+        self._all.clear()
+        if self._pending:
+            await self._all.wait()
+        return {names[key]: answer for key, answer in self._answers.items()}
+
+    def pending(self) -> dict[str, Any]:
+        """Return what is not answered yet, by keys that no other question of this call has."""
+        return dict(self._pending)
+
+    def answer(self, responses: Mapping[str, Any]) -> None:
+        """Take answers, some or all; those to nothing that is asked count for nothing."""
+        for key in self._pending.keys() & responses.keys():
+            del self._pending[key]
+            self._answers[key] = responses[key]
+        if not self._pending:
+            self._all.set()
 
 
 class Errand:
@@ -14,6 +48,7 @@ class Errand:
         message: What the tool said last of how far it is.
         is_task: Whether the caller was given the job's id and has gone: then no wait of the call's own ends it early.
         leaving: Whether the server ends, which must not end the job.
+        questions: What the call asks once it is a task.
     """
 
     def __init__(self, purposes: Collection[str]) -> None:
@@ -24,6 +59,7 @@ class Errand:
         self.message: str | None = None
         self.is_task = False
         self.leaving = False
+        self.questions = Questions()
 
     def wants(self, purpose: str) -> bool:
         """Say whether a job that is about to start is the errand's own: such a job outlives this server."""

@@ -16,8 +16,8 @@ from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.advice import advice_on
+from gpu_mcp_server.services.announcements import Announcements
 from gpu_mcp_server.services.baselines import Baselines
-from gpu_mcp_server.services.call_loop import allocator, call_loop, elements
 from gpu_mcp_server.services.checker import Checker
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.devices import PYTHON_KINDS, device_of, versions_of
@@ -28,8 +28,10 @@ from gpu_mcp_server.services.harness import QUICK, Candidate, judge_spec, lines_
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
+from gpu_mcp_server.services.judge_code import judge_code
 from gpu_mcp_server.services.kept_verdicts import KeptVerdicts, key_of_request
-from gpu_mcp_server.services.pool import Need, Pool
+from gpu_mcp_server.services.needs import Need
+from gpu_mcp_server.services.pool import Pool
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.services.programs import Programs, files_of_candidate
 from gpu_mcp_server.services.runner import Progress, device_name
@@ -121,6 +123,7 @@ class Evaluator:
         kept: KeptVerdicts,
     ) -> None:
         self._baselines, self._faults, self._kept = baselines, Faults(checker), kept
+        self._announcements = Announcements(settings, jobs)
         self._programs, self._pool, self._extensions = programs, pool, ExtensionBuilder(compiler, artifacts)
         self._settings, self._jobs, self._table, self._compiler = settings, jobs, table, compiler
         self._problems, self._experience, self._artifacts, self._verdicts = problems, experience, artifacts, verdicts
@@ -200,7 +203,7 @@ class Evaluator:
         advising = asyncio.create_task(advice_on(trial.source.text))
         try:
             async with trial.slots.compiling() if trial.slots else contextlib.nullcontext():
-                ready = await self._ready(trial, flags)
+                _, ready = await asyncio.gather(self._announced(trial), self._ready(trial, flags))
             advice = await advising
         finally:
             advising.cancel()
@@ -211,6 +214,11 @@ class Evaluator:
         async with trial.slots.judging() if trial.slots else contextlib.nullcontext():
             return await self._judge(trial, ready, advice, trial.slots.left_s() if trial.slots else wait_s)
 
+    async def _announced(self, trial: Trial) -> None:
+        """Have the judge's processes made while the candidate is compiled."""
+        kind = PYTHON_KINDS.get(trial.source.language, "library")
+        await self._announcements.judge(trial.problem, trial.probe, trial.host, trial.device, kind)
+
     async def _ready(self, trial: Trial, flags: Sequence[str]) -> Ready:
         source = trial.source
         if trial.program is not None:
@@ -219,22 +227,24 @@ class Evaluator:
             return Ready(await self._programs.build(trial.program, files, flags, trial.host), None)
         if source.language in PYTHON_KINDS:
             kind = PYTHON_KINDS[source.language]
-            pooled = kind == "model" and trial.device == "cuda"
             await trial.tell(f"attempt {trial.attempt_id}: extensions that it has torch compile")
-            pool = await allocator(self._compiler, self._artifacts, trial.host) if pooled else None
-            extensions = await self._extensions.built(source, trial.problem, trial.probe, trial.host)
+            code, extensions = await asyncio.gather(
+                judge_code(self._compiler, self._artifacts, trial.host, trial.device, kind),
+                self._extensions.built(source, trial.problem, trial.probe, trial.host),
+            )
             if extensions.failed is not None:
                 return Ready(extensions.failed, None)
-            candidate = Candidate(kind, source.text.encode(), trial.entry, pool, built=extensions.files)
+            candidate = Candidate(kind, source.text.encode(), trial.entry, code, extensions.files)
             return Ready(None, candidate, extensions.said)
         await trial.tell(f"attempt {trial.attempt_id}: compiling")
-        built = await self._compiler.build(source, host=trial.host, flags=flags)
+        built, code = await asyncio.gather(
+            self._compiler.build(source, host=trial.host, flags=flags),
+            judge_code(self._compiler, self._artifacts, trial.host, trial.device, "library"),
+        )
         if built.status != "ok" or trial.device == "hip":
             return Ready(built, None)
-        calls = await call_loop(self._compiler, self._artifacts, trial.host)
-        loops = await elements(self._compiler, self._artifacts, trial.host) if trial.device == "cpu" else None
         library = await self._artifacts.read(built.artifact_id or "")
-        return Ready(built, Candidate("library", library, trial.entry, calls=calls, elements=loops))
+        return Ready(built, Candidate("library", library, trial.entry, code))
 
     async def _place(self, host: str | None, source: Source, device: str | None, flags: Sequence[str]) -> str:
         """Choose where: for a GPU the host that is free soonest, and of those the one that has the build."""

@@ -62,7 +62,7 @@ class Experience:
         self._db = db
 
     async def start(self, kind: AttemptKind, **columns: Unpack[AttemptColumns]) -> str:
-        """Note an attempt as running, and return its id; ids sort by time.
+        """Note an attempt, as running unless its status says how it ended, and return its id; ids sort by time.
 
         Raises:
             NotFound: If `parent_id` names no attempt.

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpu_mcp_server.errors import GpuMcpError
+from gpu_mcp_server.hostd.protocol import BOXED
 from gpu_mcp_server.models.host import Capability, Gpu, HostStatus, LabStatus
 from gpu_mcp_server.models.lease import Reserved, Waiting
 from gpu_mcp_server.services.capabilities import Capabilities
@@ -59,7 +60,7 @@ class Gpus:
             host=name,
             kind=kind,
             reachable=True,
-            problem=_trouble(probe),
+            problem=trouble(probe),
             level=probe.level,
             weaker_because=probe.weaker_because or None,
             cpu=probe.cpu,
@@ -70,6 +71,7 @@ class Gpus:
             judge=_judge(probe),
             devices=probe.devices(),
             gpus=gpus,
+            why_no_gpu=(probe.why_no_gpu or None) if not gpus else None,
             capabilities=await self._able(name, probe),
             waiting=[_waiting(w) for w in now["pool"]["broker"].get("waiting", [])[:SHOWN]],
             reservations=[Reserved(**r) for r in now["pool"]["reservations"]],
@@ -120,9 +122,10 @@ def _judge(probe: HostProbe) -> str | None:
     return ", ".join(parts)
 
 
-def _trouble(probe: HostProbe) -> str | None:
+def trouble(probe: HostProbe) -> str | None:
+    """Return what a host lacks, each with what to do about it."""
     troubles: list[str] = []
-    if probe.level not in ("full", "namespaces"):
+    if probe.level not in BOXED:
         troubles.append(f"sandbox is only {probe.level}. {probe.hint}")
     if probe.noexec:
         troubles.append(f"{probe.state} is mounted noexec: programs built there cannot run; set state_dir of this host")
@@ -130,4 +133,11 @@ def _trouble(probe: HostProbe) -> str | None:
         troubles.append("the judge finds no Python with NumPy; set judge_python of this host")
     if not probe.compilers:
         troubles.append("no C compiler; apt-get install gcc g++")
+    if probe.cuda_without_nvcc:
+        used = f"that of {probe.nvcc.root} is used" if probe.nvcc else "none was found elsewhere"
+        troubles.append(f"no nvcc in {probe.cuda_without_nvcc}/bin, {used}; correct `cuda` of this host")
+    elif probe.gpus and not probe.nvcc:
+        troubles.append("GPUs but no CUDA toolkit: no nvcc is found; install it, or set `cuda` of this host")
+    if probe.why_no_gpu and not probe.why_no_gpu.startswith("no NVIDIA driver"):
+        troubles.append(f"its GPUs cannot be asked: {probe.why_no_gpu}; `nvidia-smi` must work there")
     return "; ".join(troubles) or None

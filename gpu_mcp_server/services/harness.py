@@ -72,12 +72,8 @@ class Candidate:
     """A shared library, or a Python file."""
     symbol: str = "launch"
     """Its launcher; a model has none."""
-    pool: bytes | None = None
-    """The allocator that lets a model's results lie in the judge's memory; without it they are copied."""
-    calls: bytes | None = None
-    """The compiled loop that calls a library's launcher; without it Python does."""
-    elements: bytes | None = None
-    """The compiled loops with which the owner fills and checks on the processor; without them NumPy does."""
+    code: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict[str, Mapping[str, bytes]])
+    """Compiled code of the judge's own, by role and file (`judge_code`)."""
     built: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     """Files of extensions that were built of what a Python file asks torch for."""
 
@@ -163,24 +159,29 @@ def role_program(role: str, problem: Problem, device: str, candidate: Candidate 
 
 def _imports(role: str, problem: Problem, device: str, candidate: Candidate | None) -> list[str]:
     on_gpu = device == "cuda"
+    driver = ["cuda_driver"] if on_gpu else []
     if role == "owner":
-        return ["main", "owner", "memory_cuda" if on_gpu else "memory_cpu", *([] if candidate else ["registration"])]
+        memory = [*driver, "memory_cuda" if on_gpu else "memory_cpu"]
+        return ["main", "owner", *memory, *([] if candidate else ["registration"])]
+    if role == "reference" and problem.framework != "torch":
+        return ["main", "reference", "arrays_numpy"]
     if role == "reference":
-        torch = "arrays_torch_cuda" if on_gpu else "arrays_torch"
         module = ["module_problem"] if problem.kind == "module" else []
-        return ["main", "reference", torch if problem.framework == "torch" else "arrays_numpy", *module]
+        return ["main", "reference", *driver, "arrays_torch_cuda" if on_gpu else "arrays_torch", *module]
     kind = candidate.kind if candidate else "library"
-    memory = ["memory_cuda_client"] if on_gpu else []
+    memory = [*driver, "memory_cuda_client"] if on_gpu else []
     if kind == "library":
         return ["main", "candidate", "candidate_library", *memory]
-    # Triton reads at its import whether it is to interpret, which the candidate's process decides later.
+    # One set that waits serves every kind of Python file. Triton reads at its import whether it is to interpret, which
+    # the candidate's process decides later.
     return [
         "main",
         "candidate",
-        f"candidate_{kind}",
+        "candidate_triton",
+        "candidate_model",
         *memory,
         "torch",
-        *(["triton"] if on_gpu and kind == "triton" else []),
+        *(["triton"] if on_gpu else []),
     ]
 
 
@@ -225,9 +226,8 @@ def _own(problem: Problem, candidate: Candidate | None, task: Mapping[str, Any])
     }
     if candidate is not None:
         own["candidate"] = {candidate.file: candidate.content}
-        own["owner"] |= {"elements.so": candidate.elements} if candidate.elements is not None else {}
-        own["candidate"] |= {"calls.so": candidate.calls} if candidate.calls is not None else {}
-        own["candidate"] |= {"pool.so": candidate.pool} if candidate.pool is not None else {}
+        for role, files in candidate.code.items():
+            own[role] |= files
         own["candidate"] |= candidate.built
         if problem.kind == "module" and candidate.kind == "model":
             own["candidate"]["problem.py"] = problem.reference.encode()
@@ -274,7 +274,7 @@ def _task(problem: Problem, device: str, candidate: Candidate | None, timing: Ti
         "backward": problem.backward,
         "blind_to": unseen(candidate.content) if candidate and compiles and problem.libraries == "forbidden" else [],
         "problem": problem.kind,
-        "pool": candidate is not None and candidate.pool is not None,
+        "pool": candidate is not None and "pool.so" in candidate.code.get("candidate", {}),
         "seed": secrets.token_hex(32),
         "cache": timing.cache,
         "calls_as": timing.mode,

@@ -74,6 +74,8 @@ class HostProbe(Model):
     cgroup: str | None
     compilers: dict[str, Compiler]
     nvcc: Nvcc | None
+    cuda_without_nvcc: str = ""
+    """The folder that the settings name as CUDA's, if no compiler is there."""
     toolchains: Toolchains = Toolchains()
     judge: JudgePython | None
     driver: str | None
@@ -83,6 +85,10 @@ class HostProbe(Model):
     setup: Setup = Setup()
     addresses: tuple[str, ...] = ()
     """Where other machines may reach this one, best first."""
+
+    def gpus_in_words(self) -> str:
+        """Return how many GPUs there are, and what keeps others from being seen."""
+        return f"{len(self.gpus)} GPUs" + (f" ({self.why_no_gpu})" if self.why_no_gpu else "")
 
     def devices(self) -> list[str]:
         """Return what can be judged here."""

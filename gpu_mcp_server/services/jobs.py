@@ -13,7 +13,7 @@ from typing import Any
 from gpu_mcp_server.errors import HostUnavailable, JobBroken, NoFreeGpu, NotFound, SandboxTooWeak
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, job_record_from_json, to_json
 from gpu_mcp_server.identity import current_user
-from gpu_mcp_server.services.brought import ALONG_BYTES, Brought, content_of
+from gpu_mcp_server.services.brought import ALONG_BYTES, Brought, content_of, unasked
 from gpu_mcp_server.services.errands import current_errand
 from gpu_mcp_server.services.hosts import HostProbe, Hosts
 from gpu_mcp_server.services.job_table import JobRow, JobTable
@@ -22,6 +22,7 @@ from gpu_mcp_server.services.stewards import Gatekeeper, Steward
 from gpu_mcp_server.spans import traced
 
 Blobs = Mapping[str, bytes | Path]
+Answer = tuple[Any, bytes]
 OnOutput = Callable[[str, bytes], Awaitable[None]]
 
 BATCH = ("slurm", "pbs")
@@ -106,25 +107,21 @@ class JobRunner:
         errand = current_errand()
         errand = errand if errand is not None and errand.wants(spec.purpose) else None
         spec = replace(spec, grace_s=self.hosts.grace_s(host), detached=spec.detached or errand is not None)
-        if common := self.hosts.environment(host):
-            own = (p if p.trusted else replace(p, env={**common, **p.env}) for p in spec.processes)
-            spec = replace(spec, processes=tuple(own))
-        if self.steward is not None:
-            spec = self.steward.prepared(spec, host)
+        spec = self.completed(spec, host)
         allocation = await self.hosts.allocation(host)
         about = {**(context or {}), **({"allocation": allocation} if allocation else {})}
         if spec.gpus.count:
             about |= {"gpus": spec.gpus.count, **({"lease": spec.gpus.lease} if spec.gpus.lease else {})}
         async with self._gate(spec):
             row = await self._table.add(spec.id, host, spec.purpose, workspace_id, attempt_id, about)
-        there = self._there.setdefault(host, set())
+        there = self.there(host)
         wanted = {f.sha256 for files in spec.files.values() for f in files}
-        sending = {s: await content_of(blobs[s]) for s in wanted - there if s in blobs}
-        for number in range(3):
+        sending = await unasked(blobs, wanted - there)
+        for _ in range(3):
             small = await self._send_large(host, sending)
             listed = [[s, len(d)] for s, d in small.items()]
             submitting = self.hosts.call(host, "submit", b"".join(small.values()), spec=to_json(spec), blobs=listed)
-            if number == 0 and ahead is not None and self.hosts.kind(host) not in BATCH:
+            if ahead is not None:
                 answer, _ = await self._asking_ahead(submitting, spec.id, host, ahead)
             else:
                 answer, _ = await submitting
@@ -137,6 +134,17 @@ class JobRunner:
             there -= set(missing)
             sending = {s: await content_of(blobs[s]) for s in missing}
         raise JobBroken(f"Host {host!r} keeps losing the job's files.", hint="Check the disk of its state folder.")
+
+    def completed(self, spec: JobSpec, host: str) -> JobSpec:
+        """Return a job with what is a host's or the pool's to say."""
+        if common := self.hosts.environment(host):
+            own = (p if p.trusted else replace(p, env={**common, **p.env}) for p in spec.processes)
+            spec = replace(spec, processes=tuple(own))
+        return spec if self.steward is None else self.steward.prepared(spec, host)
+
+    def there(self, host: str) -> set[str]:
+        """Return the hashes of the contents that a host is believed to have."""
+        return self._there.setdefault(host, set())
 
     def _gate(self, spec: JobSpec) -> AbstractAsyncContextManager[None]:
         if self.gatekeeper is None or current_user().is_local:
@@ -163,17 +171,17 @@ class JobRunner:
         self._ahead[job_id] = (on_output, asked)
         return answer
 
-    async def _answered_ahead(self, job_id: str, on_output: bool, timeout_s: float) -> tuple[Any, bytes] | None:
+    async def _answered_ahead(self, job_id: str, on_output: bool, timeout_s: float, batch: bool) -> Answer | None:
         """Return the answer to the question that was sent along with the submit; `None` where it does not fit."""
-        asked_output, asked = self._ahead.pop(job_id, (False, None))
-        if asked is None:
-            return None
+        asked_output, asked = self._ahead.pop(job_id)
         if asked_output != on_output or timeout_s < WAIT_S:
             asked.cancel()
             return None
         try:
             return await asked
-        except (NotFound, HostUnavailable):
+        except (NotFound, HostUnavailable) as error:
+            if batch and isinstance(error, HostUnavailable):
+                raise  # to ask again at once would take a new allocation
             return None  # its files were not all there yet, or the link was lost; it is asked again
 
     async def _send_large(self, host: str, sending: dict[str, bytes]) -> dict[str, bytes]:
@@ -215,9 +223,8 @@ class JobRunner:
         lost = await self._lost_with_allocation(job_id, host) if batch and not self.hosts.linked(host) else None
         if lost is not None:
             return JobProgress(lost, b"", b"")
-        early = None
-        if job_id in self._ahead and not stdout_at and not stderr_at:
-            early = await self._answered_ahead(job_id, on_output, timeout_s)
+        fits = job_id in self._ahead and not stdout_at and not stderr_at
+        early = await self._answered_ahead(job_id, on_output, timeout_s, batch) if fits else None
         try:
             answer, data = early or await self.hosts.call(
                 host, "wait", again=not batch, **arguments, on_output=on_output, note_seen=note_seen

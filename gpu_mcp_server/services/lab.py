@@ -45,7 +45,7 @@ from gpu_mcp_server.services.verdicts import Verdicts
 from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
-from gpu_mcp_server.store.database import DATABASE, Database
+from gpu_mcp_server.store.database import CHECKED_BYTES, DATABASE, Database
 from gpu_mcp_server.store.events import Events
 from gpu_mcp_server.store.locks import USE, held
 from gpu_mcp_server.team.allowances import Allowances
@@ -156,7 +156,7 @@ class Lab:
 @asynccontextmanager
 async def _store(folder: Path) -> AsyncGenerator[Database]:
     with held(folder, USE):
-        async with await Database.open(folder / DATABASE) as db:
+        async with await Database.open(folder / DATABASE, check_up_to_bytes=CHECKED_BYTES) as db:
             yield db
 
 

@@ -1,5 +1,6 @@
 """What a candidate must define, by the kind of candidate: one parameter a tensor, then one a dimension."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 from gpu_mcp_server.models.problem import DType, Problem
@@ -30,6 +31,8 @@ CUDA_TYPES: Mapping[DType, str] = {
     "float4_e2m1fn_x2": "__nv_fp4x2_e2m1",
 }
 """Source: cuda_fp16.h, cuda_bf16.h, cuda_fp8.h, cuda_fp4.h of CUDA 13."""
+LEAST_WORDS = 2
+"""Of a parameter: type and name."""
 EXTERN_C = 'extern "C" '
 
 
@@ -53,6 +56,28 @@ def python_launcher(problem: Problem) -> str:
         "class ModelNew, constructed as Model is" if problem.kind == "module" else f"class ModelNew: forward({forward})"
     )
     return f"triton: def launch({', '.join(names)}); python: {model}"
+
+
+def miscounted(problem: Problem, source: str, entry: str, language: str) -> str:
+    """Say so if a C, C++ or CUDA source defines its launcher with another number of parameters than it is called with.
+
+    C passes what it is given, so nothing else tells; read from the text, this explains a verdict and is none. A last
+    parameter that a definition leaves out does no harm, and is named like one too many: the candidate failed.
+    """
+    if language not in ("c", "cpp", "cuda") or len(problem.inputs) > MOST_SHOWN:
+        return ""
+    plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
+    found: set[str] = {
+        str(match).strip() for match in re.findall(rf"\bint\s+{re.escape(entry)}\s*\(([^()]*)\)\s*\{{", plain)
+    }
+    wanted = (cuda_launcher if language == "cuda" else c_launcher)(problem).replace("int launch(", f"int {entry}(")
+    expected = wanted.count(",") + 1
+    parameters: list[list[str]] = [[] if text in ("", "void") else text.split(",") for text in found]
+    if len(parameters) != 1 or len(parameters[0]) == expected:
+        return ""
+    if any(len(re.findall(r"\w+", each)) < LEAST_WORDS for each in parameters[0]):
+        return ""  # a macro
+    return f"{entry} is defined with {len(parameters[0])} parameters and called with {expected}: {wanted}"
 
 
 def _launcher(problem: Problem, types: Mapping[DType, str], last: Sequence[str]) -> str:

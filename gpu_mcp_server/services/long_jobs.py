@@ -15,6 +15,7 @@ from gpu_mcp_server.models.long_job import BatchRequest, BatchSubmission
 from gpu_mcp_server.services.commands import check_command
 from gpu_mcp_server.services.hosts import Hosts
 from gpu_mcp_server.services.job_table import JobRow, JobTable
+from gpu_mcp_server.services.surroundings import min_level
 from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.settings import BatchHost, Settings
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -115,7 +116,7 @@ class Long:
             roots=tuple(ask.roots),
             gpus=GpuRequest(count=each, mode="exclusive" if each else "none"),
             limits=Limits(wall_s=asked.time_s, output_bytes=KEPT_OUTPUT_BYTES),
-            min_level=self._settings.min_level or "namespaces",
+            min_level=min_level(self._settings),
         )
 
     async def _note(

@@ -8,13 +8,16 @@ from typing import Literal
 
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.hostd.protocol import JobRecord
+from gpu_mcp_server.identity import current_user
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.overview import Around, Board, DayUse, ProblemLine
+from gpu_mcp_server.models.user import User
 from gpu_mcp_server.services.experience import BEST, Experience
 from gpu_mcp_server.services.job_table import JobRow, JobTable
 from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.store.database import Database
-from gpu_mcp_server.store.ownership import is_own, owner_of, visible
+from gpu_mcp_server.store.ownership import claim, is_own, owner_of, require_own, visible
+from gpu_mcp_server.team.users import Users
 
 PATIENCE_S = 2.0
 """For a host to say how its jobs stand; one that does not leaves them as they were known."""
@@ -158,9 +161,27 @@ class Overview:
         return [DayUse(**dict(row)) for row in rows]
 
     async def seen_runs(self) -> frozenset[str] | None:
-        """Return the headless runs of which the current user sees an attempt; None where they see all."""
+        """Return the headless runs that are the current user's or of which they see an attempt; None: they see all."""
         seen, values = visible("attempt_id")
         if seen == "1":
             return None
-        rows = await self._db.fetch_all(f"SELECT DISTINCT run_id FROM recipe_attempts WHERE {seen}", values)  # noqa: S608
+        theirs, more = visible("handle")
+        rows = await self._db.fetch_all(
+            f"SELECT run_id FROM recipe_attempts WHERE {seen} "  # noqa: S608 - conditions of ours
+            f"UNION SELECT handle FROM owners WHERE handle GLOB 'r-*' AND {theirs}",
+            (*values, *more),
+        )
         return frozenset(row["run_id"] for row in rows)
+
+    async def runs_worker(self, run_id: str) -> User:
+        """Return for whom a headless run is done: who began it, the current user if nobody has.
+
+        Raises:
+            BadRequest: If it is another's, and not for the current user to go on with.
+        """
+        user, owner = current_user(), await owner_of(self._db, run_id)
+        if owner is None:
+            await claim(self._db, run_id)
+            return user
+        await require_own(self._db, "run", run_id)
+        return await Users(self._db).worker(owner)

@@ -12,6 +12,7 @@ from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.sources import Source, compiled
 from gpu_mcp_server.toolchains import cc, hip, hiprtc, nvcc, nvrtc, triton
 from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain, host_compiler_of, toolchains_of
+from gpu_mcp_server.toolchains.occupancy import checked_block
 
 WORKERS = Path(__file__).parents[1] / "workers"
 DEFAULT_ARCH = "sm_90"
@@ -43,13 +44,21 @@ def build_of(source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
 
     Raises:
         ToolMissing: If the host has no compiler for the language.
-        BadRequest: If a flag, the architecture or the compiler's name is not known.
+        BadRequest: If a flag, the architecture or the compiler's name is not known, or no block has so many threads.
     """
+    if wish.block is not None:
+        checked_block(wish.block)
     build = _chosen(source, probe, host, wish)
-    if not source.beside:
-        return build
-    files = {**source.beside, **build.plan.files}
-    return replace(build, plan=replace(build.plan, files=files))
+    return replace(build, plan=_laid(build.plan, source)) if source.beside else build
+
+
+def _laid(plan: BuildPlan, source: Source) -> BuildPlan:
+    """Return the plan with the source in its folder, and the others around it."""
+    if not source.folder:
+        return replace(plan, files={**source.beside, **plan.files})
+    own = {f"{source.folder}/{name}": text for name, text in plan.files.items()}
+    argv = tuple(f"{source.folder}/{word}" if word in plan.files else word for word in plan.argv)
+    return replace(plan, argv=argv, files={**source.beside, **own})
 
 
 def _chosen(source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
@@ -59,13 +68,18 @@ def _chosen(source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
         program, hint = MISSING[language]
         raise ToolMissing(program, host, hint=hint)
     if language == "hip":
-        return _hip(toolchains, source, host, wish)
+        return _hip(toolchains, source, probe, host, wish)
     toolchain = toolchains[0]
     if language == "triton":
-        arch = wish.arch or _native(probe)
+        arch = native(wish.arch, probe, host) or _own_gpu(probe)
         return Build(toolchain, triton.plan(source.text, toolchain, arch, wish, name=source.name), arch)
     if language == "cuda":
         return _cuda(toolchains, source, probe, host, wish)
+    if wish.arch is not None:
+        raise BadRequest(
+            f"{language} is compiled for the processor: {wish.arch!r} names no GPU to compile for.",
+            hint="Leave arch out, set language to cuda, hip or triton, or give -march= in flags.",
+        )
     plan = cc.plan(source.text, toolchain, wish.flags, language=language, name=source.name)
     return Build(toolchain, plan, None)
 
@@ -73,7 +87,7 @@ def _chosen(source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
 def _cuda(toolchains: Sequence[Toolchain], source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
     """Plan for NVRTC where it can do what is wished, otherwise for nvcc."""
     by_name = {t.name: t for t in toolchains}
-    arch = wish.arch or _native(probe)
+    arch = native(wish.arch, probe, host, "sm_") or _own_gpu(probe)
     kernels_do = not wish.library and wish.compiler is None and nvrtc.device_only(source.text)
     if "nvrtc" in by_name and (kernels_do or wish.compiler == "nvrtc"):
         chosen = by_name["nvrtc"]
@@ -89,9 +103,9 @@ def _cuda(toolchains: Sequence[Toolchain], source: Source, probe: HostProbe, hos
     return Build(chosen, plan, arch)
 
 
-def _hip(toolchains: Sequence[Toolchain], source: Source, host: str, wish: Wish) -> Build:
+def _hip(toolchains: Sequence[Toolchain], source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
     """Plan for HIPRTC where it can do what is wished, otherwise for the first clang that knows the architecture."""
-    arch = wish.arch or DEFAULT_AMD_ARCH
+    arch = native(wish.arch, probe, host, "gfx") or DEFAULT_AMD_ARCH
     quick = next((t for t in toolchains if t.name == hiprtc.NAME), None)
     whole = [t for t in toolchains if t is not quick]
     kernels_do = not wish.library and wish.compiler is None and not source.beside and hiprtc.device_only(source.text)
@@ -104,7 +118,34 @@ def _hip(toolchains: Sequence[Toolchain], source: Source, host: str, wish: Wish)
     return Build(chosen, hip.plan(source.text, chosen, arch, wish.flags, name=source.name), arch)
 
 
-def _native(probe: HostProbe) -> str:
+def native(arch: str | None, probe: HostProbe, host: str, kind: str = "") -> str | None:
+    """Return the architecture, that of the host's own GPU for `native`.
+
+    Compilers are not asked: where they see no GPU, and a compiler's job holds none, nvcc falls back to its default.
+
+    Args:
+        arch: As a caller gave it.
+        probe: The host's.
+        host: Its name.
+        kind: `sm_` or `gfx`, for a compiler that makes code for no others.
+
+    Raises:
+        BadRequest: If the host has no such GPU.
+    """
+    if arch != "native":
+        return arch
+    known = (str(g.get("arch") or "") for g in probe.gpus)
+    own = next((a for a in known if a.startswith(kind or ("sm_", "gfx"))), None)
+    if own is None:
+        maker = {"sm_": " from NVIDIA", "gfx": " from AMD"}.get(kind, "")
+        raise BadRequest(
+            f"'native' means the host's own GPU, and host {host!r} has none{maker}.",
+            hint="Name an architecture: sm_90, gfx942 ...",
+        )
+    return own
+
+
+def _own_gpu(probe: HostProbe) -> str:
     return next((str(g["arch"]) for g in probe.gpus if g.get("arch")), DEFAULT_ARCH)
 
 

@@ -14,9 +14,9 @@ from gpu_mcp_server.errors import GpuMcpError, HostDrained, NoFreeGpu, NotFound
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobRecord, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.identity import as_server, current_user
 from gpu_mcp_server.models.lease import GpuLease, Reserved
-from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobRow, JobTable
 from gpu_mcp_server.services.jobs import JobRunner, raise_if_not_run
+from gpu_mcp_server.services.needs import QUEUE_S, Need, priority_of
 from gpu_mcp_server.services.owners import Owner
 from gpu_mcp_server.settings import Settings
 
@@ -27,14 +27,14 @@ HasBuild = Callable[[str], Awaitable[bool | None]]
 PURPOSE = "reserve"
 OWNER, USER = "owner", "user"
 """In a reservation's context: the server whose jobs use it, and for whom."""
-QUEUE_S, DETACHED_QUEUE_S = 3600.0, 86_400.0
-"""How long a job or reservation waits in line, and a job that outlives its caller."""
 IDLE_S = 60.0
 """A reservation that was not used for so long gives way to who waits."""
 LONGEST_S = 8 * 3600.0
 LOOK_S = 20.0
 PATIENCE_S = 5.0
 """For a host to say how busy it is; one that does not is not chosen."""
+FIRST_S = 60.0
+"""The same where no host that answers has what is wanted: one that is new gets hostd and is looked at first."""
 UNKNOWN_WAIT_S = 60.0
 """What a place in a queue counts for of which no wait is foretold."""
 BYTES_PER_S = 50e6
@@ -43,25 +43,6 @@ BUILD_S = 10.0
 """What a missing build counts for."""
 RECENT_S = 2.0
 """A job that was sent to a host so long before it was looked at may not have been seen there yet."""
-
-
-@dataclass(frozen=True)
-class Need:
-    """GPUs that something wants."""
-
-    count: int = 1
-    arch: str = ""
-    memory_bytes: int = 0
-    nvlink: bool = False
-
-    def fitting(self, probe: HostProbe) -> set[str]:
-        """Return the GPUs of a host that will do."""
-        return {
-            str(g["uuid"])
-            for g in probe.gpus
-            if (not self.arch or g.get("arch") == self.arch)
-            and int(g.get("memory_total_bytes") or 0) >= self.memory_bytes
-        }
 
 
 @dataclass(frozen=True)
@@ -90,6 +71,10 @@ class _Offer:
     """GPUs that fit and are free."""
     fits: bool = False
     drained: str = ""
+    silent: str = ""
+    """Why it could not be asked."""
+    late: bool = False
+    """Whether it may still answer."""
     seen_at: float = 0.0
 
 
@@ -154,7 +139,7 @@ class Pool:
             user=want.user or share.user,
             weight=share.weight,
             foreign=self._settings.hosts[host].foreign_processes,
-            priority="batch" if spec.detached and spec.purpose != PURPOSE else want.priority,
+            priority=priority_of(spec) if spec.purpose != PURPOSE else want.priority,
             lease=lease if spec.purpose != PURPOSE else "",
         )
         return replace(spec, gpus=gpus)
@@ -184,6 +169,7 @@ class Pool:
         Raises:
             NotFound: If the host is not configured.
             HostDrained: If all hosts that have such GPUs take nothing new.
+            NoFreeGpu: If no host that answers has such GPUs, and some do not answer.
         """
         hosts = self._jobs.hosts
         if need.count:
@@ -194,7 +180,7 @@ class Pool:
         held = next((h.host for h in self._held.values() if h.user == user and h.count >= need.count), None)
         if held is not None:
             return held
-        offers = await asyncio.gather(*(self._offer(n, need, files or {}, has_build) for n in hosts.names()))
+        offers = await self._offers(need, files or {}, has_build)
         able = [offer for offer in offers if offer.fits and not offer.drained]
         if able:
             chosen = min(able, key=lambda offer: offer.cost_s + self._unseen_s(offer, need)).host
@@ -203,7 +189,20 @@ class Pool:
         drained = [f"{offer.host}: {offer.drained}" for offer in offers if offer.fits]
         if drained:
             raise HostDrained(f"Every host with such GPUs takes nothing new: {'; '.join(drained)}.")
+        silent = [f"{offer.host}: {offer.silent}" for offer in offers if offer.silent]
+        if silent:
+            raise NoFreeGpu(f"No host that answers has such GPUs. Without an answer: {'; '.join(silent)}")
         return hosts.choose(None)
+
+    async def _offers(self, need: Need, files: Mapping[str, int], has_build: HasBuild | None) -> list[_Offer]:
+        """Ask all hosts; those that were too slow once more with patience, if nobody else has what is wanted."""
+        names = self._jobs.hosts.names()
+        offers = await asyncio.gather(*(self._offer(n, need, files, has_build, PATIENCE_S) for n in names))
+        late = [offer.host for offer in offers if offer.late]
+        if late and not any(offer.fits for offer in offers):
+            again = await asyncio.gather(*(self._offer(n, need, files, has_build, FIRST_S) for n in late))
+            offers = [*(offer for offer in offers if not offer.late), *again]
+        return offers
 
     def _unseen_s(self, offer: _Offer, need: Need) -> float:
         """Return what the jobs count for that were sent to a host so lately that it may not have shown them."""
@@ -211,9 +210,11 @@ class Pool:
         self._sent[offer.host] = sent
         return UNKNOWN_WAIT_S if 0 < offer.free < len(sent) + need.count else 0.0
 
-    async def _offer(self, host: str, need: Need, files: Mapping[str, int], has_build: HasBuild | None) -> _Offer:
+    async def _offer(
+        self, host: str, need: Need, files: Mapping[str, int], has_build: HasBuild | None, patience_s: float
+    ) -> _Offer:
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(patience_s):
                 fitting = need.fitting(await self._jobs.probe(host))
                 if len(fitting) < need.count:
                     return _Offer(host)
@@ -226,8 +227,10 @@ class Pool:
                 if files:
                     missing = (await self._jobs.hosts.call(host, "have", sha256=list(files)))[0]["missing"]
                 built = await has_build(host) if has_build else True
-        except (GpuMcpError, TimeoutError):
-            return _Offer(host)
+        except GpuMcpError as error:
+            return _Offer(host, silent=str(error))
+        except TimeoutError:
+            return _Offer(host, silent=f"nothing within {patience_s:g} s", late=True)
         if built is None:
             return _Offer(host)
         free = [g for g in now["gpus"] if g["uuid"] in fitting and not g["locked_by"] and not g["foreign"]]
@@ -273,11 +276,7 @@ class Pool:
         else:
             need = Need(count, arch, memory_bytes, nvlink)
             where = await self.place(host, need)
-            if len(need.fitting(await self._jobs.probe(where))) < need.count:
-                raise NoFreeGpu(
-                    f"Host {where!r} has no {need.count} such GPUs.", hint="gpu_status shows what there is.",
-                    retryable=False,
-                )  # fmt: skip
+            need.check(await self._jobs.probe(where), where)
             lease_id = f"l-{time.time_ns() // 1_000_000:x}-{secrets.token_hex(4)}"
             about = {OWNER: self.owner.declared(), USER: self.share().user}
             await self._jobs.submit(self._spec(lease_id, need, keep_s), host=where, blobs={}, context=about)
@@ -352,12 +351,6 @@ class Pool:
         now, _ = await self._jobs.hosts.call(host, "pool")
         mine = next((Reserved(**r) for r in now["reservations"] if r["lease_id"] == record.id), None)
         return lease("held", ends_in_s=mine.ends_in_s if mine else None)
-
-
-def alone(gpus: int, *, detached: bool) -> GpuRequest:
-    """Return the wish of a command for GPUs of its own, with patience."""
-    wait_s = DETACHED_QUEUE_S if detached else QUEUE_S
-    return GpuRequest(count=gpus, mode="exclusive" if gpus else "none", wait_s=wait_s)
 
 
 def _local_name() -> str:

@@ -82,7 +82,7 @@ class Porter:
         if converter is None:
             raise ToolMissing("A converter from CUDA to HIP", where, hint=HOW)
         done, converted = await self._convert(sources, converter, probe, where, {p: hip_name(p) for p in sources})
-        said = [line.strip() for line in safe_text(done.stderr).splitlines() if "warning" in line.lower()]
+        said = [line.strip() for line in safe_text(done.stderr).splitlines() if "warning:" in line.lower()]
         if not converted:
             last = safe_text(done.stderr).strip().rpartition("\n")[2]
             raise BadRequest(f"{converter.kind} converted nothing: {last or done.record.note}.", hint=HOW)

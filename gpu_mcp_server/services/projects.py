@@ -16,12 +16,13 @@ from gpu_mcp_server.services.compiler import understood
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
 from gpu_mcp_server.services.output import safe_text
-from gpu_mcp_server.services.plans import worker_source
+from gpu_mcp_server.services.plans import native, worker_source
 from gpu_mcp_server.services.runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.workspaces import Workspaces, checked_path
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.toolchains import diagnostics, junit, sycl_runtime
+from gpu_mcp_server.toolchains.base import Toolchain, toolchains_of
 from gpu_mcp_server.toolchains.projects import (
     BUILD,
     JUNIT,
@@ -77,8 +78,8 @@ class Projects:
         folder = "." if folder in ("", ".") else checked_path(folder)
         paths = [f.path for f in manifest]
         chosen = system or system_of(paths, folder)
-        project = Project(chosen, folder, targets, options, arch, tests)
-        checked(project, bool(probe.gpus))
+        project = Project(chosen, folder, targets, options, native(arch, probe, where), tests)
+        checked(project, _gpu_compilers(probe))
         request: dict[str, object] = {
             "build": BUILD if chosen in ("cmake", "sycl") else folder,
             "tidy": chosen in ("cmake", "sycl"),
@@ -229,6 +230,11 @@ def _key(manifest: Sequence[FileRef], request: Mapping[str, object], probe: Host
     """Return the address of a build: every file of the workspace, what is done with them, and by which tools."""
     files = [[f.path, f.sha256, f.mode] for f in sorted(manifest, key=lambda f: f.path)]
     return key_of("project", [files, request, ENVIRONMENT, worker_source("project")], probe)
+
+
+def _gpu_compilers(probe: HostProbe) -> list[Toolchain]:
+    about = probe.model_dump()
+    return [*toolchains_of(about, "cuda"), *toolchains_of(about, "hip")]
 
 
 def _tools(probe: HostProbe, system: System, host: str) -> dict[str, str]:

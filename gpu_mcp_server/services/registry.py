@@ -6,8 +6,10 @@ from typing import Any, cast
 from gpu_mcp_server.errors import JobBroken, ProblemRefused
 from gpu_mcp_server.models.problem import Problem, ProblemInfo, ProblemList, TensorSpec
 from gpu_mcp_server.services import reference_text
+from gpu_mcp_server.services.announcements import Announcements
 from gpu_mcp_server.services.experience import Experience
-from gpu_mcp_server.services.harness import judge_spec
+from gpu_mcp_server.services.harness import Kind, judge_spec
+from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner
 from gpu_mcp_server.services.module_problems import described
 from gpu_mcp_server.services.problem_files.base import ProblemSource
@@ -35,6 +37,7 @@ class Registry:
     ) -> None:
         self._settings, self._jobs, self._problems, self._programs = settings, jobs, problems, programs
         self._experience, self._verdicts = experience, verdicts
+        self._announcements = Announcements(settings, jobs)
 
     async def register(
         self,
@@ -102,6 +105,7 @@ class Registry:
         else:
             device = "cuda" if problem.kind == "module" and "cuda" in probe.devices() else "cpu"
             spec, blobs = judge_spec(problem, probe, self._settings, host=where, device=device, candidate=None)
+        await self._announced(problem, probe, where)
         done = await self._jobs.run(spec, host=where, blobs=blobs)
         verdict = await self._verdicts.read(done)
         if verdict is None:
@@ -117,6 +121,13 @@ class Registry:
         notes = [*_what_the_reference_sees(problem), *notes][:8]
         seen = {"registered": registered, "trivial_answers_tried": tried, "notes": notes}
         return Problems.info(problem).model_copy(update=seen)
+
+    async def _announced(self, problem: Problem, probe: HostProbe, host: str) -> None:
+        """Have the judge's processes made for what may come next; of a PyTorch problem on a GPU, Python files too."""
+        on_gpu = "cuda" in probe.devices()
+        kinds: list[Kind] = ["library", "model"] if on_gpu and problem.framework == "torch" else ["library"]
+        for kind in kinds:
+            await self._announcements.judge(problem, probe, host, "cuda" if on_gpu else "cpu", kind)
 
     async def problems(self, problem_id: str | None = None) -> ProblemList:
         """Return one problem with its best attempt, or the newest."""

@@ -8,10 +8,9 @@ from typing import Any
 
 import structlog
 
-from gpu_mcp_server.errors import BadRequest, GpuMcpError, NoFreeGpu, NotFound
+from gpu_mcp_server.errors import BadRequest, GpuMcpError, NotFound
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, Limits, OutputFile, ProcessSpec
-from gpu_mcp_server.models.job import JobResult, OutputRef, RankOptions
-from gpu_mcp_server.profilers import coredump
+from gpu_mcp_server.models.job import GpuNeeds, JobResult, OutputRef, RankOptions
 from gpu_mcp_server.services import aftermath
 from gpu_mcp_server.services.aftermath import Aftermath, Prepared
 from gpu_mcp_server.services.commands import check_command, laid, not_started
@@ -21,8 +20,9 @@ from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobRow, JobTable
 from gpu_mcp_server.services.jobs import WAIT_S, Blobs, FinishedJob, JobRunner, OnOutput, new_job_id, raise_if_not_run
 from gpu_mcp_server.services.long_jobs import PURPOSE, is_long
+from gpu_mcp_server.services.needs import Need, alone
 from gpu_mcp_server.services.output import head_and_tail, safe_text
-from gpu_mcp_server.services.pool import Need, Pool, alone
+from gpu_mcp_server.services.pool import Pool
 from gpu_mcp_server.services.rank_hosts import PURPOSE as RANKS
 from gpu_mcp_server.services.rank_hosts import Group, RankHosts, peers
 from gpu_mcp_server.services.surroundings import device_name, environment_of, min_level, roots_of
@@ -76,6 +76,7 @@ class Runner:
         host: str | None = None,
         env: Mapping[str, str] | None = None,
         gpus: int = 0,
+        needs: GpuNeeds | None = None,
         timeout_s: float = 60.0,
         stdin: str = "",
         outputs: Sequence[str] = (),
@@ -95,6 +96,7 @@ class Runner:
             host: Where; if not given the default host, or for GPUs the best one.
             env: Environment on top of the fixed one.
             gpus: GPUs to lease, exclusively.
+            needs: What they must be, and how urgent it is.
             timeout_s: Wall-clock limit of the job.
             stdin: Text on its stdin.
             outputs: Files to bring back as artifacts when there is no workspace.
@@ -116,11 +118,12 @@ class Runner:
         manifest = await self._workspaces.manifest(workspace_id) if workspace_id else []
         groups = await self._groups.shared_out(ranks, timeout_s, detach=detach) if ranks and ranks.hosts else []
         named = groups[0].host if groups else host
-        where = await self._pool.place(named, Need(gpus), files={f.sha256: f.size for f in manifest})
+        need = Need.of(gpus, needs)
+        where = await self._pool.place(named, need, files={f.sha256: f.size for f in manifest})
         probe = await self._jobs.probe(where)
         everywhere = [(g.host, g.probe, g) for g in groups] or [(where, probe, None)]
         for at, has, _ in everywhere:
-            _check_gpus(gpus, has, at)
+            need.check(has, at)
         told: dict[str, Any] = {"gpus": gpus, "ranks": ranks, "timeout_s": timeout_s, "env": env}
         ready = [
             aftermath.prepared(argv, has, at, **told, tests=tests is not None, group=group)
@@ -134,8 +137,8 @@ class Runner:
             processes=(ProcessSpec(argv=made.argv, env=environment_of(probe, made.env)),),
             files={"main": (*manifest, *more)},
             outputs=("*",) if workspace_id else (*outputs, *made.outputs),
-            roots=roots_of(probe, self._settings.hosts[where].roots),
-            gpus=alone(gpus, detached=detach),
+            roots=roots_of(probe, (*self._settings.hosts[where].roots, *made.roots)),
+            gpus=alone(need, detached=detach, priority=needs.priority if needs else "interactive"),
             limits=Limits(wall_s=timeout_s, output_bytes=KEPT_OUTPUT_BYTES),
             min_level=min_level(self._settings),
             network=fetch or bool(groups),
@@ -175,7 +178,7 @@ class Runner:
         found: list[JobSpec] = []
         for group, made in zip(groups, ready, strict=True):
             process = ProcessSpec(argv=made.argv, env=environment_of(group.probe, made.env))
-            roots = roots_of(group.probe, self._settings.hosts[group.host].roots)
+            roots = roots_of(group.probe, (*self._settings.hosts[group.host].roots, *made.roots))
             outputs = tuple(dict.fromkeys((*(o for o in spec.outputs if not aftermath.ours(o)), *made.outputs)))
             outputs = spec.outputs if "*" in spec.outputs else outputs
             found.append(replace(spec, id=group.job_id, processes=(process,), roots=roots, outputs=outputs))
@@ -306,7 +309,7 @@ class Runner:
         if is_long(row) and self._jobs.long is not None:
             await self._jobs.long.bring(row, record.outputs)
         outputs: list[OutputRef] = []
-        for output in (o for o in record.outputs if o.path.rpartition("/")[2] != coredump.FILE):
+        for output in filter(aftermath.shown, record.outputs):
             artifact_id = None
             if row.purpose in ("run", "fetch", RANKS, PURPOSE):
                 if not self._artifacts.has(output.sha256):
@@ -376,15 +379,6 @@ class Runner:
             gpus=list(record.gpus),
             workspace_id=row.workspace_id,
             attempt_id=row.attempt_id,
-        )
-
-
-def _check_gpus(wanted: int, probe: HostProbe, host: str) -> None:
-    if wanted > len(probe.gpus):
-        raise NoFreeGpu(
-            f"Host {host!r} has {len(probe.gpus)} GPUs, {wanted} were asked for.",
-            hint="Name another host (gpu_status), or ask for fewer.",
-            retryable=False,
         )
 
 

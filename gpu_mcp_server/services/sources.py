@@ -47,7 +47,9 @@ class Source:
     files: Tree | None = None
     """Of a program, where more than one file was given; there is no text then."""
     beside: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Other files that it includes, by path relative to it."""
+    """Other files that it includes, by path relative to the compiler's working folder."""
+    folder: str = ""
+    """Where it lies in that one, if not at its top."""
 
     def kept(self) -> tuple[bytes, str]:
         """Return the bytes that are kept of it, and their media type."""

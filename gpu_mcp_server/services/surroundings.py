@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 
+from gpu_mcp_server.hostd.protocol import BOXED
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.settings import Settings
 
 
 def min_level(settings: Settings) -> str:
-    """Return the weakest sandbox that the settings accept."""
-    return settings.min_level or "namespaces"
+    """Return the weakest sandbox that the settings accept; unless they say, the weakest with namespaces of its own."""
+    return settings.min_level or BOXED[0]
 
 
 def roots_of(probe: HostProbe, more: Sequence[str] = ()) -> tuple[str, ...]:

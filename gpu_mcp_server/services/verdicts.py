@@ -11,6 +11,7 @@ from gpu_mcp_server.services.harness import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.job_table import JobRow
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner
 from gpu_mcp_server.services.kept_verdicts import KeptVerdicts
+from gpu_mcp_server.services.launchers import miscounted
 from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -91,10 +92,15 @@ class Verdicts:
         attempt = await self._experience.get(row.attempt_id or "")
         whole = json.dumps(verdict, indent=1).encode()
         evidence: dict[str, Any] = verdict.get("evidence", {})
+        reason = verdict.get("reason") or ""
+        if verdict["verdict"] != "correct" and attempt.source_artifact_id and problem.program is None:
+            source = (await self._artifacts.read(attempt.source_artifact_id)).decode("utf-8", "replace")
+            count = miscounted(problem, source, attempt.entry or "launch", row.context["language"])
+            reason = "; ".join(filter(None, [reason, count]))
         return Evaluation(
             status="judged",
             verdict=verdict["verdict"],
-            reason=verdict.get("reason") or "",
+            reason=reason,
             tier=verdict.get("tier"),
             weaker=verdict.get("weaker"),
             said=verdict.get("said") or [],

@@ -50,11 +50,12 @@ class Artifacts:
         sha256, size = await asyncio.to_thread(self._store, data)
         for length in range(16, 65, 8):
             artifact_id = f"b-{sha256[:length]}"
-            await self._db.execute(
+            made = await self._db.execute(
                 "INSERT INTO artifacts VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
                 (artifact_id, sha256, name, media_type, size, datetime.now(UTC).isoformat()),
             )
-            row = await self._db.fetch_one("SELECT artifact_id FROM artifacts WHERE sha256 = ?", (sha256,))
+            sql = "SELECT artifact_id FROM artifacts WHERE sha256 = ?"
+            row = {"artifact_id": artifact_id} if made else await self._db.fetch_one(sql, (sha256,))
             if row is not None:
                 await claim(self._db, row["artifact_id"])
                 return row["artifact_id"]

@@ -22,6 +22,11 @@ DATABASE = "lab.db"
 JournalMode = Literal["WAL", "TRUNCATE"]
 Value = str | int | float | bytes | None
 
+CHECKED_BYTES = 64 << 20
+"""A database up to this size is read wholly when it is opened for work: a tenth of a second at most."""
+CHECKED_BY_SERVER_BYTES = 1 << 30
+"""The same for a server that runs for months; beyond that, `store check` reads it."""
+
 BUSY_TIMEOUT_S = 30.0
 """How long a writer waits for the others; theirs are transactions of milliseconds."""
 
@@ -37,12 +42,13 @@ class Database:
         self._owner: asyncio.Task[object] | None = None
 
     @classmethod
-    async def open(cls, path: Path, *, journal_mode: JournalMode | None = None) -> Self:
+    async def open(cls, path: Path, *, journal_mode: JournalMode | None = None, check_up_to_bytes: int = 0) -> Self:
         """Open the database, making or migrating it if need be.
 
         Args:
             path: The file; its folder is made if it is missing.
             journal_mode: WAL, or TRUNCATE on a network filesystem, unless given.
+            check_up_to_bytes: One that is not larger is looked through for damaged pages first.
 
         Raises:
             ConfigError: If the file cannot be opened, is damaged, or was made by a newer version.
@@ -52,6 +58,8 @@ class Database:
 
         def connect() -> sqlite3.Connection:
             opened.append(_make_connection(path))
+            if path.stat().st_size <= check_up_to_bytes:
+                _check(opened[0], path, "quick_check")
             return _prepared(opened[0], path, journal_mode)
 
         connection = aiosqlite.Connection(connect, 64)
@@ -88,6 +96,27 @@ class Database:
             with translated(self.path):
                 cursor = await connection.execute(sql, parameters)
             return cursor.rowcount
+
+    async def execute_all(self, statements: Sequence[tuple[str, Sequence[Value]]]) -> None:
+        """Run several statements, all or none, at the cost of one turn of the thread."""
+
+        def run(connection: sqlite3.Connection) -> None:
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                for sql, parameters in statements:
+                    connection.execute(sql, parameters)
+                connection.commit()
+            except BaseException:
+                connection.rollback()
+                raise
+
+        if self._is_mine():
+            for sql, parameters in statements:
+                await self.execute(sql, parameters)
+            return
+        async with self._turn() as connection:
+            with translated(self.path):
+                await connection._execute(run, connection._conn)  # pyright: ignore[reportUnknownMemberType]
 
     async def execute_many(self, sql: str, rows: Sequence[Sequence[Value]]) -> None:
         """Run one statement for each of the rows, all or none."""
@@ -144,6 +173,32 @@ class Database:
         if self._connection is None:
             raise GpuMcpError("The database is closed.", hint="The server is ending; start it again.")
         return self._connection
+
+
+def check(path: Path, *, quick: bool = False) -> int:
+    """Read a whole database, `quick` without comparing indexes with their tables; return its bytes.
+
+    Raises:
+        ConfigError: If it cannot be opened, or is damaged.
+    """
+    with translated(path), contextlib.closing(_make_connection(path)) as connection:
+        _check(connection, path, "quick_check" if quick else "integrity_check")
+    return path.stat().st_size
+
+
+def _check(connection: sqlite3.Connection, path: Path, pragma: str) -> None:
+    """Source: https://www.sqlite.org/pragma.html#pragma_quick_check."""
+    said = connection.execute(f"PRAGMA {pragma}(1)").fetchone()[0]
+    if said != "ok":
+        raise _damaged(path, " ".join(said.split()))
+
+
+def _damaged(path: Path, why: object) -> ConfigError:
+    return ConfigError(
+        f"{path} is damaged: {why}.",
+        hint="Stop the servers that use it and put a backup (`gpu-mcp-server store backup FILE`) back: "
+        "`gpu-mcp-server store restore FILE --replace`. Without one move it away; a new one is made.",
+    )
 
 
 @contextlib.contextmanager
@@ -254,11 +309,7 @@ def translated(path: Path) -> Generator[None]:
                 f"{path} was locked by other processes for {BUSY_TIMEOUT_S:g} s.", hint="Try again.", retryable=True
             ) from error
         if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-            raise ConfigError(
-                f"{path} is damaged: {error}.",
-                hint="Stop the servers that use it and put a backup (`gpu-mcp-server store backup FILE`) back: "
-                "`gpu-mcp-server store restore FILE --replace`. Without one move it away; a new one is made.",
-            ) from error
+            raise _damaged(path, error) from error
         if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
             raise ConfigError(
                 f"{path} cannot be written: {error}.", hint="Set data_dir to a folder of your own."

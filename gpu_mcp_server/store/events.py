@@ -28,9 +28,12 @@ class Events:
 
     async def publish(self, kind: Kind, uri: str | None = None) -> None:
         """Tell every server, this one too."""
-        async with self._db.transaction():
-            await self._db.execute("INSERT INTO events (kind, uri) VALUES (?, ?)", (kind, uri))
-            await self._db.execute("DELETE FROM events WHERE seq <= (SELECT max(seq) FROM events) - ?", (KEPT,))
+        await self._db.execute_all(
+            [
+                ("INSERT INTO events (kind, uri) VALUES (?, ?)", (kind, uri)),
+                ("DELETE FROM events WHERE seq <= (SELECT max(seq) FROM events) - ?", (KEPT,)),
+            ]
+        )
 
     async def last(self) -> int:
         """Return the number of the newest event, 0 if there is none."""

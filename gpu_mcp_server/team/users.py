@@ -74,6 +74,14 @@ class Users:
             raise NotFound("user", name, hint="gpu-mcp-server token list shows who there is.")
         return user_of(row)
 
+    async def worker(self, name: str) -> User:
+        """Return a user as whoever works for them without a token: they see what is theirs, not everything.
+
+        Raises:
+            NotFound: If there is none of that name.
+        """
+        return (await self.get(name)).model_copy(update={"scopes": ("run",)})
+
     async def names(self) -> Sequence[str]:
         """Return all names, in order."""
         return [row["name"] for row in await self._db.fetch_all("SELECT name FROM users ORDER BY name")]

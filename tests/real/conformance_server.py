@@ -46,7 +46,14 @@ PIXEL = b64encode(b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAI
 SILENCE = b64encode(
     b"RIFF\x26\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\0\x40\x1f\0\0\x80\x3e\0\0\x02\0\x10\0data\x02\0\0\0\0\0"
 ).decode()
-LASTING = ("slow_compute", "failing_job", "protocol_error_job", "test_tool_with_task")
+LASTING = (
+    "slow_compute",
+    "failing_job",
+    "protocol_error_job",
+    "test_tool_with_task",
+    "confirm_delete",
+    "multi_input",
+)
 
 
 def asking(message: str, **properties: Any) -> ElicitRequest:
@@ -333,13 +340,35 @@ def offer_tasks(server: LabServer) -> None:
         return f"Hello, {name_in(answers)}!"
 
 
+def offer_asking_tasks(server: LabServer) -> None:
+    tool = server.tool(description="Of the conformance suite.", structured_output=False)
+
+    async def asked_once_a_task(ctx: Context[Any, Any], **asked: ElicitRequest) -> dict[str, Any] | InputRequiredResult:
+        answers = answered(ctx, *asked)
+        if answers is None:
+            await waited(ctx, 0.2)
+            return InputRequiredResult(input_requests=asked)
+        return answers
+
+    @tool
+    async def confirm_delete(filename: str, ctx: Context[Any, Any]) -> str | InputRequiredResult:
+        question = asking(f"Delete {filename}?", confirm={"type": "boolean"})
+        given = await asked_once_a_task(ctx, confirmation=question)
+        return given if isinstance(given, InputRequiredResult) else f"{filename}: {json.dumps(given)}"
+
+    @tool
+    async def multi_input(ctx: Context[Any, Any]) -> str | InputRequiredResult:
+        given = await asked_once_a_task(ctx, first=asking("Who?", name=NAME), second=asking("And who?", name=NAME))
+        return given if isinstance(given, InputRequiredResult) else json.dumps(given)
+
+
 def main() -> None:
     """Serve on a free port of this machine."""
     log_to_stderr()
     tasks.LASTING, tasks.AFTER_S = frozenset({*tasks.LASTING, *LASTING}), 0.0  # pyright: ignore[reportConstantRedefinition]
     settings = load_settings()
     server = server_from(settings, local_files=False)
-    for offer in (offer_contents, offer_legacy, offer_questions, offer_readings, offer_tasks):
+    for offer in (offer_contents, offer_legacy, offer_questions, offer_readings, offer_tasks, offer_asking_tasks):
         offer(server)
     listening.serve_http(server, settings, "127.0.0.1", int(sys.argv[1]), tokens=False)
 

@@ -3,17 +3,22 @@
 import json
 import re
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.identity import acting_as
 from gpu_mcp_server.models.recipe import HANDOFFS
 from gpu_mcp_server.recipes.agents import model_of
 from gpu_mcp_server.recipes.journal import FILE, entries
+from gpu_mcp_server.recipes.plan import plan_of
 from gpu_mcp_server.recipes.report import report
 from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.team.team import Team
+from gpu_mcp_server.web.dashboard.runs import run_list
 from tests.recipes.conftest import Begun
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
@@ -172,3 +177,26 @@ async def test_a_run_that_is_not_there_is_said(lab: Lab):
     for name in ("r-none", "../x", ""):
         with pytest.raises(NotFound, match="recipe list"):
             Runs(lab).state(name)
+
+
+async def test_a_run_is_its_users_before_its_first_attempt_and_goes_on_for_them_whoever_resumes_it(lab: Lab):
+    async with Team.open(lab.settings) as team:
+        for name in ("ada", "bo"):
+            await team.users.put(name)
+        ada, bo = [await team.users.worker(name) for name in ("ada", "bo")]
+    plan = plan_of({"name": "new", "problem": "p-none", "agent": {"command": ["/usr/bin/python3"]}}, Path())
+    runs = Runs(lab)
+    run_id = runs.create(plan)
+    with acting_as(ada), pytest.raises(NotFound, match="p-none"):
+        await runs.go(run_id)
+    seen = []
+    for user in (ada, bo):
+        with acting_as(user):
+            seen.append([state.run_id for state in await run_list(lab)])
+    with acting_as(bo), pytest.raises(BadRequest, match="is ada's"):
+        await runs.go(run_id)
+
+    worker = await lab.overview.runs_worker(run_id)
+    assert seen == [[run_id], []]
+    assert (worker.name, worker.sees_all) == ("ada", False)
+    assert run_id in [state.run_id for state in await run_list(lab)], "who runs the server sees all"

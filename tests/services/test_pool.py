@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,11 @@ from gpu_mcp_server.hostd.locks import GpuLocks
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, ProcessSpec
 from gpu_mcp_server.identity import acting_as
 from gpu_mcp_server.models.user import User
+from gpu_mcp_server.services import pool
 from gpu_mcp_server.services.drains import drain, resume
 from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.needs import Need, alone
 from gpu_mcp_server.services.owners import Owner
-from gpu_mcp_server.services.pool import Need
 from gpu_mcp_server.settings import LocalHost
 from tests.hostd.brokers import broker_pid
 from tests.hostd.laboratory import wrapped
@@ -26,8 +28,11 @@ from tests.laboratory import Folder, client_of, settings_for
 
 pytestmark = pytest.mark.anyio
 GPUS = {
-    "local": [{"uuid": "GPU-a", "arch": "sm_80"}],
-    "big": [{"uuid": "GPU-b", "nvlink": ["GPU-c"]}, {"uuid": "GPU-c", "nvlink": ["GPU-b"]}],
+    "local": [{"uuid": "GPU-a", "arch": "sm_80", "memory_total_bytes": 42_949_672_960}],
+    "big": [
+        {"uuid": "GPU-b", "nvlink": ["GPU-c"], "memory_total_bytes": 85_520_809_984},
+        {"uuid": "GPU-c", "nvlink": ["GPU-b"], "memory_total_bytes": 25_757_220_864},
+    ],
 }
 
 
@@ -100,6 +105,14 @@ async def test_a_job_goes_where_its_files_are(lab):
     await lab.runner.run(["cat", "data.txt"], host="big", workspace_id=listing.workspace_id)
     result = await lab.runner.run(["cat", "data.txt"], workspace_id=listing.workspace_id, gpus=1)
     assert (result.host, result.status) == ("big", "ok")
+
+
+async def test_hosts_that_are_slow_at_first_are_asked_again_before_a_job_is_refused(lab, monkeypatch):
+    monkeypatch.setattr(pool, "PATIENCE_S", 0.0)
+    assert await lab.pool.place(None, Need(2)) == "big"
+    monkeypatch.setattr(pool, "FIRST_S", 0.0)
+    with pytest.raises(NoFreeGpu, match=r"Without an answer: .*big: nothing within 0 s"):
+        await lab.pool.place(None, Need(2))
 
 
 async def test_the_host_that_is_named_or_set_is_not_second_guessed(folder):
@@ -178,7 +191,7 @@ async def test_a_call_that_is_cancelled_leaves_no_reservation_behind(lab):
 
 @pytest.mark.parametrize("more", [{"count": 3}, {"arch": "gfx942"}, {"memory_bytes": 1 << 50}])
 async def test_gpus_that_there_are_not_are_refused_at_once(lab, more):
-    with pytest.raises(NoFreeGpu, match="such GPUs"):
+    with pytest.raises(NoFreeGpu, match="were asked for"):
         await lab.pool.reserve(**more)
 
 
@@ -312,3 +325,32 @@ async def test_the_tools_say_what_agents_need(folder):
         assert "2 GPUs of big are free again" in freed.content[0].text
         refused = await client.call_tool("reserve_gpu", {"gpus": 9})
         assert refused.is_error
+
+
+async def test_a_command_says_what_its_gpus_must_be_and_how_urgent_it_is(lab: Lab, folder: Path):
+    async with client_of(folder, hosts=hosts_in(folder)) as client:
+
+        async def ran(**more: object):
+            return await client.call_tool("run_command", {"command": ["true"], "gpus": 1, **more})
+
+        for host in GPUS:
+            await ran(host=host)  # who knows its hosts finds them in time on a busy machine
+        large = await ran(needs={"memory_gb": 80})
+        old = await ran(needs={"arch": "sm_80"})
+        refused = [
+            await ran(needs={"memory_gb": 141}, host="big"),
+            await ran(needs={"arch": "sm_90"}, gpus=0),
+            await ran(needs={"priority": "first"}),
+        ]
+    spec = JobSpec("j-b", (ProcessSpec(argv=("true",)),), gpus=alone(Need(1), detached=False, priority="background"))
+    noted = [lab.pool.prepared(replace(spec, detached=detached), "local").gpus.priority for detached in (False, True)]
+    usual = lab.pool.prepared(replace(spec, gpus=alone(Need(1), detached=True), detached=True), "local").gpus.priority
+
+    assert [(r.structured_content["host"], r.structured_content["gpus"]) for r in (large, old)] == [
+        ("big", ["GPU-b"]),
+        ("local", ["GPU-a"]),
+    ], "a card that is sold as 80 GB has 79.6 GiB"
+    assert [r.is_error for r in refused] == [True] * 3
+    said = [r.content[0].text for r in refused]
+    assert "0 of them such, 1 were asked for" in said[0] and "none is asked for" in said[1] and "priority" in said[2]
+    assert (noted, usual) == (["background", "background"], "batch")

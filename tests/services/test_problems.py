@@ -9,6 +9,7 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound, TooLarge
 from gpu_mcp_server.models.problem import Problem, TensorSpec
+from gpu_mcp_server.services.launchers import miscounted
 from gpu_mcp_server.services.problems import Problems, content_hash
 from gpu_mcp_server.store.database import Database
 
@@ -224,3 +225,27 @@ def test_a_problem_with_gradients_has_cotangents_and_gradients_and_its_function_
     assert "class ModelNew: forward(self, x, k)" in Problems.info(problem).launcher_python
     with pytest.raises(BadRequest, match="torch reference"):
         Problems.make_problem(*given[:2], "numpy", *given[3:], "def f(x, k):\n    return x\n", backward=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ("int launch(const float *x, float *y, int64_t rows, int64_t cols) {", None),
+        ("int launch(const float *x, float *y, /* , */ int64_t rows, int64_t cols)\n{", None),
+        ("int launch(const float *x, float *y, int64_t rows) {", 3),
+        ("int launch(const float *x, float *y, int64_t rows, int64_t cols, int64_t more) {", 5),
+        ("int launch(void) {", 0),
+        ("int launch(TENSORS, int64_t rows) {", None),
+        ("// int launch(const float *x) {\nint launch(const float *x, float *y, int64_t rows, int64_t cols) {", None),
+        ("int other(const float *x) {", None),
+    ],
+)
+def test_a_launcher_with_another_number_of_parameters_is_seen_in_its_text(source: str, count: int | None):
+    said = miscounted(softmax(), source, "launch", "c")
+
+    assert (
+        said.startswith(f"launch is defined with {count} parameters and called with 4: int launch(")
+        if (count is not None)
+        else not said
+    )
+    assert not miscounted(softmax(), source, "launch", "triton")

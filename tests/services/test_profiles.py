@@ -19,10 +19,13 @@ from gpu_mcp_server.services.checker import arguments
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.workers import attempt_player
 from tests.laboratory import laboratory
+from tests.profilers.test_ncu import kernels as captured
+from tests.profilers.test_ncu import line_of
+from tests.profilers.test_sanitizer import planted
 
 HERE = Path(__file__).parent
 DATA = HERE.parent / "profilers" / "data"
-SOURCE = "\n" * 26 + "  x[i+1]=1.0f; // BUG\n"
+PROGRAM = (DATA / "programs" / "kernels.cu").read_text()
 
 
 @pytest.fixture
@@ -54,13 +57,15 @@ async def workspace(lab: Lab, **files: str) -> str:
 
 
 async def test_a_finding_comes_with_the_text_of_its_line_and_stays_in_the_history(lab: Lab):
-    where = await workspace(lab, kernels__cu=SOURCE)
+    where = await workspace(lab, kernels__cu=PROGRAM)
     found = await lab.checker.check(RunTarget(command=["sh", "-c", "exit 0", "memcheck"], workspace_id=where))
     assert found.status == "findings", found
-    assert found.findings[0].line == 27 and found.findings[0].source == "x[i+1]=1.0f; // BUG"
+    line = planted("past_end")[1]
+    assert found.findings[0].line == line
+    assert found.findings[0].source == PROGRAM.splitlines()[line - 1].strip()
     assert (await lab.artifacts.read(found.log_artifact_id or "")).startswith(b"========= COMPUTE-SANITIZER")
     attempt = await lab.experience.get(found.attempt_id or "")
-    assert (attempt.kind, attempt.status) == ("check", "findings") and "kernels.cu:27" in (attempt.reason or "")
+    assert (attempt.kind, attempt.status) == ("check", "findings") and f"kernels.cu:{line}" in (attempt.reason or "")
 
 
 async def test_a_clean_program_is_clean_and_one_that_fails_by_itself_is_not(lab: Lab):
@@ -101,24 +106,26 @@ def test_options_pad_allocations_and_ask_for_one_record_a_race():
 
 
 async def test_a_profile_has_a_verdict_a_report_a_picture_and_answers_questions(lab: Lab):
-    where = await workspace(lab, kernels__cu="\n" * 18 + "text of the workspace\n")
+    where = await workspace(lab, kernels__cu=PROGRAM)
     result = await lab.profiler.profile(RunTarget(command=["true"], workspace_id=where))
     assert result.status == "ok", result
-    assert result.verdict.startswith("sgemm_naive: 2729.8 us") and len(result.verdict) <= 1600
+    product, tiled, *_ = captured()
+    assert result.verdict.startswith(f"product: {product.time_us:.1f} us") and len(result.verdict) <= 1600
     assert await lab.artifacts.read(result.report_artifact_id or "") == b"a report"
     assert (await lab.artifacts.read(result.roofline_artifact_id or ""))[:4] == b"\x89PNG"
-    assert result.device == "NVIDIA H200"
+    assert result.device == product.device
     kernels = await lab.profiles.ask(result.profile_id or "", "kernels")
-    assert [r["kernel"] for r in kernels.rows][:2] == ["sgemm_naive", "sgemm_tiled<32>"]
+    assert [r["kernel"] for r in kernels.rows][:2] == ["product", "tiled<32>"]
     lines = await lab.profiles.ask(result.profile_id or "", "lines", kernel="tiled")
-    assert lines.rows[0]["line"] == "kernels.cu:19" and lines.rows[0]["percent"] == 74.3
+    share = 100 * tiled.lines[0].samples / sum(line.samples for line in tiled.lines)
+    assert (lines.rows[0]["line"], lines.rows[0]["percent"]) == (f"kernels.cu:{line_of('HOT')}", round(share, 1))
     metrics = await lab.profiles.ask(result.profile_id or "", "metrics", kernel="saxpy", name="l1tex__t*hit*,nothing")
     assert [r["metric"] for r in metrics.rows] == ["l1tex__t_sector_hit_rate.pct"]
     rules = await lab.profiles.ask(result.profile_id or "", "rules", name="uncoal")
     assert rules.rows[0]["speedup_percent"] > 70
     again = await lab.profiler.profile(RunTarget(command=["true"], kernel="saxpy"))
     beside = await lab.profiles.ask(result.profile_id or "", "compare", other=again.profile_id)
-    assert beside.text.startswith("sgemm_naive: 2730 -> 2730 us, as fast")
+    assert beside.text.startswith(f"product: {product.time_us:.4g} -> {product.time_us:.4g} us, as fast")
     attempt = await lab.experience.get(result.profile_id or "")
     assert attempt.kind == "profile" and attempt.evidence and attempt.evidence["roofline"][0]["pipe"] == "fp32"
 
@@ -133,8 +140,8 @@ async def test_a_job_that_outlasts_the_call_is_settled_when_it_is_asked_for(lab:
     started = await lab.profiler.profile(RunTarget(command=["sleep", "0.5"], wait_s=0.0))
     assert started.status == "running"
     later = await lab.runner.status(started.job_id or "", wait_s=30)
-    assert "sgemm_naive: 2729.8 us" in (later.note or "")
-    assert (await lab.profiles.ask(started.profile_id or "", "verdict")).text.startswith("sgemm_naive")
+    assert "product: " in (later.note or "") and "BOUND: " in (later.note or "")
+    assert (await lab.profiles.ask(started.profile_id or "", "verdict")).text.startswith("product: ")
 
 
 async def test_a_report_from_elsewhere_is_read_without_running_anything(lab: Lab):

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Generator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,8 @@ from gpu_mcp_server.models.job import RankOptions
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.plans import WORKERS
 from gpu_mcp_server.settings import LocalHost
-from tests.backends.sshd import SSHD, Sshd
+from tests.backends.apart import two_apart
+from tests.backends.sshd import Sshd
 from tests.hostd.brokers import broker_pid
 from tests.hostd.laboratory import wrapped
 from tests.laboratory import Folder, laboratory
@@ -53,7 +53,6 @@ REDUCE = (
     'printf("sum %d\\n", s); MPI_Finalize(); }'
 )
 MPI = shutil.which("mpirun") and Path("/usr/share/openmpi/mpicc-wrapper-data.txt").exists()
-ADDRESSES = ("10.213.7.2", "10.213.7.3")
 
 
 @pytest.fixture(scope="module")
@@ -66,37 +65,10 @@ async def beside() -> AsyncGenerator[Lab]:
             yield lab
 
 
-def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True)
-
-
 @pytest.fixture
 def apart() -> Generator[list[Sshd]]:
     """Yield two sshd, each in a network of its own that a bridge connects."""
-    if os.geteuid() or not SSHD or shutil.which("ip") is None:
-        pytest.skip("needs root, sshd and iproute2")
-    with ExitStack() as stack:
-        try:
-            ip("link", "add", "gmt-bridge", "type", "bridge")
-            stack.callback(ip, "link", "del", "gmt-bridge")
-            ip("addr", "add", "10.213.7.1/24", "dev", "gmt-bridge")
-            ip("link", "set", "gmt-bridge", "up")
-            for number, address in enumerate(ADDRESSES):
-                space, ours, theirs = f"gmt-{number}", f"gmt-out{number}", f"gmt-in{number}"
-                ip("netns", "add", space)
-                stack.callback(ip, "netns", "del", space)
-                ip("link", "add", ours, "master", "gmt-bridge", "type", "veth", "peer", "name", theirs, "netns", space)
-                ip("link", "set", ours, "up")
-                for words in (["addr", "add", f"{address}/24", "dev", theirs], ["link", "set", theirs, "up"]):
-                    ip("-n", space, *words)
-                ip("-n", space, "link", "set", "lo", "up")
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"no network namespaces here: {error.stderr!r}")
-        found: list[Sshd] = []
-        for number, address in enumerate(ADDRESSES):
-            folder = stack.enter_context(Folder())
-            found.append(Sshd(folder, address=address, namespace=f"gmt-{number}"))
-            stack.callback(found[-1].stop)
+    with two_apart("gmt", "10.213.7") as found:
         yield found
 
 
@@ -112,10 +84,10 @@ async def test_ranks_on_two_hosts_find_each_other(apart: list[Sshd]):
         assert done.status == "ok", done
         said = [(r.host, r.last) for r in done.ranks]
         assert said == [
-            ("two", f"sum 6 local 0 group 0 at {ADDRESSES[1]} gmt-in1"),
-            ("two", f"sum 6 local 1 group 0 at {ADDRESSES[1]} gmt-in1"),
-            ("one", f"sum 6 local 0 group 1 at {ADDRESSES[1]} gmt-in0"),
-            ("one", f"sum 6 local 1 group 1 at {ADDRESSES[1]} gmt-in0"),
+            ("two", f"sum 6 local 0 group 0 at {apart[1].address} gmt-in1"),
+            ("two", f"sum 6 local 1 group 0 at {apart[1].address} gmt-in1"),
+            ("one", f"sum 6 local 0 group 1 at {apart[1].address} gmt-in0"),
+            ("one", f"sum 6 local 1 group 1 at {apart[1].address} gmt-in0"),
         ]
         files = [f.path for f in (await lab.workspaces.listing(where)).files]
         if MPI:

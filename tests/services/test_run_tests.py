@@ -140,6 +140,8 @@ def test_doubts_are_said_and_only_those():
     assert junit.doubts(good, 0, "") is None and junit.doubts(bad, 1, "") is None
     assert "exited with 3" in (junit.doubts(good, 3, "") or "")
     assert "holds no test" in (junit.doubts(TestReport(total=0, failed=0), 5, "") or "")
+    nowhere = junit.doubts(TestReport(total=0, failed=0), 0, "Test project /job\nNo tests were found!!!\n")
+    assert "--test-dir" in (nowhere or "")
     assert "did not come to its end; the last test that began is A.b" in (
         junit.doubts(good, None, "[ RUN      ] A.b\n") or ""
     )

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.hostd.protocol import JobRecord, ProcessRecord
 from gpu_mcp_server.models.job import RankOptions
+from gpu_mcp_server.models.toolchains import Tool
 from gpu_mcp_server.services import aftermath
 from gpu_mcp_server.services.job_table import JobRow
 from gpu_mcp_server.services.jobs import FinishedJob
@@ -30,6 +31,9 @@ async def test_every_rank_knows_itself_and_is_heard_apart(lab: Lab, launcher):
         assert f"I am {n} of 3 at 127.0.0.1:" in rank.last and f"local {n}" in rank.last and f"err {n}" in rank.last
     assert done.stdout.startswith("I am 0 of 3") and "I am 1" not in done.stdout
     assert len({rank.last.split(" local")[0].rpartition(":")[2] for rank in done.ranks}) == 1, "one port for all"
+    whole = {o.path: o.artifact_id for o in done.outputs}
+    assert set(whole) == {f".gpu-mcp/ranks/{n}.{kind}" for n in range(3) for kind in ("out", "err")}
+    assert await lab.artifacts.read(whole[".gpu-mcp/ranks/2.err"] or "") == b"err 2\n"
 
 
 async def test_a_hosts_environment_is_every_jobs_and_the_jobs_own_comes_first():
@@ -81,6 +85,15 @@ async def test_mpirun_that_is_not_there_is_missing(lab: Lab):
     bare = probe.model_copy(update={"toolchains": probe.toolchains.model_copy(update={"tools": {}})})
     with pytest.raises(ToolMissing, match="mpirun"):
         aftermath.prepared(["a"], bare, "local", gpus=0, ranks=RankOptions(count=2, launcher="mpirun"), timeout_s=1)
+
+
+async def test_mpirun_outside_of_usr_is_shown_to_its_job(lab: Lab):
+    probe = await lab.hosts.probe("local")
+    mpirun = {"mpirun": Tool(path="/opt/openmpi/bin/mpirun", version="5.0", roots=["/opt/openmpi"])}
+    there = probe.model_copy(update={"toolchains": probe.toolchains.model_copy(update={"tools": mpirun})})
+    for launcher, roots in (("mpirun", ("/opt/openmpi",)), ("torchrun", ())):
+        ranks = RankOptions.model_validate({"count": 2, "launcher": launcher})
+        assert aftermath.prepared(["a"], there, "local", gpus=0, ranks=ranks, timeout_s=1).roots == roots
 
 
 TESTS = """

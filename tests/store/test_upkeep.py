@@ -1,6 +1,7 @@
 """Backup, restore and prune, on stores that are in use."""
 
 import asyncio
+import contextlib
 import io
 import os
 import sqlite3
@@ -16,12 +17,16 @@ from typing import Any
 import msgpack
 import pytest
 
+from gpu_mcp_server.cli.doctor import local_checks
 from gpu_mcp_server.errors import BadRequest, ConfigError
+from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.workspaces import Workspaces
-from gpu_mcp_server.store import backups, pruning
+from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.store import backups, database, pruning
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import DATABASE, Database, migrations
 from gpu_mcp_server.store.locks import SHARED_WORK, USE, held
+from gpu_mcp_server.team.team import Team
 
 DAY_S = 86_400.0
 
@@ -158,6 +163,33 @@ async def test_a_damaged_database_is_refused_with_the_commands_that_help(tmp_pat
         await Database.open(path)
     with pytest.raises(ConfigError, match="store restore"):
         backups.backup(tmp_path / "data", tmp_path / "b.tar")
+
+
+async def test_a_damaged_page_deep_in_the_database_is_found_when_work_begins_not_when_it_is_read(tmp_path: Path):
+    folder = tmp_path / "data"
+    await filled(folder)
+    path = folder / DATABASE
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'notes'").fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    async with Lab.open(Settings(data_dir=folder)):
+        assert database.check(path) == path.stat().st_size
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+
+    async with await Database.open(path) as db:
+        await db.fetch_all("SELECT * FROM jobs")
+    for opening in (Lab.open, Team.open):
+        with pytest.raises(ConfigError, match=r"is damaged: .*store restore FILE"):
+            async with opening(Settings(data_dir=folder)):
+                raise AssertionError("it was opened")
+    for quick in (True, False):
+        with pytest.raises(ConfigError, match="store restore FILE"):
+            database.check(path, quick=quick)
+    found = {check.name: check for check in local_checks(Settings(data_dir=folder))}["store"]
+    assert found.state == "fail" and "store restore" in found.todo
 
 
 class Aged:

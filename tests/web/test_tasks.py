@@ -2,18 +2,19 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from gpu_mcp_server import tasks
-from gpu_mcp_server.server import server_from
+from gpu_mcp_server.server import LabServer, server_from
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.team.team import Team
 from gpu_mcp_server.web.listening import server_for
 from tests.laboratory import HONEST, PROBLEM, Folder, called, settings_for
+from tests.real.conformance_server import offer_asking_tasks
 from tests.web.site import Served, served
 
 KEY = "io.modelcontextprotocol/"
@@ -109,10 +110,14 @@ async def test_a_task_is_its_users_and_ends_when_they_say_so(site: Served):
 
 
 @asynccontextmanager
-async def serving(settings: Settings) -> AsyncGenerator[Served]:
+async def serving(
+    settings: Settings, offer: Callable[[LabServer], None] = lambda server: None
+) -> AsyncGenerator[Served]:
     """Serve what is in a data folder until the block ends."""
     async with Team.open(settings) as team:
-        server = server_for(server_from(settings, local_files=False), settings, team, "127.0.0.1", 0, tokens=True)
+        lab = server_from(settings, local_files=False)
+        offer(lab)
+        server = server_for(lab, settings, team, "127.0.0.1", 0, tokens=True)
         running = asyncio.create_task(server.serve())
         await server.listens.wait()
         port = server.servers[0].sockets[0].getsockname()[1]
@@ -135,6 +140,45 @@ async def test_the_job_of_a_task_outlives_its_server_and_the_next_one_has_the_re
 
     assert end["status"] == "completed"
     assert end["result"]["structuredContent"]["stdout"] == "late\n"
+
+
+async def test_a_task_that_asks_waits_for_all_answers_of_its_user_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tasks, "AFTER_S", 0.0)
+    monkeypatch.setattr(tasks, "LASTING", {"multi_input"})
+    with Folder() as folder:
+        async with serving(settings_for(folder), offer_asking_tasks) as site:
+            ada, bob = [await site.token(name, project="p") for name in ("ada", "bob")]
+
+            async def asking() -> tuple[dict[str, Any], dict[str, Any]]:
+                made = (await asked(site, ada, "tools/call", {"name": "multi_input", "arguments": {}}))["result"]
+                return {"taskId": made["taskId"]}, await ended(site, ada, made["taskId"])
+
+            async def answered(task: dict[str, Any], token: str, **given: str) -> dict[str, Any]:
+                responses = {key: {"action": "accept", "content": {"name": name}} for key, name in given.items()}
+                return await asked(site, token, "tasks/update", {**task, "inputResponses": responses})
+
+            task, parked = await asking()
+            async with site.client(ada) as client:
+                await called(client, "share", handle=task["taskId"])
+            refused = await answered(task, bob, **{"1.first": "Eve", "1.second": "Eve"})
+            await answered(task, ada, **{"1.first": "Ann", "no such": "Eve"})
+            half = await ended(site, ada, task["taskId"])
+            await answered(task, ada, **{"1.second": "Bea", "1.first": "Eve"})
+            while (end := await ended(site, ada, task["taskId"]))["status"] == "input_required":
+                await asyncio.sleep(0.05)
+            other, _ = await asking()
+            await asked(site, ada, "tasks/cancel", other)
+            cancelled = await ended(site, ada, other["taskId"])
+
+    assert (parked["status"], sorted(parked["inputRequests"])) == ("input_required", ["1.first", "1.second"])
+    assert refused["error"]["message"].endswith("is not yours to answer.")
+    assert sorted(half["inputRequests"]) == ["1.second"]
+    assert end["status"] == "completed"
+    assert [each["content"]["name"] for each in json.loads(end["result"]["content"][0]["text"]).values()] == [
+        "Ann",
+        "Bea",
+    ]
+    assert (cancelled["status"], "inputRequests" in cancelled) == ("cancelled", False)
 
 
 async def test_who_subscribed_hears_of_a_jobs_end_and_of_other_tools_from_whichever_server(site: Served):

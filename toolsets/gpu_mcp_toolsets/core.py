@@ -7,7 +7,7 @@ from pydantic import Field, WithJsonSchema
 
 from gpu_mcp_server.models.build import CompileResult, Wish
 from gpu_mcp_server.models.host import LabStatus
-from gpu_mcp_server.models.job import JobResult, RankOptions
+from gpu_mcp_server.models.job import GpuNeeds, JobResult, RankOptions
 from gpu_mcp_server.models.workspace import FileContent, WorkspaceListing
 from gpu_mcp_server.services.texts import file_content
 from gpu_mcp_server.toolset import (
@@ -47,6 +47,7 @@ TOOLSET = Toolset(
 )
 
 Ranks = Annotated[RankOptions | None, WithJsonSchema({"type": "object"})]
+Needs = Annotated[GpuNeeds | None, WithJsonSchema({"type": "object"})]
 JobId = Annotated[str, Field(description="Of an earlier answer.")]
 WorkspaceId = Annotated[str, Field(description="Of an earlier answer.")]
 
@@ -57,7 +58,7 @@ async def gpu_status(
 ) -> LabStatus:
     """Show every host: GPUs, compilers, sandbox level, running jobs.
 
-    Call it first. It names the `host` that other tools take and what can be judged there (cpu, cuda).
+    Call it first; it says what can be judged where (cpu, cuda).
     """
     return await gpus.status(host)
 
@@ -69,7 +70,7 @@ async def write_files(
     workspace_id: Annotated[str | None, Field(description="Absent: a new workspace.")] = None,
     local_path: Annotated[str | None, Field(description="Local file or folder to copy in.")] = None,
 ) -> WorkspaceListing:
-    """Put files into a workspace for run_command and compile_kernel; returns workspace_id."""
+    """Put files into a workspace for run_command and compile_kernel."""
     return await sources.write(files, workspace_id, local_path)
 
 
@@ -119,7 +120,7 @@ async def compile_kernel(
 
     Needs no GPU.
     """
-    given = await sources.of(source, path, workspace_id, language)
+    given = await sources.compilable(source, path, workspace_id, language, flags)
     wish = Wish(arch=arch, flags=flags, compiler=compiler, library=False, block=block).for_triton(triton or {})
     return await service.compile(given, wish, host=host, parent_id=parent, note=note)
 
@@ -133,6 +134,9 @@ async def run_command(
     host: Host = None,
     env: Annotated[dict[str, str] | None, Field(description="Variables.")] = None,
     gpus: Annotated[int, Field(description="GPUs to hold.", ge=0, le=64)] = 0,
+    needs: Annotated[
+        Needs, Field(description="Of GPUs: {arch: sm_90, memory_gb: 80, nvlink: true, priority: batch or background}")
+    ] = None,
     timeout_s: Annotated[float, Field(description="Then it is killed.", gt=0, le=86_400)] = 60,
     stdin: Annotated[str, Field(description="Its stdin.")] = "",
     outputs: Annotated[tuple[str, ...], Field(description="Files to keep; ['*']: all that changed.")] = (),
@@ -151,6 +155,7 @@ async def run_command(
         host=host,
         env=env,
         gpus=gpus,
+        needs=needs,
         timeout_s=timeout_s,
         stdin=stdin,
         outputs=outputs,

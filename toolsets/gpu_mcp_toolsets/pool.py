@@ -41,7 +41,7 @@ async def reserve_gpu(
         gpus,
         host=host,
         arch=arch,
-        memory_bytes=memory_gb << 30,
+        memory_bytes=memory_gb * 10**9,
         nvlink=nvlink,
         lease_id=lease_id,
         wait_s=wait_s,

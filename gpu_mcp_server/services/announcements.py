@@ -1,0 +1,60 @@
+"""Jobs that are about to come, announced to their host: what they need ahead is made while something else goes on."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from gpu_mcp_server.errors import GpuMcpError
+from gpu_mcp_server.hostd.protocol import JobSpec, to_json
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services.harness import Candidate, Kind, judge_spec
+from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.jobs import JobRunner
+from gpu_mcp_server.settings import Settings
+
+
+class Announcements:
+    """Says early what will be asked for. It is never an error that it could not: the job then starts cold."""
+
+    def __init__(self, settings: Settings, jobs: JobRunner) -> None:
+        self._settings, self._jobs = settings, jobs
+
+    async def judge(self, problem: Problem, probe: HostProbe, host: str, device: str, kind: Kind = "library") -> None:
+        """Have the judge's processes import what they need before there is a candidate.
+
+        Nothing of the candidate is in them: only the judge's own files are there, as with those made after a job.
+
+        Args:
+            problem: What will be judged by; of a module problem the draft is enough. Programs have no such processes.
+            probe: The host.
+            host: Its name.
+            device: `cpu` or `cuda`; on others nothing is judged.
+            kind: Of the candidate that is expected.
+        """
+        if problem.program is not None or device not in ("cpu", "cuda"):
+            return
+        try:
+            spec, blobs = judge_spec(
+                problem, probe, self._settings, host=host, device=device, candidate=Candidate(kind, b"")
+            )
+            await self._announce(spec, blobs, host)
+        except GpuMcpError:
+            return  # whoever submits the job meets the same, and says so
+
+    async def _announce(self, spec: JobSpec, blobs: Mapping[str, bytes], host: str) -> None:
+        """Tell a host of a job: what decides its shape, and the files that lie there before it."""
+        laid = {
+            p.workspace: tuple(f for f in spec.files.get(p.workspace, ()) if p.has_ahead(f)) for p in spec.processes
+        }
+        spec = self._jobs.completed(replace(spec, files=laid), host)
+        there, wanted = self._jobs.there(host), {f.sha256 for refs in laid.values() for f in refs}
+        sending = {s: blobs[s] for s in wanted - there}
+        for _ in range(2):
+            listed = [[s, len(d)] for s, d in sending.items()]
+            answer, _ = await self._jobs.hosts.call(
+                host, "expect", b"".join(sending.values()), spec=to_json(spec), blobs=listed
+            )
+            if not answer["missing"]:
+                there |= wanted
+                return
+            there -= set(answer["missing"])
+            sending = {s: blobs[s] for s in answer["missing"]}

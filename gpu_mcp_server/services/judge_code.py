@@ -1,0 +1,58 @@
+"""Compiled code of the judge's own, built once a host like any other source."""
+
+import asyncio
+from typing import NamedTuple
+
+from gpu_mcp_server.errors import BadRequest, ToolMissing
+from gpu_mcp_server.models.build import CandidateLanguage
+from gpu_mcp_server.services.compiler import Compiler
+from gpu_mcp_server.services.harness import Kind
+from gpu_mcp_server.services.judge_files import JUDGE
+from gpu_mcp_server.services.sources import Source
+from gpu_mcp_server.store.artifacts import Artifacts
+
+
+class Part(NamedTuple):
+    """One piece."""
+
+    file: str
+    role: str
+    source: str
+    language: CandidateLanguage
+    compiler: str | None = None
+
+
+CALLS = Part("calls.so", "candidate", "calls.c", "c")
+"""Makes the calls of a library's launcher; without it Python does, and the evidence says so (`candidate_calls_by`)."""
+POOL = Part("pool.so", "candidate", "pool.cu", "cuda")
+"""Lets a model's results lie in the judge's memory; without it they are copied."""
+ELEMENTS = Part("elements.so", "owner", "elements.c", "c")
+"""Fills and checks on the processor; without it NumPy does (`elements_by`)."""
+KERNELS = Part("kernels.cubin", "owner", "kernels.cu", "cuda", "nvrtc")
+"""Fills and checks on a GPU; without it the driver compiles the PTX in every evaluation (`kernels_compiled_by`)."""
+
+
+async def judge_code(
+    compiler: Compiler, artifacts: Artifacts, host: str, device: str, kind: Kind
+) -> dict[str, dict[str, bytes]]:
+    """Return by role and file what a candidate of this kind is judged with; what the host cannot build is left out."""
+    wanted = {"cpu": [ELEMENTS], "cuda": [KERNELS]}.get(device, [])
+    if kind == "library" and wanted:
+        wanted.append(CALLS)
+    if kind == "model" and device == "cuda":
+        wanted.append(POOL)
+    made = await asyncio.gather(*(_built(compiler, artifacts, host, part) for part in wanted))
+    found: dict[str, dict[str, bytes]] = {}
+    for part, code in zip(wanted, made, strict=True):
+        if code is not None:
+            found.setdefault(part.role, {})[part.file] = code
+    return found
+
+
+async def _built(compiler: Compiler, artifacts: Artifacts, host: str, part: Part) -> bytes | None:
+    source = Source((JUDGE / part.source).read_text(encoding="utf-8"), part.language, part.source)
+    try:
+        built = await compiler.build(source, host=host, compiler=part.compiler)
+    except (ToolMissing, BadRequest):
+        return None
+    return await artifacts.read(built.artifact_id) if built.status == "ok" and built.artifact_id else None

@@ -1,0 +1,77 @@
+"""What a job wants of GPUs: how many, which ones, for how long it waits, and who gives way to whom."""
+
+from dataclasses import dataclass
+
+from gpu_mcp_server.errors import BadRequest, NoFreeGpu
+from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec
+from gpu_mcp_server.models.job import GpuNeeds
+from gpu_mcp_server.services.hosts import HostProbe
+
+QUEUE_S, DETACHED_QUEUE_S = 3600.0, 86_400.0
+"""How long a job or reservation waits in line, and a job that outlives its caller."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """GPUs that something wants."""
+
+    count: int = 1
+    arch: str = ""
+    memory_bytes: int = 0
+    nvlink: bool = False
+
+    @classmethod
+    def of(cls, count: int, needs: GpuNeeds | None) -> "Need":
+        """Return what a command wants.
+
+        Raises:
+            BadRequest: If it says what GPUs must be, and wants none.
+        """
+        if needs is None:
+            return cls(count)
+        if not count:
+            raise BadRequest("`needs` says what GPUs must be, and none is asked for.", hint="Give gpus, or no needs.")
+        return cls(count, needs.arch, needs.memory_gb * 10**9, needs.nvlink)
+
+    def check(self, probe: HostProbe, host: str) -> None:
+        """Refuse a host that never had such GPUs.
+
+        Raises:
+            NoFreeGpu: If it has too few.
+        """
+        fitting = len(self.fitting(probe))
+        if fitting < self.count:
+            such = f", {fitting} of them such" if fitting < len(probe.gpus) else ""
+            raise NoFreeGpu(
+                f"Host {host!r} has {probe.gpus_in_words()}{such}, {self.count} were asked for.",
+                hint="Name another host (gpu_status), or ask for fewer or others.",
+                retryable=False,
+            )
+
+    def fitting(self, probe: HostProbe) -> set[str]:
+        """Return the GPUs of a host that will do."""
+        return {
+            str(g["uuid"])
+            for g in probe.gpus
+            if (not self.arch or g.get("arch") == self.arch)
+            and int(g.get("memory_total_bytes") or 0) >= self.memory_bytes
+        }
+
+
+def alone(need: Need, *, detached: bool, priority: str = "interactive") -> GpuRequest:
+    """Return the wish of a command for GPUs of its own, with patience."""
+    return GpuRequest(
+        count=need.count,
+        mode="exclusive" if need.count else "none",
+        wait_s=DETACHED_QUEUE_S if detached else QUEUE_S,
+        arch=need.arch,
+        memory_bytes=need.memory_bytes,
+        nvlink=need.nvlink,
+        priority=priority,
+    )
+
+
+def priority_of(spec: JobSpec) -> str:
+    """Return a job's class: nobody waits for one that outlives its caller, so it does not go before who does."""
+    asked = spec.gpus.priority
+    return "batch" if spec.detached and asked == "interactive" else asked
