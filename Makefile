@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PACKAGES := bubblewrap gcc g++ libc6-dev make python3 python3-venv procps openmpi-bin libopenmpi-dev openssh-server openssh-client ca-certificates
 # as far as this distribution has them: AMD's compilers (hipcc, a clang that knows gfx942), a browser for the dashboard
 OPTIONAL := hipcc clang-19 lld-19 llvm-19 clang-tools-19 cmake ninja-build libgtest-dev iproute2 chromium
-DAEMONS := slurm-wlm munge $(if $(shell command -v dockerd),,docker.io)
+DAEMONS := slurm-wlm slurmdbd munge mariadb-server-core $(if $(shell command -v dockerd),,docker.io)
 AS_CI := $(and $(filter true,$(CI)),$(filter 0,$(shell id -u)))
 
 .PHONY: help demo test test-slurm test-real lint system setup bench clean need-python
