@@ -29,9 +29,15 @@ from supervisor import Player
 from tensors import FLOATS, Array, Tensor
 from verdicts import JudgeFailed
 
-TRIES = 32
-"""Of moved inputs, in a row and in vain. Each decides a tie of two either way: that all of them decide the same has a
-chance of 2^-31. Ties of many are mostly decided for the first or the last, which is tried before chance."""
+TRIES = 48
+"""Of moved inputs, in a row and in vain. Each decides a tie of two either way, of two that rounding has parted with a
+chance of 0.4 at least: that all of them decide the same has one of 2e-11, and a candidate may have 100,000 ties. Ties
+of many are mostly decided for the first or the last, which is tried before chance."""
+MORE_TRIES = 256
+MORE_S = 2.0
+"""The same, and for how long, where the answer depends on the order alone and some ties were found: of k that tie each
+try decides for one, so 48 tries miss one of four with a chance of 1e-6, one of six with 2e-4, and 256 one of ten with
+2e-12."""
 ONE_WAY = ("rising", "falling")
 LEAST = 3
 SHARE = 0.01
@@ -102,6 +108,8 @@ class Ties:
         """Discrete elements, at this shape."""
         self.ordinal: Optional[bool] = None
         """Whether the answer only depends on the order of the inputs, once that was tried."""
+        self.tied = False
+        """Whether moved inputs ever explained something."""
         self.amount = 0.0
         """How far an input may be moved where the answer depends on more."""
         self.left_s, self.until = MOST_S, 0.0
@@ -205,8 +213,8 @@ class Ties:
         self.forgiven += 0 if self.ordinal else left
         if self.forgiven > LEAST + SHARE * self.compared or not self._plausible(suspects):
             return
-        ways, in_vain = iter(ONE_WAY if self.ordinal else ()), 0
-        while left and in_vain < TRIES and not self._late():
+        ways, in_vain, since = iter(ONE_WAY if self.ordinal else ()), 0, time.monotonic()
+        while left and self._hopes(in_vain, since) and not self._late():
             calls = np.flatnonzero(wrong.any(axis=1))
             seed = self.well.word() >> 1
             found = self._ask(suspects, calls, how=next(ways, "moved"), amount=amount, seed=seed)
@@ -214,7 +222,14 @@ class Ties:
                 return
             wrong[calls] &= found != suspects.got[calls]
             before, left = left, int(np.count_nonzero(wrong))
-            in_vain = 0 if left < before else in_vain + 1
+            in_vain += 1
+            if left < before:
+                in_vain, since, self.tied = 0, time.monotonic(), True
+
+    def _hopes(self, in_vain: int, since: float) -> bool:
+        """Say whether another try is worth it after so many in vain, `since` the last one that was not."""
+        more = self.ordinal and self.tied and time.monotonic() - since < MORE_S
+        return in_vain < (MORE_TRIES if more else TRIES)
 
     def _plausible(self, suspects: Suspects) -> bool:
         """Say whether answers of which no row has one twice, as sorted orders, still are like that."""
