@@ -73,12 +73,12 @@ CHEATS = {
     "writes too little": ('work(n - 1, s, "out.bin"); return 0;', "incorrect", "has 999 numbers"),
     "computes for a seed of its own": ('work(n, 7, "out.bin"); return 0;', "incorrect", "elements are wrong"),
     "goes on in the background": (
-        'if (!fork()) { usleep(150000); work(n, s, "out.bin"); usleep(900000); _exit(0); } return 0;',
+        'if (!fork()) { usleep(400000); work(n, s, "out.bin"); usleep(900000); _exit(0); } return 0;',
         "cheat",
         "finished after it exited",
     ),
     "goes on in a session of its own": (
-        'if (!fork()) { setsid(); if (!fork()) { usleep(150000); work(n, s, "out.bin"); usleep(900000); } _exit(0); }'
+        'if (!fork()) { setsid(); if (!fork()) { usleep(400000); work(n, s, "out.bin"); usleep(900000); } _exit(0); }'
         "return 0;",
         "cheat",
         "finished after it exited",

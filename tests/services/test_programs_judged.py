@@ -55,7 +55,7 @@ async def test_a_file_in_place_of_the_programs_own_is_timed_as_a_whole_process(c
 
 CHEATS = {
     "goes on in a session of its own": (
-        'if (!fork()) { setsid(); if (!fork()) { usleep(200000); work(n, s, "out.bin"); usleep(900000); } _exit(0); }'
+        'if (!fork()) { setsid(); if (!fork()) { usleep(400000); work(n, s, "out.bin"); usleep(900000); } _exit(0); }'
         "return 0;",
         "cheat",
         "finished after it exited",
