@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -142,9 +143,12 @@ async def test_other_modes_are_laid_anew(full: Laboratory):
 
 async def test_of_two_jobs_at_once_each_has_all_its_files(boxed: Laboratory):
     await look(boxed, tree())
-    seen = await asyncio.gather(*(look(boxed, tree()) for _ in range(4)))
+    done = await asyncio.gather(*(boxed.python(LOOK, contents=tree()) for _ in range(4)))
+    seen = [{name: tuple(each) for name, each in json.loads(each.text).items()} for each in done]
     assert all(texts(each) == tree() for each in seen)
-    assert len({each["top.txt"][2] for each in seen}) == 4
+    held = [(d.record.started_at, d.record.ended_at, s["top.txt"][2]) for d, s in zip(done, seen, strict=True)]
+    for (began, _, inode), (_, ended, other) in permutations(held, 2):
+        assert began >= ended or inode != other, "a file of a job that had not ended"
 
 
 async def test_outputs_are_what_a_job_made_of_them(boxed: Laboratory):

@@ -277,9 +277,9 @@ TOTAL = {
     "inputs": [{"name": "x", "dtype": "DTYPE", "shape": ["rows", "cols"], "distribution": "uniform"}],
     "outputs": [{"name": "y", "dtype": "DTYPE", "shape": ["rows"]}],
     "shapes": [{"rows": 4, "cols": 2000}],
-    "reference": "import torch\ndef f(x):\n    return (1e7 + x.double().sum(1)).to(x.dtype)\n",
+    "reference": "import torch\ndef f(x):\n    return (1e8 + x.double().sum(1)).to(x.dtype)\n",
     "tier": "correctness",
-    "rtol": 3e-6,
+    "rtol": 1.2e-5,
 }
 
 
@@ -288,9 +288,10 @@ TOTAL = {
     [("", "float32", "correct"), ("", "bfloat16", "correct"), ("s[1] *= 1.01", "float32", "incorrect")],
 )
 def test_a_model_is_forgiven_what_adding_up_in_order_loses(court, slip, dtype, verdict):
-    """Each small term loses bits next to the large one, in torch's own sight of the answers in their type."""
+    """Each small term is lost next to the large one: 1,000 of 1e8 as declared, within the tolerance, three times as much
+    with the offset. What is lost has a deviation of 13."""
     body = f"""
-        s = torch.full((x.shape[0],), 1e7)
+        s = torch.full((x.shape[0],), 1e8)
         for column in x.float().T:
             s = s + column
         if not torch.equal(x, x.abs()):
