@@ -292,19 +292,23 @@ def _version(path: str) -> str:
     return version_in(_say([path, "--version"]))
 
 
+def _is_home(folder: str) -> bool:
+    """Say whether a folder is somebody's home: hostd's own, or one of those that lie together."""
+    return folder == os.path.expanduser("~") or os.path.dirname(folder) in ("/home", "/Users")
+
+
 def _roots_around(path: str) -> List[str]:
     """Return the folders that a program needs shown, if it lies outside of /usr, as one named or on the PATH may.
 
     That is the prefix of its `bin`, for its libraries, but never a home, what is hidden in one, or a folder like /opt.
     """
     found: List[str] = []
-    home = os.path.expanduser("~")
     for place in dict.fromkeys((os.path.abspath(path), os.path.realpath(path))):
         folder = os.path.dirname(place)
         prefix = os.path.dirname(folder)
-        whole = os.path.basename(folder) == "bin" and prefix != home and prefix.count("/") > 1
+        whole = os.path.basename(folder) == "bin" and not _is_home(prefix) and prefix.count("/") > 1
         root = prefix if whole and not os.path.basename(prefix).startswith(".") else folder
-        if root not in ("/", home) and not re.match(r"/(?:usr|bin|sbin|lib|lib64)(?:/|$)", root):
+        if root != "/" and not _is_home(root) and not re.match(r"/(?:usr|bin|sbin|lib|lib64)(?:/|$)", root):
             found.append(root)
     return found
 

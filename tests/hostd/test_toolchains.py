@@ -64,8 +64,10 @@ def test_a_program_outside_of_usr_is_shown_with_its_prefix_and_never_a_home(
         ("tools/ncu", "tools"),
     ):
         assert toolchains._roots_around(str(tmp_path / path)) == [str(tmp_path / root)]
-    for path in (str(tmp_path / "ncu"), "/usr/local/cuda/bin/ncu", "/usr/bin/make", "/bin/make", "/ncu"):
+    nothing = ("/home/ada/ncu", "/usr/local/cuda/bin/ncu", "/usr/bin/make", "/bin/make", "/ncu")
+    for path in (str(tmp_path / "ncu"), *nothing):
         assert toolchains._roots_around(path) == [], path
+    assert toolchains._roots_around("/home/ada/bin/ncu") == ["/home/ada/bin"], "another's home is one as well"
     assert toolchains._roots_around("/opt/bin/tool") == ["/opt/bin"]
     (tmp_path / "rocm" / "bin").mkdir(parents=True)
     (tmp_path / "rocm" / "bin" / "tool").touch()
