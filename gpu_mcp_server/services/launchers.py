@@ -66,7 +66,7 @@ def miscounted(problem: Problem, source: str, entry: str, language: str) -> str:
     """
     if language not in ("c", "cpp", "cuda") or len(problem.inputs) > MOST_SHOWN:
         return ""
-    plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", source, flags=re.DOTALL)
+    plain = re.sub(r"//[^\n]*|/\*.*?(?:\*/|\Z)", " ", source, flags=re.DOTALL)  # to the end: else a search from each /*
     found: set[str] = {
         str(match).strip() for match in re.findall(rf"\bint\s+{re.escape(entry)}\s*\(([^()]*)\)\s*\{{", plain)
     }

@@ -238,7 +238,9 @@ def test_a_problem_with_gradients_has_cotangents_and_gradients_and_its_function_
         ("int launch(TENSORS, int64_t rows) {", None),
         ("// int launch(const float *x) {\nint launch(const float *x, float *y, int64_t rows, int64_t cols) {", None),
         ("int other(const float *x) {", None),
+        ('int launch(const float *x, float *y, int64_t rows) { puts("' + 200_000 * "/* " + '"); }', 3),
     ],
+    ids=lambda given: str(given)[:60],
 )
 def test_a_launcher_with_another_number_of_parameters_is_seen_in_its_text(source: str, count: int | None):
     said = miscounted(softmax(), source, "launch", "c")
