@@ -114,6 +114,9 @@ class WorkingCopies:
                 continue
             try:
                 return _move_in(ours, workdir, wanted, uid)
+            except FileNotFoundError:  # somebody cleaned up here: what came along goes as well, and all is laid
+                for name in os.listdir(workdir):
+                    trees.remove(os.path.join(workdir, name))
             finally:
                 trees.remove(ours)
         return nothing

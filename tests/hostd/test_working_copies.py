@@ -1,12 +1,17 @@
 """Files that a job left as they were laid serve the next one; whatever else it did to its folder is gone."""
 
 import asyncio
+import hashlib
 import json
+import os
+import shutil
 from itertools import permutations
 from pathlib import Path
 
 import pytest
 
+from gpu_mcp_server.hostd.files import Blobs, lay
+from gpu_mcp_server.hostd.protocol import FileRef
 from gpu_mcp_server.hostd.working_copies import KEEP_S, MOST_COPIES, STALE_S, WorkingCopies
 from tests.hostd.laboratory import Laboratory, eventually, names
 
@@ -181,6 +186,23 @@ async def test_a_copy_that_was_damaged_is_laid_anew(full: Laboratory):
     copy = max(copies(full), key=lambda path: path.stat().st_ctime)
     (copy / "tree/src/part1/f1.txt").unlink()
     assert texts(await look(full, tree())) == tree()
+
+
+def test_a_copy_that_lacks_what_it_lists_gives_nothing_and_leaves_nothing(tmp_path: Path):
+    kept, blobs = WorkingCopies(str(tmp_path / "copies")), Blobs(str(tmp_path / "blobs"))
+    refs = [FileRef(f"{n % 2}/f{n}", hashlib.sha256(b"%d" % n).hexdigest(), len(b"%d" % n)) for n in range(60)]
+    for n, ref in enumerate(refs):
+        blobs.put(b"%d" % n, ref.sha256)
+    for missing, wanted in (("0/f0", refs[1:]), ("1", refs)):
+        old, new = (tmp_path / f"{side}{missing[0]}" for side in ("old", "new"))
+        old.mkdir()
+        new.mkdir()
+        kept.keep(str(old), refs, lay(str(old), refs, blobs, None))
+        (copy,) = (tmp_path / "copies").iterdir()
+        remove = shutil.rmtree if (copy / "tree" / missing).is_dir() else os.unlink
+        remove(copy / "tree" / missing)
+        assert kept.take(str(new), wanted, None) == ({}, set())
+        assert names(new) == names(tmp_path / "copies") == []
 
 
 def test_old_copies_and_half_done_ones_are_swept(tmp_path: Path):
