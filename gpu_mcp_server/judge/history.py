@@ -6,7 +6,7 @@ import numpy as np
 from check import compare
 from devices import Buffers
 from fill import Well
-from tensors import Array, Tensor
+from tensors import FLOATS, Array, Tensor
 
 SAMPLES = 64
 """Positions kept of each output."""
@@ -45,6 +45,8 @@ class History:
         now = self._look(number, buffers)
         dtype = self.outputs[output].dtype
         got, expected = now.got[output][call], now.expected[output][call]
+        if dtype not in FLOATS and not self._telling(got, output, now):
+            return ""
         for seen in [*self.rounds, now]:
             for other, answer in enumerate(seen.expected[output]):
                 if seen is now and other == call:
@@ -58,6 +60,11 @@ class History:
                 if answer.tobytes() == got.tobytes():
                     return "bit for bit what it returned in call %d of round %d" % (other + 1, seen.round)
         return ""
+
+    def _telling(self, got: Array, output: int, now: Seen) -> bool:
+        """Say whether an answer of few values, such as an index, is another call's by no chance."""
+        rows = np.concatenate([seen.expected[output] for seen in (*self.rounds, now)])
+        return np.unique(got).size > 2 and len(np.unique(rows, axis=0)) == len(rows)
 
     def _same(self, first: Array, second: Array, dtype: str) -> bool:
         return compare(first, second, dtype, self.rtol, self.atol).wrong == 0

@@ -13,6 +13,8 @@ EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float
 EPSILON.update({"float8_e4m3fn": 2.0**-3, "float8_e5m2": 2.0**-2})
 
 
+TINY = 2.0**-200
+"""Far below half the smallest number of every type."""
 WITHIN = 0.24
 """Part of a last place. Below a power of two the next number is half of one away: half of that still rounds to it."""
 
@@ -35,7 +37,9 @@ def moved(item: Tensor, given: Any, message: Dict[str, Any], number: int) -> Any
     `exact`: as it is. `squares`: x |x|, which keeps the order of all inputs and nothing else. `moved`: each element by
     up to `amount` times itself or half a last place, whichever is more; with an amount of 0 by less than a quarter of
     a last place, so that it would still be stored as the same number. `rising`, `falling`: by so little too, the more
-    the further behind or in front an element is, so that among equals the last or the first is the largest.
+    the further behind or in front an element is, so that among equals the last or the first is the largest. A zero is
+    moved only with `zeros`, as that may give it a sign. `places`: which number of float32 it is, all of them positive;
+    that keeps the order and not the sign.
     """
     if item.dtype not in EPSILON:
         return given
@@ -44,23 +48,33 @@ def moved(item: Tensor, given: Any, message: Dict[str, Any], number: int) -> Any
         return wide
     if message["how"] == "squares":
         return wide * abs(wide)
+    if message["how"] == "places":
+        return _places(wide)
     amount = float(message["amount"])
-    exponent, chance, larger = _chances(wide, int(message["seed"]) + number)
+    size, chance, larger = _chances(wide, int(message["seed"]) + number)
     if message["how"] != "moved":
         chance = _rising(wide) * (1 if message["how"] == "rising" else -1)
-    place = EPSILON[item.dtype] / 2 * 2.0**exponent * (wide != 0)
+    place = EPSILON[item.dtype] / 2 * (size if message.get("zeros") else size * (wide != 0))
     return wide + chance * (larger(abs(wide) * amount, place / 2) if amount else place * WITHIN)
 
 
 def _chances(wide: Any, seed: int) -> Tuple[Any, Any, Any]:
-    """Return elements' exponents of two, random numbers from -1 to 1 and a function for the larger of two."""
+    """Return next powers of two, a tiny one for zeros, random numbers from -1 to 1 and a function for the larger."""
     if not hasattr(wide, "frexp"):
         rng: Any = np.random.default_rng(seed)
-        return np.frexp(wide)[1].astype(np.float64), rng.uniform(-1, 1, wide.shape), np.maximum
+        exponent = np.frexp(np.maximum(abs(wide), TINY))[1]
+        return np.ldexp(1.0, exponent), rng.uniform(-1, 1, wide.shape), np.maximum
     torch: Any = importlib.import_module("torch")
     generator = torch.Generator(device=wide.device).manual_seed(seed % (1 << 63))
     chance = wide.new_empty(wide.shape).uniform_(-1, 1, generator=generator)
-    return wide.frexp().exponent.double(), chance, torch.maximum
+    return 2.0 ** wide.abs().clamp(min=TINY).frexp().exponent.double(), chance, torch.maximum
+
+
+def _places(wide: Any) -> Any:
+    if hasattr(wide, "frexp"):
+        torch: Any = importlib.import_module("torch")
+        return wide.sign() * wide.abs().float().view(torch.int32).double() + 2.0**32
+    return np.sign(wide) * np.abs(wide).astype(np.float32).view(np.int32) + 2.0**32
 
 
 def _rising(wide: Any) -> Any:
@@ -85,11 +99,12 @@ def whole(result: Any) -> Array:
     return np.ascontiguousarray(found.astype(np.int64)).ravel()
 
 
-def doubles(result: Any) -> Array:
-    """Return a result of either framework as flat doubles."""
+def doubles(result: Any, first: int = 0, step: int = 1) -> Array:
+    """Return every `step`-th element from `first` on of a result of either framework as doubles."""
     if hasattr(result, "detach"):
-        result = result.detach().double().cpu().numpy()
-    return np.ascontiguousarray(result, dtype=np.float64).ravel()
+        result = result.detach().reshape(-1)[first::step].double().cpu().numpy()
+        first, step = 0, 1
+    return np.ascontiguousarray(np.ravel(result)[first::step], dtype=np.float64)
 
 
 def spread(expected: Any, exact: Any, moved: Any) -> List[float]:
@@ -121,7 +136,8 @@ def available(task: Dict[str, Any], outputs: Sequence[Tensor]) -> bool:
     """Say whether double precision is more than what is declared, and the reference can be given it."""
     kinds = [spec["dtype"] for spec in task["inputs"]]
     bits = task["framework"] == "numpy" and any(kind in SHORT for kind in kinds)
-    return not bits and any(k in EPSILON and k != "float64" for k in kinds) and outputs[0].dtype in EPSILON
+    more = any(k in EPSILON and k != "float64" for k in kinds)
+    return not bits and more and any(item.dtype in EPSILON for item in outputs)
 
 
 def split(values: Array, outputs: Sequence[Tensor]) -> List[Array]:

@@ -10,6 +10,10 @@ COARSE = 50.0
 """Times the noise floor from which biased errors look like lower precision."""
 VERY_COARSE = 1000.0
 """As above, without bias: bfloat16, float16 and TF32 are 2^13 to 2^16 times as coarse as float32."""
+MOST = 90.0
+"""Per cent of elements whose relative errors are looked at too: a few large elements hide what is off in all others.
+With cancellation they are large as well, and so are the reference's own."""
+FEW_HIDE_MOST = "looks like lower precision: relative errors are %.3g times the noise floor, at the %gth percentile"
 BIASED = 0.1
 """Mean signed error over its spread."""
 BFLOAT16_LIKE = 2.0**-10.5
@@ -20,7 +24,8 @@ def distribution(oracle: Array, expected: Array, got: Array, dtype: str) -> Dict
     """Return mean, 99th percentile and largest error, absolute, relative, and as multiples of the noise floor.
 
     The floor is the reference's own root mean square error, at least an eighth of the type's epsilon at the values'
-    size. Signed errors count outwards as positive: what is cut off is negative for both signs.
+    size. Signed errors count outwards as positive: what is cut off is negative for both signs. `floors_of_most`: a high
+    percentile of the relative error, over the reference's own or an eighth of epsilon.
     """
     fine = np.isfinite(oracle) & np.isfinite(expected) & np.isfinite(got)
     truth, answer, known = oracle[fine], got[fine].astype(np.float64), expected[fine].astype(np.float64)
@@ -30,11 +35,13 @@ def distribution(oracle: Array, expected: Array, got: Array, dtype: str) -> Dict
     size = float(np.sqrt(np.mean(truth * truth)))
     least = max(EPSILON[dtype] / 8 * size, 1e-300)
     floor = max(float(np.sqrt(np.mean((known - truth) ** 2))), least)
-    relative = error / np.maximum(np.abs(truth), max(size * 1e-6, 1e-300))
+    sizes = np.maximum(np.abs(truth), max(size * 1e-6, 1e-300))
+    relative, own = error / sizes, float(np.percentile(np.abs(known - truth) / sizes, MOST))
     signed = (answer - truth) * np.sign(truth)
     spread = float(signed.std())
     found: Dict[str, Any] = {"noise_floor": floor, "rms": float(np.sqrt(np.mean(error * error))), "rms_of_values": size}
     found["bias"] = float(signed.mean()) / spread if spread else 0.0
+    found["floors_of_most"] = float(np.percentile(relative, MOST)) / max(own, EPSILON[dtype] / 8)
     for name, values, scale in (("abs", error, 1.0), ("rel", relative, 1.0), ("floors", error, floor)):
         p99 = float(np.percentile(values, 99))
         found["mean_" + name], found["p99_" + name] = float(values.mean()) / scale, p99 / scale
@@ -47,7 +54,8 @@ def suspicion(errors: Dict[str, Any]) -> str:
     times = errors.get("rms", 0.0) / errors["noise_floor"] if errors else 0.0
     biased = abs(errors.get("bias", 0.0)) > BIASED
     if times <= COARSE or not (biased or times > VERY_COARSE):
-        return ""
+        of_most = errors.get("floors_of_most", 0.0)
+        return FEW_HIDE_MOST % (of_most, MOST) if of_most > VERY_COARSE else ""
     relative = errors["rms"] / max(errors["rms_of_values"], 1e-300)
     like = "bfloat16" if relative > BFLOAT16_LIKE else "float16 or TF32"
     text = "looks like lower precision (as %s would): errors are %.3g times the noise floor%s"

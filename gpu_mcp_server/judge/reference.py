@@ -226,7 +226,7 @@ class Reference:
         return {"spread": found, "ran_s": time.perf_counter() - begin}
 
     def oracle(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Answer a call's inputs once more in double precision, into a memory file."""
+        """Answer a call's inputs once more in double precision, into a memory file; all of it, or `some`."""
         import oracle
 
         begin = time.perf_counter()
@@ -236,7 +236,8 @@ class Reference:
             os.close(descriptors[0])
             raise
         ran_s = time.perf_counter() - begin
-        oracle.write(descriptors[0], [oracle.doubles(result) for result in found])
+        some = message.get("some") or [[0, 1]] * len(found)
+        oracle.write(descriptors[0], [oracle.doubles(result, *of) for result, of in zip(found, some)])
         return {"ran_s": ran_s}
 
     def decide(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:

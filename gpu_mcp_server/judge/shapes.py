@@ -106,6 +106,7 @@ class Shape:
                 buffers = self._open(1) if untimed else self._grow(progress)
                 if untimed:
                     self._play(buffers)
+                    self.strict.look(self.rounds, buffers, LEAST_ROUNDS)
                     self.notes["not timed: %s" % untimed] = None
                 elif wanted != "warm":
                     self._measure(buffers, progress)
@@ -186,6 +187,9 @@ class Shape:
         self.stops = stops(self.well, LEAST_ROUNDS)
         self.rounds.watch = self.watch
         series.measure(buffers, self._next, progress)
+        if self.strict.owed:
+            self._play(buffers)
+            self.strict.look(self.rounds, buffers, LEAST_ROUNDS)
         if len(series.played) > LEAST_ROUNDS:
             self.interruption.play(buffers)
         self.rounds.watch = None

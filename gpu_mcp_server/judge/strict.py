@@ -7,14 +7,14 @@ from check import numbers
 from devices import Buffers
 from fill import Well
 from memory_cpu import Region
-from oracle import EPSILON, available, split
+from oracle import EPSILON, available
 from precision import distribution, suspicion
 from rounds import Rounds
-from tensors import Tensor
+from tensors import Array
 from verdicts import incorrect
 
 ELEMENTS = 1 << 22
-"""Of all outputs of a call, beyond which none is looked at."""
+"""Of all outputs of a call that are looked at; of more, one in so many, and the more seldom."""
 SELDOM = 8
 """One round in so many is looked at, and one of the first ones always."""
 
@@ -27,6 +27,8 @@ class Strict:
         self.wanted = task.get("precision") == "strict"
         self.next = well.word() % first
         """Which round is looked at next."""
+        self.owed = self.wanted
+        """Whether none was yet: there may be fewer rounds than that."""
 
     def look(self, rounds: Rounds, buffers: Buffers, played: int) -> None:
         """Look at the round that was just played, if it is its turn; outside the clock.
@@ -35,25 +37,33 @@ class Strict:
             Judged: If an answer is less exact than its type allows.
         """
         size = sum(item.count for item in buffers.outputs)
-        if not (self.wanted and played >= self.next and size <= ELEMENTS and available(self.task, buffers.outputs)):
+        if not (self.wanted and played >= self.next and available(self.task, buffers.outputs)):
             return
-        self.next = played + 1 + self.well.word() % (2 * SELDOM)
+        self.owed = False
+        step = -(-size // ELEMENTS)
+        self.next = played + 1 + self.well.word() % (2 * SELDOM * step)
         call = self.well.word() % buffers.sets
-        memory = Region(8 * size, writable_by_others=True)
+        places = [np.arange(self.well.word() % min(step, item.count), item.count, step) for item in buffers.outputs]
+        memory = Region(8 * sum(map(len, places)), writable_by_others=True)
         try:
             rounds.reference.thaw()
-            reply = rounds.reference.ask("oracle", 6 * rounds.timeout_s, [memory.fd], call=call)
-            truth = [] if reply.get("error") else split(memory.bytes.view(np.float64), buffers.outputs)
-            for number, (item, exact) in enumerate(zip(buffers.outputs, truth)):
-                self._compare(buffers, call, number, item, exact)
+            some = [[int(each[0]), step] for each in places]
+            reply = rounds.reference.ask("oracle", 6 * rounds.timeout_s, [memory.fd], call=call, some=some)
+            if reply.get("error"):
+                rounds.notes["precision in timed rounds: %s" % str(reply["error"]).splitlines()[-1][:120]] = None
+                return
+            truth = np.split(memory.bytes.view(np.float64), np.cumsum([len(each) for each in places])[:-1])
+            for number, exact in enumerate(truth):
+                self._compare(buffers, call, number, places[number], exact)
         finally:
             rounds.reference.freeze()
             memory.close()
 
-    def _compare(self, buffers: Buffers, call: int, number: int, item: Tensor, exact: Any) -> None:
+    def _compare(self, buffers: Buffers, call: int, number: int, places: Array, exact: Array) -> None:
+        item = buffers.outputs[number]
         if item.dtype not in EPSILON:
             return
-        expected, got = (numbers(part, item.dtype) for part in buffers.pair(call, number))
+        expected, got = (numbers(part[places], item.dtype) for part in buffers.pair(call, number))
         doubt = suspicion(distribution(exact, expected, got, item.dtype))
         if doubt:
             text = "output %s %s, in call %d of %d of a timed round, and the problem wants strict precision"

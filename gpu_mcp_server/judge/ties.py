@@ -7,12 +7,14 @@ in double precision, to the inputs as they are or to inputs moved by no more tha
 - where the answer only depends on the order of the inputs (it stays when every input is squared and keeps its sign), by
   less than a quarter of a last place each. Such an input is still stored as the same number, and two that are not
   equal keep their order: only exact ties are open, and all of them (how often short floats tie is up to the data).
+  Zeros are moved where their sign means nothing either.
 - otherwise by sqrt(n) u, or half a last place if that is more. The answer of a sum or product of n terms in float32 is
   the exact one to inputs that are off by so much. Source: Higham, Mary, A New Approach to Probabilistic Rounding Error
   Analysis, SIAM J. Sci. Comput. 41, 2019 (theorem 3.1, with lambda 1).
 
 How inputs are moved follows from the owner's secret seed. Where the answer depends on more than the order, no more
-elements are forgiven than chance explains.
+elements are forgiven than chance explains. What each element could be is not yet what all of them can: an answer
+must keep what stays as it is of all answers to moved inputs, as the reference's own must (lines.py).
 """
 
 import math
@@ -23,6 +25,7 @@ import numpy as np
 from check import compare
 from devices import Buffers, RoundCheck
 from fill import Well
+from lines import Lines
 from memory_cpu import Region
 from oracle import EPSILON
 from supervisor import Player
@@ -110,6 +113,9 @@ class Ties:
         """Whether the answer only depends on the order of the inputs, once that was tried."""
         self.tied = False
         """Whether moved inputs ever explained something."""
+        self.zeros = False
+        """Whether it does not depend on the sign of the inputs either, so that zeros may be moved."""
+        self.lines = Lines()
         self.amount = 0.0
         """How far an input may be moved where the answer depends on more."""
         self.left_s, self.until = MOST_S, 0.0
@@ -124,6 +130,8 @@ class Ties:
             JudgeFailed: If that takes longer than `MOST_S` at this shape.
         """
         which = [number for number, item in enumerate(buffers.outputs) if discrete(item)]
+        if check.passed or not which:
+            return check
         count = sum(buffers.outputs[number].count for number in which)
         self.compared += len(check.wrong) * count
         floats = [number for number in range(len(buffers.outputs)) if number not in which]
@@ -201,6 +209,8 @@ class Ties:
         if self.ordinal is None:
             squares = self._ask(suspects, calls, how="squares")
             self.ordinal = squares is not None and bool((squares == exact).all())
+            places = self._ask(suspects, calls, how="places") if self.ordinal else None
+            self.zeros = places is not None and bool((places == exact).all())
         self._move(suspects, 0.0 if self.ordinal else self.amount)
 
     def _move(self, suspects: Suspects, amount: float) -> None:
@@ -214,10 +224,11 @@ class Ties:
         if self.forgiven > LEAST + SHARE * self.compared or not self._plausible(suspects):
             return
         ways, in_vain, since = iter(ONE_WAY if self.ordinal else ()), 0, time.monotonic()
+        as_it_was, all_calls, last = wrong.copy(), np.flatnonzero(wrong.any(axis=1)), None
         while left and self._hopes(in_vain, since) and not self._late():
             calls = np.flatnonzero(wrong.any(axis=1))
-            seed = self.well.word() >> 1
-            found = self._ask(suspects, calls, how=next(ways, "moved"), amount=amount, seed=seed)
+            way = next(ways, "moved")
+            found = self._moved(suspects, calls, way, amount)
             if found is None:
                 return
             wrong[calls] &= found != suspects.got[calls]
@@ -225,11 +236,37 @@ class Ties:
             in_vain += 1
             if left < before:
                 in_vain, since, self.tied = 0, time.monotonic(), True
+            if last is not None and way == "moved" and last.shape == found.shape:
+                self.lines.see(suspects.items, last, found)
+            last = found if way == "moved" else None
+        if not left and not self._keeps_lines(suspects, all_calls, amount):
+            wrong |= as_it_was
 
     def _hopes(self, in_vain: int, since: float) -> bool:
         """Say whether another try is worth it after so many in vain, `since` the last one that was not."""
         more = self.ordinal and self.tied and time.monotonic() - since < MORE_S
         return in_vain < (MORE_TRIES if more else TRIES)
+
+    def _moved(self, suspects: Suspects, calls: Array, how: str, amount: float) -> Optional[Array]:
+        return self._ask(suspects, calls, how=how, amount=amount, seed=self.well.word() >> 1, zeros=self.zeros)
+
+    def _keeps_lines(self, suspects: Suspects, calls: Array, amount: float) -> bool:
+        """Say whether answers keep what stays as it is of all answers to inputs moved by chance.
+
+        One way alone, two inputs that are equal would stay so.
+        """
+        if not self.lines.any_left(suspects.items):
+            return True
+        first = self._moved(suspects, calls, "moved", amount)
+        for _ in range(TRIES):
+            sides = (suspects.expected[calls], suspects.got[calls])
+            if first is None or not any(self.lines.broken(suspects.items, first, side) for side in sides):
+                return first is not None
+            other = self._moved(suspects, calls, "moved", amount)
+            if other is None:
+                return False
+            self.lines.see(suspects.items, first, other)
+        return False
 
     def _plausible(self, suspects: Suspects) -> bool:
         """Say whether answers of which no row has one twice, as sorted orders, still are like that."""

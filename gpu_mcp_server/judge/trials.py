@@ -6,7 +6,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from check import LARGE, numbers
-from devices import Buffers, Device
+from devices import Buffers, Device, RoundCheck
 from fill import Well
 from hidden import Dims, elements
 from history import History
@@ -327,8 +327,8 @@ class Trials:
             if doubt:
                 self.notes["%s %s" % (item.name, doubt)] = None
 
-    def _forgiven(self, table: Table) -> bool:
-        """Say whether what is beyond the tolerance is what rounding of inputs and partial sums does."""
+    def _forgiven(self, table: Table) -> RoundCheck:
+        """Compare once more, and allow what rounding of inputs and partial sums does."""
         buffers = table.buffers
         told = (self._wide(table, "sensitivity") or {}).get("spread")
         slack: List[float] = []
@@ -344,7 +344,7 @@ class Trials:
             known = min(off, moved) >= 0
             rounding = NOISE * max(off, moved) if known else 2 * NOISE * EPSILON[item.dtype] * largest
             slack.append(rounding + summation(buffers.inputs, item) * largest)
-        return buffers.check(slack).passed
+        return buffers.check(slack)
 
     def summary(self) -> str:
         """Say in one line what was tried."""

@@ -146,6 +146,21 @@ def test_a_fall_back_to_the_library_is_found_where_the_problem_forbids_it(court,
     assert verdict["reason"].startswith("fell back to the library, which the problem forbids") and words in str(verdict)
 
 
+def test_a_library_that_decides_ties_otherwise_is_a_fall_back_too(court):
+    """Of 64 normal float16 the largest has an equal in about one row of 300."""
+    task = {
+        "reference": "import torch\ndef f(x):\n    return x.argmax(dim=1).to(torch.int32)\n", "entry": "f", "framework": "torch",
+        "inputs": [{"name": "x", "dtype": "float16", "shape": ["rows", "cols"], "distribution": "normal"}],
+        "outputs": [{"name": "at", "dtype": "int32", "shape": ["rows"]}],
+        "shapes": [{"rows": 9000, "cols": 64}], "libraries": "forbidden", "tier": "correctness", "fixed_shapes": True,
+    }  # fmt: skip
+    source = MODEL.format(body="return (x.shape[1] - 1 - x.flip(1).argmax(dim=1)).to(torch.int32)")
+    verdict = court(source, "model", round_timeout_s=60, **task)
+
+    assert verdict["verdict"] == "incorrect", verdict
+    assert verdict["reason"].startswith("fell back to the library, which the problem forbids")
+
+
 @pytest.mark.parametrize(
     ("kind", "source", "blind", "words"),
     [

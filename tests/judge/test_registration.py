@@ -84,3 +84,15 @@ def test_a_constraint_spares_the_reference_shapes_that_it_cannot_do(register):
     verdict = register(source, rtol=1e-6, atol=1e-7, constraints=[eights]).verdict
 
     assert (verdict["status"], verdict["notes"]) == ("ok", [])
+
+
+def test_inputs_that_are_always_the_same_are_refused(register):
+    """Whoever keeps the first answer would be right ever after."""
+    same = {"name": "x", "dtype": "float32", "shape": ["rows", "cols"], "distribution": "zeros"}
+    source = (
+        "import numpy as np\ndef softmax(x):\n    return x + np.arange(x.size, dtype=np.float32).reshape(x.shape)\n"
+    )
+    verdict = register(source, inputs=[same]).verdict
+
+    assert verdict["status"] == "refused"
+    assert "the inputs are the same for every seed" in verdict["reason"]

@@ -214,6 +214,36 @@ def test_strict_precision_holds_in_timed_rounds_too(court, exact):
     assert "y looks like lower precision (as bfloat16 would)" in verdict["reason"]
 
 
+COARSE = {
+    "an index before it": (
+        "s[i] = x[i] > 0; y[i] = bf16(expf(x[i]));",
+        {"returns": "(x > 0).astype(np.int8), np.exp(x)", "more": [{"name": "s", "dtype": "int8"}]},
+    ),
+    "only where it is large": (
+        "y[i] = n > 1 << 22 ? bf16(expf(x[i])) : expf(x[i]);",
+        {"returns": "np.exp(x)", "shapes": [{"rows": 64, "cols": 100}, {"rows": 2100, "cols": 2001}]},
+    ),
+    "but for the few largest": (
+        "y[i] = x[i] < 2 ? bf16(expf(4 * x[i])) : expf(4 * x[i]);",
+        {"returns": "np.exp(4 * x)", "shapes": [{"rows": 64, "cols": 1000}], "distributions": "declared"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COARSE)
+def test_strict_precision_is_not_escaped_by(court, name):
+    body, given = COARSE[name]
+    task = {**SCALING, "rtol": 2e-2, "precision": "strict", **given}
+    task["reference"] = "import numpy as np\ndef scale(x):\n    return " + task.pop("returns")
+    outputs = [*task.pop("more", []), {"name": "y", "dtype": "float32"}]
+    task["outputs"] = [{**item, "shape": ["rows", "cols"]} for item in outputs]
+    source = scaling(body, BFLOAT16.replace("u.b &=", "u.b += 0x8000u; u.b &="))
+    verdict = court(source.replace("float *y", "int8_t *s, float *y") if len(outputs) > 1 else source, **task).verdict
+
+    assert verdict["verdict"] == "incorrect", verdict
+    assert "y looks like lower precision" in verdict["reason"]
+
+
 def test_hidden_shapes_follow_from_the_seed_and_are_none_of_the_declared():
     task = {**SOFTMAX, "seed": "01" * 32}
     first = hidden.hidden_shapes(task, 1 << 20)

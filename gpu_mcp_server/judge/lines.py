@@ -1,0 +1,46 @@
+"""What of a discrete answer stays as it is however its inputs are moved: which values stand in a line of it.
+
+A sorted order names every index once, a mask of the largest has one element a row, the number of different values is
+that of all. An answer among ties keeps that. One that breaks it counts equals, or makes up what each of its elements
+could be, though never all of them.
+"""
+
+from typing import List, Sequence, Set, Tuple
+
+import numpy as np
+from tensors import Array, Tensor
+
+Axis = Tuple[int, int]
+"""An output's number, and one of its axes, counted from 1."""
+
+
+class Lines:
+    """The axes of discrete outputs along which lines kept their values in all answers that were seen."""
+
+    def __init__(self) -> None:
+        self.loose: Set[Axis] = set()
+        """Where they did not."""
+
+    def _left(self, items: Sequence[Tensor]) -> List[Axis]:
+        every = ((number, axis + 1) for number, item in enumerate(items) for axis in range(max(1, len(item.shape))))
+        return [each for each in every if each not in self.loose]
+
+    def any_left(self, items: Sequence[Tensor]) -> bool:
+        """Say whether there are any."""
+        return bool(self._left(items))
+
+    def see(self, items: Sequence[Tensor], one: Array, other: Array) -> None:
+        """Take note of two answers, [calls, elements], to the same inputs, moved."""
+        self.loose.update(self.broken(items, one, other))
+
+    def broken(self, items: Sequence[Tensor], moved: Array, answer: Array) -> List[Axis]:
+        """Return along which axes an answer breaks what has stayed as it is in all moved ones."""
+        ends = np.cumsum([item.count for item in items])
+        found: List[Axis] = []
+        for number, axis in self._left(items):
+            part = slice(int(ends[number]) - items[number].count, int(ends[number]))
+            shape = (-1, *(items[number].shape or (1,)))
+            want, have = (np.sort(each[:, part].reshape(shape), axis=axis) for each in (moved, answer))
+            if (want != have).any():
+                found.append((number, axis))
+        return found
