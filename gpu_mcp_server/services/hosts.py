@@ -105,6 +105,7 @@ class Hosts:
         self._links: dict[str, HostLink] = {}
         self._probes: dict[str, tuple[HostLink, HostProbe]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        self._looking: dict[str, asyncio.Lock] = {}
         self._drained: dict[str, float] = {}
 
     def names(self) -> list[str]:
@@ -231,11 +232,15 @@ class Hosts:
             return await (await self.link(name)).call(verb, attachment, **arguments)
 
     async def probe(self, name: str) -> HostProbe:
-        """Return what a host has; asked once a link."""
+        """Return what a host has; asked once a link, however many wait for it."""
         link = await self.link(name)
-        known = self._probes.get(name)
-        if known is not None and known[0] is link:
-            return known[1]
+        async with self._looking.setdefault(name, asyncio.Lock()):
+            known = self._probes.get(name)
+            if known is None or known[0] is not link:
+                known = self._probes[name] = (link, await self._look(name, link))
+        return known[1]
+
+    async def _look(self, name: str, link: HostLink) -> HostProbe:
         host = self._host(name)
         pythons = [host.judge_python] if host.judge_python else []
         if isinstance(host, LocalHost):
@@ -247,7 +252,6 @@ class Hosts:
                 f"The setup lines of host {name!r} fail: {probe.setup.problem}.",
                 hint=f"A person can mend `setup` in [hosts.{name}]; the lines run in a login shell there.",
             )
-        self._probes[name] = (link, probe)
         return probe
 
     async def close(self) -> None:

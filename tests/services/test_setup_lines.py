@@ -1,5 +1,6 @@
 """Setup lines of a host: real shells, and jobs that see what came of them."""
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -41,6 +42,15 @@ async def test_jobs_get_what_came_of_the_lines_and_never_the_lines():
             assert probe.compilers["gcc"].path == f"{folder}/tree/bin/gcc"
             built = await lab.compiler.compile(Source("const char *place = PLACE;\n", "c", "a.c"))
             assert built.status == "ok", built
+
+
+async def test_calls_that_meet_a_host_at_the_same_time_look_at_it_once(tmp_path: Path):
+    lines = [f"echo looked >>{tmp_path}/looks"]
+    async with laboratory(hosts={"local": {"kind": "local", "setup": lines}}) as lab:
+        probes = await asyncio.gather(*(lab.hosts.probe("local") for _ in range(8)))
+
+        assert all(probe is probes[0] for probe in probes)
+        assert (tmp_path / "looks").read_text() == "looked\n"
 
 
 async def test_a_line_that_fails_is_named_and_nothing_runs():
