@@ -9,14 +9,13 @@ import re
 import shutil
 import socket
 import struct
-import subprocess
 from typing import Any, Dict, List, Optional, Set
 
 from . import setup_lines, toolchains
+from .answers import Answers
 from .gpus import driver_library
 from .host import Host
 
-TIMEOUT_S = 20
 SIOCGIFADDR = 0x8915
 INNER = ("docker", "br-", "virbr", "veth", "cni", "podman", "lxc")
 COMPILERS = ("gcc", "g++", "clang", "clang++")
@@ -82,8 +81,9 @@ def about_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
     setup = setup_lines.made(lines) if lines else {}
     os.environ.update(setup.get("variables", {}))  # of this process, which was forked to look around
     os.environ["PATH"] = os.pathsep.join([*setup.get("path", []), os.environ.get("PATH", os.defpath)])
-    nvcc = _nvcc(wishes.get("cuda"), [str(p) for p in wishes.get("judge_pythons", [])])
-    return {
+    answers = Answers(os.path.join(os.path.expanduser("~"), ".cache", "gpu-mcp-server", "answers.json"))
+    nvcc = _nvcc(answers, wishes.get("cuda"), [str(p) for p in wishes.get("judge_pythons", [])])
+    about = {
         "hostname": platform.node(),
         "system": platform.system(),
         "addresses": addresses(),
@@ -99,31 +99,17 @@ def about_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
         "state": host.state,
         "noexec": bool(os.statvfs(host.state).f_flag & os.ST_NOEXEC),
         "cgroup": host.hierarchy.kind if host.hierarchy else None,
-        "compilers": _compilers(setup.get("path", [])),
+        "compilers": _compilers(answers, setup.get("path", [])),
         "nvcc": nvcc,
         "cuda_without_nvcc": _without_nvcc(wishes.get("cuda"), nvcc),
-        "toolchains": toolchains.found(wishes, nvcc),
-        "judge": _judge_python([str(p) for p in wishes.get("judge_pythons", [])]),
+        "toolchains": toolchains.found(wishes, nvcc, answers),
+        "judge": _judge_python(answers, [str(p) for p in wishes.get("judge_pythons", [])]),
     }
+    answers.keep()
+    return about
 
 
-def _say(argv: List[str]) -> str:
-    """Return what a program prints, or nothing when it cannot be run."""
-    try:
-        done = subprocess.run(
-            argv,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.decode("utf-8", "replace") if done.returncode == 0 else ""
-
-
-def _compilers(first: List[str]) -> Dict[str, Dict[str, str]]:
+def _compilers(answers: Answers, first: List[str]) -> Dict[str, Dict[str, str]]:
     """Find the system's compilers, or those in the folders that come first."""
     folders = os.pathsep.join([*first, "/usr/local/bin:/usr/bin:/bin"])
     found: Dict[str, Dict[str, str]] = {}
@@ -131,16 +117,16 @@ def _compilers(first: List[str]) -> Dict[str, Dict[str, str]]:
         names = [name] + ["%s-%d" % (name, v) for v in toolchains.CLANG_VERSIONS if name.startswith("clang")]
         path = next(filter(None, (shutil.which(n, path=folders) for n in names)), None)
         if path:
-            found[name] = {"path": path, "version": _version(path)}
+            found[name] = {"path": path, "version": _version(answers, path)}
     return found
 
 
-def _version(path: str) -> str:
-    line = _say([path, "--version"]).partition("\n")[0]
+def _version(answers: Answers, path: str) -> str:
+    line = answers.right([path, "--version"]).partition("\n")[0]
     return toolchains.version_in(line.rpartition(")")[2]) or toolchains.version_in(line) or line
 
 
-def _nvcc(root: Any, pythons: List[str]) -> Optional[Dict[str, Any]]:
+def _nvcc(answers: Answers, root: Any, pythons: List[str]) -> Optional[Dict[str, Any]]:
     """Find nvcc: settings, CUDA_HOME, PATH, /usr/local/cuda*, then the wheels of the judge's interpreters."""
     candidates = [os.path.join(str(r), "bin", "nvcc") for r in (root, os.environ.get("CUDA_HOME")) if r]
     on_path = shutil.which("nvcc")
@@ -150,11 +136,11 @@ def _nvcc(root: Any, pythons: List[str]) -> Optional[Dict[str, Any]]:
         prefix = os.path.dirname(os.path.dirname(python))
         candidates += sorted(glob.glob(prefix + "/lib/python3*/site-packages/nvidia/cu[0-9]*/bin/nvcc"), reverse=True)
     for path in candidates:
-        text = _say([path, "--version"])
+        text = answers.right([path, "--version"])
         match = re.search(r"release (\d+\.\d+), V(\S+)", text)
         if match:
-            archs = _say([path, "--list-gpu-code"]).split()
-            real = _toolkit_root(path)
+            archs = answers.right([path, "--list-gpu-code"]).split()
+            real = _toolkit_root(answers, path)
             return {
                 "path": path,
                 "version": match.group(2),
@@ -171,19 +157,21 @@ def _without_nvcc(root: Any, found: Optional[Dict[str, Any]]) -> str:
     return "" if not wanted or (found and found["path"] == wanted) else str(root)
 
 
-def _toolkit_root(nvcc: str) -> str:
+def _toolkit_root(answers: Answers, nvcc: str) -> str:
     """Return the toolkit's folder; nvcc on the PATH may be a link or a small script."""
-    line = next((x for x in _say([nvcc, "--dryrun", "-x", "cu", "/dev/null"]).splitlines() if " TOP=" in x), "")
+    line = next(
+        (x for x in answers.right([nvcc, "--dryrun", "-x", "cu", "/dev/null"]).splitlines() if " TOP=" in x), ""
+    )
     if line:
         return os.path.realpath(line.partition("TOP=")[2].strip())
     return os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
 
 
-def _judge_python(candidates: List[str]) -> Optional[Dict[str, Any]]:
+def _judge_python(answers: Answers, candidates: List[str]) -> Optional[Dict[str, Any]]:
     """Choose the first interpreter that has NumPy, and say what must be shown inside the sandbox for it."""
     best: Optional[Dict[str, Any]] = None
     for path in [*candidates, "/usr/bin/python3"]:
-        text = _say([path, "-I", "-c", _ABOUT])
+        text = answers.now([path, "-I", "-c", _ABOUT])
         if not text:
             continue
         about = json.loads(text)

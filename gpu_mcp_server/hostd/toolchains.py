@@ -10,11 +10,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-TIMEOUT_S = 20
+from .answers import Answers
+
 CLANG_VERSIONS = range(30, 13, -1)
 SYCL_CLANG = "clang-sycl"
 """Our name for a clang++ that compiles SYCL itself: Intel's open compiler (DPC++) has no other program."""
@@ -82,20 +84,21 @@ print(json.dumps({"version": "%d.%d" % (major.value, minor.value)}))
 """
 
 
-def found(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]]) -> Dict[str, Any]:
+def found(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], answers: Answers) -> Dict[str, Any]:
     """Describe them all.
 
     Args:
         wishes: As for the probe: `judge_pythons` (interpreters, best first), `cuda` (toolkit root).
         nvcc: What the probe found of the CUDA toolkit.
+        answers: Asks the compilers.
     """
     with ThreadPoolExecutor(4) as pool:
         candidates = dict.fromkeys([*map(str, wishes.get("judge_pythons", [])), "/usr/bin/python3"])
-        pythons = [p for p in pool.map(_python, candidates) if p]
-        nvrtc = pool.submit(_nvrtc, wishes, nvcc, pythons)
-        hip = pool.submit(_hip)
-        tools = pool.submit(_tools, wishes, nvcc, pythons)
-        hiprtc = pool.submit(_hiprtc)
+        pythons = [p for p in pool.map(partial(_python, answers), candidates) if p]
+        nvrtc = pool.submit(_nvrtc, answers, wishes, nvcc, pythons)
+        hip = pool.submit(_hip, answers)
+        tools = pool.submit(_tools, answers, wishes, nvcc, pythons)
+        hiprtc = pool.submit(_hiprtc, answers)
         return {
             "hip": hip.result(),
             "hiprtc": hiprtc.result(),
@@ -109,39 +112,22 @@ def _on_path(name: str) -> Optional[str]:
     return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/bin:/usr/bin:/bin")))
 
 
-def _say(argv: Sequence[str], env: Optional[Dict[str, str]] = None, stdin: str = "") -> str:
-    """Return what a program prints, whatever it exits with; nothing when it cannot be run."""
+def _python(answers: Answers, path: str) -> Optional[Dict[str, Any]]:
     try:
-        done = subprocess.run(
-            list(argv),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            input=stdin.encode(),
-            timeout=TIMEOUT_S,
-            env=dict(os.environ, LC_ALL="C", **(env or {})),
-            check=False,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.decode("utf-8", "replace")
-
-
-def _python(path: str) -> Optional[Dict[str, Any]]:
-    try:
-        about: Dict[str, Any] = json.loads(_say([path, "-I", "-c", _ABOUT_PYTHON]))
+        about: Dict[str, Any] = json.loads(answers.now([path, "-I", "-c", _ABOUT_PYTHON]))
     except ValueError:
         return None
     roots = {r for r in (*about["roots"], os.path.dirname(os.path.dirname(path))) if r not in ("/", "/usr")}
     about.update(path=path, roots=sorted(r for r in roots if not r.startswith("/usr/")))
-    about["archs"] = _triton_archs(about["site"]) if about["triton"] else []
+    about["archs"] = _triton_archs(answers, about["site"]) if about["triton"] else []
     return about
 
 
-def _triton_archs(site: str) -> List[str]:
+def _triton_archs(answers: Answers, site: str) -> List[str]:
     """Return what Triton's own ptxas knows, and whether there is a backend for AMD."""
     known: List[str] = []
     for ptxas in glob.glob(site + "/triton/**/bin/ptxas*", recursive=True):
-        known += re.findall(r"'(sm_\d{2,3})'", _say([ptxas, "--help"]))
+        known += re.findall(r"'(sm_\d{2,3})'", answers.said([ptxas, "--help"]))
     amd = ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1200"] if os.path.isdir(site + "/triton/backends/amd") else []
     return sorted(set(known), key=lambda a: (len(a), a)) + amd
 
@@ -154,7 +140,7 @@ def _cuda_roots(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]]) -> List[
 
 
 def _nvrtc(
-    wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], pythons: List[Dict[str, Any]]
+    answers: Answers, wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], pythons: List[Dict[str, Any]]
 ) -> Optional[Dict[str, Any]]:
     roots = _cuda_roots(wishes, nvcc)
     folders: List[Tuple[str, List[str]]] = [
@@ -170,7 +156,7 @@ def _nvrtc(
             builtins = sorted(glob.glob(folder + "/libnvrtc-builtins.so.[0-9]*"), key=len)[:1]
             try:
                 about: Dict[str, Any] = json.loads(
-                    _say(["/usr/bin/env", "python3", "-I", "-c", _ABOUT_NVRTC, library, *builtins])
+                    answers.said([sys.executable, "-I", "-c", _ABOUT_NVRTC, library, *builtins])
                 )
             except ValueError:
                 continue
@@ -186,14 +172,14 @@ def _rocm_roots() -> List[str]:
     return named + sorted(map(os.path.realpath, glob.glob("/opt/rocm*")), reverse=True)
 
 
-def _hiprtc() -> Optional[Dict[str, Any]]:
+def _hiprtc(answers: Answers) -> Optional[Dict[str, Any]]:
     """Find the newest library with HIPRTC in it, of ROCm's before the distribution's."""
     rocm = _rocm_roots()
     names = ("/libhiprtc.so.[0-9]*", "/libamdhip64.so.[0-9]*")
     for folder in [r + "/lib" for r in rocm] + ["/usr/lib/*"]:
         for path in sorted((p for n in names for p in glob.glob(folder + n)), key=len):
             try:
-                about: Dict[str, Any] = json.loads(_say(["/usr/bin/env", "python3", "-I", "-c", _ABOUT_HIPRTC, path]))
+                about: Dict[str, Any] = json.loads(answers.said([sys.executable, "-I", "-c", _ABOUT_HIPRTC, path]))
             except ValueError:
                 continue
             root = os.path.dirname(os.path.dirname(path)) if folder[: -len("/lib")] in rocm else ""
@@ -211,7 +197,7 @@ def _built_archs(libraries: str) -> List[str]:
     return ["gfx" + os.path.basename(f)[len("oclc_isa_version_") : -len(".bc")] for f in files]
 
 
-def _hip() -> List[Dict[str, Any]]:
+def _hip(answers: Answers) -> List[Dict[str, Any]]:
     """Find hipcc and the newest clang that can compile HIP, the one that AMD's users expect first."""
     rocm = _rocm_roots()
     libraries = _first_folder(
@@ -223,7 +209,7 @@ def _hip() -> List[Dict[str, Any]]:
         None,
     )
     if hipcc:
-        compilers += _hipcc(hipcc, libraries)
+        compilers += _hipcc(answers, hipcc, libraries)
     headers = _first_folder([r + "/include/hip" for r in rocm] + ["/usr/include/hip"])
     runtime = _first_folder([r + "/lib" for r in rocm] + ["/usr/lib/*/libamdhip64.so"])
     for version in CLANG_VERSIONS if headers and libraries and runtime else ():
@@ -235,8 +221,8 @@ def _hip() -> List[Dict[str, Any]]:
                 {
                     "name": os.path.basename(path),
                     "path": path,
-                    "version": _version(path),
-                    "archs": _amd_processors(path),
+                    "version": _version(answers, path),
+                    "archs": _amd_processors(answers, path),
                     "device_libs": libraries,
                     "libraries": where,
                     "roots": [],
@@ -246,8 +232,8 @@ def _hip() -> List[Dict[str, Any]]:
     return compilers
 
 
-def _hipcc(hipcc: str, libraries: str) -> List[Dict[str, Any]]:
-    said = _say([hipcc, "--version"], {"HIP_PLATFORM": "amd"})
+def _hipcc(answers: Answers, hipcc: str, libraries: str) -> List[Dict[str, Any]]:
+    said = answers.said([hipcc, "--version"], {"HIP_PLATFORM": "amd"})
     version = re.search(r"HIP version: (\S+)", said)
     installed = re.search(r"InstalledDir: (\S+)", said)
     number = re.search(r"clang version (\d+)", said)
@@ -255,7 +241,7 @@ def _hipcc(hipcc: str, libraries: str) -> List[Dict[str, Any]]:
         return []
     names = [installed[1] + "/clang++", installed[1] + "/clang++-" + number[1]]
     clang = next((n for n in names if os.path.exists(n)), "")
-    processors = _amd_processors(clang) if clang else []
+    processors = _amd_processors(answers, clang) if clang else []
     built = _built_archs(libraries)
     root = os.path.dirname(os.path.dirname(os.path.realpath(hipcc)))
     return [
@@ -271,10 +257,10 @@ def _hipcc(hipcc: str, libraries: str) -> List[Dict[str, Any]]:
     ]
 
 
-def _amd_processors(clang: str) -> List[str]:
+def _amd_processors(answers: Answers, clang: str) -> List[str]:
     """Return what clang lists when it is asked for a processor that does not exist."""
     target = ["--target=amdgcn-amd-amdhsa", "-nogpulib", "-Xclang", "-target-cpu", "-Xclang", "none"]
-    said = _say([clang, *target, "-x", "c", "-fsyntax-only", "/dev/null"])
+    said = answers.said([clang, *target, "-x", "c", "-fsyntax-only", "/dev/null"])
     return re.findall(r"\bgfx[0-9a-f]+(?=,|\s|$)", said.partition("valid target CPU values are:")[2])
 
 
@@ -288,8 +274,8 @@ def version_in(text: str) -> str:
     return match[1] if match else ""
 
 
-def _version(path: str) -> str:
-    return version_in(_say([path, "--version"]))
+def _version(answers: Answers, path: str) -> str:
+    return version_in(answers.said([path, "--version"]))
 
 
 def _is_home(folder: str) -> bool:
@@ -314,7 +300,7 @@ def _roots_around(path: str) -> List[str]:
 
 
 def _tools(
-    wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], pythons: List[Dict[str, Any]]
+    answers: Answers, wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], pythons: List[Dict[str, Any]]
 ) -> Dict[str, Dict[str, Any]]:
     tools: Dict[str, Dict[str, Any]] = {}
     folders = [(r + "/bin", [r]) for r in _cuda_roots(wishes, nvcc)]
@@ -335,13 +321,13 @@ def _tools(
         places += [(f + "/" + name, roots) for f, roots in folders]
         for path, roots in places:
             if path and os.access(path, os.X_OK):
-                tools[name] = {"path": path, "version": _version(path), "roots": roots or _roots_around(path)}
+                tools[name] = {"path": path, "version": _version(answers, path), "roots": roots or _roots_around(path)}
                 break
-    sycl = _sycl_clang()
+    sycl = _sycl_clang(answers)
     return dict(tools, **{SYCL_CLANG: sycl}) if sycl else tools
 
 
-def _sycl_clang() -> Optional[Dict[str, Any]]:
+def _sycl_clang(answers: Answers) -> Optional[Dict[str, Any]]:
     """Find a clang++ with SYCL's headers and library; a distribution's takes -fsycl as well and has neither."""
     named = [os.environ.get("CLANG_SYCL"), *(p for g in SYCL_CLANG_PLACES for p in sorted(glob.glob(g), reverse=True))]
     named += [
@@ -349,9 +335,9 @@ def _sycl_clang() -> Optional[Dict[str, Any]]:
         *(_on_path("clang++-%d" % v) for v in CLANG_VERSIONS),
     ]
     for path in dict.fromkeys(p for p in named if p and os.access(p, os.X_OK)):
-        if "-lsycl" not in _say([path, "-fsycl", "-###", "-x", "c++", "/dev/null"]):
+        if "-lsycl" not in answers.said([path, "-fsycl", "-###", "-x", "c++", "/dev/null"]):
             continue
-        if "whole_sycl" in _say([path, "-fsycl", "-E", "-P", "-x", "c++", "-"], stdin=_SYCL_SOURCE):
+        if "whole_sycl" in answers.said([path, "-fsycl", "-E", "-P", "-x", "c++", "-"], stdin=_SYCL_SOURCE):
             root = os.path.dirname(os.path.dirname(os.path.realpath(path)))
-            return {"path": path, "version": _version(path), "roots": [] if root == "/usr" else [root]}
+            return {"path": path, "version": _version(answers, path), "roots": [] if root == "/usr" else [root]}
     return None
