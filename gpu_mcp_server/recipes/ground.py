@@ -235,10 +235,10 @@ class Ground:
         return verdict
 
     def consider(self, verdict: Verdict, source: str) -> None:
-        """Keep a verdict as the best if it is."""
+        """Keep a verdict as the best if it is: one that reaches the target before others, then by speed-up."""
         if verdict.outcome not in ("correct", COMPILES):
             return
-        if self.best is None or (verdict.speedup or 0.0) > (self.best.speedup or 0.0):
+        if self.best is None or _worth(verdict) > _worth(self.best):
             self.best, self.best_source = verdict, source
 
     async def look_up(self, step: str, error: str) -> str:
@@ -266,3 +266,7 @@ class Ground:
         folder = self.folder / "handoffs"
         folder.mkdir(exist_ok=True)
         (folder / f"{step}.json").write_text(model.model_dump_json(indent=1), encoding="utf-8")
+
+
+def _worth(verdict: Verdict) -> tuple[bool, float]:
+    return verdict.stage == "target", verdict.speedup or 0.0

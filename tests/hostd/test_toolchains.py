@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.hostd import probe, toolchains
+from gpu_mcp_server.hostd.answers import Answers
 from tests.laboratory import Folder, laboratory
 
 
@@ -31,8 +32,8 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_nvcc_is_found_in_the_wheels_of_an_interpreter(wheels: Path):
-    assert probe._nvcc(None, []) is None
-    found = probe._nvcc(None, [str(wheels / "bin" / "python")])
+    assert probe._nvcc(Answers(), None, []) is None
+    found = probe._nvcc(Answers(), None, [str(wheels / "bin" / "python")])
     assert found is not None and found["path"].startswith(str(wheels)) and "sm_90" in found["archs"]
 
 
@@ -48,7 +49,7 @@ def test_a_variable_names_a_tool_before_the_path(tmp_path: Path, monkeypatch: py
     mine.write_text("#!/bin/sh\necho Version 2026.1.0\n")
     mine.chmod(0o755)
     monkeypatch.setenv("NCU", str(mine))
-    tools = toolchains._tools({}, None, [])
+    tools = toolchains._tools(Answers(), {}, None, [])
     assert tools["ncu"] == {"path": str(mine), "version": "2026.1.0", "roots": [str(tmp_path)]}
     assert os.access(tools["ncu"]["path"], os.X_OK)
 
@@ -107,10 +108,10 @@ def test_a_clang_counts_for_sycl_only_with_headers_and_library(tmp_path: Path, m
     mine.write_text(DPCPP.format(include=headers.parent))
     mine.chmod(0o755)
     monkeypatch.setenv("CLANG_SYCL", str(mine))
-    assert toolchains._sycl_clang() is None, "no headers"
+    assert toolchains._sycl_clang(Answers()) is None, "no headers"
     (headers / "sycl.hpp").touch()
-    found = toolchains._sycl_clang()
+    found = toolchains._sycl_clang(Answers())
     assert found == {"path": str(mine), "version": "21.0.0", "roots": [str(tmp_path)]}
     monkeypatch.delenv("CLANG_SYCL")
     monkeypatch.setenv("CPATH", str(headers.parent))  # a distribution's clang, with somebody's headers beside it
-    assert toolchains._sycl_clang() is None
+    assert toolchains._sycl_clang(Answers()) is None
