@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpu_mcp_server.concurrency import both
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.protocol import JobSpec
 from gpu_mcp_server.models.build import CandidateLanguage, CompileResult, kept_diagnostics
@@ -203,7 +204,7 @@ class Evaluator:
         advising = asyncio.create_task(advice_on(trial.source.text))
         try:
             async with trial.slots.compiling() if trial.slots else contextlib.nullcontext():
-                _, ready = await asyncio.gather(self._announced(trial), self._ready(trial, flags))
+                _, ready = await both(self._announced(trial), self._ready(trial, flags))
             advice = await advising
         finally:
             advising.cancel()
@@ -228,7 +229,7 @@ class Evaluator:
         if source.language in PYTHON_KINDS:
             kind = PYTHON_KINDS[source.language]
             await trial.tell(f"attempt {trial.attempt_id}: extensions that it has torch compile")
-            code, extensions = await asyncio.gather(
+            code, extensions = await both(
                 judge_code(self._compiler, self._artifacts, trial.host, trial.device, kind),
                 self._extensions.built(source, trial.problem, trial.probe, trial.host),
             )
@@ -237,7 +238,7 @@ class Evaluator:
             candidate = Candidate(kind, source.text.encode(), trial.entry, code, extensions.files)
             return Ready(None, candidate, extensions.said)
         await trial.tell(f"attempt {trial.attempt_id}: compiling")
-        built, code = await asyncio.gather(
+        built, code = await both(
             self._compiler.build(source, host=trial.host, flags=flags),
             judge_code(self._compiler, self._artifacts, trial.host, trial.device, "library"),
         )
