@@ -62,7 +62,7 @@ test: setup .venv/.toolchains ## everything but tests/real
 test-slurm: setup ## every way to run that needs a Slurm cluster, which the tests start
 	$(BIN)/python -m pytest tests/backends -m slurm
 
-test-real: setup ## what needs npm or a GPU
+test-real: setup .venv/.toolchains ## what needs npm or a GPU
 	$(BIN)/python -m pytest tests/real
 
 bench: setup ## timings of the server itself, as ratios in one run
