@@ -142,6 +142,9 @@ class Shape:
         played = self._play(buffers)
         while True:
             sets = buffers.sets
+            if played.candidate_s >= (self.round_s if sets == 1 else LONG * self.round_s):
+                self.last = self._play(buffers)  # once more: a stall is no reason for short rounds
+                played = min(played, self.last, key=lambda one: one.candidate_s)
             floor_s = self.costs["candidate"].spread_s / 2 + 1e-7
             each = max(played.candidate_s, floor_s) / sets
             slow = max(1, int(float(self.task["budget_s"]) / 3 / (played.reference_s / sets)))
@@ -166,7 +169,7 @@ class Shape:
 
     def _measure(self, buffers: Buffers, progress: Progress) -> None:
         """Play the rounds that count."""
-        last = self._play(buffers) if self.sets == 1 else self.last
+        last = self.last or (self._play(buffers) if self.sets == 1 else None)
         self.series = self._series(buffers, progress, last)
         self.looking = self.watch.evidence()
         if self.rounds.passes > 1:

@@ -469,3 +469,13 @@ def test_packed_floats_of_eight_and_four_bits_are_tensors_like_others(court, shi
     found = court(UNPACKS.replace("SHIFT", shift), **PACKED, tier="correctness").verdict
 
     assert found["verdict"] == verdict, found["reason"]
+
+
+@pytest.mark.parametrize("call", [5, 12, 30])
+def test_a_stall_while_the_length_of_a_round_is_sought_makes_no_short_rounds(court, call):
+    body = f"static long calls; if (rows == 8 && ++calls == {call}) usleep(200000); softmax(x, y, rows, cols);"
+    verdict = court(launcher(body), shapes=SMALL, fixed_shapes=True, distributions="declared").verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    shape = verdict["shapes"][0]
+    assert shape["candidate"]["calls_per_round"] > 100, shape["notes"]
