@@ -132,6 +132,7 @@ class Tasks(Extension):
             if call.cancelled():
                 if not errand.leaving:
                     await lab.tasks.finish(task_id, "cancelled")
+                    await lab.runner.cancel(task_id)  # keeps how the job ended, and tells who subscribed
             elif (error := call.exception()) is None:
                 await lab.tasks.finish(task_id, "completed", _wire(call.result()))
             elif isinstance(error, MCPError):
