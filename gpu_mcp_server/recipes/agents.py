@@ -100,11 +100,13 @@ class Agents:
         meter = Meter(command.turns)
         tools = Tools(self._lab.settings, command.toolsets, meter, on_call) if on_call else None
         leans = address is not None or tools is not None
+        orphan = False
         async with AsyncExitStack() as stack:
             try:
                 try:
                     await jobs.look(job_id, HOST)
                     if leans:
+                        orphan = True  # what it leant on went with the server that called it
                         await jobs.end_quietly(job_id, HOST)
                 except NotFound:
                     folder = str(await stack.enter_async_context(door(address, tools))) if leans else ""
@@ -115,7 +117,7 @@ class Agents:
                 await jobs.end_quietly(job_id, HOST)
                 raise
         assert done is not None
-        if done.record.status in AGAIN:
+        if done.record.status in AGAIN or (orphan and done.record.status != "ok"):
             raise_if_not_run(done.record, HOST)
             raise Interrupted(f"The agent's call ended as {done.record.status}: {done.record.note}.")
         answer = await self._answer(done)
