@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.hostd.protocol import JobSpec, ProcessSpec
 from gpu_mcp_server.recipes.door import Address
-from gpu_mcp_server.recipes.journal import entries
+from gpu_mcp_server.recipes.journal import Journal, entries
 from gpu_mcp_server.recipes.runs import Runs
+from gpu_mcp_server.services.jobs import new_job_id
 from gpu_mcp_server.services.lab import Lab
 from tests.real.clients.model import ScriptedModel, Shown, Step, Use
 from tests.recipes.conftest import Begun
@@ -181,3 +183,22 @@ async def test_a_session_that_was_killed_goes_on_from_what_was_judged(lab: Lab, 
     assert (before.state, [s.outcome for s in before.steps]) == ("unfinished", ["incorrect"])
     assert (state.stopped, [s.outcome for s in state.steps]) == ("target", ["incorrect", "correct", "ok"])
     assert "Judged so far" in model.told and str(before.steps[0].attempt_id) in model.told
+
+
+@pytest.mark.parametrize("script", ["exit 1", "echo told what it found"])
+async def test_an_agent_that_failed_as_its_server_was_killed_is_called_again(lab: Lab, begun: Begun, script: str):
+    """What the killed server left is in the journal: a session that was begun, and a job that ended without it."""
+    steps: list[Step] = [lambda _: judge(problem_id, GOOD), lambda _: "done"]
+    with ScriptedModel(steps) as model:
+        agent = {"client": "chat", "command": [], "address": f"{model.url}/v1", "model": "m"}
+        run_id = await begun("orphan", agent, mode="agent")
+        problem_id = Runs(lab).plan(run_id).problem
+        job_id = new_job_id()
+        await lab.jobs.run(JobSpec(job_id, (ProcessSpec(("sh", "-c", script)),)), host="local")
+        with Journal(lab.settings.data_dir / "recipes" / run_id) as journal:
+            journal.begin("session-001", kind="session", job_id=job_id)
+        state = await Runs(lab).go(run_id)
+
+    failed = script == "exit 1"
+    assert (state.steps[-1].outcome, bool(model.conversation)) == ("ok", failed)
+    assert state.stopped == ("target" if failed else "agent"), state.why
