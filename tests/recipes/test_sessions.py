@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -190,7 +191,7 @@ async def test_an_agent_that_failed_as_its_server_was_killed_is_called_again(lab
     """What the killed server left is in the journal: a session that was begun, and a job that ended without it."""
     steps: list[Step] = [lambda _: judge(problem_id, GOOD), lambda _: "done"]
     with ScriptedModel(steps) as model:
-        agent = {"client": "chat", "command": [], "address": f"{model.url}/v1", "model": "m"}
+        agent: dict[str, Any] = {"client": "chat", "command": [], "address": f"{model.url}/v1", "model": "m"}
         run_id = await begun("orphan", agent, mode="agent")
         problem_id = Runs(lab).plan(run_id).problem
         job_id = new_job_id()
