@@ -1,9 +1,18 @@
 """Kind `triton`: a Python file whose `launch(*inputs, *outputs, *dimensions)` writes into the owner's outputs."""
 
 import os
+import sys
 from typing import Any, Dict
 
 from candidate_python import PythonFile, Reply
+
+
+def prepare() -> None:
+    """Use the compiler once ahead of the job, where Triton was imported: that is where there is a GPU."""
+    if "triton" in sys.modules:
+        import triton_compiler
+
+        triton_compiler.prepare()
 
 
 class TritonFile(PythonFile):

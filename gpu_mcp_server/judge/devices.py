@@ -134,6 +134,8 @@ class Device:
     """Whether freezing a player stops its work."""
     empty_hint = ""
     """What to add when nothing was written."""
+    weights: Any = None
+    """The file with a model's weights, once the reference has written it; they are the same at every shape."""
 
     def max_bytes(self) -> int:
         """Return how much memory the buffers of a shape may take."""

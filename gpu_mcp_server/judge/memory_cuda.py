@@ -124,10 +124,12 @@ class CudaBuffers(Buffers):
             self.tools.driver.download(self.files[0].bytes.ctypes.data, self.staged.address, self.input_layout.total)
 
     def put_input(self, number: int, values: Array, first: int = 0) -> None:
-        """Take over an input that was made elsewhere."""
-        for call, one in enumerate(map(np.ascontiguousarray, values), first):
-            at = self.staged.address + self.input_layout.offsets[number] + call * self.input_layout.stride
-            self.tools.driver.upload(at, one.ctypes.data, one.nbytes)
+        """Take over an input that was made elsewhere; rows that are one in memory travel once."""
+        start, stride = self.staged.address + self.input_layout.offsets[number], self.input_layout.stride
+        for call, one in enumerate(map(np.ascontiguousarray, values[: None if values.strides[0] else 1]), first):
+            self.tools.driver.upload(start + call * stride, one.ctypes.data, one.nbytes)
+        for call in range(first + 1, first + len(values)) if not values.strides[0] else ():
+            self.tools.driver.copy(start + call * stride, start + first * stride, values[0].nbytes)
         if self.files:
             self.tools.driver.download(self.files[0].bytes.ctypes.data, self.staged.address, self.input_layout.total)
 

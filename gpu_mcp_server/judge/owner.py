@@ -21,7 +21,7 @@ from shapes import Shape
 from stats import geometric_mean
 from supervisor import Player, Supervisor
 from trials import Trials
-from verdicts import VERDICTS, Judged, JudgeFailed, TooLarge, incorrect, where_of
+from verdicts import VERDICTS, Judged, JudgeFailed, Refused, incorrect, where_of
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 WORK = os.path.dirname(HERE)
@@ -243,15 +243,15 @@ class Owner:
         return "no overall speed-up: not timed at %s" % "; ".join(untimed) if untimed else ""
 
     def _starts_beside(self, reference: Player) -> bool:
-        """Have a reference that was there before its job make its context while the others make theirs.
+        """Have a reference that was there before its job make its context and load the problem while the others start.
 
-        One that still imports makes it after the candidate was calibrated and loaded: a context that is being made
+        One that still imports does so after the candidate was calibrated and loaded: a context that is being made
         would be in the way of the clock.
         """
         if self.task["device"] == "cpu" or not reference.link.pending(READY_S):
             return False
         self._welcome(reference)
-        reference.tell("start")
+        reference.tell("start", torch_seed=self.torch_seed)
         return True
 
     def _start(self, device: Device, candidate: Player, reference: Player, starts: bool) -> None:
@@ -263,13 +263,13 @@ class Owner:
             device: The task's.
             candidate: Invited.
             reference: Invited.
-            starts: Whether it was told to make its context already.
+            starts: Whether it was told already to make its context and to load the problem.
         """
         if device.kind == "cpu":
             self._welcome(reference)
         if starts:
-            with self._step("context of reference"):
-                named(reference.hear(OPEN_S), "start")
+            with self._step("context and load of reference"):
+                named(reference.hear(OPEN_S), "start and load")
         self._welcome(candidate)
         self._calibrate(candidate, device)
         with self._step("load candidate"):
@@ -283,8 +283,9 @@ class Owner:
             with self._step("context of reference"):
                 named(reference.ask("start", OPEN_S), "start")
         self._calibrate(reference, device)
-        with self._step("load reference"):
-            named(reference.ask("load", OPEN_S, torch_seed=self.torch_seed), "load")
+        if not starts:
+            with self._step("load reference"):
+                named(reference.ask("load", OPEN_S, torch_seed=self.torch_seed), "load")
 
     @contextlib.contextmanager
     def _step(self, name: str) -> Generator[None, None, None]:
@@ -371,8 +372,8 @@ def main() -> int:
         if "did not answer within" in str(result.get("reason", "")):
             sys.stdout.flush()
             os._exit(0)  # a driver that waits for a lost GPU would keep this process from ending
-    except TooLarge as error:
-        write({"mode": "judge", "refused": str(error)})
+    except Refused as error:
+        write({"mode": "judge", "refused": str(error), "advice": error.advice})
     except JudgeFailed as error:
         print("the judge failed: %s" % error, file=sys.stderr)
         return 1

@@ -10,7 +10,7 @@ from check import compare, describe
 from extractors import READ_S, TEXT_BYTES, Series, Unreadable, contents, extract, within
 from supervisor import Player
 from tensors import Tensor
-from verdicts import HINTS, Judged, JudgeFailed, incorrect
+from verdicts import HINTS, Judged, JudgeFailed, ReferenceFailed, incorrect
 
 OPEN_S = 60.0
 FILES_BYTES = 512 << 20
@@ -67,7 +67,7 @@ class Runs:
     def wrong(self, how: str) -> Exception:
         """Return what to raise when a run goes wrong."""
         text = "%s %s" % (self.who, how)
-        return incorrect(text) if self.player.foreign else JudgeFailed(text)
+        return incorrect(text) if self.player.foreign else ReferenceFailed(text)
 
     def generate(self, params: Params, seed: int) -> Dict[str, bytes]:
         """Have the generator make the inputs of a run; only the reference's sandbox does that."""
@@ -84,7 +84,7 @@ class Runs:
 
         Raises:
             Judged: If the candidate's program fails or does not write what it should.
-            JudgeFailed: If the reference's does.
+            ReferenceFailed: If the reference's does.
         """
         self.player.thaw()
         self.stale = self._ask("prepare", fresh=[*self.outputs, *inputs]).get("stale", [])

@@ -98,9 +98,9 @@ class Reference:
         return {"versions": dict(self.arrays.versions(), python=sys.version.split()[0])}
 
     def start(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Make ready what the device needs: a context, on a GPU."""
+        """Make ready what the device needs: a context, on a GPU; with a seed of weights load the problem too."""
         self.arrays.start()
-        return {}
+        return self.load(message, descriptors) if "torch_seed" in message else {}
 
     def ping(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Switch in."""

@@ -8,10 +8,10 @@ from check import LARGE, STORAGE, compare, numbers
 from devices import Buffers, Device
 from fill import SHORT, Well, short_bits
 from made import draw
-from rounds import LARGE_SAMPLES, OPEN_S, ReferenceFailed, named
+from rounds import LARGE_SAMPLES, OPEN_S, named
 from supervisor import Player
 from tensors import FLOATS, Array, Tensor, symbols, tensors
-from verdicts import JudgeFailed
+from verdicts import JudgeFailed, ReferenceFailed
 
 SEEDS = 2
 HIDDEN_S = 5.0
@@ -123,7 +123,7 @@ class Registration:
         return True
 
     def _draw(self, buffers: Buffers) -> None:
-        wrong = draw(buffers, self.reference, self.well.word() >> 1, self.timeout_s)
+        wrong = draw(self.device, buffers, self.reference, self.well.word() >> 1, self.timeout_s)
         if wrong:
             raise ReferenceFailed("the problem's code failed to make inputs: %s" % wrong)
 

@@ -12,7 +12,7 @@ from ledger import Ledger
 from made import draw
 from supervisor import Player
 from ties import Ties, told
-from verdicts import Judged, JudgeFailed, cheat, incorrect
+from verdicts import Judged, ReferenceFailed, cheat, incorrect
 from whereabouts import grid
 
 LATE_S = 0.05
@@ -29,10 +29,6 @@ class Cost(NamedTuple):
     """The second lowest: a machine that was busy just then must not make anybody look faster."""
     spread_s: float
     """Between the quartiles."""
-
-
-class ReferenceFailed(JudgeFailed):
-    """The reference raised; at a hidden shape or another distribution that only leaves a trial out."""
 
 
 class Round(NamedTuple):
@@ -191,7 +187,7 @@ class Rounds:
         """Draw fresh inputs and have the reference answer; return its time."""
         self.number += 1
         with self.ledger.part("fill"):
-            wrong = draw(buffers, self.reference, self.history.well.word() >> 1, self.timeout_s * 6)
+            wrong = draw(self.device, buffers, self.reference, self.history.well.word() >> 1, self.timeout_s * 6)
         if wrong:
             raise ReferenceFailed("the problem's code failed to make inputs: %s" % wrong)
         with self.ledger.part("wait"):

@@ -5,7 +5,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from link import Link, LinkClosed, LinkGarbage, LinkTimeout
-from verdicts import Judged, JudgeFailed, cheat, death, incorrect
+from verdicts import Judged, JudgeFailed, ReferenceFailed, cheat, death, incorrect
 
 REPLY_S = 20.0
 """How long the supervisor may take to freeze, thaw or kill."""
@@ -113,7 +113,7 @@ class Player:
 
         Raises:
             Judged: If the candidate died, timed out, or said what it was not asked.
-            JudgeFailed: If the reference did.
+            ReferenceFailed: If the reference did.
         """
         self.tell(do, descriptors, **fields)
         return self.hear(timeout_s)
@@ -174,7 +174,7 @@ class Player:
 
     def _fault(self, how: str) -> Exception:
         self.lost = True
-        return incorrect(how) if self.foreign else JudgeFailed("the reference %s" % how)
+        return incorrect(how) if self.foreign else ReferenceFailed("the reference %s" % how)
 
     def _lied(self, how: str) -> Exception:
         return cheat(how) if self.foreign else JudgeFailed("the reference %s" % how)

@@ -14,10 +14,10 @@ from ledger import Ledger
 from memory_cpu import Region
 from oracle import EPSILON, available, split
 from precision import distribution, suspicion
-from rounds import Cost, ReferenceFailed, Rounds
+from rounds import Cost, Rounds
 from supervisor import Player
 from tensors import FLOATS, MADE, Array, Tensor, symbols, tensors
-from verdicts import Judged, JudgeFailed, incorrect, where_of
+from verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect, where_of
 
 DISTRIBUTIONS = ("uniform", "normal", "offset", "outliers", "zeros", "large")
 SMALL = 1 << 18

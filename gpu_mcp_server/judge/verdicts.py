@@ -22,8 +22,22 @@ class JudgeFailed(Exception):
     """The judge itself, the reference or the machine failed; says nothing about the candidate."""
 
 
-class TooLarge(JudgeFailed):
+class Refused(JudgeFailed):
+    """The problem cannot be judged here, whatever the candidate is."""
+
+    advice = ""
+
+
+class TooLarge(Refused):
     """The problem does not fit the device; nobody failed."""
+
+    advice = "declare smaller shapes"
+
+
+class ReferenceFailed(Refused):
+    """The reference raised or died; at a hidden shape or another distribution that only leaves a trial out."""
+
+    advice = "mend the problem's reference and register it again, or judge where the reference works"
 
 
 def where_of(judged: Optional[BaseException]) -> Optional[Dict[str, Any]]:

@@ -14,7 +14,7 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.hosts import HostProbe, JudgePython
 from gpu_mcp_server.services.judge_files import JUDGE
-from gpu_mcp_server.services.plans import Build
+from gpu_mcp_server.services.plans import Build, worker_source
 from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain
@@ -136,8 +136,9 @@ def _torch(python: JudgePython) -> Toolchain:
 
 def _build(request: Mapping[str, Any], probe: HostProbe, python: JudgePython) -> Build:
     roots = (*python.roots, *([probe.nvcc.root] if probe.nvcc else []))
+    files = {"request.json": json.dumps(request, sort_keys=True), "torch_nvcc.py": worker_source("torch_nvcc")}
     plan = BuildPlan(
-        ("build", "kernel.so"), {"request.json": json.dumps(request, sort_keys=True)}, compiling_environment(probe),
+        ("build", "kernel.so"), files, compiling_environment(probe),
         roots=roots, worker="extension_build", python=python.path, wall_s=BUILD_S,
     )  # fmt: skip
     archs = request["environment"].get("TORCH_CUDA_ARCH_LIST")

@@ -174,15 +174,8 @@ def _imports(role: str, problem: Problem, device: str, candidate: Candidate | No
         return ["main", "candidate", "candidate_library", *memory]
     # One set that waits serves every kind of Python file. Triton reads at its import whether it is to interpret, which
     # the candidate's process decides later.
-    return [
-        "main",
-        "candidate",
-        "candidate_triton",
-        "candidate_model",
-        *memory,
-        "torch",
-        *(["triton"] if on_gpu else []),
-    ]
+    triton = ["triton"] if on_gpu else []
+    return ["main", "candidate", *memory, "torch", *triton, "candidate_triton", "candidate_model"]
 
 
 def _environment(role: str, device: str, compiling: Mapping[str, str]) -> dict[str, str]:

@@ -19,6 +19,9 @@ def main(arguments: List[str]) -> None:
     """Build `request.json` into the file named first."""
     with open("request.json", encoding="utf-8") as file:
         request = json.load(file)
+    if "CUDA_HOME" in os.environ:
+        os.environ["TORCH_NVCC"] = os.path.join(os.environ["CUDA_HOME"], "bin", "nvcc")
+        os.environ["PYTORCH_NVCC"] = "%s %s" % (sys.executable, os.path.abspath("torch_nvcc.py"))
     os.environ.update(request["environment"])
     folder = os.path.abspath("build")
     os.makedirs(folder)

@@ -53,3 +53,36 @@ async def test_an_honest_candidate_is_correct_right_after_a_bad_one(lab: Lab, na
     assert reason in bad.reason
     good = await lab.evaluator.evaluate(registered.problem_id, Source(HONEST, "c", "good.c"))
     assert good.verdict == "correct", good.summary()
+
+
+TIRED = """import os
+import numpy as np
+
+CALLS = []
+
+def reference(x):
+    CALLS.append(1)
+    if len(CALLS) > 60:  # registering it takes fewer calls, judging a candidate more
+        {end}
+    return 2 * np.tanh(x) + 1
+"""
+ENDS = {
+    "raises": ("raise RuntimeError('the table is full')", "RuntimeError: the table is full"),
+    "exits": ("os._exit(3)", "the reference exited with status 3"),
+    "crashes": ("os.abort()", "the reference crashed with SIGABRT"),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+async def test_a_reference_that_fails_is_nobodys_failure_and_says_so(lab: Lab, name):
+    end, words = ENDS[name]
+    tensors = {side: [TensorSpec(**t) for t in PROBLEM[side]] for side in ("inputs", "outputs")}
+    problem = {**PROBLEM, **tensors, "shapes": PROBLEM["shapes"][:1]}
+    tired = await lab.registry.register(**{**problem, "name": "tired", "reference": TIRED.replace("{end}", end)})
+    fresh = await lab.registry.register(**problem)
+
+    refused = await lab.evaluator.evaluate(tired.problem_id, Source(HONEST, "c", "good.c"))
+    assert (refused.status, refused.verdict) == ("refused", None), refused.summary()
+    assert words in refused.reason and "register it again" in (refused.note or "")
+    good = await lab.evaluator.evaluate(fresh.problem_id, Source(HONEST, "c", "good.c"))
+    assert good.verdict == "correct", good.summary()

@@ -84,7 +84,7 @@ def test_the_owners_kernels_are_those_made_for_the_gpu_or_the_drivers_own(court,
 
 
 @pytest.mark.parametrize(("ready_s", "first"), [("60", "device"), ("0", "wait for candidate")])
-def test_a_reference_that_is_there_makes_its_context_beside_the_owner_and_others_after_the_candidate(
+def test_a_reference_that_is_there_starts_and_loads_beside_the_owner_and_others_after_the_candidate(
     court, ready_s, first
 ):
     text = (JUDGE / "owner.py").read_text().replace("READY_S = 0.02", f"READY_S = {ready_s}")
@@ -93,9 +93,22 @@ def test_a_reference_that_is_there_makes_its_context_beside_the_owner_and_others
 
     assert got["verdict"] == "correct", got["reason"]
     steps = list(got["evidence"]["start_seconds"])
-    before, after = steps[: (at := steps.index("context of reference"))], steps[at:]
+    beside = ready_s == "60"
+    at = steps.index("context and load of reference" if beside else "context of reference")
+    before, after = steps[:at], steps[at:]
     assert (first in before, "calibrate reference" in after) == (True, True)
-    assert ("calibrate candidate" in after) == (ready_s == "60")
+    assert ("calibrate candidate" in after, "load reference" in after) == (beside, not beside)
+
+
+def test_a_reference_that_cannot_be_loaded_beside_the_others_is_told_as_such(court, tmp_path):
+    text = (JUDGE / "owner.py").read_text().replace("READY_S = 0.02", "READY_S = 60")
+    broken = tmp_path / "broken.py"
+    broken.write_text("import numpy as np\nraise OSError('no weights on this disk')\n")
+    got = court(with_stream("naive.c"), reference=broken, owner_files={"judge/owner.py": text}).verdict
+
+    assert "verdict" not in got
+    assert got["refused"].startswith("the reference failed to start and load: ") and "no weights" in got["refused"]
+    assert "register it again" in got["advice"]
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tests.judge.harness import JUDGE
 sys.path.insert(0, str(JUDGE))
 
 import made
+from devices import Device
 from tensors import Tensor
 from verdicts import TooLarge
 
@@ -43,6 +44,7 @@ class Reference:
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
         self.largest = 0
+        self.error = ""
 
     def thaw(self) -> None:
         pass
@@ -56,31 +58,42 @@ class Reference:
             for number in range(task["where"]["sets"]):
                 at = number * task["where"]["stride"] + task["where"]["offsets"][0]
                 memory[at : at + 4 * COUNT] = np.full(COUNT, task["seed"] + number, dtype=np.float32).tobytes()
-        return {}
+        return {"error": self.error}
 
 
 def test_each_set_is_made_from_a_seed_of_its_own_and_no_file_grows_with_the_round(monkeypatch):
     monkeypatch.setattr(made, "AT_ONCE_BYTES", 3 * 512)
     buffers, reference = Buffers(7, "made"), Reference()
 
-    assert made.draw(buffers, reference, 100, 1.0) == ""
+    assert made.draw(Device(), buffers, reference, 100, 1.0) == ""
 
     assert buffers.taken[:, 0].tolist() == [100 + call for call in range(7)]
     assert [task["where"]["sets"] for task in reference.asked] == [3, 3, 1]
     assert reference.largest == 3 * 512
 
 
-def test_weights_are_made_once_and_alike_in_every_set():
-    buffers, reference = Buffers(5, "weights"), Reference()
-    for _ in range(2):
-        assert made.draw(buffers, reference, 9, 1.0) == ""
+def test_weights_are_made_once_for_all_shapes_and_alike_in_every_set():
+    device, reference = Device(), Reference()
+    for sets in (5, 2):
+        buffers = Buffers(sets, "weights")
+        buffers.taken[:] = np.nan
+        for _ in range(2):
+            assert made.draw(device, buffers, reference, 9, 1.0) == ""
 
-    assert (buffers.taken == 0).all(), "from seed 0, as the model's own are"
+        assert (buffers.taken == 0).all(), "from seed 0, as the model's own are"
     assert len(reference.asked) == 1
     assert reference.largest == 512
+
+
+def test_weights_that_could_not_be_made_are_asked_for_again():
+    device, reference = Device(), Reference()
+    reference.error = "no such layer"
+    assert made.draw(device, Buffers(1, "weights"), reference, 9, 1.0) == "no such layer"
+    reference.error = ""
+    assert made.draw(device, Buffers(1, "weights"), reference, 9, 1.0) == ""
 
 
 def test_what_no_file_can_hold_is_refused_with_both_sizes(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (500, 500))
     with pytest.raises(TooLarge, match=r"5\.12e-07 GB a call, a file may have 5e-07 GB"):
-        made.draw(Buffers(2, "made"), Reference(), 1, 1.0)
+        made.draw(Device(), Buffers(2, "made"), Reference(), 1, 1.0)

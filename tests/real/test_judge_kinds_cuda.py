@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpu_mcp_server.errors import ProblemRefused
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec, Wish
 from gpu_mcp_server.services import harness
@@ -156,6 +157,38 @@ async def test_an_honest_candidate_is_correct_right_after_a_bad_one(lab: Lab, na
 
     assert (bad.verdict or bad.status) == verdict, bad.summary()
     assert reason.lower() in bad.reason.lower(), bad.reason
+    good = await own(lab, TANH, HONEST)
+    assert good.verdict == "correct", good.summary()
+
+
+UNJUDGED = {
+    "reference fails": (
+        {"reference": TANH["reference"].replace("    return", "    if CALLS.append(1) or len(CALLS) > 60: raise "
+                                                "RuntimeError('the table is full')\n    return") + "CALLS = []\n"},
+        "RuntimeError: the table is full", "register it again"),
+    "reference takes all memory": (
+        {"reference": TANH["reference"].replace("    return", "    if CALLS.append(1) or len(CALLS) > 60: "
+                                                "torch.empty(1 << 45, device=x.device)\n    return") + "CALLS = []\n"},
+        "out of memory", "register it again"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNJUDGED)
+async def test_what_cannot_be_judged_says_why_and_leaves_nothing_behind(lab: Lab, name):
+    more, reason, advice = UNJUDGED[name]
+    found = await own(lab, {**TANH, "name": name, **more}, HONEST)
+
+    assert (found.status, found.verdict) == ("refused", None), found.summary()
+    assert reason in found.reason and advice in (found.note or ""), found.summary()
+    good = await own(lab, TANH, HONEST)
+    assert good.verdict == "correct", good.summary()
+
+
+async def test_a_problem_too_large_for_the_gpu_is_refused_with_both_sizes(lab: Lab):
+    huge = SOFTMAX.replace("4096, 4096", "4096, 40_000_000")
+    assert huge != SOFTMAX
+    with pytest.raises(ProblemRefused, match=r"too large: its tensors take 1310\.7 GB, on cuda at most [0-9.]+ GB"):
+        await lab.registry.import_file(ProblemSource("p.py", huge))
     good = await own(lab, TANH, HONEST)
     assert good.verdict == "correct", good.summary()
 

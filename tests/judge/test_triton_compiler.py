@@ -1,0 +1,49 @@
+"""Triton's compiler is used once before there is a job, without a GPU; what it made is found by the job's first launch."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.judge.harness import JUDGE
+
+PROGRAM = """
+import sys
+sys.path.insert(0, "judge")
+import triton, candidate_triton
+candidate_triton.prepare()
+from triton.compiler import ASTSource
+from triton.backends.compiler import GPUTarget
+import triton_compiler
+triton.compile(ASTSource(triton_compiler.scale, triton_compiler.SIGNATURE, {}), target=GPUTarget("cuda", 90, 32))
+"""
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """Return a workspace with the candidate's modules and a driver that only has the names that Triton wants."""
+    shutil.copytree(JUDGE, tmp_path / "judge")
+    (tmp_path / "cuda").mkdir()
+    command = ["gcc", "-shared", "-x", "c", "-", "-o", str(tmp_path / "cuda" / "libcuda.so.1")]
+    subprocess.run(command, input=b"", check=True)
+    return tmp_path
+
+
+def made(work: Path, **environment: str) -> set[str]:
+    """Return the names of what is in Triton's cache after a process was prepared."""
+    told = {**os.environ, "TRITON_LIBCUDA_PATH": str(work / "cuda"), **environment}
+    subprocess.run([sys.executable, "-c", PROGRAM], cwd=work, env=told, check=True, timeout=100)
+    return {path.name.split(".")[0] for path in (work / ".cache" / "triton").rglob("*")}
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="no Triton here")
+@pytest.mark.parametrize(("compiler", "has_module"), [("gcc", True), ("false", False)])
+def test_a_kernel_and_tritons_own_module_are_made_ahead(work, compiler, has_module):
+    names = made(work, CC=compiler)
+
+    assert "scale" in names, "what is compiled ahead, and again for another GPU after it, without a GPU"
+    assert ("cuda_utils" in names) == has_module

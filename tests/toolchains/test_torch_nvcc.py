@@ -1,0 +1,106 @@
+"""What stands for nvcc while an extension of torch is built makes what nvcc makes, and says what nvcc says."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.services.plans import WORKERS
+
+pytestmark = pytest.mark.skipif(not shutil.which("nvcc"), reason="nvcc is not installed")
+KERNEL = """
+#include <cstdio>
+#include <cuda_runtime.h>
+HEADERS
+namespace { __device__ int counter; }
+__global__ void count(int *to) { atomicAdd(&counter, 1); *to = counter + LEAST; }
+extern "C" int launch(int *to) { count<<<1, 1>>>(to); return cudaGetLastError(); }
+"""
+WHOLE = "#pragma once\n#include <torch/types.h>\n#define LEAST BOTH\n#define BOTH 3\n"
+OPTIONS = ["-gencode=arch=compute_90,code=sm_90", "--compiler-options", "-fPIC", "-std=c++17"]
+DEPENDENCIES = ["--generate-dependencies-with-compile", "--dependency-output", "kernel.o.d"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with torch's two headers; only the larger one has the constant."""
+    (tmp_path / "include" / "torch").mkdir(parents=True)
+    (tmp_path / "include" / "torch" / "types.h").write_text("#pragma once\n")
+    (tmp_path / "include" / "torch" / "extension.h").write_text(WHOLE)
+    (tmp_path / "tmp").mkdir()
+    return tmp_path
+
+
+def compiled(folder: Path, text: str, *options: str, cores: int = 2) -> "subprocess.CompletedProcess[str]":
+    (folder / "kernel.cu").write_text(text)
+    worker = (WORKERS / "torch_nvcc.py").read_text().replace("CORES = 8", f"CORES = {0 if cores > 2 else 999}")
+    (folder / "torch_nvcc.py").write_text(worker)
+    argv = [sys.executable, "torch_nvcc.py", *DEPENDENCIES, "-isystem", "include", *(options or OPTIONS)]
+    told = {**os.environ, "TORCH_NVCC": str(shutil.which("nvcc")), "TMPDIR": str(folder / "tmp")}
+    return subprocess.run(
+        [*argv, "-c", "kernel.cu", "-o", "kernel.o"], cwd=folder, env=told, capture_output=True, text=True, check=False
+    )
+
+
+def symbols(folder: Path) -> list[str]:
+    said = subprocess.run(["nm", "kernel.o"], cwd=folder, capture_output=True, text=True, check=True).stdout
+    return sorted(line.split()[-1] for line in said.splitlines() if "extension" not in line and "cu_" not in line)
+
+
+def test_what_it_makes_is_what_nvcc_makes_and_nothing_is_left_behind(folder):
+    text = KERNEL.replace("HEADERS", "").replace("LEAST", "1")
+    done = compiled(folder, text)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = symbols(folder)
+    assert list((folder / "tmp").iterdir()) == []
+    assert not (folder / "kernel.o.d").exists(), "nvcc itself would have written it: the quick way was not gone"
+
+    subprocess.run(["nvcc", *OPTIONS, "-c", "kernel.cu", "-o", "kernel.o"], cwd=folder, check=True)
+    assert found == symbols(folder)
+
+
+@pytest.mark.parametrize("cores", [2, 16])
+def test_a_source_that_needs_the_larger_header_gets_it(folder, cores):
+    done = compiled(folder, KERNEL.replace("HEADERS", "#include <torch/extension.h>"), cores=cores)
+
+    assert done.returncode == 0, done.stderr
+    assert "launch" in symbols(folder)
+
+
+@pytest.mark.parametrize("cores", [2, 16])
+def test_an_error_is_told_by_nvcc_once(folder, cores):
+    done = compiled(folder, KERNEL.replace("HEADERS", "").replace("LEAST", "nothing"), cores=cores)
+
+    assert done.returncode != 0
+    assert done.stderr.count('identifier "nothing" is undefined') == 1, done.stderr
+    assert not (folder / "kernel.o").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["-gencode=arch=compute_80,code=sm_80", "-gencode=arch=compute_90,code=sm_90"],
+        ["-gencode=arch=compute_90,code=sm_90", "-rdc=true"],
+        ["-gencode=arch=compute_90,code=sm_90", "-DTWO WORDS", '-DQUOTED="\'$(touch x)`touch y`"'],
+    ],
+)
+def test_other_ways_to_compile_end_as_with_nvcc(folder, options):
+    done = compiled(folder, KERNEL.replace("HEADERS", "").replace("LEAST", "1"), *options)
+
+    asked = ["nvcc", *options, "-c", "kernel.cu", "-o", "by_nvcc.o"]
+    assert done.returncode == subprocess.run(asked, cwd=folder, capture_output=True, check=False).returncode
+    assert (folder / "kernel.o").exists() == (folder / "by_nvcc.o").exists()
+
+
+def test_the_steps_of_a_dry_run_that_is_not_known_are_not_guessed():
+    spec = importlib.util.spec_from_file_location("torch_nvcc", WORKERS / "torch_nvcc.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    for told in ("", "#$ gcc -c -x c++ a.cpp\n", "#$ cudafe++ a\n#$ cudafe++ b\n", "nvcc fatal   : no"):
+        assert module.steps_in(told) is None
