@@ -12,6 +12,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +24,7 @@ sys.path.insert(0, str(ROOT))
 from tests.judge.harness import EXAMPLES, build, judge  # noqa: E402
 
 SHAPES = {
-    "cuda": [{"rows": 1024, "cols": 1024}, {"rows": 4096, "cols": 4096}, {"rows": 8192, "cols": 8192}],
+    "cuda": [{"rows": 1024, "cols": 1024}, {"rows": 8192, "cols": 8192}],
     "cpu": [{"rows": 64, "cols": 1000}],
 }
 EFFORTS: dict[str, dict[str, Any]] = {
@@ -53,18 +54,26 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--precision", choices=list(EFFORTS), default="exact")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--deadline-s", type=float, default=float("inf"))
     options = parser.parse_args()
+    end = time.monotonic() + options.deadline_s
     candidate = options.candidate or ("vectorized.cu" if options.device == "cuda" else "vectorized.c")
     with tempfile.TemporaryDirectory() as top:
         library = build(EXAMPLES / candidate, Path(top))
-        found = [once(library, options) for _ in range(options.repeats)]
+        found: list[list[dict[str, Any]]] = []
+        while len(found) < options.repeats and time.monotonic() < end:
+            found.append(once(library, options))
+            print(len(found), [s["candidate"] and s["candidate"]["median_us"] for s in found[-1]], flush=True)
+            if options.json:
+                options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
     gpu = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     device = (
         subprocess.run(gpu, capture_output=True, text=True, check=True).stdout.strip()
         if options.device == "cuda"
         else "-"
     )
-    print(f"{datetime.now(UTC):%Y-%m-%d}, {device}, Linux {platform.release()}, {candidate}, {options.precision}")
+    where = f"{device}, Linux {platform.release()}"
+    print(f"{datetime.now(UTC):%Y-%m-%d}, {where}, {candidate}, {options.precision}, {len(found)} repeats")
     print(
         "| shape | timed | median of medians, us | farthest from it | half-width, median | rounds, median "
         "| stopped by |"
@@ -90,8 +99,6 @@ def main() -> None:
             shapes[0]["samples"]["looking"],
             shapes[0]["notes"],
         )
-    if options.json:
-        options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 nvcc over torch's headers takes a minute, of which host and device side could go side by side. `nvcc --dryrun` says
 which commands it would run; they are run here, both sides at once. torch/extension.h, most of the text, is taken as
 torch/types.h, which is what load_inline itself puts before a CUDA source, where that is enough to compile. Whatever
-does not look as known, or does not compile so, is compiled by nvcc itself as it was asked, and its words count.
+does not look as known, or may lack one of the headers, is compiled by nvcc itself as it was asked.
 
 Environment: TORCH_NVCC, path of nvcc.
 """
@@ -14,8 +14,6 @@ import hashlib
 import os
 import re
 import shlex
-import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,8 +25,11 @@ DEPENDENCIES = {"--generate-dependencies-with-compile": 0, "-MD": 0, "-MMD": 0, 
 """Options for a list of headers, which a build that is made once has no use for, and how many values each takes."""
 
 
-CORES = 8
-"""From how many on nvcc itself runs beside the quick way, in case that fails; each of them keeps up to two busy."""
+MAY_BE_MISSED = re.compile(
+    r"undefined|undeclared|not declared|no member|incomplete|not a (?:template|type|class|namespace)|no instance"
+    r"|no operator|cannot open|followed by|explicit type is missing|no storage class"
+)
+"""In what a compiler says of a source that was given fewer headers: they may be the reason."""
 
 
 class Steps(NamedTuple):
@@ -87,47 +88,27 @@ def chain(variables: Sequence[str], commands: Sequence[str]) -> "subprocess.Comp
     return subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, errors="replace")
 
 
-def side_by_side(nvcc: str, arguments: Sequence[str], folder: str) -> bool:
-    """Compile with host and device side at once, temporary files in `folder`; return whether that went well."""
+def side_by_side(nvcc: str, arguments: Sequence[str], folder: str) -> "Optional[subprocess.CompletedProcess[str]]":
+    """Compile with host and device side at once, temporary files in `folder`.
+
+    Returns:
+        The last step, or the one that failed; `None` if the dry run is not of the kind that is known here.
+    """
     told = dict(os.environ, TMPDIR=folder)
     dry = subprocess.run([nvcc, "--dryrun", *arguments], capture_output=True, text=True, errors="replace", env=told)
     steps = steps_in(dry.stderr) if dry.returncode == 0 else None
     if steps is None:
-        return False
+        return None
     name = hashlib.sha256("\0".join([os.getcwd(), *arguments]).encode()).hexdigest()[:16]
     with open(steps.module, "w", encoding="utf-8") as file:
         file.write("_%s_extension_%s" % (name[:8], name[8:]))
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         sides = list(pool.map(functools.partial(chain, steps.variables), (steps.host, steps.device)))
-    if all(side.returncode == 0 for side in sides):
-        sides.append(chain(steps.variables, [steps.last]))
-    good = all(side.returncode == 0 for side in sides)
-    if good:
-        sys.stderr.write("".join(side.stderr for side in sides))
-    return good
-
-
-class Whole:
-    """nvcc itself, begun at the same time: where the quick way fails it has nearly done, and its words count."""
-
-    def __init__(self, nvcc: str, arguments: Sequence[str], folder: str) -> None:
-        self.to = arguments[list(arguments).index("-o") + 1]
-        self.made = os.path.join(folder, "whole.o")
-        argv = [nvcc, *(self.made if argument == self.to else argument for argument in arguments)]
-        self.process = subprocess.Popen(argv, stderr=subprocess.PIPE, start_new_session=True)
-
-    def give_up(self) -> None:
-        """End it with all that it started."""
-        os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.communicate()
-
-    def end(self) -> int:
-        """Wait for it; put what it made where it belongs."""
-        _, said = self.process.communicate()
-        sys.stderr.buffer.write(said)
-        if self.process.returncode == 0:
-            shutil.move(self.made, self.to)
-        return self.process.returncode
+    for side in sides:
+        if side.returncode:
+            return side
+        sys.stderr.write(side.stderr)
+    return chain(steps.variables, [steps.last])
 
 
 def source_of(arguments: Sequence[str]) -> str:
@@ -140,31 +121,35 @@ def source_of(arguments: Sequence[str]) -> str:
 
 
 def quick(nvcc: str, arguments: Sequence[str], text: str, folder: str) -> bool:
-    """Compile the quick way, with fewer headers where they are enough; return whether that went well."""
+    """Compile the quick way, with fewer headers where they are enough; return whether there is no more to be done.
+
+    Raises:
+        SystemExit: If the source is wrong whatever the headers.
+    """
     less: List[str] = []
     if not WANTS_MORE.search(text):
         os.makedirs(os.path.join(folder, "torch"))
         with open(os.path.join(folder, "torch", "extension.h"), "w", encoding="utf-8") as file:
             file.write("#include <torch/types.h>\n")
         less = ["-I" + folder]
-    return side_by_side(nvcc, [*less, *arguments], folder)
+    last = side_by_side(nvcc, [*less, *arguments], folder)
+    if last is None or (last.returncode and MAY_BE_MISSED.search(last.stderr)):
+        return False
+    sys.stderr.write(last.stderr)
+    if last.returncode:
+        raise SystemExit(last.returncode)
+    return True
 
 
-def main(arguments: List[str]) -> int:
-    """Compile as nvcc would; return its exit status."""
-    nvcc, text, plain = os.environ["TORCH_NVCC"], source_of(arguments), without_dependencies(arguments)
+def main(arguments: List[str]) -> None:
+    """Compile as nvcc would."""
+    nvcc, text = os.environ["TORCH_NVCC"], source_of(arguments)
     if text:
         with tempfile.TemporaryDirectory() as folder:
-            whole = Whole(nvcc, plain, folder) if len(os.sched_getaffinity(0)) >= CORES else None
-            good = quick(nvcc, plain, text, folder)
-            if whole and not good:
-                return whole.end()
-            if whole:
-                whole.give_up()
-            if good:
-                return 0
+            if quick(nvcc, without_dependencies(arguments), text, folder):
+                return
     os.execv(nvcc, [nvcc, *arguments])
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])
