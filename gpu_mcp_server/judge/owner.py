@@ -335,6 +335,7 @@ class Owner:
         for role, cost in self.costs.items():
             evidence["%s_pass_cost_us" % role] = round(cost.low_s * 1e6, 1)
             evidence["%s_pass_cost_spread_us" % role] = round(cost.spread_s * 1e6, 1)
+            evidence["%s_pass_costs_us" % role] = [round(each * 1e6, 1) for each in cost.samples_s]
         floors: Dict[str, Any] = self.task.get("floors") or {}
         evidence["floor"] = (
             floors[device.label]["spec"] if device.label in floors else "none: no peak figures of %s" % device.label

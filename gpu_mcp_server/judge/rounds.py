@@ -29,6 +29,8 @@ class Cost(NamedTuple):
     """The second lowest: a machine that was busy just then must not make anybody look faster."""
     spread_s: float
     """Between the quartiles."""
+    samples_s: Sequence[float] = ()
+    """In the order in which they were taken."""
 
 
 class Round(NamedTuple):
@@ -75,7 +77,7 @@ def rehearsed_cost(player: Player, device: Device) -> Cost:
         device.stop_idle(player)
         samples.append(time.perf_counter() - begin - float(reply["spun_s"]))
     ordered = sorted(samples[1:])
-    return Cost(ordered[1], ordered[len(ordered) * 3 // 4] - ordered[len(ordered) // 4])
+    return Cost(ordered[1], ordered[len(ordered) * 3 // 4] - ordered[len(ordered) // 4], samples)
 
 
 def named(reply: Dict[str, Any], what: str) -> Dict[str, Any]:

@@ -83,6 +83,15 @@ def test_the_owners_kernels_are_those_made_for_the_gpu_or_the_drivers_own(court,
     assert set(outcome.verdict["evidence"]["device_seconds"]) == {"driver", "context", "kernels", "probes"}
 
 
+@pytest.mark.parametrize("role", ["candidate", "reference"])
+def test_the_evidence_has_every_sample_of_the_clocks_own_cost(court, role):
+    evidence = court(with_stream("naive.c"), tier="smoke").verdict["evidence"]
+
+    first, *samples = evidence[f"{role}_pass_costs_us"]
+    assert len(samples) == 9 and first > 0
+    assert sorted(samples)[1] == evidence[f"{role}_pass_cost_us"]
+
+
 @pytest.mark.parametrize(("ready_s", "first"), [("60", "device"), ("0", "wait for candidate")])
 def test_a_reference_that_is_there_starts_and_loads_beside_the_owner_and_others_after_the_candidate(
     court, ready_s, first
