@@ -21,9 +21,10 @@ from .shape import Shape, shape_of
 
 SIZES: Mapping[str, int] = {"plain": 2, "program": 1, "several": 1}
 """How many wait, by the kind of their shape. What a program prepares takes memory: NVRTC about 80 MB."""
-SHAPES: Mapping[str, int] = {"plain": 1, "program": 1, "several": 3}
+SHAPES: Mapping[str, int] = {"plain": 1, "program": 1, "several": 5}
 """Of how many shapes of a kind some wait: those that were asked for last. Three judges are that of problems, that of
-libraries and that of Python files; each takes some hundred megabytes, with torch."""
+libraries and that of Python files; two more are for who has torch compile extensions, to ask for them and to build
+them. Each takes some hundred megabytes, with torch."""
 QUIET_S: Mapping[str, float] = {"plain": 0.05, "program": 0.01, "several": 0.2}
 """How long no job must have begun or ended before one of a kind is made: making it must not be in a job's way.
 

@@ -40,6 +40,13 @@ class Announcements:
         except GpuMcpError:
             return  # whoever submits the job meets the same, and says so
 
+    async def job(self, spec: JobSpec, blobs: Mapping[str, bytes], host: str) -> None:
+        """Have what a job's program prepares made before there is the job; only what decides its shape is looked at."""
+        try:
+            await self._announce(spec, blobs, host)
+        except GpuMcpError:
+            return  # as above
+
     async def _announce(self, spec: JobSpec, blobs: Mapping[str, bytes], host: str) -> None:
         """Tell a host of a job: what decides its shape, and the files that lie there before it."""
         laid = {

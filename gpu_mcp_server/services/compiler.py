@@ -150,14 +150,19 @@ class Compiler:
         cached = await self._cached(key)
         if cached is not None:
             return cached.model_copy(update={"host": host})
-        spec, blobs = self._spec(build.plan, probe, host)
+        spec, blobs = self.described(build.plan, probe, host)
         done = await self._jobs.run(spec, host=host, blobs=blobs)
         result = await self._result(done, build, source)
         if result.status in ("ok", "failed") and done.record.status in ("ok", "failed") and not _lacked(result):
             await self._cache.put(key, result.model_dump(mode="json"))
         return result
 
-    def _spec(self, plan: BuildPlan, probe: HostProbe, host: str) -> tuple[JobSpec, dict[str, bytes]]:
+    async def knows(self, build: Build, probe: HostProbe) -> bool:
+        """Say whether a build was made before."""
+        return await self._cached(_key(build.plan, build.toolchain, probe)) is not None
+
+    def described(self, plan: BuildPlan, probe: HostProbe, host: str) -> tuple[JobSpec, dict[str, bytes]]:
+        """Return the job that carries a plan out, and the contents that it names."""
         blobs: dict[str, bytes] = {}
         files: list[FileRef] = []
         for name, text in plan.files.items():
@@ -165,7 +170,8 @@ class Compiler:
             sha256 = hashlib.sha256(data).hexdigest()
             blobs[sha256] = data
             files.append(FileRef(name, sha256, len(data)))
-        tmp_bytes = Limits().tmp_bytes if plan.warm else TMP_BYTES  # one that waits has the usual sizes
+        usual = plan.warm and not plan.python  # one that waits has the usual sizes, unless it has a Python of its own
+        tmp_bytes = Limits().tmp_bytes if usual else TMP_BYTES
         spec = JobSpec(
             id=new_job_id(),
             purpose="compile",

@@ -125,7 +125,8 @@ class Evaluator:
     ) -> None:
         self._baselines, self._faults, self._kept = baselines, Faults(checker), kept
         self._announcements = Announcements(settings, jobs)
-        self._programs, self._pool, self._extensions = programs, pool, ExtensionBuilder(compiler, artifacts)
+        self._programs, self._pool = programs, pool
+        self._extensions = ExtensionBuilder(compiler, artifacts, self._announcements)
         self._settings, self._jobs, self._table, self._compiler = settings, jobs, table, compiler
         self._problems, self._experience, self._artifacts, self._verdicts = problems, experience, artifacts, verdicts
 

@@ -11,16 +11,19 @@ from typing import Any, cast
 
 from gpu_mcp_server.models.build import CompileResult
 from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services.announcements import Announcements
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.hosts import HostProbe, JudgePython
 from gpu_mcp_server.services.judge_files import JUDGE
-from gpu_mcp_server.services.plans import Build, worker_source
+from gpu_mcp_server.services.plans import Build, compiling_environment, worker_source
 from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain
 
 ASKS = re.compile(r"\bcpp_extension\b|\bload_inline\b")
 REQUESTS = "requests.json"
+WARM = 'IMPORTS = ("torch.utils.cpp_extension",)\n'
+"""What both sandboxes import before they have a job: one to three seconds."""
 BUILD_S = 300.0
 """For one extension: torch's headers alone take 50 s of processor time (measured on two cores)."""
 CPP = Source("", "cpp", "extension.cpp")
@@ -43,14 +46,15 @@ class Extensions:
 class ExtensionBuilder:
     """Finds out what a candidate wants built, and builds it apart from the candidate."""
 
-    def __init__(self, compiler: Compiler, artifacts: Artifacts) -> None:
-        self._compiler, self._artifacts = compiler, artifacts
+    def __init__(self, compiler: Compiler, artifacts: Artifacts, announcements: Announcements) -> None:
+        self._compiler, self._artifacts, self._announcements = compiler, artifacts, announcements
 
     async def built(self, source: Source, problem: Problem, probe: HostProbe, host: str) -> Extensions:
         """Build what a Python candidate will ask torch for; nothing where it asks for nothing, or cannot be asked.
 
         The candidate's own code runs in one sandbox and says what it wants; the compiler runs in another, which has
-        the request alone. So nobody can put something else under a request's name.
+        the request alone. So nobody can put something else under a request's name. Both import torch ahead: the
+        compiler's while the candidate is asked, the next candidate's as soon as this one has been.
         """
         if probe.judge is None or not ASKS.search(source.text):
             return Extensions()
@@ -83,9 +87,13 @@ class ExtensionBuilder:
             files["problem.py"] = problem.reference
         plan = BuildPlan(
             ("requests",), files, compiling_environment(probe), output=REQUESTS, roots=tuple(python.roots),
-            worker="extension_requests", python=python.path,
+            worker="extension_requests", python=python.path, warm=WARM,
         )  # fmt: skip
-        asked = await self._compiler.made(CPP, Build(_torch(python), plan, None), host, probe)
+        build = Build(_torch(python), plan, None)
+        if not await self._compiler.knows(build, probe):
+            to_come = _build({"environment": {}}, probe, python).plan
+            await self._announcements.job(*self._compiler.described(to_come, probe, host), host)
+        asked = await self._compiler.made(CPP, build, host, probe)
         if asked.status != "ok" or not asked.artifact_id:
             return []
         return requests_in(await self._artifacts.read(asked.artifact_id))
@@ -115,21 +123,6 @@ def key_of(request: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
-def compiling_environment(probe: HostProbe) -> dict[str, str]:
-    """Return the environment in which Triton and load_inline find ninja, g++ and nvcc, and the GPUs to build for."""
-    path = ["/usr/local/cuda/bin", "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
-    found: dict[str, str] = {}
-    if probe.judge:
-        path.insert(0, probe.judge.path.rpartition("/")[0])
-    if probe.nvcc:
-        path.insert(0, f"{probe.nvcc.root}/bin")
-        found["CUDA_HOME"] = probe.nvcc.root
-    numbers = {str(g.get("arch") or "").removeprefix("sm_") for g in probe.gpus}
-    if archs := sorted(f"{n[:-1]}.{n[-1]}" for n in numbers if n.isdecimal() and len(n) > 1):
-        found["TORCH_CUDA_ARCH_LIST"] = ";".join(archs)
-    return {"PATH": ":".join(path), **found}
-
-
 def _torch(python: JudgePython) -> Toolchain:
     return Toolchain("torch", python.path, f"{python.torch} of Python {python.version}")
 
@@ -139,7 +132,7 @@ def _build(request: Mapping[str, Any], probe: HostProbe, python: JudgePython) ->
     files = {"request.json": json.dumps(request, sort_keys=True), "torch_nvcc.py": worker_source("torch_nvcc")}
     plan = BuildPlan(
         ("build", "kernel.so"), files, compiling_environment(probe),
-        roots=roots, worker="extension_build", python=python.path, wall_s=BUILD_S,
+        roots=roots, worker="extension_build", python=python.path, wall_s=BUILD_S, warm=WARM,
     )  # fmt: skip
     archs = request["environment"].get("TORCH_CUDA_ARCH_LIST")
     return replace(Build(_torch(python), plan, None), arch=str(archs) if archs else None)

@@ -14,12 +14,11 @@ from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services import module_problems
 from gpu_mcp_server.services.constraints import parsed
-from gpu_mcp_server.services.extensions import compiling_environment
 from gpu_mcp_server.services.floors import floors
 from gpu_mcp_server.services.hosts import HostProbe, JudgePython
 from gpu_mcp_server.services.jobs import new_job_id
 from gpu_mcp_server.services.judge_files import judge_files
-from gpu_mcp_server.services.plans import worker_source
+from gpu_mcp_server.services.plans import compiling_environment, worker_source
 from gpu_mcp_server.services.problems import MAX_SHAPE_BYTES, largest, shape_bytes
 from gpu_mcp_server.services.runner import min_level, roots_of
 from gpu_mcp_server.settings import Settings

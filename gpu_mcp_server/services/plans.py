@@ -154,8 +154,8 @@ def process_of(plan: BuildPlan) -> ProcessSpec:
     if not plan.worker:
         return ProcessSpec(argv=plan.argv, env=dict(plan.env))
     source = plan.warm + worker_source(plan.worker)
-    if not plan.python:
-        return ProcessSpec(argv=plan.argv, env=dict(plan.env), program=source)
+    if plan.warm or not plan.python:
+        return ProcessSpec(argv=plan.argv, env=dict(plan.env), program=source, python=plan.python)
     command = (plan.python, "-I", "-c", source + "\nimport sys\nmain(sys.argv[1:])\n", *plan.argv[1:])
     return ProcessSpec(argv=command, env=dict(plan.env))
 
@@ -168,6 +168,21 @@ def _named(toolchains: Sequence[Toolchain], name: str | None, language: str) -> 
         known = ", ".join(t.name for t in toolchains)
         raise BadRequest(f"{name!r} is no compiler for {language} on this host.", hint=f"There are {known}.")
     return chosen
+
+
+def compiling_environment(probe: HostProbe) -> dict[str, str]:
+    """Return the environment in which Triton and load_inline find ninja, g++ and nvcc, and the GPUs to build for."""
+    path = ["/usr/local/cuda/bin", "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"]
+    found: dict[str, str] = {}
+    if probe.judge:
+        path.insert(0, probe.judge.path.rpartition("/")[0])
+    if probe.nvcc:
+        path.insert(0, f"{probe.nvcc.root}/bin")
+        found["CUDA_HOME"] = probe.nvcc.root
+    numbers = {str(g.get("arch") or "").removeprefix("sm_") for g in probe.gpus}
+    if archs := sorted(f"{n[:-1]}.{n[-1]}" for n in numbers if n.isdecimal() and len(n) > 1):
+        found["TORCH_CUDA_ARCH_LIST"] = ";".join(archs)
+    return {"PATH": ":".join(path), **found}
 
 
 @cache

@@ -15,6 +15,12 @@ from typing import Any, List
 STEP = "_write_ninja_file_and_build_library"
 
 
+def prepare() -> None:
+    """Import torch before there is a job; IMPORTS is put before this source."""
+    for name in globals().get("IMPORTS", ()):
+        importlib.import_module(name)
+
+
 def main(arguments: List[str]) -> None:
     """Build `request.json` into the file named first."""
     with open("request.json", encoding="utf-8") as file:

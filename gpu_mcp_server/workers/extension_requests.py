@@ -6,6 +6,7 @@ Whatever the file does or raises, this ends well: what was asked for until then 
 # pyright: reportUnknownVariableType=false
 
 import contextlib
+import importlib
 import importlib.util
 import json
 import os
@@ -15,6 +16,12 @@ from typing import Any, Dict, List
 RESULT = "requests.json"
 MOST = 8
 """Extensions of one file."""
+
+
+def prepare() -> None:
+    """Import torch before there is a job; IMPORTS is put before this source."""
+    for name in globals().get("IMPORTS", ()):
+        importlib.import_module(name)
 
 
 def loaded(name: str) -> Any:

@@ -1,5 +1,6 @@
 """Extensions that a Python candidate has torch compile: built once, apart from the candidate, failures remembered."""
 
+import asyncio
 import json
 import subprocess
 from collections.abc import AsyncIterator
@@ -7,11 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.models.evaluation import TimingOptions
+from gpu_mcp_server.hostd.host import LOCKS
+from gpu_mcp_server.hostd.jobs import JobFolder
+from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.services.extensions import may_go_on, requests_in
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problem_files.base import ProblemSource
 from gpu_mcp_server.services.sources import Source
+from tests.hostd.laboratory import wrapped
 from tests.judge.harness import JUDGE, torch_python
 from tests.laboratory import laboratory
 
@@ -79,6 +83,44 @@ async def test_an_extension_is_built_once_and_a_candidate_cannot_change_it_for_t
     failed = await judged(wrong)
     assert (failed.status, failed.diagnostics[0].file) == ("compile_failed", "main.cpp"), failed.diagnostics
     assert "nothing" in failed.reason
+
+
+async def waited(lab: Lab) -> dict[str, bool]:
+    """Return of the last job that asked for extensions, and of the last that built one, whether one made ahead took it."""
+    found: dict[str, bool] = {}
+    for record in (await lab.hosts.call("local", "list"))[0]["records"]:
+        folder = JobFolder(str(lab.settings.data_dir / "hostd" / "jobs" / record["id"]))
+        made = [str(output["path"]) for output in record["outputs"]]
+        if made in (["requests.json"], ["kernel.so"]) and record["purpose"] == "compile":
+            found.setdefault(made[0], folder.noted()["groups"][0].startswith("warm-"))
+    return found
+
+
+@needs_torch
+async def test_torch_is_imported_while_the_first_candidate_is_asked_and_before_the_next_one_comes(tmp_path: Path):
+    python = wrapped(tmp_path / "state", {LOCKS: str(tmp_path / "locks")})  # while others time, nothing would be made
+    host = {"kind": "local", "python": str(python), "judge_python": torch_python()}
+    async with laboratory(hosts={"local": host}) as lab:
+        if (await lab.hosts.link("local")).greeting["level"] not in ("full", "namespaces"):
+            pytest.skip("sandboxes are made ahead only with namespaces")
+        await two_candidates(lab)
+
+
+async def two_candidates(lab: Lab) -> None:
+    problem = await lab.registry.import_file(ProblemSource("relu.py", RELU))
+
+    async def judged(text: str) -> Evaluation:
+        return await lab.evaluator.evaluate(problem.problem_id, as_model(text), timing=SMOKE)
+
+    first = await judged(HONEST)
+    assert "built in" in first.evidence["extensions"]
+    assert await waited(lab) == {"requests.json": False, "kernel.so": True}
+    link = await lab.hosts.link("local")
+    while (await link.call("hello"))[0]["warm"] < 3:  # the judge and these two
+        await asyncio.sleep(0.1)
+    second = await judged(HONEST.replace("x[i] > 0 ?", "x[i] > 0.0f ?"))
+    assert "built in" in second.evidence["extensions"]
+    assert await waited(lab) == {"requests.json": True, "kernel.so": True}
 
 
 RECALLED = """
