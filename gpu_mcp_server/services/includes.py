@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_mcp_server.errors import GpuMcpError
+from gpu_mcp_server.errors import GpuMcpError, TooLarge
 from gpu_mcp_server.services.local_files import read_local
 from gpu_mcp_server.services.sources import MAX_SOURCE_BYTES, MAX_TEXTS, Source
 from gpu_mcp_server.services.workspaces import Workspaces
@@ -31,6 +31,9 @@ async def with_headers(
         workspace_id: The workspace of `path`. Its own folder and `-I` of folders below its root are searched.
         workspaces: To look there. A local file's headers lie in its own folder or below.
         flags: Of the compiler.
+
+    Raises:
+        TooLarge: If more than 500 files are reached.
     """
     if path is None or source.language in ("triton", "python", "program"):
         return source
@@ -64,10 +67,14 @@ def _of_workspace(workspaces: Workspaces, workspace_id: str) -> Reader:
 
 
 async def _closure(text: str, path: str, read: Reader, folders: Sequence[str]) -> dict[str, str]:
-    """Return the texts of all files that are reached, by path below the root."""
+    """Return the texts of all files that are reached, by path below the root.
+
+    Raises:
+        TooLarge: If there are more than 500: without the others the compiler would miss headers that are there.
+    """
     found: dict[str, str] = {}
     open_ones = [(path, text)]
-    while open_ones and len(found) < MAX_TEXTS:
+    while open_ones:
         including, text = open_ones.pop()
         for name in dict.fromkeys(_INCLUDE.findall(text)):
             for folder in (posixpath.dirname(including), *folders):
@@ -76,6 +83,12 @@ async def _closure(text: str, path: str, read: Reader, folders: Sequence[str]) -
                     continue
                 data = await read(at)
                 if data is not None and b"\0" not in data:
+                    if len(found) == MAX_TEXTS:
+                        raise TooLarge(
+                            f"{path!r} includes more than {MAX_TEXTS} files from around it, {at!r} after those; "
+                            f"{MAX_TEXTS} can go with a source.",
+                            hint="Compile it with build_project, which takes all files of a workspace.",
+                        )
                     found[at] = data.decode("utf-8", "replace")
                     open_ones.append((at, found[at]))
                     break

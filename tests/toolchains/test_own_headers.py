@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from gpu_mcp_server.errors import TooLarge
 from gpu_mcp_server.models.build import CompileResult, Wish
 from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.sources import MAX_TEXTS
 from gpu_mcp_server.uploads import Sources
 from tests.laboratory import laboratory
 
@@ -68,6 +70,24 @@ async def test_headers_of_a_local_file_lie_in_its_folder_and_not_above_it(lab: L
     assert (await compiled(lab, None, str(tmp_path / "p" / "a.c"))).status == "ok"
     above = await compiled(lab, None, str(tmp_path / "p" / "b.c"))
     assert above.status == "failed" and "secret.h" in above.diagnostics[0].message
+
+
+@pytest.mark.parametrize("in_a_row", [True, False])
+async def test_more_headers_than_go_with_a_source_are_refused_with_the_way_out(
+    lab: Lab, tmp_path: Path, *, in_a_row: bool
+):
+    """500 go with it; one more would be missing at the compiler, though it is there."""
+    names = [f"h{n}.h" for n in range(MAX_TEXTS)]
+    for name, following in zip(names, [*names[1:], ""], strict=True):
+        (tmp_path / name).write_text(f'#pragma once\n#include "{following}"\n' if in_a_row and following else "")
+    source = "".join(f'#include "{name}"\n' for name in (names[:1] if in_a_row else names))
+    (tmp_path / "a.c").write_text(source)
+    taken = await Sources(lab.workspaces, local_files=True).compilable(None, str(tmp_path / "a.c"), None, None)
+    assert len(taken.beside) == MAX_TEXTS
+    (tmp_path / "one_more.h").write_text("#define MORE 1\n")
+    (tmp_path / names[-1]).write_text('#include "one_more.h"\n')
+    with pytest.raises(TooLarge, match=r"more than 500 files .*'one_more.h'.* build_project, "):
+        await compiled(lab, None, str(tmp_path / "a.c"))
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
