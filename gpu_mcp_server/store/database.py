@@ -25,7 +25,7 @@ Value = str | int | float | bytes | None
 CHECKED_BYTES = 64 << 20
 """A database up to this size is read wholly when it is opened for work: a tenth of a second at most."""
 CHECKED_BY_SERVER_BYTES = 1 << 30
-"""The same for a server that runs for months; beyond that, `store check` reads it."""
+"""The same for a server over HTTP, which runs for months; beyond that, `store check` reads it."""
 
 BUSY_TIMEOUT_S = 30.0
 """How long a writer waits for the others; theirs are transactions of milliseconds."""

@@ -4,15 +4,19 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import structlog
+
 from gpu_mcp_server.models.user import LOCAL, User
 from gpu_mcp_server.settings import Settings
-from gpu_mcp_server.store.database import CHECKED_BY_SERVER_BYTES, DATABASE, Database
+from gpu_mcp_server.store.database import CHECKED_BYTES, DATABASE, Database
 from gpu_mcp_server.store.locks import USE, held
 from gpu_mcp_server.team.allowances import Allowances
 from gpu_mcp_server.team.audit import AuditLog
 from gpu_mcp_server.team.flow import Flow
 from gpu_mcp_server.team.tokens import Tokens
 from gpu_mcp_server.team.users import Users
+
+_log = structlog.get_logger(__name__)
 
 
 async def chosen_user(settings: Settings) -> User:
@@ -40,15 +44,27 @@ class Team:
 
     @classmethod
     @asynccontextmanager
-    async def open(cls, settings: Settings) -> "AsyncGenerator[Team]":
+    async def open(cls, settings: Settings, *, check_up_to_bytes: int = CHECKED_BYTES) -> "AsyncGenerator[Team]":
         """Open what the store knows of users.
+
+        Args:
+            settings: Where the store is.
+            check_up_to_bytes: A database that is not larger is read for damaged pages first; a larger one is not, and
+                the log says so. A command does with little, a server that runs for months takes more; 0: it was read.
 
         Raises:
             ConfigError, DiskFull: If the data folder cannot be used.
         """
         with held(settings.data_dir, USE):
             path = settings.data_dir / DATABASE
-            async with await Database.open(path, check_up_to_bytes=CHECKED_BY_SERVER_BYTES) as db:
+            async with await Database.open(path, check_up_to_bytes=check_up_to_bytes) as db:
+                size_bytes = path.stat().st_size
+                if 0 < check_up_to_bytes < size_bytes:
+                    _log.info(
+                        "the store is too large to be read for damage at the start: gpu-mcp-server store check does it",
+                        size_mib=size_bytes >> 20,
+                        limit_mib=check_up_to_bytes >> 20,
+                    )
                 audit = AuditLog(db)
                 async with audit.kept():
                     yield cls(db, Users(db), Tokens(db), Allowances(db), Flow(), audit)

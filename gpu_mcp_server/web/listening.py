@@ -16,6 +16,7 @@ from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.server import LabServer
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.spans import export_spans
+from gpu_mcp_server.store.database import CHECKED_BY_SERVER_BYTES
 from gpu_mcp_server.team.team import Team
 from gpu_mcp_server.team.verifier import Verifier
 from gpu_mcp_server.web.app import Site, web_app
@@ -63,7 +64,7 @@ async def chosen_authentication(settings: Settings, host: str, asked: Authentica
     Raises:
         ConfigError: If none was asked for where others reach the server, or there is no token to come in with.
     """
-    async with Team.open(settings) as team:
+    async with Team.open(settings, check_up_to_bytes=CHECKED_BY_SERVER_BYTES) as team:
         there_are = await team.tokens.any()
     beyond = not is_loopback(host)
     if beyond and asked == "none":
@@ -198,7 +199,7 @@ def serve_http(server: LabServer, settings: Settings, host: str, port: int, *, t
         export_spans()
 
     async def work() -> None:
-        async with Team.open(settings) as team:
+        async with Team.open(settings, check_up_to_bytes=0) as team:  # `chosen_authentication` has read it
             await server_for(server, settings, team, host, port, tokens=tokens).serve()
 
     asyncio.run(work())

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgpack
 import pytest
+import structlog
 
 from gpu_mcp_server.cli.doctor import local_checks
 from gpu_mcp_server.errors import BadRequest, ConfigError
@@ -26,7 +27,8 @@ from gpu_mcp_server.store import backups, database, pruning
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import DATABASE, Database, migrations
 from gpu_mcp_server.store.locks import SHARED_WORK, USE, held
-from gpu_mcp_server.team.team import Team
+from gpu_mcp_server.team.team import Team, chosen_user
+from gpu_mcp_server.web.listening import chosen_authentication
 
 DAY_S = 86_400.0
 
@@ -190,6 +192,39 @@ async def test_a_damaged_page_deep_in_the_database_is_found_when_work_begins_not
             database.check(path, quick=quick)
     found = {check.name: check for check in local_checks(Settings(data_dir=folder))}["store"]
     assert found.state == "fail" and "store restore" in found.todo
+
+
+async def test_a_command_of_a_user_reads_no_more_of_the_store_than_one_of_nobody_and_a_server_for_many_does(
+    tmp_path: Path,
+):
+    """A damaged page shows what was read."""
+    folder = tmp_path / "data"
+    async with Team.open(Settings(data_dir=folder)) as team:
+        await team.users.put("ada")
+        await team.db.execute(
+            "CREATE TABLE ballast AS SELECT zeroblob(?) AS bytes", (database.CHECKED_BYTES + (1 << 20),)
+        )
+        await team.db.execute("CREATE TABLE unread AS SELECT 1 AS a")
+    path = folder / DATABASE
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'unread'").fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+
+    settings = Settings(data_dir=folder, user="ada")
+    assert (await chosen_user(settings)).name == "ada"
+    with structlog.testing.capture_logs() as logged:
+        async with Team.open(settings):
+            pass
+    assert [(line["size_mib"] > line["limit_mib"], line["limit_mib"]) for line in logged] == [(True, 64)]
+    assert "store check" in logged[0]["event"]
+    async with Lab.open(settings):
+        pass
+    with pytest.raises(ConfigError, match=r"is damaged: .*store restore FILE"):
+        await chosen_authentication(settings, "127.0.0.1", None)
 
 
 class Aged:
