@@ -1,5 +1,6 @@
 """The real laboratory for tests: real store, hostd, sandbox, compilers; over the in-memory MCP client."""
 
+import atexit
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator
@@ -46,6 +47,8 @@ class Folder:
 
     def __exit__(self, *_: object) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+        if self.path.exists():  # a host side that was told to end as it began still made its folders
+            atexit.register(shutil.rmtree, self.path, ignore_errors=True)
 
 
 def settings_for(folder: Path, **more: Any) -> Settings:

@@ -3,13 +3,17 @@
 Only a hostd that is root needs that, and only it can. The mounts are in the supervisor's own mount namespace.
 """
 
+import contextlib
 import ctypes
 import os
+import stat
 import tempfile
 from typing import List, Optional, Sequence, Tuple
 
 _MS_BIND, _MS_REC, _MS_PRIVATE, _CLONE_NEWNS = 4096, 16384, 1 << 18, 0x00020000
 RUN = "/run/gpu-mcp-server"
+LAST = "/tmp/gpu-mcp-server-mounts"
+"""Where neither hostd's state nor /run will do: both closed to jobs, or read-only."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -74,9 +78,21 @@ class Mounts:
                     return base
             except OSError:
                 continue
-        base = tempfile.mkdtemp(prefix="gpu-mcp-server-", dir="/tmp")
-        os.chmod(base, 0o711)
-        return base
+        return _shared(LAST)
+
+
+def _shared(base: str) -> str:
+    """Return a folder below one where everybody may write: the same for all supervisors, so that they do not pile up.
+
+    A name that somebody else took there is left alone.
+    """
+    with contextlib.suppress(OSError):
+        os.mkdir(base, 0o711)
+    info = os.lstat(base)
+    if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
+        base = tempfile.mkdtemp(prefix=os.path.basename(base) + "-", dir=os.path.dirname(base))
+    os.chmod(base, 0o711)
+    return base
 
 
 def _mount(source: str, place: str) -> None:

@@ -1,6 +1,7 @@
 """What an agent in its sandbox may reach outside: its model's one address, and our tools; nothing else."""
 
 import asyncio
+import fcntl
 import os
 import shutil
 import sys
@@ -25,6 +26,8 @@ LINE_BYTES = 32 << 20
 """Of one message between agent and tools."""
 PIECE_BYTES = 1 << 16
 CLOSING_S = 5.0
+CLOSED = "gpu-mcp-door-"
+"""What the folders around doors are called; they lie where paths are short, as those of sockets must be."""
 _log = structlog.get_logger()
 
 
@@ -99,7 +102,8 @@ class Tools:
 @asynccontextmanager
 async def door(address: Address | None, tools: Tools | None) -> AsyncGenerator[Path]:
     """Open the sockets; yields the folder to show to the sandbox. Only that job and this user get through to it."""
-    closed = Path(tempfile.mkdtemp(prefix="gpu-mcp-"))
+    clear_away()
+    closed, lock = _closed()
     folder, servers = closed / "door", list[asyncio.Server]()
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
@@ -136,6 +140,30 @@ async def door(address: Address | None, tools: Tools | None) -> AsyncGenerator[P
             task.cancel()
         await asyncio.gather(*handlers, return_exceptions=True)
         shutil.rmtree(closed, ignore_errors=True)
+        os.close(lock)
+
+
+def _closed() -> tuple[Path, int]:
+    """Make a folder for this user alone; it is locked while somebody lives behind it."""
+    folder = Path(tempfile.mkdtemp(prefix=CLOSED))
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    with suppress(OSError):  # a filesystem without locks: nobody else gets one there either
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return folder, lock
+
+
+def clear_away() -> None:
+    """Remove the doors of those who were killed: this user's, with nobody behind them."""
+    for closed in Path(tempfile.gettempdir()).glob(CLOSED + "*"):
+        with suppress(OSError):
+            lock = os.open(closed, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                # One without a door is being made, and not locked yet.
+                if os.fstat(lock).st_uid == os.geteuid() and (closed / "door").is_dir():
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(closed, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def _to_model(address: Address) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:

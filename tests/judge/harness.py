@@ -1,5 +1,6 @@
 """Runs the judge's three processes as hostd does, without a sandbox: links, freezing by SIGSTOP, exit events."""
 
+import atexit
 import contextlib
 import functools
 import importlib.util
@@ -208,8 +209,10 @@ def judge(
 
 @functools.cache
 def loops(name: str) -> Path:
-    """Compile a source of the judge, once."""
-    return build(JUDGE / name, Path(tempfile.mkdtemp(prefix="judge-loops-")))
+    """Compile a source of the judge, once; it is there until the tests end."""
+    folder = Path(tempfile.mkdtemp(prefix="judge-loops-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return build(JUDGE / name, folder)
 
 
 def build(source: Path, into: Path, *more: str) -> Path:

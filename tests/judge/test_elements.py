@@ -1,7 +1,8 @@
 """Compiled loops of the owner say and draw what NumPy does, bit by bit."""
 
+import os
+import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,9 +23,9 @@ sys.path.remove(str(JUDGE))
 
 
 @pytest.fixture(scope="module")
-def compiled() -> elements.Elements:
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> elements.Elements:
     loops = elements.Elements()
-    loops.load(str(build(JUDGE / "elements.c", Path(tempfile.mkdtemp(prefix="elements-")))))
+    loops.load(str(build(JUDGE / "elements.c", tmp_path_factory.mktemp("elements"))))
     assert loops.by == elements.COMPILED
     return loops
 
@@ -105,3 +106,11 @@ def test_a_process_that_waited_began_when_it_was_told_to(monkeypatch):
 
     monkeypatch.setenv(ledger.BEGAN, repr(time.clock_gettime(time.CLOCK_BOOTTIME) - 5))
     assert 5 <= ledger.since_start_s() < 60
+
+
+def test_what_the_tests_compile_for_themselves_goes_with_them(tmp_path: Path):
+    script = "from tests.judge.harness import loops; print(loops('elements.c').is_file())"
+    told = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", script], env=told, capture_output=True, text=True, check=False)
+    assert done.stdout == "True\n", done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -115,9 +115,8 @@ def one_unit(found: list[tuple[Guide, Example]], folder: Path, suffix: str) -> P
 
 
 def compiles(command: list[str | Path], cwd: Path, **environment: str) -> None:
-    done = subprocess.run(
-        command, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, timeout=110, check=False
-    )
+    told = {**os.environ, "TMPDIR": str(cwd), **environment}  # clang leaves folders there for each device
+    done = subprocess.run(command, cwd=cwd, env=told, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,13 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.protocol import JobSpec, ProcessSpec
-from gpu_mcp_server.recipes.door import Address
+from gpu_mcp_server.recipes.door import Address, door
+from gpu_mcp_server.recipes.inside.gate import MODEL
 from gpu_mcp_server.recipes.journal import Journal, entries
 from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.services.jobs import new_job_id
 from gpu_mcp_server.services.lab import Lab
+from tests.laboratory import Folder
 from tests.real.clients.model import ScriptedModel, Shown, Step, Use
 from tests.recipes.conftest import Begun
 
@@ -184,6 +187,33 @@ async def test_a_session_that_was_killed_goes_on_from_what_was_judged(lab: Lab, 
     assert (before.state, [s.outcome for s in before.steps]) == ("unfinished", ["incorrect"])
     assert (state.stopped, [s.outcome for s in state.steps]) == ("target", ["incorrect", "correct", "ok"])
     assert "Judged so far" in model.told and str(before.steps[0].attempt_id) in model.told
+
+
+DYING = """
+import asyncio, os, signal
+from gpu_mcp_server.recipes.door import Address, door
+
+async def main():
+    async with door(Address.of("http://127.0.0.1:9"), None):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+async def test_the_door_of_who_was_killed_is_cleared_away_by_the_next_one(monkeypatch: pytest.MonkeyPatch):
+    model = Address.of("http://127.0.0.1:9")
+    with Folder() as folder:
+        monkeypatch.setattr(tempfile, "tempdir", str(folder))
+        async with door(model, None) as living:
+            env = {**os.environ, "TMPDIR": str(folder)}
+            done = await asyncio.to_thread(subprocess.run, [sys.executable, "-c", DYING], env=env, check=False)
+            assert done.returncode == -signal.SIGKILL
+            assert len(list(folder.iterdir())) == 2, "the dead one cleared nothing of the living away, nor its own"
+            async with door(model, None) as second:
+                assert set(folder.iterdir()) == {living.parent, second.parent}
+                assert (living / MODEL).is_socket()
+        assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("script", ["exit 1", "echo told what it found"])
