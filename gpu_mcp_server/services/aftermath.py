@@ -94,15 +94,21 @@ def prepared(
         **(env or {}),
         **(junit.environment(argv, env or {}) if tests else {}),
     }
-    if ranks is None:
-        return Prepared(tuple(command), variables, {}, tuple(outputs))
+    one = Prepared(tuple(command), variables, {}, tuple(outputs))
+    return one if ranks is None else _several(one, probe, host, ranks, timeout_s, group)
+
+
+def _several(
+    one: Prepared, probe: HostProbe, host: str, ranks: RankOptions, timeout_s: float, group: Group | None
+) -> Prepared:
+    """Return a command as our launcher of ranks starts it, all of them or the group of this host."""
     mpirun = probe.toolchains.tools.get("mpirun")
     if ranks.launcher == "mpirun" and mpirun is None:
         raise ToolMissing(
             "mpirun", host, hint="apt-get install openmpi-bin; or launcher torchrun, which needs nothing."
         )
     plan = {
-        "argv": command,
+        "argv": list(one.argv),
         "count": ranks.count,
         "launcher": ranks.launcher,
         "mpirun": mpirun.path if mpirun else "",
@@ -117,9 +123,9 @@ def prepared(
         whole = {**group.plan, "program": PROGRAM, "ranks": plan, "limit_s": timeout_s}
         files[GROUPS] = (WORKERS / "rank_groups.py").read_bytes()
         start = ("{python}", GROUPS, json.dumps(whole))
-    outputs += [f"{RANKS}/{n}.{kind}" for n in range(first, first + count) for kind in ("json", "out", "err")]
+    left = (f"{RANKS}/{n}.{kind}" for n in range(first, first + count) for kind in ("json", "out", "err"))
     roots = tuple(mpirun.roots) if mpirun and ranks.launcher == "mpirun" else ()
-    return Prepared(start, variables, files, tuple(outputs), count, roots)
+    return Prepared(start, one.env, files, (*one.outputs, *left), count, roots)
 
 
 def ours(path: str) -> bool:

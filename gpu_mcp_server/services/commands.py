@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gpu_mcp_server.errors import BadRequest, TooLarge
 from gpu_mcp_server.hostd.protocol import FileRef
+from gpu_mcp_server.models.job import RankOptions
 
 MAX_WALL_S = 6 * 3600.0
 MAX_ARGUMENTS = 1000
@@ -44,6 +45,18 @@ def check_command(argv: Sequence[str], env: Mapping[str, str], timeout_s: float,
         )
     if len(stdin.encode()) > MAX_STDIN_BYTES:
         raise TooLarge(f"stdin is over {MAX_STDIN_BYTES} bytes.", hint="Put it into a file of the workspace.")
+
+
+def check_fetch(gpus: int, ranks: RankOptions | None, *, allowed: bool) -> None:
+    """Check that a command may use the network.
+
+    Raises:
+        BadRequest: If the settings do not allow it, or it also wants what runs without.
+    """
+    if not allowed:
+        raise BadRequest("Jobs with network access are switched off.", hint="A person can set allow_fetch = true.")
+    if gpus or ranks is not None:
+        raise BadRequest("A fetch job gets no GPU and no ranks.", hint="Fetch first, then run.")
 
 
 def laid(contents: Mapping[str, bytes]) -> tuple[list[FileRef], dict[str, bytes | Path]]:

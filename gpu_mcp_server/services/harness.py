@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -111,14 +111,10 @@ def judge_spec(
         BadRequest: If the device cannot compare the problem's outputs.
     """
     python = _python(problem, probe, host, device, candidate)
-    task = _task(problem, device, candidate, timing)
-    if problem.kind == "module":
-        task |= module_problems.task_of(problem)
-    task["floors"] = (
-        floors(problem, [str(g["name"]) for g in probe.gpus]) if device == "cuda" and problem.outputs else {}
-    )
+    task = _task(problem, device, candidate, timing, [str(g["name"]) for g in probe.gpus])
     own = _own(problem, candidate, task)
     compiles = candidate is not None and candidate.kind != "library"
+    compiling = compiling_environment(probe) if compiles else {}
     blobs: dict[str, bytes] = {}
     files = {
         role: tuple(_ref(n, d, blobs) for n, d in {**judge_files(role, python.version), **more}.items())
@@ -133,7 +129,7 @@ def judge_spec(
                 role=role,
                 trusted=role == "owner",
                 workspace=role,
-                env=_environment(role, device, compiling_environment(probe) if compiles else {}),
+                env=_environment(role, device, compiling),
                 program=role_program(role, problem, device, candidate),
                 python=python.path,
                 ahead="judge",
@@ -239,7 +235,10 @@ def _limits(*, compiles: bool) -> Limits:
     return Limits(wall_s=WALL_S, memory_bytes=MEMORY_BYTES, shm_bytes=SHM_BYTES)
 
 
-def _task(problem: Problem, device: str, candidate: Candidate | None, timing: TimingOptions) -> dict[str, Any]:
+def _task(
+    problem: Problem, device: str, candidate: Candidate | None, timing: TimingOptions, gpus: Sequence[str]
+) -> dict[str, Any]:
+    """Return what the owner is told; `gpus` are the names of those that it may run on."""
     interpreted = candidate is not None and candidate.kind == "triton" and device == "cpu"
     compiles = candidate is not None and candidate.kind != "library"
     effort = EFFORTS[timing.precision]
@@ -277,6 +276,8 @@ def _task(problem: Problem, device: str, candidate: Candidate | None, timing: Ti
         "max_rounds": effort.max_rounds,
         "round_timeout_s": INTERPRETER_ROUND_S if interpreted else ROUND_TIMEOUT_S,
         "gpu_index": 0,
+        **(module_problems.task_of(problem) if problem.kind == "module" else {}),
+        "floors": floors(problem, gpus) if device == "cuda" and problem.outputs else {},
     }
 
 

@@ -164,22 +164,9 @@ class Problems:
             "bytes": bytes,
             "implementations": dict(implementations or {}),
         }
-        try:
-            draft = Problem.model_validate({**content, "problem_id": "p-", "content_hash": ""})
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            where = ".".join(str(part) for part in first["loc"])
-            raise BadRequest(f"{where}: {first['msg']}.", hint="Correct it and register the problem again.") from error
-        _check_numbers(draft)
-        _check_tensors(draft)
-        _check_shapes(draft)
-        check_constraints(draft)
-        for what, formula in (("flops", draft.flops), ("bytes", draft.bytes)):
-            if formula is not None:
-                check_formula(formula, what, draft.shapes)
-        check_reference(draft)
-        digest = content_hash(draft)
-        return draft.model_copy(update={"problem_id": f"p-{digest[:12]}", "content_hash": digest})
+        draft = _drafted(content)
+        _check(draft)
+        return _named(draft)
 
     @staticmethod
     def make_program(name: str, description: str, program: Program, rtol: float, atol: float) -> Problem:
@@ -195,8 +182,7 @@ class Problems:
         )  # fmt: skip
         _check_numbers(draft)
         check_program(program)
-        digest = content_hash(draft)
-        return draft.model_copy(update={"problem_id": f"p-{digest[:12]}", "content_hash": digest})
+        return _named(draft)
 
     @staticmethod
     def info(problem: Problem) -> ProblemInfo:
@@ -234,6 +220,21 @@ def _program_info(problem: Problem, program: Program) -> ProblemInfo:
     )
 
 
+def _drafted(content: Mapping[str, object]) -> Problem:
+    """Return a problem that has no name by its content yet; its fields have their types."""
+    try:
+        return Problem.model_validate({**content, "problem_id": "p-", "content_hash": ""})
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise BadRequest(f"{where}: {first['msg']}.", hint="Correct it and register the problem again.") from error
+
+
+def _named(draft: Problem) -> Problem:
+    digest = content_hash(draft)
+    return draft.model_copy(update={"problem_id": f"p-{digest[:12]}", "content_hash": digest})
+
+
 def content_hash(problem: Problem) -> str:
     """Return the sha256 of everything but the id, as canonical JSON."""
     content = problem.model_dump(mode="json", exclude={"problem_id", "content_hash"})
@@ -268,6 +269,18 @@ def _conditions(problem: Problem) -> list[str]:
     said += ["strict precision"] if problem.precision == "strict" else []
     said += [f"at least {problem.flops} operations"] if problem.flops else []
     return [*said, f"at least {problem.bytes} bytes moved"] if problem.bytes else said
+
+
+def _check(problem: Problem) -> None:
+    """Check what types do not say: that everything fits together."""
+    _check_numbers(problem)
+    _check_tensors(problem)
+    _check_shapes(problem)
+    check_constraints(problem)
+    for what, formula in (("flops", problem.flops), ("bytes", problem.bytes)):
+        if formula is not None:
+            check_formula(formula, what, problem.shapes)
+    check_reference(problem)
 
 
 def _check_numbers(problem: Problem) -> None:

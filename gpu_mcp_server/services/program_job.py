@@ -10,7 +10,7 @@ from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, Limits, ProcessSp
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.harness import TURN_S
-from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.hosts import HostProbe, JudgePython
 from gpu_mcp_server.services.jobs import new_job_id
 from gpu_mcp_server.services.judge_files import judge_files
 from gpu_mcp_server.services.program_builds import refs_of
@@ -66,16 +66,7 @@ def program_spec(
     runs = 0 if candidate is None else sandboxes(program, tier)
     roles = [f"candidate_{number}" for number in range(runs)]
     task = json.dumps(_task(problem, program, roles, device, tier, judge=candidate is not None)).encode()
-    harness, player = (
-        {path: TreeFile(data) for path, data in judge_files(role, python.version).items()}
-        for role in ("owner", "program")
-    )
-    trees: dict[str, dict[str, TreeFile]] = {
-        "owner": {**harness, "task.json": TreeFile(task)},
-        "reference": {**player, **below_project(reference)},
-    }
-    each = {**player, **below_project(candidate or {})}
-    trees |= {role: each for role in roles}  # noqa: C420 - RUF024 wants it so
+    trees = _trees(task, python, reference, candidate or {}, roles)
     blobs = {hashlib.sha256(file.data).hexdigest(): file.data for tree in trees.values() for file in tree.values()}
     refs = {id(tree): refs_of(tree) for tree in trees.values()}
     argv = (python.path, "-I", "-B", "judge/main.py")
@@ -99,6 +90,22 @@ def program_spec(
         min_level=min_level(settings),
     )  # fmt: skip
     return spec, blobs
+
+
+def _trees(
+    task: bytes, python: JudgePython, reference: Tree, candidate: Tree, roles: list[str]
+) -> dict[str, dict[str, TreeFile]]:
+    """Return what lies in the workspace of each role; all runs of the candidate share theirs."""
+    harness, player = (
+        {path: TreeFile(data) for path, data in judge_files(role, python.version).items()}
+        for role in ("owner", "program")
+    )
+    each = {**player, **below_project(candidate)}
+    return {
+        "owner": {**harness, "task.json": TreeFile(task)},
+        "reference": {**player, **below_project(reference)},
+        **{role: each for role in roles},  # noqa: C420 - RUF024 wants it so
+    }
 
 
 def below_project(tree: Tree) -> dict[str, TreeFile]:

@@ -8,12 +8,12 @@ from typing import Any
 
 import structlog
 
-from gpu_mcp_server.errors import BadRequest, GpuMcpError, NotFound
+from gpu_mcp_server.errors import GpuMcpError, NotFound
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, Limits, OutputFile, ProcessSpec
 from gpu_mcp_server.models.job import GpuNeeds, JobResult, OutputRef, RankOptions
 from gpu_mcp_server.services import aftermath
 from gpu_mcp_server.services.aftermath import Aftermath, Prepared
-from gpu_mcp_server.services.commands import check_command, laid, not_started
+from gpu_mcp_server.services.commands import check_command, check_fetch, laid, not_started
 from gpu_mcp_server.services.documents import Documents
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts import HostProbe
@@ -113,22 +113,16 @@ class Runner:
         """
         check_command(argv, env or {}, timeout_s, stdin)
         if fetch:
-            self._check_fetch(gpus, ranks)
+            check_fetch(gpus, ranks, allowed=self._settings.allow_fetch)
         reports = {aftermath.TESTS: junit.checked_patterns(tests)} if tests is not None else {}
         manifest = await self._workspaces.manifest(workspace_id) if workspace_id else []
         groups = await self._groups.shared_out(ranks, timeout_s, detach=detach) if ranks and ranks.hosts else []
-        named = groups[0].host if groups else host
         need = Need.of(gpus, needs)
+        named = groups[0].host if groups else host
         where = await self._pool.place(named, need, files={f.sha256: f.size for f in manifest})
         probe = await self._jobs.probe(where)
-        everywhere = [(g.host, g.probe, g) for g in groups] or [(where, probe, None)]
-        for at, has, _ in everywhere:
-            need.check(has, at)
-        told: dict[str, Any] = {"gpus": gpus, "ranks": ranks, "timeout_s": timeout_s, "env": env}
-        ready = [
-            aftermath.prepared(argv, has, at, **told, tests=tests is not None, group=group)
-            for at, has, group in everywhere
-        ]
+        told = {"gpus": gpus, "ranks": ranks, "timeout_s": timeout_s, "env": env, "tests": tests is not None}
+        ready = made_ready(argv, need, [(g.host, g.probe, g) for g in groups] or [(where, probe, None)], told)
         made = ready[0]
         more, blobs = laid(made.files)
         spec = JobSpec(
@@ -183,12 +177,6 @@ class Runner:
             outputs = spec.outputs if "*" in spec.outputs else outputs
             found.append(replace(spec, id=group.job_id, processes=(process,), roots=roots, outputs=outputs))
         return found
-
-    def _check_fetch(self, gpus: int, ranks: RankOptions | None) -> None:
-        if not self._settings.allow_fetch:
-            raise BadRequest("Jobs with network access are switched off.", hint="A person can set allow_fetch = true.")
-        if gpus or ranks is not None:
-            raise BadRequest("A fetch job gets no GPU and no ranks.", hint="Fetch first, then run.")
 
     async def _run_attached(
         self,
@@ -380,6 +368,19 @@ class Runner:
             workspace_id=row.workspace_id,
             attempt_id=row.attempt_id,
         )
+
+
+def made_ready(
+    argv: Sequence[str], need: Need, places: Sequence[tuple[str, HostProbe, Group | None]], told: Mapping[str, Any]
+) -> list[Prepared]:
+    """Return a command as it is started at each of the places, which have what it needs.
+
+    Raises:
+        NoFreeGpu, ToolMissing: If one of them has not.
+    """
+    for host, probe, _ in places:
+        need.check(probe, host)
+    return [aftermath.prepared(argv, probe, host, **told, group=group) for host, probe, group in places]
 
 
 def last_line_to(progress: Progress | None) -> OnOutput | None:
