@@ -162,6 +162,8 @@ class Registration:
             try:
                 self._run_once()
             except ReferenceFailed as error:
+                if self.reference.lost:
+                    raise
                 failed.append((dims, (str(error).strip().splitlines() or ["?"])[-1][:120]))
             buffers.close()
         if failed:

@@ -196,7 +196,7 @@ class Trials:
                 raise ReferenceFailed("the reference is not finite")
             rounds.answer(buffers, reference_s)
         except ReferenceFailed as error:
-            if strict:
+            if strict or rounds.reference.lost:
                 raise
             rounds.reference.freeze()
             entry["verdict"] = "left out"

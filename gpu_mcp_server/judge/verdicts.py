@@ -35,7 +35,7 @@ class TooLarge(Refused):
 
 
 class ReferenceFailed(Refused):
-    """The reference raised or died; at a hidden shape or another distribution that only leaves a trial out."""
+    """The reference raised or died; raising at a hidden shape or another distribution only leaves a trial out."""
 
     advice = "mend the problem's reference and register it again, or judge where the reference works"
 

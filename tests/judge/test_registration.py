@@ -78,6 +78,15 @@ def test_shapes_at_which_the_reference_has_no_answer_are_noted(register):
     assert "ValueError: cannot reshape" in verdict["notes"][0]
 
 
+@pytest.mark.parametrize("dies_at", [(1, 1), (65, 1001)], ids=["first", "last"])
+def test_a_reference_that_dies_at_one_of_other_shapes_is_refused(register, dies_at):
+    body = f"    if x.shape == {dies_at}:\n        os._exit(3)\n    return np.sin(x)\n"
+    verdict = register("import os\nimport numpy as np\ndef softmax(x):\n" + body, rtol=1e-6, atol=1e-7).verdict
+
+    assert verdict["status"] == "refused"
+    assert verdict["reason"].startswith("the reference exited with status 3")
+
+
 def test_a_constraint_spares_the_reference_shapes_that_it_cannot_do(register):
     source = "import numpy as np\ndef softmax(x):\n    x.reshape(x.shape[0], -1, 8)\n    return np.sin(x)\n"
     eights = {"symbol": "cols", "modulus": 8, "operator": "==", "right": 0}

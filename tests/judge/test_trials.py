@@ -129,6 +129,30 @@ def softmax(x):
     assert "left out: shape rows=1,cols=1 (ValueError: cannot reshape" in verdict["trials_summary"]
 
 
+@pytest.mark.parametrize(
+    ("when", "candidate"),
+    [
+        ("np.abs(x).max() > 50", "y[i] = 3 * x[i];"),
+        ("np.abs(x).max() > 50 and x.dtype == np.float64", "y[i] = x[i] > 50 ? 7 : 3 * x[i];"),
+    ],
+    ids=["answering", "asked how far off a wrong answer may be"],
+)
+def test_a_reference_that_dies_in_a_trial_ends_the_judging(court, when, candidate):
+    reference = f"""
+import os
+import numpy as np
+def scale(x):
+    if {when}:
+        os._exit(3)
+    return x * x.dtype.type(3)
+"""
+    task = {**SCALING, "reference": reference, "fixed_shapes": True, "tier": "correctness"}
+    verdict = court(scaling(candidate), **task).verdict
+
+    assert "verdict" not in verdict
+    assert verdict["refused"].startswith("the reference exited with status 3")
+
+
 def test_a_softmax_without_its_maximum_fails_with_large_inputs(court):
     verdict = court(launcher(NAIVE), shapes=SMALL).verdict
 
