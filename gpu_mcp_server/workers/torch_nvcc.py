@@ -19,15 +19,22 @@ import sys
 import tempfile
 from typing import List, NamedTuple, Optional, Sequence
 
-WANTS_MORE = re.compile(r"pybind11|PYBIND11|\bpy::|torch::nn|torch::autograd|torch::jit|torch::optim|torch::data")
-"""Names for which a source needs the whole torch/extension.h."""
+WHOLE = "torch/extension.h"
+WANTS_MORE = re.compile(
+    r"pybind11|PYBIND11|\bpy::|torch::nn|torch::autograd|torch::jit|torch::optim|torch::data"
+    r"|^[ \t]*#[ \t]*(?:el)?if(?:\\\n|.)*\b(?:TORCH|AT|C10|PY|Py|HAVE)_",
+    re.MULTILINE,
+)
+"""Names for which a source needs the whole torch/extension.h.
+
+A condition on a macro that only the whole has, as on the version of torch, would be false without a word.
+"""
 DEPENDENCIES = {"--generate-dependencies-with-compile": 0, "-MD": 0, "-MMD": 0, "--dependency-output": 1, "-MF": 1}
 """Options for a list of headers, which a build that is made once has no use for, and how many values each takes."""
-
-
 MAY_BE_MISSED = re.compile(
     r"undefined|undeclared|not declared|no member|incomplete|not a (?:template|type|class|namespace)|no instance"
-    r"|no operator|cannot open|followed by|explicit type is missing|no storage class"
+    r"|no operator|cannot open|followed by|explicit type is missing|no storage class|no suitable|no matching"
+    r"|not been declared|does not name|static assertion"
 )
 """In what a compiler says of a source that was given fewer headers: they may be the reason."""
 
@@ -88,27 +95,31 @@ def chain(variables: Sequence[str], commands: Sequence[str]) -> "subprocess.Comp
     return subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, errors="replace")
 
 
-def side_by_side(nvcc: str, arguments: Sequence[str], folder: str) -> "Optional[subprocess.CompletedProcess[str]]":
+def side_by_side(
+    nvcc: str, arguments: Sequence[str], text: str, folder: str
+) -> "Optional[subprocess.CompletedProcess[str]]":
     """Compile with host and device side at once, temporary files in `folder`.
 
     Returns:
-        The last step, or the one that failed; `None` if the dry run is not of the kind that is known here.
+        The last step, or the one that failed, with all that was said until then; `None` if the dry run is not of the
+        kind that is known here.
     """
     told = dict(os.environ, TMPDIR=folder)
     dry = subprocess.run([nvcc, "--dryrun", *arguments], capture_output=True, text=True, errors="replace", env=told)
     steps = steps_in(dry.stderr) if dry.returncode == 0 else None
     if steps is None:
         return None
-    name = hashlib.sha256("\0".join([os.getcwd(), *arguments]).encode()).hexdigest()[:16]
+    decides = "\0".join([os.getcwd(), *arguments, text])
+    name = hashlib.sha256(decides.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     with open(steps.module, "w", encoding="utf-8") as file:
         file.write("_%s_extension_%s" % (name[:8], name[8:]))
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         sides = list(pool.map(functools.partial(chain, steps.variables), (steps.host, steps.device)))
-    for side in sides:
-        if side.returncode:
-            return side
-        sys.stderr.write(side.stderr)
-    return chain(steps.variables, [steps.last])
+    ended = next((side for side in sides if side.returncode), None)
+    said = [side.stderr for side in (sides if ended is None else sides[: sides.index(ended)])]
+    ended = ended or chain(steps.variables, [steps.last])
+    ended.stderr = "".join([*said, ended.stderr])
+    return ended
 
 
 def source_of(arguments: Sequence[str]) -> str:
@@ -127,13 +138,13 @@ def quick(nvcc: str, arguments: Sequence[str], text: str, folder: str) -> bool:
         SystemExit: If the source is wrong whatever the headers.
     """
     less: List[str] = []
-    if not WANTS_MORE.search(text):
-        os.makedirs(os.path.join(folder, "torch"))
-        with open(os.path.join(folder, "torch", "extension.h"), "w", encoding="utf-8") as file:
+    if WHOLE in text and not WANTS_MORE.search(text):
+        os.makedirs(os.path.join(folder, os.path.dirname(WHOLE)))
+        with open(os.path.join(folder, WHOLE), "w", encoding="utf-8") as file:
             file.write("#include <torch/types.h>\n")
         less = ["-I" + folder]
-    last = side_by_side(nvcc, [*less, *arguments], folder)
-    if last is None or (last.returncode and MAY_BE_MISSED.search(last.stderr)):
+    last = side_by_side(nvcc, [*less, *arguments], text, folder)
+    if last is None or (last.returncode and less and MAY_BE_MISSED.search(last.stderr)):
         return False
     sys.stderr.write(last.stderr)
     if last.returncode:

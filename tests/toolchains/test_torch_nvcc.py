@@ -84,6 +84,32 @@ def test_an_error_is_told_once_as_nvcc_tells_it(folder, wrong, words):
     assert not (folder / "kernel.o").exists()
     asked = ["nvcc", *OPTIONS, "-c", "kernel.cu", "-o", "by_nvcc.o"]
     assert done.stderr.split() == subprocess.run(asked, cwd=folder, capture_output=True, text=True).stderr.split()
+    assert not (folder / "kernel.o.d").exists(), "nvcc itself would have written it: the source was compiled twice"
+
+
+def test_warnings_are_told_once_where_an_error_may_be_for_want_of_headers(folder):
+    wrong = "1; }\n#warning look\n#ifdef __CUDA_ARCH__\nint device = nothing;\n#endif\nvoid f() {"
+    done = compiled(folder, KERNEL.replace("HEADERS", "#include <torch/extension.h>").replace("LEAST", wrong))
+
+    assert (folder / "kernel.o.d").exists(), "nvcc had the last word"
+    assert 'identifier "nothing" is undefined' in done.stderr
+    asked = ["nvcc", "-isystem", "include", *OPTIONS, "-c", "kernel.cu", "-o", "by_nvcc.o"]
+    by_nvcc = subprocess.run(asked, cwd=folder, capture_output=True, text=True).stderr
+    assert "#warning look" in by_nvcc
+    assert done.stderr.split() == by_nvcc.split()
+
+
+def test_a_condition_on_what_only_the_larger_header_says_is_met(folder):
+    condition = (
+        '\n#if defined(__CUDACC__) && \\\n    TORCH_VERSION_MAJOR >= 2\nextern "C" int newer() { return 1; }\n#endif'
+    )
+    with (folder / "include" / "torch" / "extension.h").open("a") as header:
+        header.write("#define TORCH_VERSION_MAJOR 2\n")
+    done = compiled(folder, KERNEL.replace("HEADERS", "#include <torch/extension.h>" + condition).replace("LEAST", "1"))
+
+    assert done.returncode == 0, done.stderr
+    assert "newer" in symbols(folder)
+    assert not (folder / "kernel.o.d").exists(), "with all headers it is quick, too"
 
 
 @pytest.mark.parametrize(
