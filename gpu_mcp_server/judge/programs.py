@@ -22,7 +22,7 @@ from owner import START_S, VERSION, harness_hash, say
 from program_runs import Match, Params, Ran, Runs, filled, matched, series_of
 from stats import geometric_mean, half_width, median, speedup, timing
 from supervisor import Player, Supervisor
-from verdicts import VERDICTS, Judged, JudgeFailed, cheat, incorrect
+from verdicts import VERDICTS, Judged, JudgeFailed, ReferenceFailed, cheat, incorrect
 
 FEWEST = 6
 """Timed runs below which no pair of order statistics reaches 95 %."""
@@ -35,6 +35,7 @@ EMPTY_RUNS = 5
 COST = 0.02
 """Part of a time from which on the clock's own cost is told."""
 SAID = {"verdict": r"(?i)\b(pass(?:ed)?|fail(?:ed|ure)?|validation \w+)\b"}
+LEFT = "left %d processes running when it exited: what they do, no clock sees"
 TRIVIAL = ("zeros", "ones", "mean")
 
 
@@ -98,11 +99,11 @@ class ProgramOwner:
         left = self.reference.left()
         self.reference.clean()
         if left:
-            raise JudgeFailed("the reference program left %d processes running when it exited" % left)
+            raise ReferenceFailed("the reference program left %d processes running when it exited" % left)
         try:
             return ran, series_of(self.task["rules"], ran.files, "the reference program")
         except Unreadable as error:
-            raise JudgeFailed(str(error)) from None
+            raise ReferenceFailed(str(error)) from None
 
     def judge(self) -> Dict[str, Any]:
         """Judge the candidate at every case, until one is not correct."""
@@ -299,7 +300,13 @@ class Case:
         except Judged as judged:
             failed = judged
             runs.player.freeze()
-        reference, expected = answer or self.owner.answer(argv, inputs)
+        try:
+            reference, expected = answer or self.owner.answer(argv, inputs)
+        except ReferenceFailed:
+            left = 0 if failed else runs.left()
+            if failed or left:  # what the candidate holds may be what the reference lacks
+                raise failed or cheat(LEFT % left) from None
+            raise
         self._check(runs, ran, failed, expected)
         runs.player.kill()
         if self.before:
@@ -327,7 +334,7 @@ class Case:
         if failed is None:
             left = runs.left()
             if left:
-                raise cheat("left %d processes running when it exited: what they do, no clock sees" % left)
+                raise cheat(LEFT % left)
             return
         if self._becomes_right(runs, expected):
             raise cheat("finished after it exited: its outputs were not right when the clock stopped, and were later")

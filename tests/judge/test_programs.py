@@ -123,6 +123,42 @@ def test_a_program_is_caught_that(sit, name):
     assert found["speedup"] is None
 
 
+@pytest.mark.parametrize(
+    ("end", "verdict", "words"),
+    [
+        ("if (!fork()) { sleep(30); _exit(0); } return 0;", "cheat", "left 1 processes running"),
+        ("return 3;", "incorrect", "exited with status 3"),
+        ("return 0;", None, "the reference program exited with status 4"),
+    ],
+)
+def test_a_program_does_not_escape_its_verdict_by_taking_what_the_reference_needs(sit, tmp_path, end, verdict, words):
+    once, taken = (f'"{tmp_path / name}"' for name in ("once", "taken"))
+    body = (
+        f'work(n, s, "out.bin"); if (access({once}, F_OK)) {{ creat({once}, 0600); return 0; }} creat({taken}, 0600);'
+    )
+    needs = PROGRAM.replace("int n =", f"if (!access({taken}, 0)) return 4; int n =")
+    reference = "#include <unistd.h>\n" + needs
+    found = sit(program(body + end), reference, sandboxes=2, tier="correctness")
+
+    assert found.get("verdict") == verdict, found
+    assert words in (found.get("reason") or found["refused"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("if (!fork()) { sleep(30); _exit(0); }", "the reference program left 1 processes running"),
+        ('fclose(fopen("out.bin", "wb")); truncate("out.bin", 3);', "the reference program: "),
+    ],
+)
+def test_a_reference_that_fails_is_refused_as_such(sit, wrong, words):
+    reference = "#include <unistd.h>\n" + PROGRAM.replace("return 0;", wrong + " return 0;")
+    found = sit(program('work(n, s, "out.bin"); return 0;'), reference, sandboxes=1, tier="smoke")
+
+    assert words in found["refused"]
+    assert "register it again" in found["advice"]
+
+
 def test_an_output_that_lay_in_the_folder_is_taken_away_before_each_run(sit):
     files = {"app.c": program('puts("PASS"); return 0;'), "out.bin": bytes(4000)}
     found = sit(files, sandboxes=1, tier="smoke")
