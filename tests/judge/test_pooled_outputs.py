@@ -95,6 +95,24 @@ def test_what_was_named_is_poisoned_before_the_next_round(driver: Path):
     assert run(driver, what) == "[[400], [0], [400]]"
 
 
+@pytest.mark.parametrize(
+    ("values", "first", "found"),
+    [
+        ("np.broadcast_to(one, (3, 400))", 0, "[5.0, 5.0, 5.0]"),
+        ("np.broadcast_to(one, (2, 400))", 1, "[0.0, 5.0, 5.0]"),
+        ("np.broadcast_to(one, (1, 400))", 1, "[0.0, 5.0, 0.0]"),
+        ("np.stack([one, 2 * one])", 1, "[0.0, 5.0, 10.0]"),
+    ],
+)
+def test_inputs_that_were_made_elsewhere_get_into_the_sets_that_they_are_for(driver: Path, values: str, first, found):
+    given = "array(buffers.staged.address + call * buffers.input_layout.stride)"
+    put = f"[buffers.put_input(0, {values}, {first}) for one in [np.full(400, 5, dtype=np.float32)]]"
+    read = f"[float(part[0]) for call in range(3) for part in [{given}] if (part == part[0]).all()]"
+    clear = f"[{given}.fill(0) for call in range(3)]"
+
+    assert run(driver, f"[{clear}, {put}, {read}][2]") == found
+
+
 def run(driver: Path, what: str) -> str:
     environment = {**os.environ, "LD_LIBRARY_PATH": str(driver)}
     done = subprocess.run(
