@@ -176,6 +176,9 @@ class Device:
         """Return what may change from round to round: clocks, power, throttling, other processes, stolen time."""
         return {}
 
+    def alone(self) -> None:
+        """Learn what the device is like while nobody else is at work, as it may not have been at first."""
+
     def remarks(self) -> List[str]:
         """Return what was seen on the device that makes its times doubtful."""
         return []

@@ -268,8 +268,7 @@ class CudaDevice(Device):
     empty_hint = " (a kernel that failed to launch looks the same: return cudaGetLastError() from the launcher)"
 
     def __init__(self, well: Well, task: Dict[str, Any]) -> None:
-        pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
-        if pipe or os.path.exists("/tmp/nvidia-mps/control"):
+        if os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or os.path.exists("/tmp/nvidia-mps/control"):
             raise JudgeFailed("the GPU is served by MPS, under which no time can be trusted; stop MPS on this host")
         self.well, self.framework = well, str(task["framework"])
         self.pooled = bool(task.get("pool"))
@@ -286,11 +285,15 @@ class CudaDevice(Device):
         row = [self.scratch, self.scratch, 4096, 4096, 1024, TYPES["float32"]]
         self.idle_fence = Fence(self.tools, [row], IDLE_SETS, self.rtol, self.atol)
         self.idle_fence.arm(1)
+        self.alone()
+        self.tools.seconds["probes"] = time.perf_counter() - begin
+
+    def alone(self) -> None:
+        """Learn how long a few empty fences take while nobody else is at work."""
         self.probes_us: List[float] = []
         for _ in range(ALONE_PROBES):
             self.probe()
-        self.alone_us = median(self.probes_us[1:])
-        self.probes_us, self.tools.seconds["probes"] = [], time.perf_counter() - begin
+        self.alone_us, self.probes_us = median(self.probes_us[1:]), []
 
     def probe(self) -> None:
         """Time a few empty fences. The candidate is frozen then, but a kernel that it left behind would slow them."""
@@ -304,10 +307,8 @@ class CudaDevice(Device):
         between = median(self.probes_us) if self.probes_us else 0.0
         if between < BUSY * self.alone_us + BUSY_US:
             return []
-        text = (
-            "the GPU was busy between rounds: an empty probe took %.0f us, alone %.0f us; the baseline may be slowed, "
-            "so there is no speed-up"
-        )
+        text = "the GPU was busy between rounds: an empty probe took %.0f us, alone %.0f us; "
+        text += "the baseline may be slowed, so there is no speed-up"
         return [text % (between, self.alone_us)]
 
     def max_bytes(self) -> int:

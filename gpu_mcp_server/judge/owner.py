@@ -271,6 +271,9 @@ class Owner:
             with self._step("context and load of reference"):
                 named(reference.hear(OPEN_S), "start and load")
         self._welcome(candidate)
+        if starts:
+            with self._step("device alone"):
+                device.alone()
         self._calibrate(candidate, device)
         with self._step("load candidate"):
             reply = candidate.ask("load", candidate.prepare_s or OPEN_S, torch_seed=self.torch_seed)

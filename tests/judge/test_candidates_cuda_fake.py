@@ -107,6 +107,8 @@ def test_a_reference_that_is_there_starts_and_loads_beside_the_owner_and_others_
     before, after = steps[:at], steps[at:]
     assert (first in before, "calibrate reference" in after) == (True, True)
     assert ("calibrate candidate" in after, "load reference" in after) == (beside, not beside)
+    assert ("device alone" in after) == beside, "the GPU that it was loaded to was not idle at first"
+    assert not beside or after.index("device alone") < after.index("load candidate")
 
 
 def test_a_reference_that_cannot_be_loaded_beside_the_others_is_told_as_such(court, tmp_path):
