@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -54,6 +55,8 @@ def test_what_it_makes_is_what_nvcc_makes_and_nothing_is_left_behind(folder):
     done = compiled(folder, text)
     assert (done.returncode, done.stderr) == (0, "")
     found = symbols(folder)
+    modules = set(re.findall(rb"_GLOBAL__N__([0-9a-f]{8}_\w{9})", (folder / "kernel.o").read_bytes()))
+    assert len(modules) == 1, "host and device side give the module one name"
     assert list((folder / "tmp").iterdir()) == []
     assert not (folder / "kernel.o.d").exists(), "nvcc itself would have written it: the quick way was not gone"
 
