@@ -269,7 +269,8 @@ class Owner:
             self._welcome(reference)
         if starts:
             with self._step("context and load of reference"):
-                named(reference.hear(OPEN_S), "start and load")
+                named(reference.hear(2 * OPEN_S), "start and load")
+            reference.freeze()  # the problem's threads, if it has some, must not make the candidate's passes dearer
         self._welcome(candidate)
         if starts:
             with self._step("device alone"):

@@ -196,7 +196,8 @@ class Trials:
                 raise ReferenceFailed("the reference is not finite")
             rounds.answer(buffers, reference_s)
         except ReferenceFailed as error:
-            if strict or rounds.reference.lost:
+            # A trial is left out for what the reference cannot answer, not for memory that the candidate may hold.
+            if strict or rounds.reference.lost or "out of memory" in str(error):
                 raise
             rounds.reference.freeze()
             entry["verdict"] = "left out"

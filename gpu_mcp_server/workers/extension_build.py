@@ -25,7 +25,8 @@ def main(arguments: List[str]) -> None:
     """Build `request.json` into the file named first."""
     with open("request.json", encoding="utf-8") as file:
         request = json.load(file)
-    if "CUDA_HOME" in os.environ:
+    torch: Any = importlib.import_module("torch")
+    if "CUDA_HOME" in os.environ and torch.version.cuda:
         os.environ["TORCH_NVCC"] = os.path.join(os.environ["CUDA_HOME"], "bin", "nvcc")
         os.environ["PYTORCH_NVCC"] = "%s %s" % (sys.executable, os.path.abspath("torch_nvcc.py"))
     os.environ.update(request["environment"])

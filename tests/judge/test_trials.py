@@ -153,6 +153,21 @@ def scale(x):
     assert verdict["refused"].startswith("the reference exited with status 3")
 
 
+def test_a_trial_is_not_left_out_for_memory_that_the_candidate_may_hold(court):
+    reference = """
+import numpy as np
+def scale(x):
+    if np.abs(x).max() > 50:
+        raise MemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    return x * x.dtype.type(3)
+"""
+    task = {**SCALING, "reference": reference, "fixed_shapes": True, "tier": "correctness"}
+    verdict = court(scaling("y[i] = 3 * x[i];"), **task).verdict
+
+    assert "verdict" not in verdict
+    assert "CUDA out of memory" in verdict["refused"]
+
+
 def test_a_softmax_without_its_maximum_fails_with_large_inputs(court):
     verdict = court(launcher(NAIVE), shapes=SMALL).verdict
 
