@@ -146,7 +146,7 @@ class Pool:
         else:
             found = Shelf(shape, gpus)
             alike = [s for s in self._shelves if s.shape.kind == shape.kind]
-            for old in alike[: len(alike) + 1 - SHAPES[shape.kind]]:
+            for old in alike[: max(0, len(alike) + 1 - SHAPES[shape.kind])]:
                 self._end(old)
         self._shelves.append(found)
         return found
