@@ -160,8 +160,9 @@ async def _not_started(talk: Talk, to: Address, said: bytearray, how: str) -> Gp
     errors = talk.tail.decode("utf-8", "replace").strip()[-300:]
     words += [f"and on stderr {errors!r}"] if errors else []
     ended = "" if status is None else f" (the login ended with status {status})"
+    by = f" by {to.python}" if to.python else ""
     return HostUnavailable(
-        f"hostd {how} on host {to.where}{ended}; {' '.join(words)}.",
+        f"hostd {how}{by} on host {to.where}{ended}; {' '.join(words)}.",
         hint="The account must let commands run: look for a ForceCommand, a restricted shell, or a start-up file "
         f"that asks or exits. `{to.try_line}` must print ok.",
         retryable=False,
