@@ -65,7 +65,7 @@ class Verdicts:
         if verdict.get("refused"):
             why = str(verdict["refused"])
             await self._experience.finish(row.attempt_id, status="refused", reason=why)
-            note = f"the candidate was not judged; {verdict.get('advice') or 'declare smaller shapes'}"
+            note = "; ".join(filter(None, ["the candidate was not judged", verdict.get("advice")]))
             return _unjudged(problem, row, done, why, note=note)
         evaluation = await self._evaluation(problem, verdict, done, row)
         timed = [s.candidate for s in evaluation.shapes if s.candidate]

@@ -118,10 +118,10 @@ def test_one_whose_keeper_is_killed_before_it_has_changed_its_uid_does_not_go_on
     assert processes_with(marker) == []
 
 
-def shown(path: str) -> str:
+def shown(path: Path) -> str:
     """Return what a descriptor's link shows, nothing if it is closed meanwhile."""
     with contextlib.suppress(OSError):
-        return os.readlink(path)
+        return str(path.readlink())
     return ""
 
 
@@ -143,9 +143,9 @@ def test_a_holder_that_opens_and_closes_other_descriptors_meanwhile_is_seen_ever
     link = held.link()
     holder = in_a_child(restless_with_it_last)
     held.close()
-    place = f"/proc/{holder}/fd"
+    place = Path(f"/proc/{holder}/fd")
     try:  # once it holds only that one: while it moves it, one who has listed the others looks for it in vain
-        assert eventually(lambda: [f for f in os.listdir(place) if shown(f"{place}/{f}") == link] == ["900"])
+        assert eventually(lambda: [f.name for f in place.iterdir() if shown(f) == link] == ["900"])
         assert [holder in processes.holders(link) for _ in range(100)] == [True] * 100
     finally:
         end(holder)
