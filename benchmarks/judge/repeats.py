@@ -28,13 +28,13 @@ SHAPES = {
     "cpu": [{"rows": 64, "cols": 1000}],
 }
 EFFORTS: dict[str, dict[str, Any]] = {
-    "quick": {"half_width": 0.02, "max_rounds": 30, "budget_s": 2.0, "overhead_s": 0.5},
-    "exact": {"half_width": 0.005, "max_rounds": 200, "budget_s": 5.0, "overhead_s": 200.0},
+    "quick": {"half_width": 0.02, "max_rounds": 30, "budget_s": 2.0, "overhead_s": 0.5, "memory_share": 0.3},
+    "exact": {"half_width": 0.005, "max_rounds": 200, "budget_s": 5.0, "overhead_s": 200.0, "memory_share": 0.6},
 }
 
 
-def once(library: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Judge once; return each shape's verdict."""
+def once(library: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Judge once; return each shape's verdict, and what empty passes took."""
     torch = options.device == "cuda" and importlib.util.find_spec("torch") is not None
     reference = EXAMPLES / ("reference_torch.py" if torch else "reference.py")
     with tempfile.TemporaryDirectory() as folder:
@@ -43,7 +43,8 @@ def once(library: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
         outcome = judge(Path(folder), reference, library, timeout_s=300, **task, **EFFORTS[options.precision])
     if outcome.exit_code or outcome.verdict["verdict"] != "correct":
         raise SystemExit(f"{outcome.stderr} {outcome.verdict.get('reason')}")
-    return outcome.verdict["shapes"]
+    costs = {k: v for k, v in outcome.verdict["evidence"].items() if "_pass_cost" in k}
+    return {"shapes": outcome.verdict["shapes"], **costs}
 
 
 def main() -> None:
@@ -60,10 +61,10 @@ def main() -> None:
     candidate = options.candidate or ("vectorized.cu" if options.device == "cuda" else "vectorized.c")
     with tempfile.TemporaryDirectory() as top:
         library = build(EXAMPLES / candidate, Path(top))
-        found: list[list[dict[str, Any]]] = []
+        found: list[dict[str, Any]] = []
         while len(found) < options.repeats and time.monotonic() < end:
             found.append(once(library, options))
-            print(len(found), [s["candidate"] and s["candidate"]["median_us"] for s in found[-1]], flush=True)
+            print(len(found), [s["candidate"] and s["candidate"]["median_us"] for s in found[-1]["shapes"]], flush=True)
             if options.json:
                 options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
     gpu = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
@@ -80,7 +81,7 @@ def main() -> None:
     )
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for number, dims in enumerate(SHAPES[options.device]):
-        shapes = [shapes[number] for shapes in found]
+        shapes = [one["shapes"][number] for one in found]
         timed = [s["candidate"]["median_us"] for s in shapes if s["candidate"]]
         middle = statistics.median(timed) if timed else float("nan")
         cells = [

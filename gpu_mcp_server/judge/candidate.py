@@ -83,7 +83,6 @@ class Candidate:
         """Answer until the owner closes the link."""
         verbs: Dict[str, Callable[[Dict[str, Any], List[int]], Reply]] = {
             "hello": self.hello,
-            "ping": self.ping,
             "load": self.load,
             "open": self.open,
             "prepare": self.prepare,
@@ -110,11 +109,6 @@ class Candidate:
             return {"error": "%s, which this kind of candidate needs" % error}
         return {"versions": dict(self.kind.versions(), python=sys.version.split()[0])}
 
-    def ping(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Switch in."""
-        self.memory.ping()
-        return {}
-
     def load(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Load the code and find what is called."""
         return self.kind.load(message)  # type: ignore[no-any-return]
@@ -138,7 +132,8 @@ class Candidate:
         return {}
 
     def go(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Call once for each set."""
+        """Switch in, and call once for each set."""
+        self.memory.ping()
         if "spin_s" in message:
             return self.rehearse(float(message["spin_s"]))
         if message.get("ghost"):

@@ -1,6 +1,7 @@
 """The owner's own kernels and a little device memory for their results; the fence that stops the clock."""
 
 import os
+import threading
 import time
 from ctypes import c_double, c_int, c_int64, c_uint64
 from typing import Any, List, Optional, Sequence
@@ -17,6 +18,7 @@ TYPES.update(dict.fromkeys(list(TYPES)[8:], TYPES["uint8"]))
 FENCE_SAMPLES = 64
 """Positions of every output that the fence looks at."""
 WORD_BYTES = 8
+AFTERMATH_S = 10.0
 HERE = os.path.dirname(os.path.abspath(__file__))
 PTX = os.path.join(HERE, "kernels.ptx")
 CUBIN = os.path.join(os.path.dirname(HERE), "kernels.cubin")
@@ -147,3 +149,21 @@ class Fence:
         """Free the table."""
         self.tools.driver.free(self.table)
         self.tools.driver.free(self.wrong)
+
+
+def answer_of(driver: Driver, fence: Fence) -> str:
+    """Say whether the GPU answers an empty fence, and how soon; a lost one never does, nor lets go of who asks."""
+    begin = time.perf_counter()
+    answered: List[float] = []
+
+    def ask() -> None:
+        driver.enter()
+        fence.passes()
+        answered.append(time.perf_counter() - begin)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(AFTERMATH_S)
+    if answered:
+        return "the GPU answered afterwards, in %.3g ms" % (answered[0] * 1e3)
+    return "the GPU did not answer within %.0f s afterwards" % AFTERMATH_S

@@ -124,8 +124,8 @@ class Device:
     memory: str
     """How memory is shared, for the evidence."""
     max_sets: int
-    rehearsals = 7
-    """Passes that give the clock's own cost."""
+    rehearsals = 9
+    """Passes, at least, that give the clock's own cost."""
     pause_s = 0.001
     spin_s = 0.001
     spins = False
@@ -167,6 +167,10 @@ class Device:
     def aftermath(self) -> str:
         """Say whether the device still answers after a candidate that failed; empty where it cannot be lost."""
         return ""
+
+    def free_bytes(self) -> int:
+        """Return how much memory buffers could have, 0 where nobody runs out of it."""
+        return 0
 
     def cache_bytes(self) -> int:
         """Return the size of the largest cache before the memory, 0 if unknown."""

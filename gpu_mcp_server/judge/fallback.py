@@ -10,7 +10,7 @@ from ledger import Ledger
 from rounds import Cost, Rounds, timed_pass
 from supervisor import Player
 from tensors import symbols, tensors
-from verdicts import Judged, JudgeFailed, incorrect
+from verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect
 
 TIES_S = 5.0
 """For elements that may tie. What kernels left undone is mostly explained by nothing, and takes all of it."""
@@ -60,9 +60,15 @@ def ghost_replay(
 
 
 def _right(rounds: Rounds, buffers: Buffers) -> bool:
-    """Say whether the ghosts' answer is right: a library may decide ties otherwise than the reference, too."""
+    """Say whether the ghosts' answer is right: a library may decide ties otherwise than the reference, too.
+
+    Raises:
+        ReferenceFailed: If the reference is gone; what is right, nobody knows then.
+    """
     rounds.ties.left_s = TIES_S
     try:
         return rounds.ties.explained(buffers, buffers.check()).passed
-    except JudgeFailed:
+    except ReferenceFailed:
+        raise
+    except JudgeFailed:  # too many ties to look at
         return False

@@ -71,9 +71,8 @@ class Interruption:
         word = WORDS[watched.itemsize]
         poison = word(buffers.words[0])
         with self._running():
-            player.thaw()
-            player.ask("ping", self.rounds.timeout_s)
             player.tell("go", calls=buffers.sets)
+            player.thaw()
             deadline = time.monotonic() + self.rounds.timeout_s
             while (watched[places].view(word) == poison).all() and time.monotonic() < deadline:
                 if player.link.pending():
@@ -101,9 +100,9 @@ class Interruption:
         """End the round early: the outputs of calls that are not made must stay as they were."""
         player = self.rounds.candidate
         with self._running():
+            player.tell("go", calls=calls, **self.rounds.more)
             player.thaw()
-            player.ask("ping", self.rounds.timeout_s)
-            reply = player.ask("go", self.rounds.timeout_s, calls=calls, **self.rounds.more)
+            reply = player.hear(self.rounds.timeout_s)
             player.freeze()
         touched = np.flatnonzero(self._touched(buffers)[calls:])
         if touched.size:

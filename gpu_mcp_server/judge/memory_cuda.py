@@ -1,7 +1,6 @@
 """Buffers on a GPU: the owner's allocations, exported as descriptors; its own kernels fill, poison, check and fence."""
 
 import os
-import threading
 import time
 from ctypes import c_double, c_int, c_int64, c_uint64
 from typing import Any, Dict, List, Sequence, Tuple
@@ -10,7 +9,7 @@ import numpy as np
 from check import LARGE, numbers, relative_to
 from cuda_driver import L2_BYTES, MAJOR, MINOR, CudaError, Shared
 from cuda_errors import meaning
-from cuda_tools import FENCE_SAMPLES, TYPES, Fence, KeptOnGpu, Tools
+from cuda_tools import FENCE_SAMPLES, TYPES, Fence, KeptOnGpu, Tools, answer_of
 from devices import Buffers, Device, RoundCheck
 from eight_bits import FLOAT8
 from fill import Well
@@ -27,7 +26,10 @@ DISTRIBUTIONS = {
     name: number
     for number, name in enumerate(["normal", "uniform", "offset", "outliers", "zeros", "large", "integers"])
 }
-MAX_BYTES = 32 << 30
+DRAWN_HERE = ("bool", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2")
+"""Types that the GPU's kernel does not draw: they are made on the processor."""
+MEMORY_SHARE = 0.3
+"""Of what is free, for a round, where a task names none."""
 STAGED_BYTES = 1 << 30
 """With a reference on the CPU, whose inputs and answers travel through files each round; a job's files are limited."""
 SPARE_CORES = 4
@@ -36,16 +38,11 @@ ALONE_PROBES = 7
 BUSY = 3
 BUSY_US = 1000.0
 """A GPU shared with another busy context gives it slices of milliseconds."""
-AFTERMATH_S = 10.0
 
 
 def share(where: Layout, memory: Shared) -> Dict[str, Any]:
     """Return a layout as a message."""
     return dict(share_file(where), bytes=memory.size)
-
-
-DRAWN_HERE = ("bool", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2")
-"""Types that the GPU's kernel does not draw: they are made on the processor."""
 
 
 class CudaBuffers(Buffers):
@@ -262,7 +259,6 @@ class CudaDevice(Device):
     kind = "cuda"
     memory = "exported allocations, inputs read-only"
     max_sets = 8192
-    rehearsals = 9
     pause_s = 0.01
     spin_s = 0.005
     empty_hint = " (a kernel that failed to launch looks the same: return cudaGetLastError() from the launcher)"
@@ -271,6 +267,7 @@ class CudaDevice(Device):
         if os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or os.path.exists("/tmp/nvidia-mps/control"):
             raise JudgeFailed("the GPU is served by MPS, under which no time can be trusted; stop MPS on this host")
         self.well, self.framework = well, str(task["framework"])
+        self.share = float(task.get("memory_share") or MEMORY_SHARE)
         self.pooled = bool(task.get("pool"))
         """Whether a ModelNew allocates its results from an arena."""
         self.rtol, self.atol = float(task["rtol"]), float(task["atol"])
@@ -312,21 +309,22 @@ class CudaDevice(Device):
         return [text % (between, self.alone_us)]
 
     def max_bytes(self) -> int:
-        """Return a quarter of the free memory, 32 GiB at most, less with a reference on the CPU."""
-        return min(self.tools.driver.free_bytes() // 4, STAGED_BYTES if self.framework == "numpy" else MAX_BYTES)
+        """Return a part of the free memory, no more than 1 GiB with a reference on the CPU."""
+        share = int(self.share * self.free_bytes())
+        return min(share, STAGED_BYTES) if self.framework == "numpy" else share
 
     def set_bytes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
-        """Return bytes of both copies of the inputs, outputs with guards, and expected outputs."""
-        given = layout(inputs, 1, guarded=False).stride
-        arena = layout(outputs, 1, guarded=False).stride * 5 // 4 if self.pooled else 0
-        return arena + 2 * given + layout(outputs, 1, guarded=True).stride + layout(outputs, 1, guarded=False).stride
+        """Return bytes of inputs twice, outputs with guards, expected ones, an arena, and what the reference keeps."""
+        given, plain = layout(inputs, 1, guarded=False).stride, layout(outputs, 1, guarded=False).stride
+        own = (plain * 5 // 4 if self.pooled else 0) + (plain if self.framework == "torch" else 0)
+        return 2 * given + layout(outputs, 1, guarded=True).stride + plain + own
 
     def buffers(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> Buffers:
         """Allocate and export."""
-        wanted, free = self.set_bytes(inputs, outputs) * sets, self.tools.driver.free_bytes()
+        wanted, free = self.set_bytes(inputs, outputs) * sets, self.free_bytes()
         text = "the problem is too large for this GPU: %d calls at this shape take %.3g GB of buffers, %.3g GB are free"
         if wanted > free:
-            raise TooLarge(text % (sets, wanted / 1e9, free / 1e9))
+            raise TooLarge(text % (sets, wanted / 1e9, free / 1e9), wanted)
         try:
             if self.pooled:
                 from memory_pool import PooledBuffers
@@ -335,7 +333,7 @@ class CudaDevice(Device):
             return CudaBuffers(self, inputs, outputs, sets)
         except CudaError as error:
             if "OUT_OF_MEMORY" in error.name:
-                raise TooLarge(text % (sets, wanted / 1e9, free / 1e9)) from None
+                raise TooLarge(text % (sets, wanted / 1e9, free / 1e9), wanted) from None
             raise
 
     def error_text(self, code: int, asked: Any = None) -> str:
@@ -344,20 +342,11 @@ class CudaDevice(Device):
 
     def aftermath(self) -> str:
         """Say whether the GPU answered an empty probe, and how soon."""
-        begin = time.perf_counter()
-        answered: List[float] = []
+        return answer_of(self.tools.driver, self.idle_fence)
 
-        def ask() -> None:
-            self.tools.driver.enter()
-            self.idle_fence.passes()
-            answered.append(time.perf_counter() - begin)
-
-        asking = threading.Thread(target=ask, daemon=True)
-        asking.start()
-        asking.join(AFTERMATH_S)
-        if answered:
-            return "the GPU answered afterwards, in %.3g ms" % (answered[0] * 1e3)
-        return "the GPU did not answer within %.0f s afterwards" % AFTERMATH_S
+    def free_bytes(self) -> int:
+        """Return the GPU's."""
+        return self.tools.driver.free_bytes()
 
     def stop_idle(self, player: Player) -> None:
         """Run a fence over nothing for the candidate."""

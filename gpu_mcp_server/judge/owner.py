@@ -14,14 +14,16 @@ from devices import Device
 from elements import ELEMENTS
 from fill import Well
 from hidden import hidden_shapes
+from hoarding import kept_from
 from ledger import Ledger
 from link import Link
 from rounds import OPEN_S, Cost, named, rehearsed_cost
+from series import HALF_WIDTH
 from shapes import Shape
 from stats import geometric_mean
 from supervisor import Player, Supervisor
 from trials import Trials
-from verdicts import VERDICTS, Judged, JudgeFailed, Refused, incorrect, where_of
+from verdicts import VERDICTS, Judged, JudgeFailed, Refused, TooLarge, incorrect, where_of
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 WORK = os.path.dirname(HERE)
@@ -36,6 +38,8 @@ DESCRIBE_S = 120.0
 """For a module problem's own code to say what it takes and returns."""
 OVERHEAD_S = 0.5
 """What the rounds of all shapes may cost besides the running of candidate and reference, before fewer rounds do."""
+REHEARSE_S = 1.0
+"""For learning what an empty pass takes, and at most a quarter of what the rounds may cost besides."""
 SAY_S = 0.5
 """Between two words on how far a shape is: each wakes four processes, on the cores that the next round is timed on."""
 TRIAL_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 22}
@@ -178,6 +182,8 @@ class Owner:
             self._replay(shapes, device, players)
         except Judged as judged:
             verdict, reason, where = judged.verdict, judged.reason, where_of(judged)
+        except TooLarge as error:
+            verdict, reason = "incorrect", kept_from(error, device, candidate)
         if shapes and verdict == "correct":
             worst = max(shapes, key=lambda s: VERDICTS.index(s["verdict"]))
             verdict = worst["verdict"]
@@ -299,7 +305,9 @@ class Owner:
 
     def _calibrate(self, player: Player, device: Device) -> None:
         with self._step("calibrate " + player.role):
-            self.costs[player.role] = rehearsed_cost(player, device)
+            error_s = float(self.task.get("half_width") or HALF_WIDTH) * float(self.task["round_ms"]) / 1000
+            patience_s = min(REHEARSE_S, self.overhead_s / 4)
+            self.costs[player.role] = rehearsed_cost(player, device, error_s, patience_s)
         player.thaw()
 
     def _shape(

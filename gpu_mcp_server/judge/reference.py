@@ -64,7 +64,6 @@ class Reference:
         verbs: Dict[str, Callable[[Dict[str, Any], List[int]], Reply]] = {
             "hello": self.hello,
             "start": self.start,
-            "ping": self.ping,
             "load": self.load,
             "open": self.open,
             "close": self.close,
@@ -101,11 +100,6 @@ class Reference:
         """Make ready what the device needs: a context, on a GPU; with a seed of weights load the problem too."""
         self.arrays.start()
         return self.load(message, descriptors) if "torch_seed" in message else {}
-
-    def ping(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Switch in."""
-        self.arrays.ping()
-        return {}
 
     def load(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Run the problem's source and find its function."""
@@ -173,11 +167,12 @@ class Reference:
         return {}
 
     def go(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Call the function once for each set, in as many passes as are asked for; the last one's results count.
+        """Switch in and call the function once for each set, in as many passes as are asked for; the last one's count.
 
         Where results are stored at once (CPU), the time of storing is told, so that the owner takes it off: a
         candidate writes in place and a Python function returns.
         """
+        self.arrays.ping()
         begin = time.perf_counter()
         while time.perf_counter() - begin < message.get("spin_s", 0):
             pass

@@ -10,6 +10,7 @@ from devices import Buffers, Device, RoundCheck
 from history import History
 from ledger import Ledger
 from made import draw
+from stats import median, median_interval
 from supervisor import Player
 from ties import Ties, told
 from verdicts import Judged, ReferenceFailed, cheat, incorrect
@@ -26,11 +27,21 @@ class Cost(NamedTuple):
     """What a pass takes besides its calls: thaw, switch in, go, done, stop."""
 
     low_s: float
-    """The second lowest: a machine that was busy just then must not make anybody look faster."""
+    """The low end of the median's 95 % interval: few passes, or uneven ones, make nobody look faster."""
     spread_s: float
-    """Between the quartiles."""
+    """Of the middle half: twice the median absolute deviation, as a machine that is busy now and then widens quartiles."""
     samples_s: Sequence[float] = ()
     """In the order in which they were taken."""
+
+    @classmethod
+    def of(cls, samples_s: Sequence[float]) -> "Cost":
+        """Return what passes say of which the first one warmed up."""
+        middle, low, _ = median_interval(samples_s[1:])
+        return cls(low, 2 * median([abs(each - middle) for each in samples_s[1:]]), samples_s)
+
+    def exact(self, error_s: float) -> bool:
+        """Say whether the low end is so close to the median, and the middle half narrow beside it."""
+        return median(self.samples_s[1:]) - self.low_s <= error_s and 2 * self.spread_s <= self.low_s
 
 
 class Round(NamedTuple):
@@ -47,37 +58,47 @@ def timed_pass(player: Player, buffers: Buffers, timeout_s: float, **more: Any) 
     """Return seconds from the thaw of `player` to the stop of the clock, its reply, and whether the stop saw it done.
 
     The clock starts before the thaw: there is no moment at which the player can run with this round's inputs and
-    without the clock.
+    without the clock. What it is to do waits for it by then, so that nobody has to be woken a second time.
     """
     begin = time.perf_counter()
+    player.tell("go", calls=buffers.sets, **more)
     player.thaw()
-    player.ask("ping", timeout_s)
-    reply = player.ask("go", timeout_s, calls=buffers.sets, **more)
+    reply = player.hear(timeout_s)
     finished = buffers.stop(player)
     return time.perf_counter() - begin, reply, finished
 
 
-def rehearsed_cost(player: Player, device: Device) -> Cost:
+def rehearsed_cost(player: Player, device: Device, error_s: float, patience_s: float) -> Cost:
     """Measure passes in which the player only spins for as long as it is told, by its own clock, and says how long.
 
     As in a round, the player was frozen for a while before, in which the owner was busy, and then the owner waits:
     cores that slept and are woken make up most of the cost. This is done before somebody's library is loaded into the
     candidate. Later it could lie about the time, or be slow to answer, and have that taken off.
+
+    Args:
+        player: Frozen or not; it runs afterwards.
+        device: Says how many passes there are at least.
+        error_s: How far the low end of the median's interval may lie from the median.
+        patience_s: After which no more passes are made for it.
     """
-    samples: List[float] = []
-    for _ in range(device.rehearsals + 1):
-        player.freeze()
-        begin = time.perf_counter()
-        while time.perf_counter() - begin < device.pause_s:
-            pass
-        begin = time.perf_counter()
-        player.thaw()
-        player.ask("ping", OPEN_S)
-        reply = player.ask("go", OPEN_S, calls=0, spin_s=device.spin_s)
-        device.stop_idle(player)
-        samples.append(time.perf_counter() - begin - float(reply["spun_s"]))
-    ordered = sorted(samples[1:])
-    return Cost(ordered[1], ordered[len(ordered) * 3 // 4] - ordered[len(ordered) // 4], samples)
+    samples = [_rehearsal(player, device) for _ in range(device.rehearsals + 1)]
+    deadline = time.perf_counter() + patience_s
+    while not Cost.of(samples).exact(error_s) and time.perf_counter() < deadline:
+        samples.append(_rehearsal(player, device))
+    return Cost.of(samples)
+
+
+def _rehearsal(player: Player, device: Device) -> float:
+    player.freeze()
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < device.pause_s:
+        pass
+    begin = time.perf_counter()
+    player.tell("go", calls=0, spin_s=device.spin_s)
+    player.thaw()
+    reply = player.hear(OPEN_S)
+    device.stop_idle(player)
+    return time.perf_counter() - begin - float(reply["spun_s"])
 
 
 def named(reply: Dict[str, Any], what: str) -> Dict[str, Any]:

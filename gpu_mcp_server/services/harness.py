@@ -37,9 +37,11 @@ class Effort:
     """For the rounds of one shape."""
     overhead_s: float
     """What all shapes' rounds may cost together besides candidate and reference."""
+    memory_share: float
+    """Of a GPU's free memory, for the buffers of a round: more calls make longer rounds, and take longer to check."""
 
 
-EFFORTS = {"quick": Effort(0.02, 30, 2.0, 0.5), "exact": Effort(0.005, 200, 5.0, 200.0)}
+EFFORTS = {"quick": Effort(0.02, 30, 2.0, 0.5, 0.3), "exact": Effort(0.005, 200, 5.0, 200.0, 0.6)}
 ROUND_TIMEOUT_S = 20.0
 WALL_S = 300.0
 TURN_S = 600.0
@@ -272,6 +274,7 @@ def _task(
         "half_width": timing.half_width or effort.half_width,
         "budget_s": effort.budget_s,
         "overhead_s": effort.overhead_s,
+        "memory_share": effort.memory_share,
         "round_ms": ROUND_MS,
         "max_rounds": effort.max_rounds,
         "round_timeout_s": INTERPRETER_ROUND_S if interpreted else ROUND_TIMEOUT_S,

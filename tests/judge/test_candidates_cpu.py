@@ -478,4 +478,4 @@ def test_a_stall_while_the_length_of_a_round_is_sought_makes_no_short_rounds(cou
 
     assert verdict["verdict"] == "correct", verdict["reason"]
     shape = verdict["shapes"][0]
-    assert shape["candidate"]["calls_per_round"] > 100, shape["notes"]
+    assert shape["samples"]["calls_per_round"] > 100, shape["notes"]
