@@ -180,7 +180,8 @@ class Group:
     def freeze(self, timeout_s: float = 5.0) -> bool:
         """Stop all processes inside and wait until they have stopped.
 
-        It looks without a pause for the first second, because a clock is usually waiting.
+        It looks without a pause for the first second, because a clock is usually waiting; whoever is to stop has to
+        run for it, maybe on this very processor, and is let.
 
         Returns:
             False if the group cannot freeze, or did not within the time; it stays asked to.
@@ -195,6 +196,8 @@ class Group:
                 return False
             if waited > BUSY_POLL_S:
                 time.sleep(POLL_S)
+            else:
+                os.sched_yield()
         return True
 
     def thaw(self) -> None:

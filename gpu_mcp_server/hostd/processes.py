@@ -74,6 +74,7 @@ def stop(root: int) -> bool:
             _signal(pid, signal.SIGSTOP)
         if running and time.monotonic() > deadline:
             return False
+        os.sched_yield()
     return True
 
 
