@@ -29,7 +29,8 @@ class Cost(NamedTuple):
     low_s: float
     """The low end of the median's 95 % interval: few passes, or uneven ones, make nobody look faster."""
     spread_s: float
-    """Of the middle half: twice the median absolute deviation, as a machine that is busy now and then widens quartiles."""
+    """How wide the middle half is, as twice the median absolute deviation: less than half of the passes being disturbed
+    changes it little."""
     samples_s: Sequence[float] = ()
     """In the order in which they were taken."""
 

@@ -284,7 +284,11 @@ class Shape:
             result["half_width"], result["stopped_by"] = half_width(candidate), self.series.stopped_by
             states = [played.state for played in self.series.played]
             result["conditions"], marked = summary(states)
-            samples: Dict[str, Any] = {"candidate_us": candidate, "reference_us": reference, "calls_per_round": self.sets}
+            samples: Dict[str, Any] = {
+                "candidate_us": candidate,
+                "reference_us": reference,
+                "calls_per_round": self.sets,
+            }
             result["samples"] = dict(samples, states=states, marks=marked, looking=self.looking)
             result["cache"] = self._cache()
             unsure = self.costs["candidate"].spread_s * 1e6 / self.sets

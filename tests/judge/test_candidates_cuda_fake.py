@@ -421,8 +421,16 @@ static void __attribute__((constructor)) hoard(void) {
 @pytest.mark.parametrize(
     ("rows", "key", "words"),
     [
-        (1 << 11, "reason", "out of memory: buffers of 0.134 GB did not fit 0.0737 GB; once it was ended, 1.07 GB were"),
-        (1 << 14, "refused", "the problem is too large for this GPU: 1 calls at this shape take 1.07 GB of buffers, 0.0"),
+        (
+            1 << 11,
+            "reason",
+            "out of memory: buffers of 0.134 GB did not fit 0.0737 GB; once it was ended, 1.07 GB were",
+        ),
+        (
+            1 << 14,
+            "refused",
+            "the problem is too large for this GPU: 1 calls at this shape take 1.07 GB of buffers, 0.0",
+        ),
     ],
 )
 def test_a_candidate_that_keeps_the_gpus_memory_is_told_so_unless_it_would_not_do_without_it_either(

@@ -1,0 +1,71 @@
+"""What the clock takes off for a pass itself: from how many empty ones, and how a busy machine changes it."""
+
+import itertools
+import sys
+
+import pytest
+
+from tests.judge.harness import JUDGE
+
+sys.path.insert(0, str(JUDGE))
+
+import devices
+import rounds
+
+sys.path.remove(str(JUDGE))
+
+QUIET = [500e-6, 540e-6, 480e-6, 520e-6, 510e-6, 490e-6, 530e-6, 505e-6, 515e-6]
+BUSY = [567e-6, 522e-6, 494e-6, 2414e-6, 488e-6, 541e-6, 1363e-6, 4069e-6, 501e-6]
+"""As measured on two cores that compiled something meanwhile; the quartiles are 862 us apart."""
+LOST = [2100e-6, 3500e-6, 480e-6, 5400e-6, 560e-6, 2000e-6, 3300e-6, 1900e-6, 1300e-6]
+
+
+@pytest.fixture
+def rehearsed(monkeypatch):
+    """Return the cost for passes that take the given times, one behind the other."""
+
+    def run(times, error_s=1.0, patience_s=0.5):
+        left = iter(times)
+        monkeypatch.setattr(rounds, "_rehearsal", lambda player, device: next(left))
+        return rounds.rehearsed_cost(None, devices.Device(), error_s, patience_s)
+
+    return run
+
+
+def test_the_first_pass_does_not_count_and_the_low_end_of_the_medians_interval_does():
+    cost = rounds.Cost.of([0.1, *QUIET])
+
+    assert cost.low_s == sorted(QUIET)[1], "of nine values the second and the eighth enclose the median in 96 of 100"
+    assert cost.spread_s == pytest.approx(20e-6)
+
+
+def test_more_passes_bring_the_low_end_to_the_median():
+    assert rounds.Cost.of([0.1, *QUIET * 40]).low_s == pytest.approx(510e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(("samples", "even"), [(QUIET, True), (BUSY, True), (LOST, False)])
+def test_passes_are_even_unless_most_of_them_were_disturbed(samples, even):
+    assert rounds.Cost.of([0.1, *samples]).exact(1.0) is even
+
+
+def test_even_passes_are_measured_as_often_as_the_device_says(rehearsed):
+    assert len(rehearsed([0.1, *QUIET, *LOST]).samples_s) == devices.Device.rehearsals + 1
+
+
+def test_uneven_ones_go_on_until_they_are_even_and_no_longer(rehearsed):
+    cost = rehearsed([0.1, *LOST, *QUIET * 5])
+
+    assert 10 < len(cost.samples_s) < 40
+    assert cost.exact(1.0)
+    assert cost.low_s in QUIET
+
+
+def test_those_whose_median_is_not_known_well_enough_go_on_too(rehearsed):
+    cost = rehearsed([0.1, *itertools.chain(*[QUIET] * 20)], error_s=6e-6)
+
+    assert 20 < len(cost.samples_s) < 181
+    assert cost.exact(6e-6)
+
+
+def test_patience_ends_what_never_gets_even(rehearsed):
+    assert len(rehearsed(itertools.cycle([0.1, *LOST]), patience_s=0.0).samples_s) == devices.Device.rehearsals + 1
