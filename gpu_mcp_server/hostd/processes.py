@@ -74,7 +74,8 @@ def stop(root: int) -> bool:
             _signal(pid, signal.SIGSTOP)
         if running and time.monotonic() > deadline:
             return False
-        os.sched_yield()
+        if running:
+            os.sched_yield()
     return True
 
 

@@ -6,7 +6,7 @@ import time
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_ushort, c_void_p
 from typing import Any, Dict, List, Sequence, Tuple
 
-from verdicts import JudgeFailed
+from verdicts import JudgeFailed, TooLarge
 
 LIBRARY = "libcuda.so.1"
 Handle = c_uint64
@@ -18,6 +18,9 @@ POSIX_DESCRIPTOR = 1
 READ = 1
 READ_WRITE = 3
 """Source: cuda.h, CUmemAllocationType, CUmemLocationType, CUmemAllocationHandleType, CUmemAccess_flags."""
+
+OUT_OF_MEMORY = 2
+"""Source: cuda.h, CUDA_ERROR_OUT_OF_MEMORY."""
 
 MAJOR, MINOR, MULTIPROCESSORS, L2_BYTES = 75, 76, 16, 38
 """Source: cuda.h, CUdevice_attribute."""
@@ -106,6 +109,10 @@ class CudaError(JudgeFailed):
         self.name = name
 
 
+class OutOfMemory(CudaError, TooLarge):
+    """The GPU has no memory left for what the judge itself needs."""
+
+
 def prepare() -> None:
     """Map the driver's library, if there is one; nothing of it is called, and no GPU touched, before there is a job."""
     try:
@@ -155,11 +162,12 @@ class Driver:
         """Call the driver.
 
         Raises:
-            CudaError: If it does not return CUDA_SUCCESS.
+            OutOfMemory: If that is why it does not return CUDA_SUCCESS.
+            CudaError: If it is something else.
         """
         code = getattr(self.library, name)(*arguments)
         if code:
-            raise CudaError(name, self.error_name(code))
+            raise (OutOfMemory if code == OUT_OF_MEMORY else CudaError)(name, self.error_name(code))
 
     def synchronize(self) -> None:
         """Wait for everything in the context."""

@@ -134,6 +134,8 @@ class Device:
     """Whether freezing a player stops its work."""
     empty_hint = ""
     """What to add when nothing was written."""
+    room_bytes = 0
+    """What was free before the candidate was loaded: how many calls make a round is not for it to say."""
     weights: Any = None
     """The file with a model's weights, once the reference has written it; they are the same at every shape."""
 
@@ -169,7 +171,11 @@ class Device:
         return ""
 
     def free_bytes(self) -> int:
-        """Return how much memory buffers could have, 0 where nobody runs out of it."""
+        """Return how much memory is free that the candidate could keep from the judge, 0 if it has its own."""
+        return 0
+
+    def allowance(self) -> int:
+        """Return how much of that it may keep without being to blame where memory ends, 0 if it can take none away."""
         return 0
 
     def cache_bytes(self) -> int:

@@ -1,29 +1,48 @@
-"""Memory that a candidate keeps between its calls, until the judge has none for its buffers."""
+"""Memory that a candidate keeps between its calls, until there is none for the judge or the reference."""
 
 import time
 
 from devices import Device
 from supervisor import Player
-from verdicts import TooLarge
+from verdicts import JudgeFailed, ReferenceFailed, TooLarge
 
-RELEASE_S = 5.0
-"""For the driver to free what a killed process had."""
+EXIT_S = 5.0
+"""For a process that is killed to end."""
+RELEASE_S = 2.0
+SETTLED_S = 0.1
+"""How long free memory stays as it is once all of what it had is freed."""
 
 
-def kept_from(error: TooLarge, device: Device, candidate: Player) -> str:
-    """End the candidate and say what it kept from the buffers that did not fit.
+def is_full(error: JudgeFailed) -> bool:
+    """Say whether it was memory that was missing."""
+    return isinstance(error, TooLarge) or (isinstance(error, ReferenceFailed) and "out of memory" in str(error).lower())
+
+
+def kept_from(error: JudgeFailed, device: Device, candidate: Player) -> str:
+    """End the candidate and say how much memory it kept, if it is the one to blame.
 
     Raises:
-        TooLarge: If there is too little without it as well, which is the problem's fault.
+        JudgeFailed: `error`, if it is another one, or the candidate kept no more than it may.
     """
     before = device.free_bytes()
-    if before >= error.wanted:
+    if not is_full(error) or not device.allowance():
         raise error
     candidate.kill()
-    deadline = time.monotonic() + RELEASE_S
-    while device.free_bytes() < error.wanted:
-        if time.monotonic() > deadline:
-            raise error
+    candidate.supervisor.exit_of(candidate.role, EXIT_S)
+    kept = _settled(device) - before
+    if kept <= device.allowance():
+        raise error
+    text = "out of memory: it kept %.3g GB of the GPU's, and with %.3g GB free the judge could not go on: %s"
+    return text % (kept / 1e9, before / 1e9, str(error)[:500])
+
+
+def _settled(device: Device) -> int:
+    """Return free memory once it does not change any more."""
+    free, since = device.free_bytes(), time.monotonic()
+    deadline = since + RELEASE_S
+    while time.monotonic() < min(since + SETTLED_S, deadline):
         time.sleep(0.01)
-    sizes = (error.wanted / 1e9, before / 1e9, device.free_bytes() / 1e9)
-    return "out of memory: buffers of %.3g GB did not fit %.3g GB; once it was ended, %.3g GB were free" % sizes
+        now = device.free_bytes()
+        if now != free:
+            free, since = now, time.monotonic()
+    return free

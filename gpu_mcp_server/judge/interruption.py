@@ -21,7 +21,9 @@ STOPS = 6
 """Rounds of a shape that are interrupted."""
 FEWER = 3
 """One of so many gets fewer calls, the others are stopped in the middle, where freezing stops the work."""
-LEAST_CALLS = 4
+LEAST_CALLS = 2
+STOPPED_CALLS = 4
+"""That a round has at least which is stopped in the middle."""
 SAMPLES = 64
 """Positions of an output that are looked at."""
 
@@ -54,9 +56,9 @@ class Interruption:
             buffers.poison()
             buffers.publish()
         self.turn += 1
-        some = 1 + self.well.word() % (buffers.sets - 2)
+        some = 1 + self.well.word() % (buffers.sets - 1)
         with rounds.ledger.part("wait"):
-            if self.stop_in_calls and self.turn % FEWER:
+            if self.stop_in_calls and self.turn % FEWER and buffers.sets >= STOPPED_CALLS:
                 self._in_the_middle(buffers, some)
             else:
                 self._fewer_calls(buffers, some)

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 from check import LARGE, numbers, relative_to
-from cuda_driver import L2_BYTES, MAJOR, MINOR, CudaError, Shared
+from cuda_driver import L2_BYTES, MAJOR, MINOR, OutOfMemory, Shared
 from cuda_errors import meaning
 from cuda_tools import FENCE_SAMPLES, TYPES, Fence, KeptOnGpu, Tools, answer_of
 from devices import Buffers, Device, RoundCheck
@@ -28,6 +28,7 @@ DISTRIBUTIONS = {
 }
 DRAWN_HERE = ("bool", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2")
 """Types that the GPU's kernel does not draw: they are made on the processor."""
+ALLOWED = 8
 MEMORY_SHARE = 0.3
 """Of what is free, for a round, where a task names none."""
 STAGED_BYTES = 1 << 30
@@ -310,7 +311,7 @@ class CudaDevice(Device):
 
     def max_bytes(self) -> int:
         """Return a part of the free memory, no more than 1 GiB with a reference on the CPU."""
-        share = int(self.share * self.free_bytes())
+        share = int(self.share * (self.room_bytes or self.free_bytes()))
         return min(share, STAGED_BYTES) if self.framework == "numpy" else share
 
     def set_bytes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
@@ -324,17 +325,15 @@ class CudaDevice(Device):
         wanted, free = self.set_bytes(inputs, outputs) * sets, self.free_bytes()
         text = "the problem is too large for this GPU: %d calls at this shape take %.3g GB of buffers, %.3g GB are free"
         if wanted > free:
-            raise TooLarge(text % (sets, wanted / 1e9, free / 1e9), wanted)
+            raise TooLarge(text % (sets, wanted / 1e9, free / 1e9))
         try:
             if self.pooled:
                 from memory_pool import PooledBuffers
 
                 return PooledBuffers(self, inputs, outputs, sets)
             return CudaBuffers(self, inputs, outputs, sets)
-        except CudaError as error:
-            if "OUT_OF_MEMORY" in error.name:
-                raise TooLarge(text % (sets, wanted / 1e9, free / 1e9), wanted) from None
-            raise
+        except OutOfMemory:
+            raise TooLarge(text % (sets, wanted / 1e9, free / 1e9)) from None
 
     def error_text(self, code: int, asked: Any = None) -> str:
         """Return the CUDA error of this number."""
@@ -347,6 +346,11 @@ class CudaDevice(Device):
     def free_bytes(self) -> int:
         """Return the GPU's."""
         return self.tools.driver.free_bytes()
+
+    def allowance(self) -> int:
+        """Return an eighth of the memory, and what the model's weights take."""
+        weights = len(self.weights.bytes) if self.weights is not None else 0
+        return self.tools.driver.memory()[1] // ALLOWED + weights
 
     def stop_idle(self, player: Player) -> None:
         """Run a fence over nothing for the candidate."""

@@ -23,7 +23,7 @@ from shapes import Shape
 from stats import geometric_mean
 from supervisor import Player, Supervisor
 from trials import Trials
-from verdicts import VERDICTS, Judged, JudgeFailed, Refused, TooLarge, incorrect, where_of
+from verdicts import VERDICTS, Judged, JudgeFailed, Refused, incorrect, where_of
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 WORK = os.path.dirname(HERE)
@@ -109,6 +109,9 @@ class Owner:
         """What ghost replay found, where the problem forbids libraries."""
         self.overhead_s = float(task.get("overhead_s", OVERHEAD_S))
         self.said_at = -SAY_S
+        self.shapes: List[Dict[str, Any]] = []
+        self.at = ""
+        """Which of the declared shapes is judged, before a reason."""
 
     def _link(self, role: str) -> Link:
         link = Link.from_environment(role)
@@ -161,7 +164,6 @@ class Owner:
         """Judge the candidate at every shape, until one is not correct."""
         say("starting reference and candidate", 0.0)
         print(json.dumps({"commitment": self.commitment}), flush=True)
-        shapes: List[Dict[str, Any]] = []
         verdict, reason, where = "correct", "", None
         trials: Optional[Trials] = None
         with self.ledger.part("start"):
@@ -178,12 +180,13 @@ class Owner:
             self.overhead_s += self.ledger.besides_s()
             players = (candidate, reference)
             trials = Trials(self.task, device, players, self.costs, self.well, self.ledger, self.hidden)
-            shapes = self._shapes(trials, device, players)
-            self._replay(shapes, device, players)
+            self.shapes = self._shapes(trials, device, players)
+            self._replay(self.shapes, device, players)
         except Judged as judged:
             verdict, reason, where = judged.verdict, judged.reason, where_of(judged)
-        except TooLarge as error:
-            verdict, reason = "incorrect", kept_from(error, device, candidate)
+        except JudgeFailed as error:
+            verdict, reason = "incorrect", self.at + kept_from(error, device, candidate)
+        shapes = self.shapes
         if shapes and verdict == "correct":
             worst = max(shapes, key=lambda s: VERDICTS.index(s["verdict"]))
             verdict = worst["verdict"]
@@ -217,12 +220,13 @@ class Owner:
             failed = trials.run(say)
             if failed or self.tier != "performance":
                 return [failed] if failed else trials.untimed()
-        shapes: List[Dict[str, Any]] = []
         for number, dims in enumerate(self.task["shapes"]):
-            shapes.append(self._shape(number, dims, device, players))
-            if shapes[-1]["verdict"] != "correct":
+            self.at = self._name(dims) + ": "
+            self.shapes.append(self._shape(number, dims, device, players))
+            if self.shapes[-1]["verdict"] != "correct":
                 break
-        return shapes
+        self.at = ""
+        return self.shapes
 
     def _replay(self, shapes: List[Dict[str, Any]], device: Device, players: Tuple[Player, Player]) -> None:
         """See whether a correct candidate falls back to a library where the problem forbids it.
@@ -282,11 +286,13 @@ class Owner:
             with self._step("device alone"):
                 device.alone()
         self._calibrate(candidate, device)
+        device.room_bytes = device.free_bytes()
         with self._step("load candidate"):
             reply = candidate.ask("load", candidate.prepare_s or OPEN_S, torch_seed=self.torch_seed)
         if reply.get("error"):
             raise incorrect(str(reply["error"])[:2000])
         candidate.freeze()
+        free = device.free_bytes()
         if not starts:
             if device.kind != "cpu":
                 self._welcome(reference)
@@ -296,6 +302,7 @@ class Owner:
         if not starts:
             with self._step("load reference"):
                 named(reference.ask("load", OPEN_S, torch_seed=self.torch_seed), "load")
+        device.room_bytes -= free - device.free_bytes()
 
     @contextlib.contextmanager
     def _step(self, name: str) -> Generator[None, None, None]:

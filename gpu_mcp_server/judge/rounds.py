@@ -27,7 +27,8 @@ class Cost(NamedTuple):
     """What a pass takes besides its calls: thaw, switch in, go, done, stop."""
 
     low_s: float
-    """The low end of the median's 95 % interval: few passes, or uneven ones, make nobody look faster."""
+    """The second lowest of nine, and as low among more: a machine that was busy just then, even in half of the passes,
+    must not make anybody look faster."""
     spread_s: float
     """How wide the middle half is, as twice the median absolute deviation: less than half of the passes being disturbed
     changes it little."""
@@ -37,12 +38,14 @@ class Cost(NamedTuple):
     @classmethod
     def of(cls, samples_s: Sequence[float]) -> "Cost":
         """Return what passes say of which the first one warmed up."""
-        middle, low, _ = median_interval(samples_s[1:])
-        return cls(low, 2 * median([abs(each - middle) for each in samples_s[1:]]), samples_s)
+        counted = sorted(samples_s[1:])
+        low, middle = counted[round(len(counted) * 2 / 9) - 1], median(counted)
+        return cls(low, 2 * median([abs(each - middle) for each in counted]), samples_s)
 
     def exact(self, error_s: float) -> bool:
-        """Say whether the low end is so close to the median, and the middle half narrow beside it."""
-        return median(self.samples_s[1:]) - self.low_s <= error_s and 2 * self.spread_s <= self.low_s
+        """Say whether the median's 95 % interval is no wider than twice that, and the middle half narrow."""
+        _, low, high = median_interval(self.samples_s[1:])
+        return high - low <= 2 * error_s and 2 * self.spread_s <= self.low_s
 
 
 class Round(NamedTuple):
@@ -74,12 +77,13 @@ def rehearsed_cost(player: Player, device: Device, error_s: float, patience_s: f
 
     As in a round, the player was frozen for a while before, in which the owner was busy, and then the owner waits:
     cores that slept and are woken make up most of the cost. This is done before somebody's library is loaded into the
-    candidate. Later it could lie about the time, or be slow to answer, and have that taken off.
+    candidate. Later it could lie about the time, or be slow to answer, and have that taken off. A reference that loaded
+    beside the others on a GPU could; whoever writes it can make it slow in plainer ways.
 
     Args:
         player: Frozen or not; it runs afterwards.
         device: Says how many passes there are at least.
-        error_s: How far the low end of the median's interval may lie from the median.
+        error_s: Half of what the median's interval may be wide.
         patience_s: After which no more passes are made for it.
     """
     samples = [_rehearsal(player, device) for _ in range(device.rehearsals + 1)]

@@ -33,11 +33,6 @@ class TooLarge(Refused):
 
     advice = "declare smaller shapes"
 
-    def __init__(self, reason: str, wanted: int = 0) -> None:
-        super().__init__(reason)
-        self.wanted = wanted
-        """Bytes that would have to be free."""
-
 
 class ReferenceFailed(Refused):
     """The reference raised or died; raising at a hidden shape or another distribution only leaves a trial out."""

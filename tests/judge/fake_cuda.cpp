@@ -5,10 +5,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <dirent.h>
 #include <map>
 #include <signal.h>
 #include <string>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <tuple>
 #include <unistd.h>
@@ -58,7 +60,7 @@ struct Access { Location location; int flags; };
 typedef unsigned long long Pointer;
 static std::map<Pointer, std::pair<int, size_t>> mapped;
 static std::map<Pointer, size_t> allocated;
-enum { OK = 0, INVALID = 1, EMPTY = 901 };
+enum { OK = 0, INVALID = 1, FULL = 2, EMPTY = 901 };
 typedef void (*Host)(void *);
 typedef std::vector<std::pair<Host, void *>> Work;
 static std::map<void *, Work> recording;
@@ -66,7 +68,10 @@ static std::map<void *, Work> recording;
 extern "C" {
 int cuInit(unsigned) { return OK; }
 int cuDriverGetVersion(int *v) { *v = 13000; return OK; }
-int cuGetErrorName(int, const char **text) { *text = "CUDA_ERROR_INVALID_VALUE"; return OK; }
+int cuGetErrorName(int code, const char **text) {
+    *text = code == FULL ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR_INVALID_VALUE";
+    return OK;
+}
 int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal ? INVALID : OK; }
 int cuDeviceGetName(char *name, int size, int) { snprintf(name, size, "Fake GPU"); return OK; }
 int cuDeviceGetUuid_v2(unsigned char *uuid, int) { memset(uuid, 0xAB, 16); return OK; }
@@ -76,22 +81,47 @@ static thread_local void *current;
 int cuCtxSetCurrent(void *context) { current = context; return context ? OK : INVALID; }
 int cuCtxSynchronize() { return OK; }
 // CUDA_FAKE_HELD names a file in which a process says what it holds: its number and bytes; it does while it lives.
-int cuMemGetInfo_v2(size_t *free, size_t *total) {
-    *free = *total = (size_t)1 << 30;
+// CUDA_FAKE_COUNT names all exported memory, which takes its place as long as some process has it open, as on a GPU.
+static size_t exported() {
+    std::string name = std::string("memfd:") + getenv("CUDA_FAKE_COUNT") + " ";
+    std::map<long, long> found;
+    DIR *processes = opendir("/proc");
+    while (dirent *one = readdir(processes)) {
+        std::string at = std::string("/proc/") + one->d_name + "/fd/";
+        DIR *open = atoi(one->d_name) ? opendir(at.c_str()) : nullptr;
+        while (dirent *each = open ? readdir(open) : nullptr) {
+            char shown[64] = "";
+            struct stat file;
+            std::string path = at + each->d_name;
+            if (readlink(path.c_str(), shown, 63) > 0 && strstr(shown, name.c_str()) && !stat(path.c_str(), &file))
+                found[file.st_ino] = file.st_size;
+        }
+        if (open) closedir(open);
+    }
+    closedir(processes);
+    size_t sum = 0;
+    for (auto &[number, size] : found) sum += size;
+    return sum;
+}
+static size_t left() {
+    size_t taken = getenv("CUDA_FAKE_COUNT") ? exported() : 0, held = 0, total = (size_t)1 << 30;
     const char *path = getenv("CUDA_FAKE_HELD");
     FILE *file = path ? fopen(path, "r") : nullptr;
     int pid;
-    size_t held;
-    if (file && fscanf(file, "%d %zu", &pid, &held) == 2 && !kill(pid, 0)) *free -= held;
+    if (file && fscanf(file, "%d %zu", &pid, &held) == 2 && !kill(pid, 0)) taken += held;
     if (file) fclose(file);
-    return OK;
+    return taken < total ? total - taken : 0;
 }
+static bool fits(size_t size) { return (!getenv("CUDA_FAKE_COUNT") && !getenv("CUDA_FAKE_HELD")) || size <= left(); }
+int cuMemGetInfo_v2(size_t *free, size_t *total) { *free = left(), *total = (size_t)1 << 30; return OK; }
 int cuMemGetAllocationGranularity(size_t *grain, const Properties *p, int) {
     *grain = 2 << 20;
     return p->type == 1 && p->handles == 1 && p->location.type == 1 && p->location.id == 0 ? OK : INVALID;
 }
 int cuMemCreate(Pointer *handle, size_t size, const Properties *p, Pointer flags) {
-    int file = memfd_create("device", 0);
+    if (!fits(size)) return FULL;
+    const char *name = getenv("CUDA_FAKE_COUNT");
+    int file = memfd_create(name ? name : "device", 0);
     if (p->handles != 1 || flags || size % (2 << 20) || ftruncate(file, size)) return INVALID;
     *handle = 1000 + file;
     return OK;
@@ -119,6 +149,7 @@ int cuMemImportFromShareableHandle(Pointer *handle, void *descriptor, int type) 
     return type == 1 ? OK : INVALID;
 }
 int cuMemAlloc_v2(Pointer *at, size_t size) {
+    if (!fits(size)) return FULL;
     *at = (Pointer)mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     allocated[*at] = size;
     return OK;

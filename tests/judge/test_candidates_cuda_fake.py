@@ -88,8 +88,8 @@ def test_the_evidence_has_every_sample_of_the_clocks_own_cost(court, role):
     evidence = court(with_stream("naive.c"), tier="smoke").verdict["evidence"]
 
     first, *samples = evidence[f"{role}_pass_costs_us"]
-    assert len(samples) == 9 and first > 0
-    assert sorted(samples)[1] == evidence[f"{role}_pass_cost_us"]
+    assert len(samples) >= 9 and first > 0
+    assert sorted(samples)[round(len(samples) * 2 / 9) - 1] == evidence[f"{role}_pass_cost_us"]
 
 
 @pytest.mark.parametrize(("ready_s", "first"), [("60", "device"), ("0", "wait for candidate")])
@@ -403,45 +403,6 @@ def test_a_problem_that_does_not_fit_the_gpu_is_refused_with_both_sizes(court):
         "the problem is too large for this GPU: 1 calls at this shape take 1.07 GB of buffers"
     )
     assert got["refused"].endswith("1.07 GB are free")
-
-
-HOARDER = """
-#include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-static void __attribute__((constructor)) hoard(void) {
-    FILE *file = fopen(getenv("CUDA_FAKE_HELD"), "w");
-    fprintf(file, "%d %llu", getpid(), 1000000000ULL);
-    fclose(file);
-}
-"""
-
-
-@pytest.mark.parametrize(
-    ("rows", "key", "words"),
-    [
-        (
-            1 << 11,
-            "reason",
-            "out of memory: buffers of 0.134 GB did not fit 0.0737 GB; once it was ended, 1.07 GB were",
-        ),
-        (
-            1 << 14,
-            "refused",
-            "the problem is too large for this GPU: 1 calls at this shape take 1.07 GB of buffers, 0.0",
-        ),
-    ],
-)
-def test_a_candidate_that_keeps_the_gpus_memory_is_told_so_unless_it_would_not_do_without_it_either(
-    court, tmp_path, monkeypatch, rows, key, words
-):
-    monkeypatch.setenv("CUDA_FAKE_HELD", str(tmp_path / "held"))
-    shapes = [*SHAPES, {"rows": rows, "cols": 4096}]
-    got = court(HOARDER + with_stream("naive.c"), shapes=shapes, fixed_shapes=True).verdict
-
-    assert got.get("verdict") == ("incorrect" if key == "reason" else None)
-    assert got[key].startswith(words)
 
 
 def test_timing_under_mps_is_refused(driver, tmp_path, monkeypatch):
