@@ -23,7 +23,7 @@ FEWER = 3
 """One of so many gets fewer calls, the others are stopped in the middle, where freezing stops the work."""
 LEAST_CALLS = 2
 STOPPED_CALLS = 4
-"""That a round has at least which is stopped in the middle."""
+"""That a round has at least which is stopped in the middle. One of fewer, longer calls is interrupted half as often."""
 SAMPLES = 64
 """Positions of an output that are looked at."""
 
@@ -48,17 +48,18 @@ class Interruption:
         Raises:
             Judged: If the candidate worked on calls that were not made yet, or did not pass.
         """
-        if buffers.sets < LEAST_CALLS:
+        short = buffers.sets < STOPPED_CALLS
+        self.turn += 1
+        if buffers.sets < LEAST_CALLS or (short and self.turn % 2):
             return
         rounds = self.rounds
         rounds.expect(buffers)
         with rounds.ledger.part("fill"):
             buffers.poison()
             buffers.publish()
-        self.turn += 1
         some = 1 + self.well.word() % (buffers.sets - 1)
         with rounds.ledger.part("wait"):
-            if self.stop_in_calls and self.turn % FEWER and buffers.sets >= STOPPED_CALLS:
+            if self.stop_in_calls and self.turn % FEWER and not short:
                 self._in_the_middle(buffers, some)
             else:
                 self._fewer_calls(buffers, some)

@@ -146,6 +146,10 @@ BAD = {
     "too many threads": (HONEST.replace(", 256, 0, stream", ", 4096, 0, stream"), "incorrect", "launch error"),
     "takes all memory": (cuda(UNARY, "y[i] = 0;", "void *p; for (;;) { cudaError_t e = cudaMalloc(&p, 1ull << 33); if (e) return e; }"),
                          "incorrect", "out of memory: cudaMalloc asked for 8.59 GB (8589934592 bytes), more than the"),
+    "keeps all memory": (cuda(UNARY, "y[i] = tanhf(x[i]);",
+                              "static size_t size = 1ull << 33; for (void *p; size >> 20;) if (cudaMalloc(&p, size)) "
+                              "{ cudaGetLastError(); size /= 2; }"),
+                         "incorrect", "out of memory: it kept"),
 }  # fmt: skip
 
 
