@@ -49,9 +49,11 @@ def counted(court, tmp_path, monkeypatch):
     return lambda source, **task: court(source, **{"fixed_shapes": True, "distributions": "declared", **task}).verdict
 
 
-@pytest.mark.parametrize("tier", ["performance", "correctness"])
-def test_an_honest_candidate_may_have_shapes_that_nearly_fill_the_gpu(counted, tier):
-    got = counted(with_stream("naive.c"), shapes=[*SHAPES[:1], of_the_gpu(0.6), of_the_gpu(0.8)], tier=tier)
+@pytest.mark.parametrize(
+    ("tier", "shapes"), [("performance", [of_the_gpu(0.55)]), ("correctness", [*SHAPES[:1], *map(of_the_gpu, (0.6, 0.8))])]
+)
+def test_an_honest_candidate_may_have_shapes_that_nearly_fill_the_gpu(counted, tier, shapes):
+    got = counted(with_stream("naive.c"), shapes=shapes, tier=tier, max_rounds=1)
 
     assert got.get("verdict") == "correct", got
 
