@@ -50,7 +50,8 @@ def counted(court, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("tier", "shapes"), [("performance", [of_the_gpu(0.55)]), ("correctness", [*SHAPES[:1], *map(of_the_gpu, (0.6, 0.8))])]
+    ("tier", "shapes"),
+    [("performance", [of_the_gpu(0.55)]), ("correctness", [*SHAPES[:1], *map(of_the_gpu, (0.6, 0.8))])],
 )
 def test_an_honest_candidate_may_have_shapes_that_nearly_fill_the_gpu(counted, tier, shapes):
     got = counted(with_stream("naive.c"), shapes=shapes, tier=tier, max_rounds=1)
