@@ -14,8 +14,10 @@ SETTLED_S = 0.1
 
 
 def is_full(error: JudgeFailed) -> bool:
-    """Say whether it was memory that was missing."""
-    return isinstance(error, TooLarge) or (isinstance(error, ReferenceFailed) and "out of memory" in str(error).lower())
+    """Say whether it was the device's memory that was missing; a process that has used up its own is killed."""
+    if isinstance(error, ReferenceFailed):
+        return "out of memory" in str(error).lower() and "ran out of memory" not in str(error)
+    return isinstance(error, TooLarge)
 
 
 def kept_from(error: JudgeFailed, device: Device, candidate: Player) -> str:
@@ -24,9 +26,9 @@ def kept_from(error: JudgeFailed, device: Device, candidate: Player) -> str:
     Raises:
         JudgeFailed: `error`, if it is another one, or the candidate kept no more than it may.
     """
-    before = device.free_bytes()
     if not is_full(error) or not device.allowance():
         raise error
+    before = device.free_bytes()
     candidate.kill()
     candidate.supervisor.exit_of(candidate.role, EXIT_S)
     kept = _settled(device) - before
