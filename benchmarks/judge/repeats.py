@@ -5,6 +5,7 @@ medians' median, how far the farthest lies from it, and what ended the rounds. T
 """
 
 import argparse
+import dataclasses
 import importlib.util
 import json
 import platform
@@ -21,15 +22,12 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from gpu_mcp_server.services.harness import EFFORTS  # noqa: E402
 from tests.judge.harness import EXAMPLES, build, judge  # noqa: E402
 
 SHAPES = {
     "cuda": [{"rows": 1024, "cols": 1024}, {"rows": 8192, "cols": 8192}],
     "cpu": [{"rows": 64, "cols": 1000}],
-}
-EFFORTS: dict[str, dict[str, Any]] = {
-    "quick": {"half_width": 0.02, "max_rounds": 30, "budget_s": 2.0, "overhead_s": 0.5, "memory_share": 0.3},
-    "exact": {"half_width": 0.005, "max_rounds": 200, "budget_s": 5.0, "overhead_s": 200.0, "memory_share": 0.6},
 }
 
 
@@ -40,7 +38,8 @@ def once(library: Path, options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         task = {"framework": "torch" if torch else "numpy", "device": options.device, "rtol": 1e-4}
         task |= {"shapes": SHAPES[options.device], "fixed_shapes": True, "distributions": "declared"}
-        outcome = judge(Path(folder), reference, library, timeout_s=300, **task, **EFFORTS[options.precision])
+        task |= dataclasses.asdict(EFFORTS[options.precision])
+        outcome = judge(Path(folder), reference, library, timeout_s=300, **task)
     if outcome.exit_code or outcome.verdict["verdict"] != "correct":
         raise SystemExit(f"{outcome.stderr} {outcome.verdict.get('reason')}")
     costs = {k: v for k, v in outcome.verdict["evidence"].items() if "_pass_cost" in k}

@@ -38,8 +38,8 @@ DESCRIBE_S = 120.0
 """For a module problem's own code to say what it takes and returns."""
 OVERHEAD_S = 0.5
 """What the rounds of all shapes may cost besides the running of candidate and reference, before fewer rounds do."""
-REHEARSE_S = 1.0
-"""For learning what an empty pass takes, and at most a quarter of what the rounds may cost besides."""
+REHEARSE_S = 0.05
+"""For more empty passes than there always are, where a task says nothing else."""
 SAY_S = 0.5
 """Between two words on how far a shape is: each wakes four processes, on the cores that the next round is timed on."""
 TRIAL_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 22}
@@ -313,7 +313,7 @@ class Owner:
     def _calibrate(self, player: Player, device: Device) -> None:
         with self._step("calibrate " + player.role):
             error_s = float(self.task.get("half_width") or HALF_WIDTH) * float(self.task["round_ms"]) / 1000
-            patience_s = min(REHEARSE_S, self.overhead_s / 4)
+            patience_s = float(self.task.get("rehearse_s") or REHEARSE_S)
             self.costs[player.role] = rehearsed_cost(player, device, error_s, patience_s)
         player.thaw()
 

@@ -39,9 +39,11 @@ class Effort:
     """What all shapes' rounds may cost together besides candidate and reference."""
     memory_share: float
     """Of a GPU's free memory, for the buffers of a round: more calls make longer rounds, and take longer to check."""
+    rehearse_s: float
+    """For more empty passes than the nine there always are, while they are uneven or their median is not well known."""
 
 
-EFFORTS = {"quick": Effort(0.02, 30, 2.0, 0.5, 0.3), "exact": Effort(0.005, 200, 5.0, 200.0, 0.6)}
+EFFORTS = {"quick": Effort(0.02, 30, 2.0, 0.5, 0.3, 0.125), "exact": Effort(0.005, 200, 5.0, 200.0, 0.6, 1.0)}
 ROUND_TIMEOUT_S = 20.0
 WALL_S = 300.0
 TURN_S = 600.0
@@ -275,6 +277,7 @@ def _task(
         "budget_s": effort.budget_s,
         "overhead_s": effort.overhead_s,
         "memory_share": effort.memory_share,
+        "rehearse_s": effort.rehearse_s,
         "round_ms": ROUND_MS,
         "max_rounds": effort.max_rounds,
         "round_timeout_s": INTERPRETER_ROUND_S if interpreted else ROUND_TIMEOUT_S,
