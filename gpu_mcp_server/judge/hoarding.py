@@ -9,8 +9,9 @@ from verdicts import JudgeFailed, ReferenceFailed, TooLarge
 EXIT_S = 5.0
 """For a process that is killed to end."""
 RELEASE_S = 2.0
+"""For the driver to free what it had, then."""
 SETTLED_S = 0.1
-"""How long free memory stays as it is once all of what it had is freed."""
+"""How long free memory stays as it is once all of that is freed."""
 
 
 def is_full(error: JudgeFailed) -> bool:

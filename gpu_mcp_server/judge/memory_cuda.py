@@ -29,6 +29,7 @@ DISTRIBUTIONS = {
 DRAWN_HERE = ("bool", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2")
 """Types that the GPU's kernel does not draw: they are made on the processor."""
 ALLOWED = 8
+"""One of so many parts of the memory may be a candidate's own; its workspace and context are seldom more."""
 MEMORY_SHARE = 0.3
 """Of what is free, for a round, where a task names none."""
 STAGED_BYTES = 1 << 30
