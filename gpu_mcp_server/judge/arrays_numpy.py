@@ -8,6 +8,7 @@ from check import STORAGE
 from fill import SHORT, short_bits
 from mapping import Mapping
 from reference import BadResult
+from spinning import spin
 from tensors import Array, Tensor
 
 NATIVE: Dict[str, Any] = dict(STORAGE, bool=np.bool_)
@@ -106,6 +107,10 @@ class NumpyArrays:
 
     def ping(self) -> None:
         """Do nothing: to be running again is all."""
+
+    def spin(self, seconds: float) -> float:
+        """Be busy for a while; return for how long."""
+        return spin(seconds)
 
     def finish(self) -> None:
         """Wait for nothing: NumPy returns when it is done."""

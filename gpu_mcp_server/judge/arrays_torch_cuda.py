@@ -5,6 +5,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 from arrays_torch import accepted, torch
 from cuda_driver import Driver, Shared
 from reference import BadResult
+from switching import GpuTurns
 from tensors import Tensor
 from torch_views import tensors_at
 
@@ -17,7 +18,7 @@ class TorchCudaArrays:
     def __init__(self, task: Dict[str, Any]) -> None:
         self.ordinal = int(task.get("gpu_index") or 0)
         self.device: Any = None
-        self.scratch: Any = None
+        self.turns: Any = None
         self.driver: Any = None
         self.shared: List[Shared] = []
         self.inputs: List[Tuple[Any, ...]] = []
@@ -29,8 +30,9 @@ class TorchCudaArrays:
         """Create the context."""
         self.device = torch.device("cuda", self.ordinal)
         torch.cuda.set_device(self.device)
-        self.scratch = torch.zeros(1, device=self.device)
+        torch.zeros(1, device=self.device)
         self.driver = Driver(self.ordinal)
+        self.turns = GpuTurns(self.driver)
 
     def versions(self) -> Dict[str, str]:
         """Return what computes."""
@@ -73,9 +75,12 @@ class TorchCudaArrays:
         return self.targets[0]
 
     def ping(self) -> None:
-        """Switch in by a kernel: only that brings this process's context onto the multiprocessors."""
-        self.scratch.fill_(1)
-        torch.cuda.synchronize()
+        """Switch in."""
+        self.turns.ping()
+
+    def spin(self, seconds: float) -> float:
+        """Be busy for a while; return for how long."""
+        return self.turns.spin(seconds)  # type: ignore[no-any-return]
 
     def finish(self) -> None:
         """Wait for the GPU."""

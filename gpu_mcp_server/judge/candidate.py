@@ -2,11 +2,11 @@
 
 import os
 import sys
-import time
 from typing import Any, Callable, Dict, List, Sequence
 
 from link import Link, LinkClosed
 from mapping import Mapping
+from spinning import spin
 
 Reply = Dict[str, Any]
 
@@ -32,6 +32,10 @@ class CpuMemory:
 
     def ping(self) -> None:
         """Do nothing: to be running again is all."""
+
+    def spin(self, seconds: float) -> float:
+        """Be busy for a while; return for how long."""
+        return spin(seconds)
 
     def finish(self) -> str:
         """Return an error of work that was still under way."""
@@ -135,7 +139,7 @@ class Candidate:
         """Switch in, and call once for each set."""
         self.memory.ping()
         if "spin_s" in message:
-            return self.rehearse(float(message["spin_s"]))
+            return {"spun_s": self.memory.spin(float(message["spin_s"]))}  # nothing but this file is loaded yet
         if message.get("ghost"):
             return self.ghost(message["calls"])
         if message.get("events"):
@@ -165,14 +169,6 @@ class Candidate:
         reply: Reply = self.kind.ghost(calls)
         error = self.memory.finish()
         return dict(reply, error=reply.get("error") or error) if error else reply
-
-    def rehearse(self, spin_s: float) -> Reply:
-        """Be busy for a while instead of calling anything; nothing but this file is loaded yet."""
-        begin = time.perf_counter()
-        while time.perf_counter() - begin < spin_s:
-            pass
-        self.memory.finish()
-        return {"spun_s": time.perf_counter() - begin}
 
 
 def main() -> int:

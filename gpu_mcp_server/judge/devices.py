@@ -151,6 +151,9 @@ class Device:
         """Allocate."""
         raise NotImplementedError
 
+    def lead_in(self) -> None:
+        """Do what the owner does on the device right before a player's turn."""
+
     def stop_idle(self, player: Player) -> None:
         """Stop the clock of an empty pass, as `Buffers.stop` does for a real one."""
         raise NotImplementedError

@@ -353,6 +353,10 @@ class CudaDevice(Device):
         weights = len(self.weights.bytes) if self.weights is not None else 0
         return self.tools.driver.memory()[1] // ALLOWED + weights
 
+    def lead_in(self) -> None:
+        """Copy a little, as inputs are copied last."""
+        self.tools.driver.copy(self.scratch, self.scratch + IDLE_SETS * 2048, IDLE_SETS * 2048)
+
     def stop_idle(self, player: Player) -> None:
         """Run a fence over nothing for the candidate."""
         if player.role == "candidate":

@@ -1,27 +1,10 @@
 """The candidate's side of GPU memory: the owner's allocations, inputs mapped read-only."""
 
-import ctypes
 from typing import Any, Dict, List, Optional, Sequence
 
-from cuda_driver import CudaError, Driver, Kernels, Shared
+from cuda_driver import CudaError, Driver, Shared
 from mapping import Mapping
-
-SCRATCH_BYTES = 256
-TOUCH = b"""
-.version 7.0
-.target sm_75
-.address_size 64
-.visible .entry touch(.param .u64 at)
-{
-    .reg .u64 %a;
-    .reg .u32 %v;
-    ld.param.u64 %a, [at];
-    cvta.to.global.u64 %a, %a;
-    mov.u32 %v, 1;
-    st.global.u32 [%a], %v;
-    ret;
-}
-\0"""
+from switching import GpuTurns
 
 
 class CudaMemory:
@@ -29,8 +12,8 @@ class CudaMemory:
 
     def __init__(self, task: Dict[str, Any]) -> None:
         self.driver = Driver(int(task.get("gpu_index") or 0))
-        self.scratch = self.driver.allocate(SCRATCH_BYTES)
-        self.kernels = Kernels(self.driver, TOUCH)
+        self.turns = GpuTurns(self.driver)
+        self.ping, self.spin = self.turns.ping, self.turns.spin
         self.shared: List[Shared] = []
         self.said: List[str] = []
         self.names: Optional[Mapping] = None
@@ -62,11 +45,6 @@ class CudaMemory:
         for each in self.shared:
             each.close()
         self.shared = []
-
-    def ping(self) -> None:
-        """Switch in by a kernel: a small memset goes another way and leaves the multiprocessors to the owner."""
-        self.kernels.launch("touch", 1, [ctypes.c_uint64(self.scratch)])
-        self.driver.synchronize()
 
     def finish(self) -> str:
         """Wait for the work and return its error."""

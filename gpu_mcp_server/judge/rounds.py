@@ -73,10 +73,10 @@ def timed_pass(player: Player, buffers: Buffers, timeout_s: float, **more: Any) 
 
 
 def rehearsed_cost(player: Player, device: Device, error_s: float, patience_s: float) -> Cost:
-    """Measure passes in which the player only spins for as long as it is told, by its own clock, and says how long.
+    """Measure passes in which the player is only busy for as long as it is told, on a GPU there, and says how long.
 
-    As in a round, the player was frozen for a while before, in which the owner was busy, and then the owner waits:
-    cores that slept and are woken make up most of the cost. This is done before somebody's library is loaded into the
+    As in a round, the player was frozen for a while before, in which the owner was busy, last on the device, and then
+    the owner waits: cores that slept and are woken, and a GPU that changes contexts, make up most of the cost. This is done before somebody's library is loaded into the
     candidate. Later it could lie about the time, or be slow to answer, and have that taken off. A reference that loaded
     beside the others on a GPU could; whoever writes it can make it slow in plainer ways.
 
@@ -98,6 +98,7 @@ def _rehearsal(player: Player, device: Device) -> float:
     begin = time.perf_counter()
     while time.perf_counter() - begin < device.pause_s:
         pass
+    device.lead_in()
     begin = time.perf_counter()
     player.tell("go", calls=0, spin_s=device.spin_s)
     player.thaw()

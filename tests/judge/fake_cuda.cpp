@@ -48,11 +48,17 @@ template <class... A, size_t... I> static void run(void (*f)(A...), void **p, st
 }
 template <class... A> static void run(void (*f)(A...), void **p) { run(f, p, std::index_sequence_for<A...>()); }
 static void touch(uint32_t *at) { *at = 1; }
+static void spin(uint64_t nanoseconds) {
+    timespec begin, now;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    do clock_gettime(CLOCK_MONOTONIC, &now);
+    while ((now.tv_sec - begin.tv_sec) * 1000000000ull + now.tv_nsec - begin.tv_nsec < nanoseconds);
+}
 typedef void (*Call)(void **);
 #define KERNEL(name) {#name, [](void **p) { run(name, p); }}
 static const std::map<std::string, Call> kernels = {
     KERNEL(fill), KERNEL(set_words), KERNEL(count_touched), KERNEL(set_guard), KERNEL(check_guard),
-    KERNEL(count_differing), KERNEL(count_unbounded), KERNEL(compare), KERNEL(fence), KERNEL(gather), KERNEL(touch)};
+    KERNEL(count_differing), KERNEL(count_unbounded), KERNEL(compare), KERNEL(fence), KERNEL(gather), KERNEL(touch), KERNEL(spin)};
 
 struct Location { int type, id; };
 struct Properties { int type, handles; Location location; void *win32; unsigned char flags[8]; };
