@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 from verdicts import JudgeFailed, TooLarge
 
 LIBRARY = "libcuda.so.1"
+CONTROL = "/dev/nvidiactl"
 Handle = c_uint64
 Address = c_uint64
 
@@ -114,11 +115,21 @@ class OutOfMemory(CudaError, TooLarge):
 
 
 def prepare() -> None:
-    """Map the driver's library, if there is one; nothing of it is called, and no GPU touched, before there is a job."""
+    """Begin to use the driver where a GPU is shown already; no context is made, so nothing is on the GPU.
+
+    Where none is shown the driver's library is only mapped: it would remember that there was none.
+    """
     try:
-        ctypes.CDLL(LIBRARY)
+        library = ctypes.CDLL(LIBRARY)
     except OSError:
         return  # whoever needs it says so
+    if is_shown():
+        library.cuInit(0)  # what it returns it returns again to whoever needs it
+
+
+def is_shown() -> bool:
+    """Say whether this process can reach a GPU of NVIDIA's."""
+    return os.path.exists(CONTROL) and os.environ.get("CUDA_VISIBLE_DEVICES") != ""
 
 
 class Driver:

@@ -3,6 +3,8 @@
 import ctypes
 from typing import Any, Dict, Optional
 
+from cuda_driver import is_shown
+
 SM_CLOCK = 1
 MEMORY_CLOCK = 2
 GPU_TEMPERATURE = 0
@@ -23,6 +25,22 @@ THROTTLE_REASONS = {
 
 
 MOST_PROCESSES = 64
+LIBRARY = "libnvidia-ml.so.1"
+
+
+def prepare() -> None:
+    """Begin to use NVML where a GPU is shown already."""
+    if is_shown():
+        begun()
+
+
+def begun() -> Any:
+    """Return the library, which counts how often it was begun with; `None` where there is none, or no driver to it."""
+    try:
+        library = ctypes.CDLL(LIBRARY)
+    except OSError:
+        return None
+    return library if library.nvmlInit_v2() == 0 else None
 
 
 class Process(ctypes.Structure):
@@ -41,12 +59,9 @@ class Nvml:
 
     def __init__(self, uuid: str) -> None:
         self.handle: Optional[ctypes.c_void_p] = None
-        try:
-            self.library: Any = ctypes.CDLL("libnvidia-ml.so.1")
-        except OSError:
-            return
+        self.library: Any = begun()
         handle = ctypes.c_void_p()
-        if self.library.nvmlInit_v2() == 0:
+        if self.library is not None:
             find = self.library.nvmlDeviceGetHandleByUUID
             find.argtypes = [ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p)]
             if find(uuid.encode(), ctypes.byref(handle)) == 0:

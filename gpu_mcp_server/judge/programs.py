@@ -18,7 +18,8 @@ from extractors import Series, Unreadable, said
 from fill import Well
 from ledger import Ledger
 from link import Link
-from owner import START_S, VERSION, harness_hash, say
+from owner import VERSION, harness_hash, say
+from players import START_S
 from program_runs import Match, Params, Ran, Runs, filled, matched, series_of
 from stats import geometric_mean, half_width, median, speedup, timing
 from supervisor import Player, Supervisor

@@ -76,9 +76,10 @@ def rehearsed_cost(player: Player, device: Device, error_s: float, patience_s: f
     """Measure passes in which the player is only busy for as long as it is told, on a GPU there, and says how long.
 
     As in a round, the player was frozen for a while before, in which the owner was busy, last on the device, and then
-    the owner waits: cores that slept and are woken, and a GPU that changes contexts, make up most of the cost. This is done before somebody's library is loaded into the
-    candidate. Later it could lie about the time, or be slow to answer, and have that taken off. A reference that loaded
-    beside the others on a GPU could; whoever writes it can make it slow in plainer ways.
+    the owner waits: cores that slept and are woken, and a GPU that changes contexts, make up most of the cost. This is
+    done before somebody's library is loaded into the candidate. Later it could lie about the time, or be slow to
+    answer, and have that taken off. A reference that loaded beside the others on a GPU could; whoever writes it can
+    make it slow in plainer ways.
 
     Args:
         player: Frozen or not; it runs afterwards.

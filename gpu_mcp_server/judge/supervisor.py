@@ -34,6 +34,13 @@ class Supervisor:
         """End `role` and everything that it started."""
         self._request("kill", role, "killed")
 
+    def dismiss(self, role: str) -> None:
+        """End `role` without waiting for a word on it."""
+        try:
+            self.link.send({"do": "kill", "role": role})
+        except LinkClosed:
+            return  # then it is ended with the job
+
     def exit_of(self, role: str, timeout_s: float) -> Optional[Dict[str, Any]]:
         """Return how `role` ended, waiting up to `timeout_s` seconds for the word."""
         deadline = time.monotonic() + timeout_s

@@ -1,4 +1,4 @@
-"""What a player does in a pass beside its calls: it switches in, and where a pass is empty it is busy for a known time."""
+"""What a player does on a GPU besides its calls: it switches in, and in an empty pass is busy for a known time."""
 
 import time
 from ctypes import c_uint64

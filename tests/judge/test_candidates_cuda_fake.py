@@ -96,9 +96,9 @@ def test_the_evidence_has_every_sample_of_the_clocks_own_cost(court, role):
 def test_a_reference_that_is_there_starts_and_loads_beside_the_owner_and_others_after_the_candidate(
     court, ready_s, first
 ):
-    text = (JUDGE / "owner.py").read_text().replace("READY_S = 0.02", f"READY_S = {ready_s}")
+    text = (JUDGE / "players.py").read_text().replace("READY_S = 0.02", f"READY_S = {ready_s}")
     assert f"READY_S = {ready_s}\n" in text
-    got = court(with_stream("naive.c"), tier="smoke", owner_files={"judge/owner.py": text}).verdict
+    got = court(with_stream("naive.c"), tier="smoke", owner_files={"judge/players.py": text}).verdict
 
     assert got["verdict"] == "correct", got["reason"]
     steps = list(got["evidence"]["start_seconds"])
@@ -112,10 +112,10 @@ def test_a_reference_that_is_there_starts_and_loads_beside_the_owner_and_others_
 
 
 def test_a_reference_that_cannot_be_loaded_beside_the_others_is_told_as_such(court, tmp_path):
-    text = (JUDGE / "owner.py").read_text().replace("READY_S = 0.02", "READY_S = 60")
+    text = (JUDGE / "players.py").read_text().replace("READY_S = 0.02", "READY_S = 60")
     broken = tmp_path / "broken.py"
     broken.write_text("import numpy as np\nraise OSError('no weights on this disk')\n")
-    got = court(with_stream("naive.c"), reference=broken, owner_files={"judge/owner.py": text}).verdict
+    got = court(with_stream("naive.c"), reference=broken, owner_files={"judge/players.py": text}).verdict
 
     assert "verdict" not in got
     assert got["refused"].startswith("the reference failed to start and load: ") and "no weights" in got["refused"]
