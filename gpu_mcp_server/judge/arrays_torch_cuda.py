@@ -49,6 +49,10 @@ class TorchCudaArrays:
         self.inputs = self._view(given.address, message["inputs"], inputs)
         self.targets = self._view(answers.address, message["outputs"], outputs)
 
+    def adopt(self, descriptor: int, size: int) -> Shared:
+        """Map memory of the owner's that is to be written."""
+        return Shared.adopt(self.driver, descriptor, size, writable=True)[0]
+
     def _view(self, base: int, where: Dict[str, Any], items: Sequence[Tensor]) -> List[Tuple[Any, ...]]:
         return tensors_at(torch, base, where, items, self.device)
 

@@ -138,6 +138,7 @@ class Device:
     """What was free before the candidate was loaded: how many calls make a round is not for it to say."""
     weights: Any = None
     """The file with a model's weights, once the reference has written it; they are the same at every shape."""
+    weights_bytes = 0
 
     def max_bytes(self) -> int:
         """Return how much memory the buffers of a shape may take."""

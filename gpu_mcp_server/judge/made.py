@@ -1,17 +1,11 @@
 """Inputs that only the problem's own code can make: masks, indices, weights. The reference writes them."""
 
-import resource
 from typing import Any, List
 
-import numpy as np
+from carriers import ByFile, carrier_of
 from devices import Buffers, Device
-from memory_cpu import Region, share
 from supervisor import Player
-from tensors import layout
-from verdicts import TooLarge
-
-AT_ONCE_BYTES = 256 << 20
-"""Of inputs that travel through a file: a job's files are limited, and a round's may be many."""
+from tensors import Layout, layout
 
 
 def draw(device: Device, buffers: Buffers, reference: Player, seed: int, timeout_s: float) -> str:
@@ -24,23 +18,11 @@ def draw(device: Device, buffers: Buffers, reference: Player, seed: int, timeout
     if not buffers.weights_written:
         wrong = _weights(device, buffers, reference, timeout_s)
         buffers.weights_written = True
-    return wrong or _make(buffers, reference, seed, timeout_s)
+    return wrong or _make(device, buffers, reference, seed, timeout_s)
 
 
 def _which(buffers: Buffers, kind: str) -> List[int]:
     return [i for i, item in enumerate(buffers.inputs) if item.distribution == kind]
-
-
-def _file(size: int, most_calls: int = 1) -> Region:
-    """Return a file for `size` bytes a call, for as many calls as are wanted and one may hold."""
-    most = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    if most == resource.RLIM_INFINITY:
-        most = AT_ONCE_BYTES
-    elif size > most:
-        text = "the problem is too large: inputs that its own code makes take %.3g GB a call, a file may have %.3g GB"
-        raise TooLarge(text % (size / 1e9, most / 1e9))
-    calls = min(most_calls, max(1, min(most, AT_ONCE_BYTES) // size))
-    return Region(size * calls, writable_by_others=True)
 
 
 def _weights(device: Device, buffers: Buffers, reference: Player, timeout_s: float) -> str:
@@ -49,43 +31,45 @@ def _weights(device: Device, buffers: Buffers, reference: Player, timeout_s: flo
     if not which:
         return ""
     where = layout([buffers.inputs[i] for i in which], 1, guarded=False)
-    if device.weights is None:
-        region = _file(where.total)
-        wrong = _asked(reference, region, timeout_s, which=which, where=share(where), seed=0, kind="weights")
-        if wrong:
-            region.close()
-            return wrong
-        device.weights = region
-    for place, number in enumerate(which):
-        values = device.weights.tensor(where, buffers.inputs[number], place)
-        buffers.put_input(number, np.broadcast_to(values, (buffers.sets, values.shape[1])))
+    device.weights_bytes = where.total
+    carrier = device.weights or carrier_of(device, buffers, where.total)
+    try:
+        if carrier is not device.weights:
+            wrong = _asked(reference, carrier, where, timeout_s, which=which, seed=0, kind="weights")
+            if wrong:
+                return wrong
+            if isinstance(carrier, ByFile):
+                device.weights = carrier  # on a GPU another copy is had sooner than room to keep one
+        for place, number in enumerate(which):
+            carrier.spread(buffers, number, where, place)
+    finally:
+        if carrier is not device.weights:
+            carrier.close()
     return ""
 
 
-def _make(buffers: Buffers, reference: Player, seed: int, timeout_s: float) -> str:
-    """Have the reference write inputs, as many sets at a time as fit a file."""
+def _make(device: Device, buffers: Buffers, reference: Player, seed: int, timeout_s: float) -> str:
+    """Have the reference write inputs, as many sets at a time as travel together."""
     which, sets = _which(buffers, "made"), buffers.sets
     if not which:
         return ""
     one = layout([buffers.inputs[i] for i in which], 1, guarded=False)
-    region = _file(one.stride, sets)
-    at_once = len(region.bytes) // one.stride
+    carrier = carrier_of(device, buffers, one.stride, sets)
     try:
-        for first in range(0, sets, at_once):
-            where = one._replace(sets=min(at_once, sets - first))
-            wrong = _asked(
-                reference, region, timeout_s, which=which, where=share(where), seed=seed + first, kind="made"
-            )
+        for first in range(0, sets, carrier.calls):
+            where = one._replace(sets=min(carrier.calls, sets - first))
+            wrong = _asked(reference, carrier, where, timeout_s, which=which, seed=seed + first, kind="made")
             if wrong:
                 return wrong
             for place, number in enumerate(which):
-                buffers.put_input(number, region.tensor(where, buffers.inputs[number], place), first)
+                carrier.put(buffers, number, where, place, first)
     finally:
-        region.close()
+        carrier.close()
     return ""
 
 
-def _asked(reference: Player, region: Region, timeout_s: float, **task: Any) -> str:
-    """Have the reference write into a file; return its error, empty if there is none."""
+def _asked(reference: Player, carrier: Any, where: Layout, timeout_s: float, **task: Any) -> str:
+    """Have the reference write into what travels; return its error, empty if there is none."""
     reference.thaw()
-    return str(reference.ask("make", timeout_s, [region.fd], **task).get("error") or "")
+    reply = reference.ask("make", timeout_s, [carrier.descriptor], **carrier.told(where), **task)
+    return str(reply.get("error") or "")

@@ -350,8 +350,7 @@ class CudaDevice(Device):
 
     def allowance(self) -> int:
         """Return an eighth of the memory, and what the model's weights take."""
-        weights = len(self.weights.bytes) if self.weights is not None else 0
-        return self.tools.driver.memory()[1] // ALLOWED + weights
+        return self.tools.driver.memory()[1] // ALLOWED + self.weights_bytes
 
     def lead_in(self) -> None:
         """Copy a little, as inputs are copied last."""

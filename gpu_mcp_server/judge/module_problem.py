@@ -10,6 +10,7 @@ import inspect
 import re
 from typing import Any, Dict, List, Optional, Sequence, Tuple, cast
 
+from large_tensors import constructed
 from tensors import ITEM_BYTES, Tensor
 from torch_views import tensors_at
 
@@ -125,17 +126,18 @@ class ModuleProblem:
 
     def _initial(self) -> Any:
         torch.manual_seed(self.seed)
-        initial = self.module.get_init_inputs()
-        torch.manual_seed(self.seed)
-        return initial
-
-    def construct(self) -> None:
-        """Make the model, its weights from the owner's seed."""
         with torch.no_grad():
-            self.model = self.module.Model(*self._initial())
-            if self.device is not None:
-                self.model = self.model.to(self.device)
+            return self.module.get_init_inputs()
+
+    def construct(self, *, large_there: bool = False) -> bool:
+        """Make the model, its weights from the owner's seed; return whether large ones were drawn on the GPU."""
+        initial = self._initial()
+        self.model, there = constructed(
+            lambda: self.module.Model(*initial), self.seed, self.device, large_there=large_there
+        )
+        with torch.no_grad():
             self.first_state = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
+        return there
 
     def call(self, inputs: Sequence[Any]) -> Any:
         """Answer the inputs; what comes behind them is the state, which the model has itself."""
@@ -154,13 +156,14 @@ class ModuleProblem:
         given = len(self.task["inputs"]) - len(self.task.get("state") or [])
         return with_constants(inputs[:given], self.task.get("constants") or {})
 
-    def make(self, memory: Any, message: Dict[str, Any]) -> None:
-        """Write what only this code can make, the state or some of the inputs, for every set into a memory file."""
+    def make(self, address: int, message: Dict[str, Any], *, on_gpu: bool) -> None:
+        """Write what only this code can make, the state or some of the inputs, for every set."""
         items = [
             Tensor(s["name"], s["dtype"], tuple(s["shape"]), tuple("?" for _ in s["shape"]), "made")
             for s in (self.task["inputs"][i] for i in message["which"])
         ]
-        for number, targets in enumerate(tensors_at(torch, memory.address, message["where"], items)):
+        device = self.device if on_gpu else None
+        for number, targets in enumerate(tensors_at(torch, address, message["where"], items, device)):
             values = self._state() if message["kind"] == "weights" else self._inputs(message["seed"] + number)
             for index, target in zip(message["which"], targets):
                 target.copy_(values[index])
@@ -217,6 +220,7 @@ class ModuleProblem:
     ) -> Tuple[Dict[str, Any], Tuple[Any, ...]]:
         """Return state and results, as meta tensors if that is possible."""
         initial = self._initial()
+        torch.manual_seed(self.seed)
         try:
             with torch.device("meta"), torch.no_grad():
                 model = self.module.Model(*initial)

@@ -1,14 +1,16 @@
 """The two players of a task, from their invitation until both are loaded and calibrated."""
 
 import contextlib
+import math
 import time
-from typing import Any, Dict, Generator
+from typing import Any, Dict, Generator, Sequence
 
 from devices import Device
 from link import Link
 from rounds import OPEN_S, Cost, named, rehearsed_cost
 from series import HALF_WIDTH
 from supervisor import Player, Supervisor
+from tensors import LARGE_ELEMENTS
 from verdicts import JudgeFailed, incorrect
 
 START_S = 120.0
@@ -36,6 +38,21 @@ PUBLIC = (
 """What the other processes may know of the task: neither seed nor tolerances."""
 
 
+def has_large_weights(task: Dict[str, Any]) -> bool:
+    """Say whether a problem has weights that are sooner drawn on the GPU than moved there."""
+    if task["device"] != "cuda" or task.get("problem") != "module":
+        return False
+    weights = (spec for spec in task["inputs"] if spec.get("distribution") == "weights")
+    return any(math.prod(spec["shape"]) >= LARGE_ELEMENTS for spec in weights)
+
+
+def _right(reply: Dict[str, Any]) -> Dict[str, Any]:
+    """Return a reply of the candidate, or have its error be the verdict."""
+    if reply.get("error"):
+        raise incorrect(str(reply["error"])[:2000])
+    return reply
+
+
 class Players:
     """Brings candidate and reference to where they can be played with.
 
@@ -47,7 +64,9 @@ class Players:
     """
 
     def __init__(self, task: Dict[str, Any], torch_seed: int) -> None:
-        self.task, self.torch_seed = task, torch_seed
+        self.task = task
+        self.weights: Dict[str, Any] = {"torch_seed": torch_seed, "large_there": has_large_weights(task)}
+        """What models are constructed with."""
         self.supervisor = Supervisor(self._link("supervisor"))
         self.versions: Dict[str, str] = {}
         self.costs: Dict[str, Cost] = {}
@@ -85,7 +104,7 @@ class Players:
         if self.task["device"] == "cpu" or not reference.link.pending(READY_S):
             return False
         self.welcome(reference)
-        reference.tell("start", torch_seed=self.torch_seed)
+        reference.tell("start", **self.weights)
         return True
 
     def start(self, device: Device, candidate: Player, reference: Player, starts: bool) -> None:
@@ -101,9 +120,10 @@ class Players:
         """
         if device.kind == "cpu":
             self.welcome(reference)
+        loaded: Dict[str, Any] = {}
         if starts:
             with self.step("context and load of reference"):
-                named(reference.hear(2 * OPEN_S), "start and load")
+                loaded = named(reference.hear(2 * OPEN_S), "start and load")
             reference.freeze()  # the problem's threads, if it has some, must not make the candidate's passes dearer
         self.welcome(candidate)
         if starts:
@@ -112,9 +132,7 @@ class Players:
         self._calibrate(candidate, device)
         device.room_bytes = device.free_bytes()
         with self.step("load candidate"):
-            reply = candidate.ask("load", candidate.prepare_s or OPEN_S, torch_seed=self.torch_seed)
-        if reply.get("error"):
-            raise incorrect(str(reply["error"])[:2000])
+            reply = _right(candidate.ask("load", candidate.prepare_s or OPEN_S, **self.weights))
         candidate.freeze()
         free = device.free_bytes()
         if not starts:
@@ -125,8 +143,24 @@ class Players:
         self._calibrate(reference, device)
         if not starts:
             with self.step("load reference"):
-                named(reference.ask("load", OPEN_S, torch_seed=self.torch_seed), "load")
+                loaded = named(reference.ask("load", OPEN_S, **self.weights), "load")
         device.room_bytes -= free - device.free_bytes()
+        if self.task["candidate"] == "model" and self.weights["large_there"]:
+            self._agree(candidate, reference, [reply, loaded])
+
+    def _agree(self, candidate: Player, reference: Player, replies: Sequence[Dict[str, Any]]) -> None:
+        """Have both models constructed as KernelBench does, unless both could be with large weights drawn on the GPU.
+
+        What the candidate has by other names than the problem it has by the common seed, so both draw it in one place.
+        """
+        if all(reply.get("large_there") is True for reply in replies):
+            return
+        self.weights["large_there"] = False
+        with self.step("weights drawn again"):
+            named(reference.ask("load", OPEN_S, **self.weights), "load")
+            candidate.thaw()
+            _right(candidate.ask("construct", candidate.prepare_s or OPEN_S, **self.weights))
+            candidate.freeze()
 
     @contextlib.contextmanager
     def step(self, name: str) -> Generator[None, None, None]:

@@ -110,7 +110,7 @@ class Reference:
         sys.modules["problem_reference"] = module
         spec.loader.exec_module(module)
         if self.task.get("problem") == "module":
-            return self._load_module(module, int(message["torch_seed"]))
+            return self._load_module(module, message)
         self.entry = getattr(module, self.task["entry"], None)
         if not callable(self.entry):
             return {"error": "the reference defines no function %s" % self.task["entry"]}
@@ -121,14 +121,15 @@ class Reference:
             self.entry = differentiated(importlib.import_module("torch"), self.entry, kinds)
         return {}
 
-    def _load_module(self, module: Any, seed: int) -> Reply:
+    def _load_module(self, module: Any, message: Dict[str, Any]) -> Reply:
         from module_problem import ModuleProblem
 
+        seed, there = int(message["torch_seed"]), False
         self.module = ModuleProblem(module, self.task, seed, getattr(self.arrays, "device", None))
         if self.task.get("inputs"):
-            self.module.construct()
+            there = self.module.construct(large_there=message.get("large_there") is True)
             self.entry = self.module.call
-        return {}
+        return {"large_there": there}
 
     def describe(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Say what a module problem takes and returns."""
@@ -142,12 +143,17 @@ class Reference:
         return {}
 
     def make(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Write inputs that only the problem's code can make into a memory file."""
-        from mapping import Mapping
+        """Write inputs that only the problem's code can make into a memory file, or into memory of the GPU."""
+        memory: Any
+        if "gpu_bytes" in message:
+            memory = self.arrays.adopt(descriptors[0], message["gpu_bytes"])
+        else:
+            from mapping import Mapping
 
-        memory = Mapping(descriptors[0], writable=True)
+            memory = Mapping(descriptors[0], writable=True)
         try:
-            self.module.make(memory, message)
+            self.module.make(memory.address, message, on_gpu="gpu_bytes" in message)
+            self.arrays.finish()
         finally:
             memory.close()
         return {}

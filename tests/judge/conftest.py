@@ -1,14 +1,32 @@
 """A court for candidates: writes, compiles and judges them."""
 
+import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.judge.harness import EXAMPLES, Outcome, build, judge
+from tests.judge.harness import EXAMPLES, JUDGE, Outcome, build, judge
 
 Court = Callable[..., Outcome]
+
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a libcuda.so.1 made from kernels.cu and the fake, and of a fake NVML."""
+    folder = tmp_path_factory.mktemp("driver")
+    kernels = re.sub(r"(?m)^#(include|pragma).*", "", (JUDGE / "kernels.cu").read_text())
+    (folder / "kernels_without_includes.h").write_text(kernels)
+    command = ["g++", "-std=c++20", "-O2", "-shared", "-fPIC", f"-I{folder}", "-o", str(folder / "libcuda.so.1")]
+    subprocess.run([*command, str(HERE / "fake_cuda.cpp")], check=True)
+    command = ["g++", "-std=c++20", "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1")]
+    subprocess.run([*command, str(HERE / "fake_nvml.cpp")], check=True)
+    return folder
 
 
 @pytest.fixture

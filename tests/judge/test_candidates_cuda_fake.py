@@ -13,19 +13,6 @@ HERE = Path(__file__).parent
 SHAPES = [{"rows": 16, "cols": 500}, {"rows": 7, "cols": 333}]
 
 
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a libcuda.so.1 made from kernels.cu and the fake."""
-    folder = tmp_path_factory.mktemp("driver")
-    kernels = re.sub(r"(?m)^#(include|pragma).*", "", (JUDGE / "kernels.cu").read_text())
-    (folder / "kernels_without_includes.h").write_text(kernels)
-    command = ["g++", "-std=c++20", "-O2", "-shared", "-fPIC", f"-I{folder}", "-o", str(folder / "libcuda.so.1")]
-    subprocess.run([*command, str(HERE / "fake_cuda.cpp")], check=True)
-    command = ["g++", "-std=c++20", "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1")]
-    subprocess.run([*command, str(HERE / "fake_nvml.cpp")], check=True)
-    return folder
-
-
 @pytest.fixture
 def court(driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", str(driver))

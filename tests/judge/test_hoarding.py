@@ -5,9 +5,9 @@ import secrets
 import pytest
 
 from tests.judge.harness import EXAMPLES
-from tests.judge.test_candidates_cuda_fake import SHAPES, court, driver, with_stream
+from tests.judge.test_candidates_cuda_fake import SHAPES, court, with_stream
 
-__all__ = ["court", "driver"]
+__all__ = ["court"]
 
 GPU = 1 << 30
 KEEPS = """

@@ -13,6 +13,7 @@ from tests.judge.harness import JUDGE
 
 sys.path.insert(0, str(JUDGE))
 
+import carriers
 import made
 from devices import Device
 from tensors import Tensor
@@ -25,6 +26,8 @@ COUNT = 128
 
 class Buffers:
     """Takes inputs over as the real ones do."""
+
+    stores_later = False
 
     def __init__(self, sets: int, distribution: str) -> None:
         self.sets, self.weights_written = sets, False
@@ -62,7 +65,7 @@ class Reference:
 
 
 def test_each_set_is_made_from_a_seed_of_its_own_and_no_file_grows_with_the_round(monkeypatch):
-    monkeypatch.setattr(made, "AT_ONCE_BYTES", 3 * 512)
+    monkeypatch.setattr(carriers, "AT_ONCE_BYTES", 3 * 512)
     buffers, reference = Buffers(7, "made"), Reference()
 
     assert made.draw(Device(), buffers, reference, 100, 1.0) == ""

@@ -1,7 +1,6 @@
 """Outputs that a candidate only names, in the owner's arena; the driver is a fake over memory files."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,16 +55,6 @@ try:
 except Judged as judged:
     print(judged.verdict, judged)
 """
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("driver")
-    kernels = re.sub(r"(?m)^#(include|pragma).*", "", (JUDGE / "kernels.cu").read_text())
-    (folder / "kernels_without_includes.h").write_text(kernels)
-    command = ["g++", "-std=c++20", "-O2", "-shared", "-fPIC", f"-I{folder}", "-o", str(folder / "libcuda.so.1")]
-    subprocess.run([*command, str(Path(__file__).parent / "fake_cuda.cpp")], check=True)
-    return folder
 
 
 @pytest.mark.parametrize(
