@@ -173,9 +173,20 @@ async def ours(lab: Any, problem_id: str, text: str, language: str) -> dict[str,
     found: dict[str, Any] = {"wall_s": wall_s, "verdict": result.verdict, "reason": result.reason[:600]}
     if result.evidence_artifact_id:
         whole = json.loads(await lab.artifacts.read(result.evidence_artifact_id))
-        found["steps"] = whole["evidence"].get("start_seconds")
-        found["parts"] = whole["evidence"].get("seconds")
-        found["first_calls_s"] = whole["evidence"].get("first_calls_s")
+        names = {
+            "steps": "start_seconds",
+            "device": "device_seconds",
+            "parts": "seconds",
+            "first_calls_s": "first_calls_s",
+        }
+        found |= {name: whole["evidence"].get(key) for name, key in names.items()}
+    if result.job_id:
+        record = (await lab.jobs.look(result.job_id, "local")).record
+        found["job_s"] = {
+            "before": record.started_at - record.submitted_at,
+            "runs": record.wall_s,
+            "ends": record.ended_at - record.started_at - record.wall_s,
+        }
     shape = result.shapes[0] if result.shapes else None
     found |= {"status": result.status, "seconds": result.seconds, "notes": list(shape.notes) if shape else []}
     if shape and shape.candidate and shape.reference:

@@ -51,3 +51,44 @@ def test_a_kernel_and_tritons_own_module_are_made_ahead(work, compiler, has_modu
 
     assert names.count("scale") == 2, "compiled ahead, and again for another GPU after it, without a GPU"
     assert ("cuda_utils" in names) == has_module
+
+
+BESIDE = """
+import sys, threading, time, types
+sys.path.insert(0, "judge")
+import triton_compiler
+made, compiled = threading.Event(), threading.Event()
+class Driver:
+    include_dirs, libraries = ["i"], ["l"]
+    def library_dirs(self):
+        return []
+    def make_launcher(self, constants, signature, tensordesc_meta):
+        return repr((constants, signature, tensordesc_meta))
+    def compile_module_from_src(self, src, name, library_dirs, include_dirs, libraries):
+        assert compiled.wait(10), "not beside"
+        time.sleep(0.1)
+        made.set()
+        made.text = (name, src)
+def compile(source, target):
+    compiled.set()
+    if target == "none":
+        raise ValueError("no such target")
+    return target
+compiler = types.SimpleNamespace(compile=compile)
+triton_compiler.make_launchers_beside(compiler, Driver())
+fn = types.SimpleNamespace(arg_names=["x", "n", "BLOCK"])
+source = types.SimpleNamespace(fn=fn, constants={"BLOCK": 64, (1,): 1}, signature={"x": "*fp32", "n": "constexpr"})
+assert compiler.compile(source, target="sm_90") == "sm_90" and made.is_set(), "it is there when the kernel is"
+assert made.text == ("__triton_launcher", repr(({(2,): 64, (1,): 1}, source.signature, None))), made.text
+assert compiler.compile(object(), target="sm_90") == "sm_90", "what cannot be made so is left to Triton"
+try:
+    compiler.compile(source, target="none")
+except ValueError as error:
+    print(error)
+"""
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="no Triton here")
+def test_what_launches_a_kernel_is_made_while_the_kernel_is_compiled(work):
+    ran = subprocess.run([sys.executable, "-c", BESIDE], cwd=work, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "no such target\n"), ran.stderr
