@@ -140,8 +140,8 @@ class Device:
     """The file with a model's weights, once the reference has written it; they are the same at every shape."""
     weights_bytes = 0
 
-    def max_bytes(self) -> int:
-        """Return how much memory the buffers of a shape may take."""
+    def max_bytes(self) -> Tuple[int, int]:
+        """Return how much memory the buffers of a round may take, and where it could not be timed otherwise."""
         raise NotImplementedError
 
     def set_bytes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:

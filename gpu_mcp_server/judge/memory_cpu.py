@@ -25,8 +25,13 @@ Source: Linux, include/uapi/linux/fcntl.h and memfd.h.
 """
 
 MAX_BYTES = 100 << 20
+"""Of a round: beyond it new pages, filling and checking take longer than timing."""
+MOST_BYTES = 400 << 20
+"""Where a round would be too short to be timed otherwise."""
 SPARE_BYTES = 36 << 20
 """Of each file that is made ahead: inputs, outputs and expected outputs within `MAX_BYTES` seldom need more."""
+SPARE_LENGTH = 150 << 20
+"""How long such a file is, if there must be more after all."""
 PAGE_BYTES = 4096
 
 QUIET_NAN = {"float16": 0x7E00, "bfloat16": 0x7FC0, "float32": 0x7FC00000, "float64": 0x7FF8000000000000}
@@ -93,9 +98,9 @@ _spare: List[Files] = []
 
 def prepare() -> None:
     """Make files ahead of the task, with all their pages there, in a process that has nothing else to do yet."""
-    files = Files(*(Region(SPARE_BYTES, writable_by_others=number > 0) for number in range(3)))
+    files = Files(*(Region(SPARE_LENGTH, writable_by_others=number > 0) for number in range(3)))
     for region in files:
-        region.bytes[::PAGE_BYTES] = 0
+        region.bytes[:SPARE_BYTES:PAGE_BYTES] = 0
     _spare.append(files)
 
 
@@ -344,17 +349,17 @@ class CpuDevice(Device):
         longest = [0, 0, 0]
         for dims in [*self.task["shapes"], *self.task.get("hidden", [])]:
             inputs, outputs = tensors(self.task["inputs"], dims), tensors(self.task["outputs"], dims)
-            sets = max(1, min(self.max_sets, self.max_bytes() // self.set_bytes(inputs, outputs)))
+            sets = max(1, min(self.max_sets, MOST_BYTES // self.set_bytes(inputs, outputs)))
             plans = [(inputs, False), (outputs, True), (outputs, False)]
             sizes = [layout(items, sets, guarded=guarded).total for items, guarded in plans]
             longest = [max(pair) for pair in zip(longest, sizes)]
-        if _spare and max(longest) <= SPARE_BYTES:
+        if _spare and max(longest) <= SPARE_LENGTH:
             return _spare.pop()
         return Files(*(Region(size, writable_by_others=i > 0) for i, size in enumerate(longest)))
 
-    def max_bytes(self) -> int:
-        """Return 100 MiB: beyond it, new pages, filling and checking would take longer than timing."""
-        return MAX_BYTES
+    def max_bytes(self) -> Tuple[int, int]:
+        """Return 100 and 400 MiB."""
+        return MAX_BYTES, MOST_BYTES
 
     def set_bytes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
         """Return bytes of inputs, outputs with guards, and expected outputs."""

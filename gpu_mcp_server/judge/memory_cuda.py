@@ -310,10 +310,11 @@ class CudaDevice(Device):
         text += "the baseline may be slowed, so there is no speed-up"
         return [text % (between, self.alone_us)]
 
-    def max_bytes(self) -> int:
+    def max_bytes(self) -> Tuple[int, int]:
         """Return a part of the free memory, no more than 1 GiB with a reference on the CPU."""
         share = int(self.share * (self.room_bytes or self.free_bytes()))
-        return min(share, STAGED_BYTES) if self.framework == "numpy" else share
+        share = min(share, STAGED_BYTES) if self.framework == "numpy" else share
+        return share, share
 
     def set_bytes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
         """Return bytes of inputs twice, outputs with guards, expected ones, an arena, and what the reference keeps."""

@@ -136,8 +136,9 @@ class Shape:
     def _grow(self, progress: Progress) -> Buffers:
         """Return buffers for rounds that are long enough; each trial on the way is checked, none is timed."""
         progress("first call", 0.0)
-        memory_cap = self.device.max_bytes() // self.device.set_bytes(self.inputs, self.outputs)
-        memory_cap = max(1, min(self.device.max_sets, memory_cap))
+        one = self.device.set_bytes(self.inputs, self.outputs)
+        usual, most = (max(1, min(self.device.max_sets, size // one)) for size in self.device.max_bytes())
+        shortest = SURE * shortest_s(self.costs["candidate"])
         buffers = self._open(1)
         played = self._play(buffers)
         while True:
@@ -148,7 +149,8 @@ class Shape:
             floor_s = self.costs["candidate"].spread_s / 2 + 1e-7
             each = max(played.candidate_s, floor_s) / sets
             slow = max(1, int(float(self.task["budget_s"]) / 3 / (played.reference_s / sets)))
-            cap = min(memory_cap, slow)
+            needed = math.ceil(AIM * shortest / each)
+            cap = min(max(usual, min(most, needed)), slow)
             wanted = min(cap, math.ceil(AIM * self.round_s / each))
             if played.candidate_s < self.round_s and sets < cap:
                 wanted = min(max(wanted, sets + 1), sets * GROWTH)
@@ -161,7 +163,7 @@ class Shape:
                 return buffers
             played = self.last = self._play(buffers)
         if played.candidate_s < self.round_s:
-            why = "buffers are at their limit" if buffers.sets >= memory_cap else "the reference is slow"
+            why = "buffers are at their limit" if buffers.sets >= usual else "the reference is slow"
             text = "round of %.3g ms, shorter than %.3g ms: %s; the clock's own cost varies by %.2g %% of it"
             unsure = 100 * self.costs["candidate"].spread_s / played.candidate_s
             self.notes[text % (played.candidate_s * 1000, self.round_s * 1000, why, unsure)] = None

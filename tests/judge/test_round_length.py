@@ -1,0 +1,65 @@
+"""How many calls make a round: as many as it takes to last, and as fit the memory, and more only to be timed at all."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tests.judge.harness import JUDGE
+
+sys.path.insert(0, str(JUDGE))
+
+import rounds
+import shapes
+
+sys.path.remove(str(JUDGE))
+
+MILLISECOND = 1e-3
+
+
+class Calls(shapes.Shape):
+    """A shape whose calls take a known time; a set takes a byte."""
+
+    def __init__(self, call_s: float, cost_s: float, usual: int, most: int) -> None:
+        self.task, self.inputs, self.outputs = {"budget_s": 60.0}, [], []
+        limits = {"max_sets": 10_000, "set_bytes": lambda *of: 1, "max_bytes": lambda: (usual, most)}
+        self.device = SimpleNamespace(**limits)
+        self.costs = {"candidate": rounds.Cost(cost_s, 0.0)}
+        self.rounds = SimpleNamespace(close=lambda buffers: None)
+        self.call_s, self.notes, self.last = call_s, {}, None
+        self.round_s = max(10 * MILLISECOND, shapes.SURE * shapes.shortest_s(self.costs["candidate"]))
+        self.opened: list[int] = []
+
+    def _open(self, sets: int) -> SimpleNamespace:
+        self.opened.append(sets)
+        return SimpleNamespace(sets=sets)
+
+    def _play(self, buffers: SimpleNamespace) -> rounds.Round:
+        return rounds.Round(self.call_s * buffers.sets, MILLISECOND * buffers.sets, None)
+
+    def sets(self) -> int:
+        return self._grow(lambda text, done: None).sets
+
+
+@pytest.mark.parametrize(
+    ("call_s", "cost_s", "usual", "most", "sets"),
+    [
+        pytest.param(0.1 * MILLISECOND, 0.4 * MILLISECOND, 1000, 4000, 115, id="as long as is asked"),
+        pytest.param(
+            0.1 * MILLISECOND, 0.4 * MILLISECOND, 30, 120, 30, id="as long as memory lets it, if it can be timed so"
+        ),
+        pytest.param(0.1 * MILLISECOND, 0.6 * MILLISECOND, 30, 120, 42, id="longer than that, to be timed at all"),
+        pytest.param(0.1 * MILLISECOND, 0.6 * MILLISECOND, 30, 30, 30, id="no longer where there is no more memory"),
+        pytest.param(
+            0.001 * MILLISECOND, 0.6 * MILLISECOND, 30, 120, 120, id="as long as it can be, to be told as too short"
+        ),
+        pytest.param(20 * MILLISECOND, 0.4 * MILLISECOND, 30, 120, 1, id="one call"),
+    ],
+)
+def test_a_round_has_the_calls_that_it_needs(call_s, cost_s, usual, most, sets):
+    shape = Calls(call_s, cost_s, usual, most)
+
+    assert shape.sets() == sets
+    assert max(shape.opened) == sets
+    short = sets * call_s < shape.round_s
+    assert [("buffers are at their limit" in note) for note in shape.notes] == [True] * short
