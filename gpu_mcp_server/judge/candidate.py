@@ -88,7 +88,6 @@ class Candidate:
         verbs: Dict[str, Callable[[Dict[str, Any], List[int]], Reply]] = {
             "hello": self.hello,
             "load": self.load,
-            "construct": self.construct,
             "open": self.open,
             "prepare": self.prepare,
             "capture": self.capture,
@@ -117,10 +116,6 @@ class Candidate:
     def load(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Load the code and find what is called."""
         return self.kind.load(message)  # type: ignore[no-any-return]
-
-    def construct(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Construct the model of the loaded file once more."""
-        return self.kind.construct(message)  # type: ignore[no-any-return]
 
     def open(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Map the buffers of a shape and prepare every call."""

@@ -27,26 +27,20 @@ class ModelFile(PythonFile):
         made = getattr(module, "ModelNew", None)
         if made is None:
             return {"error": "the file has no class ModelNew"}
-        from large_tensors import constructed
-
         torch, seed = self.torch, int(message.get("torch_seed") or 0)
-        initial: Sequence[Any] = []
-        if os.path.exists(PROBLEM):
-            with torch.no_grad():
-                torch.manual_seed(seed)
+        with torch.no_grad():
+            torch.manual_seed(seed)
+            initial: Sequence[Any] = []
+            if os.path.exists(PROBLEM):
                 initial = load_file(PROBLEM, "problem").get_init_inputs()
-        large_there = message.get("large_there") is True
-        self.model, there = constructed(lambda: made(*initial), seed, self.device, large_there=large_there)
+            torch.manual_seed(seed)
+            model = made(*initial)
+            if self.device is not None:
+                model = model.to(self.device)
+        self.model = model
         self.given = len(self.task["inputs"]) - len(self.task.get("state") or [])
         self.constants: Dict[str, Any] = self.task.get("constants") or {}
-        return {"large_there": there and self._has_counterparts()}
-
-    def _has_counterparts(self) -> bool:
-        """Say whether each of the problem's weights is the model's too, by name and shape."""
-        own = self.model.state_dict()
-        names: Sequence[str] = self.task.get("state") or []
-        specs = self.task["inputs"][self.given :]
-        return all(name in own and list(own[name].shape) == spec["shape"] for name, spec in zip(names, specs))
+        return {}
 
     def settle(self, weights: Sequence[Any]) -> None:
         """Give the model the problem's weights where names and shapes match, and say which were there already."""

@@ -91,13 +91,6 @@ class PythonFile:
                 self.device = self.torch.device("cuda", int(self.task.get("gpu_index") or 0))
                 self.torch.cuda.set_device(self.device)
             self.module = load_file(SOURCE, "candidate")
-        except BaseException as error:
-            return {"error": "the file cannot be loaded: " + words(error)}
-        return self.construct(message)
-
-    def construct(self, message: Dict[str, Any]) -> Reply:
-        """Find what will be called, and make it if it is made."""
-        try:
             return self.take(self.module, message)
         except BaseException as error:
             return {"error": "the file cannot be loaded: " + words(error)}

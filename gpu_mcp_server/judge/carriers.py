@@ -92,5 +92,10 @@ class ByGpu:
 def carrier_of(device: Device, buffers: Buffers, size: int, most_calls: int = 1) -> Any:
     """Return what `size` bytes for each of several calls, or as many of them as it holds, travel in."""
     if buffers.stores_later and device.kind == "cuda":
-        return ByGpu(buffers.tools.driver, size, most_calls)  # type: ignore[attr-defined]
+        from cuda_driver import OutOfMemory
+
+        try:
+            return ByGpu(buffers.tools.driver, size, most_calls)  # type: ignore[attr-defined]
+        except OutOfMemory:
+            pass  # the round's buffers have all of it
     return ByFile(size, most_calls)

@@ -124,17 +124,18 @@ class ModuleProblem:
         self.wide: Any = None
         self.first_state: Dict[str, Any] = {}
 
+    def _made(self) -> Any:
+        return self.module.Model(*self._initial())
+
     def _initial(self) -> Any:
         torch.manual_seed(self.seed)
-        with torch.no_grad():
-            return self.module.get_init_inputs()
+        initial = self.module.get_init_inputs()
+        torch.manual_seed(self.seed)
+        return initial
 
     def construct(self, *, large_there: bool = False) -> bool:
         """Make the model, its weights from the owner's seed; return whether large ones were drawn on the GPU."""
-        initial = self._initial()
-        self.model, there = constructed(
-            lambda: self.module.Model(*initial), self.seed, self.device, large_there=large_there
-        )
+        self.model, there = constructed(self._made, self.device, large_there=large_there)
         with torch.no_grad():
             self.first_state = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
         return there
@@ -220,7 +221,6 @@ class ModuleProblem:
     ) -> Tuple[Dict[str, Any], Tuple[Any, ...]]:
         """Return state and results, as meta tensors if that is possible."""
         initial = self._initial()
-        torch.manual_seed(self.seed)
         try:
             with torch.device("meta"), torch.no_grad():
                 model = self.module.Model(*initial)

@@ -142,12 +142,14 @@ class Owner:
             verdict, reason, where = judged.verdict, judged.reason, where_of(judged)
         except JudgeFailed as error:
             verdict, reason = "incorrect", self.at + kept_from(error, device, candidate)
+        reason = "; ".join(filter(None, [reason, device.aftermath() if candidate.lost else ""]))
+        after = device.snapshot()
         for player in (reference, candidate):
             self.players.supervisor.dismiss(player.role)  # their contexts take their time to end
-        return self._result(device, before, trials, Found(verdict, reason, where), lost=candidate.lost)
+        return self._result(device, trials, Found(verdict, reason, where), {"before": before, "after": after})
 
     def _result(
-        self, device: Device, before: Dict[str, Any], trials: Optional[Trials], found: "Found", *, lost: bool
+        self, device: Device, trials: Optional[Trials], found: "Found", state: Dict[str, Dict[str, Any]]
     ) -> Dict[str, Any]:
         shapes, (verdict, reason, where) = self.shapes, found
         if shapes and verdict == "correct":
@@ -156,7 +158,7 @@ class Owner:
             reason = "" if verdict == "correct" else "%s: %s" % (self._name(worst["dims"]), worst["reason"])
             where = worst.get("where")
         correct = verdict == "correct"
-        reason = "; ".join(filter(None, [reason, device.aftermath() if lost else ""]))
+        evidence = self._evidence(device, state["before"], state["after"])
         untimed = [self._name(s["dims"]) for s in shapes if not s["speedup"]]
         return {
             "mode": "judge",
@@ -170,7 +172,7 @@ class Owner:
             "shapes": shapes,
             "trials": trials.entries if trials else [],
             "trials_summary": "; ".join(filter(None, [trials.summary() if trials else "", self.ghost])),
-            "evidence": dict(self._evidence(device, before, device.snapshot()), errors=trials.errors if trials else {}),
+            "evidence": dict(evidence, errors=trials.errors if trials else {}),
         }
 
     def _shapes(self, trials: Trials, device: Device, pair: Tuple[Player, Player]) -> List[Dict[str, Any]]:
@@ -256,7 +258,7 @@ class Owner:
             floors[device.label]["spec"] if device.label in floors else "none: no peak figures of %s" % device.label
         )
         if self.task.get("state"):
-            evidence["large_weights_drawn_on"] = "the GPU" if self.players.weights["large_there"] else "the processor"
+            evidence["large_weights_drawn_on"] = "the GPU" if self.players.drawn_on_gpu else "the processor"
         evidence["start_seconds"] = self.players.steps
         evidence["seconds"] = self.ledger.report()
         if self.ledger.first_calls_s:

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from typing import Any, Dict, Generator, Sequence
+from typing import Any, Dict, Generator
 
 from devices import Device
 from link import Link
@@ -38,19 +38,16 @@ PUBLIC = (
 """What the other processes may know of the task: neither seed nor tolerances."""
 
 
-def has_large_weights(task: Dict[str, Any]) -> bool:
-    """Say whether a problem has weights that are sooner drawn on the GPU than moved there."""
-    if task["device"] != "cuda" or task.get("problem") != "module":
+def may_draw_there(task: Dict[str, Any]) -> bool:
+    """Say whether the reference may draw large weights on the GPU: there are some, and who else needs them gets them.
+
+    A ModelNew makes its own from the common seed. It does so on the processor, as in KernelBench, and so does the
+    reference then: what it derives from them must not depend on where the problem drew its own.
+    """
+    if task["device"] != "cuda" or task.get("problem") != "module" or task["candidate"] == "model":
         return False
     weights = (spec for spec in task["inputs"] if spec.get("distribution") == "weights")
     return any(math.prod(spec["shape"]) >= LARGE_ELEMENTS for spec in weights)
-
-
-def _right(reply: Dict[str, Any]) -> Dict[str, Any]:
-    """Return a reply of the candidate, or have its error be the verdict."""
-    if reply.get("error"):
-        raise incorrect(str(reply["error"])[:2000])
-    return reply
 
 
 class Players:
@@ -65,8 +62,9 @@ class Players:
 
     def __init__(self, task: Dict[str, Any], torch_seed: int) -> None:
         self.task = task
-        self.weights: Dict[str, Any] = {"torch_seed": torch_seed, "large_there": has_large_weights(task)}
-        """What models are constructed with."""
+        self.weights: Dict[str, Any] = {"torch_seed": torch_seed, "large_there": may_draw_there(task)}
+        """What the reference constructs a model with."""
+        self.drawn_on_gpu = False
         self.supervisor = Supervisor(self._link("supervisor"))
         self.versions: Dict[str, str] = {}
         self.costs: Dict[str, Cost] = {}
@@ -132,7 +130,9 @@ class Players:
         self._calibrate(candidate, device)
         device.room_bytes = device.free_bytes()
         with self.step("load candidate"):
-            reply = _right(candidate.ask("load", candidate.prepare_s or OPEN_S, **self.weights))
+            reply = candidate.ask("load", candidate.prepare_s or OPEN_S, torch_seed=self.weights["torch_seed"])
+        if reply.get("error"):
+            raise incorrect(str(reply["error"])[:2000])
         candidate.freeze()
         free = device.free_bytes()
         if not starts:
@@ -145,22 +145,7 @@ class Players:
             with self.step("load reference"):
                 loaded = named(reference.ask("load", OPEN_S, **self.weights), "load")
         device.room_bytes -= free - device.free_bytes()
-        if self.task["candidate"] == "model" and self.weights["large_there"]:
-            self._agree(candidate, reference, [reply, loaded])
-
-    def _agree(self, candidate: Player, reference: Player, replies: Sequence[Dict[str, Any]]) -> None:
-        """Have both models constructed as KernelBench does, unless both could be with large weights drawn on the GPU.
-
-        What the candidate has by other names than the problem it has by the common seed, so both draw it in one place.
-        """
-        if all(reply.get("large_there") is True for reply in replies):
-            return
-        self.weights["large_there"] = False
-        with self.step("weights drawn again"):
-            named(reference.ask("load", OPEN_S, **self.weights), "load")
-            candidate.thaw()
-            _right(candidate.ask("construct", candidate.prepare_s or OPEN_S, **self.weights))
-            candidate.freeze()
+        self.drawn_on_gpu = loaded.get("large_there") is True
 
     @contextlib.contextmanager
     def step(self, name: str) -> Generator[None, None, None]:

@@ -152,8 +152,10 @@ class Reference:
 
             memory = Mapping(descriptors[0], writable=True)
         try:
-            self.module.make(memory.address, message, on_gpu="gpu_bytes" in message)
-            self.arrays.finish()
+            try:
+                self.module.make(memory.address, message, on_gpu="gpu_bytes" in message)
+            finally:
+                self.arrays.finish()  # nothing may be under way to what is unmapped
         finally:
             memory.close()
         return {}

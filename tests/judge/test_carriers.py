@@ -37,6 +37,8 @@ class Reference:
         pass
     def ask(self, do, timeout_s, descriptors, **task):
         self.asked.append((task["kind"], task["where"]["sets"]))
+        if "gpu_bytes" not in task:
+            return {"error": self.error}
         memory, _ = Shared.adopt(device.tools.driver, os.dup(descriptors[0]), task["gpu_bytes"], writable=True)
         for number in range(task["where"]["sets"]):
             for which, offset in zip(task["which"], task["where"]["offsets"]):
@@ -55,10 +57,10 @@ print(eval(sys.argv[2]))
 
 @pytest.fixture
 def told(driver: Path):
-    def tell(what: str) -> str:
+    def tell(what: str, **environment: str) -> str:
         ran = subprocess.run(
             [sys.executable, "-c", SCRIPT, str(JUDGE), what],
-            env={"LD_LIBRARY_PATH": str(driver)},
+            env={"LD_LIBRARY_PATH": str(driver), **environment},
             capture_output=True,
             text=True,
             check=False,
@@ -81,6 +83,14 @@ def test_what_travels_at_once_is_limited_and_weights_are_asked_for_at_every_shap
     weights = ("weights", 1)
     assert found[1] == [weights, ("made", 2), ("made", 2), ("made", 1), weights, ("made", 1)]
     assert found[2:] == (None, 2560)
+
+
+def test_where_buffers_leave_no_room_on_the_gpu_it_travels_in_a_file(told):
+    """Four sets of weights of 120 MB, twice each, leave less than a fifth of them of the fake GPU's 1 GiB."""
+    large = "items.__setitem__(slice(None), [Tensor('w', 'float32', (30_000_000,), ('n',), 'weights')])"
+    kept = "(b := device.buffers(items, [out], 4), made.draw(device, b, reference, 7, 1.0), type(device.weights).__name__)[1:]"
+    found = told(f"({large}, {kept})[1]", CUDA_FAKE_COUNT="carried")
+    assert eval(found) == ("", "ByFile")
 
 
 def test_what_could_not_be_made_is_told_and_nothing_of_it_is_kept(told):

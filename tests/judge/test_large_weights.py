@@ -1,4 +1,4 @@
-"""Large weights are drawn on the GPU where both models bear it, and on the processor in both where one does not."""
+"""Large weights are drawn on the GPU where the problem's model bears it and the candidate makes none of its own."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ SMALL = {"torch_seed": SEED, "large_there": False}
 TASK: dict[str, Any] = {
     "device": "cuda",
     "problem": "module",
-    "candidate": "model",
+    "candidate": "library",
     "round_ms": 10,
     "inputs": [
         {"name": "x", "shape": [4], "distribution": "normal"},
@@ -80,50 +80,36 @@ def bring(monkeypatch):
     return bring_on
 
 
-def test_both_draw_large_weights_on_the_gpu(bring):
-    reference, candidate = Stub("reference", {"large_there": True}), Stub("candidate", {"large_there": True})
+@pytest.mark.parametrize("there", [True, False])
+def test_the_reference_draws_large_weights_on_the_gpu_if_its_model_bears_it(bring, there):
+    reference, candidate = Stub("reference", {"large_there": there}), Stub("candidate", {})
     both = bring(reference, candidate)
 
     assert reference.asked == [("start", LARGE)]
-    assert candidate.asked == [("load", LARGE)]
-    assert both.weights == LARGE and candidate.frozen and not reference.frozen
+    assert candidate.asked == [("load", {"torch_seed": SEED})]
+    assert both.drawn_on_gpu == there
+    assert candidate.frozen and not reference.frozen
 
 
-@pytest.mark.parametrize(("first", "second"), [(True, False), (False, True), (False, False)])
-def test_where_one_cannot_both_are_constructed_as_by_kernelbench(bring, first, second):
-    reference = Stub("reference", {"large_there": first}, {"large_there": False})
-    candidate = Stub("candidate", {"large_there": second}, {"large_there": False})
-    both = bring(reference, candidate)
+def test_beside_a_candidate_that_makes_its_own_it_draws_all_where_kernelbench_does(bring):
+    reference, candidate = Stub("reference", {"large_there": False}), Stub("candidate", {})
 
-    assert reference.asked == [("start", LARGE), ("load", SMALL)]
-    assert candidate.asked == [("load", LARGE), ("construct", SMALL)]
-    assert both.weights == SMALL and candidate.frozen and not reference.frozen
-    assert "weights drawn again" in both.steps
-
-
-def test_a_model_that_fails_when_it_is_constructed_again_is_told_so(bring):
-    candidate = Stub("candidate", {"large_there": False}, {"error": "the file cannot be loaded: ValueError"})
-    with pytest.raises(players.incorrect("").__class__, match="ValueError"):
-        bring(Stub("reference", {"large_there": True}, {"large_there": False}), candidate)
-
-
-def test_a_candidate_that_constructs_nothing_gets_the_weights_wherever_they_were_drawn(bring):
-    reference, candidate = Stub("reference", {"large_there": True}), Stub("candidate", {})
-    assert bring(reference, candidate, candidate="library").weights == LARGE
-    assert len(reference.asked) == 1
+    assert not bring(reference, candidate, candidate="model").drawn_on_gpu
+    assert reference.asked == [("start", SMALL)]
 
 
 @pytest.mark.parametrize(
     "task",
     [
         {"device": "cpu"},
+        {"candidate": "model"},
         {"problem": "function"},
         {"inputs": [{"name": "w", "shape": [1024, 1023], "distribution": "weights"}]},
         {"inputs": [{"name": "x", "shape": [4096, 4096], "distribution": "normal"}]},
     ],
 )
 def test_nothing_changes_where_no_weight_is_large_or_there_is_no_gpu(task):
-    assert not players.has_large_weights({**TASK, **task})
+    assert not players.may_draw_there({**TASK, **task})
 
 
 SCRIPT = """
@@ -135,14 +121,18 @@ N = 1 << 20
 def places(make):
     with LargeOnes(torch.device("meta")):
         return [str(t.device) for t in make()]
-def twice(large_there):
-    made = lambda: torch.nn.Linear(1024, 1024)
-    there = torch.device("cpu")
-    return [constructed(made, 5, there, large_there=large_there) for _ in range(2)]
 class Reads(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.p = torch.nn.Parameter(torch.from_numpy(torch.randn(1024, 1024).numpy()))
+class Keeps(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(1024, 1024)
+        self.table = torch.zeros(N)
+def linear():
+    torch.manual_seed(5)
+    return torch.nn.Linear(1024, 1024)
+meta = torch.device("meta")
 print(json.dumps(eval(sys.argv[2])))
 """
 CASES = {
@@ -154,13 +144,11 @@ CASES = {
     "places(lambda: [torch.zeros(N, device='cpu'), torch.rand(N, generator=torch.Generator()), "
     "torch.empty(N, out=torch.empty(N, device='cpu'))])": ["cpu"] * 3,
     "places(lambda: torch.nn.Linear(1024, 1024).parameters())": ["meta", "cpu"],
-    "[bool((a.weight == b.weight).all()) for (a, _), (b, _) in [twice(True), twice(False)]]": [True, True],
-    "[there for _, there in [*twice(True), *twice(False)]]": [True, True, False, False],
-    "(lambda m: [m[0].p.device.type, m[1]])(constructed(Reads, 1, torch.device('meta'), large_there=True))": [
-        "meta",
-        False,
-    ],
-    "constructed(Reads, 1, None, large_there=True)[1]": False,
+    "[constructed(linear, meta, large_there=large)[1] for large in (True, False)]": [True, False],
+    "(lambda a, b: bool((a.weight == b.weight).all()))(*[constructed(linear, torch.device('cpu'), large_there=True)[0] "
+    "for _ in range(2)])": True,
+    "[constructed(Reads, meta, large_there=True)[1], constructed(linear, None, large_there=True)[1]]": [False, False],
+    "constructed(Keeps, meta, large_there=True)[1]": False,
 }
 
 
