@@ -59,5 +59,6 @@ def constructed(make: Callable[[], Any], device: Any, *, large_there: bool) -> T
 def _plain_ones(model: Any) -> List[Any]:
     """Return large tensors that are neither weights nor buffers: a model would not move them, and may not expect it."""
     parts: List[Any] = list(model.modules())
-    held: List[Any] = [value for part in parts for value in vars(part).values()]
-    return [value for value in held if torch.is_tensor(value) and value.numel() >= LARGE_ELEMENTS]
+    held: List[Dict[str, Any]] = [vars(part) for part in parts]
+    values = (value for each in held for value in each.values())
+    return [value for value in values if torch.is_tensor(value) and value.numel() >= LARGE_ELEMENTS]

@@ -70,6 +70,8 @@ class Found(NamedTuple):
     verdict: str
     reason: str
     where: Optional[Dict[str, Any]]
+    answered: str
+    """Whether the device did afterwards, where the candidate was lost."""
 
 
 class Owner:
@@ -142,22 +144,22 @@ class Owner:
             verdict, reason, where = judged.verdict, judged.reason, where_of(judged)
         except JudgeFailed as error:
             verdict, reason = "incorrect", self.at + kept_from(error, device, candidate)
-        reason = "; ".join(filter(None, [reason, device.aftermath() if candidate.lost else ""]))
+        answered = device.aftermath() if candidate.lost else ""
         after = device.snapshot()
         for player in (reference, candidate):
             self.players.supervisor.dismiss(player.role)  # their contexts take their time to end
-        return self._result(device, trials, Found(verdict, reason, where), {"before": before, "after": after})
+        return self._result(device, trials, Found(verdict, reason, where, answered), {"before": before, "after": after})
 
     def _result(
         self, device: Device, trials: Optional[Trials], found: "Found", state: Dict[str, Dict[str, Any]]
     ) -> Dict[str, Any]:
-        shapes, (verdict, reason, where) = self.shapes, found
+        shapes, (verdict, reason, where, answered) = self.shapes, found
         if shapes and verdict == "correct":
             worst = max(shapes, key=lambda s: VERDICTS.index(s["verdict"]))
             verdict = worst["verdict"]
             reason = "" if verdict == "correct" else "%s: %s" % (self._name(worst["dims"]), worst["reason"])
             where = worst.get("where")
-        correct = verdict == "correct"
+        correct, reason = verdict == "correct", "; ".join(filter(None, [reason, answered]))
         evidence = self._evidence(device, state["before"], state["after"])
         untimed = [self._name(s["dims"]) for s in shapes if not s["speedup"]]
         return {
