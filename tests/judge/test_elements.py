@@ -95,10 +95,12 @@ def test_memory_made_ahead_is_taken_by_the_first_task_that_it_is_large_enough_fo
         return memory_cpu.CpuDevice(fill.Well("ab" * 32), task)
 
     memory_cpu.prepare()
-    large = device(16 << 20)
+    large = device(48 << 20)
     small, another = device(1000), device(1000)
-    assert large.files.inputs.bytes.size > memory_cpu.SPARE_BYTES
-    assert small.files.inputs.bytes.size == memory_cpu.SPARE_BYTES > another.files.inputs.bytes.size
+    assert large.files.inputs.bytes.size > memory_cpu.SPARE_LENGTH
+    assert small.files.inputs.bytes.size == memory_cpu.SPARE_LENGTH > another.files.inputs.bytes.size
+    there = os.fstat(small.files.inputs.fd).st_blocks * 512
+    assert memory_cpu.SPARE_BYTES <= there < 2 * memory_cpu.SPARE_BYTES, "of the rest no page is there yet"
 
 
 def test_a_process_that_waited_began_when_it_was_told_to(monkeypatch):
