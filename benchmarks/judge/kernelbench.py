@@ -182,11 +182,9 @@ async def ours(lab: Any, problem_id: str, text: str, language: str) -> dict[str,
         found |= {name: whole["evidence"].get(key) for name, key in names.items()}
     if result.job_id:
         record = (await lab.jobs.look(result.job_id, "local")).record
-        found["job_s"] = {
-            "before": record.started_at - record.submitted_at,
-            "runs": record.wall_s,
-            "ends": record.ended_at - record.started_at - record.wall_s,
-        }
+        if record.started_at is not None and record.wall_s is not None:
+            ends_s = record.ended_at - record.started_at - record.wall_s if record.ended_at is not None else None
+            found["job_s"] = {"before": record.started_at - record.submitted_at, "runs": record.wall_s, "ends": ends_s}
     shape = result.shapes[0] if result.shapes else None
     found |= {"status": result.status, "seconds": result.seconds, "notes": list(shape.notes) if shape else []}
     if shape and shape.candidate and shape.reference:

@@ -11,6 +11,8 @@ modes: Any = importlib.import_module("torch.overrides")
 MAKERS = {torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn}
 ELSEWHERE = ("device", "generator", "out", "pin_memory")
 """Arguments by which whoever makes a tensor says where."""
+MOVED = ("_parameters", "_buffers", "_modules", "_flat_weights")
+"""What of a module `to` moves; the last are an RNN's parameters once more."""
 
 
 class LargeOnes(modes.TorchFunctionMode):
@@ -35,30 +37,27 @@ class LargeOnes(modes.TorchFunctionMode):
         return func(*args, **given)
 
 
-def constructed(make: Callable[[], Any], device: Any, *, large_there: bool) -> Tuple[Any, bool]:
-    """Return a model on `device`, and whether its large tensors were made there.
+def drawn_there(make: Callable[[], Any], device: Any) -> Optional[Any]:
+    """Return a model whose large tensors were made on `device`, or None if it does not bear that.
 
     Args:
         make: Seeds torch and constructs it.
-        device: Where it is to be; `None` leaves it where it is.
-        large_there: Whether to make large tensors there, if the model bears it.
+        device: A GPU.
     """
-    with torch.no_grad():
-        if large_there and device is not None:
-            try:
-                with LargeOnes(device):
-                    model = make().to(device)
-                if not _plain_ones(model):
-                    return model, True
-            except Exception:
-                pass  # it mixes them with small ones, or with what is not torch's; what is wrong otherwise is so again
-        model = make()
-        return (model if device is None else model.to(device)), False
-
-
-def _plain_ones(model: Any) -> List[Any]:
-    """Return large tensors that are neither weights nor buffers: a model would not move them, and may not expect it."""
+    try:
+        with torch.no_grad(), LargeOnes(device):
+            model = make().to(device)
+    except Exception:
+        return None  # it mixes them with small ones, or with what is not torch's; what is wrong otherwise is told later
     parts: List[Any] = list(model.modules())
     held: List[Dict[str, Any]] = [vars(part) for part in parts]
-    values = (value for each in held for value in each.values())
-    return [value for value in values if torch.is_tensor(value) and value.numel() >= LARGE_ELEMENTS]
+    plain = (value for each in held for name, value in each.items() if name not in MOVED)
+    return None if any(map(_is_large, plain)) else model
+
+
+def _is_large(value: Any) -> bool:
+    """Say whether it is, or holds, a large tensor that a model would not move, and may expect where it was."""
+    if isinstance(value, (list, tuple, dict)):
+        held: List[Any] = list(value.values()) if isinstance(value, dict) else list(value)  # type: ignore[arg-type]
+        return any(map(_is_large, held))
+    return bool(torch.is_tensor(value) and value.numel() >= LARGE_ELEMENTS)

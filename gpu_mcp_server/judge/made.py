@@ -11,7 +11,8 @@ from tensors import Layout, layout
 def draw(device: Device, buffers: Buffers, reference: Player, seed: int, timeout_s: float) -> str:
     """Fill all inputs; return what went wrong in the problem's code, empty if nothing.
 
-    What the owner can draw it draws. Weights do not change: the reference writes them once, for all shapes.
+    What the owner can draw it draws. Weights do not change: the reference writes them once for a round's buffers,
+    and where they travel in a file once for all shapes.
     """
     buffers.fill()
     wrong = ""

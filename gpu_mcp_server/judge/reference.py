@@ -124,10 +124,13 @@ class Reference:
     def _load_module(self, module: Any, message: Dict[str, Any]) -> Reply:
         from module_problem import ModuleProblem
 
-        seed, there = int(message["torch_seed"]), False
-        self.module = ModuleProblem(module, self.task, seed, getattr(self.arrays, "device", None))
+        self.module = ModuleProblem(module, self.task, int(message["torch_seed"]), getattr(self.arrays, "device", None))
+        there = message.get("large_there") is True
         if self.task.get("inputs"):
-            there = self.module.construct(large_there=message.get("large_there") is True)
+            if there and not self.module.construct_there():
+                return self.load(dict(message, large_there=False), [])  # it may keep something of the attempt
+            if not there:
+                self.module.construct()
             self.entry = self.module.call
         return {"large_there": there}
 

@@ -149,7 +149,7 @@ class Shape:
             floor_s = self.costs["candidate"].spread_s / 2 + 1e-7
             each = max(played.candidate_s, floor_s) / sets
             slow = max(1, int(float(self.task["budget_s"]) / 3 / (played.reference_s / sets)))
-            needed = math.ceil(AIM * shortest / each)
+            needed = math.ceil(AIM * shortest / each) if played.candidate_s < shortest else 0
             cap = min(max(usual, min(most, needed)), slow)
             wanted = min(cap, math.ceil(AIM * self.round_s / each))
             if played.candidate_s < self.round_s and sets < cap:
@@ -163,7 +163,7 @@ class Shape:
                 return buffers
             played = self.last = self._play(buffers)
         if played.candidate_s < self.round_s:
-            why = "buffers are at their limit" if buffers.sets >= usual else "the reference is slow"
+            why = "the reference is slow" if buffers.sets >= slow else "buffers are at their limit"
             text = "round of %.3g ms, shorter than %.3g ms: %s; the clock's own cost varies by %.2g %% of it"
             unsure = 100 * self.costs["candidate"].spread_s / played.candidate_s
             self.notes[text % (played.candidate_s * 1000, self.round_s * 1000, why, unsure)] = None

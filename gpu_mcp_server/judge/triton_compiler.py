@@ -1,7 +1,8 @@
 """Triton's compiler, used once before there is a job: its first kernel takes a third of a second more than the next.
 
 Until Triton 3.6 a C compiler makes the module that launches a kernel, after the kernel is compiled and for as long
-again, though of the types of its parameters alone. It is made beside the kernel here: Triton finds it in its cache.
+again, though of the types of its parameters alone. From Triton 3.4 on it is made beside the kernel here: Triton finds
+it in its cache.
 
 Imported only in processes that wait for a job on a GPU, after Triton; touches no GPU, as the target is named.
 """
@@ -42,7 +43,7 @@ def prepare() -> None:
         triton.compile(compiler.ASTSource(scale, SIGNATURE, {}), target=backends.GPUTarget(*TARGET))
         driver: Any = importlib.import_module("triton.backends.nvidia.driver")
         driver.CudaUtils()
-        if hasattr(driver, "make_launcher"):
+        if hasattr(driver, "make_launcher") and hasattr(driver, "include_dirs"):
             make_launchers_beside(compiler, driver)
     except Exception:
         return  # another version, no C compiler, no driver: the candidate's own first kernel says what is missing
@@ -54,7 +55,10 @@ def make_launchers_beside(compiler: Any, driver: Any) -> None:
 
     def compile_both(source: Any, *arguments: Any, **named: Any) -> Any:
         beside = threading.Thread(target=_make_launcher, args=(driver, source), daemon=True)
-        beside.start()
+        try:
+            beside.start()
+        except RuntimeError:  # as many threads as may be
+            return compile_kernel(source, *arguments, **named)
         try:
             return compile_kernel(source, *arguments, **named)
         finally:

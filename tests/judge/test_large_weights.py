@@ -116,7 +116,7 @@ SCRIPT = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 import torch, large_tensors
-from large_tensors import LargeOnes, constructed
+from large_tensors import LargeOnes, drawn_there
 N = 1 << 20
 def places(make):
     with LargeOnes(torch.device("meta")):
@@ -126,13 +126,15 @@ class Reads(torch.nn.Module):
         super().__init__()
         self.p = torch.nn.Parameter(torch.from_numpy(torch.randn(1024, 1024).numpy()))
 class Keeps(torch.nn.Linear):
-    def __init__(self):
+    def __init__(self, kept):
         super().__init__(1024, 1024)
-        self.table = torch.zeros(N)
+        self.table = kept()
 def linear():
     torch.manual_seed(5)
     return torch.nn.Linear(1024, 1024)
-meta = torch.device("meta")
+meta, cpu = torch.device("meta"), torch.device("cpu")
+def borne(*made):
+    return [drawn_there(make, meta) is not None for make in made]
 print(json.dumps(eval(sys.argv[2])))
 """
 CASES = {
@@ -144,11 +146,15 @@ CASES = {
     "places(lambda: [torch.zeros(N, device='cpu'), torch.rand(N, generator=torch.Generator()), "
     "torch.empty(N, out=torch.empty(N, device='cpu'))])": ["cpu"] * 3,
     "places(lambda: torch.nn.Linear(1024, 1024).parameters())": ["meta", "cpu"],
-    "[constructed(linear, meta, large_there=large)[1] for large in (True, False)]": [True, False],
-    "(lambda a, b: bool((a.weight == b.weight).all()))(*[constructed(linear, torch.device('cpu'), large_there=True)[0] "
-    "for _ in range(2)])": True,
-    "[constructed(Reads, meta, large_there=True)[1], constructed(linear, None, large_there=True)[1]]": [False, False],
-    "constructed(Keeps, meta, large_there=True)[1]": False,
+    "borne(linear, Reads, lambda: torch.nn.LSTM(1024, 1024), lambda: torch.nn.Sequential(linear()))": [
+        True,
+        False,
+        True,
+        True,
+    ],
+    "borne(*(lambda kept=kept: Keeps(kept) for kept in (lambda: torch.zeros(N), lambda: [torch.zeros(N)], "
+    "lambda: {'a': (torch.zeros(N),)}, lambda: torch.zeros(N - 1))))": [False, False, False, True],
+    "bool((drawn_there(linear, cpu).weight == drawn_there(linear, cpu).weight).all())": True,
 }
 
 
@@ -160,3 +166,42 @@ def test_what_is_large_is_made_there_and_the_rest_stays(what):
     )
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == CASES[what]
+
+
+ANEW = """
+import json, sys, types
+sys.path.insert(0, sys.argv[1])
+import torch, reference
+reference.SOURCE = sys.argv[2]
+one = reference.Reference(None)
+one.task = {"problem": "module", "inputs": [{}], "state": []}
+one.arrays = types.SimpleNamespace(device=torch.device("meta"))
+reply = one.load({"torch_seed": 3, "large_there": True}, [])
+print(json.dumps([reply, one.module.module.TRIES, one.entry == one.module.call, str(one.module.model.p.device)]))
+"""
+COUNTS = """
+import torch
+TRIES = []
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        TRIES.append(len(TRIES))
+        self.p = torch.nn.Parameter(torch.randn(1024, 1024))
+        READS
+def get_inputs():
+    return []
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
+@pytest.mark.parametrize(("reads", "there"), [("self.p.numel()", True), ("self.p.detach().numpy()", False)])
+def test_a_model_that_does_not_bear_it_is_loaded_anew(tmp_path, reads, there):
+    file = tmp_path / "reference.py"
+    file.write_text(COUNTS.replace("READS", reads))
+    ran = subprocess.run(
+        [torch_python(), "-I", "-c", ANEW, str(JUDGE), str(file)], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == [{"large_there": there}, [0], True, "meta"]

@@ -63,3 +63,20 @@ def test_a_round_has_the_calls_that_it_needs(call_s, cost_s, usual, most, sets):
     assert max(shape.opened) == sets
     short = sets * call_s < shape.round_s
     assert [("buffers are at their limit" in note) for note in shape.notes] == [True] * short
+
+
+def test_a_round_that_can_be_timed_is_not_made_longer_for_good_measure():
+    """Of a candidate whose every round takes a tenth more than the shortest, however many calls it has."""
+    shape = Calls(MILLISECOND, 0.6 * MILLISECOND, 30, 4000)
+    shortest = shapes.SURE * shapes.shortest_s(shape.costs["candidate"])
+    shape._play = lambda buffers: rounds.Round(1.1 * shortest, MILLISECOND * buffers.sets, None)
+
+    assert shape.sets() <= 30
+
+
+def test_a_round_that_a_slow_reference_keeps_short_says_so():
+    shape = Calls(0.1 * MILLISECOND, 0.6 * MILLISECOND, 30, 120)
+    shape._play = lambda buffers: rounds.Round(0.1 * MILLISECOND * buffers.sets, 0.58 * buffers.sets, None)
+
+    assert shape.sets() == 34
+    assert "the reference is slow" in str(shape.notes)
