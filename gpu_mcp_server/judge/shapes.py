@@ -143,7 +143,9 @@ class Shape:
         played = self._play(buffers)
         while True:
             sets = buffers.sets
-            if played.candidate_s >= (self.round_s if sets == 1 else LONG * self.round_s):
+            long = played.candidate_s >= (self.round_s if sets == 1 else LONG * self.round_s)
+            enough = usual <= sets < most and shortest <= played.candidate_s < self.round_s
+            if long or enough:
                 self.last = self._play(buffers)  # once more: a stall is no reason for short rounds
                 played = min(played, self.last, key=lambda one: one.candidate_s)
             floor_s = self.costs["candidate"].spread_s / 2 + 1e-7

@@ -74,6 +74,19 @@ def test_a_round_that_can_be_timed_is_not_made_longer_for_good_measure():
     assert shape.sets() <= 30
 
 
+def test_a_stall_does_not_make_a_round_long_enough_to_be_timed():
+    shape = Calls(0.1 * MILLISECOND, 0.6 * MILLISECOND, 30, 120)
+    plain, stalls = shape._play, [0, 0, 1]
+
+    def play(buffers):
+        stalled = stalls.pop(0) if stalls else 0
+        return plain(buffers)._replace(candidate_s=plain(buffers).candidate_s + MILLISECOND * stalled)
+
+    shape._play = play
+    assert shape.sets() == 42
+    assert not stalls
+
+
 def test_a_round_that_a_slow_reference_keeps_short_says_so():
     shape = Calls(0.1 * MILLISECOND, 0.6 * MILLISECOND, 30, 120)
     shape._play = lambda buffers: rounds.Round(0.1 * MILLISECOND * buffers.sets, 0.58 * buffers.sets, None)
