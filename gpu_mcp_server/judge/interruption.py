@@ -23,7 +23,8 @@ FEWER = 3
 """One of so many gets fewer calls, the others are stopped in the middle, where freezing stops the work."""
 LEAST_CALLS = 2
 STOPPED_CALLS = 4
-"""That a round has at least which is stopped in the middle. One of fewer, longer calls is interrupted half as often."""
+"""That a round has at least which is stopped in the middle. One of fewer, longer calls is interrupted half as often,
+the first time always."""
 SAMPLES = 64
 """Positions of an output that are looked at."""
 
@@ -41,6 +42,7 @@ class Interruption:
         self.stop_in_calls = stop_in_calls
         """Whether freezing the candidate stops its work, so that it can be looked at in the middle of it."""
         self.turn = well.word() % FEWER
+        self.played = 0
 
     def play(self, buffers: Buffers) -> None:
         """Play a round and interrupt it.
@@ -50,7 +52,8 @@ class Interruption:
         """
         short = buffers.sets < STOPPED_CALLS
         self.turn += 1
-        if buffers.sets < LEAST_CALLS or (short and self.turn % 2):
+        self.played += 1
+        if buffers.sets < LEAST_CALLS or (short and not self.played % 2):
             return
         rounds = self.rounds
         rounds.expect(buffers)
