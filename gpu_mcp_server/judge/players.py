@@ -6,10 +6,9 @@ import time
 from typing import Any, Dict, Generator
 
 from devices import Device
-from link import Link
 from rounds import OPEN_S, Cost, named, rehearsed_cost
 from series import HALF_WIDTH
-from supervisor import Player, Supervisor
+from supervisor import Player, Supervisor, link_to
 from tensors import LARGE_ELEMENTS
 from verdicts import JudgeFailed, incorrect
 
@@ -65,20 +64,14 @@ class Players:
         self.weights: Dict[str, Any] = {"torch_seed": torch_seed, "large_there": may_draw_there(task)}
         """What the reference constructs a model with."""
         self.drawn_on_gpu = False
-        self.supervisor = Supervisor(self._link("supervisor"))
+        self.supervisor = Supervisor(link_to("supervisor"))
         self.versions: Dict[str, str] = {}
         self.costs: Dict[str, Cost] = {}
         self.steps: Dict[str, float] = {}
 
-    def _link(self, role: str) -> Link:
-        link = Link.from_environment(role)
-        if link is None:
-            raise JudgeFailed("no link to the %s in the environment" % role)
-        return link
-
     def invite(self, role: str) -> Player:
         """Let a player start; it imports what it needs while the owner goes on."""
-        player = Player(role, self._link(role), self.supervisor)
+        player = Player(role, link_to(role), self.supervisor)
         if role == "candidate":
             player.prepare_s = float(self.task.get("prepare_s") or 0)
         player.tell("hello", task={name: self.task.get(name) for name in PUBLIC})

@@ -17,12 +17,11 @@ import numpy as np
 from extractors import Series, Unreadable, said
 from fill import Well
 from ledger import Ledger
-from link import Link
 from owner import VERSION, harness_hash, say
 from players import START_S
 from program_runs import Match, Params, Ran, Runs, filled, matched, series_of
 from stats import geometric_mean, half_width, median, speedup, timing
-from supervisor import Player, Supervisor
+from supervisor import Player, Supervisor, link_to
 from verdicts import VERDICTS, Judged, JudgeFailed, ReferenceFailed, cheat, incorrect
 
 FEWEST = 6
@@ -47,7 +46,7 @@ class ProgramOwner:
         self.task, self.ledger = task, ledger
         self.well = Well(task["seed"])
         self.commitment = hashlib.sha256(task["seed"].encode()).hexdigest()
-        self.supervisor = Supervisor(self._link("supervisor"))
+        self.supervisor = Supervisor(link_to("supervisor"))
         self.tier = str(task.get("tier") or "performance")
         self.versions: Dict[str, str] = {}
         self.notes: Dict[str, None] = {}
@@ -61,14 +60,8 @@ class ProgramOwner:
         self.players = [self._invited(role) for role in task["sandboxes"]]
         self.reference = Runs(task, self._welcome(self._invited("reference")))
 
-    def _link(self, role: str) -> Link:
-        link = Link.from_environment(role)
-        if link is None:
-            raise JudgeFailed("no link to the %s in the environment" % role)
-        return link
-
     def _invited(self, role: str) -> Player:
-        player = Player(role, self._link(role), self.supervisor)
+        player = Player(role, link_to(role), self.supervisor)
         player.tell("hello", file_bytes=self.task["file_bytes"])
         return player
 

@@ -13,6 +13,18 @@ EXIT_EVENT_S = 2.0
 """How long to wait for the word on how a process ended, once its link is closed."""
 
 
+def link_to(role: str) -> Link:
+    """Return the owner's line to another role of its job.
+
+    Raises:
+        JudgeFailed: If the job has none.
+    """
+    link = Link.from_environment(role)
+    if link is None:
+        raise JudgeFailed("no link to the %s in the environment" % role)
+    return link
+
+
 class Supervisor:
     """The process above the sandboxes: it freezes, thaws, kills, and tells how processes ended."""
 

@@ -69,7 +69,7 @@ class Stub:
 
 @pytest.fixture
 def bring(monkeypatch):
-    monkeypatch.setattr(players.Players, "_link", lambda self, role: None)
+    monkeypatch.setattr(players, "link_to", lambda role: None)
     monkeypatch.setattr(players, "rehearsed_cost", lambda player, *more: None)
 
     def bring_on(reference: Stub, other: Stub, **task: Any) -> players.Players:
