@@ -180,6 +180,12 @@ async def ours(lab: Any, problem_id: str, text: str, language: str) -> dict[str,
             "first_calls_s": "first_calls_s",
         }
         found |= {name: whole["evidence"].get(key) for name, key in names.items()}
+        rounds = [
+            (s["samples"]["calls_per_round"], len(s["samples"]["candidate_us"]))
+            for s in whole["shapes"]
+            if s.get("samples")
+        ]
+        found |= {"calls and rounds": rounds, "trials": whole["trials_summary"], "errors": whole["evidence"]["errors"]}
     if result.job_id:
         record = (await lab.jobs.look(result.job_id, "local")).record
         if record.started_at is not None and record.wall_s is not None:

@@ -65,8 +65,11 @@ class NumpyArrays:
         self.inputs = self.wrap(view(self.maps[0], message["inputs"], inputs, writable=False), inputs)
         self.targets = view(self.maps[1], message["outputs"], outputs, writable=True)
 
+    def begin(self) -> None:
+        """Begin nothing: there is no context."""
+
     def start(self) -> None:
-        """Prepare nothing: there is no context."""
+        """Prepare nothing."""
 
     def wrap(self, sets: List[Tuple[Array, ...]], items: Sequence[Tensor]) -> List[Tuple[Any, ...]]:
         """Return what the function is called with."""

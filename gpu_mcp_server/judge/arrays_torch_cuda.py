@@ -1,6 +1,8 @@
 """The reference's buffers as torch tensors on the GPU, over the owner's allocations."""
 
-from typing import Any, Dict, List, Sequence, Tuple
+import contextlib
+import threading
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from arrays_torch import accepted, torch
 from cuda_driver import Driver, Shared
@@ -8,6 +10,7 @@ from reference import BadResult
 from switching import GpuTurns
 from tensors import Tensor
 from torch_views import tensors_at
+from verdicts import JudgeFailed
 
 
 class TorchCudaArrays:
@@ -17,7 +20,8 @@ class TorchCudaArrays:
 
     def __init__(self, task: Dict[str, Any]) -> None:
         self.ordinal = int(task.get("gpu_index") or 0)
-        self.device: Any = None
+        self.device = torch.device("cuda", self.ordinal)
+        self.ahead: Optional[threading.Thread] = None
         self.turns: Any = None
         self.driver: Any = None
         self.shared: List[Shared] = []
@@ -26,9 +30,20 @@ class TorchCudaArrays:
         self.outputs: Sequence[Tensor] = ()
         self.said: Dict[str, None] = {}
 
+    def begin(self) -> None:
+        """Begin to create the context while the processor has something else to do."""
+        self.ahead = threading.Thread(target=self._retain)
+        self.ahead.start()
+
+    def _retain(self) -> None:
+        with contextlib.suppress(JudgeFailed):  # it comes again in `start`
+            Driver(self.ordinal)
+
     def start(self) -> None:
         """Create the context."""
-        self.device = torch.device("cuda", self.ordinal)
+        if self.ahead is not None:
+            self.ahead.join()
+            self.ahead = None
         torch.cuda.set_device(self.device)
         torch.zeros(1, device=self.device)
         self.driver = Driver(self.ordinal)

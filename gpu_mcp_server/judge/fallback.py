@@ -2,12 +2,13 @@
 
 from typing import Any, Dict, List, Tuple
 
+from cost import Cost
 from devices import Buffers, Device
 from fill import Well
 from hidden import elements
 from history import History
 from ledger import Ledger
-from rounds import Cost, Rounds, timed_pass
+from rounds import Rounds, timed_pass
 from supervisor import Player
 from tensors import symbols, tensors
 from verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect

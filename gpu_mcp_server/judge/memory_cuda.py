@@ -261,7 +261,7 @@ class CudaDevice(Device):
     kind = "cuda"
     memory = "exported allocations, inputs read-only"
     max_sets = 8192
-    pause_s = 0.01
+    pause_s = 0.002
     spin_s = 0.005
     empty_hint = " (a kernel that failed to launch looks the same: return cudaGetLastError() from the launcher)"
 

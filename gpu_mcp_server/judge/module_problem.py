@@ -10,7 +10,6 @@ import inspect
 import re
 from typing import Any, Dict, List, Optional, Sequence, Tuple, cast
 
-from large_tensors import drawn_there
 from tensors import ITEM_BYTES, Tensor
 from torch_views import tensors_at
 
@@ -124,9 +123,6 @@ class ModuleProblem:
         self.wide: Any = None
         self.first_state: Dict[str, Any] = {}
 
-    def _made(self) -> Any:
-        return self.module.Model(*self._initial())
-
     def _initial(self) -> Any:
         torch.manual_seed(self.seed)
         initial = self.module.get_init_inputs()
@@ -136,19 +132,9 @@ class ModuleProblem:
     def construct(self) -> None:
         """Make the model, its weights from the owner's seed."""
         with torch.no_grad():
-            model = self._made()
-            self._take(model if self.device is None else model.to(self.device))
-
-    def construct_there(self) -> bool:
-        """Do so with large weights drawn on the GPU; False if the model does not bear that, and must be loaded anew."""
-        model = drawn_there(self._made, self.device)
-        if model is not None:
-            self._take(model)
-        return model is not None
-
-    def _take(self, model: Any) -> None:
-        self.model = model
-        self.first_state = {k: v.detach().clone() for k, v in model.state_dict().items()}
+            model = self.module.Model(*self._initial())
+            self.model = model if self.device is None else model.to(self.device)
+        self.first_state = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
 
     def call(self, inputs: Sequence[Any]) -> Any:
         """Answer the inputs; what comes behind them is the state, which the model has itself."""

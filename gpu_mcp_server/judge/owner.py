@@ -259,8 +259,6 @@ class Owner:
         evidence["floor"] = (
             floors[device.label]["spec"] if device.label in floors else "none: no peak figures of %s" % device.label
         )
-        if self.task.get("state"):
-            evidence["large_weights_drawn_on"] = "the GPU" if self.players.drawn_on_gpu else "the processor"
         evidence["start_seconds"] = self.players.steps
         evidence["seconds"] = self.ledger.report()
         if self.ledger.first_calls_s:

@@ -97,9 +97,13 @@ class Reference:
         return {"versions": dict(self.arrays.versions(), python=sys.version.split()[0])}
 
     def start(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Make ready what the device needs: a context, on a GPU; with a seed of weights load the problem too."""
+        """Make ready what the device needs: a context, on a GPU; with a seed of weights load the problem meanwhile."""
+        reply: Reply = {}
+        if "torch_seed" in message:
+            self.arrays.begin()
+            reply = self.load(message, descriptors)
         self.arrays.start()
-        return self.load(message, descriptors) if "torch_seed" in message else {}
+        return reply
 
     def load(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Run the problem's source and find its function."""
@@ -125,14 +129,10 @@ class Reference:
         from module_problem import ModuleProblem
 
         self.module = ModuleProblem(module, self.task, int(message["torch_seed"]), getattr(self.arrays, "device", None))
-        there = message.get("large_there") is True
         if self.task.get("inputs"):
-            if there and not self.module.construct_there():
-                return self.load(dict(message, large_there=False), [])  # it may keep something of the attempt
-            if not there:
-                self.module.construct()
+            self.module.construct()
             self.entry = self.module.call
-        return {"large_there": there}
+        return {}
 
     def describe(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Say what a module problem takes and returns."""

@@ -6,11 +6,11 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, ca
 import numpy as np
 from check import LARGE, compare, describe, numbers
 from conditions import State, Watch
+from cost import Cost
 from devices import Buffers, Device, RoundCheck
 from history import History
 from ledger import Ledger
 from made import draw
-from stats import median, median_interval
 from supervisor import Player
 from ties import Ties, told
 from verdicts import Judged, ReferenceFailed, cheat, incorrect
@@ -21,31 +21,6 @@ LATE_AT_MOST_S = 5.0
 """How long outputs that are wrong are watched for becoming right."""
 OPEN_S = 60.0
 LARGE_SAMPLES = 1 << 16
-
-
-class Cost(NamedTuple):
-    """What a pass takes besides its calls: thaw, switch in, go, done, stop."""
-
-    low_s: float
-    """The second lowest of nine, and as low among more: a machine that was busy just then, even in half of the passes,
-    must not make anybody look faster."""
-    spread_s: float
-    """How wide the middle half is, as twice the median absolute deviation: less than half of the passes being disturbed
-    changes it little."""
-    samples_s: Sequence[float] = ()
-    """In the order in which they were taken."""
-
-    @classmethod
-    def of(cls, samples_s: Sequence[float]) -> "Cost":
-        """Return what passes say of which the first one warmed up."""
-        counted = sorted(samples_s[1:])
-        low, middle = counted[round(len(counted) * 2 / 9) - 1], median(counted)
-        return cls(low, 2 * median([abs(each - middle) for each in counted]), samples_s)
-
-    def exact(self, error_s: float) -> bool:
-        """Say whether the median's 95 % interval is no wider than twice that, and the middle half narrow."""
-        _, low, high = median_interval(self.samples_s[1:])
-        return high - low <= 2 * error_s and 2 * self.spread_s <= self.low_s
 
 
 class Round(NamedTuple):
@@ -70,42 +45,6 @@ def timed_pass(player: Player, buffers: Buffers, timeout_s: float, **more: Any) 
     reply = player.hear(timeout_s)
     finished = buffers.stop(player)
     return time.perf_counter() - begin, reply, finished
-
-
-def rehearsed_cost(player: Player, device: Device, error_s: float, patience_s: float) -> Cost:
-    """Measure passes in which the player is only busy for as long as it is told, on a GPU there, and says how long.
-
-    As in a round, the player was frozen for a while before, in which the owner was busy, last on the device, and then
-    the owner waits: cores that slept and are woken, and a GPU that changes contexts, make up most of the cost. This is
-    done before somebody's library is loaded into the candidate. Later it could lie about the time, or be slow to
-    answer, and have that taken off. A reference that loaded beside the others on a GPU could; whoever writes it can
-    make it slow in plainer ways.
-
-    Args:
-        player: Frozen or not; it runs afterwards.
-        device: Says how many passes there are at least.
-        error_s: Half of what the median's interval may be wide.
-        patience_s: After which no more passes are made for it.
-    """
-    samples = [_rehearsal(player, device) for _ in range(device.rehearsals + 1)]
-    deadline = time.perf_counter() + patience_s
-    while not Cost.of(samples).exact(error_s) and time.perf_counter() < deadline:
-        samples.append(_rehearsal(player, device))
-    return Cost.of(samples)
-
-
-def _rehearsal(player: Player, device: Device) -> float:
-    player.freeze()
-    begin = time.perf_counter()
-    while time.perf_counter() - begin < device.pause_s:
-        pass
-    device.lead_in()
-    begin = time.perf_counter()
-    player.tell("go", calls=0, spin_s=device.spin_s)
-    player.thaw()
-    reply = player.hear(OPEN_S)
-    device.stop_idle(player)
-    return time.perf_counter() - begin - float(reply["spun_s"])
 
 
 def named(reply: Dict[str, Any], what: str) -> Dict[str, Any]:

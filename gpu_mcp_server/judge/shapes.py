@@ -4,13 +4,14 @@ import math
 from typing import Any, Dict, List, Optional, Tuple
 
 from conditions import Watch, summary
+from cost import Cost
 from devices import Buffers, Device
 from fill import Well
 from floor import floor_of
 from history import History
 from interruption import Interruption, stops
 from ledger import Ledger
-from rounds import Cost, Round, Rounds
+from rounds import Round, Rounds
 from series import LEAST_ROUNDS, Goal, Progress, Series
 from stats import half_width, median_interval, speedup, timing
 from strict import Strict

@@ -27,8 +27,6 @@ ITEM_BYTES = {
 """The first eight as numbered in kernels.cu. By torch's names; of fours an element is a byte of two."""
 MADE = ("made", "weights")
 """Distributions of inputs that the problem's own code makes, anew for each call or once."""
-LARGE_ELEMENTS = 1 << 20
-"""From which on a GPU draws a weight much sooner than a processor does."""
 FLOATS = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
 
 ALIGNMENT_BYTES = 256

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from check import LARGE, numbers
+from cost import Cost
 from devices import Buffers, Device, RoundCheck
 from fill import Well
 from hidden import Dims, elements
@@ -14,7 +15,7 @@ from ledger import Ledger
 from memory_cpu import Region
 from oracle import EPSILON, available, split
 from precision import distribution, suspicion
-from rounds import Cost, Rounds
+from rounds import Rounds
 from supervisor import Player
 from tensors import FLOATS, MADE, Array, Tensor, symbols, tensors
 from verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect, where_of

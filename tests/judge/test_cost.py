@@ -9,8 +9,8 @@ from tests.judge.harness import JUDGE
 
 sys.path.insert(0, str(JUDGE))
 
+import cost as costs
 import devices
-import rounds
 
 sys.path.remove(str(JUDGE))
 
@@ -20,21 +20,33 @@ BUSY = [567e-6, 522e-6, 494e-6, 2414e-6, 488e-6, 541e-6, 1363e-6, 4069e-6, 501e-
 LOST = [2100e-6, 3500e-6, 480e-6, 5400e-6, 560e-6, 2000e-6, 3300e-6, 1900e-6, 1300e-6]
 
 
+class Stub:
+    """A player whose passes take the given times."""
+
+    def __init__(self, role, times):
+        self.role, self.times, self.frozen = role, iter(times), False
+
+    def freeze(self):
+        self.frozen = True
+
+
 @pytest.fixture
 def rehearsed(monkeypatch):
-    """Return the cost for passes that take the given times, one behind the other."""
+    """Return the costs of players whose passes take the given times, one behind the other."""
 
-    def run(times, error_s=1.0, patience_s=0.5):
-        left = iter(times)
-        monkeypatch.setattr(rounds, "_rehearsal", lambda player, device: next(left))
-        return rounds.rehearsed_cost(None, devices.Device(), error_s, patience_s)
+    def run(*times, error_s=1.0, patience_s=0.5):
+        monkeypatch.setattr(costs, "_rehearsal", lambda player, device: next(player.times))
+        stubs = [Stub(str(number), each) for number, each in enumerate(times)]
+        found = costs.rehearsed_costs(stubs, devices.Device(), error_s, patience_s)
+        assert all(stub.frozen for stub in stubs)
+        return [found[stub.role] for stub in stubs]
 
     return run
 
 
 @pytest.mark.parametrize("times", [1, 2, 40])
 def test_the_first_pass_does_not_count_and_the_second_lowest_of_nine_does(times):
-    cost = rounds.Cost.of([0.1, *QUIET * times])
+    cost = costs.Cost.of([0.1, *QUIET * times])
 
     assert cost.low_s == sorted(QUIET)[1]
     assert cost.spread_s == pytest.approx(20e-6)
@@ -44,20 +56,20 @@ def test_the_first_pass_does_not_count_and_the_second_lowest_of_nine_does(times)
 def test_a_machine_that_was_busy_in_more_than_half_of_the_passes_makes_nobody_look_faster(slow):
     passes = [*QUIET * 2, *[2000e-6] * slow]
 
-    assert rounds.Cost.of([0.1, *passes]).low_s < 600e-6
+    assert costs.Cost.of([0.1, *passes]).low_s < 600e-6
 
 
 @pytest.mark.parametrize(("samples", "even"), [(QUIET, True), (BUSY, True), (LOST, False)])
 def test_passes_are_even_unless_most_of_them_were_disturbed(samples, even):
-    assert rounds.Cost.of([0.1, *samples]).exact(1.0) is even
+    assert costs.Cost.of([0.1, *samples]).exact(1.0) is even
 
 
 def test_even_passes_are_measured_as_often_as_the_device_says(rehearsed):
-    assert len(rehearsed([0.1, *QUIET, *LOST]).samples_s) == devices.Device.rehearsals + 1
+    assert len(rehearsed([0.1, *QUIET, *LOST])[0].samples_s) == devices.Device.rehearsals + 1
 
 
 def test_uneven_ones_go_on_until_they_are_even_and_no_longer(rehearsed):
-    cost = rehearsed([0.1, *LOST, *QUIET * 5])
+    (cost,) = rehearsed([0.1, *LOST, *QUIET * 5])
 
     assert 10 < len(cost.samples_s) < 40
     assert cost.exact(1.0)
@@ -65,11 +77,46 @@ def test_uneven_ones_go_on_until_they_are_even_and_no_longer(rehearsed):
 
 
 def test_those_whose_median_is_not_known_well_enough_go_on_too(rehearsed):
-    cost = rehearsed([0.1, *itertools.chain(*[QUIET] * 20)], error_s=6e-6)
+    (cost,) = rehearsed([0.1, *itertools.chain(*[QUIET] * 20)], error_s=6e-6)
 
     assert 20 < len(cost.samples_s) < 181
     assert cost.exact(6e-6)
 
 
 def test_patience_ends_what_never_gets_even(rehearsed):
-    assert len(rehearsed(itertools.cycle([0.1, *LOST]), patience_s=0.0).samples_s) == devices.Device.rehearsals + 1
+    assert len(rehearsed(itertools.cycle([0.1, *LOST]), patience_s=0.0)[0].samples_s) == devices.Device.rehearsals + 1
+
+
+def test_players_take_turns_until_the_passes_of_each_are_even(rehearsed, monkeypatch):
+    even, uneven = rehearsed([0.1, *QUIET * 9], [0.1, *LOST, *QUIET * 5])
+
+    assert len(even.samples_s) == len(uneven.samples_s) > devices.Device.rehearsals + 1
+    assert even.exact(1.0)
+    assert uneven.exact(1.0)
+
+
+class Line:
+    """A device and a player that write down what is done to them."""
+
+    pause_s, spin_s, role = 0.0, 0.25, "candidate"
+
+    def __init__(self):
+        self.done = []
+
+    def __getattr__(self, name):
+        return lambda *given, **fields: self.done.append((name, *fields.items())) or {"spun_s": 0.25}
+
+
+def test_a_pass_is_like_a_round_the_player_frozen_before_and_after():
+    line = Line()
+    took_s = costs._rehearsal(line, line)
+
+    assert line.done == [
+        ("lead_in",),
+        ("tell", ("calls", 0), ("spin_s", 0.25)),
+        ("thaw",),
+        ("hear",),
+        ("stop_idle",),
+        ("freeze",),
+    ]
+    assert -0.25 < took_s < 0

@@ -9,6 +9,7 @@ from tests.judge.harness import JUDGE
 
 sys.path.insert(0, str(JUDGE))
 
+import cost
 import rounds
 import shapes
 
@@ -24,7 +25,7 @@ class Calls(shapes.Shape):
         self.task, self.inputs, self.outputs = {"budget_s": 60.0}, [], []
         limits = {"max_sets": 10_000, "set_bytes": lambda *of: 1, "max_bytes": lambda: (usual, most)}
         self.device = SimpleNamespace(**limits)
-        self.costs = {"candidate": rounds.Cost(cost_s, 0.0)}
+        self.costs = {"candidate": cost.Cost(cost_s, 0.0)}
         self.rounds = SimpleNamespace(close=lambda buffers: None)
         self.call_s, self.notes, self.last = call_s, {}, None
         self.round_s = max(10 * MILLISECOND, shapes.SURE * shapes.shortest_s(self.costs["candidate"]))

@@ -1,4 +1,4 @@
-"""Models with large weights on a real GPU: where they are drawn, and how they get to candidates."""
+"""Models with large weights on a real GPU: how their weights get to candidates, and a GPU that is busy for a known time."""
 
 import importlib.util
 import subprocess
@@ -79,10 +79,9 @@ async def test_a_model_has_its_weights_by_the_common_seed(lab: Lab, text, verdic
     )
 
     assert found.verdict == verdict, found.summary()
-    assert found.evidence["large_weights_drawn_on"] == "the processor"
 
 
-async def test_a_launcher_is_given_weights_that_were_drawn_on_the_gpu(lab: Lab):
+async def test_a_launcher_is_given_the_models_weights(lab: Lab):
     info = await lab.registry.import_file(ProblemSource("linear.py", PROBLEM))
     names = [tensor.name for tensor in (await lab.problems.get(info.problem_id)).inputs]
     parameters = ", ".join([*(f"const float *{name}" for name in names), "float *y", "void *stream"])
@@ -92,7 +91,6 @@ async def test_a_launcher_is_given_weights_that_were_drawn_on_the_gpu(lab: Lab):
     )
 
     assert found.verdict == "correct", found.summary()
-    assert found.evidence["large_weights_drawn_on"] == "the GPU"
 
 
 def test_a_gpu_is_busy_for_as_long_as_it_is_told():

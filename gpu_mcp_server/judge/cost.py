@@ -1,0 +1,80 @@
+"""What the clock costs by itself: passes in which a player does nothing but be busy for a known time."""
+
+import time
+from typing import Any, Dict, List, NamedTuple, Sequence
+
+from devices import Device
+from stats import median, median_interval
+from supervisor import Player
+
+ANSWER_S = 60.0
+
+
+class Cost(NamedTuple):
+    """What a pass takes besides its calls: thaw, switch in, go, done, stop."""
+
+    low_s: float
+    """The second lowest of nine, and as low among more: a machine that was busy just then, even in half of the passes,
+    must not make anybody look faster."""
+    spread_s: float
+    """How wide the middle half is, as twice the median absolute deviation: less than half of the passes being disturbed
+    changes it little."""
+    samples_s: Sequence[float] = ()
+    """In the order in which they were taken."""
+
+    @classmethod
+    def of(cls, samples_s: Sequence[float]) -> "Cost":
+        """Return what passes say of which the first one warmed up."""
+        counted = sorted(samples_s[1:])
+        low, middle = counted[round(len(counted) * 2 / 9) - 1], median(counted)
+        return cls(low, 2 * median([abs(each - middle) for each in counted]), samples_s)
+
+    def exact(self, error_s: float) -> bool:
+        """Say whether the median's 95 % interval is no wider than twice that, and the middle half narrow."""
+        _, low, high = median_interval(self.samples_s[1:])
+        return high - low <= 2 * error_s and 2 * self.spread_s <= self.low_s
+
+
+def rehearsed_costs(players: Sequence[Player], device: Device, error_s: float, patience_s: float) -> Dict[str, Cost]:
+    """Measure passes in which a player is only busy for as long as it is told, on a GPU there, and says how long.
+
+    They take turns, as in rounds: each is frozen while another one and then the owner is busy, last on the device.
+    Cores that slept and are woken, and a GPU that changes contexts, make up most of the cost. This is done before
+    somebody's library is loaded into the candidate. Later it could lie about the time, or be slow to answer, and have
+    that taken off. A reference that was loaded before could; whoever writes it can make it slow in plainer ways.
+
+    Args:
+        players: Frozen or not; they are frozen afterwards.
+        device: Says how many passes there are at least.
+        error_s: Half of what the interval of each median may be wide.
+        patience_s: After which no more passes are made for it.
+    """
+    samples: Dict[str, List[float]] = {player.role: [] for player in players}
+    for player in players:
+        player.freeze()
+
+    def turns(count: int) -> None:
+        for _ in range(count):
+            for player in players:
+                samples[player.role].append(_rehearsal(player, device))
+
+    turns(device.rehearsals + 1)
+    deadline = time.perf_counter() + patience_s
+    while not all(Cost.of(taken).exact(error_s) for taken in samples.values()) and time.perf_counter() < deadline:
+        turns(1)
+    return {role: Cost.of(taken) for role, taken in samples.items()}
+
+
+def _rehearsal(player: Player, device: Device) -> float:
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < device.pause_s:
+        pass
+    device.lead_in()
+    begin = time.perf_counter()
+    player.tell("go", calls=0, spin_s=device.spin_s)
+    player.thaw()
+    reply: Dict[str, Any] = player.hear(ANSWER_S)
+    device.stop_idle(player)
+    elapsed = time.perf_counter() - begin - float(reply["spun_s"])
+    player.freeze()
+    return elapsed

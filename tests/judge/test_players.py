@@ -1,0 +1,125 @@
+"""In which order the players of a task are brought on, and what is measured before a candidate is loaded."""
+
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from tests.judge.harness import JUDGE
+
+sys.path.insert(0, str(JUDGE))
+
+import players
+import reference
+from devices import Device
+
+sys.path.remove(str(JUDGE))
+
+SEED = 11
+TASK: dict[str, Any] = {"device": "cuda", "problem": "module", "candidate": "library", "round_ms": 10}
+
+
+class Gpu(Device):
+    kind = "cuda"
+
+
+class Processor(Device):
+    kind = "cpu"
+
+
+class Stub:
+    """A player that answers what it is told to; all of them write into one diary."""
+
+    prepare_s = 0.0
+
+    def __init__(self, role: str, diary: list[Any], *, ready: bool = True, reply: dict[str, Any] | None = None) -> None:
+        self.role, self.diary, self.ready, self.reply = role, diary, ready, reply or {}
+        self.asked = "hello"
+        self.link = self
+        self.frozen = False
+
+    def pending(self, timeout_s: float) -> bool:
+        return self.ready
+
+    def tell(self, do: str, **fields: Any) -> None:
+        assert not self.frozen
+        self.asked = do
+        self.diary.append((self.role, do, fields))
+
+    def hear(self, timeout_s: float) -> dict[str, Any]:
+        assert not self.frozen
+        return self.reply if self.asked == "start" else {}
+
+    def ask(self, do: str, timeout_s: float, **fields: Any) -> dict[str, Any]:
+        self.tell(do, **fields)
+        return self.hear(timeout_s)
+
+    def freeze(self) -> None:
+        self.frozen = True
+
+    def thaw(self) -> None:
+        self.frozen = False
+
+
+@pytest.fixture
+def bring(monkeypatch):
+    """Return a function that brings two players on and returns what was asked of whom, in order."""
+
+    def bring_on(device: Device, *, ready: bool = True, refuses: dict[str, Any] | None = None) -> list[Any]:
+        diary: list[Any] = []
+
+        def rehearsed(both: Any, *more: Any) -> dict[str, Any]:
+            diary.append(("both", "calibrate", {}))
+            for player in both:
+                player.freeze()
+            return {}
+
+        monkeypatch.setattr(players, "link_to", lambda role: None)
+        monkeypatch.setattr(players, "rehearsed_costs", rehearsed)
+        first, other = Stub("reference", diary, ready=ready, reply=refuses), Stub("candidate", diary)
+        both = players.Players({**TASK, "device": device.kind}, SEED)
+        beside = both.starts_beside(first)
+        diary.append(("owner", "device", {}))
+        both.start(device, other, first, beside)
+        assert (other.frozen, first.frozen) == (True, False)
+        return diary
+
+    return bring_on
+
+
+BEGIN = ("reference", "start", {"torch_seed": SEED})
+DEVICE = ("owner", "device", {})
+CALIBRATE = ("both", "calibrate", {})
+LOAD = ("candidate", "load", {"torch_seed": SEED})
+LAST = ("reference", "load", {"torch_seed": SEED})
+
+
+def test_a_reference_that_waited_loads_while_the_owner_makes_its_context(bring):
+    assert bring(Gpu()) == [BEGIN, DEVICE, CALIBRATE, LOAD]
+
+
+def test_one_that_still_imports_loads_afterwards_and_before_anything_is_calibrated(bring):
+    assert bring(Gpu(), ready=False) == [DEVICE, BEGIN, CALIBRATE, LOAD]
+
+
+def test_on_a_processor_nothing_is_loaded_before_both_are_calibrated(bring):
+    assert bring(Processor()) == [DEVICE, CALIBRATE, LOAD, LAST]
+
+
+def test_a_reference_that_cannot_be_loaded_is_told_as_that(bring):
+    with pytest.raises(players.JudgeFailed, match="start and load: no torch"):
+        bring(Gpu(), refuses={"error": "no torch"})
+
+
+def test_a_reference_loads_the_problem_while_its_context_is_made(monkeypatch):
+    done: list[str] = []
+    one = reference.Reference(None)
+    one.arrays = types.SimpleNamespace(begin=lambda: done.append("begin"), start=lambda: done.append("start"))
+    monkeypatch.setattr(
+        one, "load", lambda message, descriptors: done.append("load") or {"said": message["torch_seed"]}
+    )
+
+    assert one.start({"torch_seed": SEED}, []) == {"said": SEED}
+    assert one.start({}, []) == {}
+    assert done == ["begin", "load", "start", "start"]
