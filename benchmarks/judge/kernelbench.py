@@ -201,6 +201,8 @@ async def ours(lab: Any, problem_id: str, text: str, language: str) -> dict[str,
 class Comparison:
     """One run over some problems."""
 
+    with_theirs = True
+
     def __init__(self, kernelbench: Path, deadline_s: float, folder: Path, languages: Sequence[str]) -> None:
         self.kernelbench, self.folder, self.languages = kernelbench, folder, languages
         self.end = time.monotonic() + deadline_s
@@ -244,6 +246,10 @@ class Comparison:
                     cell["ours"].append(await ours(lab, info.problem_id, mine, language))
                 except GpuMcpError as error:
                     cell["ours"].append({"failed": str(error)[:1500], "wall_s": None})
+                if not self.with_theirs:
+                    print(json.dumps(cell["ours"][-1])[:1500], flush=True)
+                    await asyncio.sleep(PAUSE_S)
+                    continue
                 if other in done and len(done[other]) > turn:
                     cell["theirs"].append(done[other][turn])
                     await asyncio.sleep(min(PAUSE_S, done[other][turn]["wall_s"] or PAUSE_S))
@@ -306,11 +312,13 @@ def main() -> None:
     parser.add_argument("--problems", default="1,36,19,23,76")
     parser.add_argument("--languages", default="cuda,triton,python", help="of the forms: C ABI, Triton, load_inline")
     parser.add_argument("--deadline-s", type=float, default=450.0)
+    parser.add_argument("--ours-only", action="store_true", help="to see where our time goes; no ratios")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         comparison = Comparison(
             given.kernelbench.absolute(), given.deadline_s, Path(folder), given.languages.split(",")
         )
+        comparison.with_theirs = not given.ours_only
         try:
             asyncio.run(compare(comparison, [int(n) for n in given.problems.split(",")]))
         finally:

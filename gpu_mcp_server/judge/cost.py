@@ -29,6 +29,21 @@ class Cost(NamedTuple):
         low, middle = counted[round(len(counted) * 2 / 9) - 1], median(counted)
         return cls(low, 2 * median([abs(each - middle) for each in counted]), samples_s)
 
+    @property
+    def high_s(self) -> float:
+        """What three of four take at most, the first one left out."""
+        counted = sorted(self.samples_s[1:])
+        return counted[min(3 * len(counted) // 4, len(counted) - 1)] if counted else self.low_s
+
+    def now(self, passes_s: Sequence[float]) -> float:
+        """Return the cost as empty passes between rounds say it is by now; `low_s` where there are none.
+
+        The machine's state moves it, more from evaluation to evaluation than from round to round. It is the reference
+        that makes those passes, as a candidate could be slow in them. It could also leave work on the GPU that slows
+        them: more than `high_s`, of passes before it was loaded, is not taken off.
+        """
+        return min(median(passes_s), self.high_s) if passes_s else self.low_s
+
     def exact(self, error_s: float) -> bool:
         """Say whether the median's 95 % interval is no wider than twice that, and the middle half narrow."""
         _, low, high = median_interval(self.samples_s[1:])
@@ -56,7 +71,7 @@ def rehearsed_costs(players: Sequence[Player], device: Device, error_s: float, p
     def turns(count: int) -> None:
         for _ in range(count):
             for player in players:
-                samples[player.role].append(_rehearsal(player, device))
+                samples[player.role].append(empty_pass(player, device))
 
     turns(device.rehearsals + 1)
     deadline = time.perf_counter() + patience_s
@@ -65,7 +80,8 @@ def rehearsed_costs(players: Sequence[Player], device: Device, error_s: float, p
     return {role: Cost.of(taken) for role, taken in samples.items()}
 
 
-def _rehearsal(player: Player, device: Device) -> float:
+def empty_pass(player: Player, device: Device) -> float:
+    """Return what a pass takes besides what the player was told to do in it; the player is frozen before and after."""
     begin = time.perf_counter()
     while time.perf_counter() - begin < device.pause_s:
         pass

@@ -7,6 +7,7 @@ same request when it is judged. What was not built beforehand is built as ever.
 Source: torch/utils/cpp_extension.py, `_jit_compile`, of torch 2.6 to 2.13.
 """
 
+import contextlib
 import hashlib
 import importlib
 import inspect
@@ -59,6 +60,15 @@ def request_of(step: Callable[..., Any], given: Tuple[Any, ...], named: Dict[str
 def key_of(request: Request) -> str:
     """Return a request's name."""
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+
+def prepare() -> None:
+    """Import ahead of a job what takes torch's module most of its import.
+
+    The module itself asks for a GPU when it is imported, and CUDA would remember that none was shown yet.
+    """
+    with contextlib.suppress(ImportError):
+        importlib.import_module("setuptools.command.build_ext")
 
 
 def take_from(folder: str) -> None:

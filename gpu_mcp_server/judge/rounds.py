@@ -31,6 +31,8 @@ class Round(NamedTuple):
     check: RoundCheck
     state: Optional[State] = None
     """Of the machine, before and after; `None` where nobody looked."""
+    empty_s: Optional[float] = None
+    """What an empty pass of the reference took then; `None` where there was none."""
 
 
 def timed_pass(player: Player, buffers: Buffers, timeout_s: float, **more: Any) -> Any:

@@ -3,6 +3,7 @@
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
+from cost import Cost
 from devices import Buffers
 from ledger import Ledger
 from rounds import Round
@@ -13,6 +14,8 @@ PATIENCE = 4
 """Budgets after which fewer rounds do."""
 FEWEST_ROUNDS = 6
 """Below 6 samples no pair of order statistics reaches 95 %."""
+LEAST_S = 1e-9
+"""Of a round, where the clock's own cost is all of it."""
 HALF_WIDTH = 0.02
 """Where a task names none."""
 
@@ -41,8 +44,17 @@ class Goal(NamedTuple):
 class Series:
     """Rounds of one kind at one shape."""
 
-    def __init__(self, goal: Goal, ledger: Ledger, sets: int) -> None:
-        self.goal, self.ledger, self.sets = goal, ledger, sets
+    def __init__(self, goal: Goal, ledger: Ledger, costs: Dict[str, Cost], sets: int, passes: int) -> None:
+        """Begin with none.
+
+        Args:
+            goal: When there are enough.
+            ledger: Of the job.
+            costs: Of empty passes, by role, before the candidate was loaded; `low_s` is off the rounds' times already.
+            sets: Calls of a round.
+            passes: How often the reference goes through them.
+        """
+        self.goal, self.ledger, self.costs, self.sets, self.passes = goal, ledger, costs, sets, passes
         self.played: List[Round] = []
         self.stopped_by = ""
         """`half_width`, `rounds` or `time`; the time is the shape's own or what the judge may cost in all."""
@@ -81,7 +93,17 @@ class Series:
         ratios = [r / c for r, c in zip(reference, candidate)]
         return half_width(candidate) < self.goal.half_width and half_width(ratios) < self.goal.half_width
 
+    def empty_s(self) -> List[float]:
+        """Return what empty passes between the rounds took."""
+        return [p.empty_s for p in self.played if p.empty_s is not None]
+
+    def taken_s(self, role: str) -> float:
+        """Return what is taken off a pass of `role` for the clock itself."""
+        return self.costs[role].now(self.empty_s())
+
     def samples_us(self) -> Tuple[List[float], List[float]]:
         """Return microseconds a call of candidate and reference, round by round."""
-        scale = 1e6 / self.sets
-        return [p.candidate_s * scale for p in self.played], [p.reference_s * scale for p in self.played]
+        more_s = {role: self.taken_s(role) - cost.low_s for role, cost in self.costs.items()}
+        more_s["reference"] /= self.passes
+        candidate = [max(p.candidate_s - more_s["candidate"], LEAST_S) * 1e6 / self.sets for p in self.played]
+        return candidate, [max(p.reference_s - more_s["reference"], LEAST_S) * 1e6 / self.sets for p in self.played]

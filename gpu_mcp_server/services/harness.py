@@ -41,9 +41,14 @@ class Effort:
     """Of a GPU's free memory, for the buffers of a round: more calls make longer rounds, and take longer to check."""
     rehearse_s: float
     """For more empty passes than the nine there always are, while they are uneven or their median is not well known."""
+    calibrate: Literal["before", "rounds"]
+    """When empty passes are made: before the candidate is loaded, on a GPU also after each round (8 ms)."""
 
 
-EFFORTS = {"quick": Effort(0.02, 30, 2.0, 0.5, 0.3, 0.125), "exact": Effort(0.005, 200, 5.0, 200.0, 0.6, 1.0)}
+EFFORTS = {
+    "quick": Effort(0.02, 30, 2.0, 0.5, 0.3, 0.125, "before"),
+    "exact": Effort(0.005, 200, 5.0, 200.0, 0.6, 1.0, "rounds"),
+}
 ROUND_TIMEOUT_S = 20.0
 WALL_S = 300.0
 TURN_S = 600.0
@@ -174,7 +179,7 @@ def _imports(role: str, problem: Problem, device: str, candidate: Candidate | No
     # One set that waits serves every kind of Python file. Triton reads at its import whether it is to interpret, which
     # the candidate's process decides later.
     triton = ["triton"] if on_gpu else []
-    return ["main", "candidate", *memory, "torch", *triton, "candidate_triton", "candidate_model"]
+    return ["main", "candidate", *memory, "torch", *triton, "candidate_triton", "candidate_model", "extensions"]
 
 
 def _environment(role: str, device: str, compiling: Mapping[str, str]) -> dict[str, str]:
@@ -278,6 +283,7 @@ def _task(
         "overhead_s": effort.overhead_s,
         "memory_share": effort.memory_share,
         "rehearse_s": effort.rehearse_s,
+        "calibrate": effort.calibrate,
         "round_ms": ROUND_MS,
         "max_rounds": effort.max_rounds,
         "round_timeout_s": INTERPRETER_ROUND_S if interpreted else ROUND_TIMEOUT_S,

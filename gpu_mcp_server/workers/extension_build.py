@@ -26,6 +26,8 @@ def main(arguments: List[str]) -> None:
     with open("request.json", encoding="utf-8") as file:
         request = json.load(file)
     torch: Any = importlib.import_module("torch")
+    extensions: Any = importlib.import_module("torch.utils.cpp_extension")
+    extensions.CUDA_HOME = os.environ.get("CUDA_HOME", extensions.CUDA_HOME)  # it may have been imported before this
     if "CUDA_HOME" in os.environ and torch.version.cuda:
         os.environ["TORCH_NVCC"] = os.path.join(os.environ["CUDA_HOME"], "bin", "nvcc")
         os.environ["PYTORCH_NVCC"] = "%s %s" % (sys.executable, os.path.abspath("torch_nvcc.py"))
@@ -37,7 +39,6 @@ def main(arguments: List[str]) -> None:
         sources.append(os.path.join(folder, os.path.basename(name)))
         with open(sources[-1], "w", encoding="utf-8") as file:
             file.write(text)
-    extensions: Any = importlib.import_module("torch.utils.cpp_extension")
     name = str(request["arguments"]["name"])
     try:
         getattr(extensions, STEP)(sources=sources, build_directory=folder, verbose=False, **request["arguments"])

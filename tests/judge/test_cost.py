@@ -35,7 +35,7 @@ def rehearsed(monkeypatch):
     """Return the costs of players whose passes take the given times, one behind the other."""
 
     def run(*times, error_s=1.0, patience_s=0.5):
-        monkeypatch.setattr(costs, "_rehearsal", lambda player, device: next(player.times))
+        monkeypatch.setattr(costs, "empty_pass", lambda player, device: next(player.times))
         stubs = [Stub(str(number), each) for number, each in enumerate(times)]
         found = costs.rehearsed_costs(stubs, devices.Device(), error_s, patience_s)
         assert all(stub.frozen for stub in stubs)
@@ -109,7 +109,7 @@ class Line:
 
 def test_a_pass_is_like_a_round_the_player_frozen_before_and_after():
     line = Line()
-    took_s = costs._rehearsal(line, line)
+    took_s = costs.empty_pass(line, line)
 
     assert line.done == [
         ("lead_in",),

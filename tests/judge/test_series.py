@@ -10,6 +10,7 @@ from tests.judge.harness import JUDGE
 sys.path.insert(0, str(JUDGE))
 
 import conditions
+import cost
 import devices
 import ledger
 import rounds
@@ -18,12 +19,25 @@ import series
 sys.path.remove(str(JUDGE))
 
 
-def played(times, **task):
+US = 1e-6
+COSTS = {
+    "candidate": cost.Cost(
+        500 * US, 0.0, [9000 * US, *[each * US for each in (480, 500, 520, 540, 560, 580, 600, 800)]]
+    ),
+    "reference": cost.Cost(300 * US, 0.0, [9000 * US, *[each * US for each in (290, 300, 310, 320)]]),
+}
+
+
+def played(times, empty=None, passes=1, **task):
     """Play rounds whose times are known, the reference always a millisecond."""
     limit_s = task.pop("limit_s", 1e9)
     goal = series.Goal.of({"max_rounds": 200, "budget_s": 60, **task}, limit_s)
-    one = series.Series(goal, ledger.Ledger(), 10)
-    one.measure(None, lambda buffers, count: rounds.Round(times(count), 1e-3, None), lambda text, done: None)
+    one = series.Series(goal, ledger.Ledger(), COSTS, 10, passes)
+
+    def play(buffers, count):
+        return rounds.Round(times(count), 1e-3, None, empty_s=None if empty is None else empty(count))
+
+    one.measure(None, play, lambda text, done: None)
     return one
 
 
@@ -53,6 +67,31 @@ def test_one_round_that_takes_much_longer_than_all_may_is_enough():
 
     assert (one.stopped_by, len(one.played)) == ("time", 1)
     assert one.note.startswith("only 1 rounds")
+
+
+def test_what_empty_passes_between_the_rounds_take_is_taken_off():
+    one = played(lambda count: 1e-3, empty=lambda count: [540 * US, 550 * US, 5000 * US, 100 * US][count % 4], passes=4)
+    taken_us = (one.taken_s("candidate") / US, one.taken_s("reference") / US)
+    candidate, reference = one.samples_us()
+
+    assert taken_us == pytest.approx((550, 320)), "the median; of the reference no more than three of four took before"
+    assert candidate == pytest.approx([95.0] * series.LEAST_ROUNDS)
+    assert reference == pytest.approx([99.5] * series.LEAST_ROUNDS)
+
+
+@pytest.mark.parametrize(("empty", "taken_us"), [(5e-3, 600), (700 * US, 600), (560 * US, 560), (100 * US, 100)])
+def test_a_candidate_that_slows_them_gains_no_more_than_was_seen_before_it_was_loaded(empty, taken_us):
+    one = played(lambda count: 1e-3, empty=lambda count: empty)
+
+    assert one.taken_s("candidate") == pytest.approx(taken_us * US)
+
+
+def test_rounds_that_were_not_followed_by_one_count_all_the_same():
+    one = played(lambda count: 1e-3, empty=lambda count: 560 * US if count else None)
+
+    assert len(one.empty_s()) == series.LEAST_ROUNDS - 1
+    assert one.samples_us()[0] == pytest.approx([94.0] * series.LEAST_ROUNDS)
+    assert played(lambda count: 1e-3).taken_s("candidate") == 500 * US
 
 
 class Slow(devices.Device):
