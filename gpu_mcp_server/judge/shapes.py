@@ -82,8 +82,8 @@ class Shape:
         self.interruption = Interruption(self.rounds, well, device.stops_calls)
         self.well = well
         self.stops: List[int] = []
-        self.calibrates = device.kind == "cuda" and task.get("calibrate") == "rounds"
-        """Whether the clock's own cost is measured again between the rounds."""
+        self.calibrates = device.kind == "cuda" and task["framework"] == "torch" and task.get("calibrate") == "rounds"
+        """Whether the clock's own cost is measured again between the rounds, by a reference on the same GPU."""
         self.watch = Watch(device)
         self.strict = Strict(task, well, LEAST_ROUNDS)
         self.warm: Optional[Series] = None

@@ -79,6 +79,15 @@ def test_the_evidence_has_every_sample_of_the_clocks_own_cost(court, role):
     assert sorted(samples)[round(len(samples) * 2 / 9) - 1] == evidence[f"{role}_pass_cost_us"]
 
 
+def test_a_reference_on_the_processor_does_not_say_what_passes_on_the_gpu_take(court):
+    outcome = court(with_stream("naive.c"), calibrate="rounds")
+    assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]
+
+    for shape in outcome.verdict["shapes"]:
+        assert shape["samples"]["empty_passes_us"] == []
+        assert shape["samples"]["clock_us"] == outcome.verdict["evidence"]["candidate_pass_cost_us"]
+
+
 @pytest.mark.parametrize(
     ("ready_s", "order"), [("60", ["wait for reference", "device"]), ("0", ["device", "wait for reference"])]
 )

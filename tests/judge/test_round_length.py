@@ -10,6 +10,7 @@ from tests.judge.harness import JUDGE
 sys.path.insert(0, str(JUDGE))
 
 import cost
+import fill
 import rounds
 import shapes
 
@@ -94,3 +95,28 @@ def test_a_round_that_a_slow_reference_keeps_short_says_so():
 
     assert shape.sets() == 34
     assert "the reference is slow" in str(shape.notes)
+
+
+KINDS = [
+    ("cuda", "torch", "rounds"),
+    ("cuda", "torch", "before"),
+    ("cuda", "numpy", "rounds"),
+    ("cpu", "torch", "rounds"),
+]
+
+
+@pytest.mark.parametrize(("kind", "framework", "when"), KINDS)
+def test_a_reference_on_the_same_gpu_makes_an_empty_pass_after_each_round(monkeypatch, kind, framework, when):
+    reference, candidate = SimpleNamespace(role="reference"), SimpleNamespace(role="candidate", prepare_s=0.0)
+    device = SimpleNamespace(kind=kind, stops_calls=False, state=dict)
+    task = {"shapes": [{}], "inputs": [], "outputs": [], "rtol": 0, "atol": 0, "round_timeout_s": 1, "round_ms": 10}
+    task |= {"max_rounds": 9, "budget_s": 1, "framework": framework, "calibrate": when}
+    costs = {role: cost.Cost(MILLISECOND, 0.0) for role in ("candidate", "reference")}
+    log = SimpleNamespace(besides_s=lambda: 0.0)
+    shape = shapes.Shape(task, 0, device, (candidate, reference), costs, fill.Well("00" * 32), log, 1.0)
+    shape._play = lambda buffers: rounds.Round(MILLISECOND, MILLISECOND, None)
+    shape.interruption = SimpleNamespace(play=lambda buffers: None)
+    monkeypatch.setattr(shapes, "empty_pass", lambda player, on: {"reference": 2, "candidate": 5}[player.role])
+
+    found = [shape._next(None, number).empty_s for number in range(2)]
+    assert found == ([2, 2] if (kind, framework, when) == KINDS[0] else [None, None])

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -170,3 +171,48 @@ def test_a_file_that_catches_exceptions_may_live_without_an_extension(text: str,
 )
 def test_what_is_no_request_is_not_built(data: bytes):
     assert requests_in(data) == []
+
+
+TORCH = {
+    "torch/__init__.py": "class version:\n    cuda = '13.0'\n",
+    "torch/utils/__init__.py": "",
+    "torch/utils/cpp_extension.py": """
+import os
+CUDA_HOME = os.environ.get("CUDA_HOME")
+def _write_ninja_file_and_build_library(name, sources, build_directory, verbose):
+    with open(os.path.join(build_directory, name + ".so"), "w") as file:
+        file.write(str(CUDA_HOME))
+""",
+}
+BUILD = """
+import os, sys
+sys.path[:0] = [sys.argv[1], sys.argv[2]]
+IMPORTS = ("torch.utils.cpp_extension",)
+import extension_build
+extension_build.IMPORTS = IMPORTS
+extension_build.prepare()
+os.environ.update(eval(sys.argv[3]))
+extension_build.main(["kernel.so"])
+"""
+
+
+@pytest.mark.parametrize(("then", "home"), [({"CUDA_HOME": "/opt/cuda"}, "/opt/cuda"), ({}, "/usr/somewhere")])
+def test_an_extension_is_built_by_the_jobs_cuda_though_torch_was_imported_before_it(tmp_path, then, home):
+    for name, text in TORCH.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    request = {"arguments": {"name": "relu"}, "sources": [["main.cpp", ""]], "environment": {}}
+    (tmp_path / "request.json").write_text(json.dumps(request))
+    workers = JUDGE.parent / "workers"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", BUILD, str(tmp_path), str(workers), repr(then)],
+        cwd=tmp_path,
+        env={"CUDA_HOME": "/usr/somewhere", "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "kernel.so").read_text() == home
