@@ -118,5 +118,5 @@ def test_a_reference_on_the_same_gpu_makes_an_empty_pass_after_each_round(monkey
     shape.interruption = SimpleNamespace(play=lambda buffers: None)
     monkeypatch.setattr(shapes, "empty_pass", lambda player, on: {"reference": 2, "candidate": 5}[player.role])
 
-    found = [shape._next(None, number).empty_s for number in range(2)]
+    found = [shape._next(SimpleNamespace(outputs=[]), number).empty_s for number in range(2)]
     assert found == ([2, 2] if (kind, framework, when) == KINDS[0] else [None, None])
