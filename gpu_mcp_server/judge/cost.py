@@ -6,8 +6,12 @@ from typing import Any, Dict, List, NamedTuple, Sequence
 from devices import Device
 from stats import median, median_interval
 from supervisor import Player
+from verdicts import JudgeFailed, ReferenceFailed
 
 ANSWER_S = 60.0
+DEARER = 1.5
+"""Times `low_s` that a pass may be taken to cost later on. Between rounds it was 1.2 to 1.4 times as much on an H200
+(benchmarks/results/h200-repeats.md)."""
 
 
 class Cost(NamedTuple):
@@ -31,18 +35,9 @@ class Cost(NamedTuple):
 
     @property
     def high_s(self) -> float:
-        """What three of four take at most, the first one left out."""
+        """What three of four take at most, the first one left out, and no more than `DEARER` times `low_s`."""
         counted = sorted(self.samples_s[1:])
-        return counted[min(3 * len(counted) // 4, len(counted) - 1)] if counted else self.low_s
-
-    def now(self, passes_s: Sequence[float]) -> float:
-        """Return the cost as empty passes between rounds say it is by now; `low_s` where there are none.
-
-        The machine's state moves it, more from evaluation to evaluation than from round to round. It is the reference
-        that makes those passes, as a candidate could be slow in them. It could also leave work on the GPU that slows
-        them: more than `high_s`, of passes before it was loaded, is not taken off.
-        """
-        return min(median(passes_s), self.high_s) if passes_s else self.low_s
+        return min(counted[-(-3 * len(counted) // 4) - 1], DEARER * self.low_s) if counted else self.low_s
 
     def exact(self, error_s: float) -> bool:
         """Say whether the median's 95 % interval is no wider than twice that, and the middle half narrow."""
@@ -91,6 +86,9 @@ def empty_pass(player: Player, device: Device) -> float:
     player.thaw()
     reply: Dict[str, Any] = player.hear(ANSWER_S)
     device.stop_idle(player)
-    elapsed = time.perf_counter() - begin - float(reply["spun_s"])
+    elapsed = time.perf_counter() - begin
     player.freeze()
-    return elapsed
+    if "spun_s" not in reply:
+        failed = JudgeFailed if player.foreign else ReferenceFailed
+        raise failed("the %s failed to make an empty pass: %s" % (player.role, str(reply.get("error"))[:2000]))
+    return elapsed - float(reply["spun_s"])

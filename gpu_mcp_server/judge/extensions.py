@@ -67,7 +67,7 @@ def prepare() -> None:
 
     The module itself asks for a GPU when it is imported, and CUDA would remember that none was shown yet.
     """
-    with contextlib.suppress(ImportError):
+    with contextlib.suppress(Exception):  # torch says what is wrong with it if it is ever needed
         importlib.import_module("setuptools.command.build_ext")
 
 

@@ -23,8 +23,8 @@ from whereabouts import ordinal
 RESOLVED = 2.0
 """Spreads of the clock's own cost below which a time is not told from none."""
 COSTLY = 4.0
-"""Times the clock's own cost that a round must last. What is taken off is measured beforehand; were the machine busy
-then and idle in the rounds, a candidate would look faster than it is, by no more than a quarter with this bound."""
+"""Times what may be taken off for the clock that a round must last. Were the machine busier when that was measured than
+in the rounds, a candidate would look faster than it is, by no more than a quarter with this bound."""
 SURE = 1.5
 """Times the shortest round that can be timed, which is what a round lasts at least: the clock's cost was measured on
 the machine as it is, and on a busy one it is more."""
@@ -49,9 +49,14 @@ def megabytes(size: int) -> str:
     return "%.3g MB" % (size / 1e6)
 
 
-def shortest_s(cost: Cost) -> float:
-    """Return how long a round must last for its time to be told from the clock's own cost."""
-    return max(RESOLVED * cost.spread_s, COSTLY * cost.low_s)
+def shortest_s(cost: Cost, calibrates: bool) -> float:
+    """Return how long a round must last for its time to be told from the clock's own cost.
+
+    Args:
+        cost: Before the candidate was loaded.
+        calibrates: Whether it is measured again between the rounds, so that up to `high_s` is taken off.
+    """
+    return max(RESOLVED * cost.spread_s, COSTLY * (cost.high_s if calibrates else cost.low_s))
 
 
 class Shape:
@@ -89,7 +94,8 @@ class Shape:
         self.warm: Optional[Series] = None
         self.graph: Optional[Series] = None
         self.events_us: List[float] = []
-        self.round_s = max(float(task["round_ms"]) / 1000, min(SURE * shortest_s(costs["candidate"]), LONGEST_S))
+        self.shortest_s = shortest_s(costs["candidate"], self.calibrates)
+        self.round_s = max(float(task["round_ms"]) / 1000, min(SURE * self.shortest_s, LONGEST_S))
         self.notes: Dict[str, None] = {}
         self.looking: Dict[str, Any] = {}
         self.series: Optional[Series] = None
@@ -141,7 +147,7 @@ class Shape:
         progress("first call", 0.0)
         one = self.device.set_bytes(self.inputs, self.outputs)
         usual, most = (max(1, min(self.device.max_sets, size // one)) for size in self.device.max_bytes())
-        shortest = SURE * shortest_s(self.costs["candidate"])
+        shortest = SURE * self.shortest_s
         buffers = self._open(1)
         played = self._play(buffers)
         while True:
@@ -313,7 +319,7 @@ class Shape:
             result["events_us"] = min(self.events_us)
         if verdict == "correct" and self.graph and self.graph.played:
             samples_us, _ = self.graph.samples_us()
-            result["graph_samples"] = {"candidate_us": samples_us}
+            result["graph_samples"] = {"candidate_us": samples_us, **self._clock(self.graph, "as a graph: ")}
             if not self._too_short(samples_us, self.sets, "as a graph: "):
                 result["graph"] = timing(samples_us, self.sets)
         if verdict == "correct" and self.warm and self.warm.played:
@@ -324,20 +330,19 @@ class Shape:
         result["notes"] = [*self.notes, *self.rounds.notes, *doubts]
         return result
 
-    def _clock(self, series: Series) -> Dict[str, Any]:
+    def _clock(self, series: Series, which: str = "") -> Dict[str, Any]:
         """Return what was taken off for the clock, and say so where empty passes between the rounds took much more."""
-        passes_us = [round(each * 1e6, 1) for each in series.empty_s()]
-        high_us = self.costs["candidate"].high_s * 1e6
-        if passes_us and median(passes_us) > high_us:
+        most_s, passes_s = self.costs["candidate"].high_s, series.empty_s()
+        if passes_s and median(passes_s) > most_s:
             text = (
                 "an empty pass between rounds takes %.0f us; %.0f us are taken off, as before the candidate was loaded"
             )
-            self.notes[text % (median(passes_us), high_us)] = None
-        return {"empty_passes_us": passes_us, "clock_us": round(series.taken_s("candidate") * 1e6, 1)}
+            self.notes[which + text % (median(passes_s) * 1e6, most_s * 1e6)] = None
+        return series.clock()
 
     def _too_short(self, samples_us: List[float], sets: int, which: str = "") -> bool:
         """Say, in a note too, whether rounds are too short for the clock."""
-        least = shortest_s(self.costs["candidate"]) * 1e6 / sets
+        least = self.shortest_s * 1e6 / sets
         short = median_interval(samples_us)[1] < least
         if short:
             text = "too short to time here, so no speed-up: less than %.3g us a call is lost in the clock's own cost"
@@ -347,6 +352,7 @@ class Shape:
     def _add_warm(self, warm: Series, result: Dict[str, Any]) -> None:
         candidate, reference = warm.samples_us()
         result["warm_samples"] = {"candidate_us": candidate, "reference_us": reference, "calls_per_round": warm.sets}
+        result["warm_samples"].update(self._clock(warm, "warm: "))
         if not self._too_short(candidate, warm.sets, "warm: "):
             result["warm"] = timing(candidate, warm.sets)
             result["warm_speedup"] = speedup(reference, candidate)[0]
@@ -361,7 +367,7 @@ class Shape:
             return
         timed = result["candidate"]
         result["floor_us"], result["floor_by"] = floor.least_us, floor.by
-        clock_us = result["samples"]["clock_us"] / self.sets
+        clock_us = result["samples"]["clock_us"]["candidate"] / self.sets
         impossible = floor.impossible(timed["high_us"] + clock_us)
         if impossible:
             result.update(verdict="cheat", reason=impossible, speedup=None, speedup_low=None, speedup_high=None)

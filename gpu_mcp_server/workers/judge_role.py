@@ -32,12 +32,14 @@ def prepare() -> None:
     """
     find_judge()
     gc.disable()
-    for name in IMPORTS:
-        module = importlib.import_module(name)
-        if hasattr(module, "prepare"):
-            module.prepare()
-    gc.freeze()
-    gc.enable()
+    try:
+        for name in IMPORTS:
+            module = importlib.import_module(name)
+            if hasattr(module, "prepare"):
+                module.prepare()
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def main(arguments: List[str]) -> None:

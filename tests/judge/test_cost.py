@@ -35,10 +35,12 @@ def rehearsed(monkeypatch):
     """Return the costs of players whose passes take the given times, one behind the other."""
 
     def run(*times, error_s=1.0, patience_s=0.5):
-        monkeypatch.setattr(costs, "empty_pass", lambda player, device: next(player.times))
+        turns = []
+        monkeypatch.setattr(costs, "empty_pass", lambda player, device: turns.append(player.role) or next(player.times))
         stubs = [Stub(str(number), each) for number, each in enumerate(times)]
         found = costs.rehearsed_costs(stubs, devices.Device(), error_s, patience_s)
         assert all(stub.frozen for stub in stubs)
+        assert turns == [stub.role for stub in stubs] * (len(turns) // len(stubs))
         return [found[stub.role] for stub in stubs]
 
     return run
@@ -120,3 +122,21 @@ def test_a_pass_is_like_a_round_the_player_frozen_before_and_after():
         ("freeze",),
     ]
     assert -0.25 < took_s < 0
+
+
+@pytest.mark.parametrize(("foreign", "error"), [(False, "ReferenceFailed"), (True, "JudgeFailed")])
+def test_a_pass_that_fails_is_told_as_whose_it_is(foreign, error):
+    line = Line()
+    line.foreign, line.hear = foreign, lambda timeout_s: {"error": "the context is lost"}
+
+    with pytest.raises(costs.JudgeFailed, match="failed to make an empty pass: the context is lost") as caught:
+        costs.empty_pass(line, line)
+    assert type(caught.value).__name__ == error
+    assert line.done[-1] == ("freeze",)
+
+
+@pytest.mark.parametrize(
+    ("samples", "high"), [((), 400), ((500, 410, 420, 430, 440), 430), ((1, 400, 400, 900, 5000), 600), ((9, 400), 400)]
+)
+def test_what_three_of_four_passes_take_at_most_and_never_much_more_than_the_cheap_ones(samples, high):
+    assert costs.Cost(400.0, 0.0, samples).high_s == high

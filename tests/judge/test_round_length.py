@@ -27,9 +27,10 @@ class Calls(shapes.Shape):
         limits = {"max_sets": 10_000, "set_bytes": lambda *of: 1, "max_bytes": lambda: (usual, most)}
         self.device = SimpleNamespace(**limits)
         self.costs = {"candidate": cost.Cost(cost_s, 0.0)}
+        self.shortest_s = shapes.shortest_s(self.costs["candidate"], False)
         self.rounds = SimpleNamespace(close=lambda buffers: None)
         self.call_s, self.notes, self.last = call_s, {}, None
-        self.round_s = max(10 * MILLISECOND, shapes.SURE * shapes.shortest_s(self.costs["candidate"]))
+        self.round_s = max(10 * MILLISECOND, shapes.SURE * self.shortest_s)
         self.opened: list[int] = []
 
     def _open(self, sets: int) -> SimpleNamespace:
@@ -70,7 +71,7 @@ def test_a_round_has_the_calls_that_it_needs(call_s, cost_s, usual, most, sets):
 def test_a_round_that_can_be_timed_is_not_made_longer_for_good_measure():
     """Of a candidate whose every round takes a tenth more than the shortest, however many calls it has."""
     shape = Calls(MILLISECOND, 0.6 * MILLISECOND, 30, 4000)
-    shortest = shapes.SURE * shapes.shortest_s(shape.costs["candidate"])
+    shortest = shapes.SURE * shape.shortest_s
     shape._play = lambda buffers: rounds.Round(1.1 * shortest, MILLISECOND * buffers.sets, None)
 
     assert shape.sets() <= 30
@@ -120,3 +121,10 @@ def test_a_reference_on_the_same_gpu_makes_an_empty_pass_after_each_round(monkey
 
     found = [shape._next(SimpleNamespace(outputs=[]), number).empty_s for number in range(2)]
     assert found == ([2, 2] if (kind, framework, when) == KINDS[0] else [None, None])
+
+
+def test_where_more_may_be_taken_off_for_the_clock_rounds_last_longer():
+    passes = cost.Cost.of([9.0, *[each * MILLISECOND for each in (1.0, 1.0, 1.1, 1.2, 1.3, 1.4, 1.4, 1.5, 1.5)]])
+
+    assert shapes.shortest_s(passes, False) == pytest.approx(shapes.COSTLY * MILLISECOND)
+    assert shapes.shortest_s(passes, True) == pytest.approx(shapes.COSTLY * 1.4 * MILLISECOND)
