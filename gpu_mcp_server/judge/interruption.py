@@ -56,14 +56,13 @@ class Interruption:
         if buffers.sets < LEAST_CALLS or (short and not self.played % 2):
             return
         rounds = self.rounds
-        some = 1 + self.well.word() % (buffers.sets - 1)
-        in_the_middle = self.stop_in_calls and self.turn % FEWER and not short
-        rounds.expect(buffers, buffers.sets if in_the_middle else some)
+        rounds.expect(buffers)  # all calls, as ever: how long the candidate was frozen must not tell it what is coming
         with rounds.ledger.part("fill"):
             buffers.poison()
             buffers.publish()
+        some = 1 + self.well.word() % (buffers.sets - 1)
         with rounds.ledger.part("wait"):
-            if in_the_middle:
+            if self.stop_in_calls and self.turn % FEWER and not short:
                 self._in_the_middle(buffers, some)
             else:
                 self._fewer_calls(buffers, some)

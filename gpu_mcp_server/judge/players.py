@@ -49,9 +49,6 @@ class Players:
     def __init__(self, task: Dict[str, Any], torch_seed: int) -> None:
         self.task = task
         self.torch_seed = torch_seed
-        self.loads_first = task["device"] != "cpu" and task["candidate"] != "model"
-        """Whether the reference loads the problem while contexts are made. A ModelNew constructs a model as well, after
-        the calibration, and it does so beside that; on the processor nobody's threads are to be there before."""
         self.supervisor = Supervisor(link_to("supervisor"))
         self.versions: Dict[str, str] = {}
         self.costs: Dict[str, Cost] = {}
@@ -82,15 +79,17 @@ class Players:
         return True
 
     def _begin(self, reference: Player) -> None:
-        """Have it make its context, and load the problem meanwhile if it is to do that first."""
+        """Have it make its context and load the problem."""
         self.welcome(reference)
-        reference.tell("start", **({"torch_seed": self.torch_seed} if self.loads_first else {}))
+        reference.tell("start", torch_seed=self.torch_seed)
 
     def start(self, device: Device, candidate: Player, reference: Player, starts: bool) -> None:
-        """Wait for both, calibrate, load.
+        """Wait for both, calibrate, load the candidate.
 
         Nothing is calibrated before both have started: they would share the cores, and a context that is being made is
-        in the way of the clock.
+        in the way of the clock. On a GPU the reference has loaded the problem by then, as that takes no longer. On the
+        processor it loads last: the problem's threads, if it has some, must not make the passes dearer. The two never
+        load side by side: a candidate could take the memory that the reference needs.
 
         Args:
             device: The task's.
@@ -103,9 +102,9 @@ class Players:
         else:
             if not starts:
                 self._begin(reference)
-            with self.step("context of reference"):
-                named(reference.hear(2 * OPEN_S), "start and load" if self.loads_first else "start")
-            reference.freeze()  # the problem's threads, if it has some, must not make the passes dearer
+            with self.step("context and load of reference"):
+                named(reference.hear(2 * OPEN_S), "start and load")
+            reference.freeze()  # its threads, as above
         self.welcome(candidate)
         with self.step("device alone"):
             device.alone()
@@ -113,17 +112,15 @@ class Players:
             self._calibrate(candidate, reference, device)
         device.room_bytes = device.free_bytes()
         candidate.thaw()
-        reference.thaw()
-        if not self.loads_first:
-            reference.tell("load", torch_seed=self.torch_seed)
         with self.step("load candidate"):
             reply = candidate.ask("load", candidate.prepare_s or OPEN_S, torch_seed=self.torch_seed)
         if reply.get("error"):
             raise incorrect(str(reply["error"])[:2000])
         candidate.freeze()
-        if not self.loads_first:
+        reference.thaw()
+        if device.kind == "cpu":
             with self.step("load reference"):
-                named(reference.hear(OPEN_S), "load")
+                named(reference.ask("load", OPEN_S, torch_seed=self.torch_seed), "load")
 
     def _calibrate(self, candidate: Player, reference: Player, device: Device) -> None:
         error_s = float(self.task.get("half_width") or HALF_WIDTH) * float(self.task["round_ms"]) / 1000

@@ -42,7 +42,7 @@ def timed_pass(player: Player, buffers: Buffers, timeout_s: float, **more: Any) 
     without the clock. What it is to do waits for it by then, so that nobody has to be woken a second time.
     """
     begin = time.perf_counter()
-    player.tell("go", **{"calls": buffers.sets, **more})
+    player.tell("go", calls=buffers.sets, **more)
     player.thaw()
     reply = player.hear(timeout_s)
     finished = buffers.stop(player)
@@ -154,20 +154,15 @@ class Rounds:
         """
         return self.answer(buffers, self.expect(buffers))
 
-    def expect(self, buffers: Buffers, calls: Optional[int] = None) -> float:
-        """Draw fresh inputs and have the reference answer; return its time.
-
-        Args:
-            buffers: Of all calls.
-            calls: If its time does not matter: how many it answers, once.
-        """
+    def expect(self, buffers: Buffers) -> float:
+        """Draw fresh inputs and have the reference answer; return its time."""
         self.number += 1
         with self.ledger.part("fill"):
             wrong = draw(self.device, buffers, self.reference, self.history.well.word() >> 1, self.timeout_s * 6)
         if wrong:
             raise ReferenceFailed("the problem's code failed to make inputs: %s" % wrong)
         with self.ledger.part("wait"):
-            reference_s = self._reference(buffers, calls)
+            reference_s = self._reference(buffers)
         with self.ledger.part("fill"):
             buffers.collect_expected()
         return reference_s
@@ -206,9 +201,8 @@ class Rounds:
         self.calls_checked += buffers.sets
         return Round(candidate_s, reference_s, check, state)
 
-    def _reference(self, buffers: Buffers, calls: Optional[int]) -> float:
-        more = {"passes": self.passes} if calls is None else {"calls": calls}
-        elapsed, reply, _ = timed_pass(self.reference, buffers, self.timeout_s * 6, **more)
+    def _reference(self, buffers: Buffers) -> float:
+        elapsed, reply, _ = timed_pass(self.reference, buffers, self.timeout_s * 6, passes=self.passes)
         named(reply, "compute")
         self._note(reply)
         told = reply.get("store_us")

@@ -99,7 +99,7 @@ def test_a_reference_that_is_there_starts_beside_the_owner_and_others_after_it(c
     got = court(with_stream("naive.c"), tier="smoke", owner_files={"judge/players.py": text}).verdict
 
     assert got["verdict"] == "correct", got["reason"]
-    then = ["context of reference", "wait for candidate", "device alone", "calibrate", "load candidate"]
+    then = ["context and load of reference", "wait for candidate", "device alone", "calibrate", "load candidate"]
     assert list(got["evidence"]["start_seconds"]) == [*order, *then]
 
 

@@ -35,7 +35,7 @@ class Stub:
 
     def __init__(self, role: str, diary: list[Any], *, ready: bool = True, reply: dict[str, Any] | None = None) -> None:
         self.role, self.diary, self.ready, self.reply = role, diary, ready, reply or {}
-        self.loads = False
+        self.asked = "hello"
         self.link = self
         self.frozen = False
 
@@ -44,12 +44,12 @@ class Stub:
 
     def tell(self, do: str, **fields: Any) -> None:
         assert not self.frozen
-        self.loads = "torch_seed" in fields
+        self.asked = do
         self.diary.append((self.role, do, fields))
 
     def hear(self, timeout_s: float) -> dict[str, Any]:
         assert not self.frozen
-        return self.reply if self.loads else {}
+        return self.reply if self.asked == "start" else {}
 
     def ask(self, do: str, timeout_s: float, **fields: Any) -> dict[str, Any]:
         self.tell(do, **fields)
@@ -66,9 +66,7 @@ class Stub:
 def bring(monkeypatch):
     """Return a function that brings two players on and returns what was asked of whom, in order."""
 
-    def bring_on(
-        device: Device, *, kind: str = "library", ready: bool = True, refuses: dict[str, Any] | None = None
-    ) -> list[Any]:
+    def bring_on(device: Device, *, ready: bool = True, refuses: dict[str, Any] | None = None) -> list[Any]:
         diary: list[Any] = []
 
         def rehearsed(both: Any, *more: Any) -> dict[str, Any]:
@@ -80,7 +78,7 @@ def bring(monkeypatch):
         monkeypatch.setattr(players, "link_to", lambda role: None)
         monkeypatch.setattr(players, "rehearsed_costs", rehearsed)
         first, other = Stub("reference", diary, ready=ready, reply=refuses), Stub("candidate", diary)
-        both = players.Players({**TASK, "device": device.kind, "candidate": kind}, SEED)
+        both = players.Players({**TASK, "device": device.kind}, SEED)
         beside = both.starts_beside(first)
         diary.append(("owner", "device", {}))
         both.start(device, other, first, beside)
@@ -94,7 +92,7 @@ BEGIN = ("reference", "start", {"torch_seed": SEED})
 DEVICE = ("owner", "device", {})
 CALIBRATE = ("both", "calibrate", {})
 LOAD = ("candidate", "load", {"torch_seed": SEED})
-BESIDE = ("reference", "load", {"torch_seed": SEED})
+LAST = ("reference", "load", {"torch_seed": SEED})
 
 
 def test_a_reference_that_waited_loads_while_the_owner_makes_its_context(bring):
@@ -106,17 +104,7 @@ def test_one_that_still_imports_loads_afterwards_and_before_anything_is_calibrat
 
 
 def test_on_a_processor_nothing_is_loaded_before_both_are_calibrated(bring):
-    assert bring(Processor()) == [DEVICE, CALIBRATE, BESIDE, LOAD]
-
-
-def test_beside_a_candidate_that_constructs_a_model_it_constructs_its_own_then(bring):
-    assert bring(Gpu(), kind="model") == [("reference", "start", {}), DEVICE, CALIBRATE, BESIDE, LOAD]
-
-
-@pytest.mark.parametrize(("device", "kind"), [(Gpu(), "model"), (Processor(), "library")])
-def test_one_that_cannot_be_loaded_beside_it_is_told_too(bring, device, kind):
-    with pytest.raises(players.JudgeFailed, match="failed to load: no weights"):
-        bring(device, kind=kind, refuses={"error": "no weights"})
+    assert bring(Processor()) == [DEVICE, CALIBRATE, LOAD, LAST]
 
 
 def test_a_reference_that_cannot_be_loaded_is_told_as_that(bring):

@@ -98,6 +98,15 @@ def test_a_round_that_a_slow_reference_keeps_short_says_so():
     assert "the reference is slow" in str(shape.notes)
 
 
+def shape_of(kind: str, framework: str, when: str, passes: cost.Cost) -> shapes.Shape:
+    reference, candidate = SimpleNamespace(role="reference"), SimpleNamespace(role="candidate", prepare_s=0.0)
+    device = SimpleNamespace(kind=kind, stops_calls=False, state=dict)
+    task = {"shapes": [{}], "inputs": [], "outputs": [], "rtol": 0, "atol": 0, "round_timeout_s": 1, "round_ms": 10}
+    task |= {"max_rounds": 9, "budget_s": 1, "framework": framework, "calibrate": when}
+    costs, log = dict.fromkeys(("candidate", "reference"), passes), SimpleNamespace(besides_s=lambda: 0.0)
+    return shapes.Shape(task, 0, device, (candidate, reference), costs, fill.Well("00" * 32), log, 1.0)
+
+
 KINDS = [
     ("cuda", "torch", "rounds"),
     ("cuda", "torch", "before"),
@@ -108,13 +117,7 @@ KINDS = [
 
 @pytest.mark.parametrize(("kind", "framework", "when"), KINDS)
 def test_a_reference_on_the_same_gpu_makes_an_empty_pass_after_each_round(monkeypatch, kind, framework, when):
-    reference, candidate = SimpleNamespace(role="reference"), SimpleNamespace(role="candidate", prepare_s=0.0)
-    device = SimpleNamespace(kind=kind, stops_calls=False, state=dict)
-    task = {"shapes": [{}], "inputs": [], "outputs": [], "rtol": 0, "atol": 0, "round_timeout_s": 1, "round_ms": 10}
-    task |= {"max_rounds": 9, "budget_s": 1, "framework": framework, "calibrate": when}
-    costs = {role: cost.Cost(MILLISECOND, 0.0) for role in ("candidate", "reference")}
-    log = SimpleNamespace(besides_s=lambda: 0.0)
-    shape = shapes.Shape(task, 0, device, (candidate, reference), costs, fill.Well("00" * 32), log, 1.0)
+    shape = shape_of(kind, framework, when, cost.Cost(MILLISECOND, 0.0))
     shape._play = lambda buffers: rounds.Round(MILLISECOND, MILLISECOND, None)
     shape.interruption = SimpleNamespace(play=lambda buffers: None)
     monkeypatch.setattr(shapes, "empty_pass", lambda player, on: {"reference": 2, "candidate": 5}[player.role])
@@ -123,8 +126,10 @@ def test_a_reference_on_the_same_gpu_makes_an_empty_pass_after_each_round(monkey
     assert found == ([2, 2] if (kind, framework, when) == KINDS[0] else [None, None])
 
 
-def test_where_more_may_be_taken_off_for_the_clock_rounds_last_longer():
+@pytest.mark.parametrize(("when", "times"), [("before", 1.0), ("rounds", 1.4)])
+def test_where_more_may_be_taken_off_for_the_clock_rounds_last_longer(when, times):
     passes = cost.Cost.of([9.0, *[each * MILLISECOND for each in (1.0, 1.0, 1.1, 1.2, 1.3, 1.4, 1.4, 1.5, 1.5)]])
+    shape = shape_of("cuda", "torch", when, passes)
 
-    assert shapes.shortest_s(passes, False) == pytest.approx(shapes.COSTLY * MILLISECOND)
-    assert shapes.shortest_s(passes, True) == pytest.approx(shapes.COSTLY * 1.4 * MILLISECOND)
+    assert shape.shortest_s == pytest.approx(shapes.COSTLY * times * MILLISECOND)
+    assert shape.round_s == pytest.approx(max(10 * MILLISECOND, shapes.SURE * shape.shortest_s))
