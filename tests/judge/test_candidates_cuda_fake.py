@@ -90,6 +90,27 @@ def test_a_reference_on_the_processor_does_not_say_what_passes_on_the_gpu_take(c
         assert shape["samples"]["clock_us"] == told
 
 
+def test_what_passes_between_the_rounds_take_is_taken_off_and_told(court):
+    text = (JUDGE / "shapes.py").read_text()
+    shared = text.replace('task["framework"] == "torch"', "True")  # there is no torch on this GPU; NumPy stands for it
+    assert shared != text
+    more = {"cache": "both", "calls_as": "graph", "half_width": 1e-9, "overhead_s": 60.0}
+    outcome = court(with_stream("naive.c"), calibrate="rounds", owner_files={"judge/shapes.py": shared}, **more)
+    assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]
+
+    evidence = outcome.verdict["evidence"]
+    costs, low = evidence["candidate_pass_costs_us"][1:], evidence["candidate_pass_cost_us"]
+    for shape in outcome.verdict["shapes"]:
+        samples = shape["samples"]
+        passes, taken = samples["empty_passes_us"], samples["clock_us"]
+        assert len(passes) >= len(samples["candidate_us"]) - 1 > 4
+        assert min(*passes, low) - 0.1 <= taken["candidate"] <= min(max(passes), max(costs)) + 0.1
+        assert min(passes) <= taken["reference"] <= max(passes)
+        assert all(
+            len(shape[name]["empty_passes_us"]) > 4 for name in ("warm_samples", "graph_samples") if name in shape
+        )
+
+
 @pytest.mark.parametrize(
     ("ready_s", "order"), [("60", ["wait for reference", "device"]), ("0", ["device", "wait for reference"])]
 )
