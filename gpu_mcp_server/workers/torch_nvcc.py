@@ -116,7 +116,8 @@ def side_by_side(
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         sides = list(pool.map(functools.partial(chain, steps.variables), (steps.host, steps.device)))
     ended = next((side for side in sides if side.returncode), None)
-    said = [side.stderr for side in (sides if ended is None else sides[: sides.index(ended)])]
+    warnings = [line for line in dry.stderr.splitlines(keepends=True) if not line.startswith("#$ ")]
+    said = [*warnings, *(side.stderr for side in (sides if ended is None else sides[: sides.index(ended)]))]
     ended = ended or chain(steps.variables, [steps.last])
     ended.stderr = "".join([*said, ended.stderr])
     return ended

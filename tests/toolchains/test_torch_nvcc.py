@@ -102,6 +102,17 @@ def test_warnings_are_told_once_where_an_error_may_be_for_want_of_headers(folder
     assert done.stderr.split() == by_nvcc.split()
 
 
+def test_what_nvcc_itself_warns_of_is_told_too(folder):
+    options = [*OPTIONS, "-O2", "-O3"]
+    done = compiled(folder, KERNEL.replace("HEADERS", "").replace("LEAST", "1"), *options)
+
+    assert not (folder / "kernel.o.d").exists(), "the quick way"
+    asked = ["nvcc", *options, "-c", "kernel.cu", "-o", "by_nvcc.o"]
+    by_nvcc = subprocess.run(asked, cwd=folder, capture_output=True, text=True).stderr
+    assert "incompatible redefinition for option 'optimize'" in by_nvcc
+    assert (done.returncode, done.stderr) == (0, by_nvcc)
+
+
 def test_a_condition_on_what_only_the_larger_header_says_is_met(folder):
     condition = (
         '\n#if defined(__CUDACC__) && \\\n    TORCH_VERSION_MAJOR >= 2\nextern "C" int newer() { return 1; }\n#endif'
