@@ -210,6 +210,13 @@ def test_bfloat16_rounds_to_the_nearest_even():
     assert [hex(v) for v in fill.bfloat16_bits(values)] == ["0x3f80", "0x3f80", "0x3f82", "0x7f62", "0x7fc0", "0xc020"]
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bool", "float4_e2m1fn_x2"])
+def test_a_poisoned_byte_is_no_common_answer(dtype):
+    words = {memory_cpu.poison_word(dtype, 1, random) for random in (*range(600), (1 << 64) - 1)}
+
+    assert words == set(range(2, 255))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_poison_is_a_quiet_nan_with_random_payload(dtype):
     size = tensors.ITEM_BYTES[dtype]
