@@ -201,11 +201,11 @@ async def ours(lab: Any, problem_id: str, text: str, language: str) -> dict[str,
 class Comparison:
     """One run over some problems."""
 
-    with_theirs = True
-
-    def __init__(self, kernelbench: Path, deadline_s: float, folder: Path, languages: Sequence[str]) -> None:
-        self.kernelbench, self.folder, self.languages = kernelbench, folder, languages
-        self.end = time.monotonic() + deadline_s
+    def __init__(self, given: argparse.Namespace, folder: Path) -> None:
+        self.kernelbench, self.folder = given.kernelbench.absolute(), folder
+        self.languages: Sequence[str] = given.languages.split(",")
+        self.ours_only: bool = given.ours_only
+        self.end = time.monotonic() + given.deadline_s
         self.cells: list[dict[str, Any]] = []
         self.imports: dict[int, Any] = {}
 
@@ -246,7 +246,7 @@ class Comparison:
                     cell["ours"].append(await ours(lab, info.problem_id, mine, language))
                 except GpuMcpError as error:
                     cell["ours"].append({"failed": str(error)[:1500], "wall_s": None})
-                if not self.with_theirs:
+                if self.ours_only:
                     print(json.dumps(cell["ours"][-1])[:1500], flush=True)
                     await asyncio.sleep(PAUSE_S)
                     continue
@@ -315,10 +315,7 @@ def main() -> None:
     parser.add_argument("--ours-only", action="store_true", help="to see where our time goes; no ratios")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        comparison = Comparison(
-            given.kernelbench.absolute(), given.deadline_s, Path(folder), given.languages.split(",")
-        )
-        comparison.with_theirs = not given.ours_only
+        comparison = Comparison(given, Path(folder))
         try:
             asyncio.run(compare(comparison, [int(n) for n in given.problems.split(",")]))
         finally:

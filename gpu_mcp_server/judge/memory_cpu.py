@@ -43,10 +43,8 @@ WORDS: Dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 def poison_word(dtype: str, item_bytes: int, random: int) -> int:
     """Return a quiet NaN with random sign and payload, or for integers random bits; a byte is not 0, 1 or 255."""
     if dtype not in QUIET_NAN:
-        if item_bytes == 1:
-            return (
-                2 + random % 253
-            )  # the others are all of many an answer, which would look as if nobody had written it
+        if item_bytes == 1:  # many an answer is nothing but one of those, and would look as if nobody had written it
+            return 2 + random % 253
         return random & ((1 << (8 * item_bytes)) - 1)
     sign = (random >> 63) << (8 * item_bytes - 1)
     return sign | QUIET_NAN[dtype] | (random & ((1 << PAYLOAD_BITS[dtype]) - 1))
