@@ -205,6 +205,7 @@ class Comparison:
         self.kernelbench, self.folder = given.kernelbench.absolute(), folder
         self.languages: Sequence[str] = given.languages.split(",")
         self.ours_only: bool = given.ours_only
+        self.turns = 1 if given.cold else 2
         self.end = time.monotonic() + given.deadline_s
         self.cells: list[dict[str, Any]] = []
         self.imports: dict[int, Any] = {}
@@ -238,7 +239,7 @@ class Comparison:
         for name, mine, language, other, backend in (form for form in forms if form[2] in self.languages):
             cell: dict[str, Any] = {"problem": number, "candidate": name, "ours": [], "theirs": []}
             self.cells.append(cell)
-            for turn in range(2):
+            for turn in range(self.turns):
                 if self.left_s() < 20:
                     cell["left_out"] = "no time"
                     break
@@ -313,6 +314,7 @@ def main() -> None:
     parser.add_argument("--languages", default="cuda,triton,python", help="of the forms: C ABI, Triton, load_inline")
     parser.add_argument("--deadline-s", type=float, default=450.0)
     parser.add_argument("--ours-only", action="store_true", help="to see where our time goes; no ratios")
+    parser.add_argument("--cold", action="store_true", help="each once, and not again with everything built")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         comparison = Comparison(given, Path(folder))

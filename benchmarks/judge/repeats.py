@@ -1,18 +1,17 @@
 """How much the median of one candidate moves from evaluation to evaluation: `python benchmarks/judge/repeats.py`.
 
-The same library is judged again and again in processes of its own, each time with a fresh seed. For each shape: the
-medians' median, how far the farthest lies from it, and what ended the rounds. Takes about two minutes on an H200.
+The same source is judged again and again, as `evaluate_kernel` does it: in sandboxes, each time with a fresh seed. For
+each shape: the medians' median, how far the farthest lies from it, and what ended the rounds. Twenty take about five
+minutes on an H200. On a GPU the reference is PyTorch's, so a host's `judge_python` must have it; see --help.
 """
 
 import argparse
-import dataclasses
-import importlib.util
+import asyncio
 import json
 import platform
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from datetime import UTC, datetime
@@ -22,50 +21,83 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from gpu_mcp_server.services.harness import EFFORTS  # noqa: E402
-from tests.judge.harness import EXAMPLES, build, judge  # noqa: E402
-
+EXAMPLES = ROOT / "examples" / "softmax"
 SHAPES = {
     "cuda": [{"rows": 1024, "cols": 1024}, {"rows": 8192, "cols": 8192}],
     "cpu": [{"rows": 64, "cols": 1000}],
 }
+MATRIX = {"dtype": "float32", "shape": ["rows", "cols"]}
 
 
-def once(library: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Judge once; return each shape's verdict, and what empty passes took."""
-    torch = options.device == "cuda" and importlib.util.find_spec("torch") is not None
-    reference = EXAMPLES / ("reference_torch.py" if torch else "reference.py")
-    with tempfile.TemporaryDirectory() as folder:
-        task = {"framework": "torch" if torch else "numpy", "device": options.device, "rtol": 1e-4}
-        task |= {"shapes": SHAPES[options.device], "fixed_shapes": True, "distributions": "declared"}
-        task |= dataclasses.asdict(EFFORTS[options.precision])
-        outcome = judge(Path(folder), reference, library, timeout_s=300, **task)
-    if outcome.exit_code or outcome.verdict["verdict"] != "correct":
-        raise SystemExit(f"{outcome.stderr} {outcome.verdict.get('reason')}")
-    costs = {k: v for k, v in outcome.verdict["evidence"].items() if "_pass_cost" in k}
-    return {"shapes": outcome.verdict["shapes"], **costs}
-
-
-def main() -> None:
-    """Measure and print a table."""
+def given() -> argparse.Namespace:
+    """Return the options."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=list(SHAPES), default="cuda")
     parser.add_argument("--candidate", help="vectorized.cu, on the processor vectorized.c")
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--precision", choices=list(EFFORTS), default="exact")
+    parser.add_argument("--precision", choices=["quick", "exact"], default="exact")
+    parser.add_argument("--judge-python", default=sys.executable, help="a Python with NumPy, on a GPU with torch")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--deadline-s", type=float, default=float("inf"))
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+async def registered(lab: Any, device: str) -> str:
+    """Register softmax of rows at the shapes that are timed, and return its id."""
+    from gpu_mcp_server.models.problem import TensorSpec
+
+    info = await lab.registry.register(
+        name="softmax of rows",
+        reference=(EXAMPLES / ("reference_torch.py" if device == "cuda" else "reference.py")).read_text(),
+        inputs=[TensorSpec(name="x", **MATRIX)],
+        outputs=[TensorSpec(name="y", **MATRIX)],
+        shapes=SHAPES[device],
+        rtol=1e-4,
+        atol=1e-7,
+        fixed_shapes=True,
+        distributions="declared",
+    )
+    return str(info.problem_id)
+
+
+async def once(lab: Any, problem_id: str, candidate: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Judge once; return each shape's verdict, what empty passes took and where the time went."""
+    from gpu_mcp_server.models.evaluation import TimingOptions
+    from gpu_mcp_server.services.sources import Source
+
+    language = "cuda" if candidate.endswith(".cu") else "c"
+    source = Source((EXAMPLES / candidate).read_text(), language, candidate)  # type: ignore[arg-type]
+    timing = TimingOptions(precision=options.precision, baseline="eager", fresh=True)
+    result = await lab.evaluator.evaluate(problem_id, source, device=options.device, timing=timing)
+    if result.verdict != "correct" or not result.evidence_artifact_id:
+        raise SystemExit(f"{result.status}: {result.verdict}: {result.reason}")
+    whole = json.loads(await lab.artifacts.read(result.evidence_artifact_id))
+    evidence = whole["evidence"]
+    kept = {k: v for k, v in evidence.items() if "_pass_cost" in k or k in ("seconds", "start_seconds", "freeze")}
+    return {"shapes": whole["shapes"], **kept}
+
+
+async def measure(candidate: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Judge as often as is asked, or as there is time."""
+    from tests.laboratory import laboratory
+
     end = time.monotonic() + options.deadline_s
-    candidate = options.candidate or ("vectorized.cu" if options.device == "cuda" else "vectorized.c")
-    with tempfile.TemporaryDirectory() as top:
-        library = build(EXAMPLES / candidate, Path(top))
-        found: list[dict[str, Any]] = []
+    found: list[dict[str, Any]] = []
+    async with laboratory(hosts={"local": {"kind": "local", "judge_python": options.judge_python}}) as lab:
+        problem_id = await registered(lab, options.device)
         while len(found) < options.repeats and time.monotonic() < end:
-            found.append(once(library, options))
+            found.append(await once(lab, problem_id, candidate, options))
             print(len(found), [s["candidate"] and s["candidate"]["median_us"] for s in found[-1]["shapes"]], flush=True)
             if options.json:
                 options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    return found
+
+
+def main() -> None:
+    """Measure and print a table."""
+    options = given()
+    candidate = options.candidate or ("vectorized.cu" if options.device == "cuda" else "vectorized.c")
+    found = asyncio.run(measure(candidate, options))
     gpu = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     device = (
         subprocess.run(gpu, capture_output=True, text=True, check=True).stdout.strip()

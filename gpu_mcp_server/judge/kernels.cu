@@ -36,31 +36,32 @@ __device__ __forceinline__ u64 mix(u64 z) {  // splitmix64's finalizer
     return z ^ (z >> 31);
 }
 
-__device__ double load(const u8 *at, i64 i, int type) {
-    switch (type) {
-    case 0: return __half2float(((const __half *)at)[i]);
-    case 1: return __bfloat162float(((const __nv_bfloat16 *)at)[i]);
-    case 2: return ((const float *)at)[i];
-    case 3: return ((const double *)at)[i];
-    case 4: return ((const signed char *)at)[i];
-    case 5: return at[i];
-    case 6: return ((const int *)at)[i];
-    default: return (double)((const i64 *)at)[i];
-    }
+// One element as a double, how far another one is from it (0 for what is no number beside what is none), and back.
+template <class T> __device__ __forceinline__ double number(T v) { return (double)v; }
+__device__ __forceinline__ double number(__half v) { return __half2float(v); }
+__device__ __forceinline__ double number(__nv_bfloat16 v) { return __bfloat162float(v); }
+template <class T> __device__ __forceinline__ double error_of(T expected, T got) {
+    double e = number(expected), g = number(got);
+    return e == g || (isnan(e) && isnan(g)) ? 0 : fabs(g - e);
 }
+__device__ __forceinline__ double error_of(i64 e, i64 g) {  // doubles would be the same from 2^53 on
+    return (double)(g > e ? (u64)g - (u64)e : (u64)e - (u64)g);
+}
+template <class T> __device__ __forceinline__ void set(T &to, double v) { to = (T)v; }
+__device__ __forceinline__ void set(__half &to, double v) { to = __float2half((float)v); }
+__device__ __forceinline__ void set(__nv_bfloat16 &to, double v) { to = __float2bfloat16((float)v); }
 
-__device__ void store(u8 *at, i64 i, int type, double v) {
-    switch (type) {
-    case 0: ((__half *)at)[i] = __float2half((float)v); break;
-    case 1: ((__nv_bfloat16 *)at)[i] = __float2bfloat16((float)v); break;
-    case 2: ((float *)at)[i] = (float)v; break;
-    case 3: ((double *)at)[i] = v; break;
-    case 4: ((signed char *)at)[i] = (signed char)v; break;
-    case 5: at[i] = (u8)v; break;
-    case 6: ((int *)at)[i] = (int)v; break;
-    default: ((i64 *)at)[i] = (i64)v;
+#define BY_TYPE(type, act)             \
+    switch (type) {                    \
+    case 0: act(__half); break;        \
+    case 1: act(__nv_bfloat16); break; \
+    case 2: act(float); break;         \
+    case 3: act(double); break;        \
+    case 4: act(signed char); break;   \
+    case 5: act(u8); break;            \
+    case 6: act(int); break;           \
+    default: act(i64);                 \
     }
-}
 
 __device__ u64 raw(const u8 *at, i64 i, int size) {
     switch (size) {
@@ -73,49 +74,88 @@ __device__ u64 raw(const u8 *at, i64 i, int size) {
 
 __device__ __forceinline__ double unit(u32 r) { return (r >> 8) * (1.0 / 16777216.0); }  // [0, 1), exact in float
 
-// Distributions: 0 normal, 1 uniform, 2 offset, 3 outliers, 4 zeros, 5 large, 6 integers.
-extern "C" __global__ void fill(u8 *base, i64 stride, i64 count, i64 sets, int type, int distribution, u64 key) {
-    i64 quads = (count + 3) / 4;
-    for (i64 t = first(); t < quads * sets; t += step()) {
-        i64 set = t / quads, quad = t % quads;
-        uint4 r = philox(key, (u64)quad, (u64)set);
-        u32 words[4] = {r.x, r.y, r.z, r.w};
-        double v[4];
-        if (distribution == 4) {
-            v[0] = v[1] = v[2] = v[3] = 0;
-        } else if (distribution == 1) {
-            for (int i = 0; i < 4; i++) v[i] = unit(words[i]);
-        } else if (distribution == 6) {
-            for (int i = 0; i < 4; i++) v[i] = (double)__umulhi(words[i], 100u);
-        } else {
-            for (int i = 0; i < 4; i += 2) {
-                float radius = sqrtf(-2.0f * logf(((words[i] >> 8) + 1) * (1.0f / 16777216.0f)));
-                float sine, cosine;
-                sincospif(2.0f * (float)unit(words[i + 1]), &sine, &cosine);
-                v[i] = radius * cosine;
-                v[i + 1] = radius * sine;
-            }
-        }
-        for (int i = 0; i < 4 && quad * 4 + i < count; i++) {
-            double value = v[i];
-            if (distribution == 2) value += 3;
-            if (distribution == 5) value *= 1000;
-            if (distribution == 3 && mix(key ^ mix((u64)(set * count + quad * 4 + i))) % 1000 == 0) value *= 100;
-            store(base + set * stride, quad * 4 + i, type, value);
-        }
+const int EACH = 16, FOUR = 4;
+
+// Hands `act` every set, and of its indices below `count` the first of this thread, blockDim.x apart, and the end. Sets are
+// divided into pieces of a block's work: dividing by `count` for each element takes longer than memory does.
+template <class Act> __device__ __forceinline__ void pieces(i64 count, i64 sets, Act act) {
+    i64 piece = (i64)EACH * blockDim.x, each = (count + piece - 1) / piece;
+    for (i64 p = blockIdx.x; p < each * sets; p += gridDim.x) {
+        i64 begin = p % each * piece;
+        act(p / each, begin + threadIdx.x, begin + piece < count ? begin + piece : count);
     }
 }
 
-extern "C" __global__ void set_words(u8 *base, i64 stride, i64 count, i64 sets, int size, u64 word) {
-    for (i64 t = first(); t < count * sets; t += step()) {
-        u8 *at = base + t / count * stride;
-        i64 i = t % count;
-        switch (size) {
-        case 1: at[i] = (u8)word; break;
-        case 2: ((u16 *)at)[i] = (u16)word; break;
-        case 4: ((u32 *)at)[i] = (u32)word; break;
-        default: ((u64 *)at)[i] = word;
+// Distributions: 0 normal, 1 uniform, 2 offset, 3 outliers, 4 zeros, 5 large, 6 integers.
+__device__ __forceinline__ void draw(u64 key, i64 set, i64 quad, i64 count, int distribution, double *v) {
+    uint4 r = philox(key, (u64)quad, (u64)set);
+    u32 words[4] = {r.x, r.y, r.z, r.w};
+    if (distribution == 4) {
+        v[0] = v[1] = v[2] = v[3] = 0;
+    } else if (distribution == 1) {
+        for (int i = 0; i < 4; i++) v[i] = unit(words[i]);
+    } else if (distribution == 6) {
+        for (int i = 0; i < 4; i++) v[i] = (double)__umulhi(words[i], 100u);
+    } else {
+        for (int i = 0; i < 4; i += 2) {
+            float radius = sqrtf(-2.0f * logf(((words[i] >> 8) + 1) * (1.0f / 16777216.0f)));
+            float sine, cosine;
+            sincospif(2.0f * (float)unit(words[i + 1]), &sine, &cosine);
+            v[i] = radius * cosine;
+            v[i + 1] = radius * sine;
         }
+    }
+    for (int i = 0; i < 4; i++) {
+        if (distribution == 2) v[i] += 3;
+        if (distribution == 5) v[i] *= 1000;
+        if (distribution == 3 && mix(key ^ mix((u64)(set * count + quad * 4 + i))) % 1000 == 0) v[i] *= 100;
+    }
+}
+
+template <class T> struct alignas(sizeof(T) < 4 ? 4 * sizeof(T) : 16) Four {
+    T at[FOUR];
+};
+
+template <class T> __device__ __forceinline__ void put(u8 *row, i64 quad, i64 count, const double *v) {
+    Four<T> four;
+    for (int i = 0; i < FOUR; i++) set(four.at[i], v[i]);
+    if (quad * FOUR + FOUR <= count) {
+        ((Four<T> *)row)[quad] = four;
+    } else {
+        for (int i = 0; i < FOUR - 1; i++)
+            if (quad * FOUR + i < count) ((T *)row)[quad * FOUR + i] = four.at[i];
+    }
+}
+
+// `base` and `stride` are multiples of 16.
+extern "C" __global__ void fill(u8 *base, i64 stride, i64 count, i64 sets, int type, int distribution, u64 key) {
+    pieces((count + FOUR - 1) / FOUR, sets, [=](i64 set, i64 first, i64 end) {
+        u8 *row = base + set * stride;
+#pragma unroll 1
+        for (i64 quad = first; quad < end; quad += blockDim.x) {
+            double v[FOUR];
+            draw(key, set, quad, count, distribution, v);
+#define ACT(T) put<T>(row, quad, count, v)
+            BY_TYPE(type, ACT)
+#undef ACT
+        }
+    });
+}
+
+template <class T> __device__ void set_as(u8 *base, i64 stride, i64 count, i64 sets, T word) {
+    pieces(count, sets, [=](i64 set, i64 first, i64 end) {
+        T *row = (T *)(base + set * stride);
+#pragma unroll 4
+        for (i64 i = first; i < end; i += blockDim.x) row[i] = word;
+    });
+}
+
+extern "C" __global__ void set_words(u8 *base, i64 stride, i64 count, i64 sets, int size, u64 word) {
+    switch (size) {
+    case 1: set_as(base, stride, count, sets, (u8)word); break;
+    case 2: set_as(base, stride, count, sets, (u16)word); break;
+    case 4: set_as(base, stride, count, sets, (u32)word); break;
+    default: set_as(base, stride, count, sets, word);
     }
 }
 
@@ -146,6 +186,13 @@ extern "C" __global__ void count_differing(const u64 *a, const u64 *b, i64 words
     if (mine) atomicAdd(found, mine);
 }
 
+__device__ double load(const u8 *at, i64 i, int type) {
+#define ACT(T) return number(((const T *)at)[i])
+    BY_TYPE(type, ACT)
+#undef ACT
+    return 0;
+}
+
 // Counts elements that are infinite or not a number.
 extern "C" __global__ void count_unbounded(const u8 *base, i64 stride, i64 count, i64 sets, int type, u64 *found) {
     u64 mine = 0;
@@ -153,40 +200,50 @@ extern "C" __global__ void count_unbounded(const u8 *base, i64 stride, i64 count
     if (mine) atomicAdd(found, mine);
 }
 
-__device__ bool wrong_at(const u8 *expected, const u8 *got, i64 i, int type, double rtol, double atol, double *error, double *size) {
-    *error = 0;
-    double e = load(expected, i, type), g = load(got, i, type);
-    *size = fabs(e);
-    if (type == 7) {
-        if (((const i64 *)expected)[i] == ((const i64 *)got)[i]) return false;
-    } else if (e == g || (isnan(e) && isnan(g))) {
-        return false;
-    }
-    *error = fabs(g - e);
-    if (isinf(e)) return true;
-    return !(*error <= atol + rtol * *size);
+__device__ __forceinline__ bool beyond(double error, double expected, double rtol, double atol) {
+    return error != 0 && (isinf(expected) || !(error <= atol + rtol * fabs(expected)));
 }
 
-// wrong[set] counts wrong elements; worst[0] and worst[1] are the largest finite errors as bits of a double, absolute
+// Loads FOUR elements, `apart` elements from each other, as far as they lie before `end`.
+template <class T> __device__ __forceinline__ void take(const u8 *expected, const u8 *got, i64 i, i64 end, i64 apart, double *sizes, double *errors) {
+    T e[FOUR], g[FOUR];
+#pragma unroll
+    for (int k = 0; k < FOUR; k++) {
+        bool here = i + k * apart < end;
+        e[k] = here ? ((const T *)expected)[i + k * apart] : T();
+        g[k] = here ? ((const T *)got)[i + k * apart] : T();
+    }
+#pragma unroll
+    for (int k = 0; k < FOUR; k++) sizes[k] = fabs(number(e[k])), errors[k] = error_of(e[k], g[k]);
+}
+
+// wrongs[set] counts wrong elements; worst[0] and worst[1] are the largest finite errors as bits of a double, absolute
 // and over max(|expected|, atol).
 extern "C" __global__ void compare(const u8 *expected, i64 expected_stride, const u8 *got, i64 got_stride, i64 count,
-                                   i64 sets, int type, double rtol, double atol, u64 *wrong, u64 *worst) {
+                                   i64 sets, int type, double rtol, double atol, u64 *wrongs, u64 *worst) {
     double max_abs = 0, max_rel = 0, floor = atol > 1e-30 ? atol : 1e-30;
-    i64 blocks = (count + blockDim.x - 1) / blockDim.x;
-    for (i64 block = blockIdx.x; block < blocks * sets; block += gridDim.x) {
-        i64 set = block / blocks, i = block % blocks * blockDim.x + threadIdx.x;
-        bool bad = false;
-        if (i < count) {
-            double error, size;
-            bad = wrong_at(expected + set * expected_stride, got + set * got_stride, i, type, rtol, atol, &error, &size);
-            if (isfinite(error)) {
-                max_abs = fmax(max_abs, error);
-                if (isfinite(size)) max_rel = fmax(max_rel, error / fmax(size, floor));
+    pieces(count, sets, [&](i64 set, i64 first, i64 end) {
+        const u8 *e = expected + set * expected_stride, *g = got + set * got_stride;
+        int bads = 0;
+        for (i64 i = first; i < end; i += FOUR * blockDim.x) {
+            double sizes[FOUR], errors[FOUR];
+#define ACT(T) take<T>(e, g, i, end, blockDim.x, sizes, errors)
+            BY_TYPE(type, ACT)
+#undef ACT
+#pragma unroll
+            for (int k = 0; k < FOUR; k++) {
+                bads += beyond(errors[k], sizes[k], rtol, atol);
+                double least = fmax(sizes[k], floor);
+                if (!isfinite(errors[k])) continue;
+                max_abs = fmax(max_abs, errors[k]);
+                if (isfinite(sizes[k]) && errors[k] > max_rel * least) max_rel = errors[k] / least;
             }
         }
-        int bads = __syncthreads_count(bad);
-        if (bads && threadIdx.x == 0) atomicAdd(wrong + set, (u64)bads);
-    }
+        if (__any_sync(0xFFFFFFFFu, bads)) {
+            for (int lane = 16; lane; lane /= 2) bads += __shfl_xor_sync(0xFFFFFFFFu, bads, lane);
+            if (threadIdx.x % 32 == 0) atomicAdd(wrongs + set, (u64)bads);
+        }
+    });
     for (int lane = 16; lane; lane /= 2) {
         max_abs = fmax(max_abs, __shfl_xor_sync(0xFFFFFFFFu, max_abs, lane));
         max_rel = fmax(max_rel, __shfl_xor_sync(0xFFFFFFFFu, max_rel, lane));
@@ -203,15 +260,17 @@ struct Item {
 };
 
 // Compares `samples` secret positions of every output of every call.
-extern "C" __global__ void fence(const Item *items, i64 item_count, i64 sets, i64 samples, u64 key, double rtol, double atol, u64 *wrong) {
+extern "C" __global__ void fence(const Item *items, i64 item_count, i64 sets, i64 samples, u64 key, double rtol, double atol, u64 *wrongs) {
     for (i64 t = first(); t < item_count * sets * samples; t += step()) {
         Item item = items[t / (sets * samples)];
         i64 set = t / samples % sets;
         i64 i = (i64)(mix(key + (u64)t * 0x9E3779B97F4A7C15ull) % (u64)item.count);
-        double error, size;
-        if (wrong_at(item.expected + set * item.expected_stride, item.got + set * item.got_stride, i, (int)item.type,
-                     rtol, atol, &error, &size))
-            atomicAdd(wrong, 1ull);
+        const u8 *e = item.expected + set * item.expected_stride, *g = item.got + set * item.got_stride;
+        double size = 0, error = 0;
+#define ACT(T) size = number(((const T *)e)[i]), error = error_of(((const T *)e)[i], ((const T *)g)[i])
+        BY_TYPE((int)item.type, ACT)
+#undef ACT
+        if (beyond(error, size, rtol, atol)) atomicAdd(wrongs, 1ull);
     }
 }
 

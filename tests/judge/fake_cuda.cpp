@@ -26,8 +26,9 @@ struct uint4 { unsigned x, y, z, w; };
 static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 static unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
 static void sincospif(float x, float *s, float *c) { *s = sinf(x * 3.14159265f), *c = cosf(x * 3.14159265f); }
-static int __syncthreads_count(bool p) { return p; }
-static double __shfl_xor_sync(unsigned, double v, int) { return v; }
+static int __any_sync(unsigned, int p) { return p; }
+static double __shfl_xor_sync(unsigned, double v, int) { return v; }  // for a maximum
+static int __shfl_xor_sync(unsigned, int, int) { return 0; }          // for a sum: there is one lane
 static long long __double_as_longlong(double v) { long long bits; memcpy(&bits, &v, 8); return bits; }
 template <class T> static void atomicAdd(T *at, T v) { *at += v; }
 template <class T> static void atomicMin(T *at, T v) { if (v < *at) *at = v; }

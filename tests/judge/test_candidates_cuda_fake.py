@@ -460,3 +460,24 @@ def test_bools_are_drawn_and_compared_as_bytes_of_0_and_1(court):
     got = court(source, **bools, tier="smoke").verdict
 
     assert got["verdict"] == "correct", got["reason"]
+
+
+@pytest.mark.parametrize(("last", "verdict"), [("+ 1", "correct"), ("", "incorrect")])
+def test_whole_numbers_are_compared_to_the_last_bit_where_doubles_are_the_same(court, last, verdict):
+    codes = {
+        "entry": "f",
+        "inputs": [{"name": "x", "dtype": "int64", "shape": ["n"]}],
+        "outputs": [{"name": "code", "dtype": "int64", "shape": ["n"]}],
+        "shapes": [{"n": 1000}],
+        "reference": "def f(x):\n    return (x + 1) * 2**55 + 1\n",
+    }
+    source = f"""
+    #include <stdint.h>
+    int launch(const int64_t *x, int64_t *code, int64_t n, void *stream) {{
+        for (int64_t i = 0; i < n; i++) code[i] = ((x[i] + 1) << 55) {last};
+        return 0;
+    }}
+    """
+    got = court(source, **codes, tier="smoke").verdict
+
+    assert got["verdict"] == verdict, got["reason"]
