@@ -7,7 +7,7 @@ from cost import Cost
 from devices import Buffers
 from ledger import Ledger
 from rounds import Round
-from stats import half_width, median
+from stats import half_width, median, median_interval
 
 LEAST_ROUNDS = 7
 PATIENCE = 4
@@ -39,6 +39,16 @@ class Goal(NamedTuple):
         """Return a task's."""
         narrow = float(task.get("half_width") or HALF_WIDTH)
         return cls(narrow, max(1, int(task["max_rounds"])), float(task["budget_s"]), limit_s)
+
+
+class Unsure(NamedTuple):
+    """Half of 95 % intervals that come from what is taken off for the clock, which is the same for all rounds."""
+
+    candidate_us: float
+    reference_us: float
+    """Of a call, as the candidate's."""
+    ratio: float
+    """Of reference over candidate: as the same is taken off both, less than either's."""
 
 
 class Series:
@@ -90,8 +100,9 @@ class Series:
 
     def _narrow(self) -> bool:
         candidate, reference = self.samples_us()
-        ratios = [r / c for r, c in zip(reference, candidate)]
-        return half_width(candidate) < self.goal.half_width and half_width(ratios) < self.goal.half_width
+        ratios, unsure = [r / c for r, c in zip(reference, candidate)], self.unsure()
+        narrow = half_width(candidate, unsure.candidate_us) < self.goal.half_width
+        return narrow and half_width(ratios, unsure.ratio) < self.goal.half_width
 
     def empty_s(self) -> List[float]:
         """Return what empty passes between the rounds took."""
@@ -103,12 +114,23 @@ class Series:
         The machine's state moves it, more from evaluation to evaluation than from round to round. It is the reference
         that makes those passes, as a candidate could be slow in them; theirs are without the fence, so that rather too
         little is taken off. A candidate could still leave work on the GPU that slows them. So of its own no more is
-        taken off than `high_s`, of passes before it was loaded; of its baseline it may.
+        taken off than `high_s`, by passes from before it was loaded; of its baseline it may.
         """
         passes_s, cost = self.empty_s(), self.costs[role]
         if not passes_s:
             return cost.low_s
         return min(median(passes_s), cost.high_s) if role == "candidate" else median(passes_s)
+
+    def unsure(self) -> Unsure:
+        """Return what is not known of it; nothing is said of it where there were no passes between the rounds."""
+        passes_s = self.empty_s()
+        if not passes_s:
+            return Unsure(0.0, 0.0, 0.0)
+        _, low_s, high_s = median_interval(passes_s)
+        call_us = (high_s - low_s) / 2 * 1e6 / self.sets
+        candidate_us, reference_us = (median(samples) for samples in self.samples_us())
+        apart = 1 / candidate_us - 1 / (reference_us * self.passes)
+        return Unsure(call_us, call_us / self.passes, abs(apart) * call_us * reference_us / candidate_us)
 
     def clock(self) -> Dict[str, Any]:
         """Return the passes and what was taken off, in microseconds."""

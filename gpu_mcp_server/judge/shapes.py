@@ -278,6 +278,7 @@ class Shape:
         round_ = self._play(buffers)
         self.strict.look(self.rounds, buffers, played)
         if self.calibrates:
+            self.device.probe()  # what a candidate left on the GPU would slow the pass as well
             return round_._replace(empty_s=empty_pass(self.rounds.reference, self.device))
         return round_
 
@@ -293,10 +294,11 @@ class Shape:
             "where": self.where,
         }
         if verdict == "correct" and self.series and self.series.played:
-            candidate, reference = self.series.samples_us()
-            result["candidate"] = timing(candidate, self.sets)
-            result["reference"] = timing(reference, self.sets)
-            result["half_width"], result["stopped_by"] = half_width(candidate), self.series.stopped_by
+            (candidate, reference), clock = self.series.samples_us(), self.series.unsure()
+            result["candidate"] = timing(candidate, self.sets, clock.candidate_us)
+            result["reference"] = timing(reference, self.sets, clock.reference_us)
+            result["half_width"] = half_width(candidate, clock.candidate_us)
+            result["stopped_by"] = self.series.stopped_by
             states = [played.state for played in self.series.played]
             result["conditions"], marked = summary(states)
             samples: Dict[str, Any] = {
@@ -311,7 +313,8 @@ class Shape:
             if self._too_short(candidate, self.sets):
                 result["candidate"] = None
             else:
-                result["speedup"], result["speedup_low"], result["speedup_high"] = speedup(reference, candidate)
+                found = speedup(reference, candidate, clock.ratio)
+                result["speedup"], result["speedup_low"], result["speedup_high"] = found
                 self._weigh(result)
                 if unsure > 0.02 * result["candidate"]["median_us"]:
                     self.notes["the clock's own cost varies by %.3g us a call" % unsure] = None
@@ -321,7 +324,7 @@ class Shape:
             samples_us, _ = self.graph.samples_us()
             result["graph_samples"] = {"candidate_us": samples_us, **self._clock(self.graph, "as a graph: ")}
             if not self._too_short(samples_us, self.sets, "as a graph: "):
-                result["graph"] = timing(samples_us, self.sets)
+                result["graph"] = timing(samples_us, self.sets, self.graph.unsure().candidate_us)
         if verdict == "correct" and self.warm and self.warm.played:
             self._add_warm(self.warm, result)
         doubts = self.device.remarks()
@@ -334,9 +337,7 @@ class Shape:
         """Return what was taken off for the clock, and say so where empty passes between the rounds took much more."""
         most_s, passes_s = self.costs["candidate"].high_s, series.empty_s()
         if passes_s and median(passes_s) > most_s:
-            text = (
-                "an empty pass between rounds takes %.0f us; %.0f us are taken off, as before the candidate was loaded"
-            )
+            text = "an empty pass between rounds takes %.0f us; no more than %.0f us are taken off"
             self.notes[which + text % (median(passes_s) * 1e6, most_s * 1e6)] = None
         return series.clock()
 
@@ -354,7 +355,7 @@ class Shape:
         result["warm_samples"] = {"candidate_us": candidate, "reference_us": reference, "calls_per_round": warm.sets}
         result["warm_samples"].update(self._clock(warm, "warm: "))
         if not self._too_short(candidate, warm.sets, "warm: "):
-            result["warm"] = timing(candidate, warm.sets)
+            result["warm"] = timing(candidate, warm.sets, warm.unsure().candidate_us)
             result["warm_speedup"] = speedup(reference, candidate)[0]
 
     def _weigh(self, result: Dict[str, Any]) -> None:

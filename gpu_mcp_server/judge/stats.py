@@ -30,16 +30,28 @@ def interval_ranks(count: int, confidence: float = 0.95) -> Tuple[int, int]:
     return low, count - low + 1
 
 
-def median_interval(values: Sequence[float], confidence: float = 0.95) -> Tuple[float, float, float]:
-    """Return median, low and high end of its confidence interval."""
+def median_interval(
+    values: Sequence[float], confidence: float = 0.95, unsure: float = 0.0
+) -> Tuple[float, float, float]:
+    """Return median, low and high end of its confidence interval.
+
+    Args:
+        values: At least one.
+        confidence: That the median lies within.
+        unsure: Half the interval of what all values share an error of, as confident; errors that have nothing to do
+            with each other add as squares.
+    """
     ordered = sorted(values)
     low, high = interval_ranks(len(ordered), confidence)
-    return median(ordered), ordered[low - 1], ordered[high - 1]
+    middle = median(ordered)
+    return middle, middle - math.hypot(middle - ordered[low - 1], unsure), middle + math.hypot(
+        ordered[high - 1] - middle, unsure
+    )
 
 
-def half_width(values: Sequence[float]) -> float:
+def half_width(values: Sequence[float], unsure: float = 0.0) -> float:
     """Return half the interval's width as a part of the median."""
-    middle, low, high = median_interval(values)
+    middle, low, high = median_interval(values, unsure=unsure)
     return (high - low) / 2 / middle if middle > 0 else math.inf
 
 
@@ -48,13 +60,15 @@ def geometric_mean(values: Sequence[float]) -> Optional[float]:
     return None if not values else math.exp(sum(math.log(v) for v in values) / len(values))
 
 
-def timing(samples_us: Sequence[float], calls: int) -> Dict[str, float]:
+def timing(samples_us: Sequence[float], calls: int, unsure_us: float = 0.0) -> Dict[str, float]:
     """Return what a verdict says about the samples of one side."""
-    middle, low, high = median_interval(samples_us)
+    middle, low, high = median_interval(samples_us, unsure=unsure_us)
     return {"median_us": middle, "low_us": low, "high_us": high, "rounds": len(samples_us), "calls_per_round": calls}
 
 
-def speedup(reference_us: Sequence[float], candidate_us: Sequence[float]) -> Tuple[float, float, float]:
+def speedup(
+    reference_us: Sequence[float], candidate_us: Sequence[float], unsure: float = 0.0
+) -> Tuple[float, float, float]:
     """Return the median, low and high end of the rounds' ratios of reference over candidate; they are paired."""
     ratios: List[float] = [r / c for r, c in zip(reference_us, candidate_us)]
-    return median_interval(ratios)
+    return median_interval(ratios, unsure=unsure)

@@ -133,10 +133,3 @@ def test_a_pass_that_fails_is_told_as_whose_it_is(foreign, error):
         costs.empty_pass(line, line)
     assert type(caught.value).__name__ == error
     assert line.done[-1] == ("freeze",)
-
-
-@pytest.mark.parametrize(
-    ("samples", "high"), [((), 400), ((500, 410, 420, 430, 440), 430), ((1, 400, 400, 900, 5000), 600), ((9, 400), 400)]
-)
-def test_what_three_of_four_passes_take_at_most_and_never_much_more_than_the_cheap_ones(samples, high):
-    assert costs.Cost(400.0, 0.0, samples).high_s == high
