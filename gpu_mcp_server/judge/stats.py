@@ -44,8 +44,10 @@ def median_interval(
     ordered = sorted(values)
     low, high = interval_ranks(len(ordered), confidence)
     middle = median(ordered)
-    return middle, middle - math.hypot(middle - ordered[low - 1], unsure), middle + math.hypot(
-        ordered[high - 1] - middle, unsure
+    return (
+        middle,
+        middle - math.hypot(middle - ordered[low - 1], unsure),
+        middle + math.hypot(ordered[high - 1] - middle, unsure),
     )
 
 
