@@ -33,7 +33,7 @@ def given() -> argparse.Namespace:
     """Return the options."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=list(SHAPES), default="cuda")
-    parser.add_argument("--candidate", help="vectorized.cu, on the processor vectorized.c")
+    parser.add_argument("--candidate", help="of examples/softmax; vectorized.cu, on the processor vectorized.c")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--precision", choices=["quick", "exact"], default="exact")
     parser.add_argument("--judge-python", default=sys.executable, help="a Python with NumPy, on a GPU with torch")
@@ -63,10 +63,9 @@ async def registered(lab: Any, device: str) -> str:
 async def once(lab: Any, problem_id: str, candidate: str, options: argparse.Namespace) -> dict[str, Any]:
     """Judge once; return each shape's verdict, what empty passes took and where the time went."""
     from gpu_mcp_server.models.evaluation import TimingOptions
-    from gpu_mcp_server.services.sources import Source
+    from gpu_mcp_server.services.sources import LANGUAGES, Source
 
-    language = "cuda" if candidate.endswith(".cu") else "c"
-    source = Source((EXAMPLES / candidate).read_text(), language, candidate)  # type: ignore[arg-type]
+    source = Source((EXAMPLES / candidate).read_text(), LANGUAGES[Path(candidate).suffix], candidate)
     timing = TimingOptions(precision=options.precision, baseline="eager", fresh=True)
     result = await lab.evaluator.evaluate(problem_id, source, device=options.device, timing=timing)
     if result.verdict != "correct" or not result.evidence_artifact_id:

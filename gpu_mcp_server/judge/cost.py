@@ -10,8 +10,8 @@ from verdicts import JudgeFailed, ReferenceFailed
 
 ANSWER_S = 60.0
 DEARER = 1.5
-"""Times `low_s` that a pass may be taken to cost later on. Between rounds it was 1.1 to 1.4 times as much on an H200,
-once 1.7 times (benchmarks/results/h200-repeats.md)."""
+"""Times `low_s` that a pass may be taken to cost later on. Between rounds it was 1.0 to 1.5 times as much on an H200,
+in one of 40 evaluations 1.6 (benchmarks/results/h200-repeats.md)."""
 
 
 class Cost(NamedTuple):

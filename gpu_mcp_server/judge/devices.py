@@ -193,9 +193,6 @@ class Device:
     def alone(self) -> None:
         """Learn what the device is like while nobody else is at work, as it may not have been at first."""
 
-    def probe(self) -> None:
-        """See whether somebody else is at work just now."""
-
     def remarks(self) -> List[str]:
         """Return what was seen on the device that makes its times doubtful."""
         return []

@@ -1,10 +1,10 @@
 """A round: fresh inputs, the reference, the candidate under the owner's clock, the check, and why it failed."""
 
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, cast
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, cast
 
 import numpy as np
-from check import LARGE, compare, describe, numbers
+from check import LARGE, apart, compare, describe, numbers
 from conditions import State, Watch
 from cost import Cost
 from devices import Buffers, Device, RoundCheck
@@ -31,8 +31,8 @@ class Round(NamedTuple):
     check: RoundCheck
     state: Optional[State] = None
     """Of the machine, before and after; `None` where nobody looked."""
-    empty_s: Optional[float] = None
-    """What an empty pass of the reference took then; `None` where there was none."""
+    empty_s: Tuple[float, ...] = ()
+    """What empty passes of the reference took then."""
 
 
 def timed_pass(player: Player, buffers: Buffers, timeout_s: float, **more: Any) -> Any:
@@ -303,12 +303,8 @@ class Rounds:
         words = text % (item.name, check.wrong[call, output], item.count, places.size, difference.wrong, check.max_abs)
         if difference.mask is not None and difference.wrong:
             first = int(np.flatnonzero(difference.mask)[0])
-            pair = (
-                int(places[first]),
-                float(numbers(expected, item.dtype)[first]),
-                float(numbers(got, item.dtype)[first]),
-            )
-            words += ", such as element %d: expected %.6g, got %.6g" % pair
+            want, have = (numbers(part, item.dtype)[first] for part in (expected, got))
+            words += ", such as element %d: expected %s, got %s" % (int(places[first]), *apart(want, have))
         judged = incorrect("%s (call %d of %d, round %d)" % (words, call + 1, buffers.sets, self.number))
         if difference.mask is not None:
             judged.where = grid(item, places[np.flatnonzero(difference.mask)], places)

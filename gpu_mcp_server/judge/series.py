@@ -42,7 +42,10 @@ class Goal(NamedTuple):
 
 
 class Unsure(NamedTuple):
-    """Half of 95 % intervals that come from what is taken off for the clock, which is the same for all rounds."""
+    """Half of 95 % intervals that come from what is taken off for the clock, which is the same for all rounds.
+
+    The passes' interval is cut where no more is taken off, so that a few that stalled say no more than that.
+    """
 
     candidate_us: float
     reference_us: float
@@ -106,7 +109,7 @@ class Series:
 
     def empty_s(self) -> List[float]:
         """Return what empty passes between the rounds took."""
-        return [p.empty_s for p in self.played if p.empty_s is not None]
+        return [each for p in self.played for each in p.empty_s]
 
     def taken_s(self, role: str) -> float:
         """Return what is taken off a pass of `role` for the clock itself: what empty passes between the rounds say.
@@ -123,14 +126,19 @@ class Series:
 
     def unsure(self) -> Unsure:
         """Return what is not known of it; nothing is said of it where there were no passes between the rounds."""
-        passes_s = self.empty_s()
+        passes_s, cost = self.empty_s(), self.costs["candidate"]
         if not passes_s:
             return Unsure(0.0, 0.0, 0.0)
-        _, low_s, high_s = median_interval(passes_s)
-        call_us = (high_s - low_s) / 2 * 1e6 / self.sets
+        middle_s, *ends_s = median_interval(passes_s)
+        if len(passes_s) < FEWEST_ROUNDS:
+            ends_s = [middle_s - cost.spread_s / 2, middle_s + cost.spread_s / 2]
+        mine_s = [min(end_s, cost.high_s) for end_s in ends_s]
+        its_s = [min(end_s, max(middle_s, cost.high_s)) for end_s in ends_s]  # the rest are stalls
+        mine_us = (mine_s[1] - mine_s[0]) / 2 * 1e6 / self.sets
+        its_us = (its_s[1] - its_s[0]) / 2 * 1e6 / self.sets / self.passes
         candidate_us, reference_us = (median(samples) for samples in self.samples_us())
-        apart = 1 / candidate_us - 1 / (reference_us * self.passes)
-        return Unsure(call_us, call_us / self.passes, abs(apart) * call_us * reference_us / candidate_us)
+        most = (reference_us + its_us) / (candidate_us + mine_us)
+        return Unsure(mine_us, its_us, abs(most - reference_us / candidate_us))
 
     def clock(self) -> Dict[str, Any]:
         """Return the passes and what was taken off, in microseconds."""

@@ -42,7 +42,7 @@ class Effort:
     rehearse_s: float
     """For more empty passes than the nine there always are, while they are uneven or their median is not well known."""
     calibrate: Literal["before", "rounds"]
-    """When empty passes are made: before the candidate is loaded, on a GPU also after each round (8 ms)."""
+    """When empty passes are made: before the candidate is loaded, on a GPU also two after each round (18 ms)."""
 
 
 EFFORTS = {
