@@ -68,8 +68,8 @@ class Buffers:
         """Say whether fewer of the fence's positions are wrong now than when it stopped the clock."""
         return self.fence is not None and self.fence.recount() < self.fence.missed
 
-    def check(self, slack: Sequence[float] = ()) -> RoundCheck:
-        """Compare all outputs in full; `slack` adds to each output's absolute tolerance."""
+    def check(self) -> RoundCheck:
+        """Compare all outputs in full."""
         raise NotImplementedError
 
     def check_first(self, count: int) -> RoundCheck:

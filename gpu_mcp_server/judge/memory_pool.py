@@ -125,7 +125,7 @@ class PooledBuffers(CudaBuffers):
             self.tools.driver.call("cuMemcpyDtoD_v2", int(self.places[call, number]), at, size)
         self.tools.driver.synchronize()
 
-    def check(self, slack: Sequence[float] = ()) -> RoundCheck:
+    def check(self) -> RoundCheck:
         """Compare all outputs in full, wherever they lie.
 
         Raises:
@@ -134,7 +134,7 @@ class PooledBuffers(CudaBuffers):
         self._adopt()
         if self._overlap():
             raise incorrect("ModelNew returned the same memory for two calls of a round; let it return new tensors")
-        return super().check(slack)
+        return super().check()
 
     def close(self) -> None:
         """Free everything."""

@@ -107,20 +107,16 @@ def doubles(result: Any, first: int = 0, step: int = 1) -> Array:
     return np.ascontiguousarray(np.ravel(result)[first::step], dtype=np.float64)
 
 
-def spread(expected: Any, exact: Any, moved: Any) -> List[float]:
-    """Return the largest of |expected|, of |exact - expected| and of |moved - exact|, where the arrays are.
-
-    The last two are -1 where `exact` or `moved` is not finite.
-    """
-    if hasattr(exact, "detach"):
-        exact, moved, wide = exact.detach().double(), moved.detach().double(), expected.double()
-        finite = bool(exact.isfinite().all()) and bool(moved.isfinite().all())
+def apart(first: Any, second: Any) -> Array:
+    """Return |first - second| as flat doubles; 0 where it is not finite."""
+    if hasattr(first, "detach"):
+        first, second = (part.detach().double().reshape(-1) for part in (first, second))
+        far: Any = (first - second).abs().cpu().numpy()
     else:
-        exact, moved, wide = (np.asarray(part).astype(np.float64) for part in (exact, moved, expected))
-        finite = bool(np.isfinite(exact).all() and np.isfinite(moved).all())
-    wide = wide.reshape(exact.shape)
-    largest = float(abs(wide).max())
-    return [largest, float(abs(exact - wide).max()), float(abs(moved - exact).max())] if finite else [largest, -1, -1]
+        first, second = (np.ravel(np.asarray(part)).astype(np.float64) for part in (first, second))
+        with np.errstate(all="ignore"):
+            far = np.abs(first - second)
+    return np.where(np.isfinite(far), far, 0.0)
 
 
 def write(descriptor: int, results: Sequence[Array]) -> None:

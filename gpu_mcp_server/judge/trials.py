@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
-from check import LARGE, numbers
+from check import LARGE, compare, numbers
 from cost import Cost
 from devices import Buffers, Device, RoundCheck
 from fill import Well
@@ -15,63 +15,26 @@ from ledger import Ledger
 from memory_cpu import Region
 from oracle import EPSILON, available, split
 from precision import distribution, suspicion
+from rounding import Known, beyond, slack
 from rounds import Rounds
 from supervisor import Player
-from tensors import FLOATS, MADE, Array, Tensor, symbols, tensors
-from verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect, where_of
+from table import Table, may_vary, named_dims, untimed_shape
+from tensors import FLOATS, Array, symbols, tensors
+from verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect
 
 DISTRIBUTIONS = ("uniform", "normal", "offset", "outliers", "zeros", "large")
 SMALL = 1 << 18
-"""Elements of a tensor up to which a declared shape is tried with every distribution."""
+"""Elements of a tensor up to which a declared shape is tried with every distribution, where hidden ones are as well."""
+SOME = 2
+"""Distributions that a larger declared shape is tried with; which ones is drawn."""
 ORACLE_ELEMENTS = 1 << 22
 REPEATS = 2
-NOISE = 8.0
-"""How many times its sensitivity to half a last place of the inputs an answer may be off where no tolerance was
-declared: at other distributions and shapes."""
-MOST_TERMS = 1 << 14
-"""Summands beyond which nobody may add one after the other in float32 and be forgiven what that loses."""
 KEPT_BYTES = 256 << 20
 """Of a shape's buffers, at most, that players keep mapped until they open the next."""
 TRIALS_S = 20.0
 """After so long the remaining trials are left out, and that is said."""
 HONEST = ("returned without computing", "wrote outside its outputs")
 """What an ordinary bug does at a shape that the author did not think of."""
-
-
-def named_dims(dims: Dims) -> str:
-    """Return a shape in words."""
-    return ",".join("%s=%d" % pair for pair in dims.items()) or "the only shape"
-
-
-def summation(inputs: Sequence[Tensor], output: Tensor) -> float:
-    """Return the relative error of a sum whose terms have one sign and are added one after the other.
-
-    It is (n - 1) u with u half an epsilon (Higham, Accuracy and Stability of Numerical Algorithms, 4.2), and reached
-    where one term is so large that each of the others is lost in it, as an outlier is. Partial sums may be float32, or
-    the output's type if that is finer. n: the longest extent of an input, or inputs for each output.
-    """
-    longest = max((max(item.shape, default=1) for item in inputs), default=1)
-    gathered = max((item.count for item in inputs), default=1) // max(output.count, 1)
-    terms = min(max(longest, gathered), MOST_TERMS)
-    return (terms - 1) * min(EPSILON.get(output.dtype, 0.0), EPSILON["float32"]) / 2
-
-
-class Table:
-    """One shape under trial: players, buffers and what was played."""
-
-    def __init__(self, rounds: Rounds, buffers: Buffers, dims: Dims, hidden: bool) -> None:
-        self.rounds, self.buffers, self.dims, self.hidden = rounds, buffers, dims, hidden
-        self.declared: Sequence[Tensor] = buffers.inputs
-
-
-def untimed_shape(table: Table, judged: Optional[Judged]) -> Dict[str, Any]:
-    """Return a declared shape's verdict, as far as untimed calls tell it."""
-    verdict, reason = (judged.verdict, judged.reason) if judged else ("correct", "")
-    checked = table.rounds.calls_checked
-    return {
-        "dims": table.dims, "verdict": verdict, "reason": reason, "calls_checked": checked, "speedup": None,
-        "where": where_of(judged), "notes": list(table.rounds.notes),
-    }  # fmt: skip
 
 
 class Trials:
@@ -105,9 +68,12 @@ class Trials:
         """`smoke` ends after the first call."""
         declared = sorted(task["shapes"], key=lambda dims: elements(task, dims))
         self.smallest: Dims = declared[0]
+        self.largest: Dims = declared[-1]
+        self.infinite = False
+        """Whether the reference's answer to inputs as declared has infinities."""
 
     def run(self, progress: Callable[[str, float], None]) -> Optional[Dict[str, Any]]:
-        """Try everything; return the verdict at the smallest declared shape if that one is not passed.
+        """Try everything; return the verdict at a declared shape that is not passed.
 
         Raises:
             Judged: If the candidate fails elsewhere.
@@ -128,7 +94,26 @@ class Trials:
             if self._late("%d hidden shapes" % (len(self.hidden) - number)):
                 break
             self._hidden(dims, number)
-        self.complete = True
+        failed = self._largest()
+        self.complete = not failed
+        return failed
+
+    def _largest(self) -> Optional[Dict[str, Any]]:
+        """Try the largest declared shape with other inputs too: what tells it by its size must be right there."""
+        other = self.task.get("distributions") != "declared" and any(
+            may_vary(tensors(self.task["inputs"], self.largest))
+        )
+        if self.largest == self.smallest or not other or not SMALL < elements(self.task, self.largest) <= LARGE:
+            return None
+        if self._late("other distributions at %s" % named_dims(self.largest)):
+            return None
+        table = self._sit(self.largest, hidden=False)
+        try:
+            self._play(table, "")
+        except Judged as judged:
+            return untimed_shape(table, judged)
+        self._distributions(table, SOME)
+        self._leave(table)
         return None
 
     def untimed(self) -> List[Dict[str, Any]]:
@@ -149,14 +134,15 @@ class Trials:
 
     def _declared(self, table: Table) -> None:
         self._play(table, "")
+        self.infinite = not table.buffers.sound()
         if self.tier == "smoke":
             return
         count = elements(self.task, self.smallest)
         if count <= ORACLE_ELEMENTS:
             self._precision(table)
         self._again(table)
-        if count <= SMALL or (not self.hidden and count <= LARGE):
-            self._distributions(table)
+        if count <= LARGE:
+            self._distributions(table, SOME if self.hidden and count > SMALL else len(DISTRIBUTIONS))
         elif not self.hidden:
             self.left_out["other distributions (the tensors are large)"] = None
 
@@ -202,7 +188,7 @@ class Trials:
         rounds.forgives = None if strict else lambda: self._forgiven(table)
         try:
             reference_s = rounds.expect(buffers)
-            if not (strict or buffers.sound()):
+            if not (strict or self._answered(buffers)):
                 raise ReferenceFailed("the reference is not finite")
             rounds.answer(buffers, reference_s)
         except ReferenceFailed as error:
@@ -222,6 +208,13 @@ class Trials:
         self.entries.append(entry)
         return reference_s
 
+    def _answered(self, buffers: Buffers) -> bool:
+        """Say whether the reference has an answer: all finite, or without a NaN if infinities belong to the problem."""
+        if buffers.sound() or not self.infinite:
+            return buffers.sound()
+        pairs = ((buffers.pair(0, number)[0], item.dtype) for number, item in enumerate(buffers.outputs))
+        return not any(bool(np.isnan(numbers(expected, dtype)).any()) for expected, dtype in pairs)
+
     def _told(self, judged: Judged, table: Table, drawn: str) -> Judged:
         """Return a failure with where it was, and what had been right before."""
         verdict = judged.verdict
@@ -233,24 +226,30 @@ class Trials:
         text = "right at %s, wrong" % ("the smallest declared shape" if several else "the declared shapes")
         if drawn:
             text = "right with inputs as declared, wrong with the distribution %s" % drawn
-        at = " at " + self._place(table) if table.hidden else ""
+        at = " at " + self._place(table) if table.hidden or table.dims != self.smallest else ""
         return Judged(verdict, "%s%s: %s" % (text, at, judged.reason))
 
     def _place(self, table: Table) -> str:
         return named_dims(table.dims) + (" (hidden shape)" if table.hidden else "")
 
-    def _distributions(self, table: Table) -> None:
-        """Try every distribution besides the declared one, for the inputs that may have another."""
+    def _distributions(self, table: Table, most: int = len(DISTRIBUTIONS)) -> None:
+        """Try so many distributions besides the declared one, for the inputs that may have another."""
         if self.task.get("distributions") == "declared":
             return
-        free = [item.dtype in FLOATS and item.distribution not in ("integers", *MADE) for item in table.declared]
+        free = may_vary(table.declared)
         if not any(free):
             self.left_out["other distributions (the inputs are declared as integers)"] = None
             return
         own = {item.distribution for item, may in zip(table.declared, free) if may}
         self.drawn.update(dict.fromkeys(sorted(own)))
-        for drawn in DISTRIBUTIONS:
+        first = self.well.word() % len(DISTRIBUTIONS) if most < len(DISTRIBUTIONS) else 0
+        tried = 0
+        for drawn in DISTRIBUTIONS[first:] + DISTRIBUTIONS[:first]:
+            if tried == most:
+                break
             if own == {drawn} or self._late("distribution %s" % drawn):
+                continue
+            if drawn == "zeros" and most < len(DISTRIBUTIONS):
                 continue
             if drawn == "zeros" and any(item.dtype not in FLOATS for item in table.buffers.outputs):
                 self.left_out["zeros (an index among equals may be any of them)"] = None
@@ -260,6 +259,7 @@ class Trials:
             ]
             if self._play(table, drawn) is not None:
                 self.drawn[drawn] = None
+                tried += 1
         table.buffers.inputs = table.declared
 
     def _late(self, what: str) -> bool:
@@ -310,23 +310,22 @@ class Trials:
             self.ledger.move(min(max(ran_s, 0.0), time.perf_counter() - begin), "reference")
         return reply
 
-    def _oracle(self, table: Table) -> Optional[List[Array]]:
-        """Return the reference's answers to the inputs of now in double precision, `None` if there are none."""
-        outputs = table.buffers.outputs
-        memory = Region(8 * sum(item.count for item in outputs), writable_by_others=True)
+    def _doubles(self, table: Table, verb: str, count: int) -> Optional[Array]:
+        """Return so many numbers that the reference writes, `None` if it cannot answer in double precision."""
+        memory = Region(8 * count, writable_by_others=True)
         try:
-            if self._wide(table, "oracle", memory.fd) is None:
-                return None
-            return [part.copy() for part in split(memory.bytes.view(np.float64), outputs)]
+            return None if self._wide(table, verb, memory.fd) is None else memory.bytes.view(np.float64)[:count].copy()
         finally:
             memory.close()
 
     def _precision(self, table: Table) -> None:
         """Compare errors of the candidate and of the reference against double precision."""
-        truth = self._oracle(table)
-        if truth is None:
+        outputs = table.buffers.outputs
+        found = self._doubles(table, "oracle", sum(item.count for item in outputs))
+        if found is None:
             return
-        for number, item in enumerate(table.buffers.outputs):
+        truth = split(found, outputs)
+        for number, item in enumerate(outputs):
             if item.dtype not in EPSILON:
                 continue
             expected, got = (numbers(part, item.dtype) for part in table.buffers.pair(0, number))
@@ -339,23 +338,27 @@ class Trials:
                 self.notes["%s %s" % (item.name, doubt)] = None
 
     def _forgiven(self, table: Table) -> RoundCheck:
-        """Compare once more, and allow what rounding of inputs and partial sums does."""
-        buffers = table.buffers
-        told = (self._wide(table, "sensitivity") or {}).get("spread")
-        slack: List[float] = []
+        """Compare once more, and allow what rounding of inputs and partial sums does to each element."""
+        buffers, rtol, atol = table.buffers, float(self.task["rtol"]), float(self.task["atol"])
+        floats = [item for item in buffers.outputs if item.dtype in EPSILON]
+        told = self._doubles(table, "sensitivity", 2 * sum(item.count for item in floats)) if floats else None
+        known = iter(() if told is None else split(told, [item for item in floats for _ in range(2)]))
+        wrong: List[int] = []
+        worst_abs = worst_rel = 0.0
         for number, item in enumerate(buffers.outputs):
-            if item.dtype not in EPSILON:
-                slack.append(0.0)
-                continue
-            if told:
-                largest, off, moved = told[number]
-            else:
-                off, moved = -1.0, -1.0
-                largest = float(np.abs(numbers(buffers.pair(0, number)[0], item.dtype).astype(np.float64)).max())
-            known = min(off, moved) >= 0
-            rounding = NOISE * max(off, moved) if known else 2 * NOISE * EPSILON[item.dtype] * largest
-            slack.append(rounding + summation(buffers.inputs, item) * largest)
-        return buffers.check(slack)
+            expected, got = buffers.pair(0, number)
+            difference = compare(expected, got, item.dtype, rtol, atol)
+            worst_abs, worst_rel = max(worst_abs, difference.max_abs), max(worst_rel, difference.max_rel)
+            mask = difference.mask
+            if item.dtype in EPSILON:
+                of_it = None if told is None else Known(next(known), next(known))
+                if mask is not None:
+                    want, have = (numbers(part, item.dtype).astype(np.float64) for part in (expected, got))
+                    mask = mask & beyond(
+                        have, want, atol + rtol * np.abs(want) + slack(want, buffers.inputs, item, of_it)
+                    )
+            wrong.append(0 if mask is None else int(np.count_nonzero(mask)))
+        return RoundCheck(np.array([wrong], dtype=np.int64), worst_abs, worst_rel)
 
     def summary(self) -> str:
         """Say in one line what was tried."""

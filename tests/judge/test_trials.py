@@ -11,7 +11,7 @@ from tests.judge.test_candidates_cpu import HEAD, SMALL, launcher
 sys.path.insert(0, str(JUDGE))
 
 import hidden
-import trials
+import rounding
 
 sys.path.remove(str(JUDGE))
 
@@ -344,10 +344,10 @@ def test_an_index_among_equals_is_not_asked_for(court):
     ],
 )
 def test_what_a_sum_in_order_may_lose_is_bounded_by_its_terms(cols, out, dtype, expected):
-    given = trials.Tensor("x", "float32", (4, cols), ("rows", "cols"), "normal")
-    answer = trials.Tensor("y", dtype, (out,), ("cols",), "normal")
+    given = rounding.Tensor("x", "float32", (4, cols), ("rows", "cols"), "normal")
+    answer = rounding.Tensor("y", dtype, (out,), ("cols",), "normal")
 
-    assert trials.summation([given], answer) == expected
+    assert rounding.summation([given], answer) == expected
 
 
 def test_a_sum_in_order_is_forgiven_what_it_loses_next_to_a_large_term(court):

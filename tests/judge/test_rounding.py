@@ -1,0 +1,115 @@
+"""What is forgiven at shapes and distributions for which no tolerance was declared: rounding, and nothing beside it."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from tests.judge.harness import JUDGE
+
+sys.path.insert(0, str(JUDGE))
+
+import oracle
+import rounding
+
+sys.path.remove(str(JUDGE))
+
+SINGLE = np.float32
+
+
+def in_order(x):
+    return np.cumsum(x, axis=1, dtype=SINGLE)[:, -1]
+
+
+def softmax(x, total=lambda e: e.sum(axis=1)):
+    e = np.exp(x - x.max(axis=1, keepdims=True))
+    return e / total(e)[:, None]
+
+
+def normed(x, mean=lambda x: x.mean(axis=1)):
+    x = x - mean(x)[:, None]
+    return x / np.sqrt(mean(x * x) + x.dtype.type(1e-5))[:, None]
+
+
+def mean_in_order(x):
+    return in_order(x) / SINGLE(x.shape[1])
+
+
+PAIRS = {
+    "sum": (lambda x: x.sum(axis=1), in_order),
+    "softmax": (softmax, lambda x: softmax(x, in_order)),
+    "layer norm": (normed, lambda x: normed(x, mean_in_order)),
+    "scan": (lambda x: np.cumsum(x.astype(np.float64), axis=1).astype(x.dtype), lambda x: np.cumsum(x, axis=1)),
+    "norm": (lambda x: np.sqrt((x * x).sum(axis=1)), lambda x: np.sqrt(in_order(x * x))),
+}
+"""A reference, and the same with every sum in order and in float32."""
+
+
+def tensor(name, dtype, *shape):
+    return rounding.Tensor(name, dtype, shape, tuple(str(n) for n in range(len(shape))), "normal")
+
+
+def allowed(reference, x, dtype="float32"):
+    """Return the reference's answer and the slack of each element."""
+    rng, exact = np.random.default_rng(1), reference(x.astype(np.float64))
+    half = oracle.EPSILON[dtype] / 2
+    nudged = [reference(x.astype(np.float64) * (1 + half * rng.uniform(-1, 1, x.shape))) for _ in range(4)]
+    expected = reference(x)
+    moved = np.maximum.reduce([oracle.apart(one, exact) for one in nudged])
+    known = rounding.Known(oracle.apart(expected, exact), moved)
+    flat = np.ravel(expected).astype(np.float64)
+    return flat, rounding.slack(flat, [tensor("x", dtype, *x.shape)], tensor("y", dtype, flat.size), known)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("shape", [(1, 1), (1, 37), (7, 1000), (33, 4000)])
+@pytest.mark.parametrize("drawn", ["normal", "offset", "outliers", "large"])
+def test_sums_in_order_are_forgiven_wherever_they_differ_from_the_reference(name, shape, drawn):
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal(shape)
+    x = {"normal": x, "offset": x + 3, "large": x * 1000}.get(drawn, np.where(rng.random(shape) < 1e-3, x * 100, x))
+    reference, candidate = PAIRS[name]
+    expected, slack = allowed(reference, x.astype(SINGLE))
+    got = np.ravel(candidate(x.astype(SINGLE))).astype(np.float64)
+
+    assert not rounding.beyond(got, expected, 1e-7 + 1e-5 * np.abs(expected) + slack).any()
+
+
+@pytest.mark.parametrize("huge", [-1e9, -3e38])
+@pytest.mark.parametrize("every", [2, 50])
+def test_what_a_mask_is_filled_with_forgives_nothing_beside_it(huge, every):
+    x = np.random.default_rng(3).standard_normal((40, 100)).astype(SINGLE)
+    filled = np.arange(x.size).reshape(x.shape) % every == 0
+
+    def masked(x):
+        return np.where(filled, x.dtype.type(huge), 2 * x)
+
+    expected, slack = allowed(masked, x)
+    ordinary = ~filled.ravel()
+    assert (slack[ordinary] <= 1e-4 * np.abs(expected[ordinary])).all()
+    assert rounding.beyond(np.zeros(x.size), expected, slack)[ordinary].all()
+
+
+@pytest.mark.parametrize("dtype", [*oracle.EPSILON])
+@pytest.mark.parametrize("sizes", ["ordinary", "masked"])
+def test_without_double_precision_zeros_are_not_forgiven_in_any_type(dtype, sizes):
+    expected = np.random.default_rng(4).standard_normal(1000)
+    expected[::3] = -1e9 if sizes == "masked" else 1.0
+    slack = rounding.slack(expected, [tensor("x", "int32", 1000)], tensor("y", dtype, 1000), None)
+
+    assert rounding.beyond(np.zeros(1000), expected, slack).mean() > 0.95
+
+
+def test_with_it_zeros_are_not_forgiven_where_inputs_have_eight_bits():
+    for dtype in ("float8_e4m3fn", "float8_e5m2"):
+        x = np.random.default_rng(5).standard_normal((10, 100))
+        expected, slack = allowed(lambda x: 2 * x, x, dtype)
+        assert (slack < 0.7 * np.abs(expected)).all()
+
+
+def test_infinities_must_be_met():
+    expected, got = np.array([np.inf, -np.inf, np.inf, 1.0]), np.array([np.inf, 7.0, np.nan, np.inf])
+    slack = rounding.slack(expected, [tensor("x", "float32", 4)], tensor("y", "float32", 4), None)
+
+    assert np.isfinite(slack).all()
+    assert rounding.beyond(got, expected, slack + 1e30).tolist() == [False, True, True, True]
