@@ -3,7 +3,8 @@
 A rule is a dictionary: `name`, `source` (a path, or `stdout`), `format` and what that needs:
 `binary` (`dtype`, `offset` in bytes), `text` (numbers apart by white space or commas, after `skip_lines`), `json`
 (`json_path`, such as `results.0.values`), `csv` (`columns`: names of the first line, or numbers from 0), `regex`
-(`pattern`; each named group is a series of its own), `exact` (bytes as they are).
+(`pattern`; each named group is a series of its own), `exact` (bytes as they are). Numbers become doubles, and the words
+that they were are kept: large whole numbers are compared by them.
 """
 
 import contextlib
@@ -39,6 +40,12 @@ class Series(NamedTuple):
     values: Array
     exact: bool
     """Whether no tolerance applies."""
+    words: str = ""
+    """The numbers as they were written, apart by spaces; empty for bytes."""
+
+
+class _Literal(str):
+    """A whole number of a JSON text, as it is written there."""
 
 
 def contents(fd: int, limit: int) -> bytes:
@@ -100,8 +107,8 @@ def extract(rule: Dict[str, Any], data: bytes) -> List[Series]:
     text = _text(data)
     if kind == "regex":
         return _regex(rule, text)
-    reader = {"text": _numbers_of_text, "json": _json, "csv": _csv}[kind]
-    return [Series(rule["name"], "float64", reader(rule, text), False)]
+    reader = {"text": _words_of_text, "json": _json, "csv": _csv}[kind]
+    return [_numbers(rule["name"], reader(rule, text))]
 
 
 def _text(data: bytes) -> str:
@@ -119,9 +126,10 @@ def _binary(rule: Dict[str, Any], data: bytes) -> Series:
     return Series(rule["name"], dtype, np.frombuffer(data, dtype=STORAGE[dtype], offset=offset), False)
 
 
-def _numbers(words: List[Any]) -> Array:
+def _numbers(name: str, words: List[Any]) -> Series:
     try:
-        return np.array([float(word) for word in words], dtype=np.float64)
+        values = np.array([float(word) for word in words], dtype=np.float64)
+        return Series(name, "float64", values, False, " ".join([str(word).strip() for word in words]))
     except (ValueError, TypeError, OverflowError):
         pass
     for word in words:
@@ -132,14 +140,14 @@ def _numbers(words: List[Any]) -> Array:
     raise Unreadable("has something that is no number")
 
 
-def _numbers_of_text(rule: Dict[str, Any], text: str) -> Array:
+def _words_of_text(rule: Dict[str, Any], text: str) -> List[Any]:
     lines = text.splitlines()[int(rule.get("skip_lines") or 0) :]
-    return _numbers("\n".join(lines).replace(",", " ").split())
+    return "\n".join(lines).replace(",", " ").split()
 
 
-def _json(rule: Dict[str, Any], text: str) -> Array:
+def _json(rule: Dict[str, Any], text: str) -> List[Any]:
     try:
-        found: Any = json.loads(text)
+        found: Any = json.loads(text, parse_int=_Literal)
         for step in [part for part in str(rule.get("json_path") or "").split(".") if part]:
             found = found[int(step) if isinstance(found, list) else step]
     except (KeyError, IndexError, TypeError):
@@ -152,14 +160,14 @@ def _json(rule: Dict[str, Any], text: str) -> Array:
         item = left.pop()
         if isinstance(item, list):
             left.extend(reversed(cast("List[Any]", item)))
-        elif isinstance(item, (int, float)) and not isinstance(item, bool):
+        elif isinstance(item, (_Literal, float)):
             flat.append(item)
         else:
             raise Unreadable("has %.60r where a number should be" % (item,))
-    return _numbers(flat)
+    return flat
 
 
-def _csv(rule: Dict[str, Any], text: str) -> Array:
+def _csv(rule: Dict[str, Any], text: str) -> List[Any]:
     columns: List[Any] = list(rule["columns"])
     try:
         rows = [row for row in csv.reader(io.StringIO(text)) if row]
@@ -173,7 +181,7 @@ def _csv(rule: Dict[str, Any], text: str) -> Array:
         columns = [head.index(c) if isinstance(c, str) else c for c in columns]
         rows = rows[1:]
     try:
-        return _numbers([row[column] for row in rows for column in columns])
+        return [row[column] for row in rows for column in columns]
     except IndexError:
         raise Unreadable("has lines of fewer columns than %d" % (max(columns) + 1)) from None
 
@@ -186,11 +194,8 @@ def _regex(rule: Dict[str, Any], text: str) -> List[Series]:
     names = sorted(pattern.groupindex, key=lambda name: pattern.groupindex[name])
     if not names:
         group = 1 if pattern.groups else 0
-        return [Series(rule["name"], "float64", _numbers([m.group(group) for m in matches]), False)]
-    return [
-        Series("%s.%s" % (rule["name"], name), "float64", _numbers([m.group(name) for m in matches]), False)
-        for name in names
-    ]
+        return [_numbers(rule["name"], [m.group(group) for m in matches])]
+    return [_numbers("%s.%s" % (rule["name"], name), [m.group(name) for m in matches]) for name in names]
 
 
 def said(patterns: Dict[str, str], text: str) -> List[str]:

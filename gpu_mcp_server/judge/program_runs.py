@@ -11,6 +11,7 @@ from extractors import READ_S, TEXT_BYTES, Series, Unreadable, contents, extract
 from supervisor import Player
 from tensors import Tensor
 from verdicts import HINTS, Judged, JudgeFailed, ReferenceFailed, incorrect
+from whole_numbers import by_digits, unlike
 
 OPEN_S = 60.0
 FILES_BYTES = 512 << 20
@@ -224,6 +225,11 @@ def matched(expected: Sequence[Series], got: Sequence[Series], rtol: float, atol
             words = (want.name, have.values.size, want.values.size)
             unit = "bytes" if want.exact else "numbers"
             return Match("output %s has %d %s, the reference's has %d" % (*words[:2], unit, words[2]), 0.0, 0.0)
+        if by_digits(want):
+            reason = unlike(want, have)
+            if reason:
+                return Match(reason, worst_abs, worst_rel)
+            continue
         r, a = (0.0, 0.0) if want.exact else (rtol, atol)
         difference = compare(want.values, have.values, want.dtype, r, a)
         worst_abs, worst_rel = max(worst_abs, difference.max_abs), max(worst_rel, difference.max_rel)
