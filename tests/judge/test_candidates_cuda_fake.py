@@ -481,3 +481,29 @@ def test_whole_numbers_are_compared_to_the_last_bit_where_doubles_are_the_same(c
     got = court(source, **codes, tier="smoke").verdict
 
     assert got["verdict"] == verdict, got["reason"]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize(
+    ("distribution", "kind", "verdict"),
+    [("normal", "double", "correct"), ("normal", "float", "incorrect"), ("uniform", "float", "incorrect")],
+)
+def test_what_computes_in_a_smaller_type_than_float64_is_off(court, device, distribution, kind, verdict):
+    doubled = {
+        "entry": "f",
+        "inputs": [{"name": "x", "dtype": "float64", "shape": ["n"], "distribution": distribution}],
+        "outputs": [{"name": "y", "dtype": "float64", "shape": ["n"]}],
+        "shapes": [{"n": 1000}],
+        "reference": "def f(x):\n    return 2 * x\n",
+        "distributions": "declared",
+    }
+    source = f"""
+    #include <stdint.h>
+    int launch(const double *x, double *y, int64_t n{", void *stream" if device == "cuda" else ""}) {{
+        for (int64_t i = 0; i < n; i++) y[i] = 2 * ({kind})x[i];
+        return 0;
+    }}
+    """
+    got = court(source, **doubled, device=device, rtol=0, atol=0, tier="smoke").verdict
+
+    assert got["verdict"] == verdict, got["reason"]

@@ -173,6 +173,20 @@ def test_hardly_any_two_inputs_are_equal():
     assert np.unique(into).size > 99_000
 
 
+@pytest.mark.parametrize("distribution", ["normal", "uniform", "offset", "outliers", "large"])
+def test_inputs_of_float64_have_all_bits_of_a_double(distribution):
+    into = np.zeros((3, 100_003))
+    fill.Well("03" * 32).fill(into, "float64", distribution)
+    assert np.unique(into).size == into.size
+    assert (into.astype(np.float32) == into).mean() < 1e-4
+    if distribution == "uniform":
+        bits = (into * 2.0**53).astype(np.int64)
+        assert (bits == into * 2.0**53).all() and bits.min() >= 0 and bits.max() < 1 << 53
+        assert [(bits >> place & 1).mean() for place in range(53)] == pytest.approx([0.5] * 53, abs=0.01)
+    if distribution == "outliers":
+        assert 0.0003 < (np.abs(into) > 10).mean() < 0.002
+
+
 def test_normal_inputs_have_the_quantiles_of_the_normal_distribution():
     from statistics import NormalDist
 

@@ -13,7 +13,7 @@ from tests.judge.harness import JUDGE
 
 sys.path.insert(0, str(JUDGE))
 
-from check import compare
+from check import STORAGE, compare, numbers
 from tensors import ITEM_BYTES
 
 sys.path.remove(str(JUDGE))
@@ -58,3 +58,52 @@ def test_the_fence_has_the_tolerance_of_the_full_check(launch, dtype, off, wrong
 
     assert wrongs[0] == wrong
     assert (compare(expected, got, dtype, rtol, atol).wrong > 0) == (wrong > 0)
+
+
+DISTRIBUTIONS = ["normal", "uniform", "offset", "outliers", "zeros", "large", "integers"]
+"""As numbered in kernels.cu."""
+
+
+def drawn(launch: Launch, dtype: str, distribution: str, count: int = 5003, sets: int = 3) -> np.ndarray[Any, Any]:
+    """Return what the kernel draws, [sets, count]."""
+    size = -(-count * ITEM_BYTES[dtype] // 256) * 256
+    room = np.zeros(size * sets + 16, dtype=np.uint8)
+    base = room[-room.ctypes.data % 16 :][: size * sets]
+    counts = [ctypes.c_int64(number) for number in (size, count, sets)]
+    kinds = [ctypes.c_int(number) for number in (KIND(dtype), DISTRIBUTIONS.index(distribution))]
+    launch("fill", at(base), *counts, *kinds, ctypes.c_uint64(0x123456789ABCDEF))
+    return base.view(STORAGE[dtype]).reshape(sets, -1)[:, :count]
+
+
+@pytest.mark.parametrize(
+    ("distribution", "mean", "deviation"),
+    [("normal", 0, 1), ("uniform", 0.5, 0.2887), ("offset", 3, 1), ("large", 0, 1000)],
+)
+def test_the_gpu_draws_float64_with_all_bits_of_a_double(launch, distribution, mean, deviation):
+    values = drawn(launch, "float64", distribution, 100_003)
+
+    assert np.unique(values).size == values.size
+    assert (values.astype(np.float32) == values).mean() < 1e-4
+    assert values.mean() == pytest.approx(mean, abs=0.01 * deviation)
+    assert values.std() == pytest.approx(deviation, rel=0.01)
+    if distribution == "uniform":
+        bits = (values * 2.0**53).astype(np.int64)
+        assert (bits == values * 2.0**53).all() and bits.min() >= 0 and bits.max() < 1 << 53
+        assert [(bits >> place & 1).mean() for place in range(53)] == pytest.approx([0.5] * 53, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "distribution", "last"),
+    [
+        ("float32", "uniform", [0.33184314, 0.86108124, 0.06887913]),
+        ("float32", "normal", [0.95453399, -1.13800263, -1.65850937]),
+        ("bfloat16", "uniform", [0.33203125, 0.859375, 0.06884766]),
+        ("float64", "integers", [33, 86, 6]),
+        ("int32", "integers", [33, 86, 6]),
+        ("int64", "integers", [33, 86, 6]),
+    ],
+)
+def test_a_key_draws_the_same_on_the_gpu_as_ever(launch, dtype, distribution, last):
+    values = numbers(drawn(launch, dtype, distribution)[2, -3:], dtype)
+
+    assert values.tolist() == pytest.approx(last, rel=1e-5)
