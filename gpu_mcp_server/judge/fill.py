@@ -20,8 +20,9 @@ JITTER = 1 / 16
 OUTLIERS = 1e-3
 SHORT = ("bfloat16", *FLOAT8)
 """Types that NumPy does not have: to its functions they are bits."""
-WHOLE = {"integers": 100, "bool": 2, FLOAT4: 256}
-"""Distributions of whole numbers from 0, below which."""
+WHOLE = {"integers": 100, "bool": 2, FLOAT4: 256, "int8": 256, "uint8": 256}
+"""Distributions of whole numbers from 0, below which; those of a byte by its type, and of int8 the upper half is
+negative. Of less than all its values a candidate that mistakes the sign would be right."""
 FACTORS = {"offset": (1, 3), "large": (1000, 0)}
 """What a normal value is multiplied by, and what is added, where that is not 1 and 0."""
 
@@ -219,7 +220,7 @@ class Well:
     def _recipe(self, dtype: str, distribution: str) -> Source:
         if dtype not in FLOATS:
             distribution = dtype if dtype in WHOLE else "integers"
-            kind = np.dtype("uint8" if dtype in WHOLE else dtype)
+            kind = np.dtype("uint8" if dtype in ("bool", FLOAT4) else dtype)
         else:
             kind = np.dtype("float64" if dtype == "float64" else "float32")
         key = (distribution, kind.str)

@@ -86,8 +86,8 @@ template <class Act> __device__ __forceinline__ void pieces(i64 count, i64 sets,
     }
 }
 
-// Distributions: 0 normal, 1 uniform, 2 offset, 3 outliers, 4 zeros, 5 large, 6 integers. What is random of a number are
-// the bits of a float. Float64 have those of a second stream below them: a candidate that computes in float32 is off, and
+// Distributions: 0 normal, 1 uniform, 2 offset, 3 outliers, 4 zeros, 5 large, 6 integers (all values of a byte, signed or
+// not, of other types 0 to 99). What is random of a number are the bits of a float. Float64 have those of a second stream below them: a candidate that computes in float32 is off, and
 // two numbers are seldom equal. To a uniform number they add 29 bits, to a normal one a float's distance at 8.
 __device__ __forceinline__ void draw(u64 key, i64 set, i64 quad, i64 count, int type, int distribution, double *v) {
     uint4 r = philox(key, (u64)quad, (u64)set);
@@ -97,7 +97,8 @@ __device__ __forceinline__ void draw(u64 key, i64 set, i64 quad, i64 count, int 
     } else if (distribution == 1) {
         for (int i = 0; i < 4; i++) v[i] = unit(words[i]);
     } else if (distribution == 6) {
-        for (int i = 0; i < 4; i++) v[i] = (double)__umulhi(words[i], 100u);
+        bool byte = type == 4 || type == 5;
+        for (int i = 0; i < 4; i++) v[i] = (double)__umulhi(words[i], byte ? 256u : 100u) - (type == 4 ? 128 : 0);
     } else {
         for (int i = 0; i < 4; i += 2) {
             float radius = sqrtf(-2.0f * logf(((words[i] >> 8) + 1) * (1.0f / 16777216.0f)));

@@ -107,3 +107,13 @@ def test_a_key_draws_the_same_on_the_gpu_as_ever(launch, dtype, distribution, la
     values = numbers(drawn(launch, dtype, distribution)[2, -3:], dtype)
 
     assert values.tolist() == pytest.approx(last, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"), [("int8", -128, 127), ("uint8", 0, 255), ("int32", 0, 99), ("int64", 0, 99)]
+)
+def test_the_gpu_draws_every_value_of_a_byte_and_few_of_longer_integers(launch, dtype, least, most):
+    values, times = np.unique(drawn(launch, dtype, "integers", 100_003), return_counts=True)
+
+    assert values.tolist() == list(range(least, most + 1))
+    assert times.tolist() == pytest.approx([times.mean()] * times.size, rel=0.2)
