@@ -1,7 +1,7 @@
 """Fresh inputs on the CPU: every distribution and dtype, from a secret seed."""
 
 import hashlib
-from typing import Any, Dict
+from typing import Any, Dict, Union
 
 import numpy as np
 from eight_bits import FLOAT4, FLOAT8, float8_bits
@@ -20,8 +20,11 @@ JITTER = 1 / 16
 OUTLIERS = 1e-3
 SHORT = ("bfloat16", *FLOAT8)
 """Types that NumPy does not have: to its functions they are bits."""
-WHOLE = {"integers": 100, "bool": 2, FLOAT4: 256}
-"""Distributions of whole numbers from 0, below which."""
+WHOLE = {"integers": 100, "bool": 2, FLOAT4: 256, "int8": 256, "uint8": 256}
+"""Distributions of whole numbers from 0, below which; those of a byte by its type, and of int8 the upper half is
+negative. Of less than all its values a candidate that mistakes the sign would be right."""
+FACTORS = {"offset": (1, 3), "large": (1000, 0)}
+"""What a normal value is multiplied by, and what is added, where that is not 1 and 0."""
 
 
 def bfloat16_bits(values: Array) -> Array:
@@ -58,6 +61,11 @@ def normal_quantiles() -> Array:
     return np.interp((np.arange(LEVELS) + 0.5) / LEVELS, below / below[-1], grid)
 
 
+def enlarge(into: Array, rng: Any) -> None:
+    """Make outliers of a few elements."""
+    into[rng.integers(0, into.size, rng.binomial(into.size, OUTLIERS))] *= 100
+
+
 class Recipe:
     """How random 16-bit words become elements: a table, and a jitter that is added at a random offset."""
 
@@ -69,11 +77,12 @@ class Recipe:
             table = np.arange(LEVELS) / LEVELS
             jitter = rng.integers(0, 256, OFFSETS + CHUNK) / (256 * LEVELS)
         else:
-            factor, shift = {"offset": (1, 3), "large": (1000, 0)}.get(distribution, (1, 0))
+            factor, shift = FACTORS.get(distribution, (1, 0))
             table = normal_quantiles() * (factor * (1 - JITTER**2) ** 0.5) + shift
             jitter = rng.standard_normal(OFFSETS + CHUNK, dtype=np.float32) * (factor * JITTER)
         self.table: Array = table.astype(kind)
         self.jitter: Any = None if jitter is None else jitter.astype(kind)
+        self.kind: Any = self.table.dtype
         self.outliers = distribution == "outliers"
 
     def draw(self, rng: Any, into: Array) -> None:
@@ -88,13 +97,46 @@ class Recipe:
             at = int(words[0]) >> 48
             np.add(into, self.jitter[at : at + size], out=into)
         if self.outliers:
-            into[rng.integers(0, size, rng.binomial(size, OUTLIERS))] *= 100
+            enlarge(into, rng)
 
     def draw_compiled(self, into: Array, state: Array) -> bool:
         """Fill a flat array of any length by compiled code, the same as `draw` would; False where that cannot be."""
         if self.jitter is None or self.outliers or self.table.dtype != into.dtype:
             return False
         return ELEMENTS.draw(into, CHUNK, self.table, self.jitter, state)
+
+
+class Doubles:
+    """How float64 are drawn: with all their random bits, by NumPy's own generators.
+
+    Of few bits a candidate that computes in float32 would be exact, and numbers be equal by chance.
+    """
+
+    kind: Any = np.dtype("float64")
+
+    def __init__(self, distribution: str) -> None:
+        self.distribution = distribution
+
+    def draw(self, rng: Any, into: Array) -> None:
+        """Fill a flat array."""
+        if self.distribution == "uniform":
+            rng.random(out=into)
+            return
+        rng.standard_normal(out=into)
+        factor, shift = FACTORS.get(self.distribution, (1, 0))
+        if factor != 1:
+            into *= factor
+        if shift:
+            into += shift
+        if self.distribution == "outliers":
+            enlarge(into, rng)
+
+    def draw_compiled(self, into: Array, state: Array) -> bool:
+        """Return False: there is no compiled code for them."""
+        return False
+
+
+Source = Union[Recipe, Doubles]
 
 
 class Well:
@@ -106,12 +148,13 @@ class Well:
     on each other; a jitter, whose offset is drawn for each chunk, fills the gaps between the table's levels. The
     jitter repeats within a job. That helps nobody: it is a sixteenth of the deviation (a part in 65536 of the
     uniform's range), and what a function makes of the fresh part is not to be had from what it made of another.
+    Elements of float64 have all their bits from the generator instead.
     """
 
     def __init__(self, seed: str) -> None:
         self.seed = bytes.fromhex(seed)
         self.blocks = 0
-        self.recipes: Dict[Any, Recipe] = {}
+        self.recipes: Dict[Any, Source] = {}
         self.rng = self._generator(self._block())
 
     def _block(self) -> bytes:
@@ -163,8 +206,8 @@ class Well:
 
         spread(len(pieces), make)
 
-    def _fill_one(self, one: Array, dtype: str, recipe: Recipe, rng: Any) -> None:
-        direct = recipe.table.dtype == one.dtype
+    def _fill_one(self, one: Array, dtype: str, recipe: Source, rng: Any) -> None:
+        direct = recipe.kind == one.dtype
         for start in range(0, one.size, CHUNK):
             part = one[start : start + CHUNK]
             if direct:
@@ -174,13 +217,14 @@ class Well:
             recipe.draw(rng, values)
             part[...] = short_bits(values, dtype) if dtype in SHORT else values
 
-    def _recipe(self, dtype: str, distribution: str) -> Recipe:
+    def _recipe(self, dtype: str, distribution: str) -> Source:
         if dtype not in FLOATS:
             distribution = dtype if dtype in WHOLE else "integers"
-            kind = np.dtype("uint8" if dtype in WHOLE else dtype)
+            kind = np.dtype("uint8" if dtype in ("bool", FLOAT4) else dtype)
         else:
             kind = np.dtype("float64" if dtype == "float64" else "float32")
         key = (distribution, kind.str)
         if key not in self.recipes:
-            self.recipes[key] = Recipe(distribution, kind, self.rng)
+            exact = kind == Doubles.kind and distribution not in WHOLE
+            self.recipes[key] = Doubles(distribution) if exact else Recipe(distribution, kind, self.rng)
         return self.recipes[key]

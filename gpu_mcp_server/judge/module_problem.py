@@ -19,6 +19,8 @@ DRAWN = {"rand": "uniform", "randn": "normal", "zeros": "zeros"}
 """Functions whose tensors the owner draws itself, and from which distribution."""
 ONLY_TYPE = ("to", "half", "bfloat16", "float", "double", "cuda", "cpu", "contiguous", "requires_grad_")
 """Methods that leave the distribution as it is."""
+BYTES = ("int8", "uint8")
+"""Types that the owner draws over all their values, as no function of these does."""
 STATE_TENSORS = 2000
 """Parameters and buffers beyond which they are no inputs, and a ModelNew has only the common seed to get the same."""
 
@@ -71,7 +73,8 @@ class Recorder(modes.TorchFunctionMode):
     def distribution(self, value: Any) -> str:
         """Return how the owner can draw a tensor: `made` if only the problem's own code can."""
         kept = self.known.get(id(value))
-        return kept[1] if kept is not None and kept[0] is value else "made"
+        drawn = kept[1] if kept is not None and kept[0] is value else "made"
+        return "made" if dtype_of(value) in BYTES and drawn != "zeros" else drawn
 
 
 def parameter_names(forward: Any, count: int) -> List[str]:

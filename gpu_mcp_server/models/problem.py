@@ -28,7 +28,8 @@ class TensorSpec(Model):
         "normal", "uniform", "offset", "outliers", "zeros", "large", "integers", "made", "weights"
     ] = "normal"
     """How inputs are drawn: normal(0,1), uniform[0,1), offset = normal+3, outliers = normal with 1 in 1000 times 100,
-    large = normal*1e3, integers = 0..99; made and weights: by a module problem's own code. Ignored for outputs."""
+    large = normal*1e3, integers = 0..99; made and weights: by a module problem's own code. Ignored for outputs.
+    Whole numbers go by their type, unless they are zeros: int8 and uint8 have all its values, int32 and int64 0..99."""
 
 
 class Wish(Model):

@@ -481,3 +481,54 @@ def test_whole_numbers_are_compared_to_the_last_bit_where_doubles_are_the_same(c
     got = court(source, **codes, tier="smoke").verdict
 
     assert got["verdict"] == verdict, got["reason"]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize(
+    ("distribution", "kind", "verdict"),
+    [("normal", "double", "correct"), ("normal", "float", "incorrect"), ("uniform", "float", "incorrect")],
+)
+def test_what_computes_in_a_smaller_type_than_float64_is_off(court, device, distribution, kind, verdict):
+    doubled = {
+        "entry": "f",
+        "inputs": [{"name": "x", "dtype": "float64", "shape": ["n"], "distribution": distribution}],
+        "outputs": [{"name": "y", "dtype": "float64", "shape": ["n"]}],
+        "shapes": [{"n": 1000}],
+        "reference": "def f(x):\n    return 2 * x\n",
+        "distributions": "declared",
+    }
+    source = f"""
+    #include <stdint.h>
+    int launch(const double *x, double *y, int64_t n{", void *stream" if device == "cuda" else ""}) {{
+        for (int64_t i = 0; i < n; i++) y[i] = 2 * ({kind})x[i];
+        return 0;
+    }}
+    """
+    got = court(source, **doubled, device=device, rtol=0, atol=0, tier="smoke").verdict
+
+    assert got["verdict"] == verdict, got["reason"]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize(("kind", "verdict"), [("int8_t", "correct"), ("uint8_t", "incorrect")])
+def test_a_product_of_signed_bytes_is_not_one_of_unsigned(court, device, kind, verdict):
+    product = {
+        "entry": "f",
+        "inputs": [{"name": name, "dtype": "int8", "shape": ["rows", "cols"]} for name in "ab"],
+        "outputs": [{"name": "y", "dtype": "int32", "shape": ["rows"]}],
+        "shapes": [{"rows": 64, "cols": 256}],
+        "reference": "import numpy as np\ndef f(a, b):\n    return (a.astype(np.int32) * b).sum(axis=1, dtype=np.int32)\n",
+    }
+    source = f"""
+    #include <stdint.h>
+    int launch(const {kind} *a, const {kind} *b, int32_t *y, int64_t rows, int64_t cols{", void *stream" if device == "cuda" else ""}) {{
+        for (int64_t r = 0; r < rows; r++) {{
+            y[r] = 0;
+            for (int64_t c = r * cols; c < (r + 1) * cols; c++) y[r] += a[c] * b[c];
+        }}
+        return 0;
+    }}
+    """
+    got = court(source, **product, device=device, rtol=0, atol=0, tier="smoke").verdict
+
+    assert got["verdict"] == verdict, got["reason"]

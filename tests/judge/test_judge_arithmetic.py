@@ -173,6 +173,33 @@ def test_hardly_any_two_inputs_are_equal():
     assert np.unique(into).size > 99_000
 
 
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"),
+    [("int8", -128, 127), ("uint8", 0, 255), ("int32", 0, 99), ("int64", 0, 99), ("bool", 0, 1)],
+)
+@pytest.mark.parametrize("distribution", ["normal", "integers"])
+def test_bytes_have_every_value_and_longer_integers_few(distribution, dtype, least, most):
+    into = np.zeros((3, 100_000), dtype=check.STORAGE[dtype])
+    fill.Well("03" * 32).fill(into, dtype, distribution)
+    values, times = np.unique(into, return_counts=True)
+    assert values.tolist() == list(range(least, most + 1))
+    assert times.tolist() == pytest.approx([times.mean()] * times.size, rel=0.2)
+
+
+@pytest.mark.parametrize("distribution", ["normal", "uniform", "offset", "outliers", "large"])
+def test_inputs_of_float64_have_all_bits_of_a_double(distribution):
+    into = np.zeros((3, 100_003))
+    fill.Well("03" * 32).fill(into, "float64", distribution)
+    assert np.unique(into).size == into.size
+    assert (into.astype(np.float32) == into).mean() < 1e-4
+    if distribution == "uniform":
+        bits = (into * 2.0**53).astype(np.int64)
+        assert (bits == into * 2.0**53).all() and bits.min() >= 0 and bits.max() < 1 << 53
+        assert [(bits >> place & 1).mean() for place in range(53)] == pytest.approx([0.5] * 53, abs=0.01)
+    if distribution == "outliers":
+        assert 0.0003 < (np.abs(into) > 10).mean() < 0.002
+
+
 def test_normal_inputs_have_the_quantiles_of_the_normal_distribution():
     from statistics import NormalDist
 

@@ -80,6 +80,20 @@ def get_init_inputs():
 """
 
 
+WHOLE = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, a, b, few, more):
+        return a.int() * b.int() * few + more.int()
+def get_inputs():
+    of = {"size": (64,)}
+    return [torch.randint(0, 100, dtype=torch.int8, **of), torch.randint(0, 100, **of).to(torch.uint8),
+            torch.randint(0, 100, **of), torch.zeros(64, dtype=torch.int8)]
+def get_init_inputs():
+    return []
+"""
+
+
 @pytest.fixture(scope="module")
 async def lab() -> AsyncIterator[Lab]:
     async with laboratory(hosts={"local": {"kind": "local", "judge_python": torch_python()}}) as lab:
@@ -105,6 +119,14 @@ async def test_inputs_weights_and_constants_are_found_out_and_a_copy_of_the_mode
     verdict = await lab.evaluator.evaluate(info.problem_id, as_new(LINEAR), timing=UNTIMED)
     assert verdict.verdict == "correct", verdict.reason
     assert "2 alike by the common seed" in str(verdict.shapes[0].notes)
+
+
+@needs_torch
+async def test_bytes_of_a_problem_are_its_own_as_the_judge_would_draw_them_over_all_values(lab: Lab):
+    info = await lab.registry.import_file(ProblemSource("whole.py", WHOLE))
+    drawn = [(t.dtype, t.distribution) for t in (await lab.problems.get(info.problem_id)).inputs]
+
+    assert drawn == [("int8", "made"), ("uint8", "made"), ("int64", "integers"), ("int8", "zeros")]
 
 
 @needs_torch
