@@ -12,6 +12,12 @@ SAMPLES = 64
 """Positions kept of each output."""
 KEPT_ROUNDS = 5
 """The first round and the latest ones; an answer is cached early or was the last."""
+MANY = 16
+"""Values of an answer of floats from which no few calls have one like it by chance."""
+OTHERS = 200
+"""Right answers that are held against all others. A wrong one is another call's by chance no more often than a right
+one is, so where it is and none of these is, that is chance once in 201 times at most. An answer of less than `MANY`
+values, such as a mean or a loss, is told from no fewer."""
 
 
 class Seen(NamedTuple):
@@ -27,7 +33,7 @@ class History:
 
     def __init__(self, outputs: Sequence[Tensor], well: Well, rtol: float, atol: float) -> None:
         self.outputs, self.rtol, self.atol, self.well = outputs, rtol, atol, well
-        self.positions = [well.positions(SAMPLES, item.count) for item in outputs]
+        self.positions = [np.unique(well.positions(SAMPLES, item.count)) for item in outputs]
         self.rounds: List[Seen] = []
 
     def add(self, number: int, buffers: Buffers) -> None:
@@ -41,30 +47,59 @@ class History:
         return Seen(number, [p[0].copy() for p in pairs], [p[1].copy() for p in pairs])
 
     def repeated(self, number: int, buffers: Buffers, call: int, output: int) -> str:
-        """Say which earlier answer the wrong output of `call` is, empty if none."""
+        """Say which earlier answer the wrong output of `call` is, empty if none or if that may be chance."""
         now = self._look(number, buffers)
-        dtype = self.outputs[output].dtype
-        got, expected = now.got[output][call], now.expected[output][call]
-        if dtype not in FLOATS and not self._telling(got, output, now):
+        if not self._telling(now, call, output):
             return ""
+        said = self._expected(now, call, output, self.rtol, self.atol)
+        if said and self._apart(now, output, self.rtol, self.atol):
+            return said
+        said = self._expected(now, call, output, 0.0, 0.0) or self._returned(now, call, output)
+        return said if said and self._apart(now, output, 0.0, 0.0) else ""
+
+    def _expected(self, now: Seen, call: int, output: int, rtol: float, atol: float) -> str:
+        """Say which other call's inputs an answer is right for."""
+        got, own = now.got[output][call], now.expected[output][call]
         for seen in [*self.rounds, now]:
-            for other, answer in enumerate(seen.expected[output]):
+            rows = seen.expected[output]
+            for other in np.flatnonzero(self._same(rows, got, output, rtol, atol)):
                 if seen is now and other == call:
                     continue
-                if not self._same(answer, got, dtype) or self._same(answer, expected, dtype):
-                    continue
-                return "it is the answer to call %d of round %d" % (other + 1, seen.round)
-            if seen is now or np.unique(got).size < 3:
-                continue
+                if not self._same(rows[[other]], own, output, self.rtol, self.atol)[0]:
+                    return "it is the answer to call %d of round %d" % (other + 1, seen.round)
+        return ""
+
+    def _returned(self, now: Seen, call: int, output: int) -> str:
+        """Say which other call returned an answer bit for bit, and was right."""
+        got = now.got[output][call]
+        for seen in [*self.rounds, now]:
             for other, answer in enumerate(seen.got[output]):
-                if answer.tobytes() == got.tobytes():
+                if answer.tobytes() != got.tobytes() or (seen is now and other == call):
+                    continue
+                if seen is not now or self._same(now.expected[output][[other]], got, output, self.rtol, self.atol)[0]:
                     return "bit for bit what it returned in call %d of round %d" % (other + 1, seen.round)
         return ""
 
-    def _telling(self, got: Array, output: int, now: Seen) -> bool:
-        """Say whether an answer of few values, such as an index, is another call's by no chance."""
-        rows = np.concatenate([seen.expected[output] for seen in (*self.rounds, now)])
-        return np.unique(got).size > 2 and len(np.unique(rows, axis=0)) == len(rows)
+    def _rows(self, output: int, now: Seen) -> Array:
+        return np.concatenate([seen.expected[output] for seen in (*self.rounds, now)])
 
-    def _same(self, first: Array, second: Array, dtype: str) -> bool:
-        return compare(first, second, dtype, self.rtol, self.atol).wrong == 0
+    def _telling(self, now: Seen, call: int, output: int) -> bool:
+        """Say whether an answer has so many values, or so many others beside it, that chance can be told."""
+        rows, values = self._rows(output, now), np.unique(now.got[output][call]).size
+        if self.outputs[output].dtype in FLOATS:
+            return values >= MANY or len(rows) >= OTHERS
+        return values > 2 and len(np.unique(rows, axis=0)) == len(rows)
+
+    def _apart(self, now: Seen, output: int, rtol: float, atol: float) -> bool:
+        """Say whether no right answer of floats is also another call's; of many, `OTHERS` are held against all."""
+        if self.outputs[output].dtype not in FLOATS:
+            return True
+        rows = self._rows(output, now)
+        some = rows[:: max(1, len(rows) // OTHERS)]
+        return all(self._same(rows, one, output, rtol, atol).sum() == 1 for one in some)
+
+    def _same(self, rows: Array, one: Array, output: int, rtol: float, atol: float) -> Array:
+        """Say of each row of expected answers whether `one` passes as it."""
+        mask = compare(rows.ravel(), np.tile(one, len(rows)), self.outputs[output].dtype, rtol, atol).mask
+        wrong: Array = np.zeros(rows.shape, dtype=bool) if mask is None else mask.reshape(rows.shape)
+        return np.logical_not(wrong.any(axis=1))

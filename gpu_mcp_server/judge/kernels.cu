@@ -87,8 +87,9 @@ template <class Act> __device__ __forceinline__ void pieces(i64 count, i64 sets,
 }
 
 // Distributions: 0 normal, 1 uniform, 2 offset, 3 outliers, 4 zeros, 5 large, 6 integers (all values of a byte, signed or
-// not, of other types 0 to 99). What is random of a number are the bits of a float. Float64 have those of a second stream below them: a candidate that computes in float32 is off, and
-// two numbers are seldom equal. To a uniform number they add 29 bits, to a normal one a float's distance at 8.
+// not; of other types 0 to 99). A number has the random bits of a float, and of type float64 those of a second stream below
+// them: a candidate that computes in float32 is off, and two numbers are seldom equal. To a uniform number they add 29 bits,
+// to a normal one less than the distance of two floats at 8.
 __device__ __forceinline__ void draw(u64 key, i64 set, i64 quad, i64 count, int type, int distribution, double *v) {
     uint4 r = philox(key, (u64)quad, (u64)set);
     u32 words[4] = {r.x, r.y, r.z, r.w};

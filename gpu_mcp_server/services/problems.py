@@ -41,6 +41,8 @@ LATER = (
 """Fields that came later: they count for the hash where they are not what they were before."""
 MADE = ("made", "weights")
 """Inputs that a module problem's own code makes."""
+WIDENED = ("float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2")
+"""Types that strict precision compares against double precision; of inputs all but float64 have less than that."""
 MAX_SHAPES = 32
 MAX_TENSORS = 16
 
@@ -277,6 +279,7 @@ def _check(problem: Problem) -> None:
     _check_tensors(problem)
     _check_shapes(problem)
     check_constraints(problem)
+    _check_precision(problem)
     for what, formula in (("flops", problem.flops), ("bytes", problem.bytes)):
         if formula is not None:
             check_formula(formula, what, problem.shapes)
@@ -309,6 +312,27 @@ def _check_tensors(problem: Problem) -> None:
             )
         if name in C_WORDS or name in {*C_TYPES.values(), "cudastream_t"}:
             raise BadRequest(f"{name!r} cannot name a parameter in C++.", hint="Choose another name.")
+
+
+def _check_precision(problem: Problem) -> None:
+    """Refuse strict precision where the judge has nothing to hold it against (`available` of judge/oracle.py)."""
+    if problem.precision != "strict":
+        return
+    given, answered = ({tensor.dtype for tensor in side} for side in (problem.inputs, problem.outputs))
+    without = "Leave precision out: the tolerance alone holds then"
+    if not answered & set(WIDENED):
+        raise BadRequest("precision is strict, and no output is of floats.", hint=f"{without}.")
+    if not given & set(WIDENED) - {"float64"}:
+        raise BadRequest(
+            "precision is strict, and no input is of floats below float64: nothing is more exact than those.",
+            hint=f"{without} and may be tight, or declare inputs as float32.",
+        )
+    short = sorted(kind for kind in given & set(WIDENED) if kind.startswith(("bfloat", "float8")))
+    if problem.framework == "numpy" and short:
+        raise BadRequest(
+            f"precision is strict, and NumPy has no {', '.join(short)}: it cannot be given double precision.",
+            hint=f"Write the reference with torch. {without}.",
+        )
 
 
 def _check_shapes(problem: Problem) -> None:

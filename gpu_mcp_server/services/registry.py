@@ -66,7 +66,7 @@ class Registry:
         """Register a problem; what is not said of the reference is read from its text.
 
         Raises:
-            ProblemRefused: If the reference raises or is not what it says, or zeros, ones, a copy or the mean pass.
+            ProblemRefused: If the reference raises or is not what it says, or a trivial answer passes.
             BadRequest: If the description contradicts itself.
         """
         if framework is None or entry is None or description is None:
@@ -93,7 +93,7 @@ class Registry:
         """Try a problem on a host, and keep it if it is sound.
 
         Raises:
-            ProblemRefused: If the reference raises or is not what it says, or zeros, ones, a copy or the mean pass.
+            ProblemRefused: If the reference raises or is not what it says, or a trivial answer passes.
             JobBroken: If it could not be tried for a reason that is not the problem's.
         """
         where = self._jobs.hosts.choose(host)

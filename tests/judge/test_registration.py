@@ -9,7 +9,7 @@ def test_a_sound_reference_is_registered_with_the_trivial_answers_that_failed(re
     verdict = register(EXAMPLES / "reference.py", shapes=[{"rows": 64, "cols": 1000}, {"rows": 3, "cols": 17}]).verdict
 
     assert (verdict["status"], verdict["reason"]) == ("ok", "")
-    assert verdict["tried"] == ["zeros", "ones", "mean", "copy of x"]
+    assert verdict["tried"] == ["zeros", "ones", "mean", "copy of x", "the answer to another seed"]
     assert len(verdict["reference_us"]) == 2
 
 
@@ -105,3 +105,56 @@ def test_inputs_that_are_always_the_same_are_refused(register):
 
     assert verdict["status"] == "refused"
     assert "the inputs are the same for every seed" in verdict["reason"]
+
+
+MEANS = "import numpy as np\ndef softmax(x):\n    return np.stack([x.mean(), (x * x).mean()]).astype(np.float32)\n"
+MANY = [{"name": "x", "dtype": "float32", "shape": ["n"], "distribution": "uniform"}]
+
+
+def answered(dtype: str, *names: str, count: int = 1) -> list[dict[str, object]]:
+    return [{"name": name, "dtype": dtype, "shape": [count]} for name in names]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"reference": MEANS, "outputs": answered("float32", "y", count=2)},
+        {"reference": "def softmax(x):\n    return x.mean(keepdims=True)\n", "outputs": answered("float32", "y")},
+        {
+            "reference": "def softmax(x):\n    return x[:1], x.mean(keepdims=True)\n",
+            "outputs": answered("float32", "first", "y"),
+        },
+        {
+            "reference": "import numpy as np\ndef softmax(x):\n    return (x > 0.5).sum(keepdims=True, dtype=np.int32)\n",
+            "outputs": answered("int32", "y"),
+            "atol": 20000,
+        },
+    ],
+    ids=["two", "scalar", "one of two", "whole"],
+)
+def test_answers_that_are_the_same_for_every_seed_within_the_tolerance_are_refused(register, task):
+    """A constant would be right for all inputs."""
+    given = {"inputs": MANY, "shapes": [{"n": 1 << 18}], "rtol": 1e-2, "atol": 1e-4, **task}
+    verdict = register(**given).verdict
+
+    assert verdict["status"] == "refused"
+    assert "n=262144: the answer to another seed passes as y: with rtol 0.01" in verdict["reason"]
+    assert "another distribution or declare other shapes" in verdict["reason"]
+
+
+@pytest.mark.parametrize(
+    ("body", "dtype", "rtol"),
+    [
+        ("(x[:1] > 0.5) + 3", "int32", 0),
+        ("np.argmax(x[:3], keepdims=True) + 3", "int64", 0),
+        ("x.mean(keepdims=True)", "float32", 5e-4),
+    ],
+    ids=["bit", "index", "loss"],
+)
+def test_answers_that_two_seeds_share_by_chance_are_registered(register, body, dtype, rtol):
+    """One pair in two, in three, and in three where a mean's deviation is twice the tolerance."""
+    reference = f"import numpy as np\ndef softmax(x):\n    return ({body}).astype(np.{dtype})\n"
+    shapes = [{"n": 400000 + more} for more in range(4)]
+    verdict = register(reference, inputs=MANY, outputs=answered(dtype, "y"), shapes=shapes, rtol=rtol, atol=0).verdict
+
+    assert (verdict["status"], verdict["reason"]) == ("ok", "")
