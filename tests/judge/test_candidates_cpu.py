@@ -479,27 +479,3 @@ def test_a_stall_while_the_length_of_a_round_is_sought_makes_no_short_rounds(cou
     assert verdict["verdict"] == "correct", verdict["reason"]
     shape = verdict["shapes"][0]
     assert shape["samples"]["calls_per_round"] > 100, shape["notes"]
-
-
-@pytest.mark.parametrize(("last", "verdict"), [("+ 1", "correct"), ("", "incorrect")])
-def test_whole_numbers_are_compared_to_the_last_bit_where_doubles_are_the_same(court, last, verdict):
-    codes = {
-        "entry": "f",
-        "inputs": [{"name": "x", "dtype": "int64", "shape": ["n"]}],
-        "outputs": [{"name": "code", "dtype": "int64", "shape": ["n"]}],
-        "shapes": [{"n": 1000}],
-        "reference": "def f(x):\n    return (x + 1) * 2**55 + 1\n",
-    }
-    source = f"""
-    #include <stdint.h>
-    int launch(const int64_t *x, int64_t *code, int64_t n) {{
-        for (int64_t i = 0; i < n; i++) code[i] = ((x[i] + 1) << 55) {last};
-        return 0;
-    }}
-    """
-    got = court(source, **codes, tier="smoke").verdict
-
-    assert got["verdict"] == verdict, got["reason"]
-    if last:
-        return
-    assert "code[0] is " in got["reason"] and "of 1000 elements are wrong" in got["reason"]

@@ -462,8 +462,9 @@ def test_bools_are_drawn_and_compared_as_bytes_of_0_and_1(court):
     assert got["verdict"] == "correct", got["reason"]
 
 
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
 @pytest.mark.parametrize(("last", "verdict"), [("+ 1", "correct"), ("", "incorrect")])
-def test_whole_numbers_are_compared_to_the_last_bit_where_doubles_are_the_same(court, last, verdict):
+def test_whole_numbers_are_compared_to_the_last_bit_where_doubles_are_the_same(court, device, last, verdict):
     codes = {
         "entry": "f",
         "inputs": [{"name": "x", "dtype": "int64", "shape": ["n"]}],
@@ -478,9 +479,12 @@ def test_whole_numbers_are_compared_to_the_last_bit_where_doubles_are_the_same(c
         return 0;
     }}
     """
-    got = court(source, **codes, tier="smoke").verdict
+    got = court(source, **codes, tier="smoke", device=device).verdict
 
     assert got["verdict"] == verdict, got["reason"]
+    if verdict == "incorrect":
+        assert "code[0] is " in got["reason"]
+        assert "of 1000 elements are wrong" in got["reason"]
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
