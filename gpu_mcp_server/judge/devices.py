@@ -57,8 +57,12 @@ class Buffers:
     def collect_expected(self) -> None:
         """Take over what the reference has computed."""
 
-    def publish(self) -> None:
-        """Show the inputs to the candidate, where it does not share them with the reference."""
+    def publish(self, look: float = 0.0) -> None:
+        """Show the inputs to the candidate, where it does not share them with the reference.
+
+        Args:
+            look: A part of them after which to look whether somebody works on them already, where that can be.
+        """
 
     def stop(self, player: Player) -> bool:
         """End a timed pass; return False if the outputs were seen to be unfinished then."""
@@ -196,6 +200,10 @@ class Device:
     def remarks(self) -> List[str]:
         """Return what was seen on the device that makes its times doubtful."""
         return []
+
+    def doubt(self) -> str:
+        """Return what speaks against times since the last question."""
+        return ""
 
     def evidence(self) -> Dict[str, Any]:
         """Return what does not change."""

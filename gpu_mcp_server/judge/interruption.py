@@ -14,6 +14,7 @@ from devices import Buffers
 from fill import Well
 from memory_cpu import WORDS
 from rounds import Rounds
+from sharing import Sharing, Short
 from tensors import ITEM_BYTES, Array
 from verdicts import cheat
 
@@ -43,6 +44,8 @@ class Interruption:
         """Whether freezing the candidate stops its work, so that it can be looked at in the middle of it."""
         self.turn = well.word() % FEWER
         self.played = 0
+        self.sharing = Sharing()
+        """Of the rounds that are interrupted now."""
 
     def play(self, buffers: Buffers) -> None:
         """Play a round and interrupt it.
@@ -55,17 +58,27 @@ class Interruption:
         self.played += 1
         if buffers.sets < LEAST_CALLS or (short and not self.played % 2):
             return
+        self._interrupt(buffers, in_the_middle=self.stop_in_calls and bool(self.turn % FEWER) and not short)
+
+    def shorten(self, buffers: Buffers) -> None:
+        """Play a round of fewer calls.
+
+        Raises:
+            Judged: As `play` does.
+        """
+        self._interrupt(buffers, in_the_middle=False)
+
+    def _interrupt(self, buffers: Buffers, in_the_middle: bool) -> None:
         rounds = self.rounds
         rounds.expect(buffers)  # all calls, as ever: how long the candidate was frozen must not tell it what is coming
         with rounds.ledger.part("fill"):
             buffers.poison()
-            buffers.publish()
-        some = 1 + self.well.word() % (buffers.sets - 1)
+            buffers.publish(look=self.well.word() / 2**64)
         with rounds.ledger.part("wait"):
-            if self.stop_in_calls and self.turn % FEWER and not short:
-                self._in_the_middle(buffers, some)
+            if in_the_middle:
+                self._in_the_middle(buffers, 1 + self.well.word() % (buffers.sets - 1))
             else:
-                self._fewer_calls(buffers, some)
+                self._fewer_calls(buffers, 1 + self.well.word() % (buffers.sets // 2))
         rounds.candidate.freeze()
         rounds.candidate.quiet()
 
@@ -104,12 +117,16 @@ class Interruption:
 
     def _fewer_calls(self, buffers: Buffers, calls: int) -> None:
         """End the round early: the outputs of calls that are not made must stay as they were."""
-        player = self.rounds.candidate
+        player, rounds = self.rounds.candidate, self.rounds
         with self._running():
-            player.tell("go", calls=calls, **self.rounds.more)
+            begin = time.perf_counter()
+            player.tell("go", calls=calls, **rounds.more)
             player.thaw()
-            reply = player.hear(self.rounds.timeout_s)
+            reply = player.hear(rounds.timeout_s)
+            elapsed = time.perf_counter() - begin
             player.freeze()
+        if not rounds.more:
+            self.sharing.short.append(Short(calls, buffers.sets, elapsed - rounds.costs["candidate"].low_s))
         touched = np.flatnonzero(self._touched(buffers)[calls:])
         if touched.size:
             raise cheat(

@@ -13,11 +13,11 @@ from cuda_tools import FENCE_SAMPLES, TYPES, Fence, KeptOnGpu, Tools, answer_of
 from devices import Buffers, Device, RoundCheck
 from eight_bits import FLOAT8
 from fill import Well
+from idleness import Idleness
 from kept import Kept
 from memory_cpu import Region, poison_word
 from memory_cpu import share as share_file
 from nvml import Nvml
-from stats import median
 from supervisor import Player
 from tensors import ITEM_BYTES, MADE, Array, Layout, Tensor, layout
 from verdicts import JudgeFailed, TooLarge
@@ -36,10 +36,8 @@ STAGED_BYTES = 1 << 30
 """With a reference on the CPU, whose inputs and answers travel through files each round; a job's files are limited."""
 SPARE_CORES = 4
 IDLE_SETS = 256
-ALONE_PROBES = 7
-BUSY = 3
-BUSY_US = 1000.0
-"""A GPU shared with another busy context gives it slices of milliseconds."""
+PIECE = 1 << 12
+"""Bytes of which a part of the inputs is a multiple."""
 
 
 def share(where: Layout, memory: Shared) -> Dict[str, Any]:
@@ -118,7 +116,7 @@ class CudaBuffers(Buffers):
             arguments = [*span, c_int(TYPES[item.dtype]), c_int(kind), c_uint64(self.well.word())]
             self.tools.kernels.launch("fill", item.count * self.sets // 4, arguments)
         self.tools.driver.synchronize()
-        self.device.probe()
+        self.device.idleness.between()
         if self.files:
             self.tools.driver.download(self.files[0].bytes.ctypes.data, self.staged.address, self.input_layout.total)
 
@@ -158,10 +156,15 @@ class CudaBuffers(Buffers):
             found.append((side, [*arguments, c_uint64(self.guard_key)], size * self.sets))
         return found
 
-    def publish(self) -> None:
+    def publish(self, look: float = 0.0) -> None:
         """Copy the inputs to the candidate's, as the last thing before its clock starts."""
         self.fence.arm(self.well.word())
-        self.tools.driver.copy(self.given.address, self.staged.address, self.input_layout.total)
+        (to, at), total = (self.given.address, self.staged.address), self.input_layout.total
+        first = int(look * total) // PIECE * PIECE
+        if first:
+            self.tools.driver.copy(to, at, first)
+            self.device.idleness.ahead()
+        self.tools.driver.copy(to + first, at + first, total - first)
 
     def stop(self, player: Player) -> bool:
         """Stop the candidate's clock by the fence; the reference has waited for its own work."""
@@ -284,31 +287,20 @@ class CudaDevice(Device):
         row = [self.scratch, self.scratch, 4096, 4096, 1024, TYPES["float32"]]
         self.idle_fence = Fence(self.tools, [row], IDLE_SETS, self.rtol, self.atol)
         self.idle_fence.arm(1)
-        self.alone()
+        self.idleness = Idleness(self.idle_fence.passes)
         self.tools.seconds["probes"] = time.perf_counter() - begin
 
     def alone(self) -> None:
         """Learn how long a few empty fences take while nobody else is at work."""
-        self.probes_us: List[float] = []
-        for _ in range(ALONE_PROBES):
-            self.probe()
-        self.alone_us, self.probes_us = median(self.probes_us[1:]), []
-
-    def probe(self) -> None:
-        """Time a few empty fences. The candidate is frozen then, but a kernel that it left behind would slow them."""
-        begin = time.perf_counter()
-        for _ in range(5):
-            self.idle_fence.passes()
-        self.probes_us.append((time.perf_counter() - begin) * 1e6)
+        self.idleness.alone()
 
     def remarks(self) -> List[str]:
-        """Say so if the GPU was not idle between the rounds, when the reference is timed."""
-        between = median(self.probes_us) if self.probes_us else 0.0
-        if between < BUSY * self.alone_us + BUSY_US:
-            return []
-        text = "the GPU was busy between rounds: an empty probe took %.0f us, alone %.0f us; "
-        text += "the baseline may be slowed, so there is no speed-up"
-        return [text % (between, self.alone_us)]
+        """Say so if the GPU was not idle between the rounds."""
+        return self.idleness.remarks()
+
+    def doubt(self) -> str:
+        """Say so if it was not while inputs were laid out."""
+        return self.idleness.doubt()
 
     def max_bytes(self) -> Tuple[int, int]:
         """Return a part of the free memory, no more than 1 GiB with a reference on the CPU."""
@@ -393,6 +385,5 @@ class CudaDevice(Device):
             "device_seconds": {name: round(value, 4) for name, value in self.tools.seconds.items()},
             "baseline": "reference on the CPU" if self.framework == "numpy" else "reference on the same GPU",
             "fence_samples_per_output": FENCE_SAMPLES,
-            "idle_probe_alone_us": round(self.alone_us, 1),
-            "idle_probe_between_rounds_us": round(median(self.probes_us), 1) if self.probes_us else None,
+            **self.idleness.evidence(),
         }

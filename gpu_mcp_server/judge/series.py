@@ -7,6 +7,7 @@ from cost import Cost
 from devices import Buffers
 from ledger import Ledger
 from rounds import Round
+from sharing import Sharing
 from stats import half_width, median, median_interval
 
 LEAST_ROUNDS = 7
@@ -72,6 +73,9 @@ class Series:
         self.stopped_by = ""
         """`half_width`, `rounds` or `time`; the time is the shape's own or what the judge may cost in all."""
         self.note = ""
+        self.sharing = Sharing()
+        self.doubt = ""
+        """Why its rounds are no time of a call's, if so."""
 
     def measure(self, buffers: Buffers, play: Callable[[Buffers, int], Round], progress: Progress) -> None:
         """Play rounds until one of the three is reached.
@@ -141,9 +145,10 @@ class Series:
         return Unsure(mine_us, its_us, abs(most - reference_us / candidate_us))
 
     def clock(self) -> Dict[str, Any]:
-        """Return the passes and what was taken off, in microseconds."""
+        """Return the passes and what was taken off, in microseconds, and rounds that ended early."""
         found: Dict[str, Any] = {"clock_us": {role: round(self.taken_s(role) * 1e6, 1) for role in self.costs}}
-        return dict(found, empty_passes_us=[round(each * 1e6, 1) for each in self.empty_s()])
+        short = [[one.calls, round(one.seconds * 1e6, 1)] for one in self.sharing.short]
+        return dict(found, empty_passes_us=[round(each * 1e6, 1) for each in self.empty_s()], short_rounds=short)
 
     def samples_us(self) -> Tuple[List[float], List[float]]:
         """Return microseconds a call of candidate and reference, round by round."""

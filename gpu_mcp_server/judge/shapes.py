@@ -204,6 +204,7 @@ class Shape:
         if last is not None and passes <= 1:
             series.played.append(last)
         self.stops = stops(self.well, LEAST_ROUNDS)
+        self.interruption.sharing = series.sharing
         self.rounds.watch = self.watch
         series.measure(buffers, self._next, progress)
         if self.strict.owed:
@@ -212,6 +213,10 @@ class Shape:
         if len(series.played) > LEAST_ROUNDS:
             self.interruption.play(buffers)
         self.rounds.watch = None
+        whole_s = median([played.candidate_s for played in series.played])
+        series.doubt = self.device.doubt()
+        if whole_s >= self.shortest_s:
+            series.doubt = series.sharing.doubt(whole_s, lambda: self.interruption.shorten(buffers)) or series.doubt
         return series
 
     def _warm(self, progress: Progress) -> None:
@@ -311,7 +316,7 @@ class Shape:
             result["samples"].update(self._clock(self.series))
             result["cache"] = self._cache()
             unsure = self.costs["candidate"].spread_s * 1e6 / self.sets
-            if self._too_short(candidate, self.sets):
+            if self._no_time(self.series):
                 result["candidate"] = None
             else:
                 found = speedup(reference, candidate, clock.ratio)
@@ -324,7 +329,7 @@ class Shape:
         if verdict == "correct" and self.graph and self.graph.played:
             samples_us, _ = self.graph.samples_us()
             result["graph_samples"] = {"candidate_us": samples_us, **self._clock(self.graph, "as a graph: ")}
-            if not self._too_short(samples_us, self.sets, "as a graph: "):
+            if not self._no_time(self.graph, "as a graph: "):
                 result["graph"] = timing(samples_us, self.sets, self.graph.unsure().candidate_us)
         if verdict == "correct" and self.warm and self.warm.played:
             self._add_warm(self.warm, result)
@@ -342,20 +347,22 @@ class Shape:
             self.notes[which + text % (median(passes_s) * 1e6, most_s * 1e6)] = None
         return series.clock()
 
-    def _too_short(self, samples_us: List[float], sets: int, which: str = "") -> bool:
-        """Say, in a note too, whether rounds are too short for the clock."""
-        least = self.shortest_s * 1e6 / sets
-        short = median_interval(samples_us)[1] < least
-        if short:
+    def _no_time(self, series: Series, which: str = "") -> bool:
+        """Say, in a note too, whether rounds are too short for the clock, or no time of their calls."""
+        least = self.shortest_s * 1e6 / series.sets
+        why = series.doubt
+        if median_interval(series.samples_us()[0])[1] < least:
             text = "too short to time here, so no speed-up: less than %.3g us a call is lost in the clock's own cost"
-            self.notes[which + text % least] = None
-        return short
+            why = text % least
+        if why:
+            self.notes[which + why] = None
+        return bool(why)
 
     def _add_warm(self, warm: Series, result: Dict[str, Any]) -> None:
         candidate, reference = warm.samples_us()
         result["warm_samples"] = {"candidate_us": candidate, "reference_us": reference, "calls_per_round": warm.sets}
         result["warm_samples"].update(self._clock(warm, "warm: "))
-        if not self._too_short(candidate, warm.sets, "warm: "):
+        if not self._no_time(warm, "warm: "):
             result["warm"] = timing(candidate, warm.sets, warm.unsure().candidate_us)
             result["warm_speedup"] = speedup(reference, candidate)[0]
 

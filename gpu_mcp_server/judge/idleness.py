@@ -1,0 +1,84 @@
+"""Whether the GPU is idle when it should be: empty fences are timed, and a kernel of somebody else's slows them.
+
+A frozen process makes no launches, but what it launched before goes on, or begins when memory changes for which it
+waits (cuStreamWaitValue32). Such a kernel slows the reference; or it computes while inputs are laid out, before the
+clock starts.
+"""
+
+import time
+from typing import Any, Callable, Dict, List
+
+from stats import median
+
+ALONE_PROBES = 7
+FENCES = 5
+BUSY = 3
+BUSY_US = 1000.0
+"""A GPU shared with another busy context gives it slices of milliseconds."""
+
+
+class Idleness:
+    """What empty fences took."""
+
+    def __init__(self, fence: Callable[[], Any]) -> None:
+        """Learn what they take while nobody else is at work.
+
+        Args:
+            fence: Runs an empty one and waits for it.
+        """
+        self.fence = fence
+        self.alone_us = 0.0
+        self.between_us: List[float] = []
+        """Between rounds, the candidate frozen."""
+        self.ahead_us: List[float] = []
+        """While inputs are laid out before the candidate, its clock not started; since the last question."""
+        self.laid_out_us: List[float] = []
+        """The middle of those of each question."""
+        self.alone()
+
+    def alone(self) -> None:
+        """Learn it anew."""
+        self.alone_us = median([self._probe() for _ in range(ALONE_PROBES)][1:])
+        self.between_us = []
+
+    def _probe(self) -> float:
+        begin = time.perf_counter()
+        for _ in range(FENCES):
+            self.fence()
+        return (time.perf_counter() - begin) * 1e6
+
+    def between(self) -> None:
+        """Look between two rounds."""
+        self.between_us.append(self._probe())
+
+    def ahead(self) -> None:
+        """Look between two parts of a round's inputs."""
+        self.ahead_us.append(self._probe())
+
+    def _busy(self, probes_us: List[float]) -> float:
+        middle = median(probes_us) if probes_us else 0.0
+        return middle if middle >= BUSY * self.alone_us + BUSY_US else 0.0
+
+    def doubt(self) -> str:
+        """Say what speaks against a candidate's time; empty if nothing does. Looks that were taken are forgotten."""
+        self.laid_out_us += [round(median(self.ahead_us), 1)] if self.ahead_us else []
+        probe_us, self.ahead_us = self._busy(self.ahead_us), []
+        if not probe_us:
+            return ""
+        text = "no time: the GPU was busy while inputs were laid out, before the clock started: an empty probe took "
+        return (text + "%.0f us, alone %.0f us; what is done then would not be in the time") % (probe_us, self.alone_us)
+
+    def remarks(self) -> List[str]:
+        """Say so if the GPU was not idle between the rounds, when the reference is timed."""
+        probe_us = self._busy(self.between_us)
+        text = "the GPU was busy between rounds: an empty probe took %.0f us, alone %.0f us; "
+        text += "the baseline may be slowed, so there is no speed-up"
+        return [text % (probe_us, self.alone_us)] if probe_us else []
+
+    def evidence(self) -> Dict[str, Any]:
+        """Return what probes took."""
+        return {
+            "idle_probe_alone_us": round(self.alone_us, 1),
+            "idle_probe_between_rounds_us": round(median(self.between_us), 1) if self.between_us else None,
+            "idle_probes_while_laid_out_us": self.laid_out_us,
+        }
