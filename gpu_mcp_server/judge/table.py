@@ -8,6 +8,9 @@ from rounds import Rounds
 from tensors import FLOATS, MADE, Tensor
 from verdicts import Judged, where_of
 
+DISTRIBUTIONS = ("uniform", "normal", "offset", "outliers", "zeros", "large")
+"""Besides the declared one, what inputs of floats are drawn from where candidates are tried."""
+
 
 def named_dims(dims: Dims) -> str:
     """Return a shape in words."""
