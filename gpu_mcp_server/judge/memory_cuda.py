@@ -12,7 +12,7 @@ from cuda_errors import meaning
 from cuda_tools import FENCE_SAMPLES, TYPES, Fence, KeptOnGpu, Tools, answer_of
 from devices import Buffers, Device, RoundCheck
 from eight_bits import FLOAT8
-from fill import Well
+from fill import LONG, Well
 from kept import Kept
 from memory_cpu import Region, poison_word
 from memory_cpu import share as share_file
@@ -111,8 +111,10 @@ class CudaBuffers(Buffers):
                 self.well.fill(drawn, item.dtype, item.distribution)
                 self.put_input(number, drawn)
                 continue
+            if item.distribution == "full" and item.dtype in LONG:
+                item = item.as_bytes()
             span = self._span(self.staged.address + self.input_layout.offsets[number], self.input_layout, item)
-            kind = DISTRIBUTIONS[item.distribution]
+            kind = DISTRIBUTIONS.get(item.distribution, DISTRIBUTIONS["integers"])
             if item.dtype.startswith(("int", "uint")) and kind != DISTRIBUTIONS["zeros"]:
                 kind = DISTRIBUTIONS["integers"]
             arguments = [*span, c_int(TYPES[item.dtype]), c_int(kind), c_uint64(self.well.word())]

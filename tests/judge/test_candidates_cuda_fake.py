@@ -536,3 +536,27 @@ def test_a_product_of_signed_bytes_is_not_one_of_unsigned(court, device, kind, v
     got = court(source, **product, device=device, rtol=0, atol=0, tier="smoke").verdict
 
     assert got["verdict"] == verdict, got["reason"]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize(("dtype", "distribution", "verdict"), [
+    ("int32", "full", "incorrect"), ("int64", "full", "incorrect"), ("int32", "normal", "correct"),
+])  # fmt: skip
+def test_whole_numbers_that_are_drawn_in_full_show_what_small_ones_do_not(court, device, dtype, distribution, verdict):
+    mixed = {
+        "entry": "f",
+        "inputs": [{"name": "x", "dtype": dtype, "shape": ["n"], "distribution": distribution}],
+        "outputs": [{"name": "y", "dtype": dtype, "shape": ["n"]}],
+        "shapes": [{"n": 1003}],
+        "reference": "def f(x):\n    return x >> 3\n",
+    }
+    source = f"""
+    #include <stdint.h>
+    int launch(const {dtype}_t *x, {dtype}_t *y, int64_t n{", void *stream" if device == "cuda" else ""}) {{
+        for (int64_t i = 0; i < n; i++) y[i] = (uint32_t)x[i] >> 3;
+        return 0;
+    }}
+    """
+    got = court(source, **mixed, device=device, rtol=0, atol=0, tier="smoke").verdict
+
+    assert got["verdict"] == verdict, got["reason"]
