@@ -13,7 +13,7 @@ from devices import Buffers, RoundCheck
 from doubles import InDouble
 from fill import Well
 from rounds import Rounds
-from table import DISTRIBUTIONS, may_vary
+from table import DISTRIBUTIONS, SELDOM_DRAWN, may_vary
 from tensors import Tensor
 from verdicts import Judged, ReferenceFailed, incorrect
 
@@ -45,7 +45,7 @@ class Elsewhere:
         self.free = may_vary(inputs)
         own = {item.distribution for item, may in zip(inputs, self.free) if may}
         wanted = task.get("distributions") != "declared" and max(item.count for item in [*inputs, *outputs]) <= LARGE
-        names = [name for name in DISTRIBUTIONS if own != {name} and name != "zeros"]
+        names = [name for name in DISTRIBUTIONS if own != {name} and name not in SELDOM_DRAWN]
         self.left: List[str] = []
         self.names: List[str] = names if wanted and any(self.free) else []
         """What inputs are drawn from, in an order that is drawn too."""

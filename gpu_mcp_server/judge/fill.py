@@ -25,7 +25,7 @@ WHOLE = {"integers": 100, "bool": 2, FLOAT4: 256, "int8": 256, "uint8": 256}
 negative. Of less than all its values a candidate that mistakes the sign would be right."""
 LONG = ("int32", "int64")
 """Whole numbers that may be indices: 0 to 99, and with the distribution `full` all values, drawn byte by byte."""
-FACTORS = {"offset": (1, 3), "large": (1000, 0)}
+FACTORS = {"offset": (1, 3), "large": (1000, 0), "small": (1e-3, 0)}
 """What a normal value is multiplied by, and what is added, where that is not 1 and 0."""
 
 

@@ -18,7 +18,7 @@ from oracle import EPSILON, split
 from precision import distribution, suspicion
 from rounds import Rounds
 from supervisor import Player
-from table import DISTRIBUTIONS, Table, may_vary, named_dims, untimed_shape
+from table import DISTRIBUTIONS, SELDOM_DRAWN, Table, may_vary, named_dims, untimed_shape
 from tensors import FLOATS, symbols, tensors
 from verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect
 
@@ -244,7 +244,7 @@ class Trials:
                 break
             if own == {drawn} or self._late("distribution %s" % drawn):
                 continue
-            if drawn == "zeros" and most < len(DISTRIBUTIONS):
+            if drawn in SELDOM_DRAWN and most < len(DISTRIBUTIONS):
                 continue
             if drawn == "zeros" and any(item.dtype not in FLOATS for item in table.buffers.outputs):
                 self.left_out["zeros (an index among equals may be any of them)"] = None
