@@ -89,9 +89,9 @@ class TorchCudaArrays:
         if tuple(shape) != item.shape:
             raise BadResult("output %s has shape %s, declared as %s" % (item.name, list(shape), list(item.shape)))
 
-    def answers(self) -> Tuple[Any, ...]:
-        """Return what the first call's answers are."""
-        return self.targets[0]
+    def answers(self, call: int) -> Tuple[Any, ...]:
+        """Return what a call's answers are."""
+        return self.targets[call]
 
     def ping(self) -> None:
         """Switch in."""

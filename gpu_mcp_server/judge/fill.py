@@ -23,7 +23,9 @@ SHORT = ("bfloat16", *FLOAT8)
 WHOLE = {"integers": 100, "bool": 2, FLOAT4: 256, "int8": 256, "uint8": 256}
 """Distributions of whole numbers from 0, below which; those of a byte by its type, and of int8 the upper half is
 negative. Of less than all its values a candidate that mistakes the sign would be right."""
-FACTORS = {"offset": (1, 3), "large": (1000, 0)}
+LONG = ("int32", "int64")
+"""Whole numbers that may be indices: 0 to 99, and with the distribution `full` all values, drawn byte by byte."""
+FACTORS = {"offset": (1, 3), "large": (1000, 0), "small": (1e-3, 0)}
 """What a normal value is multiplied by, and what is added, where that is not 1 and 0."""
 
 
@@ -185,6 +187,8 @@ class Well:
         if distribution == "zeros":
             every[...] = 0
             return
+        if distribution == "full" and dtype in LONG:
+            every, dtype = every.view(np.uint8), "uint8"
         recipe = self._recipe(dtype, distribution)
         count = every.shape[1]
         whole = max(1, SLAB // count)

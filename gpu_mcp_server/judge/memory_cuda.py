@@ -6,13 +6,13 @@ from ctypes import c_double, c_int, c_int64, c_uint64
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
-from check import LARGE, numbers, relative_to
+from check import LARGE, STORAGE, numbers, relative_to
 from cuda_driver import L2_BYTES, MAJOR, MINOR, OutOfMemory, Shared
 from cuda_errors import meaning
 from cuda_tools import FENCE_SAMPLES, TYPES, Fence, KeptOnGpu, Tools, answer_of
 from devices import Buffers, Device, RoundCheck
 from eight_bits import FLOAT8
-from fill import Well
+from fill import LONG, Well
 from idleness import Idleness
 from kept import Kept
 from memory_cpu import Region, poison_word
@@ -27,7 +27,7 @@ DISTRIBUTIONS = {
     for number, name in enumerate(["normal", "uniform", "offset", "outliers", "zeros", "large", "integers"])
 }
 DRAWN_HERE = ("bool", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2")
-"""Types that the GPU's kernel does not draw: they are made on the processor."""
+"""Types that the GPU's kernel does not draw: they are made on the processor, as small numbers of any type are."""
 ALLOWED = 8
 """One of so many parts of the memory may be a candidate's own; its workspace and context are seldom more."""
 MEMORY_SHARE = 0.3
@@ -104,13 +104,15 @@ class CudaBuffers(Buffers):
         for number, item in enumerate(self.inputs):
             if item.distribution in MADE:
                 continue
-            if item.dtype in DRAWN_HERE:
-                drawn = np.empty((self.sets, item.count), dtype=np.uint8)
+            if item.dtype in DRAWN_HERE or item.distribution == "small":
+                drawn = np.empty((self.sets, item.count), dtype=STORAGE[item.dtype])
                 self.well.fill(drawn, item.dtype, item.distribution)
                 self.put_input(number, drawn)
                 continue
+            if item.distribution == "full" and item.dtype in LONG:
+                item = item.as_bytes()
             span = self._span(self.staged.address + self.input_layout.offsets[number], self.input_layout, item)
-            kind = DISTRIBUTIONS[item.distribution]
+            kind = DISTRIBUTIONS.get(item.distribution, DISTRIBUTIONS["integers"])
             if item.dtype.startswith(("int", "uint")) and kind != DISTRIBUTIONS["zeros"]:
                 kind = DISTRIBUTIONS["integers"]
             arguments = [*span, c_int(TYPES[item.dtype]), c_int(kind), c_uint64(self.well.word())]

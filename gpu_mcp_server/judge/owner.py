@@ -187,6 +187,7 @@ class Owner:
             failed = trials.run(say)
             if failed or self.tier != "performance":
                 return [failed] if failed else trials.untimed()
+        self.task["infinite"] = trials.infinite
         for number, dims in enumerate(self.task["shapes"]):
             self.at = self._name(dims) + ": "
             self.shapes.append(self._shape(number, dims, device, pair))

@@ -224,10 +224,10 @@ class Reference:
         import numpy as np
         import oracle
 
-        begin = time.perf_counter()
+        begin, call = time.perf_counter(), int(message.get("call", 0))
         try:
-            exact, answers = self._wide(nudge=False), self.arrays.answers()
-            nudged = [self._wide(nudge=True) for _ in range(NUDGES)]
+            exact, answers = self._wide(nudge=False, call=call), self.arrays.answers(call)
+            nudged = [self._wide(nudge=True, call=call) for _ in range(NUDGES)]
         except BaseException:
             os.close(descriptors[0])
             raise

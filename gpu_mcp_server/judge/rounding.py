@@ -23,6 +23,9 @@ NEAR = 8
 REACH = 8.0
 """Times its sensitivity, in places of the inputs, that the partial sums behind an answer are large. Moved terms t add
 to sqrt(sum t^2 / 12) places, partial sums of terms of both signs to a few times sqrt(sum t^2)."""
+UNDERFLOW = {"bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
+"""Smallest normal numbers. What is below them may become zero, as processors and GPUs have it in their fast modes.
+Source: Demmel, Underflow and the Reliability of Numerical Software, SIAM J. Sci. Stat. Comput. 5, 1984."""
 TYPICAL = 100.0
 """Times what nine of ten elements exceed, as a size of what is added up where nothing is known of it."""
 
@@ -60,15 +63,17 @@ def slack(expected: Array, inputs: Sequence[Tensor], output: Tensor, known: Opti
     """
     size = np.where(np.isfinite(expected), np.abs(expected), 0.0)
     place, fine = EPSILON[output.dtype] * size, min(EPSILON[output.dtype], EPSILON["float32"])
+    lost = UNDERFLOW.get(output.dtype, 0.0)
     if known is None:
         scale = np.maximum(size, _typical(size))
-        return PLACES * place + (2 * NOISE * fine + summation(inputs, output)) * scale
+        return lost + PLACES * place + (2 * NOISE * fine + summation(inputs, output)) * scale
     given = max([EPSILON[item.dtype] for item in inputs if item.dtype in EPSILON], default=fine)
     least = min(given, COARSEST)
     apart = np.maximum(np.maximum(known.off - place, 0.0), known.moved * (least / given))
     near = _largest_near(np.maximum(apart - least * size, 0.0), size)
     return (
-        PLACES * place
+        lost
+        + PLACES * place
         + NOISE * np.maximum(apart, near)
         + summation(inputs, output) * np.maximum(size, REACH / least * near)
     )

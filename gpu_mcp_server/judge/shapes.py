@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from conditions import Watch, summary
 from cost import Cost, empty_pass
 from devices import Buffers, Device
+from elsewhere import Elsewhere
 from fill import Well
 from floor import floor_of
 from history import History
@@ -94,6 +95,7 @@ class Shape:
         """Whether the clock's own cost is measured again between the rounds, by a reference on the same GPU."""
         self.watch = Watch(device)
         self.strict = Strict(task, well, LEAST_ROUNDS)
+        self.elsewhere = Elsewhere(task, (self.inputs, self.outputs), self.rounds, well)
         self.warm: Optional[Series] = None
         self.graph: Optional[Series] = None
         self.events_us: List[float] = []
@@ -119,6 +121,7 @@ class Shape:
                 if untimed:
                     self._play(buffers)
                     self.strict.look(self.rounds, buffers, LEAST_ROUNDS)
+                    self.elsewhere.play(buffers)
                     self.notes["not timed: %s" % untimed] = None
                 elif wanted != "warm":
                     self._measure(buffers, progress)
@@ -205,6 +208,7 @@ class Shape:
             series.played.append(last)
         self.stops = stops(self.well, LEAST_ROUNDS)
         self.interruption.sharing = series.sharing
+        self.elsewhere.begin(LEAST_ROUNDS)
         self.rounds.watch = self.watch
         series.measure(buffers, self._next, progress)
         if self.strict.owed:
@@ -212,6 +216,7 @@ class Shape:
             self.strict.look(self.rounds, buffers, LEAST_ROUNDS)
         if len(series.played) > LEAST_ROUNDS:
             self.interruption.play(buffers)
+        self.elsewhere.play(buffers)
         self.rounds.watch = None
         whole_s = median([played.candidate_s for played in series.played])
         series.doubt = self.device.doubt()
@@ -286,7 +291,9 @@ class Shape:
         round_ = self._play(buffers)
         self.strict.look(self.rounds, buffers, played)
         passes = EMPTY_PASSES if self.calibrates else 0
-        return round_._replace(empty_s=tuple(empty_pass(self.rounds.reference, self.device) for _ in range(passes)))
+        empty_s = tuple(empty_pass(self.rounds.reference, self.device) for _ in range(passes))
+        self.elsewhere.after(buffers, played)
+        return round_._replace(empty_s=empty_s)
 
     def _result(self, verdict: str, reason: str) -> Dict[str, Any]:
         result: Dict[str, Any] = {

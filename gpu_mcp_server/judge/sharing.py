@@ -11,8 +11,8 @@ from typing import Callable, List, NamedTuple
 from verdicts import cheat
 
 DOUBTED = 0.1
-"""Part of a round from which on there is no time: what several calls share, none of them takes. Of five honest kernels on
-an H200 the least of six was 0.01 at most, in rounds of 10 ms (benchmarks/results/h200-hacks.md)."""
+"""Part of a round from which on there is no time: what several calls share, none of them takes. Of five honest kernels
+on an H200 the least of six was 0.01 at most, in rounds of 10 ms (benchmarks/results/h200-hacks.md)."""
 CERTAIN = 0.5
 """Part from which on it is a cheat: to wake threads and to fill caches takes an honest one a few percent."""
 MOST_MORE = 8

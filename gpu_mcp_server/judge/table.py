@@ -8,6 +8,11 @@ from rounds import Rounds
 from tensors import FLOATS, MADE, Tensor
 from verdicts import Judged, where_of
 
+DISTRIBUTIONS = ("uniform", "normal", "offset", "outliers", "zeros", "large", "small")
+"""Besides the declared one, what inputs of floats are drawn from where candidates are tried."""
+SELDOM_DRAWN = ("zeros", "small")
+"""Only where all are: the others show more. Beside small inputs a term that was dropped shows, as a norm's epsilon."""
+
 
 def named_dims(dims: Dims) -> str:
     """Return a shape in words."""

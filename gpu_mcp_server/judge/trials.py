@@ -5,24 +5,23 @@ from dataclasses import replace
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
-from check import LARGE, compare, numbers
+from check import LARGE, numbers
 from cost import Cost
-from devices import Buffers, Device, RoundCheck
+from devices import Device
+from doubles import InDouble
+from elsewhere import answered
 from fill import Well
 from hidden import Dims, elements
 from history import History
 from ledger import Ledger
-from memory_cpu import Region
-from oracle import EPSILON, available, split
+from oracle import EPSILON, split
 from precision import distribution, suspicion
-from rounding import Known, beyond, slack
 from rounds import Rounds
 from supervisor import Player
-from table import Table, may_vary, named_dims, untimed_shape
-from tensors import FLOATS, Array, symbols, tensors
+from table import DISTRIBUTIONS, SELDOM_DRAWN, Table, may_vary, named_dims, untimed_shape
+from tensors import FLOATS, symbols, tensors
 from verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect
 
-DISTRIBUTIONS = ("uniform", "normal", "offset", "outliers", "zeros", "large")
 SMALL = 1 << 18
 """Elements of a tensor up to which a declared shape is tried with every distribution, where hidden ones are as well."""
 SOME = 2
@@ -126,6 +125,8 @@ class Trials:
             table = self._sit(dims, hidden=False)
             try:
                 self._play(table, "")
+                if elements(self.task, dims) <= LARGE:
+                    self._distributions(table, SOME)
                 found.append(untimed_shape(table, None))
                 self._leave(table)
             except Judged as judged:
@@ -185,10 +186,11 @@ class Trials:
         what = drawn or "declared"
         entry: Dict[str, Any] = {"dims": table.dims, "distribution": what, "hidden": table.hidden, "verdict": "correct"}
         strict = not drawn and not table.hidden
-        rounds.forgives = None if strict else lambda: self._forgiven(table)
+        double = InDouble(self.task, rounds, self.notes)
+        rounds.forgives = None if strict else lambda check: double.forgiven(buffers, check)
         try:
             reference_s = rounds.expect(buffers)
-            if not (strict or self._answered(buffers)):
+            if not (strict or answered(buffers, 0, infinite=self.infinite)):
                 raise ReferenceFailed("the reference is not finite")
             rounds.answer(buffers, reference_s)
         except ReferenceFailed as error:
@@ -207,13 +209,6 @@ class Trials:
             raise told from None
         self.entries.append(entry)
         return reference_s
-
-    def _answered(self, buffers: Buffers) -> bool:
-        """Say whether the reference has an answer: all finite, or without a NaN if infinities belong to the problem."""
-        if buffers.sound() or not self.infinite:
-            return buffers.sound()
-        pairs = ((buffers.pair(0, number)[0], item.dtype) for number, item in enumerate(buffers.outputs))
-        return not any(bool(np.isnan(numbers(expected, dtype)).any()) for expected, dtype in pairs)
 
     def _told(self, judged: Judged, table: Table, drawn: str) -> Judged:
         """Return a failure with where it was, and what had been right before."""
@@ -249,7 +244,7 @@ class Trials:
                 break
             if own == {drawn} or self._late("distribution %s" % drawn):
                 continue
-            if drawn == "zeros" and most < len(DISTRIBUTIONS):
+            if drawn in SELDOM_DRAWN and most < len(DISTRIBUTIONS):
                 continue
             if drawn == "zeros" and any(item.dtype not in FLOATS for item in table.buffers.outputs):
                 self.left_out["zeros (an index among equals may be any of them)"] = None
@@ -292,36 +287,11 @@ class Trials:
         for kept in before:
             kept.close()
 
-    def _wide(self, table: Table, verb: str, *descriptors: int) -> Optional[Dict[str, Any]]:
-        """Have the reference answer in double precision, `None` if it cannot."""
-        if not available(self.task, table.buffers.outputs):
-            return None
-        player, begin = table.rounds.reference, time.perf_counter()
-        try:
-            player.thaw()
-            reply = player.ask(verb, 6 * table.rounds.timeout_s, descriptors)
-        finally:
-            player.freeze()
-        if reply.get("error"):
-            self.notes["no double precision oracle: %s" % str(reply["error"]).splitlines()[-1][:120]] = None
-            return None
-        ran_s = reply.get("ran_s")
-        if isinstance(ran_s, float):
-            self.ledger.move(min(max(ran_s, 0.0), time.perf_counter() - begin), "reference")
-        return reply
-
-    def _doubles(self, table: Table, verb: str, count: int) -> Optional[Array]:
-        """Return so many numbers that the reference writes, `None` if it cannot answer in double precision."""
-        memory = Region(8 * count, writable_by_others=True)
-        try:
-            return None if self._wide(table, verb, memory.fd) is None else memory.bytes.view(np.float64)[:count].copy()
-        finally:
-            memory.close()
-
     def _precision(self, table: Table) -> None:
         """Compare errors of the candidate and of the reference against double precision."""
         outputs = table.buffers.outputs
-        found = self._doubles(table, "oracle", sum(item.count for item in outputs))
+        count = sum(item.count for item in outputs)
+        found = InDouble(self.task, table.rounds, self.notes).read(table.buffers, "oracle", count)
         if found is None:
             return
         truth = split(found, outputs)
@@ -336,29 +306,6 @@ class Trials:
                 raise incorrect("output %s %s, and the problem wants strict precision" % (item.name, doubt))
             if doubt:
                 self.notes["%s %s" % (item.name, doubt)] = None
-
-    def _forgiven(self, table: Table) -> RoundCheck:
-        """Compare once more, and allow what rounding of inputs and partial sums does to each element."""
-        buffers, rtol, atol = table.buffers, float(self.task["rtol"]), float(self.task["atol"])
-        floats = [item for item in buffers.outputs if item.dtype in EPSILON]
-        told = self._doubles(table, "sensitivity", 2 * sum(item.count for item in floats)) if floats else None
-        known = iter(() if told is None else split(told, [item for item in floats for _ in range(2)]))
-        wrong: List[int] = []
-        worst_abs = worst_rel = 0.0
-        for number, item in enumerate(buffers.outputs):
-            expected, got = buffers.pair(0, number)
-            difference = compare(expected, got, item.dtype, rtol, atol)
-            worst_abs, worst_rel = max(worst_abs, difference.max_abs), max(worst_rel, difference.max_rel)
-            mask = difference.mask
-            if item.dtype in EPSILON:
-                of_it = None if told is None else Known(next(known), next(known))
-                if mask is not None:
-                    want, have = (numbers(part, item.dtype).astype(np.float64) for part in (expected, got))
-                    mask = mask & beyond(
-                        have, want, atol + rtol * np.abs(want) + slack(want, buffers.inputs, item, of_it)
-                    )
-            wrong.append(0 if mask is None else int(np.count_nonzero(mask)))
-        return RoundCheck(np.array([wrong], dtype=np.int64), worst_abs, worst_rel)
 
     def summary(self) -> str:
         """Say in one line what was tried."""

@@ -25,11 +25,12 @@ class TensorSpec(Model):
     shape: list[Symbol | int]
     """Each dimension a symbol that the shapes give a value, or a number."""
     distribution: Literal[
-        "normal", "uniform", "offset", "outliers", "zeros", "large", "integers", "made", "weights"
+        "normal", "uniform", "offset", "outliers", "zeros", "large", "integers", "full", "made", "weights"
     ] = "normal"
     """How inputs are drawn: normal(0,1), uniform[0,1), offset = normal+3, outliers = normal with 1 in 1000 times 100,
     large = normal*1e3, integers = 0..99; made and weights: by a module problem's own code. Ignored for outputs.
-    Whole numbers go by their type, unless they are zeros: int8 and uint8 have all its values, int32 and int64 0..99."""
+    Whole numbers go by their type, unless they are zeros: int8 and uint8 have all its values, int32 and int64 0..99, or
+    with full all of theirs."""
 
 
 class Wish(Model):

@@ -302,6 +302,8 @@ def _check_tensors(problem: Problem) -> None:
             raise BadRequest(f"{what} has {len(tensors)} tensors.", hint=f"Give 1 to {MAX_TENSORS}.")
     if any(tensor.distribution in MADE for tensor in problem.inputs):
         raise BadRequest("An input is drawn as made or weights.", hint="Only a KernelBench problem makes its inputs.")
+    if any(tensor.distribution == "full" and tensor.dtype.startswith(("float", "bfloat")) for tensor in problem.inputs):
+        raise BadRequest("An input of floats is drawn as full.", hint="full is for whole numbers; large goes far.")
     if any(tensor.dtype == "float4_e2m1fn_x2" for tensor in problem.outputs):
         raise BadRequest("An output is float4.", hint="Only inputs may be; return a wider type.")
     names = [tensor.name for tensor in [*problem.inputs, *problem.outputs]] + problem.symbols()

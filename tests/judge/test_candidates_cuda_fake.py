@@ -536,3 +536,66 @@ def test_a_product_of_signed_bytes_is_not_one_of_unsigned(court, device, kind, v
     got = court(source, **product, device=device, rtol=0, atol=0, tier="smoke").verdict
 
     assert got["verdict"] == verdict, got["reason"]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize(("dtype", "distribution", "verdict"), [
+    ("int32", "full", "incorrect"), ("int64", "full", "incorrect"), ("int32", "normal", "correct"),
+])  # fmt: skip
+def test_whole_numbers_that_are_drawn_in_full_show_what_small_ones_do_not(court, device, dtype, distribution, verdict):
+    mixed = {
+        "entry": "f",
+        "inputs": [{"name": "x", "dtype": dtype, "shape": ["n"], "distribution": distribution}],
+        "outputs": [{"name": "y", "dtype": dtype, "shape": ["n"]}],
+        "shapes": [{"n": 1003}],
+        "reference": "def f(x):\n    return x >> 3\n",
+    }
+    source = f"""
+    #include <stdint.h>
+    int launch(const {dtype}_t *x, {dtype}_t *y, int64_t n{", void *stream" if device == "cuda" else ""}) {{
+        for (int64_t i = 0; i < n; i++) y[i] = (uint32_t)x[i] >> 3;
+        return 0;
+    }}
+    """
+    got = court(source, **mixed, device=device, rtol=0, atol=0, tier="smoke").verdict
+
+    assert got["verdict"] == verdict, got["reason"]
+
+
+@pytest.mark.parametrize(("epsilon", "verdict"), [("1e-5f", "correct"), ("1e-30f", "incorrect")])
+@pytest.mark.parametrize(
+    ("device", "dtype", "kind"),
+    [("cuda", "float32", "float"), ("cpu", "float32", "float"), ("cpu", "float16", "_Float16")],
+)
+def test_a_norm_without_its_epsilon_shows_beside_small_inputs(court, device, epsilon, verdict, dtype, kind):
+    tensor = {"dtype": dtype, "shape": ["rows", "cols"]}
+    norm = {
+        "entry": "f",
+        "inputs": [{"name": "x", **tensor}],
+        "outputs": [{"name": "y", **tensor}],
+        "shapes": [{"rows": 8, "cols": 300}],
+        "reference": """
+import numpy as np
+def f(x):
+    kind, x = x.dtype, x.astype(np.promote_types(x.dtype, np.float32))
+    return (x / np.sqrt((x * x).mean(axis=1, keepdims=True) + x.dtype.type(1e-5))).astype(kind)
+""",
+    }
+    source = f"""
+    #include <math.h>
+    #include <stdint.h>
+    int launch(const {kind} *x, {kind} *y, int64_t rows, int64_t cols{", void *stream" if device == "cuda" else ""}) {{
+        for (int64_t r = 0; r < rows; r++, x += cols, y += cols) {{
+            float sum = 0;
+            for (int64_t c = 0; c < cols; c++) sum += (float)x[c] * (float)x[c];
+            for (int64_t c = 0; c < cols; c++) y[c] = x[c] / sqrtf(sum / cols + {epsilon});
+        }}
+        return 0;
+    }}
+    """
+    tolerance = 1e-4 if dtype == "float32" else 4e-3
+    got = court(source, **norm, device=device, rtol=tolerance, atol=tolerance, tier="correctness").verdict
+
+    assert got["verdict"] == verdict, got["reason"]
+    if verdict == "incorrect":
+        assert "distribution small" in got["reason"]

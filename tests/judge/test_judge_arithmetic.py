@@ -186,6 +186,15 @@ def test_bytes_have_every_value_and_longer_integers_few(distribution, dtype, lea
     assert times.tolist() == pytest.approx([times.mean()] * times.size, rel=0.2)
 
 
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_longer_integers_that_are_drawn_in_full_have_every_bit(dtype):
+    into = np.zeros((3, 100_001), dtype=dtype)
+    fill.Well("04" * 32).fill(into, dtype, "full")
+    bits = np.unpackbits(into.view(np.uint8).reshape(-1, into.itemsize), axis=1)
+    assert bits.mean(axis=0).tolist() == pytest.approx([0.5] * bits.shape[1], abs=0.02)
+    assert np.unique(into).size > 299_900
+
+
 @pytest.mark.parametrize("distribution", ["normal", "uniform", "offset", "outliers", "large"])
 def test_inputs_of_float64_have_all_bits_of_a_double(distribution):
     into = np.zeros((3, 100_003))

@@ -113,3 +113,13 @@ def test_infinities_must_be_met():
 
     assert np.isfinite(slack).all()
     assert rounding.beyond(got, expected, slack + 1e30).tolist() == [False, True, True, True]
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_what_is_below_the_smallest_normal_number_may_become_zero(given):
+    expected = np.array([1e-39, -1e-45, 1e-30, 1.0])
+    known = rounding.Known(np.zeros(4), np.zeros(4)) if given else None
+    slack = rounding.slack(expected, [tensor("x", "float32", 1)], tensor("y", "float32", 4), known)
+
+    assert rounding.beyond(np.zeros(4), expected, slack).tolist()[:2] == [False, False]
+    assert not given or rounding.beyond(np.zeros(4), expected, slack).tolist()[2:] == [True, True]

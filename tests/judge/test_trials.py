@@ -54,13 +54,13 @@ def test_an_honest_candidate_passes_every_trial_and_the_verdict_says_which(court
     verdict = court(name, shapes=[{"rows": 64, "cols": 1000}], max_rounds=6, round_ms=1).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
-    assert verdict["trials_summary"].endswith(" hidden shapes, 6 distributions, deterministic")
+    assert verdict["trials_summary"].endswith(" hidden shapes, 7 distributions, deterministic")
     hidden = [t["dims"] for t in verdict["trials"] if t["hidden"]]
     assert {"rows": 1, "cols": 1} in hidden
     assert {"rows": 1000, "cols": 64} in hidden
     assert len({tuple(dims.values()) for dims in hidden}) >= 8
     assert {t["distribution"] for t in verdict["trials"] if not t["hidden"]} == {
-        "declared", "uniform", "offset", "outliers", "zeros", "large",
+        "declared", "uniform", "offset", "outliers", "zeros", "large", "small",
     }  # fmt: skip
     errors = verdict["evidence"]["errors"]["y"]
     assert 0 < errors["mean_floors"] < errors["p99_floors"] <= errors["max_floors"]
@@ -99,7 +99,7 @@ def test_fixed_shapes_are_not_varied_and_the_verdict_says_so(court):
     verdict = court(launcher(body), shapes=SMALL, fixed_shapes=True, max_rounds=6, round_ms=1).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
-    assert verdict["trials_summary"].startswith("no hidden shapes (the problem fixes its shapes), 6 distributions")
+    assert verdict["trials_summary"].startswith("no hidden shapes (the problem fixes its shapes), 7 distributions")
 
 
 def test_hidden_shapes_comply_with_the_constraints(court):

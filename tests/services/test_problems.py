@@ -140,6 +140,10 @@ Y = TensorSpec(name="y", dtype="float32", shape=["n"])
         ({"reference": "def softmax(x, y): ..."}, "1 inputs"),
         ({"reference": "def softmax(x, *, y): ..."}, "1 inputs"),
         ({"reference": "if True:\n    def softmax(x): ..."}, "nothing"),
+        (
+            {"inputs": [TensorSpec(name="x", dtype="bfloat16", shape=["rows", "cols"], distribution="full")]},
+            "floats is drawn as full",
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_refused_with_the_reason(changes: dict[str, Any], words: str):

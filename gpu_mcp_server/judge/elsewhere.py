@@ -1,0 +1,109 @@
+"""Rounds with inputs of another distribution between those that are timed.
+
+In the trials a candidate is right with them. One that counts its calls, or tells a declared shape by its size, could
+be right there and, once it is timed, only for inputs as declared: a softmax without its maximum.
+"""
+
+from dataclasses import replace
+from typing import Any, Dict, List, Sequence, Tuple
+
+import numpy as np
+from check import LARGE, numbers
+from devices import Buffers, RoundCheck
+from doubles import InDouble
+from fill import Well
+from rounds import Rounds
+from table import DISTRIBUTIONS, SELDOM_DRAWN, may_vary
+from tensors import Tensor
+from verdicts import Judged, ReferenceFailed, incorrect
+
+ROUNDS = 2
+"""Between the first ones; one more follows at the end."""
+SELDOM = 16
+"""Of the rounds behind the first ones, one in so many is followed by one of these."""
+LOOKED_AT = 4
+"""Wrong calls of a round of which it is asked whether rounding explains them; fewer where outputs are large."""
+LOOKED_AT_ELEMENTS = 1 << 22
+
+
+def answered(buffers: Buffers, call: int, *, infinite: bool) -> bool:
+    """Say whether the reference has an answer: all finite, or without a NaN if infinities belong to the problem."""
+    pairs = ((buffers.pair(call, number)[0], item.dtype) for number, item in enumerate(buffers.outputs))
+    given = [numbers(expected, dtype) for expected, dtype in pairs]
+    return all(not np.isnan(each).any() if infinite else np.isfinite(each).all() for each in given)
+
+
+class Elsewhere:
+    """Plays such rounds at one shape."""
+
+    def __init__(
+        self, task: Dict[str, Any], tensors: Tuple[Sequence[Tensor], Sequence[Tensor]], rounds: Rounds, well: Well
+    ) -> None:
+        inputs, outputs = tensors
+        self.rounds, self.well = rounds, well
+        self.infinite = bool(task.get("infinite"))
+        self.free = may_vary(inputs)
+        own = {item.distribution for item, may in zip(inputs, self.free) if may}
+        wanted = task.get("distributions") != "declared" and max(item.count for item in [*inputs, *outputs]) <= LARGE
+        names = [name for name in DISTRIBUTIONS if own != {name} and name not in SELDOM_DRAWN]
+        self.left: List[str] = []
+        self.names: List[str] = names if wanted and any(self.free) else []
+        """What inputs are drawn from, in an order that is drawn too."""
+        self.most = max(1, min(LOOKED_AT, LOOKED_AT_ELEMENTS // max(item.count for item in outputs)))
+        self.double = InDouble(task, rounds, rounds.notes)
+        self.stops: List[int] = []
+        self.first = 0
+
+    def begin(self, first: int) -> None:
+        """Draw behind which of so many first rounds one is played."""
+        self.first, self.stops = first, [int(place) for place in self.well.positions(ROUNDS, first)]
+
+    def after(self, buffers: Buffers, played: int) -> None:
+        """Play what is due behind a round.
+
+        Raises:
+            Judged: If the candidate is wrong there.
+        """
+        due = self.stops.count(played)
+        if played >= self.first and self.well.word() % SELDOM == 0:
+            due += 1
+        for _ in range(due):
+            self.play(buffers)
+
+    def play(self, buffers: Buffers) -> None:
+        """Play one.
+
+        Raises:
+            Judged: If the candidate is wrong there.
+        """
+        if not self.names:
+            return
+        self.left = self.left or list(self.names)
+        drawn = self.left.pop(self.well.word() % len(self.left))
+        rounds, declared, watch = self.rounds, buffers.inputs, self.rounds.watch
+        buffers.inputs = [replace(i, distribution=drawn) if may else i for i, may in zip(declared, self.free)]
+        rounds.watch, rounds.picks = None, lambda check: self._some(buffers, check)
+        rounds.forgives = lambda check: self.double.forgiven(buffers, check)
+        try:
+            rounds.play(buffers)
+        except ReferenceFailed as error:
+            if rounds.reference.lost or "out of memory" in str(error):
+                raise
+            rounds.reference.freeze()
+            self.names.remove(drawn)
+        except Judged as judged:
+            if judged.verdict == "cheat":
+                raise
+            text = "right with inputs as declared, wrong with the distribution %s between timed rounds: %s"
+            raise incorrect(text % (drawn, judged.reason)) from None
+        finally:
+            buffers.inputs, rounds.watch, rounds.picks, rounds.forgives = declared, watch, None, None
+
+    def _some(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
+        """Leave some of the wrong calls, drawn, of those to which the reference has an answer."""
+        kept, calls = np.zeros_like(check.wrong), np.flatnonzero(check.wrong.any(axis=1)).tolist()
+        for _ in range(min(self.most, len(calls))):
+            call = calls.pop(self.well.word() % len(calls))
+            if answered(buffers, call, infinite=self.infinite):
+                kept[call] = check.wrong[call]
+        return check._replace(wrong=kept)
