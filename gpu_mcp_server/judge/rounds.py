@@ -79,6 +79,8 @@ class Rounds:
         self.notes: Dict[str, None] = {}
         self.more: Dict[str, Any] = {}
         """What `go` says to the candidate besides the number of calls: to replay them as a graph, to record events."""
+        self.took_s = 0.0
+        """The candidate's time in the last round."""
         self.told_us: Optional[float] = None
         """What the candidate's own events said of the last round, if it was asked."""
         self.watch: Optional[Watch] = None
@@ -156,11 +158,19 @@ class Rounds:
 
     def expect(self, buffers: Buffers) -> float:
         """Draw fresh inputs and have the reference answer; return its time."""
+        self.draw(buffers)
+        return self.solve(buffers)
+
+    def draw(self, buffers: Buffers) -> None:
+        """Draw fresh inputs."""
         self.number += 1
         with self.ledger.part("fill"):
             wrong = draw(self.device, buffers, self.reference, self.history.well.word() >> 1, self.timeout_s * 6)
         if wrong:
             raise ReferenceFailed("the problem's code failed to make inputs: %s" % wrong)
+
+    def solve(self, buffers: Buffers) -> float:
+        """Have the reference answer the inputs that are there; return its time."""
         with self.ledger.part("wait"):
             reference_s = self._reference(buffers)
         with self.ledger.part("fill"):
@@ -185,6 +195,7 @@ class Rounds:
         with self.ledger.part("wait"):
             elapsed, reply, finished = timed_pass(self.candidate, buffers, self.timeout_s, **self.more)
             candidate_s = max(elapsed - self.costs["candidate"].low_s, 1e-9)
+            self.took_s = candidate_s
             self.ledger.move(candidate_s, "candidate")
             self.candidate.freeze()
             self.candidate.quiet()
