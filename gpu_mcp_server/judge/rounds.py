@@ -21,6 +21,9 @@ LATE_AT_MOST_S = 5.0
 """How long outputs that are wrong are watched for becoming right."""
 OPEN_S = 60.0
 LARGE_SAMPLES = 1 << 16
+LONGEST_TOLD_US = 1e12
+CODES = 1 << 31
+"""Beyond what a launcher can return."""
 
 
 class Round(NamedTuple):
@@ -47,6 +50,11 @@ def timed_pass(player: Player, buffers: Buffers, timeout_s: float, **more: Any) 
     reply = player.hear(timeout_s)
     finished = buffers.stop(player)
     return time.perf_counter() - begin, reply, finished
+
+
+def told_us(told: Any) -> Optional[float]:
+    """Return a time that a candidate told, `None` if it is no number or none that a round can take."""
+    return float(told) if isinstance(told, (int, float)) and 0 <= told < LONGEST_TOLD_US else None
 
 
 def named(reply: Dict[str, Any], what: str) -> Dict[str, Any]:
@@ -139,7 +147,7 @@ class Rounds:
         reply = self.candidate.ask("capture", OPEN_S, calls=buffers.sets)
         self.candidate.freeze()
         if reply.get("code"):
-            return "the launcher returned %s while it was recorded" % reply["code"]
+            return "the launcher returned %s while it was recorded" % str(reply["code"])[:20]
         return str(reply.get("error") or "")[:300]
 
     def _note(self, reply: Dict[str, Any]) -> None:
@@ -203,8 +211,7 @@ class Rounds:
         if self.watch:
             with self.ledger.part("state"):
                 state = self.watch.after()
-        told = reply.get("events_us")
-        self.told_us = float(told) if isinstance(told, (int, float)) else None
+        self.told_us = told_us(reply.get("events_us"))
         with self.ledger.part("check"):
             check = buffers.check()
             self.judge(buffers, reply, check, finished, reference_s)
@@ -243,7 +250,8 @@ class Rounds:
         if isinstance(code, int) and code:
             means = self.device.error_text(code, reply.get("asked"))
             text = "the launcher returned %d in call %s of round %d%s"
-            raise incorrect(text % (code, reply.get("call"), self.number, means))
+            code, call = max(-CODES, min(code, CODES)), str(reply.get("call"))[:20]
+            raise incorrect(text % (code, call, self.number, means))
         if reply.get("error"):
             raise incorrect("%s%s" % (where, str(reply["error"])[:1500]))
         if check.passed and finished:
