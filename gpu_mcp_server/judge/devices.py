@@ -33,6 +33,8 @@ class Buffers:
     outputs: Sequence[Tensor]
     weights_written = False
     """Whether the inputs that are a model's weights are there; they do not change."""
+    changes = False
+    """Whether inputs can be changed beside a candidate at work, whose answers are seen where it writes them."""
     fence: Any = None
     """What stops the clock where freezing does not stop the work."""
     words: List[int]
@@ -99,11 +101,24 @@ class Buffers:
 
     def input_samples(self, number: int, positions: Array) -> Array:
         """Return elements at `positions` of an input of the first call, as stored."""
-        raise NotImplementedError
+        elements: Array = self.input_elements(number)[positions]
+        return elements
 
     def samples(self, output: int, positions: Array) -> Tuple[Array, Array]:
         """Return expected and actual elements at `positions` of every call's output, [sets, positions]."""
         raise NotImplementedError
+
+    def pieces(self, number: int, calls: Array, first: int, count: int) -> Array:
+        """Return `count` elements of an input of some calls, from element `first` on, as stored: [calls, count]."""
+        raise NotImplementedError
+
+    def put_pieces(self, number: int, calls: Array, first: int, values: Array) -> None:
+        """Give an input of some calls other elements, where the reference reads them."""
+        raise NotImplementedError
+
+    def show_pieces(self, number: int, calls: Array, first: int, values: Array) -> None:
+        """Do so where the candidate reads them."""
+        self.put_pieces(number, calls, first, values)
 
     def sound(self) -> bool:
         """Say whether all that the reference expects is finite."""

@@ -6,26 +6,40 @@ cores or by one large launch, would be as fast as no single call of it is.
 
 import contextlib
 import time
-from typing import Generator, List
+from typing import Generator, List, Optional
 
 import numpy as np
 from check import STORAGE
 from devices import Buffers
+from exchange import Exchange
 from fill import Well
 from memory_cpu import WORDS
 from rounds import Rounds
 from sharing import Sharing, Short
 from tensors import ITEM_BYTES, Array
-from verdicts import cheat
+from verdicts import Judged, cheat
 
-STOPS = 6
+STOPS = 8
 """Rounds of a shape that are interrupted."""
-FEWER = 3
-"""One of so many gets fewer calls, the others are stopped in the middle, where freezing stops the work."""
+KINDS = 4
+"""Interruptions by turns: fewer calls; inputs that change while the candidate is stopped, where that stops its work;
+stopped in the middle, or fewer calls; inputs that change while it runs."""
+FEWER = 0
+"""The first of them."""
+WHEN = (0.3, 0.8)
+"""Of the last round's time, between which inputs change."""
+AHEAD = 3
+"""Calls from the last one that is seen to have begun to the first that can be changed: while nothing is seen of the
+next one it is not finished, so that the one after it has not begun; and one more."""
+FEW_CALLS = 4
+"""That are changed while the candidate runs: in no time, and in the second half of what is left, or one that reads its
+inputs twice might find two of them."""
+SEEN = 16
+"""Positions of an output that say whether its call has begun."""
 LEAST_CALLS = 2
 STOPPED_CALLS = 4
-"""That a round has at least which is stopped in the middle. One of fewer, longer calls is interrupted half as often,
-the first time always."""
+"""That a round has at least which is stopped in the middle, or changed. One of fewer, longer calls is interrupted half
+as often, the first time always."""
 SAMPLES = 64
 """Positions of an output that are looked at."""
 
@@ -42,7 +56,7 @@ class Interruption:
         self.rounds, self.well = rounds, well
         self.stop_in_calls = stop_in_calls
         """Whether freezing the candidate stops its work, so that it can be looked at in the middle of it."""
-        self.turn = well.word() % FEWER
+        self.turn = well.word() % KINDS
         self.played = 0
         self.sharing = Sharing()
         """Of the rounds that are interrupted now."""
@@ -58,7 +72,7 @@ class Interruption:
         self.played += 1
         if buffers.sets < LEAST_CALLS or (short and not self.played % 2):
             return
-        self._interrupt(buffers, in_the_middle=self.stop_in_calls and bool(self.turn % FEWER) and not short)
+        self._interrupt(buffers, FEWER if short else self.turn % KINDS)
 
     def shorten(self, buffers: Buffers) -> None:
         """Play a round of fewer calls.
@@ -66,21 +80,101 @@ class Interruption:
         Raises:
             Judged: As `play` does.
         """
-        self._interrupt(buffers, in_the_middle=False)
+        self._interrupt(buffers, FEWER)
 
-    def _interrupt(self, buffers: Buffers, in_the_middle: bool) -> None:
+    def _interrupt(self, buffers: Buffers, kind: int) -> None:
         rounds = self.rounds
-        rounds.expect(buffers)  # all calls, as ever: how long the candidate was frozen must not tell it what is coming
+        # The reference makes one pass over all calls, as ever: how long the candidate was frozen must not tell it what
+        # is coming.
+        rounds.draw(buffers)
+        exchange = None
+        if kind % 2 and buffers.changes:
+            exchange = Exchange(buffers, self.well)
+            exchange.put(after=True)
+        rounds.solve(buffers)
         with rounds.ledger.part("fill"):
             buffers.poison()
             buffers.publish(look=self.well.word() / 2**64)
         with rounds.ledger.part("wait"):
-            if in_the_middle:
+            if exchange is not None and exchange.calls.size:
+                self._exchanged(buffers, exchange)
+            elif self.stop_in_calls and kind != FEWER:
                 self._in_the_middle(buffers, 1 + self.well.word() % (buffers.sets - 1))
             else:
                 self._fewer_calls(buffers, 1 + self.well.word() % (buffers.sets // 2))
         rounds.candidate.freeze()
         rounds.candidate.quiet()
+
+    def _exchanged(self, buffers: Buffers, exchange: Exchange) -> None:
+        """Change inputs of calls that have not begun: their answers must be those to the new ones.
+
+        One that is stopped meanwhile could know that by a clock, and do anew what it did ahead; one that is not had to
+        read all inputs once more.
+        """
+        player, stopped = self.rounds.candidate, self.stop_in_calls and self.turn % KINDS == 1
+        low, high = WHEN
+        wait_s = self.rounds.took_s * (low + (high - low) * (self.well.word() % 1024) / 1024)
+        changed = exchange.calls[:0]
+        exchange.hide()
+        with self._running():
+            player.tell("go", calls=buffers.sets)
+            player.thaw()
+            if not player.link.pending(wait_s):
+                changed = self._changed(buffers, exchange, stopped=stopped)
+            reply = player.hear(self.rounds.timeout_s)
+            finished = buffers.stop(player)
+        unsure = np.setdiff1d(exchange.calls, changed)
+        exchange.show(unsure)  # where the candidate's inputs are a copy, one that is no more is a trespass
+        with self.rounds.ledger.part("check"):
+            check = buffers.check()
+            check.wrong[unsure] = 0
+            try:
+                self.rounds.judge(buffers, reply, check, finished or bool(unsure.size), 0.0)
+            except Judged:
+                wrong = np.flatnonzero(check.wrong.any(axis=1))
+                first = self._answers_first(buffers, exchange, np.intersect1d(wrong, changed))
+                if first is None:
+                    raise
+                raise cheat(
+                    "worked on a call before it was called: inputs of call %d of %d were changed before it, and it was "
+                    "answered with what they had been; what several calls share, none of them takes"
+                    % (first + 1, buffers.sets)
+                ) from None
+
+    def _changed(self, buffers: Buffers, exchange: Exchange, *, stopped: bool) -> Array:
+        """Change inputs under the candidate; return the calls of which that was in time."""
+        player = self.rounds.candidate
+        if stopped:
+            player.freeze()
+        begun = self._last_begun(buffers)
+        calls = exchange.calls[exchange.calls >= begun + AHEAD]
+        if stopped:
+            exchange.show(calls)
+            player.thaw()
+            return calls
+        calls = calls[calls >= begun + AHEAD + (buffers.sets - begun) // 2]
+        if calls.size > FEW_CALLS:
+            calls = calls[np.unique(self.well.positions(FEW_CALLS, calls.size))]
+        exchange.show(calls)
+        return calls[calls >= self._last_begun(buffers) + AHEAD]
+
+    def _answers_first(self, buffers: Buffers, exchange: Exchange, calls: Array) -> Optional[int]:
+        """Return a call whose answer is that to its first inputs."""
+        if not calls.size:
+            return None
+        self.rounds.candidate.freeze()
+        exchange.put(after=False)
+        self.rounds.solve(buffers)
+        right = calls[~buffers.check().wrong[calls].any(axis=1)]
+        return int(right[0]) if right.size else None
+
+    def _last_begun(self, buffers: Buffers) -> int:
+        """Return the last call of which samples are no longer this round's poison, -1 if there is none."""
+        places = self.well.positions(SEEN, buffers.outputs[0].count)
+        got = np.ascontiguousarray(buffers.samples(0, places)[1])
+        word = WORDS[got.itemsize]
+        begun = np.flatnonzero((got.view(word) != word(buffers.words[0])).any(axis=1))
+        return int(begun[-1]) if begun.size else -1
 
     def _in_the_middle(self, buffers: Buffers, call: int) -> None:
         """Freeze once `call` has begun: whatever lies before the last call that has begun must be finished."""

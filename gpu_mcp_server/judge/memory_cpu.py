@@ -109,6 +109,8 @@ def prepare() -> None:
 class CpuBuffers(Buffers):
     """The layouts of one shape in the files."""
 
+    changes = True
+
     def __init__(
         self,
         files: Files,
@@ -253,9 +255,15 @@ class CpuBuffers(Buffers):
         """Return an input of the first call."""
         return self.input_region.tensor(self.input_layout, self.inputs[number], number)[0]
 
-    def input_samples(self, number: int, positions: Array) -> Array:
-        """Return elements at `positions` of an input of the first call."""
-        return self.input_elements(number)[positions]
+    def pieces(self, number: int, calls: Array, first: int, count: int) -> Array:
+        """Return a copy of elements of an input."""
+        every = self.input_region.tensor(self.input_layout, self.inputs[number], number)
+        return every[calls, first : first + count]
+
+    def put_pieces(self, number: int, calls: Array, first: int, values: Array) -> None:
+        """Give an input other elements; both players read the same."""
+        every = self.input_region.tensor(self.input_layout, self.inputs[number], number)
+        every[calls, first : first + values.shape[1]] = values
 
     def samples(self, output: int, positions: Array) -> Tuple[Array, Array]:
         """Return expected and actual elements at `positions`."""

@@ -21,6 +21,9 @@ LATE_AT_MOST_S = 5.0
 """How long outputs that are wrong are watched for becoming right."""
 OPEN_S = 60.0
 LARGE_SAMPLES = 1 << 16
+LONGEST_TOLD_US = 1e12
+CODES = 1 << 31
+"""Beyond what a launcher can return."""
 
 
 class Round(NamedTuple):
@@ -47,6 +50,11 @@ def timed_pass(player: Player, buffers: Buffers, timeout_s: float, **more: Any) 
     reply = player.hear(timeout_s)
     finished = buffers.stop(player)
     return time.perf_counter() - begin, reply, finished
+
+
+def told_us(told: Any) -> Optional[float]:
+    """Return a time that a candidate told, `None` if it is no number or none that a round can take."""
+    return float(told) if isinstance(told, (int, float)) and 0 <= told < LONGEST_TOLD_US else None
 
 
 def named(reply: Dict[str, Any], what: str) -> Dict[str, Any]:
@@ -79,6 +87,8 @@ class Rounds:
         self.notes: Dict[str, None] = {}
         self.more: Dict[str, Any] = {}
         """What `go` says to the candidate besides the number of calls: to replay them as a graph, to record events."""
+        self.took_s = 0.0
+        """The candidate's time in the last round."""
         self.told_us: Optional[float] = None
         """What the candidate's own events said of the last round, if it was asked."""
         self.watch: Optional[Watch] = None
@@ -139,7 +149,7 @@ class Rounds:
         reply = self.candidate.ask("capture", OPEN_S, calls=buffers.sets)
         self.candidate.freeze()
         if reply.get("code"):
-            return "the launcher returned %s while it was recorded" % reply["code"]
+            return "the launcher returned %s while it was recorded" % str(reply["code"])[:20]
         return str(reply.get("error") or "")[:300]
 
     def _note(self, reply: Dict[str, Any]) -> None:
@@ -158,11 +168,19 @@ class Rounds:
 
     def expect(self, buffers: Buffers) -> float:
         """Draw fresh inputs and have the reference answer; return its time."""
+        self.draw(buffers)
+        return self.solve(buffers)
+
+    def draw(self, buffers: Buffers) -> None:
+        """Draw fresh inputs."""
         self.number += 1
         with self.ledger.part("fill"):
             wrong = draw(self.device, buffers, self.reference, self.history.well.word() >> 1, self.timeout_s * 6)
         if wrong:
             raise ReferenceFailed("the problem's code failed to make inputs: %s" % wrong)
+
+    def solve(self, buffers: Buffers) -> float:
+        """Have the reference answer the inputs that are there; return its time."""
         with self.ledger.part("wait"):
             reference_s = self._reference(buffers)
         with self.ledger.part("fill"):
@@ -187,6 +205,7 @@ class Rounds:
         with self.ledger.part("wait"):
             elapsed, reply, finished = timed_pass(self.candidate, buffers, self.timeout_s, **self.more)
             candidate_s = max(elapsed - self.costs["candidate"].low_s, 1e-9)
+            self.took_s = candidate_s
             self.ledger.move(candidate_s, "candidate")
             self.candidate.freeze()
             self.candidate.quiet()
@@ -194,8 +213,7 @@ class Rounds:
         if self.watch:
             with self.ledger.part("state"):
                 state = self.watch.after()
-        told = reply.get("events_us")
-        self.told_us = float(told) if isinstance(told, (int, float)) else None
+        self.told_us = told_us(reply.get("events_us"))
         with self.ledger.part("check"):
             check = buffers.check()
             if self.picks is not None:
@@ -236,7 +254,8 @@ class Rounds:
         if isinstance(code, int) and code:
             means = self.device.error_text(code, reply.get("asked"))
             text = "the launcher returned %d in call %s of round %d%s"
-            raise incorrect(text % (code, reply.get("call"), self.number, means))
+            code, call = max(-CODES, min(code, CODES)), str(reply.get("call"))[:20]
+            raise incorrect(text % (code, call, self.number, means))
         if reply.get("error"):
             raise incorrect("%s%s" % (where, str(reply["error"])[:1500]))
         if check.passed and finished:

@@ -30,7 +30,7 @@ SURE = 1.5
 """Times the shortest round that can be timed, which is what a round lasts at least: the clock's cost was measured on
 the machine as it is, and on a busy one it is more."""
 LONGEST_S = 0.1
-SELDOM = 8
+SELDOM = 6
 """Of the rounds behind the first ones, before which some are interrupted as well, one in so many is; and one at the
 end always, so that a candidate gains nothing by waiting for the interruptions to be over."""
 WARM_SHARE = 0.5

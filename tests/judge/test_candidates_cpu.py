@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tests.judge.harness import JUDGE
+from tests.judge.harness import EXAMPLES, JUDGE
 
 sys.path.insert(0, str(JUDGE))
 
@@ -152,6 +152,29 @@ def test_a_call_answered_before_its_time_is_a_cheat_in_late_rounds_too(court):
 
     assert got["verdict"] == "cheat", got["shapes"][-1]
     assert "worked on a call before it was called" in got["reason"]
+
+
+def test_answers_that_were_kept_until_their_calls_are_seen_by_inputs_that_changed_meanwhile(court):
+    """It looks for fresh inputs at their first two elements; the answers that it hands out are right otherwise."""
+    source = (EXAMPLES.parent / "hacks" / "cpu" / "batch_private.c").read_text()
+    got = court(source, max_rounds=60, half_width=1e-9, budget_s=20, overhead_s=60).verdict
+
+    assert got["verdict"] == "cheat", got["shapes"][-1]
+    assert "answered with what they had been" in got["reason"]
+
+
+def test_a_launcher_that_reads_its_inputs_twice_finds_the_same_ones(court):
+    """What changes under a call that has begun would be an index out of bounds here."""
+    body = """
+        double before = 0, after = 0;
+        for (int64_t i = 0; i < rows * cols; i++) before += x[i];
+        softmax(x, y, rows, cols);
+        for (int64_t i = 0; i < rows * cols; i++) after += x[i];
+        if (before != after) return -7;
+    """
+    got = court(launcher(body), max_rounds=60, half_width=1e-9, budget_s=20, overhead_s=60).verdict
+
+    assert got["verdict"] == "correct", got["reason"]
 
 
 def test_warm_rounds_hold_what_half_the_cache_has_room_for_and_stand_beside_the_cold_ones(court):

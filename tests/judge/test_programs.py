@@ -46,6 +46,13 @@ def sit(tmp_path):
     return judge
 
 
+def test_words_on_which_a_pattern_goes_wrong_hold_nobody_up(sit):
+    body = 'work(n, s, "out.bin"); for (int i = 0; i < 4000; i++) putchar(97); puts("!"); return 0;'
+    verdict = sit(program(body), said={"verdict": r"(\w+\s?)+PASS"}, tier="smoke", sandboxes=1)
+
+    assert (verdict["verdict"], verdict["said"]) == ("correct", [])
+
+
 def test_an_honest_program_is_correct_timed_as_a_whole_and_said_to_be_of_the_weaker_kind(sit):
     verdict = sit(program('work(n, s, "out.bin"); puts("PASS 0.000001 us"); return 0;'), said={"verdict": "PASS.*"})
 

@@ -79,6 +79,36 @@ def test_a_model_that_fails_is_told_how(court, body, verdict, reason):
     assert reason in found["reason"]
 
 
+FORGED = """
+import sys
+import torch
+link = sys.modules["link"]
+send = link.Link.send
+def forged(self, message, descriptors=()):
+    return send(self, dict(message, {more}), descriptors)
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        link.Link.send = forged
+        return torch.softmax(x, -1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("more", "verdict"),
+    [
+        ("events_us=10**400", "correct"),
+        ("events_us=float('nan')", "correct"),
+        ("code=10**4000, call='A' * 300000", "incorrect"),
+        ("error=['A' * 300000]", "incorrect"),
+    ],
+)
+def test_what_a_candidate_says_neither_fails_the_judge_nor_floods_its_reason(court, more, verdict):
+    found = court(FORGED.format(more=more), "model", round_ms=1)
+
+    assert found["verdict"] == verdict
+    assert len(found["reason"]) < 2000
+
+
 @pytest.mark.parametrize(
     ("source", "kind", "reason"),
     [
