@@ -166,10 +166,17 @@ class ModelFile(PythonFile):
         if len(results) != len(targets):
             raise ValueError("ModelNew returned %d values, the problem has %d" % (len(results), len(targets)))
         for place, result in enumerate(results):
-            if tuple(result.shape) != tuple(targets[place].shape):
-                shapes = (self.task["outputs"][place]["name"], list(result.shape), list(targets[place].shape))
-                raise ValueError("output %s has shape %s, expected %s" % shapes)
+            self._compare(self.task["outputs"][place]["name"], result, targets[place])
         return results
+
+    def _compare(self, name: str, result: Any, target: Any) -> None:
+        """Raise if a result is not what the problem has; the rule for types is the reference's (arrays_torch.py)."""
+        if not isinstance(result, self.torch.Tensor):
+            raise TypeError("ModelNew returned %s for output %s, not a tensor" % (type(result).__name__, name))
+        if tuple(result.shape) != tuple(target.shape):
+            raise ValueError("output %s has shape %s, expected %s" % (name, list(result.shape), list(target.shape)))
+        if result.is_complex() or (result.is_floating_point() and not target.is_floating_point()):
+            raise TypeError("output %s is %s, expected %s" % (name, result.dtype, target.dtype))
 
     def call(self, number: int) -> None:
         """Call the model and copy what it returns."""

@@ -66,6 +66,9 @@ def test_a_model_is_judged_and_timed_and_the_copy_is_said(court):
         ("return torch.softmax(x, 0)", "incorrect", "wrong"),
         ("return torch.softmax(x, -1)[1:]", "incorrect", "output y has shape [63, 1000], expected [64, 1000]"),
         ("return x, x", "incorrect", "ModelNew returned 2 values, the problem has 1"),
+        ("torch.softmax(x, -1)", "incorrect", "ModelNew returned NoneType for output y, not a tensor"),
+        ("return torch.softmax(x, -1).numpy()", "incorrect", "ModelNew returned ndarray for output y, not a tensor"),
+        ("return torch.softmax(x, -1) + 7j", "incorrect", "output y is torch.complex64, expected torch.float32"),
         ("raise RuntimeError('no luck')", "incorrect", "RuntimeError: no luck (candidate.py line 5)"),
         ("x.add_(1); return torch.softmax(x, -1)", "incorrect", "inputs are read-only"),
         ("import os; os._exit(0)", "incorrect", "exited with status 0"),
@@ -77,6 +80,19 @@ def test_a_model_that_fails_is_told_how(court, body, verdict, reason):
 
     assert found["verdict"] == verdict, found["reason"]
     assert reason in found["reason"]
+
+
+@pytest.mark.parametrize(
+    ("more", "verdict", "words"), [("", "correct", ""), (" + 0.9", "incorrect", "y is torch.float32, expected torch.int64")]
+)
+def test_an_index_with_a_fraction_is_not_the_index_it_is_cut_to(court, more, verdict, words):
+    task = {
+        "reference": "import numpy as np\n\ndef softmax(x):\n    return x.argmax(axis=1)\n",
+        "outputs": [{"name": "y", "dtype": "int64", "shape": ["rows"]}],
+    }
+    found = court(MODEL.format(body="return x.argmax(dim=1)" + more), "model", **task)
+
+    assert found["verdict"] == verdict and words in found["reason"], found["reason"]
 
 
 @pytest.mark.parametrize(
