@@ -26,7 +26,8 @@ class ModelFile(PythonFile):
         """Construct the model."""
         made = getattr(module, "ModelNew", None)
         if made is None:
-            return {"error": "the file has no class ModelNew"}
+            other = ": its %s wants the language triton" % self.symbol if hasattr(module, self.symbol) else ""
+            return {"error": "the file has no class ModelNew%s" % other}
         torch, seed = self.torch, int(message.get("torch_seed") or 0)
         with torch.no_grad():
             torch.manual_seed(seed)
@@ -34,7 +35,10 @@ class ModelFile(PythonFile):
             if os.path.exists(PROBLEM):
                 initial = load_file(PROBLEM, "problem").get_init_inputs()
             torch.manual_seed(seed)
-            model = made(*initial)
+            try:
+                model = made(*initial)
+            except BaseException as error:
+                return {"error": "ModelNew cannot be constructed with %d arguments: %s" % (len(initial), words(error))}
             if self.device is not None:
                 model = model.to(self.device)
         self.model = model

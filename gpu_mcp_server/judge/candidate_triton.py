@@ -29,7 +29,8 @@ class TritonFile(PythonFile):
         self.launch: Any = getattr(module, self.symbol, None)
         if not callable(self.launch):
             text = "the file has no function %s: define %s(*inputs, *outputs, *dimensions), which writes the outputs"
-            return {"error": text % (self.symbol, self.symbol)}
+            other = "; a ModelNew wants the language python" if hasattr(module, "ModelNew") else ""
+            return {"error": text % (self.symbol, self.symbol) + other}
         return {}
 
     def call(self, number: int) -> None:

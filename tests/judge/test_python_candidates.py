@@ -98,9 +98,12 @@ def test_an_index_with_a_fraction_is_not_the_index_it_is_cut_to(court, more, ver
 @pytest.mark.parametrize(
     ("source", "kind", "reason"),
     [
-        ("def f(:", "model", "SyntaxError"),
+        ("def f(:", "model", "SyntaxError: invalid syntax (candidate.py line 1)"),
         ("x = 1", "model", "no class ModelNew"),
+        ("def launch(x, y, rows, cols): pass", "model", "no class ModelNew: its launch wants the language triton"),
+        ("class ModelNew:\n    def __init__(self, d): pass", "model", "cannot be constructed with 0 arguments: TypeError"),
         ("x = 1", "triton", "no function launch: define launch(*inputs, *outputs, *dimensions)"),
+        ("import os; os._exit(0)", "triton", "exited with status 0 without finishing its calls, while it was loaded"),
         ("import nothing_like_it", "triton", "ModuleNotFoundError: No module named 'nothing_like_it'"),
     ],
 )

@@ -51,6 +51,9 @@ async def test_the_same_problem_has_the_same_hash_by_file_and_by_arguments():
         (TOML.replace("[trials]", "[trial]"), "trial: Extra inputs"),
         ("hello", "no problem file that is known"),
         ("", "no problem file that is known"),
+        ("class Model: pass\ndef get_inputs(:", "it is not Python: line 2: invalid syntax"),
+        ("def get_inputs(): return []", "it does not define Model, get_init_inputs"),
+        (TOML + "[[", "it is not TOML: Invalid initial character"),
     ],
 )
 async def test_what_is_wrong_with_a_file_is_said(text: str, words: str):

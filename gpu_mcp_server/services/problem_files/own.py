@@ -74,6 +74,17 @@ def recognizes(source: ProblemSource) -> bool:
     return source.name in MAIN_FILES or all(name in _table(source.text) for name in TELLING)
 
 
+def lacks(source: ProblemSource) -> str:
+    """Return why a file that looks like TOML is none; empty for any other."""
+    if not source.name.endswith(".toml") and not all(name in source.text for name in TELLING):
+        return ""
+    try:
+        tomllib.loads(source.text)
+    except tomllib.TOMLDecodeError as error:
+        return f"it is not TOML: {error}"
+    return ""
+
+
 async def problem(source: ProblemSource) -> Problem:
     """Return the problem.
 
