@@ -260,10 +260,16 @@ def test_a_launcher_with_another_number_of_parameters_is_seen_in_its_text(source
         ("int launch(const float *a, float *b, int m, int n) {", ""),
         ("int launch(const float4 *x, char *y, int64_t rows, int64_t cols) {", ""),
         ("auto launch(const float *x, float *y, int64_t rows, int64_t cols) {", ""),
-        ("void launch(const float *x, float *y, int64_t rows, int64_t cols) {", "returns void and must return int, 0 for"),
+        (
+            "void launch(const float *x, float *y, int64_t rows, int64_t cols) {",
+            "returns void and must return int, 0 for",
+        ),
         ("void launch(const float *x, float *y) {", "success; it is defined with 2 parameters and called with 4: int"),
         ("int launch(float *y, const float *x, int64_t rows, int64_t cols) {", "has y where it gets x: int launch("),
-        ("int launch(const float *x, double *out, int64_t r, int64_t c) {", "takes out as double *out and gets float* y"),
+        (
+            "int launch(const float *x, double *out, int64_t r, int64_t c) {",
+            "takes out as double *out and gets float* y",
+        ),
         ("int launch(const float *x, float *y, int64_t cols, int64_t rows) {", "has cols where it gets rows"),
     ],
 )
