@@ -83,7 +83,8 @@ def test_a_model_that_fails_is_told_how(court, body, verdict, reason):
 
 
 @pytest.mark.parametrize(
-    ("more", "verdict", "words"), [("", "correct", ""), (" + 0.9", "incorrect", "y is torch.float32, expected torch.int64")]
+    ("more", "verdict", "words"),
+    [("", "correct", ""), (" + 0.9", "incorrect", "y is torch.float32, expected torch.int64")],
 )
 def test_an_index_with_a_fraction_is_not_the_index_it_is_cut_to(court, more, verdict, words):
     task = {
@@ -101,7 +102,11 @@ def test_an_index_with_a_fraction_is_not_the_index_it_is_cut_to(court, more, ver
         ("def f(:", "model", "SyntaxError: invalid syntax (candidate.py line 1)"),
         ("x = 1", "model", "no class ModelNew"),
         ("def launch(x, y, rows, cols): pass", "model", "no class ModelNew: its launch wants the language triton"),
-        ("class ModelNew:\n    def __init__(self, d): pass", "model", "cannot be constructed with 0 arguments: TypeError"),
+        (
+            "class ModelNew:\n    def __init__(self, d): pass",
+            "model",
+            "cannot be constructed with 0 arguments: TypeError",
+        ),
         ("x = 1", "triton", "no function launch: define launch(*inputs, *outputs, *dimensions)"),
         ("import os; os._exit(0)", "triton", "exited with status 0 without finishing its calls, while it was loaded"),
         ("import nothing_like_it", "triton", "ModuleNotFoundError: No module named 'nothing_like_it'"),
@@ -121,6 +126,17 @@ def test_triton_on_the_processor_is_checked_and_not_timed(court):
     assert verdict["note"] == "correct; not timed: Triton's interpreter"
     assert verdict["speedup"] is None and verdict["shapes"][0]["calls_checked"] == 1
     assert verdict["evidence"]["first_calls_s"][0] > 0, "its compilers' time, apart from the judge's"
+
+
+@pytest.mark.parametrize(
+    ("writes", "verdict", "words"),
+    [("", "incorrect", "the launcher returned Tensor, which nobody reads: write into"), ("y.copy_", "correct", "")],
+)
+def test_a_launcher_that_returns_its_answer_is_told_to_write_it(court, writes, verdict, words):
+    source = f"import torch\ndef launch(x, y, rows, cols):\n    return {writes}(torch.softmax(x, -1))\n"
+    found = court(source, "triton", untimed="Triton's interpreter", round_timeout_s=60)
+
+    assert found["verdict"] == verdict and words in found["reason"], found["reason"]
 
 
 def test_a_triton_kernel_that_misses_the_tail_is_incorrect(court):
