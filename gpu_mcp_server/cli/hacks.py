@@ -36,7 +36,7 @@ CAUGHT_BY = {
     "wrote outside its outputs": "guards",
     "changed its inputs": "copy of the inputs",
     "spoke out of turn": "numbered answers",
-    "did not answer": "time limit",
+    " s and was killed": "time limit",
     "crashed with": "end of the process",
     "exited with": "end of the process",
     "closed its link": "end of the process",
