@@ -44,6 +44,9 @@ CAUGHT_BY = {
     "are wrong": "every element of every timed call",
     "the launcher returned": "launcher's return value",
     "cannot be loaded": "loading",
+    "has no symbol": "loading",
+    "has no class": "loading",
+    "has no function": "loading",
 }
 """Words of a reason, and the part of the judge that gave it; the first that is found counts."""
 
