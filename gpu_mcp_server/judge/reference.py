@@ -282,8 +282,9 @@ class Reference:
         """Return the outputs as a sequence of the declared length."""
         found = cast("Sequence[Any]", result) if isinstance(result, (tuple, list)) else (result,)
         for each in found:
-            if each is None or isinstance(each, (dict, str)):
-                raise BadResult("%s returned %s, not an array" % (self.task["entry"], type(each).__name__))
+            kind = type(each)
+            if kind in (type(None), dict, str):
+                raise BadResult("%s returned %s, not an array" % (self.task["entry"], kind.__name__))
         if len(found) != len(self.task["outputs"]):
             raise BadResult(
                 "%s returned %d values, the problem declares %d outputs"
