@@ -281,8 +281,7 @@ class Reference:
     def results(self, result: Any) -> Sequence[Any]:
         """Return the outputs as a sequence of the declared length."""
         found = cast("Sequence[Any]", result) if isinstance(result, (tuple, list)) else (result,)
-        for each in found:
-            kind = type(each)
+        for kind in map(type, cast("Sequence[object]", found)):
             if kind in (type(None), dict, str):
                 raise BadResult("%s returned %s, not an array" % (self.task["entry"], kind.__name__))
         if len(found) != len(self.task["outputs"]):
