@@ -36,7 +36,7 @@ CAUGHT_BY = {
     "wrote outside its outputs": "guards",
     "changed its inputs": "copy of the inputs",
     "spoke out of turn": "numbered answers",
-    "did not answer": "time limit",
+    " s and was killed": "time limit",
     "crashed with": "end of the process",
     "exited with": "end of the process",
     "closed its link": "end of the process",
@@ -44,6 +44,9 @@ CAUGHT_BY = {
     "are wrong": "every element of every timed call",
     "the launcher returned": "launcher's return value",
     "cannot be loaded": "loading",
+    "has no symbol": "loading",
+    "has no class": "loading",
+    "has no function": "loading",
 }
 """Words of a reason, and the part of the judge that gave it; the first that is found counts."""
 

@@ -159,10 +159,10 @@ class Candidate:
     def called(self, calls: int, graph: bool = False) -> Reply:
         """Call for the first sets and wait for what was begun."""
         reply: Reply = self.kind.replay(calls) if graph else self.kind.run(calls)
-        if reply:
+        if reply and "returned" not in reply:
             return reply
         error = self.memory.finish()
-        return {"error": error} if error else {}
+        return {"error": error} if error else reply
 
     def ghost(self, calls: int) -> Reply:
         """Call with the candidate's own kernels made to do nothing."""

@@ -49,10 +49,9 @@ class Library:
         try:
             self.launch = getattr(library, self.symbol)
         except AttributeError:
-            return {
-                "error": 'the library has no symbol %s: define extern "C" int %s(...) with default visibility'
-                % (self.symbol, self.symbol)
-            }
+            text = "the library has no symbol %s: define int %s(...), not static, in C++ and CUDA with"
+            text += ' extern "C" before it, or give the name that it has as entry'
+            return {"error": text % (self.symbol, self.symbol)}
         self.launch.restype = ctypes.c_int
         try:
             self.asked = (ctypes.c_ulong * 3).in_dll(library, "gpu_mcp_asked")

@@ -26,7 +26,8 @@ class ModelFile(PythonFile):
         """Construct the model."""
         made = getattr(module, "ModelNew", None)
         if made is None:
-            return {"error": "the file has no class ModelNew"}
+            other = ": its %s wants the language triton" % self.symbol if hasattr(module, self.symbol) else ""
+            return {"error": "the file has no class ModelNew%s" % other}
         torch, seed = self.torch, int(message.get("torch_seed") or 0)
         with torch.no_grad():
             torch.manual_seed(seed)
@@ -34,7 +35,10 @@ class ModelFile(PythonFile):
             if os.path.exists(PROBLEM):
                 initial = load_file(PROBLEM, "problem").get_init_inputs()
             torch.manual_seed(seed)
-            model = made(*initial)
+            try:
+                model = made(*initial)
+            except BaseException as error:
+                return {"error": "ModelNew cannot be constructed with %d arguments: %s" % (len(initial), words(error))}
             if self.device is not None:
                 model = model.to(self.device)
         self.model = model
@@ -166,10 +170,17 @@ class ModelFile(PythonFile):
         if len(results) != len(targets):
             raise ValueError("ModelNew returned %d values, the problem has %d" % (len(results), len(targets)))
         for place, result in enumerate(results):
-            if tuple(result.shape) != tuple(targets[place].shape):
-                shapes = (self.task["outputs"][place]["name"], list(result.shape), list(targets[place].shape))
-                raise ValueError("output %s has shape %s, expected %s" % shapes)
+            self._compare(self.task["outputs"][place]["name"], result, targets[place])
         return results
+
+    def _compare(self, name: str, result: Any, target: Any) -> None:
+        """Raise if a result is not what the problem has; the rule for types is the reference's (arrays_torch.py)."""
+        if not isinstance(result, self.torch.Tensor):
+            raise TypeError("ModelNew returned %s for output %s, not a tensor" % (type(result).__name__, name))
+        if tuple(result.shape) != tuple(target.shape):
+            raise ValueError("output %s has shape %s, expected %s" % (name, list(result.shape), list(target.shape)))
+        if result.is_complex() or (result.is_floating_point() and not target.is_floating_point()):
+            raise TypeError("output %s is %s, expected %s" % (name, result.dtype, target.dtype))
 
     def call(self, number: int) -> None:
         """Call the model and copy what it returns."""

@@ -30,9 +30,10 @@ def words(error: BaseException) -> str:
     """Return an error, first in one line with its place in the candidate, then the last lines of its traceback."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == SOURCE]
     at = " (candidate.py line %s)" % frames[-1].lineno if frames else ""
-    if isinstance(error, SyntaxError):
+    if isinstance(error, SyntaxError) and error.filename == SOURCE:
         at = " (candidate.py line %s)" % error.lineno
-    lines = str(error).strip().splitlines()
+    text = str(error.msg if isinstance(error, SyntaxError) and error.filename == SOURCE else error)
+    lines = text.strip().splitlines()
     first = "%s: %s%s" % (type(error).__name__, lines[0][:300] if lines else "", at)
     more = "\n".join(lines[1:])
     return first if not more else first + "\n" + more[-ERROR_CHARACTERS:]

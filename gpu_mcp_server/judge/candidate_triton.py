@@ -20,6 +20,7 @@ class TritonFile(PythonFile):
 
     def before_torch(self) -> None:
         """Choose the interpreter where there is no GPU, before Triton is imported."""
+        self.returned = ""
         self.interpreted = self.task["device"] != "cuda"
         if self.interpreted:
             os.environ["TRITON_INTERPRET"] = "1"
@@ -29,7 +30,8 @@ class TritonFile(PythonFile):
         self.launch: Any = getattr(module, self.symbol, None)
         if not callable(self.launch):
             text = "the file has no function %s: define %s(*inputs, *outputs, *dimensions), which writes the outputs"
-            return {"error": text % (self.symbol, self.symbol)}
+            other = "; a ModelNew wants the language python" if hasattr(module, "ModelNew") else ""
+            return {"error": text % (self.symbol, self.symbol) + other}
         return {}
 
     def call(self, number: int) -> None:
@@ -37,4 +39,10 @@ class TritonFile(PythonFile):
         inputs = self.inputs[number]
         if self.interpreted:
             inputs = tuple(each.clone() for each in inputs)
-        self.launch(*inputs, *self.outputs[number], *self.dims)
+        returned = self.launch(*inputs, *self.outputs[number], *self.dims)
+        self.returned = "" if returned is None else type(returned).__name__
+
+    def run(self, calls: int) -> Reply:
+        """Answer the first `calls` sets; tell of a value that a launcher returned instead of writing it."""
+        reply = super().run(calls)
+        return reply or ({"returned": self.returned} if self.returned else {})

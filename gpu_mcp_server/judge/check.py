@@ -169,17 +169,24 @@ def apart(have: Any, want: Any) -> Tuple[str, str]:
     return texts if texts[0] != texts[1] else (str(have.item()), str(want.item()))
 
 
-def describe(expected: Array, got: Array, difference: Difference, tensor: Tensor) -> str:
-    """Return the reason for a wrong tensor: first wrong element, how many, and where."""
+def describe(expected: Array, got: Array, difference: Difference, tensor: Tensor, poison: Optional[int] = None) -> str:
+    """Return the reason for a wrong tensor: first wrong element, how many, and where.
+
+    Elements that still hold the poison were not written; a byte may be like it by chance.
+    """
     assert difference.mask is not None
     flat = int(np.flatnonzero(difference.mask)[0])
     index = ", ".join(str(int(i)) for i in np.unravel_index(flat, tensor.shape)) if tensor.shape else ""
     want = numbers(expected[flat : flat + 1], tensor.dtype)[0]
     have = numbers(got[flat : flat + 1], tensor.dtype)[0]
-    text = "output %s[%s] is %s, expected %s; %d of %d elements are wrong, %s" % (
+    known = poison is not None and got.itemsize > 1
+    blank = got.view("u%d" % got.itemsize) == poison if known else np.zeros(got.shape, dtype=bool)
+    is_what, expects = apart(have, want)
+    text = "output %s[%s] %s, expected %s; %d of %d elements are wrong, %s" % (
         tensor.name,
         index,
-        *apart(have, want),
+        "was not written" if blank[flat] else "is " + is_what,
+        expects,
         difference.wrong,
         tensor.count,
         whereabouts(difference.mask, tensor),
@@ -187,9 +194,12 @@ def describe(expected: Array, got: Array, difference: Difference, tensor: Tensor
     instead = misplaced(numbers(expected, tensor.dtype), numbers(got, tensor.dtype), difference.mask, tensor)
     if instead:
         text += "; " + instead
+    unwritten = int(np.count_nonzero(blank & difference.mask))
+    if unwritten:
+        text += "; %d of them were not written" % unwritten
     if tensor.dtype in FLOATS:
-        bad = numbers(got[difference.mask], tensor.dtype)
-        good = numbers(expected[difference.mask], tensor.dtype)
+        bad = numbers(got[difference.mask & ~blank], tensor.dtype)
+        good = numbers(expected[difference.mask & ~blank], tensor.dtype)
         lost = int(np.count_nonzero(~np.isfinite(bad) & np.isfinite(good)))
         if lost:
             text += "; %d of them NaN or infinite where the reference is finite" % lost

@@ -179,13 +179,7 @@ class ModuleProblem:
     def describe(self) -> Dict[str, Any]:
         """Return tensors, constants and state, computed without data where torch's meta device allows it."""
         notes: List[str] = []
-        recorder = Recorder()
-        try:
-            with torch.device("meta"), recorder:
-                given = list(self.module.get_inputs())
-        except Exception as error:
-            notes.append("inputs are made by the problem's own code (%s)" % str(error).strip()[:100])
-            recorder, given = Recorder(), list(self.module.get_inputs())
+        recorder, given = self._given(notes)
         tensors = [v for v in given if torch.is_tensor(v)]
         constants = {str(i): v for i, v in enumerate(given) if not torch.is_tensor(v)}
         for value in constants.values():
@@ -214,6 +208,16 @@ class ModuleProblem:
             "constants": constants,
             "notes": notes,
         }
+
+    def _given(self, notes: List[str]) -> Tuple[Recorder, List[Any]]:
+        """Return the inputs, without data where torch's meta device allows it, and how those were drawn."""
+        recorder = Recorder()
+        try:
+            with torch.device("meta"), recorder:
+                return recorder, list(self.module.get_inputs())
+        except Exception as error:
+            notes.append("inputs are made by the problem's own code (%s)" % str(error).strip()[:100])
+        return Recorder(), list(self.module.get_inputs())
 
     def _shapes(
         self, given: Sequence[Any], tensors: Sequence[Any], notes: List[str]

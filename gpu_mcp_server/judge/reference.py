@@ -25,12 +25,13 @@ class BadResult(Exception):
 
 
 def last_words(error: BaseException) -> str:
-    """Return a traceback without the judge's own frames, its last lines if it is long."""
+    """Return a traceback without the judge's own frames, its beginning and its end if it is long."""
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename != SOURCE:
         frames = frames.tb_next
     text = "".join(traceback.format_exception(type(error), error, frames)).strip()
-    return text if len(text) <= ERROR_CHARACTERS else "..." + text[-ERROR_CHARACTERS:]
+    half = ERROR_CHARACTERS // 2
+    return text if len(text) <= ERROR_CHARACTERS else "%s ... %s" % (text[:half], text[-half:])
 
 
 def arrays_of(task: Dict[str, Any]) -> Any:
@@ -280,6 +281,9 @@ class Reference:
     def results(self, result: Any) -> Sequence[Any]:
         """Return the outputs as a sequence of the declared length."""
         found = cast("Sequence[Any]", result) if isinstance(result, (tuple, list)) else (result,)
+        for kind in map(type, cast("Sequence[object]", found)):
+            if kind in (type(None), dict, str):
+                raise BadResult("%s returned %s, not an array" % (self.task["entry"], kind.__name__))
         if len(found) != len(self.task["outputs"]):
             raise BadResult(
                 "%s returned %d values, the problem declares %d outputs"

@@ -97,7 +97,7 @@ class Registration:
         times: List[float] = []
         first: List[Array] = []
         reason = ""
-        at = "at %s: " % ",".join("%s=%d" % pair for pair in dims.items())
+        at = "at %s: " % ",".join("%s=%d" % pair for pair in dims.items()) if dims else ""
         for number in range(SEEDS):
             before = self._drawn(buffers)
             self._draw(buffers)

@@ -276,7 +276,7 @@ class Rounds:
                 "finished after it said done: %soutputs were missing when the clock stopped, and there a moment later"
                 % where
             )
-        raise self._wrong(buffers, check, where, reference_s)
+        raise self._wrong(buffers, check, where, reference_s, reply.get("returned"))
 
     def _without_ties(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
         """Return what is wrong besides discrete elements that are as right as the reference's."""
@@ -285,7 +285,7 @@ class Rounds:
             self.notes[told(buffers)] = None
         return left
 
-    def _wrong(self, buffers: Buffers, check: RoundCheck, where: str, reference_s: float) -> Judged:
+    def _wrong(self, buffers: Buffers, check: RoundCheck, where: str, reference_s: float, returned: Any) -> Judged:
         untouched = buffers.untouched()
         bad = int(check.wrong.any(axis=1).sum())
         if self._becomes_right(buffers, check, reference_s):
@@ -293,6 +293,9 @@ class Rounds:
                 "finished after it said done: %s%d of %d calls were unfinished when it said done and right later"
                 % (where, bad, buffers.sets)
             )
+        if untouched and isinstance(returned, str):
+            text = "%sno output was written; the launcher returned %s, which nobody reads: write into the outputs"
+            return incorrect(text % (where, returned[:40]))
         if untouched:
             return cheat("returned without computing: %sno output was written%s" % (where, self.device.empty_hint))
         call, output = (int(i[0]) for i in np.nonzero(check.wrong))
@@ -312,7 +315,7 @@ class Rounds:
             return cheat("kept writing after it said done: %sa wrong output changed under the eyes" % where)
         text = "%s (call %d of %d, round %d; %d of %d calls are wrong)"
         difference = difference._replace(wrong=int(np.count_nonzero(mask)), mask=mask)
-        words = describe(expected, got, difference, buffers.outputs[output])
+        words = describe(expected, got, difference, buffers.outputs[output], buffers.words[output])
         judged = incorrect(text % (words, call + 1, buffers.sets, self.number, bad, buffers.sets))
         judged.where = grid(buffers.outputs[output], np.flatnonzero(mask))
         return judged

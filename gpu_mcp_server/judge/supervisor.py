@@ -11,6 +11,14 @@ REPLY_S = 20.0
 """How long the supervisor may take to freeze, thaw or kill."""
 EXIT_EVENT_S = 2.0
 """How long to wait for the word on how a process ended, once its link is closed."""
+LATE = {
+    "load": "was not loaded",
+    "prepare": "did not end its first call",
+    "go": "did not return from its calls",
+    "run": "did not exit",
+    "capture": "did not return from the calls that were recorded",
+}
+"""What a player whose time is up was doing, for a kernel's author."""
 
 
 def link_to(role: str) -> Link:
@@ -163,12 +171,12 @@ class Player:
         try:
             reply, files = receive()
         except LinkClosed:
-            raise self._fault(death(self.supervisor.exit_of(self.role, EXIT_EVENT_S))) from None
+            while_loaded = ", while it was loaded" if self.asked == "load" else ""
+            raise self._fault(death(self.supervisor.exit_of(self.role, EXIT_EVENT_S)) + while_loaded) from None
         except LinkTimeout:
             self.kill()
-            what = "did not answer %r" % self.asked
+            what = LATE.get(self.asked) or "did not answer %r" % self.asked
             if self.prepare_s and self.asked in ("load", "prepare"):
-                what = {"load": "was not loaded", "prepare": "did not end its first call"}[self.asked]
                 what += " (compilation counts)"
             raise self._fault("%s within %.0f s and was killed" % (what, timeout_s)) from None
         except LinkGarbage as error:

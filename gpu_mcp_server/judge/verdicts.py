@@ -61,11 +61,11 @@ def cheat(reason: str) -> Judged:
 
 
 HINTS = {
-    "SIGSEGV": "an access outside the buffers, or a write to an input (inputs are read-only)",
+    "SIGSEGV": "an access outside the buffers, a write to an input (inputs are read-only), or a stack overflow",
     "SIGBUS": "an access beyond the end of a buffer",
     "SIGILL": "an instruction that this CPU does not have",
     "SIGFPE": "an integer division by zero",
-    "SIGABRT": "an assertion, or a corrupted heap",
+    "SIGABRT": "an assertion, an uncaught C++ exception, or a corrupted heap",
     "SIGSYS": "a system call that the sandbox forbids",
     "SIGKILL": "killed from outside or by a limit",
 }

@@ -28,6 +28,17 @@ def _runs(where: Array) -> Tuple[Array, Array]:
     return starts, np.diff(np.concatenate([[0], breaks, [where.size]]))
 
 
+def _period(where: Array, size: int) -> Tuple[int, int]:
+    """Return after how many numbers below `size` runs begin again, to its end, and their length; 0 if they do not."""
+    starts, lengths = _runs(where)
+    steps = np.unique(np.diff(starts))
+    if steps.size != 1 or (lengths[:-1] != lengths[0]).any() or lengths[-1] > lengths[0]:
+        return 0, 0
+    step = int(steps[0])
+    whole = min(int(lengths[0]), size - int(starts[-1]))
+    return (step, int(lengths[0])) if lengths[-1] == whole and starts[-1] + step >= size else (0, 0)
+
+
 def along(hit: Array, axis: str) -> str:
     """Say in which indices of an axis something is, empty if in all or without a pattern."""
     size = hit.size
@@ -44,15 +55,10 @@ def along(hit: Array, axis: str) -> str:
         if first == 0:
             return "the first %d of %d along %s" % (found, size, axis)
         return "%s %d to %d of %d" % (axis, first, last, size)
-    starts, lengths = _runs(where)
-    steps = np.unique(np.diff(starts))
-    if steps.size == 1:
-        step = int(steps[0])
-        if (lengths == 1).all():
-            return "every %s along %s from %d" % (ordinal(step), axis, first)
-        if (lengths[:-1] == lengths[0]).all():
-            return "%d of every %d along %s from %d" % (int(lengths[0]), step, axis, first)
-    return ""
+    step, length = _period(where, size)
+    if length == 1:
+        return "every %s along %s from %d" % (ordinal(step), axis, first)
+    return "%d of every %d along %s from %d" % (length, step, axis, first) if length else ""
 
 
 def whereabouts(mask: Array, tensor: Tensor) -> str:
@@ -75,11 +81,8 @@ def whereabouts(mask: Array, tensor: Tensor) -> str:
         return "all elements from %d on, counted through" % first
     if last - first + 1 == flat.size:
         return "one block of %d starting at element %d" % (flat.size, first)
-    starts, lengths = _runs(flat)
-    steps = np.unique(np.diff(starts))
-    if steps.size == 1 and (lengths[:-1] == lengths[0]).all():
-        return "%d of every %d elements from %d" % (int(lengths[0]), int(steps[0]), first)
-    return "scattered"
+    step, length = _period(flat, int(mask.size))
+    return "%d of every %d elements from %d" % (length, step, first) if length else "scattered"
 
 
 def grid(tensor: Tensor, wrong: Array, looked: Optional[Array] = None) -> Dict[str, Any]:

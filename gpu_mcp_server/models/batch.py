@@ -23,6 +23,10 @@ class CandidateSpec(Model):
     """Judge it anew, even where an identical request was judged."""
 
 
+LEFT = {"running": "job_status for those that run", "not_begun": "call again for those not begun"}
+"""What gets the verdict that a row does not have yet."""
+
+
 class Row(Model):
     """What became of one candidate."""
 
@@ -74,6 +78,8 @@ class Comparison(ResultModel):
         lines = [f"{len(self.rows)} candidates of {self.problem_id}, tier {self.tier}, best first:"]
         lines += [f"{number}. {row.line_text()}" for number, row in enumerate(self.rows, 1)]
         lines += [f"reference: {', '.join(self.reference)}"] if self.reference else []
-        lines += [] if self.complete else ["not complete: job_status for those that run, call again for the others"]
+        found = {row.status for row in self.rows}
+        left = [text for status, text in LEFT.items() if status in found]
+        lines += [] if self.complete else [f"not complete: {', '.join(left) or 'the reasons say why'}"]
         lines += [f"note: {self.note}"] if self.note else []
         return "\n".join([*lines, f"batch {self.batch_id} on {self.host}, {self.seconds:.1f} s"])

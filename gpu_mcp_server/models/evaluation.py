@@ -95,7 +95,7 @@ class ShapeVerdict(Model):
 
     def line_text(self) -> str:
         """Say it on one line."""
-        dims = "x".join(str(v) for v in self.dims.values())
+        dims = "x".join(str(v) for v in self.dims.values()) or "the only shape"
         text = f"{dims}: {self.verdict}"
         if self.candidate:
             c = self.candidate

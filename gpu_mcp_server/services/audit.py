@@ -39,7 +39,7 @@ class Auditor:
         attempt = await self._experience.get(attempt_id)
         if attempt.kind != "evaluate" or attempt.verdict is None or not attempt.source_artifact_id:
             raise BadRequest(
-                f"Attempt {attempt_id} has no verdict to audit: it is a {attempt.kind} with status {attempt.status}.",
+                f"Attempt {attempt_id} has no verdict to audit: of kind {attempt.kind}, status {attempt.status}.",
                 hint="list_attempts shows evaluations with their verdicts.",
             )
         if attempt.entry is None:

@@ -6,11 +6,11 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_mcp_server.errors import BadRequest, GpuMcpError
+from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.batch import Comparison, Row
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Tier, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.services.evaluator import Evaluator
+from gpu_mcp_server.services.evaluator import LATE, Evaluator
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.problems import Problems
@@ -184,11 +184,10 @@ def _row(entrant: Entrant, result: Evaluation | BaseException) -> Row:
     if isinstance(result, asyncio.CancelledError):
         return Row(name=entrant.name, status="not_begun", reason=NOT_BEGUN)
     if isinstance(result, BaseException):
-        hint = f" {result.hint}" if isinstance(result, GpuMcpError) and result.hint else ""
-        return Row(name=entrant.name, status="error", reason=f"{result}{hint}"[:REASON_CHARACTERS])
+        return Row(name=entrant.name, status="error", reason=str(result)[:REASON_CHARACTERS])
     times = [shape.candidate.median_us for shape in result.shapes if shape.candidate]
     timed = bool(times) and len(times) == len(result.shapes)
-    begun = result.job_id is not None or result.status != "refused"
+    begun = result.reason != LATE
     return Row(
         name=entrant.name,
         status=result.status if begun else "not_begun",
@@ -196,7 +195,7 @@ def _row(entrant: Entrant, result: Evaluation | BaseException) -> Row:
         speedup=result.speedup,
         time_us=math.exp(sum(math.log(time) for time in times) / len(times)) if timed else None,
         shapes=[_shape(shape, shape.candidate) for shape in result.shapes if shape.candidate],
-        reason=(result.reason or ("" if timed else result.note or ""))[:REASON_CHARACTERS],
+        reason=(result.reason or ("" if timed else (result.note or "").removeprefix("correct; ")))[:REASON_CHARACTERS],
         kept=result.kept,
         attempt_id=result.attempt_id,
         job_id=result.job_id if result.status == "running" else None,

@@ -34,6 +34,10 @@ CUDA_TYPES: Mapping[DType, str] = {
 LEAST_WORDS = 2
 """Of a parameter: type and name."""
 EXTERN_C = 'extern "C" '
+NOT_INT = ("void", "float", "double", "bool")
+"""What a launcher may have been said to return, which is then no status."""
+BYTES = {"float": 4, "double": 8, "int": 4, "int32_t": 4, "int64_t": 8, "__half": 2, "half": 2, "__nv_bfloat16": 2}
+"""Of an element. Pointers to characters and vectors are taken for any type, and are not here."""
 
 
 def c_launcher(problem: Problem) -> str:
@@ -58,8 +62,8 @@ def python_launcher(problem: Problem) -> str:
     return f"triton: def launch({', '.join(names)}); python: {model}"
 
 
-def miscounted(problem: Problem, source: str, entry: str, language: str) -> str:
-    """Say so if a C, C++ or CUDA source defines its launcher with another number of parameters than it is called with.
+def misdefined(problem: Problem, source: str, entry: str, language: str) -> str:
+    """Say so if a C, C++ or CUDA source defines its launcher otherwise than it is called.
 
     C passes what it is given, so nothing else tells; read from the text, this explains a verdict and is none. A last
     parameter that a definition leaves out does no harm, and is named like one too many: the candidate failed.
@@ -67,17 +71,39 @@ def miscounted(problem: Problem, source: str, entry: str, language: str) -> str:
     if language not in ("c", "cpp", "cuda") or len(problem.inputs) > MOST_SHOWN:
         return ""
     plain = re.sub(r"//[^\n]*|/\*.*?(?:\*/|\Z)", " ", source, flags=re.DOTALL)  # to the end: else a search from each /*
-    found: set[str] = {
-        str(match).strip() for match in re.findall(rf"\bint\s+{re.escape(entry)}\s*\(([^()]*)\)\s*\{{", plain)
+    found = {
+        (kind, text.strip()) for kind, text in re.findall(rf"\b(\w+)\s+{re.escape(entry)}\s*\(([^()]*)\)\s*\{{", plain)
     }
-    wanted = (cuda_launcher if language == "cuda" else c_launcher)(problem).replace("int launch(", f"int {entry}(")
-    expected = wanted.count(",") + 1
-    parameters: list[list[str]] = [[] if text in ("", "void") else text.split(",") for text in found]
-    if len(parameters) != 1 or len(parameters[0]) == expected:
+    if len(found) != 1:
         return ""
-    if any(len(re.findall(r"\w+", each)) < LEAST_WORDS for each in parameters[0]):
+    ((kind, text),) = found
+    parameters: list[str] = [] if text in ("", "void") else text.split(",")
+    if any(len(re.findall(r"\w+", each)) < LEAST_WORDS for each in parameters):
         return ""  # a macro
-    return f"{entry} is defined with {len(parameters[0])} parameters and called with {expected}: {wanted}"
+    wanted = (cuda_launcher if language == "cuda" else c_launcher)(problem).replace("int launch(", f"int {entry}(")
+    why = _difference(parameters, wanted.partition("(")[2].rstrip(")").split(","))
+    if kind in NOT_INT:
+        why = f"returns {kind} and must return int, 0 for success{f'; it {why}' if why else ''}"
+    return f"{entry} {why}: {wanted}" if why else ""
+
+
+def _difference(given: Sequence[str], wanted: Sequence[str]) -> str:
+    """Return in what the parameters of a definition differ from those that it is called with."""
+    if len(given) != len(wanted):
+        return f"is defined with {len(given)} parameters and called with {len(wanted)}"
+    names = [re.findall(r"\w+", each)[-1] for each in wanted]
+    for mine, theirs, name in zip(given, wanted, names, strict=True):
+        called = re.findall(r"\w+", mine)[-1]
+        if called != name and called in names:
+            return f"has {called} where it gets {name}"
+        own, right = (_bytes(each) if "*" in each else None for each in (mine, theirs))
+        if own and right and own != right:
+            return f"takes {called} as {' '.join(mine.split())} and gets {theirs.strip()}"
+    return ""
+
+
+def _bytes(parameter: str) -> int | None:
+    return next((BYTES[word] for word in re.findall(r"\w+", parameter) if word in BYTES), None)
 
 
 def _launcher(problem: Problem, types: Mapping[DType, str], last: Sequence[str]) -> str:

@@ -40,8 +40,20 @@ def read(source: str) -> Reading:
             f"The reference defines {', '.join(public) or 'no function'}; which one computes is not said.",
             hint="Call that one `reference`, or begin the others' names with _.",
         )
-    torch = any(_imports_torch(node) for node in ast.walk(module))
-    return Reading("torch" if torch else "numpy", entry, _words(functions.get(entry)))
+    return Reading(_framework(module), entry, _words(functions.get(entry)))
+
+
+def framework_of(source: str) -> Literal["numpy", "torch"]:
+    """Return the library of a reference.
+
+    Raises:
+        BadRequest: If it is not Python.
+    """
+    return _framework(parsed(source))
+
+
+def _framework(module: ast.Module) -> Literal["numpy", "torch"]:
+    return "torch" if any(_imports_torch(node) for node in ast.walk(module)) else "numpy"
 
 
 def _words(function: ast.FunctionDef | ast.AsyncFunctionDef | None) -> str:

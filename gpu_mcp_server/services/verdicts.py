@@ -11,7 +11,7 @@ from gpu_mcp_server.services.harness import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.job_table import JobRow
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner
 from gpu_mcp_server.services.kept_verdicts import KeptVerdicts
-from gpu_mcp_server.services.launchers import miscounted
+from gpu_mcp_server.services.launchers import misdefined
 from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -96,8 +96,8 @@ class Verdicts:
         reason = verdict.get("reason") or ""
         if verdict["verdict"] != "correct" and attempt.source_artifact_id and problem.program is None:
             source = (await self._artifacts.read(attempt.source_artifact_id)).decode("utf-8", "replace")
-            count = miscounted(problem, source, attempt.entry or "launch", row.context["language"])
-            reason = "; ".join(filter(None, [reason, count]))
+            why = misdefined(problem, source, attempt.entry or "launch", row.context["language"])
+            reason = "; ".join(filter(None, [reason, why]))
         return Evaluation(
             status="judged",
             verdict=verdict["verdict"],

@@ -27,15 +27,15 @@ BAD = {
         "incorrect",
         "launch is defined with 4 parameters and called with 3: int launch(const float* x, float* y, int64_t n)",
     ),
-    "hangs": (HEAD + "for (;;); }", "incorrect", "did not answer 'go' within"),
-    "sleeps": (HEAD + "for (;;) pause(); }", "incorrect", "did not answer 'go' within"),
+    "hangs": (HEAD + "for (;;); }", "incorrect", "did not return from its calls within"),
+    "sleeps": (HEAD + "for (;;) pause(); }", "incorrect", "did not return from its calls within"),
     "null pointer": (HEAD + "*(volatile int *)0 = 1; return 0; }", "incorrect", "crashed with SIGSEGV"),
     "aborts": (HEAD + "abort(); }", "incorrect", "crashed with SIGABRT"),
     "exits": (HEAD + "_exit(0); }", "incorrect", "exited with status 0"),
     "ignores signals and hangs": (
-        HEAD + "for (int s = 1; s < 65; s++) signal(s, SIG_IGN); for (;;); }", "incorrect", "did not answer 'go' within"
+        HEAD + "for (int s = 1; s < 65; s++) signal(s, SIG_IGN); for (;;); }", "incorrect", "did not return from its calls within"
     ),
-    "children that hang": (HEAD + "if (!fork()) for (;;); for (;;); }", "incorrect", "did not answer 'go' within"),
+    "children that hang": (HEAD + "if (!fork()) for (;;); for (;;); }", "incorrect", "did not return from its calls within"),
     "writes its inputs": (HEAD + "*(float *)x = 1; return 0; }", "incorrect", "crashed with SIG"),
     "closes its link": (HEAD + "for (int d = 3; d < 64; d++) close(d); return 0; }", "incorrect", ""),
 }  # fmt: skip

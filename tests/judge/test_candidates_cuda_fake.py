@@ -145,7 +145,11 @@ def test_a_reference_that_cannot_be_loaded_beside_the_others_is_told_as_such(cou
         ("return 9;", "incorrect", "(cudaErrorInvalidConfiguration, launch error"),
         ("return 2;", "incorrect", "out of memory: what it asked for was more than the 1.07 GB that were free, of "),
         ("return 700;", "incorrect", "(cudaErrorIllegalAddress, illegal address"),
-        ("for (;;);", "incorrect", "did not answer 'go' within 1 s and was killed; the GPU answered afterwards, in "),
+        (
+            "for (;;);",
+            "incorrect",
+            "did not return from its calls within 1 s and was killed; the GPU answered afterwards, in ",
+        ),
     ],
 )
 def test_a_trespass_is_seen_by_the_owners_kernels(court, body, verdict, reason):

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.pages import CANDIDATES, page
+from gpu_mcp_server.services.problem_files.reader import read_problem, source_at
 from tests.judge.harness import EXAMPLES, build, judge, torch_python
+from tests.judge.program_harness import PROGRAM
 
 EXAMPLE = dict(re.findall(r"```(\w+)\n(.*?)```", page(CANDIDATES), re.DOTALL))
+TOML = re.findall(r"```toml\n(.*?)```", page(CANDIDATES), re.DOTALL)
 PYTHON = re.findall(r"```python\n(.*?)```", page(CANDIDATES), re.DOTALL)
 
 
@@ -49,3 +52,18 @@ def test_a_python_example_is_correct(tmp_path: Path, number: int, kind: str, unt
     )
     assert outcome.exit_code == 0, outcome.stderr
     assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]
+
+
+async def test_the_examples_of_problem_files_are_problems(tmp_path: Path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/problem.toml").write_text(TOML[0])
+    (tmp_path / "own/naive.c").write_text(EXAMPLE["c"])
+    shutil.copy(EXAMPLES / "reference.py", tmp_path / "own")
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program/program.toml").write_text(TOML[1])
+    (tmp_path / "program/app.c").write_text(PROGRAM)
+
+    own = await read_problem(await source_at(tmp_path / "own"))
+    assert own.implementations["naive"].source == EXAMPLE["c"]
+    program = (await read_problem(await source_at(tmp_path / "program"))).program
+    assert program is not None and program.secret() and program.replaces == "app.c"

@@ -89,6 +89,8 @@ def test_large_integers_are_compared_exactly():
         (np.s_[9, :], "all in rows = 9 (the last), one block of 100 starting at element 900"),
         (np.s_[2:5, 10:20], "all in rows 2 to 4 of 10 and cols 10 to 19 of 100"),
         (np.s_[:, ::4], "all in every 4th along cols from 0"),
+        (np.s_[:, [3, 7]], "scattered"),
+        (np.s_[:, np.arange(100) != 40], "scattered"),
         (np.s_[1::2], "all in every 2nd along rows from 1"),
         (np.s_[0], "all in rows = 0 (the first), one block of 100 starting at element 0"),
         (np.s_[3:], "all in the last 7 of 10 along rows, one block of 700 starting at element 300"),

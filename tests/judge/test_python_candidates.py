@@ -66,6 +66,9 @@ def test_a_model_is_judged_and_timed_and_the_copy_is_said(court):
         ("return torch.softmax(x, 0)", "incorrect", "wrong"),
         ("return torch.softmax(x, -1)[1:]", "incorrect", "output y has shape [63, 1000], expected [64, 1000]"),
         ("return x, x", "incorrect", "ModelNew returned 2 values, the problem has 1"),
+        ("torch.softmax(x, -1)", "incorrect", "ModelNew returned NoneType for output y, not a tensor"),
+        ("return torch.softmax(x, -1).numpy()", "incorrect", "ModelNew returned ndarray for output y, not a tensor"),
+        ("return torch.softmax(x, -1) + 7j", "incorrect", "output y is torch.complex64, expected torch.float32"),
         ("raise RuntimeError('no luck')", "incorrect", "RuntimeError: no luck (candidate.py line 5)"),
         ("x.add_(1); return torch.softmax(x, -1)", "incorrect", "inputs are read-only"),
         ("import os; os._exit(0)", "incorrect", "exited with status 0"),
@@ -110,11 +113,32 @@ def test_what_a_candidate_says_neither_fails_the_judge_nor_floods_its_reason(cou
 
 
 @pytest.mark.parametrize(
+    ("more", "verdict", "words"),
+    [("", "correct", ""), (" + 0.9", "incorrect", "y is torch.float32, expected torch.int64")],
+)
+def test_an_index_with_a_fraction_is_not_the_index_it_is_cut_to(court, more, verdict, words):
+    task = {
+        "reference": "import numpy as np\n\ndef softmax(x):\n    return x.argmax(axis=1)\n",
+        "outputs": [{"name": "y", "dtype": "int64", "shape": ["rows"]}],
+    }
+    found = court(MODEL.format(body="return x.argmax(dim=1)" + more), "model", **task)
+
+    assert found["verdict"] == verdict and words in found["reason"], found["reason"]
+
+
+@pytest.mark.parametrize(
     ("source", "kind", "reason"),
     [
-        ("def f(:", "model", "SyntaxError"),
+        ("def f(:", "model", "SyntaxError: invalid syntax (candidate.py line 1)"),
         ("x = 1", "model", "no class ModelNew"),
+        ("def launch(x, y, rows, cols): pass", "model", "no class ModelNew: its launch wants the language triton"),
+        (
+            "class ModelNew:\n    def __init__(self, d): pass",
+            "model",
+            "cannot be constructed with 0 arguments: TypeError",
+        ),
         ("x = 1", "triton", "no function launch: define launch(*inputs, *outputs, *dimensions)"),
+        ("import os; os._exit(0)", "triton", "exited with status 0 without finishing its calls, while it was loaded"),
         ("import nothing_like_it", "triton", "ModuleNotFoundError: No module named 'nothing_like_it'"),
     ],
 )
@@ -133,6 +157,17 @@ def test_triton_on_the_processor_is_checked_and_not_timed(court):
     assert verdict["speedup"] is None
     assert verdict["shapes"][0]["calls_checked"] == 2, "one with inputs as declared, one with others"
     assert verdict["evidence"]["first_calls_s"][0] > 0, "its compilers' time, apart from the judge's"
+
+
+@pytest.mark.parametrize(
+    ("writes", "verdict", "words"),
+    [("", "incorrect", "the launcher returned Tensor, which nobody reads: write into"), ("y.copy_", "correct", "")],
+)
+def test_a_launcher_that_returns_its_answer_is_told_to_write_it(court, writes, verdict, words):
+    source = f"import torch\ndef launch(x, y, rows, cols):\n    return {writes}(torch.softmax(x, -1))\n"
+    found = court(source, "triton", untimed="Triton's interpreter", round_timeout_s=60)
+
+    assert found["verdict"] == verdict and words in found["reason"], found["reason"]
 
 
 def test_a_triton_kernel_that_misses_the_tail_is_incorrect(court):

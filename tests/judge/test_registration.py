@@ -36,7 +36,9 @@ def test_a_tolerance_that_zeros_pass_is_refused(register):
         ("return np.log(x)", "the reference returns NaN in y"),
         ("return np.random.rand(*x.shape)", "answers the same inputs differently"),
         ("import os; os._exit(3)", "the reference exited with status 3"),
-        ("return 'text'", "output y has shape []"),
+        ("return 'text'", "softmax returned str, not an array"),
+        ("x + 1", "softmax returned NoneType, not an array"),
+        ("raise ValueError('n' * 9999)", "ValueError: nnn"),
     ],
 )
 def test_an_unusable_reference_is_refused_and_the_reason_says_why(register, body, reason):
@@ -52,6 +54,7 @@ def test_an_unusable_reference_is_refused_and_the_reason_says_why(register, body
         ("def softmax(x:\n", "SyntaxError"),
         ("def other(x): pass\n", "defines no function softmax"),
         ("1/0", "ZeroDivision"),
+        ("import os; os._exit(0)", "exited with status 0 without finishing its calls, while it was loaded"),
     ],
 )
 def test_a_source_that_does_not_load_is_refused(register, source, reason):

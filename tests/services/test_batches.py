@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.evaluation import TimingOptions
+from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
-from gpu_mcp_server.services.batches import Entrant
+from gpu_mcp_server.services.batches import Entrant, _row  # pyright: ignore[reportPrivateUsage]
+from gpu_mcp_server.services.evaluator import LATE
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problem_files.base import ProblemSource
 from gpu_mcp_server.services.slots import Late, Slots
@@ -99,7 +100,16 @@ async def test_a_candidate_that_cannot_be_judged_does_not_spoil_the_others(lab: 
 
     assert [row.status for row in table.rows] == ["judged", "error"] and not table.complete
     assert table.rows[0].verdict == "correct", table
-    assert "-fplugin" in table.rows[1].reason
+    assert "-fplugin" in table.rows[1].reason and table.rows[1].reason.count("Allowed are") == 1
+    assert "call again" not in table.summary() and "job_status" not in table.summary()
+
+
+@pytest.mark.parametrize(("reason", "status"), [("no AMD device on host 'local'", "refused"), (LATE, "not_begun")])
+def test_only_what_had_no_turn_has_not_begun(reason: str, status: str):
+    names = ("attempt_id", "problem_id", "problem_hash", "language", "host")
+    refused = Evaluation.model_validate({"status": "refused", "reason": reason, **dict.fromkeys(names, "hip")})
+
+    assert _row(entrant("a", HONEST), refused).status == status
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,13 @@ async def test_the_same_problem_has_the_same_hash_by_file_and_by_arguments():
     assert Problems.make_problem(**given).problem_id == problem.problem_id
 
 
+async def test_library_and_function_of_our_own_file_are_read_from_its_reference_as_by_arguments():
+    text = "import torch\ndef _half(x):\n    return x / 2\ndef tripled(x):\n    return 3 * torch.tanh(x)\n"
+    problem = await read_problem(ProblemSource("", f"reference = '''{text}'''\n{TOML}"))
+
+    assert (problem.framework, problem.entry) == ("torch", "tripled")
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -51,6 +58,9 @@ async def test_the_same_problem_has_the_same_hash_by_file_and_by_arguments():
         (TOML.replace("[trials]", "[trial]"), "trial: Extra inputs"),
         ("hello", "no problem file that is known"),
         ("", "no problem file that is known"),
+        ("class Model: pass\ndef get_inputs(:", "it is not Python: line 2: invalid syntax"),
+        ("def get_inputs(): return []", "it does not define Model, get_init_inputs"),
+        (TOML + "[[", "it is not TOML: Invalid initial character"),
     ],
 )
 async def test_what_is_wrong_with_a_file_is_said(text: str, words: str):

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound, TooLarge
 from gpu_mcp_server.models.problem import Problem, TensorSpec
-from gpu_mcp_server.services.launchers import miscounted
+from gpu_mcp_server.services.launchers import misdefined
 from gpu_mcp_server.services.problems import Problems, content_hash
 from gpu_mcp_server.store.database import Database
 
@@ -247,11 +247,37 @@ def test_a_problem_with_gradients_has_cotangents_and_gradients_and_its_function_
     ids=lambda given: str(given)[:60],
 )
 def test_a_launcher_with_another_number_of_parameters_is_seen_in_its_text(source: str, count: int | None):
-    said = miscounted(softmax(), source, "launch", "c")
+    said = misdefined(softmax(), source, "launch", "c")
 
     assert (
         said.startswith(f"launch is defined with {count} parameters and called with 4: int launch(")
         if (count is not None)
         else not said
     )
-    assert not miscounted(softmax(), source, "launch", "triton")
+    assert not misdefined(softmax(), source, "launch", "triton")
+
+
+@pytest.mark.parametrize(
+    ("definition", "said"),
+    [
+        ("int launch(const float *x, float *y, int64_t rows, int64_t cols) {", ""),
+        ("int launch(const float *a, float *b, int m, int n) {", ""),
+        ("int launch(const float4 *x, char *y, int64_t rows, int64_t cols) {", ""),
+        ("auto launch(const float *x, float *y, int64_t rows, int64_t cols) {", ""),
+        (
+            "void launch(const float *x, float *y, int64_t rows, int64_t cols) {",
+            "returns void and must return int, 0 for",
+        ),
+        ("void launch(const float *x, float *y) {", "success; it is defined with 2 parameters and called with 4: int"),
+        ("int launch(float *y, const float *x, int64_t rows, int64_t cols) {", "has y where it gets x: int launch("),
+        (
+            "int launch(const float *x, double *out, int64_t r, int64_t c) {",
+            "takes out as double *out and gets float* y",
+        ),
+        ("int launch(const float *x, float *y, int64_t cols, int64_t rows) {", "has cols where it gets rows"),
+    ],
+)
+def test_a_launcher_that_is_defined_otherwise_than_it_is_called_is_seen_in_its_text(definition: str, said: str):
+    found = misdefined(softmax(), definition + " return 0; }", "launch", "c")
+
+    assert said in found if said else not found, found

@@ -1,8 +1,10 @@
 """A KernelBench problem, the file unchanged: `Model`, `get_inputs`, `get_init_inputs`."""
 
+from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services import module_problems
 from gpu_mcp_server.services.problem_files.base import ProblemSource
+from gpu_mcp_server.services.reference_text import parsed
 
 TITLE = "a KernelBench problem (Model, get_inputs, get_init_inputs)"
 MAIN_FILES: tuple[str, ...] = ()
@@ -11,6 +13,18 @@ MAIN_FILES: tuple[str, ...] = ()
 def recognizes(source: ProblemSource) -> bool:
     """Say whether it defines what KernelBench's problems do."""
     return {"Model", "get_inputs"} <= module_problems.defines(source.text)
+
+
+def lacks(source: ProblemSource) -> str:
+    """Return what is wrong with a file that looks like one of KernelBench's; empty for any other."""
+    if not source.name.endswith(".py") and not any(name in source.text for name in ("get_inputs", "get_init_inputs")):
+        return ""
+    try:
+        parsed(source.text)
+    except BadRequest as error:
+        return str(error.args[0]).replace("The reference is", "it is").removesuffix(".")
+    missing = [name for name in module_problems.NEEDED if name not in module_problems.defines(source.text)]
+    return f"it does not define {', '.join(missing)}" if missing else ""
 
 
 async def problem(source: ProblemSource) -> Problem:

@@ -10,6 +10,7 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.problem import Implementation, Problem, TensorSpec, TrialOptions
+from gpu_mcp_server.services import reference_text
 from gpu_mcp_server.services.problem_files.base import ProblemSource
 from gpu_mcp_server.services.problems import Problems
 
@@ -46,8 +47,10 @@ class ProblemToml(Model):
 
     name: str
     description: str = ""
-    framework: str = "numpy"
-    entry: str = "reference"
+    framework: str | None = None
+    """Its reference's, if absent."""
+    entry: str | None = None
+    """`reference`, or the only public function, if absent."""
     inputs: list[TensorSpec]
     outputs: list[TensorSpec]
     shapes: list[dict[str, int]]
@@ -74,6 +77,17 @@ def recognizes(source: ProblemSource) -> bool:
     return source.name in MAIN_FILES or all(name in _table(source.text) for name in TELLING)
 
 
+def lacks(source: ProblemSource) -> str:
+    """Return why a file that looks like TOML is none; empty for any other."""
+    if not source.name.endswith(".toml") and not all(name in source.text for name in TELLING):
+        return ""
+    try:
+        tomllib.loads(source.text)
+    except tomllib.TOMLDecodeError as error:
+        return f"it is not TOML: {error}"
+    return ""
+
+
 async def problem(source: ProblemSource) -> Problem:
     """Return the problem.
 
@@ -96,8 +110,10 @@ async def problem(source: ProblemSource) -> Problem:
     reference = given.reference
     if reference is None:
         reference = await source.beside(given.reference_path or "reference.py")
+    framework = given.framework or reference_text.framework_of(reference)
+    entry = given.entry or reference_text.read(reference).entry
     return Problems.make_problem(
-        given.name, given.description, given.framework, given.entry, given.inputs, given.outputs, given.shapes,
+        given.name, given.description, framework, entry, given.inputs, given.outputs, given.shapes,
         given.rtol, given.atol, reference, **given.trials.model_dump(),
         implementations={name: await each.read(source, name) for name, each in given.implementations.items()},
     )  # fmt: skip

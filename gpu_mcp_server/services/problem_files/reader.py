@@ -68,8 +68,10 @@ async def read_problem(source: ProblemSource) -> Problem:
     known = next((each for each in FORMATS if each.recognizes(source)), None)
     if known is None:
         titles = ", ".join(each.TITLE for each in FORMATS)
+        why = "; ".join(each for each in (kernelbench.lacks(source), own.lacks(source)) if each)
         raise BadRequest(
-            "This is no problem file that is known here.", hint=f"Known are: {titles}. Or use register_problem."
+            f"This is no problem file that is known here{f': {why}' if why else ''}.",
+            hint=f"Known are: {titles}. Or use register_problem.",
         )
     if source.wish != Wish() and known is not kernelbench:
         raise BadRequest(
