@@ -23,6 +23,8 @@ NEAR = 8
 REACH = 8.0
 """Times its sensitivity, in places of the inputs, that the partial sums behind an answer are large. Moved terms t add
 to sqrt(sum t^2 / 12) places, partial sums of terms of both signs to a few times sqrt(sum t^2)."""
+AMPLIFIED = 16.0
+"""Places of the inputs that an answer moves where something small is divided by something as small."""
 TYPICAL = 100.0
 """Times what nine of ten elements exceed, as a size of what is added up where nothing is known of it."""
 
@@ -67,11 +69,13 @@ def slack(expected: Array, inputs: Sequence[Tensor], output: Tensor, known: Opti
     least = min(given, COARSEST)
     apart = np.maximum(np.maximum(known.off - place, 0.0), known.moved * (least / given))
     near = _largest_near(np.maximum(apart - least * size, 0.0), size)
-    return (
-        PLACES * place
-        + NOISE * np.maximum(apart, near)
-        + summation(inputs, output) * np.maximum(size, REACH / least * near)
-    )
+    behind = summation(inputs, output) * np.maximum(size, REACH / least * near)
+    if {item.distribution for item in inputs if item.dtype in EPSILON} == {"zeros", "weights"}:
+        # All samples are alike: a norm over them divides what rounding leaves of their mean by next to nothing, and not
+        # one digit of the answer is certain. Over how many axes the mean goes is not known.
+        lost = near >= np.maximum(size, AMPLIFIED * least)
+        behind = np.where(lost, (MOST_TERMS - 1) * fine / 2 * near / least, behind)
+    return PLACES * place + NOISE * np.maximum(apart, near) + behind
 
 
 def beyond(got: Array, expected: Array, most: Array) -> Array:
