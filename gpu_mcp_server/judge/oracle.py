@@ -33,14 +33,12 @@ def widened(item: Tensor, given: Any, nudge: bool, *, rest: bool = False) -> Any
     """
     if item.dtype not in EPSILON:
         return given
-    torch_like = hasattr(given, "double")
-    wide: Any = given.double() if torch_like else np.asarray(given).astype(np.float64)
+    wide: Any = given.double() if hasattr(given, "double") else np.asarray(given).astype(np.float64)
     if not nudge:
         return wide
-    if torch_like:
-        chance = wide.new_empty(wide.shape).uniform_(-0.5, 0.5)
-    else:
-        chance = np.random.default_rng().uniform(-0.5, 0.5, wide.shape)
+    rng: Any = np.random.default_rng()
+    many = wide.shape
+    chance = wide.new_empty(many).uniform_(-0.5, 0.5) if hasattr(wide, "new_empty") else rng.uniform(-0.5, 0.5, many)
     return wide + EPSILON[item.dtype] * chance if rest else wide * (1 + EPSILON[item.dtype] * chance)
 
 

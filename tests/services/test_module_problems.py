@@ -215,8 +215,9 @@ async def test_what_only_the_problem_can_make_is_made_by_it_anew_for_each_round(
 
 @needs_torch
 async def test_a_problem_that_a_copy_passes_is_refused_unless_its_inputs_are_drawn_otherwise(lab: Lab):
-    with pytest.raises(ProblemRefused, match="copy of x passes"):
+    with pytest.raises(ProblemRefused, match="copy of x passes") as refused:
         await lab.registry.import_file(ProblemSource("relu.py", RELU))
+    assert "with a wish: distribution normal" in str(refused.value.hint)
     with pytest.raises(ProblemRefused, match="zeros passes"):
         await lab.registry.import_file(ProblemSource("relu.py", RELU, wish=Wish(atol=2.0)))
     info = await lab.registry.import_file(ProblemSource("relu.py", RELU, wish=Wish(distribution="normal")))
