@@ -8,73 +8,16 @@ import copy
 import importlib
 import inspect
 import re
-from typing import Any, Dict, List, Optional, Sequence, Tuple, cast
+from typing import Any, Dict, List, Sequence, Tuple, cast
 
+from recorder import Recorder, dtype_of
 from tensors import ITEM_BYTES, Tensor
 from torch_views import tensors_at
 
 torch: Any = importlib.import_module("torch")
 
-DRAWN = {"rand": "uniform", "randn": "normal", "zeros": "zeros"}
-"""Functions whose tensors the owner draws itself, and from which distribution."""
-ONLY_TYPE = ("to", "half", "bfloat16", "float", "double", "cuda", "cpu", "contiguous", "requires_grad_")
-"""Methods that leave the distribution as it is."""
-BYTES = ("int8", "uint8")
-"""Types that the owner draws over all their values, as no function of these does."""
 STATE_TENSORS = 2000
 """Parameters and buffers beyond which they are no inputs, and a ModelNew has only the common seed to get the same."""
-
-modes: Any = importlib.import_module("torch.overrides")
-
-
-def dtype_of(value: Any) -> str:
-    """Return a tensor's dtype by our name."""
-    return str(value.dtype).replace("torch.", "")
-
-
-class Recorder(modes.TorchFunctionMode):
-    """Makes every new tensor a meta tensor, and remembers from which distribution it was to be drawn."""
-
-    def __init__(self) -> None:
-        super().__init__()  # pyright: ignore[reportUnknownMemberType] - torch is untyped here
-        constructors: Any = importlib.import_module("torch.utils._device")
-        self.constructors = constructors._device_constructors()
-        self.known: Dict[int, Tuple[Any, str]] = {}
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Tuple[Any, ...] = (), kwargs: Optional[Dict[str, Any]] = None
-    ) -> Any:
-        """Call a function of torch."""
-        given = dict(kwargs or {})
-        if func in self.constructors:
-            given["device"] = "meta"
-            given.pop("generator", None)
-        name = str(getattr(func, "__name__", ""))
-        before = self.known.get(id(args[0])) if args else None
-        if name in ("cuda", "cpu") and args:
-            return args[0]
-        made = func(*args, **given)
-        if name in DRAWN and func in self.constructors:
-            self.known[id(made)] = (made, DRAWN[name])
-        elif name == "randint" and self._hundred(args, given):
-            self.known[id(made)] = (made, "integers")
-        elif name in ONLY_TYPE and before:
-            self.known[id(made)] = (made, before[1])
-        elif before and (name.endswith("_") or name.startswith("__i") or name == "__setitem__"):
-            self.known.pop(id(args[0]), None)
-        return made
-
-    def _hundred(self, args: Tuple[Any, ...], given: Dict[str, Any]) -> bool:
-        bounds = [a for a in args if isinstance(a, int)]
-        low = given.get("low", bounds[0] if len(bounds) > 1 else 0)
-        high = given.get("high", bounds[-1] if bounds else None)
-        return (low, high) == (0, 100)
-
-    def distribution(self, value: Any) -> str:
-        """Return how the owner can draw a tensor: `made` if only the problem's own code can."""
-        kept = self.known.get(id(value))
-        drawn = kept[1] if kept is not None and kept[0] is value else "made"
-        return "made" if dtype_of(value) in BYTES and drawn != "zeros" else drawn
 
 
 def parameter_names(forward: Any, count: int) -> List[str]:
@@ -189,7 +132,7 @@ class ModuleProblem:
         names = parameter_names(self.module.Model.forward, len(given) + 1)[1:]
         tensor_names = [names[i] for i, v in enumerate(given) if torch.is_tensor(v)]
         chosen = unique(tensor_names)
-        inputs = [self._spec(n, v, recorder.distribution(v)) for n, v in zip(chosen, tensors)]
+        inputs = [self._spec(n, v, d) for n, v, d in zip(chosen, tensors, recorder.distributions(tensors))]
         made = [spec["name"] for spec in inputs if spec["distribution"] == "made"]
         if made:
             notes.append("made by the problem's own code, from a seed of the judge: " + ", ".join(made))

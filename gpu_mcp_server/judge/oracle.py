@@ -19,16 +19,27 @@ WITHIN = 0.24
 """Part of a last place. Below a power of two the next number is half of one away: half of that still rounds to it."""
 
 
-def widened(item: Tensor, given: Any, nudge: bool) -> Any:
-    """Return an input in double precision, each element moved by up to half its last place if asked."""
+def at_rest(items: Sequence[Tensor], given: Sequence[Any]) -> bool:
+    """Say whether inputs of floats are zeros beside weights: what is computed of these is rounded all the same."""
+    floats = [(i, x) for i, x in zip(items, given) if i.dtype in EPSILON]
+    beside = [x for item, x in floats if item.distribution != "weights"]
+    return 0 < len(beside) < len(floats) and not any(bool((x != 0).any()) for x in beside)
+
+
+def widened(item: Tensor, given: Any, nudge: bool, *, rest: bool = False) -> Any:
+    """Return an input in double precision, each element moved by up to half its last place if asked.
+
+    At `rest` its zeros are moved by as much as a one would be.
+    """
     if item.dtype not in EPSILON:
         return given
-    part = EPSILON[item.dtype] if nudge else 0.0
-    if hasattr(given, "double"):
-        wide = given.double()
-        return wide * (1 + part * wide.new_empty(wide.shape).uniform_(-0.5, 0.5)) if nudge else wide
-    wide = np.asarray(given).astype(np.float64)
-    return wide * (1 + part * np.random.default_rng().uniform(-0.5, 0.5, wide.shape)) if nudge else wide
+    wide: Any = given.double() if hasattr(given, "double") else np.asarray(given).astype(np.float64)
+    if not nudge:
+        return wide
+    rng: Any = np.random.default_rng()
+    many = wide.shape
+    chance = wide.new_empty(many).uniform_(-0.5, 0.5) if hasattr(wide, "new_empty") else rng.uniform(-0.5, 0.5, many)
+    return wide + EPSILON[item.dtype] * chance if rest else wide * (1 + EPSILON[item.dtype] * chance)
 
 
 def moved(item: Tensor, given: Any, message: Dict[str, Any], number: int) -> Any:

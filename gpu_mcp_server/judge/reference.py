@@ -217,8 +217,9 @@ class Reference:
         """Answer a call's inputs once more in double precision."""
         import oracle
 
-        specs = tensors(self.task["inputs"], self.dims)
-        return self._in_double([oracle.widened(i, x, nudge) for i, x in zip(specs, self.arrays.inputs[call])])
+        specs, given = tensors(self.task["inputs"], self.dims), self.arrays.inputs[call]
+        rest = nudge and oracle.at_rest(specs, given)
+        return self._in_double([oracle.widened(i, x, nudge, rest=rest) for i, x in zip(specs, given)])
 
     def sensitivity(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Write of each output of floats how far the answer is from the exact one, and what half a last place moves."""

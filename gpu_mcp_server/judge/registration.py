@@ -22,6 +22,8 @@ DRAWS = 20
 """Of the same inputs in a row, beyond which they do not depend on the seed; of the same answer likewise. Where two
 answers are alike by chance with probability p, all of them are with p^21: of one bit in two million. A loss that is
 alike in one pair of ten is no constant: with a hundred calls to be right in, a constant would not be."""
+COARSE = 0.01
+"""Part of an output's usual size from which an atol is told of: an answer that is so far off is right."""
 ANOTHER = "the answer to another seed"
 SAME = "the inputs are the same for every seed: an answer that was kept from the first call would pass"
 
@@ -225,7 +227,18 @@ class Registration:
                 self.tried[name] = None
                 if not compare(expected, answer, item.dtype, rtol, atol).wrong:
                     return "%s passes as %s: %s" % (name, item.name, self._why(values, rtol, atol))
+            if item.dtype in FLOATS:
+                self._coarse(item, values[np.isfinite(values)].astype(np.float64))
         return ""
+
+    def _coarse(self, item: Tensor, finite: Array) -> None:
+        """Note that an output is so small that its tolerance says little."""
+        usual = float(np.sqrt(np.mean(finite * finite))) if finite.size else 0.0
+        if self.atol > COARSE * usual > 0:
+            text = "atol %g is %.2g %% of what %s usually is (%.2g): answers so far off are right; choose a smaller one"
+            said = any(note.startswith("atol ") and " of what %s usually" % item.name in note for note in self.notes)
+            if not said:
+                self.notes[text % (self.atol, 100 * self.atol / usual, item.name, usual)] = None
 
     def _why(self, values: Array, rtol: float, atol: float) -> str:
         finite = np.abs(values[np.isfinite(values)].astype(np.float64)) if values.size else np.zeros(1)

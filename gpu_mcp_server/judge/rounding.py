@@ -26,6 +26,8 @@ to sqrt(sum t^2 / 12) places, partial sums of terms of both signs to a few times
 UNDERFLOW = {"bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
 """Smallest normal numbers. What is below them may become zero, as processors and GPUs have it in their fast modes.
 Source: Demmel, Underflow and the Reliability of Numerical Software, SIAM J. Sci. Stat. Comput. 5, 1984."""
+AMPLIFIED = 16.0
+"""Places of the inputs that an answer moves where something small is divided by something as small."""
 TYPICAL = 100.0
 """Times what nine of ten elements exceed, as a size of what is added up where nothing is known of it."""
 
@@ -44,9 +46,12 @@ def summation(inputs: Sequence[Tensor], output: Tensor) -> float:
 
     It is (n - 1) u with u half an epsilon (Higham, Accuracy and Stability of Numerical Algorithms, 4.2), and reached
     where one term is so large that each of the others is lost in it, as an outlier is. Partial sums may be float32, or
-    the output's type if that is finer. n: the longest extent of an input, or inputs for each output.
+    the output's type if that is finer. n: the longest extent of an input, or inputs for each output; of a model any
+    number of its data, as a norm over samples and places adds up several extents.
     """
     longest = max((max(item.shape, default=1) for item in inputs), default=1)
+    if any(item.distribution == "weights" for item in inputs):
+        longest = max((item.count for item in inputs if item.distribution != "weights"), default=1)
     gathered = max((item.count for item in inputs), default=1) // max(output.count, 1)
     terms = min(max(longest, gathered), MOST_TERMS)
     return (terms - 1) * min(EPSILON.get(output.dtype, 0.0), EPSILON["float32"]) / 2
@@ -71,12 +76,13 @@ def slack(expected: Array, inputs: Sequence[Tensor], output: Tensor, known: Opti
     least = min(given, COARSEST)
     apart = np.maximum(np.maximum(known.off - place, 0.0), known.moved * (least / given))
     near = _largest_near(np.maximum(apart - least * size, 0.0), size)
-    return (
-        lost
-        + PLACES * place
-        + NOISE * np.maximum(apart, near)
-        + summation(inputs, output) * np.maximum(size, REACH / least * near)
-    )
+    behind = summation(inputs, output) * np.maximum(size, REACH / least * near)
+    if {item.distribution for item in inputs if item.dtype in EPSILON} == {"zeros", "weights"}:
+        # All samples are alike: a norm over them divides what rounding leaves of their mean by next to nothing, and not
+        # one digit of the answer is certain. Over how many axes the mean goes is not known.
+        blind = near >= np.maximum(size, AMPLIFIED * least)
+        behind = np.where(blind, (MOST_TERMS - 1) * fine / 2 * near / least, behind)
+    return lost + PLACES * place + NOISE * np.maximum(apart, near) + behind
 
 
 def beyond(got: Array, expected: Array, most: Array) -> Array:

@@ -21,6 +21,8 @@ from gpu_mcp_server.services.verdicts import Verdicts, how_it_ended
 from gpu_mcp_server.settings import Settings
 
 LISTED = 10
+MEND = "Mend the problem and register it again."
+WISH = "Import it again with a wish: distribution normal, or a smaller atol; or mend the file."
 
 
 class Registry:
@@ -111,7 +113,9 @@ class Registry:
         if verdict is None:
             raise _not_tried(done)
         if verdict.get("status") != "ok":
-            raise ProblemRefused(f"Refused: {verdict.get('reason')}", hint="Mend the problem and register it again.")
+            reason = str(verdict.get("reason"))
+            wishes = problem.kind == "module" and " passes as " in reason
+            raise ProblemRefused(f"Refused: {reason}", hint=WISH if wishes else MEND)
         notes: list[str] = list(verdict.get("notes", []))
         if problem.kind == "module":
             found = cast("dict[str, Any]", verdict.get("described") or {})

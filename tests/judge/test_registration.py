@@ -22,6 +22,14 @@ def test_a_tolerance_that_zeros_pass_is_refused(register):
     )
 
 
+@pytest.mark.parametrize(("atol", "notes"), [(1e-5, 1), (1e-7, 0)])
+def test_a_tolerance_that_is_a_hundredth_of_the_output_is_noted_once(register, atol, notes):
+    verdict = register(EXAMPLES / "reference.py", shapes=[{"rows": 64, "cols": 4000}], atol=atol).verdict
+
+    assert (verdict["status"], len(verdict["notes"])) == ("ok", notes), verdict
+    assert all(n.startswith("atol 1e-05 is 2.4 %") and "of what y usually is" in n for n in verdict["notes"])
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [

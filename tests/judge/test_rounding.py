@@ -1,5 +1,6 @@
 """What is forgiven at shapes and distributions for which no tolerance was declared: rounding, and nothing beside it."""
 
+import dataclasses
 import sys
 
 import numpy as np
@@ -123,3 +124,44 @@ def test_what_is_below_the_smallest_normal_number_may_become_zero(given):
 
     assert rounding.beyond(np.zeros(4), expected, slack).tolist()[:2] == [False, False]
     assert not given or rounding.beyond(np.zeros(4), expected, slack).tolist()[2:] == [True, True]
+
+
+def rows_of_zeros(dtype="float32"):
+    """Return answers to zeros of a layer and a norm over samples: by the reference, with sums in order, their slack."""
+    rng = np.random.default_rng(6)
+    x, weights, bias = np.zeros((5000, 16), SINGLE), rng.standard_normal((16, 8)), rng.uniform(-0.4, 0.4, 8)
+
+    def layer(x, mean):
+        y = x @ weights.astype(x.dtype) + bias.astype(x.dtype)
+        y = y - mean(y)
+        return y / np.sqrt(mean(y * y) + x.dtype.type(1e-5))
+
+    items = [tensor("x", dtype, *x.shape), tensor("w", dtype, 16, 8)]
+    items = [
+        dataclasses.replace(item, distribution=drawn) for item, drawn in zip(items, ("zeros", "weights"), strict=True)
+    ]
+    assert oracle.at_rest(items, [x, weights]) and not oracle.at_rest(items, [x + 1, weights])
+    exact = layer(x.astype(np.float64), lambda y: y.mean(axis=0))
+    nudged = [layer(oracle.widened(items[0], x, True, rest=True), lambda y: y.mean(axis=0)) for _ in range(4)]
+    expected = layer(x, lambda y: y.mean(axis=0, dtype=np.float64).astype(y.dtype))
+    got = layer(x, lambda y: np.cumsum(y, axis=0, dtype=y.dtype)[-1] / y.dtype.type(len(y)))
+    moved = np.maximum.reduce([oracle.apart(one, exact) for one in nudged])
+    known = rounding.Known(oracle.apart(expected, exact), moved)
+    flat = np.ravel(expected).astype(np.float64)
+    return flat, np.ravel(got), rounding.slack(flat, items, tensor("y", dtype, flat.size), known)
+
+
+def test_what_a_norm_over_samples_that_are_all_alike_makes_of_rounding_is_forgiven():
+    expected, got, slack = rows_of_zeros()
+
+    assert np.abs(got - expected).max() > 1e-3
+    assert not rounding.beyond(got, expected, 1e-4 + 1e-4 * np.abs(expected) + slack).any()
+    assert rounding.beyond(np.full(expected.size, 2.0), expected, slack).all()
+
+
+def test_a_norm_of_a_model_may_add_up_all_its_data_and_a_problem_without_weights_one_extent():
+    x, y = tensor("x", "float32", 4, 8, 64, 64), tensor("y", "float32", 4, 8, 64, 64)
+    weights = dataclasses.replace(tensor("w", "float32", 8), distribution="weights")
+
+    assert rounding.summation([x], y) == pytest.approx(63 * 2.0**-24)
+    assert rounding.summation([x, weights], y) == pytest.approx((rounding.MOST_TERMS - 1) * 2.0**-24)

@@ -51,7 +51,7 @@ def test_a_machine_that_delays_most_of_the_rounds_is_no_doubt():
 def test_a_round_that_is_answered_at_its_first_call_is_a_cheat():
     one, shorten, whole_s = rounds(8e-3, call_s=10e-6)
 
-    with pytest.raises(verdicts.Judged, match="5 of 40 took 8.05 of 8.4 ms") as judged:
+    with pytest.raises(verdicts.Judged, match=r"5 of 40 took 8\.05 of 8\.4 ms") as judged:
         one.doubt(whole_s, shorten)
     assert judged.value.verdict == "cheat" and "before it was called" in judged.value.reason
     assert len(one.short) == 2 + sharing.MOST_MORE

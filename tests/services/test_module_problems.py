@@ -93,6 +93,22 @@ def get_init_inputs():
     return []
 """
 
+DEPENDENT = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x, order, diagonal, doubled, whole, flags, twice, half, other):
+        return x[order] + diagonal.sum() * whole + doubled.sum() + twice * other * flags
+def get_inputs():
+    x, diagonal, doubled, twice = torch.rand(64), torch.rand(8, 8), torch.randn(8), torch.randn(64)
+    diagonal.diagonal().fill_(9.0)
+    torch.mul(doubled, 2, out=doubled)
+    flags = torch.randint(0, 100, (64,)).to(torch.bool)
+    return [x, x.argsort(), diagonal, doubled, torch.randn(64).to(torch.int32), flags, twice, twice.half(),
+            torch.rand(x.shape).float()]
+def get_init_inputs():
+    return []
+"""
+
 
 @pytest.fixture(scope="module")
 async def lab() -> AsyncIterator[Lab]:
@@ -127,6 +143,14 @@ async def test_bytes_of_a_problem_are_its_own_as_the_judge_would_draw_them_over_
     drawn = [(t.dtype, t.distribution) for t in (await lab.problems.get(info.problem_id)).inputs]
 
     assert drawn == [("int8", "made"), ("uint8", "made"), ("int64", "integers"), ("int8", "zeros")]
+
+
+@needs_torch
+async def test_inputs_that_hang_together_or_were_written_to_are_the_problems_own(lab: Lab):
+    info = await lab.registry.import_file(ProblemSource("dependent.py", DEPENDENT))
+    inputs = (await lab.problems.get(info.problem_id)).inputs
+
+    assert [t.distribution for t in inputs] == ["made"] * 8 + ["uniform"]
 
 
 @needs_torch
@@ -191,8 +215,9 @@ async def test_what_only_the_problem_can_make_is_made_by_it_anew_for_each_round(
 
 @needs_torch
 async def test_a_problem_that_a_copy_passes_is_refused_unless_its_inputs_are_drawn_otherwise(lab: Lab):
-    with pytest.raises(ProblemRefused, match="copy of x passes"):
+    with pytest.raises(ProblemRefused, match="copy of x passes") as refused:
         await lab.registry.import_file(ProblemSource("relu.py", RELU))
+    assert "with a wish: distribution normal" in str(refused.value.hint)
     with pytest.raises(ProblemRefused, match="zeros passes"):
         await lab.registry.import_file(ProblemSource("relu.py", RELU, wish=Wish(atol=2.0)))
     info = await lab.registry.import_file(ProblemSource("relu.py", RELU, wish=Wish(distribution="normal")))
