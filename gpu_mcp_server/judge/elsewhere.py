@@ -44,12 +44,15 @@ class Elsewhere:
         self.infinite = bool(task.get("infinite"))
         self.free = may_vary(inputs)
         own = {item.distribution for item, may in zip(inputs, self.free) if may}
-        wanted = task.get("distributions") != "declared" and max(item.count for item in [*inputs, *outputs]) <= LARGE
+        wanted = (
+            task.get("distributions") != "declared"
+            and max((item.count for item in [*inputs, *outputs]), default=0) <= LARGE
+        )
         names = [name for name in DISTRIBUTIONS if own != {name} and name not in SELDOM_DRAWN]
         self.left: List[str] = []
         self.names: List[str] = names if wanted and any(self.free) else []
         """What inputs are drawn from, in an order that is drawn too."""
-        self.most = max(1, min(LOOKED_AT, LOOKED_AT_ELEMENTS // max(item.count for item in outputs)))
+        self.most = max(1, min(LOOKED_AT, LOOKED_AT_ELEMENTS // max((item.count for item in outputs), default=1)))
         self.double = InDouble(task, rounds, rounds.notes)
         self.stops: List[int] = []
         self.first = 0

@@ -75,7 +75,7 @@ def test_with_other_inputs_at_a_large_declared_shape(court, shapes, branch):
     assert "n=524288" in verdict["reason"]
 
 
-def test_an_honest_one_is_tried_with_two_distributions_there(court):
+def test_an_honest_one_is_tried_with_two_distributions_there_or_more_where_nothing_is_timed(court):
     body = SIGNATURE + "(x[i] > 0 ? x[i] : 0) * 2;"
     reference = "np.maximum(x, 0) * np.float32(2)"
     verdict = judged(court, reference, body, inputs=UNIFORM, shapes=[{"n": 1000}, {"n": 1 << 19}])
@@ -83,4 +83,4 @@ def test_an_honest_one_is_tried_with_two_distributions_there(court):
     assert verdict["verdict"] == "correct", verdict["reason"]
     there = [trial["distribution"] for trial in verdict["trials"] if trial["dims"] == {"n": 1 << 19}]
     assert there[0] == "declared"
-    assert len({*there} - {"declared", "uniform", "zeros"}) == 2
+    assert len({*there} - {"declared", "uniform", "zeros"}) >= 2
