@@ -42,10 +42,17 @@ def test_threads_that_have_to_be_woken_are_no_doubt():
     assert one.doubt(whole_s, shorten) == ""
 
 
-def test_a_machine_that_delays_most_of_the_rounds_is_no_doubt():
-    one, shorten, whole_s = rounds(0.0, delays_s=[20e-3] * 5)
+def test_a_machine_that_delays_some_of_the_rounds_is_no_doubt():
+    one, shorten, whole_s = rounds(0.0, delays_s=[20e-3] * 4)
 
-    assert one.doubt(whole_s, shorten) == "" and len(one.short) == 6
+    assert one.doubt(whole_s, shorten) == "" and len(one.short) == 2 + sharing.MORE
+
+
+def test_one_that_is_honest_now_and_then_is_a_cheat_too():
+    one, shorten, whole_s = rounds(8e-3, call_s=10e-6, delays_s=[0.0, 0.0, *[-8e-3] * 4])
+
+    with pytest.raises(verdicts.Judged, match="however few of its calls are made"):
+        one.doubt(whole_s, shorten)
 
 
 def test_a_round_that_is_answered_at_its_first_call_is_a_cheat():
@@ -54,7 +61,7 @@ def test_a_round_that_is_answered_at_its_first_call_is_a_cheat():
     with pytest.raises(verdicts.Judged, match=r"5 of 40 took 8\.05 of 8\.4 ms") as judged:
         one.doubt(whole_s, shorten)
     assert judged.value.verdict == "cheat" and "before it was called" in judged.value.reason
-    assert len(one.short) == 2 + sharing.MOST_MORE
+    assert len(one.short) == 2 + sharing.MORE
 
 
 def test_a_third_of_a_round_that_is_shared_is_no_cheat_but_no_time_either():
