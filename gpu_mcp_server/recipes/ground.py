@@ -17,7 +17,7 @@ from gpu_mcp_server.recipes.agents import Agents, Answer, Interrupted
 from gpu_mcp_server.recipes.compiling import COMPILES, compiled, source_for
 from gpu_mcp_server.recipes.door import OnCall
 from gpu_mcp_server.recipes.journal import Journal
-from gpu_mcp_server.recipes.judging import verdict_of, verdict_of_attempt
+from gpu_mcp_server.recipes.judging import verdict_of, verdict_of_attempt, worth
 from gpu_mcp_server.services.error_signatures import signature
 from gpu_mcp_server.services.jobs import new_job_id
 from gpu_mcp_server.services.lab import Lab
@@ -238,7 +238,7 @@ class Ground:
         """Keep a verdict as the best if it is: one that reaches the target before others, then by speed-up."""
         if verdict.outcome not in ("correct", COMPILES):
             return
-        if self.best is None or _worth(verdict) > _worth(self.best):
+        if self.best is None or worth(verdict) > worth(self.best):
             self.best, self.best_source = verdict, source
 
     async def look_up(self, step: str, error: str) -> str:
@@ -266,7 +266,3 @@ class Ground:
         folder = self.folder / "handoffs"
         folder.mkdir(exist_ok=True)
         (folder / f"{step}.json").write_text(model.model_dump_json(indent=1), encoding="utf-8")
-
-
-def _worth(verdict: Verdict) -> tuple[bool, float]:
-    return verdict.stage == "target", verdict.speedup or 0.0

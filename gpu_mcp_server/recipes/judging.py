@@ -23,6 +23,11 @@ def reached(plan: RunPlan, speedup: float | None, median_us: float | None) -> bo
     return bool(asked) and all(asked)
 
 
+def worth(verdict: Verdict) -> tuple[bool, float]:
+    """Return what the better of two is greater by: one that reaches the target comes first, then the speed-up."""
+    return verdict.stage == "target", verdict.speedup or 0.0
+
+
 def verdict_of(evaluation: Evaluation, plan: RunPlan) -> Verdict:
     """Return what an evaluation means for the loop."""
     last = evaluation.shapes[-1].candidate if evaluation.shapes else None

@@ -16,6 +16,7 @@ from gpu_mcp_server.recipes.agents import Agents
 from gpu_mcp_server.recipes.compiling import unjudged
 from gpu_mcp_server.recipes.ground import Ending, Ground, Tell
 from gpu_mcp_server.recipes.journal import Journal, entries
+from gpu_mcp_server.recipes.judging import worth
 from gpu_mcp_server.recipes.nccl import nccl
 from gpu_mcp_server.recipes.population import population
 from gpu_mcp_server.recipes.sessions import sessions
@@ -165,7 +166,7 @@ def state_of(run_id: str, plan: RunPlan, journal: list[dict[str, Any]]) -> RunSt
         stopped=end["stopped"] if end else None,
         why=end["why"] if end else "",
         steps=steps,
-        best=max(correct, key=lambda verdict: verdict.speedup or 0.0, default=None),
+        best=max(correct, key=worth, default=None),
         best_source_artifact_id=end.get("best_source_artifact_id") if end else None,
         spent=Spent(
             wall_s=sum(step.seconds for step in steps),

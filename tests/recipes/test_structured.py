@@ -10,12 +10,13 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.identity import acting_as
-from gpu_mcp_server.models.recipe import HANDOFFS
+from gpu_mcp_server.models.recipe import HANDOFFS, Verdict
+from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.recipes.agents import model_of
 from gpu_mcp_server.recipes.journal import FILE, entries
 from gpu_mcp_server.recipes.plan import plan_of
 from gpu_mcp_server.recipes.report import report
-from gpu_mcp_server.recipes.runs import Runs
+from gpu_mcp_server.recipes.runs import Runs, state_of
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.team.team import Team
 from gpu_mcp_server.web.dashboard.runs import run_list
@@ -65,6 +66,16 @@ async def test_an_agent_that_fails_to_compile_then_is_wrong_then_slow_then_good_
     assert not set(re.findall(r'(?:src|href)="([^"]+)"', page)) and all(s.step in page for s in state.steps)
     before = (folder / FILE).read_bytes()
     assert await runs.go(run_id) == state and (folder / FILE).read_bytes() == before
+
+
+def test_the_best_of_a_run_is_what_reached_its_target_not_what_a_busy_machine_gave_a_higher_speed_up():
+    plan = RunPlan.model_validate({"name": "one", "problem": "p-1", "agent": {"command": ["true"]}})
+    told = [("a-1", "performance", 3.0), ("a-2", "target", 2.0), ("a-3", "target", 2.5), ("a-4", "performance", None)]
+    found = [Verdict(attempt_id=name, stage=stage, outcome="correct", speedup=up) for name, stage, up in told]
+    journal = [{"event": "done", "step": v.attempt_id, "verdict": v.model_dump(mode="json")} for v in found]
+
+    best = state_of("r-1", plan, journal).best
+    assert best is not None and best.attempt_id == "a-3"
 
 
 async def kept_prompt(lab: Lab, run_id: str, number: int) -> str:
