@@ -79,7 +79,7 @@ def shrunk(text: str, operations: float, elements: float) -> dict[str, Any]:
             tried = {p: max(LEAST, v // 2) if p in group else v for p, v in values.items()}
             try:
                 then = cost(rewritten(text, tried))
-            except Exception:
+            except Exception:  # whatever the file raises: it does not work at these sizes
                 stuck.add(group)
                 continue
             if then == now:

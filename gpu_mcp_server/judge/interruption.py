@@ -21,11 +21,10 @@ from verdicts import Judged, cheat
 
 STOPS = 8
 """Rounds of a shape that are interrupted."""
-KINDS = 4
-"""Interruptions by turns: fewer calls; inputs that change while the candidate is stopped, where that stops its work;
-stopped in the middle, or fewer calls; inputs that change while it runs."""
-FEWER = 0
-"""The first of them."""
+KINDS = FEWER, STOPPED, MIDDLE, RUNNING = range(4)
+"""Interruptions by turns: fewer calls; inputs that change while the candidate is stopped; stopped in the middle; inputs
+that change while it runs. Where nothing can be changed it is stopped in the middle, and where freezing does not stop its
+work there are fewer calls, instead."""
 WHEN = (0.3, 0.8)
 """Of the last round's time, between which inputs change."""
 AHEAD = 3
@@ -56,7 +55,7 @@ class Interruption:
         self.rounds, self.well = rounds, well
         self.stop_in_calls = stop_in_calls
         """Whether freezing the candidate stops its work, so that it can be looked at in the middle of it."""
-        self.turn = well.word() % KINDS
+        self.turn = well.word() % len(KINDS)
         self.played = 0
         self.sharing = Sharing()
         """Of the rounds that are interrupted now."""
@@ -72,7 +71,7 @@ class Interruption:
         self.played += 1
         if buffers.sets < LEAST_CALLS or (short and not self.played % 2):
             return
-        self._interrupt(buffers, FEWER if short else self.turn % KINDS)
+        self._interrupt(buffers, FEWER if short else KINDS[self.turn % len(KINDS)])
 
     def shorten(self, buffers: Buffers) -> None:
         """Play a round of fewer calls.
@@ -88,7 +87,7 @@ class Interruption:
         # is coming.
         rounds.draw(buffers)
         exchange = None
-        if kind % 2 and buffers.changes:
+        if kind in (STOPPED, RUNNING) and buffers.changes:
             exchange = Exchange(buffers, self.well)
             exchange.put(after=True)
         rounds.solve(buffers)
@@ -97,7 +96,7 @@ class Interruption:
             buffers.publish(look=self.well.word() / 2**64)
         with rounds.ledger.part("wait"):
             if exchange is not None and exchange.calls.size:
-                self._exchanged(buffers, exchange)
+                self._exchanged(buffers, exchange, stopped=self.stop_in_calls and kind == STOPPED)
             elif self.stop_in_calls and kind != FEWER:
                 self._in_the_middle(buffers, 1 + self.well.word() % (buffers.sets - 1))
             else:
@@ -105,14 +104,13 @@ class Interruption:
         rounds.candidate.freeze()
         rounds.candidate.quiet()
 
-    def _exchanged(self, buffers: Buffers, exchange: Exchange) -> None:
+    def _exchanged(self, buffers: Buffers, exchange: Exchange, *, stopped: bool) -> None:
         """Change inputs of calls that have not begun: their answers must be those to the new ones.
 
         One that is stopped meanwhile could know that by a clock, and do anew what it did ahead; one that is not had to
         read all inputs once more.
         """
-        player, stopped = self.rounds.candidate, self.stop_in_calls and self.turn % KINDS == 1
-        low, high = WHEN
+        player, (low, high) = self.rounds.candidate, WHEN
         wait_s = self.rounds.took_s * (low + (high - low) * (self.well.word() % 1024) / 1024)
         changed = exchange.calls[:0]
         exchange.hide()
