@@ -23,8 +23,8 @@ STOPS = 8
 """Rounds of a shape that are interrupted."""
 KINDS = FEWER, STOPPED, MIDDLE, RUNNING = range(4)
 """Interruptions by turns: fewer calls; inputs that change while the candidate is stopped; stopped in the middle; inputs
-that change while it runs. Where nothing can be changed it is stopped in the middle, and where freezing does not stop its
-work there are fewer calls, instead."""
+that change while it runs. Where nothing can be changed it is stopped in the middle, and where freezing does not stop
+its work there are fewer calls, instead."""
 WHEN = (0.3, 0.8)
 """Of the last round's time, between which inputs change."""
 AHEAD = 3
