@@ -27,6 +27,9 @@ that change while it runs. Where nothing can be changed it is stopped in the mid
 its work there are fewer calls, instead."""
 WHEN = (0.3, 0.8)
 """Of the last round's time, between which inputs change."""
+EARLY = (0.02, 0.3)
+"""Where freezing does not stop its work, as on a GPU: calls are launched long before they begin. What was launched is
+waited for as long as a round takes."""
 AHEAD = 3
 """Calls from the last one that is seen to have begun to the first that can be changed: while nothing is seen of the
 next one it is not finished, so that the one after it has not begun; and one more."""
@@ -96,7 +99,7 @@ class Interruption:
             buffers.publish(look=self.well.word() / 2**64)
         with rounds.ledger.part("wait"):
             if exchange is not None and exchange.calls.size:
-                self._exchanged(buffers, exchange, stopped=self.stop_in_calls and kind == STOPPED)
+                self._exchanged(buffers, exchange, stopped=kind == STOPPED)
             elif self.stop_in_calls and kind != FEWER:
                 self._in_the_middle(buffers, 1 + self.well.word() % (buffers.sets - 1))
             else:
@@ -110,17 +113,18 @@ class Interruption:
         One that is stopped meanwhile could know that by a clock, and do anew what it did ahead; one that is not had to
         read all inputs once more.
         """
-        player, (low, high) = self.rounds.candidate, WHEN
+        player, (low, high) = self.rounds.candidate, EARLY if stopped and not self.stop_in_calls else WHEN
         wait_s = self.rounds.took_s * (low + (high - low) * (self.well.word() % 1024) / 1024)
         changed = exchange.calls[:0]
         exchange.hide()
         with self._running():
-            player.tell("go", calls=buffers.sets)
+            player.tell("go", calls=buffers.sets, **self.rounds.more)
             player.thaw()
             if not player.link.pending(wait_s):
                 changed = self._changed(buffers, exchange, stopped=stopped)
             reply = player.hear(self.rounds.timeout_s)
             finished = buffers.stop(player)
+        self.sharing.changed.append(int(changed.size))
         unsure = np.setdiff1d(exchange.calls, changed)
         exchange.show(unsure)  # where the candidate's inputs are a copy, one that is no more is a trespass
         with self.rounds.ledger.part("check"):
@@ -144,6 +148,8 @@ class Interruption:
         player = self.rounds.candidate
         if stopped:
             player.freeze()
+            if not self.stop_in_calls:
+                time.sleep(self.rounds.took_s)
         begun = self._last_begun(buffers)
         calls = exchange.calls[exchange.calls >= begun + AHEAD]
         if stopped:

@@ -1,26 +1,20 @@
 """Buffers on a GPU: the owner's allocations, exported as descriptors; its own kernels fill, poison, check and fence."""
 
-import os
-import time
 from ctypes import c_double, c_int, c_int64, c_uint64
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 from check import LARGE, STORAGE, numbers, relative_to
-from cuda_driver import L2_BYTES, MAJOR, MINOR, OutOfMemory, Shared
-from cuda_errors import meaning
-from cuda_tools import FENCE_SAMPLES, TYPES, Fence, KeptOnGpu, Tools, answer_of
-from devices import Buffers, Device, RoundCheck
+from cuda_driver import Shared
+from cuda_tools import TYPES, Fence, KeptOnGpu
+from devices import Buffers, RoundCheck
 from eight_bits import FLOAT8
-from fill import LONG, Well
-from idleness import Idleness
+from fill import LONG
 from kept import Kept
 from memory_cpu import Region, poison_word
 from memory_cpu import share as share_file
-from nvml import Nvml
 from supervisor import Player
 from tensors import ITEM_BYTES, MADE, Array, Layout, Tensor, layout
-from verdicts import JudgeFailed, TooLarge
 
 DISTRIBUTIONS = {
     name: number
@@ -28,14 +22,6 @@ DISTRIBUTIONS = {
 }
 DRAWN_HERE = ("bool", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2")
 """Types that the GPU's kernel does not draw: they are made on the processor, as small numbers of any type are."""
-ALLOWED = 8
-"""One of so many parts of the memory may be a candidate's own; its workspace and context are seldom more."""
-MEMORY_SHARE = 0.3
-"""Of what is free, for a round, where a task names none."""
-STAGED_BYTES = 1 << 30
-"""With a reference on the CPU, whose inputs and answers travel through files each round; a job's files are limited."""
-SPARE_CORES = 4
-IDLE_SETS = 256
 PIECE = 1 << 12
 """Bytes of which a part of the inputs is a multiple."""
 
@@ -48,7 +34,9 @@ def share(where: Layout, memory: Shared) -> Dict[str, Any]:
 class CudaBuffers(Buffers):
     """Inputs twice (the reference's, and the candidate's, filled at the last moment), outputs, expected outputs."""
 
-    def __init__(self, device: "CudaDevice", inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> None:
+    changes = True
+
+    def __init__(self, device: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> None:
         self.device, self.tools, self.well = device, device.tools, device.well
         self.inputs, self.outputs, self.sets = inputs, outputs, sets
         self.stores_later = device.framework == "torch"
@@ -222,6 +210,35 @@ class CudaBuffers(Buffers):
         """Return an input of the first call."""
         return self.tools.elements(self.staged.address + self.input_layout.offsets[number], self.inputs[number])
 
+    def _piece(self, memory: Shared, number: int, first: int) -> int:
+        """Return where, in the first call's input, an element lies."""
+        return memory.address + self.input_layout.offsets[number] + first * ITEM_BYTES[self.inputs[number].dtype]
+
+    def pieces(self, number: int, calls: Array, first: int, count: int) -> Array:
+        """Return elements of an input of the reference's."""
+        into = np.empty((calls.size, count), dtype=STORAGE[self.inputs[number].dtype])
+        start, stride = self._piece(self.staged, number, first), self.input_layout.stride
+        for call, row in zip(calls.tolist(), into):
+            self.tools.driver.download(row.ctypes.data, start + call * stride, row.nbytes)
+        return into
+
+    def put_pieces(self, number: int, calls: Array, first: int, values: Array) -> None:
+        """Give the reference other elements, where it runs on the CPU in its file too."""
+        self._write(self.staged, number, calls, first, values)
+        if self.files:
+            every = self.files[0].tensor(self.input_layout, self.inputs[number], number)
+            every[calls, first : first + values.shape[1]] = values
+
+    def show_pieces(self, number: int, calls: Array, first: int, values: Array) -> None:
+        """Give the candidate other elements, whether or not it runs."""
+        self._write(self.given, number, calls, first, values)
+
+    def _write(self, memory: Shared, number: int, calls: Array, first: int, values: Array) -> None:
+        start, stride = self._piece(memory, number, first), self.input_layout.stride
+        for call, row in zip(calls.tolist(), np.ascontiguousarray(values)):
+            self.tools.driver.upload(start + call * stride, row.ctypes.data, row.nbytes)
+        self.tools.driver.synchronize()
+
     def samples(self, output: int, positions: Array) -> Tuple[Array, Array]:
         """Return expected and actual elements at `positions`."""
         dtype = self.outputs[output].dtype
@@ -258,134 +275,3 @@ class CudaBuffers(Buffers):
             file.close()
         self.tools.driver.free(self.wrong)
         self.fence.close()
-
-
-class CudaDevice(Device):
-    """One GPU."""
-
-    kind = "cuda"
-    memory = "exported allocations, inputs read-only"
-    max_sets = 8192
-    pause_s = 0.002
-    spin_s = 0.005
-    empty_hint = " (a kernel that failed to launch looks the same: return cudaGetLastError() from the launcher)"
-
-    def __init__(self, well: Well, task: Dict[str, Any]) -> None:
-        if os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or os.path.exists("/tmp/nvidia-mps/control"):
-            raise JudgeFailed("the GPU is served by MPS, under which no time can be trusted; stop MPS on this host")
-        self.well, self.framework = well, str(task["framework"])
-        self.share = float(task.get("memory_share") or MEMORY_SHARE)
-        self.pooled = bool(task.get("pool"))
-        """Whether a ModelNew allocates its results from an arena."""
-        self.rtol, self.atol = float(task["rtol"]), float(task["atol"])
-        self.tools = Tools(int(task.get("gpu_index") or 0))
-        driver, begin = self.tools.driver, time.perf_counter()
-        self.label = driver.name()
-        self.spins = len(os.sched_getaffinity(0)) >= SPARE_CORES
-        self.nvml = Nvml(driver.uuid())
-        self.contexts = 3 if self.framework == "torch" else 2
-        self.scratch = driver.allocate(IDLE_SETS * 4096)
-        driver.call("cuMemsetD8_v2", self.scratch, 0, IDLE_SETS * 4096)
-        row = [self.scratch, self.scratch, 4096, 4096, 1024, TYPES["float32"]]
-        self.idle_fence = Fence(self.tools, [row], IDLE_SETS, self.rtol, self.atol)
-        self.idle_fence.arm(1)
-        self.idleness = Idleness(self.idle_fence.passes)
-        self.tools.seconds["probes"] = time.perf_counter() - begin
-
-    def alone(self) -> None:
-        """Learn how long a few empty fences take while nobody else is at work."""
-        self.idleness.alone()
-
-    def remarks(self) -> List[str]:
-        """Say so if the GPU was not idle between the rounds."""
-        return self.idleness.remarks()
-
-    def doubt(self) -> str:
-        """Say so if it was not while inputs were laid out."""
-        return self.idleness.doubt()
-
-    def max_bytes(self) -> Tuple[int, int]:
-        """Return a part of the free memory, no more than 1 GiB with a reference on the CPU."""
-        share = int(self.share * (self.room_bytes or self.free_bytes()))
-        share = min(share, STAGED_BYTES) if self.framework == "numpy" else share
-        return share, share
-
-    def set_bytes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
-        """Return bytes of inputs twice, outputs with guards, expected ones, an arena, and what the reference keeps."""
-        given, plain = layout(inputs, 1, guarded=False).stride, layout(outputs, 1, guarded=False).stride
-        own = (plain * 5 // 4 if self.pooled else 0) + (plain if self.framework == "torch" else 0)
-        return 2 * given + layout(outputs, 1, guarded=True).stride + plain + own
-
-    def buffers(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> Buffers:
-        """Allocate and export."""
-        wanted, free = self.set_bytes(inputs, outputs) * sets, self.free_bytes()
-        text = "the problem is too large for this GPU: %d calls at this shape take %.3g GB of buffers, %.3g GB are free"
-        if wanted > free:
-            raise TooLarge(text % (sets, wanted / 1e9, free / 1e9))
-        try:
-            if self.pooled:
-                from memory_pool import PooledBuffers
-
-                return PooledBuffers(self, inputs, outputs, sets)
-            return CudaBuffers(self, inputs, outputs, sets)
-        except OutOfMemory:
-            raise TooLarge(text % (sets, wanted / 1e9, free / 1e9)) from None
-
-    def error_text(self, code: int, asked: Any = None) -> str:
-        """Return the CUDA error of this number."""
-        return meaning(code, *self.tools.driver.memory(), asked)
-
-    def aftermath(self) -> str:
-        """Say whether the GPU answered an empty probe, and how soon."""
-        return answer_of(self.tools.driver, self.idle_fence)
-
-    def free_bytes(self) -> int:
-        """Return the GPU's."""
-        return self.tools.driver.free_bytes()
-
-    def allowance(self) -> int:
-        """Return an eighth of the memory, and what the model's weights take."""
-        return self.tools.driver.memory()[1] // ALLOWED + self.weights_bytes
-
-    def lead_in(self) -> None:
-        """Copy a little, as inputs are copied last."""
-        self.tools.driver.copy(self.scratch, self.scratch + IDLE_SETS * 2048, IDLE_SETS * 2048)
-
-    def stop_idle(self, player: Player) -> None:
-        """Run a fence over nothing for the candidate."""
-        if player.role == "candidate":
-            self.idle_fence.passes()
-
-    def snapshot(self) -> Dict[str, Any]:
-        """Return load, clock, throttle reasons, temperature and power."""
-        return dict(self.nvml.snapshot(), load_average=[round(v, 2) for v in os.getloadavg()])
-
-    def cache_bytes(self) -> int:
-        """Return the size of the L2 cache."""
-        return self.tools.driver.attribute(L2_BYTES)
-
-    def state(self) -> Dict[str, Any]:
-        """Return what NVML says, and how many processes compute on the GPU besides the judge's own."""
-        state = self.nvml.snapshot()
-        seen = self.nvml.processes()
-        if seen is not None:
-            state["other_processes"] = max(0, seen - self.contexts)
-        return state
-
-    def evidence(self) -> Dict[str, Any]:
-        """Return the GPU and what drives it."""
-        driver = self.tools.driver
-        return {
-            "gpu": self.label,
-            "gpu_uuid": driver.uuid(),
-            "compute_capability": "%d.%d" % (driver.attribute(MAJOR), driver.attribute(MINOR)),
-            "driver": self.nvml.driver(),
-            "cuda_driver_api": driver.version(),
-            "memory": self.memory,
-            "stream": "legacy default",
-            "kernels_compiled_by": self.tools.compiled_by,
-            "device_seconds": {name: round(value, 4) for name, value in self.tools.seconds.items()},
-            "baseline": "reference on the CPU" if self.framework == "numpy" else "reference on the same GPU",
-            "fence_samples_per_output": FENCE_SAMPLES,
-            **self.idleness.evidence(),
-        }

@@ -36,6 +36,8 @@ def arena_bytes(outputs: Sequence[Tensor], sets: int) -> int:
 class PooledBuffers(CudaBuffers):
     """Buffers with an arena besides the outputs' own places."""
 
+    changes = False
+
     def __init__(self, device: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> None:
         super().__init__(device, inputs, outputs, sets)
         self.arena = Shared.create(self.tools.driver, arena_bytes(outputs, sets))

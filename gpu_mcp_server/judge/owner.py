@@ -56,10 +56,10 @@ def say(text: str, done: float) -> None:
 def device_of(task: Dict[str, Any], well: Well) -> Device:
     """Return the task's device."""
     if task["device"] == "cuda":
-        from memory_cuda import CudaDevice
+        from device_cuda import CudaDevice
 
         return CudaDevice(well, task)
-    from memory_cpu import CpuDevice
+    from device_cpu import CpuDevice
 
     return CpuDevice(well, task)
 

@@ -145,10 +145,11 @@ class Series:
         return Unsure(mine_us, its_us, abs(most - reference_us / candidate_us))
 
     def clock(self) -> Dict[str, Any]:
-        """Return the passes and what was taken off, in microseconds, and rounds that ended early."""
+        """Return the passes and what was taken off, in microseconds, and the rounds that were interrupted."""
         found: Dict[str, Any] = {"clock_us": {role: round(self.taken_s(role) * 1e6, 1) for role in self.costs}}
         short = [[one.calls, round(one.seconds * 1e6, 1)] for one in self.sharing.short]
-        return dict(found, empty_passes_us=[round(each * 1e6, 1) for each in self.empty_s()], short_rounds=short)
+        empty = [round(each * 1e6, 1) for each in self.empty_s()]
+        return dict(found, empty_passes_us=empty, short_rounds=short, changed_calls=self.sharing.changed)
 
     def samples_us(self) -> Tuple[List[float], List[float]]:
         """Return microseconds a call of candidate and reference, round by round."""

@@ -220,7 +220,7 @@ class Shape:
         self.rounds.watch = None
         whole_s = median([played.candidate_s for played in series.played])
         series.doubt = self.device.doubt()
-        if whole_s >= self.shortest_s and not buffers.changes:
+        if whole_s >= self.shortest_s and not self.device.stops_calls:
             series.doubt = series.sharing.doubt(whole_s, lambda: self.interruption.shorten(buffers)) or series.doubt
         return series
 

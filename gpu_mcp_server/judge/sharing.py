@@ -3,8 +3,9 @@
 All inputs of a round lie before the candidate when its clock starts, and it knows where from the rounds before. One
 that computes every answer at the first call, on all cores or by one large launch, into memory of its own, and only
 copies each when it is called for, writes nothing before its time; but a round of few calls takes as long as one of
-many. Of an honest one it takes as long as those few calls. Asked where inputs cannot be changed beside a candidate at
-work, which tells it without a clock (judge/exchange.py).
+many. Of an honest one it takes as long as those few calls. Asked where freezing a candidate does not stop its work,
+besides what inputs tell without a clock that change beside it (judge/exchange.py): one that returns results of its own,
+which are not seen before their end, is not asked that there.
 """
 
 from typing import Callable, List, NamedTuple
@@ -42,6 +43,8 @@ class Sharing:
 
     def __init__(self) -> None:
         self.short: List[Short] = []
+        self.changed: List[int] = []
+        """Of how many calls inputs were changed in time, in each round in which some were to be."""
 
     def doubt(self, whole_s: float, shorten: Callable[[], None]) -> str:
         """Say what speaks against the times of these rounds; empty if nothing does.

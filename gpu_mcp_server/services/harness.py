@@ -165,8 +165,8 @@ def _imports(role: str, problem: Problem, device: str, candidate: Candidate | No
     on_gpu = device == "cuda"
     driver = ["cuda_driver"] if on_gpu else []
     if role == "owner":
-        memory = [*driver, "nvml", "memory_cuda"] if on_gpu else ["memory_cpu"]
-        return ["main", "owner", *memory, *([] if candidate else ["registration"])]
+        modules = [*driver, "nvml", "device_cuda"] if on_gpu else ["memory_cpu", "device_cpu"]
+        return ["main", "owner", *modules, *([] if candidate else ["registration"])]
     if role == "reference" and problem.framework != "torch":
         return ["main", "reference", "arrays_numpy"]
     if role == "reference":

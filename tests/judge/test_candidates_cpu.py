@@ -8,7 +8,7 @@ from tests.judge.harness import EXAMPLES, JUDGE
 
 sys.path.insert(0, str(JUDGE))
 
-import memory_cpu
+import device_cpu
 
 sys.path.remove(str(JUDGE))
 
@@ -180,7 +180,7 @@ def test_a_launcher_that_reads_its_inputs_twice_finds_the_same_ones(court):
 def test_warm_rounds_hold_what_half_the_cache_has_room_for_and_stand_beside_the_cold_ones(court):
     more = {"shapes": [{"rows": 64, "cols": 1000}], "overhead_s": 60, "max_rounds": 8}
     shape = court("naive.c", cache="both", **more).verdict["shapes"][0]
-    cache = memory_cpu.largest_cache_bytes()
+    cache = device_cpu.largest_cache_bytes()
     if not cache:
         assert any(note.startswith("no warm time") for note in shape["notes"])
         pytest.skip("the system does not say how large its cache is")
@@ -195,7 +195,7 @@ def test_warm_rounds_hold_what_half_the_cache_has_room_for_and_stand_beside_the_
 
 
 def test_warm_time_of_a_call_that_exceeds_the_cache_does_not_exist(court):
-    cache = memory_cpu.largest_cache_bytes() or 1
+    cache = device_cpu.largest_cache_bytes() or 1
     cols = 1 << 10
     rows = min(cache // (2 * 8 * cols) + 2, 1 << 14)
     if rows * cols * 8 <= cache / 2:

@@ -247,28 +247,29 @@ def test_work_after_done_fails_the_fence(court):
 
 @pytest.mark.parametrize("ahead", [True, False])
 def test_answers_that_are_made_at_a_rounds_first_call_and_kept_show_in_rounds_of_fewer_calls(court, ahead):
-    """On the fake nothing else can show it: outputs are written when they should be, inputs do not change."""
+    """Nothing else can show it: outputs are written when they should be, and each call looks if its inputs changed."""
     source = "#define softmax honest\n" + with_stream("naive.c").replace("int launch(", "static int honest(")
     source += """
     #include <stdlib.h>
     #include <string.h>
     enum { MOST = 4096 };
-    static const float *xs[MOST]; static float *ys[MOST], *kept[MOST]; static int known, learning; static double of[MOST];
+    static const float *xs[MOST]; static float *ys[MOST], *kept[MOST], *of[MOST]; static int known, learning;
     static void work(const float *x, float *y, int64_t rows, int64_t cols) {
         for (int i = 0; i < 20; i++) honest(x, y, rows, cols, 0);
     }
     int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream) {
         int i = 0;
         while (i < known && (ys[i] != y || xs[i] != x)) i++;
-        if (i == known && !learning) i = known = 0, memset(of, 0, sizeof of);
+        if (i == known && !learning) i = known = 0;
         learning = i == known;
         if (!AHEAD || learning) {
-            if (AHEAD) xs[i] = x, ys[i] = y, kept[i] = malloc(4 * rows * cols), known++;
+            const size_t size = 4 * rows * cols;
+            if (AHEAD) xs[i] = x, ys[i] = y, kept[i] = malloc(size), of[i] = calloc(1, size), known++;
             work(x, y, rows, cols);
             return 0;
         }
-        if (memcmp(&of[i], x, 8))
-            for (int k = 0; k < known; k++) work(xs[k], kept[k], rows, cols), memcpy(&of[k], xs[k], 8);
+        if (memcmp(of[i], x, 4 * rows * cols))
+            for (int k = i; k < known; k++) work(xs[k], kept[k], rows, cols), memcpy(of[k], xs[k], 4 * rows * cols);
         memcpy(y, kept[i], 4 * rows * cols);
         return 0;
     }
@@ -446,6 +447,39 @@ def test_a_graph_whose_first_call_answers_all_others_is_a_cheat(court):
 
     assert got["verdict"] == "cheat", got["shapes"]
     assert "worked on a call before it was called" in got["reason"]
+
+
+def a_few_ahead() -> str:
+    """Return a candidate that keeps answers of the next 16 calls at a time: rounds of fewer calls say nothing of it."""
+    source = with_stream("../hacks/cpu/batch_private.c")
+    whole = "for (int j = 0; j < known; j++)"
+    assert whole in source
+    return source.replace(whole, "for (int j = i; j < (i + 16 < known ? i + 16 : known); j++)")
+
+
+LONG = {"shapes": SHAPES[:1], "round_ms": 20, "max_rounds": 12, "half_width": 1e-9, "budget_s": 20, "overhead_s": 60}
+
+
+def test_answers_kept_for_a_few_calls_are_seen_on_a_gpu_by_inputs_that_changed_meanwhile(court):
+    got = court(a_few_ahead(), **LONG).verdict
+
+    assert got["verdict"] == "cheat", got["shapes"][-1]
+    assert "answered with what they had been" in got["reason"]
+
+
+def test_an_honest_launcher_finds_changed_inputs_as_good_as_others_on_a_gpu(court):
+    """It would fail if inputs changed under a call that had begun."""
+    body = """double before = 0, after = 0;
+    for (int64_t i = 0; i < rows * cols; i++) before += x[i];
+    honest(x, y, rows, cols, stream);
+    for (int64_t i = 0; i < rows * cols; i++) after += x[i];
+    return before == after ? 0 : -7;"""
+    source = with_stream("naive.c").replace("int launch(", "static int honest(")
+    source += f"int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream) {{\n    {body}\n}}\n"
+    shape = court(source, **LONG).verdict["shapes"][0]
+
+    assert shape["verdict"] == "correct", shape["reason"]
+    assert any(shape["samples"]["changed_calls"]), "inputs of some calls must have changed in time"
 
 
 def test_a_problem_that_does_not_fit_the_gpu_is_refused_with_both_sizes(court):

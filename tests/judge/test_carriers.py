@@ -17,7 +17,7 @@ import numpy as np
 import carriers, made
 from cuda_driver import Shared
 from fill import Well
-from memory_cuda import CudaDevice
+from device_cuda import CudaDevice
 from tensors import Tensor
 
 COUNT, SETS = 300, 5

@@ -14,6 +14,7 @@ from tests.judge.harness import JUDGE, build
 sys.path.insert(0, str(JUDGE))
 
 import check
+import device_cpu
 import elements
 import fill
 import ledger
@@ -90,9 +91,9 @@ def test_without_the_library_numpy_serves(tmp_path):
 def test_memory_made_ahead_is_taken_by_the_first_task_that_it_is_large_enough_for():
     tensor = {"name": "x", "dtype": "float32", "shape": ["n"], "distribution": "normal"}
 
-    def device(n: int) -> memory_cpu.CpuDevice:
+    def device(n: int) -> device_cpu.CpuDevice:
         task = {"inputs": [tensor], "outputs": [tensor], "shapes": [{"n": n}], "rtol": 0, "atol": 0}
-        return memory_cpu.CpuDevice(fill.Well("ab" * 32), task)
+        return device_cpu.CpuDevice(fill.Well("ab" * 32), task)
 
     memory_cpu.prepare()
     large = device(48 << 20)

@@ -16,7 +16,7 @@ import numpy as np
 import memory_pool
 memory_pool.SPARE_BYTES = 1 << 16
 from fill import Well
-from memory_cuda import CudaDevice
+from device_cuda import CudaDevice
 from memory_pool import PooledBuffers
 from supervisor import Player
 from tensors import Tensor
