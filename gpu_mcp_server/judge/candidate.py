@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from link import Link, LinkClosed
 from mapping import Mapping
@@ -146,7 +146,9 @@ class Candidate:
             from graphs import by_events
 
             return by_events(self.memory.driver, lambda: self.called(message["calls"]))
-        return self.called(message["calls"], graph=message.get("graph") is True)
+        if message.get("copied"):
+            return self.called(message["calls"], self.kind.run_copied)
+        return self.called(message["calls"], self.kind.replay if message.get("graph") else None)
 
     def capture(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Record the calls as a CUDA graph."""
@@ -156,9 +158,9 @@ class Candidate:
         self.memory.finish()
         return reply
 
-    def called(self, calls: int, graph: bool = False) -> Reply:
-        """Call for the first sets and wait for what was begun."""
-        reply: Reply = self.kind.replay(calls) if graph else self.kind.run(calls)
+    def called(self, calls: int, run: Optional[Callable[[int], Reply]] = None) -> Reply:
+        """Call for the first sets, one way or another, and wait for what was begun."""
+        reply: Reply = (run or self.kind.run)(calls)
         if reply and "returned" not in reply:
             return reply
         error = self.memory.finish()

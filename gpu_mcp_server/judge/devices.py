@@ -34,7 +34,9 @@ class Buffers:
     weights_written = False
     """Whether the inputs that are a model's weights are there; they do not change."""
     changes = False
-    """Whether inputs can be changed beside a candidate at work, whose answers are seen as soon as it writes them."""
+    """Whether inputs can be changed beside a candidate at work, whose answers are seen as soon as they are there."""
+    copied = False
+    """Whether that is so only where the candidate's loop is told to copy each result at once."""
     fence: Any = None
     """What stops the clock where freezing does not stop the work."""
     words: List[int]

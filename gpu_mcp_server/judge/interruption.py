@@ -116,9 +116,10 @@ class Interruption:
         player, (low, high) = self.rounds.candidate, EARLY if stopped and not self.stop_in_calls else WHEN
         wait_s = self.rounds.took_s * (low + (high - low) * (self.well.word() % 1024) / 1024)
         changed = exchange.calls[:0]
+        more = dict(self.rounds.more, copied=True) if buffers.copied else self.rounds.more
         exchange.hide()
         with self._running():
-            player.tell("go", calls=buffers.sets, **self.rounds.more)
+            player.tell("go", calls=buffers.sets, **more)
             player.thaw()
             if not player.link.pending(wait_s):
                 changed = self._changed(buffers, exchange, stopped=stopped)

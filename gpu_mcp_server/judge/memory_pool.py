@@ -36,7 +36,7 @@ def arena_bytes(outputs: Sequence[Tensor], sets: int) -> int:
 class PooledBuffers(CudaBuffers):
     """Buffers with an arena besides the outputs' own places."""
 
-    changes = False
+    copied = True
 
     def __init__(self, device: Any, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> None:
         super().__init__(device, inputs, outputs, sets)

@@ -5,7 +5,7 @@ that computes every answer at the first call, on all cores or by one large launc
 copies each when it is called for, writes nothing before its time; but a round of few calls takes as long as one of
 many. Of an honest one it takes as long as those few calls. Asked where freezing a candidate does not stop its work,
 besides what inputs tell without a clock that change beside it (judge/exchange.py): one that returns results of its own,
-which are not seen before their end, is not asked that there.
+which are not seen before a round's end, is told to copy each in those.
 """
 
 from typing import Callable, List, NamedTuple

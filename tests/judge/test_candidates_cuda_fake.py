@@ -353,7 +353,7 @@ def figures(bandwidth, **needs):
     ("floors", "verdict", "reason"),
     [
         (figures(1e3), "cheat", "faster than the device can"),
-        (figures(1e15, flops=1e18), "cheat", "(compute)"),
+        (figures(1e15, flops=1e20), "cheat", "(compute)"),
         (figures(1e15), "correct", ""),
         ({}, "correct", ""),
     ],

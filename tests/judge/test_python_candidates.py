@@ -60,6 +60,18 @@ def test_a_model_is_judged_and_timed_and_the_copy_is_said(court):
     assert verdict["evidence"]["candidate_torch"]
 
 
+def test_a_models_results_are_copied_at_once_in_rounds_that_say_so(court):
+    """As a GPU's do, where they stay in an arena otherwise."""
+    text = (JUDGE / "devices.py").read_text()
+    copied = text.replace("    copied = False", "    copied = True")
+    assert copied != text
+    body = MODEL.format(body="return torch.softmax(x, -1)")
+    shape = court(body, "model", round_ms=5, owner_files={"judge/devices.py": copied})["shapes"][0]
+
+    assert shape["verdict"] == "correct", shape["reason"]
+    assert shape["samples"]["changed_calls"], "those rounds must have been played"
+
+
 @pytest.mark.parametrize(
     ("body", "verdict", "reason"),
     [
