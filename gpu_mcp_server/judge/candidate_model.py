@@ -144,7 +144,11 @@ class ModelFile(PythonFile):
 
     def run_copied(self, calls: int) -> Reply:
         """Answer them and copy each result at once, so that it is seen when it is there."""
-        return super().run(calls)
+        if not self.pooled or self.pool is None:
+            return super().run(calls)
+        self.kept = []
+        with self.pool.use():
+            return super().run(calls)
 
     def arguments(self, tensors: Sequence[Any]) -> List[Any]:
         """Return the arguments of a call: tensors in order, constants at their positions."""

@@ -80,6 +80,20 @@ class Tools:
         self.driver.free(into_at)
         return into
 
+    def scatter(self, address: int, stride: int, sets: Array, values: Array) -> None:
+        """Write a row of `values` at `address` of each of some sets, and wait."""
+        if not sets.size:
+            return
+        rows = np.ascontiguousarray(values)
+        list_at, from_at = self.driver.allocate(sets.nbytes), self.driver.allocate(rows.nbytes)
+        self.driver.upload(list_at, sets.ctypes.data, sets.nbytes)
+        self.driver.upload(from_at, rows.ctypes.data, rows.nbytes)
+        arguments = [c_uint64(address), c_int64(stride), c_uint64(list_at), c_int64(sets.size)]
+        self.kernels.launch("scatter", rows.nbytes, [*arguments, c_int64(rows.nbytes // sets.size), c_uint64(from_at)])
+        self.driver.synchronize()
+        self.driver.free(list_at)
+        self.driver.free(from_at)
+
 
 class KeptOnGpu(Kept):
     """Kept beside the outputs, and compared there."""

@@ -2,7 +2,7 @@
 
 A candidate that answers all calls of a round at once may keep the answers to itself and hand out one at a call, so
 that nothing of it is seen in the outputs. The new elements are those of other calls' inputs; they are what the
-reference answers, once, so that a candidate is frozen for no longer than before any other round.
+reference answers, once, so that a candidate is frozen for hardly longer than before any other round.
 """
 
 from typing import List, NamedTuple
@@ -14,7 +14,10 @@ from tensors import ITEM_BYTES, MADE, Array
 
 FIRST = 2
 """Calls that are left as they are: the first may have begun before anything can be changed."""
-MOST_CALLS = 64
+MANY_CALLS = 64
+MOST_PART = 2
+"""Of a round's calls all are drawn if they are no more than `MANY_CALLS`, else one in so many, the same one more than
+once: who reads the inputs of some calls anew must not know by them whether those of others changed."""
 MOST_BYTES = 8 << 20
 """Of what is changed."""
 PART = 64
@@ -38,12 +41,14 @@ class Exchange:
         self.buffers = buffers
         spans = _spans(buffers, well)
         each = sum(count * ITEM_BYTES[buffers.inputs[number].dtype] for number, _, count in spans)
-        most = min(MOST_CALLS, MOST_BYTES // max(1, each))
-        calls = np.arange(FIRST, buffers.sets)
+        most = min(max(MANY_CALLS, buffers.sets // MOST_PART), MOST_BYTES // max(1, each))
+        calls = np.arange(FIRST, buffers.sets, dtype=np.int64)
         if calls.size > most:
             calls = np.unique(calls[well.positions(most, calls.size)]) if most else calls[:0]
         donors = (calls + 1 + well.word() % (buffers.sets - 1)) % buffers.sets
         self.calls: Array = calls
+        self.apart = not any(buffers.inputs[number].distribution in MADE for number, _, _ in spans)
+        """Whether what is changed hangs together with nothing else."""
         self.pieces: List[Piece] = []
         for number, first, count in spans if calls.size else ():
             before, after = (buffers.pieces(number, some, first, count) for some in (calls, donors))

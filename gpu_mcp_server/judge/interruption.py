@@ -23,13 +23,16 @@ STOPS = 8
 """Rounds of a shape that are interrupted."""
 KINDS = FEWER, STOPPED, MIDDLE, RUNNING = range(4)
 """Interruptions by turns: fewer calls; inputs that change while the candidate is stopped; stopped in the middle; inputs
-that change while it runs. Where nothing can be changed it is stopped in the middle, and where freezing does not stop
-its work there are fewer calls, instead."""
+that change while it runs. Where nothing can be changed it is stopped in the middle instead. Where freezing does not
+stop its work, as on a GPU, there is nothing to be seen in the middle: inputs change, or there are fewer calls."""
 WHEN = (0.3, 0.8)
 """Of the last round's time, between which inputs change."""
-EARLY = (0.02, 0.3)
-"""Where freezing does not stop its work, as on a GPU: calls are launched long before they begin. What was launched is
-waited for as long as a round takes."""
+LAUNCH_S = 3e-6
+"""Of a call, on a GPU, where a candidate is stopped while it launches them, which may be long before they begin. A C++
+loop needs about as much (benchmarks/results), Python ten times that."""
+DRAINED_S = 0.001
+DRAINED_AT_MOST_S = 5.0
+"""What was launched by then is over when in so long, and in the time of `AHEAD` calls, no further one has begun."""
 AHEAD = 3
 """Calls from the last one that is seen to have begun to the first that can be changed: while nothing is seen of the
 next one it is not finished, so that the one after it has not begun; and one more."""
@@ -90,6 +93,8 @@ class Interruption:
         # is coming.
         rounds.draw(buffers)
         exchange = None
+        if kind == MIDDLE and not self.stop_in_calls:
+            kind = STOPPED if buffers.changes else FEWER
         if kind in (STOPPED, RUNNING) and buffers.changes:
             exchange = Exchange(buffers, self.well)
             exchange.put(after=True)
@@ -99,7 +104,7 @@ class Interruption:
             buffers.publish(look=self.well.word() / 2**64)
         with rounds.ledger.part("wait"):
             if exchange is not None and exchange.calls.size:
-                self._exchanged(buffers, exchange, stopped=kind == STOPPED)
+                self._exchanged(buffers, exchange, stopped=kind == STOPPED or not exchange.apart)
             elif self.stop_in_calls and kind != FEWER:
                 self._in_the_middle(buffers, 1 + self.well.word() % (buffers.sets - 1))
             else:
@@ -113,8 +118,10 @@ class Interruption:
         One that is stopped meanwhile could know that by a clock, and do anew what it did ahead; one that is not had to
         read all inputs once more.
         """
-        player, (low, high) = self.rounds.candidate, EARLY if stopped and not self.stop_in_calls else WHEN
-        wait_s = self.rounds.took_s * (low + (high - low) * (self.well.word() % 1024) / 1024)
+        player, part = self.rounds.candidate, (self.well.word() % 1024) / 1024
+        wait_s = self.rounds.took_s * (WHEN[0] + (WHEN[1] - WHEN[0]) * part)
+        if stopped and not self.stop_in_calls:
+            wait_s = min(wait_s, part * buffers.sets * LAUNCH_S)
         changed = exchange.calls[:0]
         more = dict(self.rounds.more, copied=True) if buffers.copied else self.rounds.more
         exchange.hide()
@@ -125,6 +132,7 @@ class Interruption:
                 changed = self._changed(buffers, exchange, stopped=stopped)
             reply = player.hear(self.rounds.timeout_s)
             finished = buffers.stop(player)
+            player.freeze()
         self.sharing.changed.append(int(changed.size))
         unsure = np.setdiff1d(exchange.calls, changed)
         exchange.show(unsure)  # where the candidate's inputs are a copy, one that is no more is a trespass
@@ -149,19 +157,29 @@ class Interruption:
         player = self.rounds.candidate
         if stopped:
             player.freeze()
-            if not self.stop_in_calls:
-                time.sleep(self.rounds.took_s)
-        begun = self._last_begun(buffers)
+        begun = self._drained(buffers) if stopped and not self.stop_in_calls else self._last_begun(buffers)
         calls = exchange.calls[exchange.calls >= begun + AHEAD]
         if stopped:
             exchange.show(calls)
+            begun = begun if self.stop_in_calls else self._last_begun(buffers)
             player.thaw()
-            return calls
+            return calls[calls >= begun + AHEAD]
         calls = calls[calls >= begun + AHEAD + (buffers.sets - begun) // 2]
         if calls.size > FEW_CALLS:
             calls = calls[np.unique(self.well.positions(FEW_CALLS, calls.size))]
         exchange.show(calls)
         return calls[calls >= self._last_begun(buffers) + AHEAD]
+
+    def _drained(self, buffers: Buffers) -> int:
+        """Wait for what a frozen candidate has launched; return the last call that has begun."""
+        each_s = max(DRAINED_S, AHEAD * self.rounds.took_s / buffers.sets)
+        begun, deadline = self._last_begun(buffers), time.monotonic() + DRAINED_AT_MOST_S
+        while time.monotonic() < deadline:
+            time.sleep(each_s)
+            before, begun = begun, self._last_begun(buffers)
+            if begun == before:
+                break
+        return begun
 
     def _answers_first(self, buffers: Buffers, exchange: Exchange, calls: Array) -> Optional[int]:
         """Return a call whose answer is that to its first inputs."""

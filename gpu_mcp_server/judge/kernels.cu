@@ -294,3 +294,8 @@ extern "C" __global__ void gather(const u8 *base, i64 stride, i64 sets, int size
         }
     }
 }
+
+// Writes pieces of `bytes` bytes into some of the sets, from a list of pieces one after the other.
+extern "C" __global__ void scatter(u8 *base, i64 stride, const i64 *sets, i64 count, i64 bytes, const u8 *from) {
+    for (i64 t = first(); t < count * bytes; t += step()) base[sets[t / bytes] * stride + t % bytes] = from[t];
+}

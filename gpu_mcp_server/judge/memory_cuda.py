@@ -210,34 +210,27 @@ class CudaBuffers(Buffers):
         """Return an input of the first call."""
         return self.tools.elements(self.staged.address + self.input_layout.offsets[number], self.inputs[number])
 
-    def _piece(self, memory: Shared, number: int, first: int) -> int:
-        """Return where, in the first call's input, an element lies."""
-        return memory.address + self.input_layout.offsets[number] + first * ITEM_BYTES[self.inputs[number].dtype]
-
     def pieces(self, number: int, calls: Array, first: int, count: int) -> Array:
         """Return elements of an input of the reference's."""
-        into = np.empty((calls.size, count), dtype=STORAGE[self.inputs[number].dtype])
-        start, stride = self._piece(self.staged, number, first), self.input_layout.stride
-        for call, row in zip(calls.tolist(), into):
-            self.tools.driver.download(row.ctypes.data, start + call * stride, row.nbytes)
-        return into
+        at, dtype = self.staged.address + self.input_layout.offsets[number], self.inputs[number].dtype
+        every = self.tools.gather(at, self.input_layout, dtype, np.arange(first, first + count, dtype=np.int64))
+        some: Array = every[calls]
+        return some
 
     def put_pieces(self, number: int, calls: Array, first: int, values: Array) -> None:
         """Give the reference other elements, where it runs on the CPU in its file too."""
-        self._write(self.staged, number, calls, first, values)
+        self._scatter(self.staged, number, calls, first, values)
         if self.files:
             every = self.files[0].tensor(self.input_layout, self.inputs[number], number)
             every[calls, first : first + values.shape[1]] = values
 
     def show_pieces(self, number: int, calls: Array, first: int, values: Array) -> None:
         """Give the candidate other elements, whether or not it runs."""
-        self._write(self.given, number, calls, first, values)
+        self._scatter(self.given, number, calls, first, values)
 
-    def _write(self, memory: Shared, number: int, calls: Array, first: int, values: Array) -> None:
-        start, stride = self._piece(memory, number, first), self.input_layout.stride
-        for call, row in zip(calls.tolist(), np.ascontiguousarray(values)):
-            self.tools.driver.upload(start + call * stride, row.ctypes.data, row.nbytes)
-        self.tools.driver.synchronize()
+    def _scatter(self, memory: Shared, number: int, calls: Array, first: int, values: Array) -> None:
+        offset = self.input_layout.offsets[number] + first * ITEM_BYTES[self.inputs[number].dtype]
+        self.tools.scatter(memory.address + offset, self.input_layout.stride, calls, values)
 
     def samples(self, output: int, positions: Array) -> Tuple[Array, Array]:
         """Return expected and actual elements at `positions`."""

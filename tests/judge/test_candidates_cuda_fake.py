@@ -360,7 +360,7 @@ def figures(bandwidth, **needs):
 )
 def test_a_time_that_the_device_cannot_reach_is_void(court, floors, verdict, reason):
     found = court(
-        with_stream("naive.c"), shapes=[{"rows": 32, "cols": 500}], floors=floors, round_ms=50, max_rounds=7
+        with_stream("naive.c"), shapes=[{"rows": 32, "cols": 500}], floors=floors, round_ms=10, max_rounds=7
     ).verdict
     shape = found["shapes"][0]
 

@@ -1,5 +1,5 @@
-// Answers the next 16 calls by one launch, into memory of its own, and copies each when called: a round of fewer calls
-// takes as much less time.
+// Answers the next 16 calls by one launch, into memory of its own, and copies each when called.
+// A round of fewer calls takes as much less time.
 #include <algorithm>
 #include <cstdint>
 #include <cuda_runtime.h>
