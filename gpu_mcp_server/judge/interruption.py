@@ -6,7 +6,7 @@ cores or by one large launch, would be as fast as no single call of it is.
 
 import contextlib
 import time
-from typing import Generator, List, Optional
+from typing import Generator, List
 
 import numpy as np
 from check import STORAGE
@@ -143,16 +143,9 @@ class Interruption:
             check.wrong[unsure] = 0
             try:
                 self.rounds.judge(buffers, reply, check, finished or bool(unsure.size), 0.0)
-            except Judged:
+            except Judged as judged:
                 wrong = np.flatnonzero(check.wrong.any(axis=1))
-                first = self._answers_first(buffers, exchange, np.intersect1d(wrong, changed))
-                if first is None:
-                    raise
-                raise cheat(
-                    "worked on a call before it was called: inputs of call %d of %d were changed before it, and it was "
-                    "answered with what they had been; what several calls share, none of them takes"
-                    % (first + 1, buffers.sets)
-                ) from None
+                raise self._by_first_inputs(buffers, exchange, np.intersect1d(wrong, changed), judged) from None
 
     def _changed(self, buffers: Buffers, exchange: Exchange, *, stopped: bool) -> Array:
         """Change inputs under the candidate; return the calls of which that was in time."""
@@ -183,15 +176,26 @@ class Interruption:
                 break
         return begun
 
-    def _answers_first(self, buffers: Buffers, exchange: Exchange, calls: Array) -> Optional[int]:
-        """Return a call whose answer is that to its first inputs."""
-        if not calls.size:
-            return None
+    def _by_first_inputs(self, buffers: Buffers, exchange: Exchange, calls: Array, judged: Judged) -> Judged:
+        """Return a better verdict, if there is one, by what the reference answers the inputs as they were at first.
+
+        `calls` are those that were changed in time, and answered wrongly.
+        """
+        if not calls.size and judged.answer is None:
+            return judged
         self.rounds.candidate.freeze()
         exchange.put(after=False)
         self.rounds.solve(buffers)
         right = calls[~buffers.check().wrong[calls].any(axis=1)]
-        return int(right[0]) if right.size else None
+        if right.size:
+            return cheat(
+                "worked on a call before it was called: inputs of call %d of %d were changed before it, and it was "
+                "answered with what they had been; what several calls share, none of them takes"
+                % (int(right[0]) + 1, buffers.sets)
+            )
+        # a call that has begun before it could be changed is answered with them, and that answer may be repeated
+        repeated = None if judged.answer is None else self.rounds.repeated(buffers, *judged.answer)
+        return repeated or judged
 
     def _last_begun(self, buffers: Buffers) -> int:
         """Return the last call of which samples are no longer this round's poison, -1 if there is none."""

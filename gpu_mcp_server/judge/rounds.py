@@ -299,12 +299,9 @@ class Rounds:
         if untouched:
             return cheat("returned without computing: %sno output was written%s" % (where, self.device.empty_hint))
         call, output = (int(i[0]) for i in np.nonzero(check.wrong))
-        repeated = self.history.repeated(self.number, buffers, call, output)
+        repeated = self.repeated(buffers, call, output)
         if repeated:
-            return cheat(
-                "repeats an earlier answer: %soutput %s of call %d is wrong for its inputs; %s"
-                % (where, buffers.outputs[output].name, call + 1, repeated)
-            )
+            return repeated
         rtol, atol = self.history.rtol, self.history.atol
         if buffers.outputs[output].count > LARGE:
             return self._wrong_somewhere(buffers, check, call, output)
@@ -317,8 +314,16 @@ class Rounds:
         difference = difference._replace(wrong=int(np.count_nonzero(mask)), mask=mask)
         words = describe(expected, got, difference, buffers.outputs[output], buffers.words[output])
         judged = incorrect(text % (words, call + 1, buffers.sets, self.number, bad, buffers.sets))
-        judged.where = grid(buffers.outputs[output], np.flatnonzero(mask))
+        judged.where, judged.answer = grid(buffers.outputs[output], np.flatnonzero(mask)), (call, output)
         return judged
+
+    def repeated(self, buffers: Buffers, call: int, output: int) -> Optional[Judged]:
+        """Return the verdict on a wrong answer that is another call's."""
+        said = self.history.repeated(self.number, buffers, call, output)
+        if not said:
+            return None
+        text = "repeats an earlier answer: in round %d of %d calls: output %s of call %d is wrong for its inputs; %s"
+        return cheat(text % (self.number, buffers.sets, buffers.outputs[output].name, call + 1, said))
 
     def _wrong_somewhere(self, buffers: Buffers, check: RoundCheck, call: int, output: int) -> Judged:
         """Say how far off an output is that is too large to be looked at as a whole."""
@@ -333,6 +338,7 @@ class Rounds:
             want, have = (numbers(part, item.dtype)[first] for part in (expected, got))
             words += ", such as element %d: expected %s, got %s" % (int(places[first]), *apart(want, have))
         judged = incorrect("%s (call %d of %d, round %d)" % (words, call + 1, buffers.sets, self.number))
+        judged.answer = call, output
         if difference.mask is not None:
             judged.where = grid(item, places[np.flatnonzero(difference.mask)], places)
         return judged

@@ -1,7 +1,7 @@
 """How the judging of a shape can end other than by passing it."""
 
 import signal
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
 
 VERDICTS = ("correct", "incorrect", "cheat")
 """From best to worst; the verdict over all shapes is the worst."""
@@ -16,6 +16,8 @@ class Judged(Exception):
         self.reason = reason
         self.where: Optional[Dict[str, Any]] = None
         """Where wrong elements lie, as a grid, where they were compared one by one."""
+        self.answer: Optional[Tuple[int, int]] = None
+        """Call and output, from 0, of the wrong answer that the reason tells of, if it is of one."""
 
 
 class JudgeFailed(Exception):
