@@ -44,13 +44,14 @@ class Calls:
             self.block = (ctypes.c_int64 * (self.width * len(rows)))(*(v for row in rows for v in row))
             self.address = ctypes.cast(launch, ctypes.c_void_p)
 
-    def make(self, count: int) -> Reply:
-        """Make the first `count` calls; stop at one whose launcher does not return 0."""
+    def make(self, count: int, first: int = 0) -> Reply:
+        """Make `count` calls from `first` on; stop at one whose launcher does not return 0."""
         if self.loop is not None:
-            call = self.loop(self.address, self.block, self.width, count, ctypes.byref(self.code))
-            return {"code": self.code.value, "call": call} if call else {}
+            rows = ctypes.byref(self.block, first * self.width * ctypes.sizeof(ctypes.c_int64))
+            call = self.loop(self.address, rows, self.width, count, ctypes.byref(self.code))
+            return {"code": self.code.value, "call": first + call} if call else {}
         launch = self.launch
-        for number, arguments in enumerate(self.rows[:count], 1):
+        for number, arguments in enumerate(self.rows[first : first + count], first + 1):
             code = launch(*arguments)
             if code:
                 return {"code": code, "call": number}

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from link import Link, LinkClosed
@@ -148,6 +149,8 @@ class Candidate:
             return by_events(self.memory.driver, lambda: self.called(message["calls"]))
         if message.get("copied"):
             return self.called(message["calls"], self.kind.run_copied)
+        if "first" in message:
+            return self.one_by_one(message["calls"], message["first"])
         return self.called(message["calls"], self.kind.replay if message.get("graph") else None)
 
     def capture(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
@@ -165,6 +168,19 @@ class Candidate:
             return reply
         error = self.memory.finish()
         return {"error": error} if error else reply
+
+    def one_by_one(self, calls: int, first: int) -> Reply:
+        """Call for some sets from `first` on; say what that took until what was begun had to be waited for."""
+        begin = time.perf_counter()
+        launched_s: List[float] = []
+
+        def run(count: int) -> Reply:
+            reply: Reply = self.kind.run(count, first)
+            launched_s.append(time.perf_counter() - begin)
+            return reply
+
+        reply = self.called(calls, run)
+        return dict(reply, launch_us=round(launched_s[0] * 1e6, 2))
 
     def ghost(self, calls: int) -> Reply:
         """Call with the candidate's own kernels made to do nothing."""

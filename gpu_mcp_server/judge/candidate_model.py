@@ -122,17 +122,20 @@ class ModelFile(PythonFile):
         self._say_where()
         return self.run(1)
 
-    def run(self, calls: int) -> Reply:
-        """Answer the first `calls` sets: name what was returned, or copy it at once."""
+    def run(self, calls: int, first: int = 0) -> Reply:
+        """Answer `calls` sets, from `first` on: name what was returned, or copy it at once.
+
+        What was returned is kept until a round begins with the first set again.
+        """
         if not self.pooled or self.pool is None:
-            return super().run(calls)
-        self.kept = []
-        number = 0
+            return super().run(calls, first)
+        del self.kept[first:]
+        number = first
         try:
             with self.torch.no_grad(), self.pool.use():
-                for number in range(calls):
+                for number in range(first, first + calls):
                     self.kept.append(self.results(number))
-            for number, results in enumerate(self.kept):
+            for number, results in enumerate(self.kept[first:], first):
                 for place, (result, target) in enumerate(zip(results, self.outputs[number])):
                     offset = self.pool.offset(result, target)
                     if offset == HERE:

@@ -116,11 +116,11 @@ class PythonFile:
         """Answer one set of inputs."""
         raise NotImplementedError
 
-    def run(self, calls: int) -> Reply:
-        """Answer the first `calls` sets."""
-        number = 0
+    def run(self, calls: int, first: int = 0) -> Reply:
+        """Answer `calls` sets, from `first` on."""
+        number = first
         try:
-            for number in range(calls):
+            for number in range(first, first + calls):
                 self.call(number)
         except BaseException as error:
             return {"error": "call %d raised %s" % (number + 1, words(error))}

@@ -42,7 +42,7 @@ class TritonFile(PythonFile):
         returned = self.launch(*inputs, *self.outputs[number], *self.dims)
         self.returned = "" if returned is None else type(returned).__name__
 
-    def run(self, calls: int) -> Reply:
-        """Answer the first `calls` sets; tell of a value that a launcher returned instead of writing it."""
-        reply = super().run(calls)
+    def run(self, calls: int, first: int = 0) -> Reply:
+        """Answer `calls` sets, from `first` on; tell of a value that a launcher returned instead of writing it."""
+        reply = super().run(calls, first)
         return reply or ({"returned": self.returned} if self.returned else {})

@@ -1,7 +1,7 @@
 """What the clock costs by itself: passes in which a player does nothing but be busy for a known time."""
 
 import time
-from typing import Any, Dict, List, NamedTuple, Sequence
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from devices import Device
 from stats import median, median_interval
@@ -9,6 +9,7 @@ from supervisor import Player
 from verdicts import JudgeFailed, ReferenceFailed
 
 ANSWER_S = 60.0
+REQUESTS = 21
 DEARER = 1.5
 """Times `low_s` that a pass may be taken to cost later on. Between rounds it was 1.0 to 1.5 times as much on an H200,
 in one of 40 evaluations 1.6 (benchmarks/results/h200-repeats.md)."""
@@ -25,6 +26,8 @@ class Cost(NamedTuple):
     changes it little."""
     samples_s: Sequence[float] = ()
     """In the order in which they were taken."""
+    request_s: float = 0.0
+    """What a request for no call takes of a player that runs already, the GPU its own; 0 where nobody asks."""
 
     @classmethod
     def of(cls, samples_s: Sequence[float]) -> "Cost":
@@ -72,6 +75,21 @@ def rehearsed_costs(players: Sequence[Player], device: Device, error_s: float, p
     while not all(Cost.of(taken).exact(error_s) for taken in samples.values()) and time.perf_counter() < deadline:
         turns(1)
     return {role: Cost.of(taken) for role, taken in samples.items()}
+
+
+def request_s(player: Player, calls: int, first: int, timeout_s: float) -> Tuple[float, Dict[str, Any]]:
+    """Return what a request for some calls takes of a player that runs, and its reply."""
+    begin = time.perf_counter()
+    reply = player.ask("go", timeout_s, calls=calls, first=first)
+    return time.perf_counter() - begin, reply
+
+
+def empty_request_s(player: Player) -> float:
+    """Return what a request for no call takes, the middle one of some; the player is frozen before and after."""
+    player.thaw()
+    took_s = [request_s(player, 0, 0, ANSWER_S)[0] for _ in range(REQUESTS)]
+    player.freeze()
+    return median(took_s[1:])
 
 
 def empty_pass(player: Player, device: Device) -> float:

@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 from cost import Cost
 from devices import Buffers
 from ledger import Ledger
+from overlap import Single
 from rounds import Round
 from sharing import Sharing
 from stats import half_width, median, median_interval
@@ -74,6 +75,8 @@ class Series:
         """`half_width`, `rounds` or `time`; the time is the shape's own or what the judge may cost in all."""
         self.note = ""
         self.sharing = Sharing()
+        self.singles: List[Single] = []
+        """Of calls that were asked for one by one."""
         self.doubt = ""
         """Why its rounds are no time of a call's, if so."""
 
@@ -149,7 +152,9 @@ class Series:
         found: Dict[str, Any] = {"clock_us": {role: round(self.taken_s(role) * 1e6, 1) for role in self.costs}}
         short = [[one.calls, round(one.seconds * 1e6, 1)] for one in self.sharing.short]
         empty = [round(each * 1e6, 1) for each in self.empty_s()]
-        return dict(found, empty_passes_us=empty, short_rounds=short, changed_calls=self.sharing.changed)
+        single = [[round(each * 1e6, 2) for each in one] for one in self.singles]
+        found.update(empty_passes_us=empty, short_rounds=short, changed_calls=self.sharing.changed)
+        return dict(found, one_by_one_us=single)
 
     def samples_us(self) -> Tuple[List[float], List[float]]:
         """Return microseconds a call of candidate and reference, round by round."""

@@ -12,6 +12,7 @@ from floor import floor_of
 from history import History
 from interruption import Interruption, stops
 from ledger import Ledger
+from overlap import OneByOne, doubt
 from rounds import Round, Rounds
 from series import LEAST_ROUNDS, Goal, Progress, Series
 from stats import half_width, median, median_interval, speedup, timing
@@ -89,6 +90,7 @@ class Shape:
         candidate, reference = players
         self.rounds = Rounds(device, candidate, reference, costs, history, float(task["round_timeout_s"]), ledger)
         self.interruption = Interruption(self.rounds, well, device.stops_calls)
+        self.one_by_one = OneByOne(self.rounds, well)
         self.well = well
         self.stops: List[int] = []
         self.calibrates = device.kind == "cuda" and task["framework"] == "torch" and task.get("calibrate") == "rounds"
@@ -222,6 +224,11 @@ class Shape:
         series.doubt = self.device.doubt()
         if whole_s >= self.shortest_s and not self.device.stops_calls:
             series.doubt = series.sharing.doubt(whole_s, lambda: self.interruption.shorten(buffers)) or series.doubt
+            if buffers.sets > 1 and not self.rounds.more:
+                series.singles.append(self.one_by_one.play(buffers))
+                share_s = whole_s / buffers.sets
+                beside = doubt(series.singles, share_s, lambda: self.one_by_one.play(buffers))
+                series.doubt = beside or series.doubt
         return series
 
     def _warm(self, progress: Progress) -> None:

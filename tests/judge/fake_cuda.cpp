@@ -1,5 +1,6 @@
 // A CUDA driver without a GPU, for tests: device memory is a memory file, kernels run one thread after the other on the
 // CPU. It is built from the judge's own kernels.cu, so that what the owner launches and with which arguments is real.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -86,7 +87,22 @@ int cuDeviceGetAttribute(int *value, int which, int) { *value = which == 38 ? 4 
 int cuDevicePrimaryCtxRetain(void **context, int) { *context = (void *)1; return OK; }
 static thread_local void *current;
 int cuCtxSetCurrent(void *context) { current = context; return context ? OK : INVALID; }
-int cuCtxSynchronize() { return OK; }
+// Work that takes its time, of a candidate of these tests: it begins when what was launched before is over, or at once.
+static uint64_t over;
+static uint64_t clock_ns() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000ull + now.tv_nsec;
+}
+int fake_work(uint64_t nanoseconds, int beside) {
+    uint64_t now = clock_ns(), begin = beside || over < now ? now : over;
+    over = std::max(over, begin + nanoseconds);
+    return OK;
+}
+int cuCtxSynchronize() {
+    while (clock_ns() < over) {}
+    return OK;
+}
 // CUDA_FAKE_HELD names a file in which a process says what it holds: its number and bytes; it does while it lives.
 // CUDA_FAKE_COUNT names all exported memory, which takes its place as long as some process has it open, as on a GPU.
 static size_t exported() {

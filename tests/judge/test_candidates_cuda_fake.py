@@ -459,6 +459,31 @@ def a_few_ahead() -> str:
     return source.replace(whole, "for (int j = i; j < (i + 32 < known ? i + 32 : known); j++)")
 
 
+@pytest.mark.parametrize("beside", [False, True])
+def test_calls_that_run_beside_each_other_take_their_time_when_they_are_asked_for_one_by_one(court, beside):
+    """Of a GPU's half millisecond a call; a round of those that share it says a tenth."""
+    source = """
+    #include <dlfcn.h>
+    int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream) {
+        static int (*work)(uint64_t, int);
+        if (!work) work = (int (*)(uint64_t, int))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_work");
+        honest(x, y, rows, cols, stream);
+        return work(500000, BESIDE);
+    }
+    """.replace("BESIDE", str(int(beside)))
+    source = with_stream("naive.c").replace("int launch(", "static int honest(") + source
+    got = court(source, shapes=SHAPES[:1], fixed_shapes=True, round_ms=20).verdict
+
+    if not beside:
+        shape = got["shapes"][0]
+        assert got["verdict"] == "correct" and shape["candidate"]["median_us"] > 500, got["reason"]
+        ((call_us, launch_us, _),) = shape["samples"]["one_by_one_us"]
+        assert call_us > 500 > launch_us
+    else:
+        assert got["verdict"] == "cheat", got["shapes"]
+        assert "calls run beside each other: by itself one keeps the GPU busy for 5" in got["reason"]
+
+
 LONG = {"shapes": SHAPES[:1], "round_ms": 60, "half_width": 1e-9, "budget_s": 30, "overhead_s": 60}
 
 

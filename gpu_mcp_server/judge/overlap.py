@@ -1,0 +1,112 @@
+"""What a call takes by itself: calls of a round that run beside each other take less each, and nobody's call does.
+
+Work on streams that nobody joins ends with its round, and the fence finds every output right. But the calls run side by
+side then, and a round tells how many of them the GPU can do at once, not what one takes. So some are asked for one by
+one, each waited for before the next, and what the GPU needs for one of them is held against its part of a round.
+"""
+
+import time
+from typing import Any, Callable, Dict, List, NamedTuple
+
+from cost import DEARER, request_s
+from devices import Buffers
+from fill import Well
+from rounds import Rounds, told_us
+from stats import median
+from verdicts import cheat
+
+FEWEST, MOST = 6, 32
+"""Calls that are asked for one by one. How many is drawn, so that nobody knows behind which one it is stopped."""
+SHARE = 1.25
+"""Of a call's part of a round, that the GPU may need for a call by itself."""
+SLACK_S = 10e-6
+"""And besides, for a GPU that is idle before each call."""
+CERTAIN = 2.0
+"""Times what it may need, from which on it is a cheat. Between the two there is no time."""
+AGAIN = 3
+"""How often calls are asked for once more before anything is said: a busy machine delays them."""
+
+
+class Single(NamedTuple):
+    """What calls took that were asked for one by one, the middle one of each, in seconds."""
+
+    call_s: float
+    """From the request to the reply, less `nothing_s`."""
+    launch_s: float
+    """Of it, until the launcher had returned: a round does that beside the GPU's work. As the candidate says."""
+    nothing_s: float = 0.0
+    """What a request for no call takes: as those did that took turns with the others, but no more than `DEARER` times
+    what it took before the candidate was loaded, which could be slow to answer."""
+
+    def device_s(self, share_s: float) -> float:
+        """Return what the device needed, if a call's part of a round is `share_s`: launching takes no more of that."""
+        return self.call_s - min(max(self.launch_s, 0.0), share_s)
+
+
+def doubt(singles: List[Single], share_s: float, again: Callable[[], Single]) -> str:
+    """Say what speaks against a round's times; empty if nothing does.
+
+    Args:
+        singles: Of calls by themselves; more are added where those so far look suspicious.
+        share_s: A call's part of a round.
+        again: Asks for some more, one by one.
+
+    Raises:
+        Judged: If it is certain.
+    """
+    allowed_s = SHARE * share_s + SLACK_S
+    for _ in range(AGAIN):
+        if min(one.device_s(share_s) for one in singles) <= allowed_s:
+            return ""
+        singles.append(again())
+    needed_s = min(one.device_s(share_s) for one in singles)
+    if needed_s <= allowed_s:
+        return ""
+    text = "calls run beside each other: by itself one keeps the GPU busy for %.3g us, its part of a round is %.3g us; "
+    text += "join every stream of your own into the one that you are given"
+    text = text % (needed_s * 1e6, share_s * 1e6)
+    if needed_s < CERTAIN * allowed_s:
+        return "no time: " + text
+    raise cheat(text)
+
+
+class OneByOne:
+    """Asks for the calls of a round one by one."""
+
+    def __init__(self, rounds: Rounds, well: Well) -> None:
+        self.rounds, self.well = rounds, well
+
+    def play(self, buffers: Buffers) -> Single:
+        """Play the first calls of a round so.
+
+        Raises:
+            Judged: If the candidate did not pass.
+        """
+        rounds, player = self.rounds, self.rounds.candidate
+        rounds.expect(buffers)
+        with rounds.ledger.part("fill"):
+            buffers.poison()
+            buffers.publish()
+        count = min(buffers.sets, FEWEST + self.well.word() % (MOST - FEWEST + 1))
+        took_s: List[float] = []
+        launched_s: List[float] = []
+        empty_s: List[float] = []
+        reply: Dict[str, Any] = {}
+        begin = time.perf_counter()
+        with rounds.ledger.part("wait"):
+            player.thaw()
+            for number in range(count):
+                empty_s.append(request_s(player, 0, number, rounds.timeout_s)[0])
+                one_s, reply = request_s(player, 1, number, rounds.timeout_s)
+                took_s.append(one_s)
+                launched_s.append((told_us(reply.get("launch_us")) or 0.0) / 1e6)
+                if reply.get("code") or reply.get("error"):
+                    break
+            player.freeze()
+            player.quiet()
+            rounds.ledger.move(time.perf_counter() - begin, "candidate")
+        with rounds.ledger.part("check"):
+            rounds.judge(buffers, reply, buffers.check_first(len(took_s)), True, 0.0)
+        late = slice(1, None) if len(took_s) > 1 else slice(None)  # the GPU changes hands at the first one
+        nothing_s = min(median(empty_s[late]), DEARER * rounds.costs["candidate"].request_s)
+        return Single(median(took_s[late]) - nothing_s, median(launched_s[late]), nothing_s)

@@ -1,0 +1,59 @@
+"""Calls that run beside each other, told by calls that are asked for one by one."""
+
+import sys
+
+import pytest
+
+from tests.judge.harness import JUDGE
+
+sys.path.insert(0, str(JUDGE))
+
+import overlap
+import verdicts
+
+sys.path.remove(str(JUDGE))
+
+CALL_S = 100e-6
+
+
+def doubt(share_s, *more, call_s=CALL_S + 5e-6, launch_s=4e-6):
+    """Ask about a round's calls of `share_s`; `more` are seconds of those asked for again."""
+    singles = [overlap.Single(call_s, launch_s)]
+    again = iter(more)
+    return overlap.doubt(singles, share_s, lambda: overlap.Single(next(again), launch_s)), singles
+
+
+def test_calls_that_follow_each_other_need_by_themselves_what_they_need_in_a_round():
+    said, singles = doubt(CALL_S)
+
+    assert said == "" and len(singles) == 1
+
+
+def test_launching_is_done_beside_the_gpus_work_in_a_round_and_before_it_by_itself():
+    """As of a model whose Python takes as long as its kernels."""
+    said, _ = doubt(CALL_S, call_s=2 * CALL_S, launch_s=CALL_S)
+
+    assert said == ""
+
+
+def test_a_machine_that_delays_some_is_no_doubt():
+    said, singles = doubt(CALL_S, 3 * CALL_S, CALL_S, call_s=2 * CALL_S)
+
+    assert said == "" and len(singles) == 3
+
+
+def test_calls_side_by_side_are_a_cheat():
+    with pytest.raises(verdicts.Judged, match=r"for 101 us, its part of a round is 12\.5 us") as judged:
+        doubt(CALL_S / 8, *[CALL_S + 6e-6] * overlap.AGAIN)
+    assert judged.value.verdict == "cheat" and "join every stream" in judged.value.reason
+
+
+def test_what_a_candidate_says_of_its_launching_helps_it_by_no_more_than_a_calls_part_of_a_round():
+    with pytest.raises(verdicts.Judged, match="run beside each other"):
+        doubt(CALL_S / 8, *[CALL_S] * overlap.AGAIN, launch_s=1e9)
+
+
+def test_two_side_by_side_have_no_time():
+    said, _ = doubt(CALL_S / 1.6, *[CALL_S] * overlap.AGAIN)
+
+    assert said.startswith("no time: calls run beside each other")
