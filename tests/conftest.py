@@ -1,11 +1,14 @@
 """What all tests share: how they wait, and one laboratory a module."""
 
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
 
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import laboratory
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored, and so below it
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,10 @@
 """What a call takes by itself: calls of a round that run beside each other take less each, and nobody's call does.
 
 Work on streams that nobody joins ends with its round, and the fence finds every output right. But the calls run side by
-side then, and a round tells how many of them the GPU can do at once, not what one takes. So some are asked for one by
-one, each waited for before the next, and what the GPU needs for one of them is held against its part of a round.
+side then, and a round tells how many of them the GPU can do at once, not what one takes. So does a round of one that
+knows how many calls come, answers all by one launch, and looks at each call whether its inputs are still the same.
+Therefore some are asked for one by one, each waited for before the next, and what the GPU needs for one is held against
+its part of a round.
 """
 
 import time
@@ -62,8 +64,8 @@ def doubt(singles: List[Single], share_s: float, again: Callable[[], Single]) ->
     needed_s = min(one.device_s(share_s) for one in singles)
     if needed_s <= allowed_s:
         return ""
-    text = "calls run beside each other: by itself one keeps the GPU busy for %.3g us, its part of a round is %.3g us; "
-    text += "join every stream of your own into the one that you are given"
+    text = "calls run beside each other, or share work: by itself one keeps the GPU busy for %.3g us, in a round it "
+    text += "takes %.3g us; every stream of your own must be joined into the one that is given"
     text = text % (needed_s * 1e6, share_s * 1e6)
     if needed_s < CERTAIN * allowed_s:
         return "no time: " + text

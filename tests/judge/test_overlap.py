@@ -43,9 +43,9 @@ def test_a_machine_that_delays_some_is_no_doubt():
 
 
 def test_calls_side_by_side_are_a_cheat():
-    with pytest.raises(verdicts.Judged, match=r"for 101 us, its part of a round is 12\.5 us") as judged:
+    with pytest.raises(verdicts.Judged, match=r"for 101 us, in a round it takes 12\.5 us") as judged:
         doubt(CALL_S / 8, *[CALL_S + 6e-6] * overlap.AGAIN)
-    assert judged.value.verdict == "cheat" and "join every stream" in judged.value.reason
+    assert judged.value.verdict == "cheat" and "must be joined" in judged.value.reason
 
 
 def test_what_a_candidate_says_of_its_launching_helps_it_by_no_more_than_a_calls_part_of_a_round():
