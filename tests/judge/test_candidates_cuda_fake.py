@@ -481,7 +481,8 @@ def test_calls_that_run_beside_each_other_take_their_time_when_they_are_asked_fo
         assert call_us > 500 > launch_us
     else:
         assert got["verdict"] == "cheat", got["shapes"]
-        assert "calls run beside each other, or share work: by itself one keeps the GPU busy for 5" in got["reason"]
+        found = re.search(r"calls run beside each other, or .* keeps the GPU busy for (\d+) us", got["reason"])
+        assert found and 400 < int(found[1]) < 800, got["reason"]
 
 
 LONG = {"shapes": SHAPES[:1], "round_ms": 60, "half_width": 1e-9, "budget_s": 30, "overhead_s": 60}
