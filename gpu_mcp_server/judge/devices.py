@@ -68,6 +68,10 @@ class Buffers:
             look: A part of them after which to look whether somebody works on them already, where that can be.
         """
 
+    def publish_sets(self, first: int, end: int) -> None:
+        """Show the candidate the inputs of some calls, where calls are asked for one by one."""
+        raise NotImplementedError
+
     def stop(self, player: Player) -> bool:
         """End a timed pass; return False if the outputs were seen to be unfinished then."""
         raise NotImplementedError

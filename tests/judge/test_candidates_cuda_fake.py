@@ -485,6 +485,43 @@ def test_calls_that_run_beside_each_other_take_their_time_when_they_are_asked_fo
         assert found and 400 < int(found[1]) < 800, got["reason"]
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_one_that_answers_ahead_and_looks_at_its_inputs_again_is_as_slow_as_it_is_one_by_one(court, ahead):
+    """Inputs that changed meanwhile and rounds of fewer calls say nothing of it."""
+    source = """
+    #include <dlfcn.h>
+    #include <stdlib.h>
+    #include <string.h>
+    enum { MOST = 8192 };
+    static const float *xs[MOST]; static float *seen[MOST], *kept[MOST]; static int known; static int64_t size;
+    static int (*work)(uint64_t, int);
+    int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream) {
+        if (!work) work = (int (*)(uint64_t, int))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_work");
+        const size_t bytes = 4 * rows * cols;
+        const int64_t step = known > 1 ? xs[1] - xs[0] : 0;
+        int64_t i = step ? (x - xs[0]) / step : known && x != xs[0];
+        if (size != rows * cols || i < 0 || i > known || (i < known && xs[i] != x)) size = rows * cols, i = known = 0;
+        if (i == known) xs[i] = x, seen[i] = memset(malloc(bytes), 1, bytes), kept[i] = malloc(bytes), known++;
+        if (!AHEAD || memcmp(seen[i], x, bytes)) {
+            for (int64_t k = i; k < i + (AHEAD ? 4 : 1) && k < known; k++)
+                honest(xs[k], kept[k], rows, cols, stream), memcpy(seen[k], xs[k], bytes);
+            work(300000, 0);
+        }
+        memcpy(y, kept[i], bytes);
+        return 0;
+    }
+    """.replace("AHEAD", str(int(ahead)))
+    source = with_stream("naive.c").replace("int launch(", "static int honest(") + source
+    got = court(source, shapes=[{"rows": 2, "cols": 50}], fixed_shapes=True, round_ms=60).verdict
+
+    if not ahead:
+        assert got["verdict"] == "correct" and got["shapes"][0]["candidate"]["median_us"] > 300, got["reason"]
+    else:
+        assert got["verdict"] == "cheat" and "or share work: by itself one keeps the GPU" in got["reason"], got[
+            "shapes"
+        ]
+
+
 LONG = {"shapes": SHAPES[:1], "round_ms": 60, "half_width": 1e-9, "budget_s": 30, "overhead_s": 60}
 
 

@@ -48,9 +48,9 @@ def test_calls_side_by_side_are_a_cheat():
     assert judged.value.verdict == "cheat" and "must be joined" in judged.value.reason
 
 
-def test_what_a_candidate_says_of_its_launching_helps_it_by_no_more_than_a_calls_part_of_a_round():
+def test_what_a_candidate_says_of_its_launching_is_not_believed_beyond_what_a_round_allows():
     with pytest.raises(verdicts.Judged, match="run beside each other"):
-        doubt(CALL_S / 8, *[CALL_S] * overlap.AGAIN, launch_s=1e9)
+        doubt(CALL_S / 32, *[CALL_S] * overlap.AGAIN, launch_s=1e9)
 
 
 def test_two_side_by_side_have_no_time():
