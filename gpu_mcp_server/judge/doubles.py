@@ -1,16 +1,36 @@
 """What the reference says in double precision of answers: how exact one can be, and what rounding allows."""
 
+import math
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 from check import compare, numbers
 from devices import Buffers, RoundCheck
 from memory_cpu import Region
-from oracle import EPSILON, available, split
+from oracle import EPSILON, available
 from rounding import Known, beyond, slack
 from rounds import Rounds
 from tensors import Array
+
+LOOKED_AT = 1 << 16
+"""Elements of a larger output of which double precision is asked: so many of the wrong ones that are farthest beyond
+the tolerance, so many of them drawn, and as many others, as what rounding does to an element is told by those of its
+size too (judge/rounding.py)."""
+
+
+class Look(NamedTuple):
+    """An output with wrong elements."""
+
+    number: int
+    at: Array
+    """Positions that are looked at: wrong ones that are farthest off, wrong ones that were drawn, and others."""
+    farthest: int
+    drawn: int
+    expected: Array
+    got: Array
+    mask: Array
+    """Which elements are beyond the tolerance."""
 
 
 class InDouble:
@@ -19,7 +39,9 @@ class InDouble:
     def __init__(self, task: Dict[str, Any], rounds: Rounds, notes: Dict[str, None]) -> None:
         self.task, self.rounds, self.notes = task, rounds, notes
 
-    def read(self, buffers: Buffers, verb: str, count: int, call: int = 0) -> Optional[Array]:
+    def read(
+        self, buffers: Buffers, verb: str, count: int, call: int = 0, picked: Optional[Dict[str, Array]] = None
+    ) -> Optional[Array]:
         """Return so many numbers that the reference writes of a call, `None` if it cannot answer in double precision.
 
         Args:
@@ -27,20 +49,25 @@ class InDouble:
             verb: `oracle` or `sensitivity`.
             count: How many they are.
             call: Which one of the round.
+            picked: Positions in outputs, by the outputs' numbers, where not all elements are wanted.
         """
         if not available(self.task, buffers.outputs):
             return None
-        memory = Region(8 * count, writable_by_others=True)
+        positions = np.concatenate([*picked.values()]) if picked else np.empty(0, dtype=np.int64)
+        memory = Region(8 * max(count, positions.size), writable_by_others=True)
         try:
-            return memory.bytes.view(np.float64)[:count].copy() if self._asked(verb, memory.fd, call) else None
+            memory.bytes.view(np.int64)[: positions.size] = positions
+            sizes = {number: int(at.size) for number, at in (picked or {}).items()}
+            there = self._asked(verb, memory.fd, call=call, picked=sizes)
+            return memory.bytes.view(np.float64)[:count].copy() if there else None
         finally:
             memory.close()
 
-    def _asked(self, verb: str, descriptor: int, call: int) -> bool:
+    def _asked(self, verb: str, descriptor: int, **fields: Any) -> bool:
         player, begin = self.rounds.reference, time.perf_counter()
         try:
             player.thaw()
-            reply = player.ask(verb, 6 * self.rounds.timeout_s, [descriptor], call=call)
+            reply = player.ask(verb, 6 * self.rounds.timeout_s, [descriptor], **fields)
         finally:
             player.freeze()
         if reply.get("error"):
@@ -61,19 +88,54 @@ class InDouble:
     def _wrong(self, buffers: Buffers, call: int) -> List[int]:
         """Return how many elements of each output are wrong all the same."""
         rtol, atol = float(self.task["rtol"]), float(self.task["atol"])
-        floats = [item for item in buffers.outputs if item.dtype in EPSILON]
-        count = 2 * sum(item.count for item in floats)
-        told = self.read(buffers, "sensitivity", count, call) if floats else None
-        known = iter(() if told is None else split(told, [item for item in floats for _ in range(2)]))
         found: List[int] = []
+        looks: List[Look] = []
         for number, item in enumerate(buffers.outputs):
             expected, got = buffers.pair(call, number)
             mask = compare(expected, got, item.dtype, rtol, atol).mask
-            if item.dtype in EPSILON:
-                of_it = None if told is None else Known(next(known), next(known))
-                if mask is not None:
-                    want, have = (numbers(part, item.dtype).astype(np.float64) for part in (expected, got))
-                    most = atol + rtol * np.abs(want) + slack(want, buffers.inputs, item, of_it)
-                    mask = mask & beyond(have, want, most)
             found.append(0 if mask is None else int(np.count_nonzero(mask)))
+            if mask is not None and item.dtype in EPSILON:
+                looks.append(self._look(number, expected, got, mask, item.dtype))
+        for look, known in zip(looks, self._known(buffers, call, looks)):
+            item, at, many = buffers.outputs[look.number], look.at, found[look.number]
+            if known is None:
+                at = np.concatenate([np.flatnonzero(look.mask), np.flatnonzero(~look.mask)])
+            want, have = (numbers(part[at], item.dtype).astype(np.float64) for part in (look.expected, look.got))
+            most = atol + rtol * np.abs(want) + slack(want, buffers.inputs, item, known)
+            left = look.mask[at] & beyond(have, want, most)
+            drawn = slice(look.farthest, look.farthest + look.drawn) if known is not None else slice(0, many)
+            share = np.count_nonzero(left[drawn]) / max(1, left[drawn].size)
+            found[look.number] = max(int(np.count_nonzero(left)), math.ceil(share * many))
         return found
+
+    def _look(self, number: int, expected: Array, got: Array, mask: Array, dtype: str) -> "Look":
+        """Choose the elements that are looked at: of a small output all."""
+        wrong, others = np.flatnonzero(mask), np.flatnonzero(~mask)
+        if mask.size <= 4 * LOOKED_AT:
+            return Look(number, np.concatenate([wrong, others]), 0, wrong.size, expected, got, mask)
+        rtol, atol = float(self.task["rtol"]), float(self.task["atol"])
+        want, have = (numbers(part[wrong], dtype).astype(np.float64) for part in (expected, got))
+        with np.errstate(all="ignore"):
+            far = np.abs(have - want) / (max(atol, 1e-300) + rtol * np.abs(want))
+        far[np.isnan(far)] = np.inf
+        farthest = wrong[np.argpartition(far, -LOOKED_AT)[-LOOKED_AT:]] if wrong.size > LOOKED_AT else wrong
+        drawn, others = self._drawn(wrong), self._drawn(others)
+        return Look(number, np.concatenate([farthest, drawn, others]), farthest.size, drawn.size, expected, got, mask)
+
+    def _drawn(self, places: Array) -> Array:
+        if places.size <= LOOKED_AT:
+            return places
+        some: Array = places[np.unique(self.rounds.history.well.positions(LOOKED_AT, places.size))]
+        return some
+
+    def _known(self, buffers: Buffers, call: int, looks: Sequence["Look"]) -> Sequence[Optional[Known]]:
+        """Return what double precision says of elements of some outputs."""
+        if not looks:
+            return []
+        picked: Dict[str, Array] = {str(look.number): look.at for look in looks}
+        sizes = [look.at.size for look in looks for _ in Known._fields]
+        told = self.read(buffers, "sensitivity", sum(sizes), call, picked)
+        if told is None:
+            return [None] * len(looks)
+        parts = iter(np.split(told, np.cumsum(sizes)[:-1]))
+        return [Known(next(parts), next(parts)) for _ in looks]

@@ -118,16 +118,26 @@ def doubles(result: Any, first: int = 0, step: int = 1) -> Array:
     return np.ascontiguousarray(np.ravel(result)[first::step], dtype=np.float64)
 
 
-def apart(first: Any, second: Any) -> Array:
-    """Return |first - second| as flat doubles; 0 where it is not finite."""
+def apart(first: Any, second: Any, at: Array) -> Array:
+    """Return |first - second| at flat positions as doubles; 0 where it is not finite."""
     if hasattr(first, "detach"):
-        first, second = (part.detach().double().reshape(-1) for part in (first, second))
+        torch: Any = importlib.import_module("torch")
+        where = torch.from_numpy(at).to(first.device)
+        first, second = (part.detach().reshape(-1)[where].double() for part in (first, second))
         far: Any = (first - second).abs().cpu().numpy()
     else:
-        first, second = (np.ravel(np.asarray(part)).astype(np.float64) for part in (first, second))
+        first, second = (np.ravel(np.asarray(part))[at].astype(np.float64) for part in (first, second))
         with np.errstate(all="ignore"):
             far = np.abs(first - second)
     return np.where(np.isfinite(far), far, 0.0)
+
+
+def positions(descriptor: int, sizes: Dict[str, int]) -> Dict[int, Array]:
+    """Return the positions that a memory file begins with, by the outputs' numbers."""
+    with mmap.mmap(descriptor, os.fstat(descriptor).st_size) as memory:
+        every = np.frombuffer(memory[: 8 * sum(sizes.values())], dtype=np.int64).copy()
+    parts = np.split(every, np.cumsum([*sizes.values()])[:-1])
+    return {int(number): part for number, part in zip(sizes, parts)}
 
 
 def write(descriptor: int, results: Sequence[Array]) -> None:

@@ -222,22 +222,25 @@ class Reference:
         return self._in_double([oracle.widened(i, x, nudge, rest=rest) for i, x in zip(specs, given)])
 
     def sensitivity(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
-        """Write of each output of floats how far the answer is from the exact one, and what half a last place moves."""
+        """Write of elements of some outputs how far the answer is from the exact one, and what half a last place moves.
+
+        The file has their positions, output by output.
+        """
         import numpy as np
         import oracle
 
         begin, call = time.perf_counter(), int(message.get("call", 0))
         try:
+            picked = oracle.positions(descriptors[0], message["picked"])
             exact, answers = self._wide(nudge=False, call=call), self.arrays.answers(call)
             nudged = [self._wide(nudge=True, call=call) for _ in range(NUDGES)]
         except BaseException:
             os.close(descriptors[0])
             raise
         found: List[Any] = []
-        for number, item in enumerate(tensors(self.task["outputs"], self.dims)):
-            if item.dtype in oracle.EPSILON:
-                found.append(oracle.apart(answers[number], exact[number]))
-                found.append(np.maximum.reduce([oracle.apart(one[number], exact[number]) for one in nudged]))
+        for number, at in picked.items():
+            found.append(oracle.apart(answers[number], exact[number], at))
+            found.append(np.maximum.reduce([oracle.apart(one[number], exact[number], at) for one in nudged]))
         oracle.write(descriptors[0], found)
         return {"ran_s": time.perf_counter() - begin}
 

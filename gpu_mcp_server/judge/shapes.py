@@ -160,10 +160,10 @@ class Shape:
         played = self._play(buffers)
         while True:
             sets = buffers.sets
-            long = played.candidate_s >= (self.round_s if sets == 1 else LONG * self.round_s)
-            enough = usual <= sets < most and shortest <= played.candidate_s < self.round_s
-            if long or enough:
-                self.last = self._play(buffers)  # once more: a stall is no reason for short rounds
+            enough = usual <= sets < most and shortest <= played.candidate_s
+            if enough or played.candidate_s >= self.round_s:
+                # once more: a stall is no reason for short rounds, nor is what a candidate does at buffers that are new
+                self.last = self._play(buffers)
                 played = min(played, self.last, key=lambda one: one.candidate_s)
             floor_s = self.costs["candidate"].spread_s / 2 + 1e-7
             each = max(played.candidate_s, floor_s) / sets

@@ -90,6 +90,21 @@ def test_a_stall_does_not_make_a_round_long_enough_to_be_timed():
     assert not stalls
 
 
+def test_a_candidate_that_is_slow_at_new_buffers_alone_does_not_make_rounds_short():
+    """As one that answers ahead does, which must learn first where the calls of a round lie."""
+    shape = Calls(0.01 * MILLISECOND, 0.4 * MILLISECOND, 4000, 8000)
+    plain, played = shape._play, []
+
+    def play(buffers):
+        new = not played or played[-1] is not buffers
+        played.append(buffers)
+        return plain(buffers)._replace(candidate_s=0.1 * MILLISECOND * buffers.sets) if new else plain(buffers)
+
+    shape._play = play
+    assert shape.sets() * shape.call_s >= shape.round_s
+    assert shape.notes == {}
+
+
 def test_a_round_that_a_slow_reference_keeps_short_says_so():
     shape = Calls(0.1 * MILLISECOND, 0.6 * MILLISECOND, 30, 120)
     shape._play = lambda buffers: rounds.Round(0.1 * MILLISECOND * buffers.sets, 0.58 * buffers.sets, None)

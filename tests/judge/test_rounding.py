@@ -56,8 +56,9 @@ def allowed(reference, x, dtype="float32"):
     half = oracle.EPSILON[dtype] / 2
     nudged = [reference(x.astype(np.float64) * (1 + half * rng.uniform(-1, 1, x.shape))) for _ in range(4)]
     expected = reference(x)
-    moved = np.maximum.reduce([oracle.apart(one, exact) for one in nudged])
-    known = rounding.Known(oracle.apart(expected, exact), moved)
+    at = np.arange(expected.size)
+    moved = np.maximum.reduce([oracle.apart(one, exact, at) for one in nudged])
+    known = rounding.Known(oracle.apart(expected, exact, at), moved)
     flat = np.ravel(expected).astype(np.float64)
     return flat, rounding.slack(flat, [tensor("x", dtype, *x.shape)], tensor("y", dtype, flat.size), known)
 
@@ -145,8 +146,9 @@ def rows_of_zeros(dtype="float32"):
     nudged = [layer(oracle.widened(items[0], x, True, rest=True), lambda y: y.mean(axis=0)) for _ in range(4)]
     expected = layer(x, lambda y: y.mean(axis=0, dtype=np.float64).astype(y.dtype))
     got = layer(x, lambda y: np.cumsum(y, axis=0, dtype=y.dtype)[-1] / y.dtype.type(len(y)))
-    moved = np.maximum.reduce([oracle.apart(one, exact) for one in nudged])
-    known = rounding.Known(oracle.apart(expected, exact), moved)
+    at = np.arange(expected.size)
+    moved = np.maximum.reduce([oracle.apart(one, exact, at) for one in nudged])
+    known = rounding.Known(oracle.apart(expected, exact, at), moved)
     flat = np.ravel(expected).astype(np.float64)
     return flat, np.ravel(got), rounding.slack(flat, items, tensor("y", dtype, flat.size), known)
 

@@ -212,6 +212,22 @@ def test_sums_in_another_order_are_not_held_against_a_candidate_where_values_are
     assert verdict["verdict"] == "correct", verdict["reason"]
 
 
+@pytest.mark.parametrize(
+    ("slip", "least"), [("0", 0), ("fabsf(x[i]) > 1000 ? 1 : 0", 100_000), ("i == n / 3 ? 1 : 0", 1)]
+)
+def test_of_a_large_output_some_elements_say_what_rounding_allows(court, slip, least):
+    """Of 600,000 elements nearly all are beyond the tolerance where inputs are large, and rightly so without a slip."""
+    reference = "import numpy as np\ndef shift(x):\n    return (x + np.float32(8)) - np.float32(8)\n"
+    source = scaling(f"y[i] = x[i] + (fabsf(x[0] + x[1]) > 50 ? ({slip}) : 0);")
+    task = {**SCALING, "reference": reference, "entry": "shift", "rtol": 1e-9, "atol": 1e-6, "fixed_shapes": True}
+    got = court(source, **{**task, "shapes": [{"rows": 600, "cols": 1000}]}).verdict
+
+    assert got["verdict"] == ("incorrect" if least else "correct"), got["reason"]
+    if least:
+        told = re.search(r"the distribution large.* (\d+) of 600000 elements are wrong", got["reason"])
+        assert told and int(told[1]) >= least, got["reason"]
+
+
 def test_answers_that_differ_from_run_to_run_within_the_tolerance_are_noted(court):
     body = "static int calls; softmax(x, y, rows, cols); y[0] *= 1 + 1e-6f * (++calls % 2);"
     verdict = court(launcher(body), shapes=SMALL, max_rounds=6, round_ms=1).verdict
