@@ -110,22 +110,25 @@ class InDouble:
 
     def _look(self, number: int, expected: Array, got: Array, mask: Array, dtype: str) -> "Look":
         """Choose the elements that are looked at: of a small output all."""
-        wrong, others = np.flatnonzero(mask), np.flatnonzero(~mask)
+        wrong = np.flatnonzero(mask)
         if mask.size <= 4 * LOOKED_AT:
-            return Look(number, np.concatenate([wrong, others]), 0, wrong.size, expected, got, mask)
+            at = np.concatenate([wrong, np.flatnonzero(~mask)])
+            return Look(number, at, 0, wrong.size, expected, got, mask)
         rtol, atol = float(self.task["rtol"]), float(self.task["atol"])
         want, have = (numbers(part[wrong], dtype).astype(np.float64) for part in (expected, got))
         with np.errstate(all="ignore"):
             far = np.abs(have - want) / (max(atol, 1e-300) + rtol * np.abs(want))
         far[np.isnan(far)] = np.inf
         farthest = wrong[np.argpartition(far, -LOOKED_AT)[-LOOKED_AT:]] if wrong.size > LOOKED_AT else wrong
-        drawn, others = self._drawn(wrong), self._drawn(others)
-        return Look(number, np.concatenate([farthest, drawn, others]), farthest.size, drawn.size, expected, got, mask)
+        drawn, some = wrong[self._drawn(wrong.size)], self._drawn(mask.size)
+        at = np.concatenate([farthest, drawn, some[~mask[some]]])
+        return Look(number, at, farthest.size, drawn.size, expected, got, mask)
 
-    def _drawn(self, places: Array) -> Array:
-        if places.size <= LOOKED_AT:
-            return places
-        some: Array = places[np.unique(self.rounds.history.well.positions(LOOKED_AT, places.size))]
+    def _drawn(self, size: int) -> Array:
+        """Return some positions, or all if they are few."""
+        if size <= LOOKED_AT:
+            return np.arange(size)
+        some: Array = np.unique(self.rounds.history.well.positions(LOOKED_AT, size))
         return some
 
     def _known(self, buffers: Buffers, call: int, looks: Sequence["Look"]) -> Sequence[Optional[Known]]:

@@ -4,7 +4,7 @@ import contextlib
 import time
 from typing import Any, Dict, Generator
 
-from cost import Cost, empty_request_s, rehearsed_costs
+from cost import Cost, rehearsed_costs
 from devices import Device
 from rounds import OPEN_S, named
 from series import HALF_WIDTH
@@ -126,8 +126,6 @@ class Players:
         error_s = float(self.task.get("half_width") or HALF_WIDTH) * float(self.task["round_ms"]) / 1000
         patience_s = float(self.task.get("rehearse_s") or REHEARSE_S)
         self.costs = rehearsed_costs((candidate, reference), device, error_s, patience_s)
-        if not device.stops_calls:
-            self.costs["candidate"] = self.costs["candidate"]._replace(request_s=empty_request_s(candidate))
 
     @contextlib.contextmanager
     def step(self, name: str) -> Generator[None, None, None]:
