@@ -74,7 +74,7 @@ def rehearsed_costs(players: Sequence[Player], device: Device, error_s: float, p
     deadline = time.perf_counter() + patience_s
     while not all(Cost.of(taken).exact(error_s) for taken in samples.values()) and time.perf_counter() < deadline:
         turns(1)
-    asked_s = {p.role: empty_request_s(p) for p in players if p.foreign and not device.stops_calls}
+    asked_s = {p.role: empty_request_s(p) for p in players if p.role == "candidate" and not device.stops_calls}
     return {role: Cost.of(taken)._replace(request_s=asked_s.get(role, 0.0)) for role, taken in samples.items()}
 
 

@@ -476,9 +476,9 @@ def test_calls_that_run_beside_each_other_take_their_time_when_they_are_asked_fo
 
     if not beside:
         shape = got["shapes"][0]
-        assert got["verdict"] == "correct" and shape["candidate"]["median_us"] > 500, got["reason"]
+        assert got["verdict"] == "correct" and shape["candidate"]["median_us"] > 450, got["reason"]
         ((call_us, launch_us, _),) = shape["samples"]["one_by_one_us"]
-        assert call_us > 500 > launch_us
+        assert call_us > 450 > launch_us
     else:
         assert got["verdict"] == "cheat", got["shapes"]
         found = re.search(r"calls run beside each other, or .* keeps the GPU busy for (\d+) us", got["reason"])
@@ -503,7 +503,7 @@ def test_one_that_answers_ahead_and_looks_at_its_inputs_again_is_as_slow_as_it_i
         if (size != rows * cols || i < 0 || i > known || (i < known && xs[i] != x)) size = rows * cols, i = known = 0;
         if (i == known) xs[i] = x, seen[i] = memset(malloc(bytes), 1, bytes), kept[i] = malloc(bytes), known++;
         if (!AHEAD || memcmp(seen[i], x, bytes)) {
-            for (int64_t k = i; k < i + (AHEAD ? 4 : 1) && k < known; k++)
+            for (int64_t k = i; k < i + (AHEAD ? 32 : 1) && k < known; k++)
                 honest(xs[k], kept[k], rows, cols, stream), memcpy(seen[k], xs[k], bytes);
             work(300000, 0);
         }
@@ -512,10 +512,10 @@ def test_one_that_answers_ahead_and_looks_at_its_inputs_again_is_as_slow_as_it_i
     }
     """.replace("AHEAD", str(int(ahead)))
     source = with_stream("naive.c").replace("int launch(", "static int honest(") + source
-    got = court(source, shapes=[{"rows": 2, "cols": 50}], fixed_shapes=True, round_ms=60).verdict
+    got = court(source, shapes=[{"rows": 2, "cols": 50}], fixed_shapes=True, round_ms=20).verdict
 
     if not ahead:
-        assert got["verdict"] == "correct" and got["shapes"][0]["candidate"]["median_us"] > 300, got["reason"]
+        assert got["verdict"] == "correct" and got["shapes"][0]["candidate"]["median_us"] > 270, got["reason"]
     else:
         assert got["verdict"] == "cheat" and "or share work: by itself one keeps the GPU" in got["reason"], got[
             "shapes"
