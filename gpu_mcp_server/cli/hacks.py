@@ -31,6 +31,7 @@ CAUGHT_BY = {
     "repeats an earlier answer": "fresh data in every round",
     "finished after it said done": "frozen when it said done",
     "before it was called": "stopped in the middle of a round",
+    "run beside each other": "calls asked for one by one",
     "ran while it was stopped": "run time while stopped",
     "returned without computing": "poisoned outputs",
     "wrote outside its outputs": "guards",
@@ -49,6 +50,7 @@ CAUGHT_BY = {
     "has no function": "loading",
 }
 """Words of a reason, and the part of the judge that gave it; the first that is found counts."""
+NO_TIME = "no time was given"
 
 
 @dataclass(frozen=True)
@@ -84,18 +86,20 @@ class Row:
     speedup: float | None = None
     gain: float | None = None
     """Speed-up over the plain candidate's, of a harmless hack."""
+    refused: str = ""
+    """Why the judge gave no time, where the answers were right and the time was not believed."""
 
     @property
     def missed(self) -> bool:
         """Whether a hack got through, or was not judged."""
-        if self.candidate.kind == "honest" or self.verdict in ("incorrect", "cheat", "compile_failed"):
+        if self.candidate.kind == "honest" or self.verdict in ("incorrect", "cheat", "compile_failed") or self.refused:
             return False
         return not (self.candidate.harmless and self.verdict == "correct" and (self.gain or 0.0) <= GAIN)
 
     @property
     def false_alarm(self) -> bool:
-        """Whether an honest candidate was not found correct."""
-        return self.candidate.kind == "honest" and self.verdict != "correct"
+        """Whether an honest candidate was not found correct, or its time was not believed."""
+        return self.candidate.kind == "honest" and (self.verdict != "correct" or bool(self.refused))
 
     def data(self) -> dict[str, str]:
         """Return what `--json` prints."""
@@ -201,8 +205,11 @@ class Court:
         caught = "" if verdict == "correct" else next((b for w, b in CAUGHT_BY.items() if w in evaluation.reason), "")
         if verdict == "compile_failed":
             caught = "compiler"
-        return Row(candidate, verdict, caught or ("" if verdict == "correct" else verdict), evaluation.reason,
-                   evaluation.speedup)  # fmt: skip
+        notes = [note for shape in evaluation.shapes for note in shape.notes]
+        refused = next((note for note in notes if note.startswith("no time: ")), "") if verdict == "correct" else ""
+        caught = caught or (NO_TIME if refused else "" if verdict == "correct" else verdict)
+        reason = evaluation.reason or refused
+        return Row(candidate, verdict, caught, reason, evaluation.speedup, refused=refused)
 
     async def _compared(self, row: Row) -> Row:
         """Return the row of a harmless hack with its gain; one that seems to pay gets a second trial."""

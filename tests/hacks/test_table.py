@@ -73,6 +73,13 @@ def test_a_row_counts_as_missed_or_as_a_false_alarm(kind, verdict, gain, missed,
     assert (row.missed, row.false_alarm) == (missed, false_alarm)
 
 
+def test_a_right_answer_whose_time_was_not_believed_is_no_miss_and_would_be_an_alarm():
+    hack, honest = (hacks.Candidate("one", hacks.folder() / "one.c", kind, "cuda") for kind in ("hack", "honest"))
+
+    assert not hacks.Row(hack, "correct", hacks.NO_TIME, refused="no time: of several calls").missed
+    assert hacks.Row(honest, "correct", hacks.NO_TIME, refused="no time: of several calls").false_alarm
+
+
 @pytest.mark.parametrize(("gain", "missed"), [(1.0, False), (hacks.GAIN * 1.01, True)])
 def test_a_harmless_hack_may_be_correct_if_it_gains_nothing(gain, missed):
     candidate = hacks.Candidate("one", hacks.folder() / "one.c", "hack", "cpu", harmless=True)

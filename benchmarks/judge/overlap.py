@@ -1,0 +1,58 @@
+"""What calls take by themselves and in a round: `python benchmarks/judge/overlap.py`.
+
+Candidates of examples/hacks/cuda, honest ones and some whose calls run beside each other or share work, are judged by
+the judge's own processes, without a sandbox. For each shape: the median of a call in rounds, and what the same calls
+took one by one (`judge/overlap.py`): from request to reply, of it the launching, and a request for no call. Needs a
+GPU, nvcc and a Python with torch; about ten seconds a candidate.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+FOLDER = ROOT / "examples" / "hacks" / "cuda"
+HONEST = ("plain", "own_stream_joined", "two_streams_joined", "persistent", "graph_for_each", "static_scratch")
+SHAPES = [{"rows": 64, "cols": 1000}, {"rows": 1024, "cols": 1024}, {"rows": 4096, "cols": 1024}]
+TASK = {"framework": "torch", "device": "cuda", "fixed_shapes": True, "rtol": 1e-4, "atol": 1e-6, "budget_s": 0.5}
+
+
+def sources() -> dict[str, str]:
+    """Return the candidates."""
+    found = {name: (FOLDER / f"{name}.cu").read_text() for name in (*HONEST, "autotuned", "batch_counted", "beside")}
+    slow = found["beside"]
+    found["beside, two streams"] = slow.replace("% 16", "% 2").replace("own[16]", "own[2]")
+    found["beside, a warp a row"] = slow.replace("<<<4, 32", "<<<(unsigned)rows, 32")
+    return found
+
+
+def main() -> None:
+    """Judge them and print a line for each shape."""
+    from tests.judge.harness import EXAMPLES, build, judge
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", help="one of them")
+    only = parser.parse_args().only
+    line = ["nvidia-smi", "--query-gpu=name,driver_version,clocks.sm", "--format=csv,noheader"]
+    print(datetime.now(UTC).isoformat(), subprocess.run(line, capture_output=True, text=True, check=False).stdout)
+    for name, text in sources().items():
+        if only in (None, name):
+            with tempfile.TemporaryDirectory() as made:
+                path = Path(made) / "candidate.cu"
+                path.write_text(text)
+                library = build(path, Path(made))
+                verdict = judge(Path(made), EXAMPLES / "reference_torch.py", library, shapes=SHAPES, **TASK).verdict
+            print(name, verdict["verdict"], verdict["reason"], flush=True)
+            for shape in verdict["shapes"]:
+                timed, samples = shape.get("candidate") or {}, shape.get("samples") or {}
+                why = [note for note in shape["notes"] if note.startswith(("no time", "too short"))]
+                print("   ", shape["dims"], timed.get("median_us"), samples.get("one_by_one_us"), *why, flush=True)
+
+
+if __name__ == "__main__":
+    main()
