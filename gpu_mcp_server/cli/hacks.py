@@ -206,7 +206,8 @@ class Court:
         if verdict == "compile_failed":
             caught = "compiler"
         notes = [note for shape in evaluation.shapes for note in shape.notes]
-        refused = next((note for note in notes if note.startswith("no time: ")), "") if verdict == "correct" else ""
+        timed = verdict != "correct" or any(shape.speedup for shape in evaluation.shapes)
+        refused = "" if timed else next((note for note in notes if note.startswith("no time: ")), "")
         caught = caught or (NO_TIME if refused else "" if verdict == "correct" else verdict)
         reason = evaluation.reason or refused
         return Row(candidate, verdict, caught, reason, evaluation.speedup, refused=refused)

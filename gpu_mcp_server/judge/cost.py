@@ -74,7 +74,7 @@ def rehearsed_costs(players: Sequence[Player], device: Device, error_s: float, p
     deadline = time.perf_counter() + patience_s
     while not all(Cost.of(taken).exact(error_s) for taken in samples.values()) and time.perf_counter() < deadline:
         turns(1)
-    asked_s = {p.role: empty_request_s(p) for p in players if p.role == "candidate" and not device.stops_calls}
+    asked_s = {p.role: empty_request_s(p, device) for p in players if p.role == "candidate" and not device.stops_calls}
     return {role: Cost.of(taken)._replace(request_s=asked_s.get(role, 0.0)) for role, taken in samples.items()}
 
 
@@ -85,10 +85,17 @@ def request_s(player: Player, calls: int, first: int, timeout_s: float) -> Tuple
     return time.perf_counter() - begin, reply
 
 
-def empty_request_s(player: Player) -> float:
-    """Return what a request for no call takes, the middle one of some; the player is frozen before and after."""
+def empty_request_s(player: Player, device: Device) -> float:
+    """Return what a request for no call takes, the middle one of some; the player is frozen before and after.
+
+    As where calls are asked for one by one the owner is at work before, and another request has the GPU change hands.
+    """
     player.thaw()
-    took_s = [request_s(player, 0, 0, ANSWER_S)[0] for _ in range(REQUESTS)]
+    took_s: List[float] = []
+    for _ in range(REQUESTS):
+        device.lead_in()
+        request_s(player, 0, 0, ANSWER_S)
+        took_s.append(request_s(player, 0, 0, ANSWER_S)[0])
     player.freeze()
     return median(took_s[1:])
 

@@ -68,6 +68,9 @@ class Uuid(Structure):
     _fields_ = [("bytes", c_ubyte * 16)]
 
 
+RELEASE_THRESHOLD = 4
+"""CU_MEMPOOL_ATTR_RELEASE_THRESHOLD."""
+
 SIGNATURES: Dict[str, List[Any]] = {
     "cuInit": [c_uint],
     "cuDriverGetVersion": [POINTER(c_int)],
@@ -183,6 +186,18 @@ class Driver:
     def synchronize(self) -> None:
         """Wait for everything in the context."""
         self.call("cuCtxSynchronize")
+
+    def keep_pooled(self) -> None:
+        """Have the device's own pool keep what a program gives back to it, where the driver has pools.
+
+        By default it goes back to the system at every wait, and is had anew at the next call that is waited for by
+        itself; in a round, which waits once, it is not. Source: CUDA driver API, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD.
+        """
+        pool, most = c_void_p(), c_uint64(2**64 - 1)
+        if not hasattr(self.library, "cuMemPoolSetAttribute"):
+            return
+        if not self.library.cuDeviceGetDefaultMemPool(byref(pool), c_int(self.device)):
+            self.library.cuMemPoolSetAttribute(pool, c_int(RELEASE_THRESHOLD), byref(most))
 
     def attribute(self, number: int) -> int:
         """Return a device attribute."""

@@ -139,7 +139,7 @@ class Fence:
 
     def arm(self, key: int) -> None:
         """Choose new positions; outside the clock."""
-        self.key = c_uint64(key)
+        self.key, self.missed = c_uint64(key), 0
         self.tools.set_counters(self.wrong, [0])
         self.tools.driver.synchronize()
 

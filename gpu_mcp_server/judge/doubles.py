@@ -119,8 +119,8 @@ class InDouble:
         with np.errstate(all="ignore"):
             far = np.abs(have - want) / (max(atol, 1e-300) + rtol * np.abs(want))
         far[np.isnan(far)] = np.inf
-        farthest = wrong[np.argpartition(far, -LOOKED_AT)[-LOOKED_AT:]] if wrong.size > LOOKED_AT else wrong
-        drawn, some = wrong[self._drawn(wrong.size)], self._drawn(mask.size)
+        farthest = wrong[np.argpartition(far, -LOOKED_AT)[-LOOKED_AT:] if wrong.size > LOOKED_AT else slice(0, 0)]
+        drawn, some = np.setdiff1d(wrong[self._drawn(wrong.size)], farthest), self._drawn(mask.size)
         at = np.concatenate([farthest, drawn, some[~mask[some]]])
         return Look(number, at, farthest.size, drawn.size, expected, got, mask)
 

@@ -158,6 +158,8 @@ class CudaBuffers(Buffers):
 
     def publish_sets(self, first: int, end: int) -> None:
         """Copy the inputs of some calls to the candidate's, and wait."""
+        if not first:
+            self.fence.arm(self.well.word())
         begin, end = self.input_layout.stride * first, min(self.input_layout.stride * end, self.input_layout.total)
         if end > begin:
             self.tools.driver.copy(self.given.address + begin, self.staged.address + begin, end - begin)

@@ -12,6 +12,7 @@ class CudaMemory:
 
     def __init__(self, task: Dict[str, Any]) -> None:
         self.driver = Driver(int(task.get("gpu_index") or 0))
+        self.driver.keep_pooled()
         self.turns = GpuTurns(self.driver)
         self.ping, self.spin = self.turns.ping, self.turns.spin
         self.shared: List[Shared] = []

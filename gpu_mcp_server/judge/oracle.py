@@ -123,13 +123,18 @@ def apart(first: Any, second: Any, at: Array) -> Array:
     if hasattr(first, "detach"):
         torch: Any = importlib.import_module("torch")
         where = torch.from_numpy(at).to(first.device)
-        first, second = (part.detach().reshape(-1)[where].double() for part in (first, second))
+        first, second = (_at(torch, part.detach().reshape(-1), where).double() for part in (first, second))
         far: Any = (first - second).abs().cpu().numpy()
     else:
         first, second = (np.ravel(np.asarray(part))[at].astype(np.float64) for part in (first, second))
         with np.errstate(all="ignore"):
             far = np.abs(first - second)
     return np.where(np.isfinite(far), far, 0.0)
+
+
+def _at(torch: Any, flat: Any, where: Any) -> Any:
+    """Return elements; those of eight bits as bytes in between, as not every torch can pick floats of eight bits."""
+    return flat[where] if flat.element_size() > 1 else flat.view(torch.uint8)[where].view(flat.dtype)
 
 
 def positions(descriptor: int, sizes: Dict[str, int]) -> Dict[int, Array]:

@@ -8,9 +8,9 @@ for one is held against its part of a round.
 """
 
 import time
-from typing import Any, Callable, Dict, List, NamedTuple
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
-from cost import DEARER, request_s
+from cost import request_s
 from devices import Buffers
 from fill import Well
 from rounds import Rounds, told_us
@@ -27,7 +27,10 @@ LAUNCHING, LAUNCHING_S = 2.0, 20e-6
 """Times a call's part of a round, and besides, that launching one is believed to take by itself. It takes the processor
 up to three times as long as in a loop (C++ 10 us instead of 3 on an H100), and who says more has that as work."""
 CERTAIN = 2.0
-"""Times what it may need, from which on it is a cheat. Between the two there is no time."""
+"""Times what it may need, from which on it is a cheat, if what the candidate says of itself says so too. Otherwise
+there is no time."""
+NOTHING = 2.0
+"""Times what a request for no call took before the candidate was loaded, that one is believed to take."""
 AGAIN = 3
 """How often calls are asked for once more before anything is said: a busy machine delays them."""
 
@@ -36,16 +39,22 @@ class Single(NamedTuple):
     """What calls took that were asked for one by one, the middle one of each, in seconds."""
 
     call_s: float
-    """From the request to the reply, less `nothing_s`."""
+    """From the request to the reply."""
     launch_s: float
     """Of it, until the launcher had returned: a round does that beside the GPU's work. As the candidate says."""
-    nothing_s: float = 0.0
-    """What a request for no call takes: as those did that took turns with the others, but no more than `DEARER` times
-    what it took before the candidate was loaded, which could be slow to answer."""
+    nothing_s: float
+    """What a request for no call took, which took turns with the others. A candidate could be slow to answer it."""
+    known_s: float
+    """And before the candidate was loaded."""
 
     def device_s(self, share_s: float) -> float:
-        """Return what the device needed, if a call's part of a round is `share_s`."""
-        return self.call_s - min(self.launch_s, LAUNCHING * share_s + LAUNCHING_S)
+        """Return what the device needed at least, if a call's part of a round is `share_s`."""
+        nothing_s = min(self.nothing_s, NOTHING * self.known_s)
+        return self.call_s - nothing_s - min(self.launch_s, LAUNCHING * share_s + LAUNCHING_S)
+
+    def told_s(self) -> float:
+        """Return what it needed by all that the candidate says, which may be what an honest one says."""
+        return self.call_s - self.nothing_s - self.launch_s
 
 
 def doubt(singles: List[Single], share_s: float, again: Callable[[], Single]) -> str:
@@ -70,7 +79,7 @@ def doubt(singles: List[Single], share_s: float, again: Callable[[], Single]) ->
     text = "calls run beside each other, or share work: by itself one keeps the GPU busy for %.3g us, in a round it "
     text += "takes %.3g us; every stream of your own must be joined into the one that is given"
     text = text % (needed_s * 1e6, share_s * 1e6)
-    if needed_s < CERTAIN * allowed_s:
+    if min(needed_s, *(one.told_s() for one in singles)) < CERTAIN * allowed_s:
         return "no time: " + text
     raise cheat(text)
 
@@ -80,6 +89,15 @@ class OneByOne:
 
     def __init__(self, rounds: Rounds, well: Well) -> None:
         self.rounds, self.well = rounds, well
+
+    def doubt(self, buffers: Buffers, share_s: float) -> Tuple[str, List[Single]]:
+        """Return what speaks against a round's times, of which a call's part is `share_s`, and what calls took.
+
+        Raises:
+            Judged: If it is certain, or the candidate did not pass.
+        """
+        singles = [self.play(buffers)]
+        return doubt(singles, share_s, lambda: self.play(buffers)), singles
 
     def play(self, buffers: Buffers) -> Single:
         """Play the first calls of a round so.
@@ -106,7 +124,7 @@ class OneByOne:
                 one_s, reply = request_s(player, 1, number, rounds.timeout_s)
                 took_s.append(one_s)
                 launched_s.append((told_us(reply.get("launch_us")) or 0.0) / 1e6)
-                if reply.get("code") or reply.get("error"):
+                if reply.get("error") or (isinstance(reply.get("code"), int) and reply["code"]):
                     break
             player.freeze()
             player.quiet()
@@ -114,5 +132,5 @@ class OneByOne:
             rounds.ledger.move(time.perf_counter() - begin, "candidate")
         with rounds.ledger.part("check"):
             rounds.judge(buffers, reply, buffers.check_first(len(took_s)), True, 0.0)
-        nothing_s = min(median(empty_s), DEARER * rounds.costs["candidate"].request_s)
-        return Single(median(took_s) - nothing_s, median(launched_s), nothing_s)
+        known_s = rounds.costs["candidate"].request_s
+        return Single(median(took_s), median(launched_s), median(empty_s), known_s)

@@ -12,7 +12,7 @@ from floor import floor_of
 from history import History
 from interruption import Interruption, stops
 from ledger import Ledger
-from overlap import OneByOne, doubt
+from overlap import OneByOne
 from rounds import Round, Rounds
 from series import LEAST_ROUNDS, Goal, Progress, Series
 from stats import half_width, median, median_interval, speedup, timing
@@ -222,12 +222,10 @@ class Shape:
         self.rounds.watch = None
         whole_s = median([played.candidate_s for played in series.played])
         series.doubt = self.device.doubt()
-        if whole_s >= self.shortest_s and not self.device.stops_calls:
+        if not self._too_short(series) and not self.device.stops_calls:
             series.doubt = series.sharing.doubt(whole_s, lambda: self.interruption.shorten(buffers)) or series.doubt
             if buffers.sets > 1 and not self.rounds.more:
-                series.singles.append(self.one_by_one.play(buffers))
-                share_s = whole_s / buffers.sets
-                beside = doubt(series.singles, share_s, lambda: self.one_by_one.play(buffers))
+                beside, series.singles = self.one_by_one.doubt(buffers, whole_s / buffers.sets)
                 series.doubt = beside or series.doubt
         return series
 
@@ -241,12 +239,8 @@ class Shape:
         cache, call = self.device.cache_bytes(), self._touched()
         sets = min(int(WARM_SHARE * cache / call), self.sets) if cache else 0
         if sets < 1:
-            text = (
-                "no warm time: a call's %s do not fit half of %s of cache"
-                if cache
-                else "no warm time: %s, unknown cache"
-            )
-            self.notes[text % ((megabytes(call), megabytes(cache)) if cache else (megabytes(call),))] = None
+            large = "a call's %s do not fit half of %s of cache" % (megabytes(call), megabytes(cache))
+            self.notes["no warm time: " + (large if cache else "%s, unknown cache" % megabytes(call))] = None
             return
         kept = self.sets
         buffers = self._open(sets)
@@ -363,14 +357,16 @@ class Shape:
 
     def _no_time(self, series: Series, which: str = "") -> bool:
         """Say, in a note too, whether rounds are too short for the clock, or no time of their calls."""
-        least = self.shortest_s * 1e6 / series.sets
         why = series.doubt
-        if median_interval(series.samples_us()[0])[1] < least:
+        if self._too_short(series):
             text = "too short to time here, so no speed-up: less than %.3g us a call is lost in the clock's own cost"
-            why = text % least
+            why = text % (self.shortest_s * 1e6 / series.sets)
         if why:
             self.notes[which + why] = None
         return bool(why)
+
+    def _too_short(self, series: Series) -> bool:
+        return median_interval(series.samples_us()[0])[1] < self.shortest_s * 1e6 / series.sets
 
     def _add_warm(self, warm: Series, result: Dict[str, Any]) -> None:
         candidate, reference = warm.samples_us()
