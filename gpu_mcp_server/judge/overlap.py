@@ -29,8 +29,9 @@ up to three times as long as in a loop (C++ 10 us instead of 3 on an H100), and 
 CERTAIN = 2.0
 """Times what it may need, from which on it is a cheat, if what the candidate says of itself says so too. Otherwise
 there is no time."""
-NOTHING = 2.0
-"""Times what a request for no call took before the candidate was loaded, that one is believed to take."""
+NOTHING = 4.0
+"""Times what a request for no call took before the candidate was loaded, that one is believed to take: a machine that
+has become busy delays it, and the others alike."""
 AGAIN = 3
 """How often calls are asked for once more before anything is said: a busy machine delays them."""
 
