@@ -138,6 +138,9 @@ def compare(
         passed = ELEMENTS.compare(expected, got, rtol, atol, max(atol, 1e-30))
         if passed:
             return Difference(0, *passed, None)
+        marked = ELEMENTS.mark(expected, got, rtol, atol, max(atol, 1e-30))
+        if marked:
+            return Difference(*marked) if marked[0] else Difference(*marked[:3], None)
     count, max_abs, max_rel = 0, 0.0, 0.0
     mask: Optional[Array] = None
     room = room or scratch_for(dtype, expected.size, atol)

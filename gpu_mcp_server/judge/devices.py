@@ -126,9 +126,9 @@ class Buffers:
         """Do so where the candidate reads them."""
         self.put_pieces(number, calls, first, values)
 
-    def sound(self) -> bool:
-        """Say whether all that the reference expects is finite."""
-        pairs = ((self.pair(0, number)[0], item.dtype) for number, item in enumerate(self.outputs))
+    def sound(self, call: int = 0) -> bool:
+        """Say whether all that the reference expects of a call is finite."""
+        pairs = ((self.pair(call, number)[0], item.dtype) for number, item in enumerate(self.outputs))
         return all(np.isfinite(numbers(expected, dtype)).all() for expected, dtype in pairs)
 
     def keep(self, number: int) -> Kept:

@@ -19,6 +19,10 @@ the tolerance, so many of them drawn, and as many others, as what rounding does 
 size too (judge/rounding.py)."""
 
 
+COARSE = 1e30
+"""A tolerance that float32 can hold."""
+
+
 class Look(NamedTuple):
     """An output with wrong elements."""
 
@@ -114,15 +118,36 @@ class InDouble:
         if mask.size <= 4 * LOOKED_AT:
             at = np.concatenate([wrong, np.flatnonzero(~mask)])
             return Look(number, at, 0, wrong.size, expected, got, mask)
-        rtol, atol = float(self.task["rtol"]), float(self.task["atol"])
-        want, have = (numbers(part[wrong], dtype).astype(np.float64) for part in (expected, got))
-        with np.errstate(all="ignore"):
-            far = np.abs(have - want) / (max(atol, 1e-300) + rtol * np.abs(want))
-        far[np.isnan(far)] = np.inf
-        farthest = wrong[np.argpartition(far, -LOOKED_AT)[-LOOKED_AT:] if wrong.size > LOOKED_AT else slice(0, 0)]
-        drawn, some = np.setdiff1d(wrong[self._drawn(wrong.size)], farthest), self._drawn(mask.size)
+        drawn, some = wrong[self._drawn(wrong.size)], self._drawn(mask.size)
+        farthest = self._farthest(expected, got, wrong, drawn, dtype)
+        drawn = np.setdiff1d(drawn, farthest)
         at = np.concatenate([farthest, drawn, some[~mask[some]]])
         return Look(number, at, farthest.size, drawn.size, expected, got, mask)
+
+    def _farthest(self, expected: Array, got: Array, wrong: Array, drawn: Array, dtype: str) -> Array:
+        """Return those of wrong elements that are farthest beyond the tolerance; none where they are few.
+
+        Of many, only those are ordered that are farther off than all but some of the drawn ones.
+        """
+        if wrong.size <= LOOKED_AT:
+            return wrong[:0]
+        if wrong.size > 4 * LOOKED_AT:
+            times = np.sort(self._times_beyond(expected, got, drawn, dtype))[-drawn.size * 2 * LOOKED_AT // wrong.size]
+            rtol, atol = (min(float(self.task[name]) * float(times), COARSE) for name in ("rtol", "atol"))
+            mask = compare(expected, got, dtype, rtol, atol).mask
+            further = wrong[:0] if mask is None else np.flatnonzero(mask)
+            wrong = further if LOOKED_AT < further.size < wrong.size else wrong
+        far = self._times_beyond(expected, got, wrong, dtype)
+        farthest: Array = wrong[np.argpartition(far, -LOOKED_AT)[-LOOKED_AT:]]
+        return farthest
+
+    def _times_beyond(self, expected: Array, got: Array, at: Array, dtype: str) -> Array:
+        """Return how many times the tolerance elements are off, infinite where that is no number."""
+        want, have = (numbers(part[at], dtype).astype(np.float64) for part in (expected, got))
+        with np.errstate(all="ignore"):
+            allowed = max(float(self.task["atol"]), 1e-300) + float(self.task["rtol"]) * np.abs(want)
+            far: Array = np.abs(have - want) / allowed
+        return np.where(np.isnan(far), np.inf, far)
 
     def _drawn(self, size: int) -> Array:
         """Return some positions, or all if they are few."""

@@ -34,6 +34,33 @@ int compare_float32(const float *expected, const float *got, int64_t n, float rt
   return !bad && most[0] < 0x7f800000 && most[1] < 0x7f800000;
 }
 
+// Marks elements that are wrong, and returns how many: a NaN is right where one is expected, an infinity where the same
+// is. The largest absolute error is of the finite ones, the largest relative one of those whose size is a number.
+int64_t mark_float32(const float *expected, const float *got, int64_t n, float rtol, float atol, float least,
+                     uint8_t *wrong, float *worst) {
+  int32_t most[2] = {0, 0};
+  int64_t found = 0;
+  for (int64_t at = 0; at < n; at += BLOCK) {
+    int count = n - at < BLOCK ? (int)(n - at) : BLOCK, bad = 0;
+    for (int i = 0; i < count; i++) {
+      float want = expected[at + i], have = got[at + i];
+      float size = fabsf(want), error = fabsf(have - want), bound = size * rtol;
+      bound = bound + atol;
+      int same = (have == want) | ((have != have) & (want != want));
+      int off = (!(error <= bound) | (bound == INFINITY)) & !same;
+      float finite = error < INFINITY ? error : 0, relative = finite / (size > least ? size : least);
+      wrong[at + i] = (uint8_t)off;
+      bad += off;
+      int32_t e = bits_of(finite), r = bits_of(relative);
+      most[0] = e > most[0] ? e : most[0];
+      most[1] = r > most[1] ? r : most[1];
+    }
+    found += bad;
+  }
+  memcpy(worst, most, 8);
+  return found;
+}
+
 static inline uint64_t next(uint64_t *s) {
   uint64_t word = s[0] + s[1] + s[3]++;
   s[0] = s[1] ^ (s[1] >> 11);

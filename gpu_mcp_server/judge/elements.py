@@ -17,6 +17,7 @@ class Elements:
 
     def __init__(self) -> None:
         self._compare: Any = None
+        self._mark: Any = None
         self._draw: Any = None
 
     def load(self, library: str = LIBRARY) -> None:
@@ -26,8 +27,10 @@ class Elements:
         except OSError:
             return
         pointer, count, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
-        self._compare, self._draw = loaded.compare_float32, loaded.draw_float32
+        self._compare, self._mark, self._draw = loaded.compare_float32, loaded.mark_float32, loaded.draw_float32
         self._compare.argtypes = [pointer, pointer, count, number, number, number, pointer]
+        self._mark.argtypes = [pointer, pointer, count, number, number, number, pointer, pointer]
+        self._mark.restype = count
         self._draw.argtypes = [pointer, count, count, pointer, pointer, pointer]
         self._draw.restype = None
 
@@ -49,6 +52,21 @@ class Elements:
         worst: Array = np.zeros(2, dtype=np.float32)
         fine = self._compare(_at(expected), _at(got), expected.size, rtol, atol, least, _at(worst))
         return (float(worst[0]), float(worst[1])) if fine else None
+
+    def mark(
+        self, expected: Array, got: Array, rtol: float, atol: float, least: float
+    ) -> Optional[Tuple[int, float, float, Array]]:
+        """Return of flat float32 arrays how many elements are wrong, the largest errors, and which elements are wrong.
+
+        Returns:
+            `None` where nothing can be said here.
+        """
+        if self._mark is None or not (_plain(expected) and _plain(got)):
+            return None
+        worst: Array = np.zeros(2, dtype=np.float32)
+        wrong: Array = np.empty(expected.size, dtype=np.bool_)
+        found = self._mark(_at(expected), _at(got), expected.size, rtol, atol, least, _at(wrong), _at(worst))
+        return int(found), float(worst[0]), float(worst[1]), wrong
 
     def draw(self, into: Array, chunk: int, table: Array, jitter: Array, state: Array) -> bool:
         """Fill a flat float32 array as `fill.Recipe` does, from a generator's state; False where that cannot be."""

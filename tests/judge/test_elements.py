@@ -76,6 +76,22 @@ def test_what_is_wrong_passes_no_compiled_loop(loops, place, want, have):
     assert np.flatnonzero(difference.mask).tolist() == [place]
 
 
+@pytest.mark.parametrize("atol", [0.0, 1e-6, 1e-5])
+def test_wrong_elements_are_the_same_whoever_marks_them(compiled, monkeypatch, atol):
+    rng, special = np.random.default_rng(6), np.array([np.nan, np.inf, -np.inf, 0, -0.0, 1e-42, 3e38, 1], np.float32)
+    expected = np.concatenate([rng.standard_normal(100_003).astype(np.float32), np.repeat(special, special.size)])
+    noise = rng.uniform(-3e-4, 3e-4, 100_003).astype(np.float32)
+    got = np.concatenate([expected[:100_003] + noise, np.tile(special, special.size)])
+    plain = check.compare(expected, got, "float32", 1e-4, atol)
+    monkeypatch.setattr(check, "ELEMENTS", compiled)
+    difference = check.compare(expected, got, "float32", 1e-4, atol)
+    assert plain.mask is not None
+    assert difference.mask is not None
+    assert 10_000 < plain.wrong == difference.wrong == np.count_nonzero(difference.mask)
+    assert np.array_equal(plain.mask, difference.mask)
+    assert difference[1:3] == pytest.approx(plain[1:3], rel=1e-6)
+
+
 def test_a_nan_matches_a_nan_and_an_infinity_itself_all_the_same(loops):
     same = np.array([np.nan, np.inf, -np.inf, 1], dtype=np.float32)
     assert check.compare(same, same.copy(), "float32", 1e-4, 1e-6).wrong == 0

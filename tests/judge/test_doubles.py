@@ -1,0 +1,74 @@
+"""Which elements of a large output double precision is asked of."""
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.judge.harness import JUDGE
+
+sys.path.insert(0, str(JUDGE))
+
+from check import compare
+from doubles import LOOKED_AT, InDouble
+from fill import Well
+
+sys.path.remove(str(JUDGE))
+
+RTOL, ATOL = 1e-4, 1e-3
+COUNT = 1 << 20
+
+
+def look(expected, got):
+    rounds = SimpleNamespace(history=SimpleNamespace(well=Well("ab" * 32)))
+    double = InDouble({"rtol": RTOL, "atol": ATOL}, rounds, {})
+    mask = compare(expected, got, "float32", RTOL, ATOL).mask
+    assert mask is not None
+    return mask, double._look(0, expected, got, mask, "float32")
+
+
+def answers(noise, *, special=()):
+    rng = np.random.default_rng(3)
+    expected = rng.standard_normal(COUNT).astype(np.float32)
+    got = expected + (noise * rng.standard_normal(COUNT)).astype(np.float32)
+    for place, value in special:
+        got[place] = value
+    return expected, got
+
+
+@pytest.mark.parametrize("noise", [1e-3, 1e-2, 1.0])
+def test_those_farthest_beyond_the_tolerance_are_looked_at_and_no_others_as_such(noise):
+    expected, got = answers(noise)
+    mask, found = look(expected, got)
+    wide = expected.astype(np.float64)
+    far = np.where(mask, np.abs(got - wide) / (ATOL + RTOL * np.abs(wide)), 0)
+    assert np.count_nonzero(mask) > 4 * LOOKED_AT
+    assert set(found.at[: found.farthest]) == set(np.argsort(far)[-LOOKED_AT:])
+    drawn, others = np.split(found.at[found.farthest :], [found.drawn])
+    assert mask[drawn].all()
+    assert not mask[others].any()
+    assert np.unique(found.at).size == found.at.size
+    assert LOOKED_AT / 2 < drawn.size <= LOOKED_AT
+
+
+def test_what_is_no_number_is_among_the_farthest():
+    places = [(5, np.nan), (77, np.inf), (COUNT - 1, -np.inf), (1000, 3e38)]
+    expected, got = answers(1e-2, special=places)
+    _, found = look(expected, got)
+    assert {place for place, _ in places} <= set(found.at[: found.farthest])
+
+
+def test_where_most_is_no_number_as_many_are_looked_at():
+    expected, got = answers(1e-2)
+    got[: COUNT * 3 // 4] = np.nan
+    _, found = look(expected, got)
+    assert found.farthest == LOOKED_AT
+    assert np.isnan(got[found.at[: found.farthest]]).all()
+
+
+def test_of_few_wrong_ones_all_are_looked_at():
+    expected, got = answers(0.0, special=[(9, 7.0), (COUNT // 2, -7.0)])
+    _, found = look(expected, got)
+    assert (found.farthest, found.drawn, found.at[:2].tolist()) == (0, 2, [9, COUNT // 2])
+    assert found.at.size > LOOKED_AT / 2
