@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from ctypes import c_double, c_int, c_int64, c_uint64
-from typing import Any, List, Optional, Sequence
+from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
 from check import STORAGE
@@ -49,6 +49,17 @@ class Tools:
         self.set_counters(self.results, start)
         self.kernels.launch(name, work, [*arguments, c_uint64(self.results)])
         return self.counters(self.results, len(start))
+
+    def places(self, name: str, work: int, arguments: Sequence[Any], most: int) -> Tuple[int, Array]:
+        """Launch a kernel that lists positions, with room for `most` of them; return how many, and them in order."""
+        into = self.driver.allocate(8 * most)
+        try:
+            found = self.count(name, work, [*arguments, c_int64(most), c_uint64(into)])[0]
+            positions = np.empty(min(found, most), dtype=np.int64)
+            self.driver.download(positions.ctypes.data, into, positions.nbytes)
+        finally:
+            self.driver.free(into)
+        return found, np.sort(positions)
 
     def set_counters(self, at: int, values: Sequence[int]) -> None:
         """Write counters."""

@@ -3,7 +3,8 @@
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
-from check import numbers
+from check import compare, numbers
+from fill import Well
 from kept import Kept
 from supervisor import Player
 from tensors import Array, Tensor
@@ -27,6 +28,7 @@ class Buffers:
     """Inputs, outputs and expected outputs of B calls at one shape."""
 
     sets: int
+    well: Well
     stores_later = False
     """Whether the reference keeps its results until it is asked, outside the clock, to store them."""
     inputs: Sequence[Tensor]
@@ -100,6 +102,32 @@ class Buffers:
     def pair(self, call: int, output: int) -> Tuple[Array, Array]:
         """Return expected and actual elements of one output, flat, as stored."""
         raise NotImplementedError
+
+    def elements_at(self, call: int, output: int, positions: Array) -> Tuple[Array, Array]:
+        """Return expected and actual elements of one output at `positions`, as stored."""
+        want, have = self.pair(call, output)
+        return want[positions], have[positions]
+
+    def wrong_places(
+        self, call: int, output: int, tolerances: Tuple[float, float], part: float, most: int
+    ) -> Tuple[int, Array]:
+        """Count the elements of one output that are beyond a relative and an absolute tolerance.
+
+        Args:
+            call: Which one of the round.
+            output: Its number.
+            tolerances: The relative and the absolute one.
+            part: The chance of each element to be counted.
+            most: Positions that are returned at most.
+
+        Returns:
+            How many they are, and the positions of as many of them as may be, in ascending order.
+        """
+        mask = compare(*self.pair(call, output), self.outputs[output].dtype, *tolerances).mask
+        places = np.flatnonzero(mask) if mask is not None else np.empty(0, dtype=np.int64)
+        if part < 1:
+            places = places[np.random.default_rng(self.well.word()).random(places.size) < part]
+        return int(places.size), places[:most]
 
     def input_elements(self, number: int) -> Array:
         """Return the elements of an input of the first call, flat, as stored."""

@@ -2,10 +2,10 @@
 
 import math
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-from check import compare, numbers
+from check import numbers
 from devices import Buffers, RoundCheck
 from memory_cpu import Region
 from oracle import EPSILON, available
@@ -17,24 +17,25 @@ LOOKED_AT = 1 << 16
 """Elements of a larger output of which double precision is asked: so many of the wrong ones that are farthest beyond
 the tolerance, so many of them drawn, and as many others, as what rounding does to an element is told by those of its
 size too (judge/rounding.py)."""
-
-
-COARSE = 1e30
-"""A tolerance that float32 can hold."""
+MOST = 4 * LOOKED_AT
+"""Elements of an output that is looked at whole, and wrong ones that are ordered by how far off they are."""
+COARSEST = 1e30
+"""Times the tolerance; float32 can hold what that makes."""
 
 
 class Look(NamedTuple):
-    """An output with wrong elements."""
+    """Elements of an output of which some are wrong."""
 
     number: int
+    count: int
+    """Wrong elements of the output."""
     at: Array
     """Positions that are looked at: wrong ones that are farthest off, wrong ones that were drawn, and others."""
     farthest: int
     drawn: int
-    expected: Array
-    got: Array
-    mask: Array
-    """Which elements are beyond the tolerance."""
+    want: Array
+    have: Array
+    """What is expected and what is there at these, in double precision."""
 
 
 class InDouble:
@@ -91,63 +92,68 @@ class InDouble:
 
     def _wrong(self, buffers: Buffers, call: int) -> List[int]:
         """Return how many elements of each output are wrong all the same."""
-        rtol, atol = float(self.task["rtol"]), float(self.task["atol"])
+        rtol, atol = self.tolerances
         found: List[int] = []
         looks: List[Look] = []
         for number, item in enumerate(buffers.outputs):
-            expected, got = buffers.pair(call, number)
-            mask = compare(expected, got, item.dtype, rtol, atol).mask
-            found.append(0 if mask is None else int(np.count_nonzero(mask)))
-            if mask is not None and item.dtype in EPSILON:
-                looks.append(self._look(number, expected, got, mask, item.dtype))
+            count, places = buffers.wrong_places(call, number, self.tolerances, 1.0, MOST)
+            found.append(count)
+            if count and item.dtype in EPSILON:
+                looks.append(self._look(buffers, call, number, count, places))
         for look, known in zip(looks, self._known(buffers, call, looks)):
-            item, at, many = buffers.outputs[look.number], look.at, found[look.number]
-            if known is None:
-                at = np.concatenate([np.flatnonzero(look.mask), np.flatnonzero(~look.mask)])
-            want, have = (numbers(part[at], item.dtype).astype(np.float64) for part in (look.expected, look.got))
-            most = atol + rtol * np.abs(want) + slack(want, buffers.inputs, item, known)
-            left = look.mask[at] & beyond(have, want, most)
-            drawn = slice(look.farthest, look.farthest + look.drawn) if known is not None else slice(0, many)
-            share = np.count_nonzero(left[drawn]) / max(1, left[drawn].size)
-            found[look.number] = max(int(np.count_nonzero(left)), math.ceil(share * many))
+            more = slack(look.want, buffers.inputs, buffers.outputs[look.number], known)
+            most = atol + rtol * np.abs(look.want) + more
+            left = beyond(look.have, look.want, most)[: look.farthest + look.drawn]
+            share = np.count_nonzero(left[look.farthest :]) / max(1, look.drawn)
+            found[look.number] = max(int(np.count_nonzero(left)), math.ceil(share * look.count))
         return found
 
-    def _look(self, number: int, expected: Array, got: Array, mask: Array, dtype: str) -> "Look":
+    def _look(self, buffers: Buffers, call: int, number: int, count: int, places: Array) -> Look:
         """Choose the elements that are looked at: of a small output all."""
-        wrong = np.flatnonzero(mask)
-        if mask.size <= 4 * LOOKED_AT:
-            at = np.concatenate([wrong, np.flatnonzero(~mask)])
-            return Look(number, at, 0, wrong.size, expected, got, mask)
-        drawn, some = wrong[self._drawn(wrong.size)], self._drawn(mask.size)
-        farthest = self._farthest(expected, got, wrong, drawn, dtype)
-        drawn = np.setdiff1d(drawn, farthest)
-        at = np.concatenate([farthest, drawn, some[~mask[some]]])
-        return Look(number, at, farthest.size, drawn.size, expected, got, mask)
+        item = buffers.outputs[number]
+        if item.count <= MOST:
+            at = np.concatenate([places, np.setdiff1d(np.arange(item.count), places, assume_unique=True)])
+            return Look(number, count, at, 0, count, *self._elements(buffers, call, number, at))
+        if count <= MOST:
+            drawn = places[self._drawn(count)]
+        else:
+            drawn = buffers.wrong_places(call, number, self.tolerances, LOOKED_AT / count, MOST)[1]
+            places = np.union1d(drawn, self._further(buffers, call, number, count, drawn))
+        farthest = places[:0]
+        if places.size > LOOKED_AT:
+            far = self._times_beyond(*self._elements(buffers, call, number, places))
+            farthest = places[np.argpartition(far, -LOOKED_AT)[-LOOKED_AT:]]
+        drawn, others = np.setdiff1d(drawn, farthest), self._drawn(item.count)
+        want, have = self._elements(buffers, call, number, others)
+        at = np.concatenate([farthest, drawn, others[self._times_beyond(want, have) <= 1]])
+        return Look(number, count, at, farthest.size, drawn.size, *self._elements(buffers, call, number, at))
 
-    def _farthest(self, expected: Array, got: Array, wrong: Array, drawn: Array, dtype: str) -> Array:
-        """Return those of wrong elements that are farthest beyond the tolerance; none where they are few.
+    def _further(self, buffers: Buffers, call: int, number: int, count: int, drawn: Array) -> Array:
+        """Return wrong elements that are farther off than all but some of the drawn ones, about twice `LOOKED_AT`."""
+        far = np.sort(self._times_beyond(*self._elements(buffers, call, number, drawn)))
+        times = min(float(far[-(far.size * 2 * LOOKED_AT // count) :][0]), COARSEST) if far.size else 1.0
+        rtol, atol = self.tolerances
+        return buffers.wrong_places(call, number, (times * rtol, times * atol), 1.0, MOST)[1]
 
-        Of many, only those are ordered that are farther off than all but some of the drawn ones.
-        """
-        if wrong.size <= LOOKED_AT:
-            return wrong[:0]
-        if wrong.size > 4 * LOOKED_AT:
-            times = np.sort(self._times_beyond(expected, got, drawn, dtype))[-drawn.size * 2 * LOOKED_AT // wrong.size]
-            rtol, atol = (min(float(self.task[name]) * float(times), COARSE) for name in ("rtol", "atol"))
-            mask = compare(expected, got, dtype, rtol, atol).mask
-            further = wrong[:0] if mask is None else np.flatnonzero(mask)
-            wrong = further if LOOKED_AT < further.size < wrong.size else wrong
-        far = self._times_beyond(expected, got, wrong, dtype)
-        farthest: Array = wrong[np.argpartition(far, -LOOKED_AT)[-LOOKED_AT:]]
-        return farthest
+    @property
+    def tolerances(self) -> Tuple[float, float]:
+        """The relative and the absolute one."""
+        return float(self.task["rtol"]), float(self.task["atol"])
 
-    def _times_beyond(self, expected: Array, got: Array, at: Array, dtype: str) -> Array:
+    def _times_beyond(self, want: Array, have: Array) -> Array:
         """Return how many times the tolerance elements are off, infinite where that is no number."""
-        want, have = (numbers(part[at], dtype).astype(np.float64) for part in (expected, got))
+        rtol, atol = self.tolerances
         with np.errstate(all="ignore"):
-            allowed = max(float(self.task["atol"]), 1e-300) + float(self.task["rtol"]) * np.abs(want)
-            far: Array = np.abs(have - want) / allowed
+            far: Array = np.abs(have - want) / (max(atol, 1e-300) + rtol * np.abs(want))
+        far[have == want] = 0.0
+        far[np.isnan(have) & np.isnan(want)] = 0.0
         return np.where(np.isnan(far), np.inf, far)
+
+    def _elements(self, buffers: Buffers, call: int, number: int, at: Array) -> Tuple[Array, Array]:
+        """Return what is expected and what is there at some positions, in double precision."""
+        want, have = buffers.elements_at(call, number, at)
+        dtype = buffers.outputs[number].dtype
+        return numbers(want, dtype).astype(np.float64), numbers(have, dtype).astype(np.float64)
 
     def _drawn(self, size: int) -> Array:
         """Return some positions, or all if they are few."""
@@ -156,7 +162,7 @@ class InDouble:
         some: Array = np.unique(self.rounds.history.well.positions(LOOKED_AT, size))
         return some
 
-    def _known(self, buffers: Buffers, call: int, looks: Sequence["Look"]) -> Sequence[Optional[Known]]:
+    def _known(self, buffers: Buffers, call: int, looks: Sequence[Look]) -> Sequence[Optional[Known]]:
         """Return what double precision says of elements of some outputs."""
         if not looks:
             return []

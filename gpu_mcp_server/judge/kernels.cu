@@ -263,6 +263,21 @@ extern "C" __global__ void compare(const u8 *expected, i64 expected_stride, cons
     }
 }
 
+// Lists positions of elements beyond the tolerances, each with a chance of `part` / 2^32: found[0] counts them, the first
+// `most` that come are written, in no order.
+extern "C" __global__ void wrong_places(const u8 *expected, const u8 *got, i64 count, int type, double rtol, double atol,
+                                        u64 key, u64 part, i64 most, i64 *into, u64 *found) {
+    for (i64 i = first(); i < count; i += step()) {
+        double size = 0, error = 0;
+#define ACT(T) size = number(((const T *)expected)[i]), error = error_of(((const T *)expected)[i], ((const T *)got)[i])
+        BY_TYPE(type, ACT)
+#undef ACT
+        if (!beyond(error, size, rtol, atol) || mix(key + (u64)i * 0x9E3779B97F4A7C15ull) >> 32 >= part) continue;
+        u64 at = atomicAdd(found, 1ull);
+        if (at < (u64)most) into[at] = i;
+    }
+}
+
 struct Item {
     const u8 *expected, *got;
     i64 expected_stride, got_stride, count, type;

@@ -211,8 +211,32 @@ class CudaBuffers(Buffers):
     def pair(self, call: int, output: int) -> Tuple[Array, Array]:
         """Return expected and actual elements of one output."""
         item = self.outputs[output]
-        want = self.tools.elements(self._want(output) + call * self.expected_layout.stride, item)
-        return want, self.tools.elements(self._have(output) + call * self.output_layout.stride, item)
+        want, have = self._pair_at(call, output)
+        return self.tools.elements(want, item), self.tools.elements(have, item)
+
+    def elements_at(self, call: int, output: int, positions: Array) -> Tuple[Array, Array]:
+        """Return expected and actual elements of one output at `positions`."""
+        dtype, (want, have) = self.outputs[output].dtype, self._pair_at(call, output)
+        of_one = self.expected_layout._replace(sets=1)
+        both = (self.tools.gather(address, of_one, dtype, positions)[0] for address in (want, have))
+        return next(both), next(both)
+
+    def wrong_places(
+        self, call: int, output: int, tolerances: Tuple[float, float], part: float, most: int
+    ) -> Tuple[int, Array]:
+        """Count elements of one output that are beyond the tolerances, each with a chance; return positions as well."""
+        item, (want, have) = self.outputs[output], self._pair_at(call, output)
+        if item.dtype in FLOAT8:
+            return super().wrong_places(call, output, tolerances, part, most)
+        arguments = [c_uint64(want), c_uint64(have), c_int64(item.count), c_int(TYPES[item.dtype])]
+        arguments += [c_double(relative_to(item.dtype, tolerances[0])), c_double(tolerances[1])]
+        arguments += [c_uint64(self.well.word()), c_uint64(int(part * 2.0**32))]
+        return self.tools.places("wrong_places", item.count, arguments, most)
+
+    def _pair_at(self, call: int, output: int) -> Tuple[int, int]:
+        """Return where what is expected of an output begins, and what is there."""
+        want = self._want(output) + call * self.expected_layout.stride
+        return want, self._have(output) + call * self.output_layout.stride
 
     def input_elements(self, number: int) -> Array:
         """Return an input of the first call."""
@@ -258,8 +282,8 @@ class CudaBuffers(Buffers):
                 if not np.isfinite(numbers(self.pair(call, number)[0], item.dtype)).all():
                     return False
                 continue
-            at = self._want(number) + call * self.expected_layout.stride
-            one = [c_uint64(at), c_int64(0), c_int64(item.count), c_int64(1), c_int(TYPES[item.dtype])]
+            want, _ = self._pair_at(call, number)
+            one = [c_uint64(want), c_int64(0), c_int64(item.count), c_int64(1), c_int(TYPES[item.dtype])]
             if self.tools.count("count_unbounded", item.count, one)[0]:
                 return False
         return True

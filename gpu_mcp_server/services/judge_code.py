@@ -27,7 +27,7 @@ CALLS = Part("calls.so", "candidate", "calls.c", "c")
 POOL = Part("pool.so", "candidate", "pool.cu", "cuda")
 """Lets a model's results lie in the judge's memory; without it they are copied."""
 ELEMENTS = Part("elements.so", "owner", "elements.c", "c")
-"""Fills and checks on the processor, and says what of a GPU's outputs is wrong; NumPy does without (`elements_by`)."""
+"""Fills and checks on the processor; without it NumPy does (`elements_by`)."""
 KERNELS = Part("kernels.cubin", "owner", "kernels.cu", "cuda", "nvrtc")
 """Fills and checks on a GPU; without it the driver compiles the PTX in every evaluation (`kernels_compiled_by`)."""
 
@@ -36,7 +36,7 @@ async def judge_code(
     compiler: Compiler, artifacts: Artifacts, host: str, device: str, kind: Kind
 ) -> dict[str, dict[str, bytes]]:
     """Return by role and file what a candidate of this kind is judged with; what the host cannot build is left out."""
-    wanted = {"cpu": [ELEMENTS], "cuda": [KERNELS, ELEMENTS]}.get(device, [])
+    wanted = {"cpu": [ELEMENTS], "cuda": [KERNELS]}.get(device, [])
     if kind == "library" and wanted:
         wanted.append(CALLS)
     if kind == "model" and device == "cuda":

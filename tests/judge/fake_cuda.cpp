@@ -31,7 +31,7 @@ static int __any_sync(unsigned, int p) { return p; }
 static double __shfl_xor_sync(unsigned, double v, int) { return v; }  // for a maximum
 static int __shfl_xor_sync(unsigned, int, int) { return 0; }          // for a sum: there is one lane
 static long long __double_as_longlong(double v) { long long bits; memcpy(&bits, &v, 8); return bits; }
-template <class T> static void atomicAdd(T *at, T v) { *at += v; }
+template <class T> static T atomicAdd(T *at, T v) { T was = *at; *at += v; return was; }
 template <class T> static void atomicMin(T *at, T v) { if (v < *at) *at = v; }
 template <class T> static void atomicMax(T *at, T v) { if (v > *at) *at = v; }
 struct __half { uint16_t bits; };
@@ -60,7 +60,7 @@ typedef void (*Call)(void **);
 #define KERNEL(name) {#name, [](void **p) { run(name, p); }}
 static const std::map<std::string, Call> kernels = {
     KERNEL(fill), KERNEL(set_words), KERNEL(count_touched), KERNEL(set_guard), KERNEL(check_guard),
-    KERNEL(count_differing), KERNEL(count_unbounded), KERNEL(compare), KERNEL(fence), KERNEL(gather), KERNEL(scatter), KERNEL(touch), KERNEL(spin)};
+    KERNEL(count_differing), KERNEL(count_unbounded), KERNEL(compare), KERNEL(wrong_places), KERNEL(fence), KERNEL(gather), KERNEL(scatter), KERNEL(touch), KERNEL(spin)};
 
 struct Location { int type, id; };
 struct Properties { int type, handles; Location location; void *win32; unsigned char flags[8]; };

@@ -602,6 +602,40 @@ def test_bools_are_drawn_and_compared_as_bytes_of_0_and_1(court):
     assert got["verdict"] == "correct", got["reason"]
 
 
+@pytest.mark.parametrize(
+    ("slip", "least"), [("0", 0), ("fabsf(x[i]) > 1000 ? 1 : 0", 100_000), ("i == n / 3 ? 1 : 0", 1)]
+)
+@pytest.mark.parametrize("rows", [200, 600], ids=["whole", "some"])
+def test_what_rounding_does_to_wrong_elements_is_told_by_the_owners_kernels(court, rows, slip, least):
+    """Nearly all elements are beyond the tolerance where inputs are large, and rightly so without a slip."""
+    source = """
+    #include <math.h>
+    #include <stdint.h>
+    int launch(const float *x, float *y, int64_t rows, void *stream) {
+        int64_t n = rows * 1000;
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] + (fabsf(x[0] + x[1]) > 50 ? (SLIP) : 0);
+        return 0;
+    }
+    """
+    tensor = {"dtype": "float32", "shape": ["rows", 1000]}
+    task = {
+        "entry": "shift",
+        "reference": "import numpy as np\ndef shift(x):\n    return (x + np.float32(8)) - np.float32(8)\n",
+        "inputs": [{"name": "x", **tensor}],
+        "outputs": [{"name": "y", **tensor}],
+        "shapes": [{"rows": rows}],
+        "fixed_shapes": True,
+        "rtol": 1e-9,
+        "atol": 1e-6,
+    }
+    got = court(source.replace("SLIP", slip), **task).verdict
+
+    assert got["verdict"] == ("incorrect" if least else "correct"), got["reason"]
+    if least:
+        told = re.search(rf"the distribution large.* (\d+) of {rows * 1000} elements are wrong", got["reason"])
+        assert told and int(told[1]) >= least * rows / 600, got["reason"]
+
+
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 @pytest.mark.parametrize(("last", "verdict"), [("+ 1", "correct"), ("", "incorrect")])
 def test_whole_numbers_are_compared_to_the_last_bit_where_doubles_are_the_same(court, device, last, verdict):

@@ -11,8 +11,10 @@ from tests.judge.harness import JUDGE
 sys.path.insert(0, str(JUDGE))
 
 from check import compare
-from doubles import LOOKED_AT, InDouble
+from devices import Buffers
+from doubles import LOOKED_AT, MOST, InDouble
 from fill import Well
+from tensors import Tensor
 
 sys.path.remove(str(JUDGE))
 
@@ -20,12 +22,27 @@ RTOL, ATOL = 1e-4, 1e-3
 COUNT = 1 << 20
 
 
+class Given(Buffers):
+    """One call with one output."""
+
+    def __init__(self, expected, got):
+        self.sets, self.well, self.inputs = 1, Well("cd" * 32), []
+        self.outputs = [Tensor("y", "float32", (expected.size,), ("n",), "normal")]
+        self.both = expected, got
+
+    def pair(self, call, output):
+        return self.both
+
+
 def look(expected, got):
     rounds = SimpleNamespace(history=SimpleNamespace(well=Well("ab" * 32)))
-    double = InDouble({"rtol": RTOL, "atol": ATOL}, rounds, {})
+    double, buffers = InDouble({"rtol": RTOL, "atol": ATOL}, rounds, {}), Given(expected, got)
+    count, places = buffers.wrong_places(0, 0, double.tolerances, 1.0, MOST)
     mask = compare(expected, got, "float32", RTOL, ATOL).mask
     assert mask is not None
-    return mask, double._look(0, expected, got, mask, "float32")
+    assert count == np.count_nonzero(mask)
+    assert mask[places].all()
+    return mask, double._look(buffers, 0, 0, count, places)
 
 
 def answers(noise, *, special=()):
@@ -43,7 +60,7 @@ def test_those_farthest_beyond_the_tolerance_are_looked_at_and_no_others_as_such
     mask, found = look(expected, got)
     wide = expected.astype(np.float64)
     far = np.where(mask, np.abs(got - wide) / (ATOL + RTOL * np.abs(wide)), 0)
-    assert np.count_nonzero(mask) > 4 * LOOKED_AT
+    assert np.count_nonzero(mask) > MOST
     assert set(found.at[: found.farthest]) == set(np.argsort(far)[-LOOKED_AT:])
     drawn, others = np.split(found.at[found.farthest :], [found.drawn])
     assert mask[drawn].all()
