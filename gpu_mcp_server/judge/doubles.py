@@ -27,7 +27,7 @@ class Look(NamedTuple):
     """Elements of an output of which some are wrong."""
 
     number: int
-    count: int
+    bad: int
     """Wrong elements of the output."""
     at: Array
     """Positions that are looked at: wrong ones that are farthest off, wrong ones that were drawn, and others."""
@@ -105,7 +105,7 @@ class InDouble:
             most = atol + rtol * np.abs(look.want) + more
             left = beyond(look.have, look.want, most)[: look.farthest + look.drawn]
             share = np.count_nonzero(left[look.farthest :]) / max(1, look.drawn)
-            found[look.number] = max(int(np.count_nonzero(left)), math.ceil(share * look.count))
+            found[look.number] = max(int(np.count_nonzero(left)), math.ceil(share * look.bad))
         return found
 
     def _look(self, buffers: Buffers, call: int, number: int, count: int, places: Array) -> Look:
