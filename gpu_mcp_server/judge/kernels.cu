@@ -263,15 +263,20 @@ extern "C" __global__ void compare(const u8 *expected, i64 expected_stride, cons
     }
 }
 
+// One element's expected value, and how far it is off.
+__device__ __forceinline__ void look(const u8 *expected, const u8 *got, i64 i, int type, double &size, double &error) {
+#define ACT(T) size = number(((const T *)expected)[i]), error = error_of(((const T *)expected)[i], ((const T *)got)[i])
+    BY_TYPE(type, ACT)
+#undef ACT
+}
+
 // Lists positions of elements beyond the tolerances, each with a chance of `part` / 2^32: found[0] counts them, the first
 // `most` that come are written, in no order.
 extern "C" __global__ void wrong_places(const u8 *expected, const u8 *got, i64 count, int type, double rtol, double atol,
                                         u64 key, u64 part, i64 most, i64 *into, u64 *found) {
     for (i64 i = first(); i < count; i += step()) {
         double size = 0, error = 0;
-#define ACT(T) size = number(((const T *)expected)[i]), error = error_of(((const T *)expected)[i], ((const T *)got)[i])
-        BY_TYPE(type, ACT)
-#undef ACT
+        look(expected, got, i, type, size, error);
         if (!beyond(error, size, rtol, atol) || mix(key + (u64)i * 0x9E3779B97F4A7C15ull) >> 32 >= part) continue;
         u64 at = atomicAdd(found, 1ull);
         if (at < (u64)most) into[at] = i;
@@ -291,9 +296,7 @@ extern "C" __global__ void fence(const Item *items, i64 item_count, i64 sets, i6
         i64 i = (i64)(mix(key + (u64)t * 0x9E3779B97F4A7C15ull) % (u64)item.count);
         const u8 *e = item.expected + set * item.expected_stride, *g = item.got + set * item.got_stride;
         double size = 0, error = 0;
-#define ACT(T) size = number(((const T *)e)[i]), error = error_of(((const T *)e)[i], ((const T *)g)[i])
-        BY_TYPE((int)item.type, ACT)
-#undef ACT
+        look(e, g, i, (int)item.type, size, error);
         if (beyond(error, size, item.type < 4 ? rtol : 0, atol)) atomicAdd(wrongs, 1ull);
     }
 }
