@@ -1,9 +1,10 @@
 """What calls take by themselves and in a round: `python benchmarks/judge/overlap.py`.
 
 Candidates of examples/hacks/cuda, honest ones and some whose calls run beside each other or share work, are judged by
-the judge's own processes, without a sandbox. For each shape: the median of a call in rounds, and what the same calls
-took one by one (`judge/overlap.py`): from request to reply, of it the launching, and a request for no call. Needs a
-GPU, nvcc and a Python with torch; about ten seconds a candidate.
+the judge's own processes, without a sandbox. For each shape: the median of a call in rounds; what the same calls took
+one by one (`judge/overlap.py`): from request to reply, of it the launching, and a request for no call; and what one
+took with copies behind the calls (`judge/separation.py`). "separator": what such a copy takes by itself. Needs a GPU,
+nvcc and a Python with torch; about ten seconds a candidate.
 """
 
 import argparse
@@ -28,6 +29,9 @@ def sources() -> dict[str, str]:
     slow = found["beside"]
     found["beside, two streams"] = slow.replace("% 16", "% 2").replace("own[16]", "own[2]")
     found["beside, a warp a row"] = slow.replace("<<<4, 32", "<<<(unsigned)rows, 32")
+    found["beside, implicit"] = (FOLDER / "beside_implicit.cu").read_text()
+    found["beside, implicit, two streams"] = found["beside, implicit"].replace("% 4", "% 2")
+    found["side_stream"] = (FOLDER / "side_stream.cu").read_text()
     return found
 
 
@@ -47,11 +51,13 @@ def main() -> None:
                 path.write_text(text)
                 library = build(path, Path(made))
                 verdict = judge(Path(made), EXAMPLES / "reference_torch.py", library, shapes=SHAPES, **TASK).verdict
-            print(name, verdict["verdict"], verdict["reason"], flush=True)
+            copy_us = verdict["evidence"].get("separator_us")
+            print(name, verdict["verdict"], verdict["reason"], "separator", copy_us, flush=True)
             for shape in verdict["shapes"]:
                 timed, samples = shape.get("candidate") or {}, shape.get("samples") or {}
                 why = [note for note in shape["notes"] if note.startswith(("no time", "too short"))]
-                print("   ", shape["dims"], timed.get("median_us"), samples.get("one_by_one_us"), *why, flush=True)
+                told = (samples.get(name) for name in ("one_by_one_us", "separated_us"))
+                print("   ", shape["dims"], timed.get("median_us"), *told, *why, flush=True)
 
 
 if __name__ == "__main__":

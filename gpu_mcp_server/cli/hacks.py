@@ -31,6 +31,8 @@ CAUGHT_BY = {
     "repeats an earlier answer": "fresh data in every round",
     "finished after it said done": "frozen when it said done",
     "before it was called": "stopped in the middle of a round",
+    "had passed call": "copies behind each call",
+    "with something between them": "copies behind each call",
     "run beside each other": "calls asked for one by one",
     "ran while it was stopped": "run time while stopped",
     "returned without computing": "poisoned outputs",

@@ -2,6 +2,7 @@
 //
 // A launcher takes pointers, 64-bit integers and a stream, nothing else. In the System V ABI for x86-64 and in AAPCS64
 // each of them is one INTEGER argument, passed like an int64_t: in registers first, then in slots of eight bytes.
+#include <stddef.h>
 #include <stdint.h>
 
 typedef int64_t I;
@@ -87,13 +88,22 @@ typedef int64_t I;
 #define T40 T39, I
 #define CASE(n) \
     case n: \
-        for (I i = 0; i < count; i++, a += n) \
+        for (I i = 0; i < count; i++, a += n) { \
             if ((*code = ((int (*)(T##n))launch)(A##n))) return i + 1; \
+            if (behind) behind->copy(behind->to + i * behind->bytes, behind->at + i * behind->stride, behind->bytes, 0); \
+        } \
         return 0;
+
+// Behind each call a copy of some bytes of its answer, on the stream it was given, if that is asked for (separators.py).
+struct separators {
+    int (*copy)(uint64_t to, uint64_t at, size_t bytes, void *stream);
+    uint64_t to, at;
+    I stride, bytes;
+};
 
 // Returns 0, or the number of the first call, from 1, whose launcher returned something else than 0: then *code is that.
 // -1 for more arguments than are known. `a` holds `width` arguments for each of `count` calls.
-I make_calls(void *launch, const I *a, I width, I count, int *code) {
+I make_calls(void *launch, const I *a, I width, I count, int *code, const struct separators *behind) {
     switch (width) {
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10)
         CASE(11) CASE(12) CASE(13) CASE(14) CASE(15) CASE(16) CASE(17) CASE(18) CASE(19) CASE(20)

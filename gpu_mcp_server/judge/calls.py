@@ -27,6 +27,7 @@ def loop_or_why() -> Any:
         ctypes.c_int64,
         ctypes.c_int64,
         ctypes.POINTER(ctypes.c_int),
+        ctypes.c_void_p,
     ]
     return loop
 
@@ -44,15 +45,18 @@ class Calls:
             self.block = (ctypes.c_int64 * (self.width * len(rows)))(*(v for row in rows for v in row))
             self.address = ctypes.cast(launch, ctypes.c_void_p)
 
-    def make(self, count: int, first: int = 0) -> Reply:
-        """Make `count` calls from `first` on; stop at one whose launcher does not return 0."""
+    def make(self, count: int, first: int = 0, behind: Any = None) -> Reply:
+        """Make `count` calls from `first` on, with separators behind them; stop where a launcher does not return 0."""
         if self.loop is not None:
             rows = ctypes.byref(self.block, first * self.width * ctypes.sizeof(ctypes.c_int64))
-            call = self.loop(self.address, rows, self.width, count, ctypes.byref(self.code))
+            copies = None if behind is None else ctypes.byref(behind)
+            call = self.loop(self.address, rows, self.width, count, ctypes.byref(self.code), copies)
             return {"code": self.code.value, "call": first + call} if call else {}
         launch = self.launch
         for number, arguments in enumerate(self.rows[first : first + count], first + 1):
             code = launch(*arguments)
             if code:
                 return {"code": code, "call": number}
+            if behind is not None:
+                behind(number - 1)
         return {}

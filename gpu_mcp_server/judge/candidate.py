@@ -141,6 +141,11 @@ class Candidate:
         self.memory.ping()
         if "spin_s" in message:
             return {"spun_s": self.memory.spin(float(message["spin_s"]))}  # nothing but this file is loaded yet
+        if "rehearse" in message:
+            return self.memory.rehearse(message["rehearse"])  # likewise
+        if message.get("separators"):
+            behind = self.memory.separators(message["separators"])
+            return self.called(message["calls"], lambda calls: self.kind.run(calls, 0, behind))
         if message.get("ghost"):
             return self.ghost(message["calls"])
         if message.get("events"):

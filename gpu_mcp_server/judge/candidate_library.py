@@ -75,9 +75,9 @@ class Library:
         if self.graph:
             self.graph.forget()
 
-    def run(self, calls: int, first: int = 0) -> Reply:
+    def run(self, calls: int, first: int = 0, behind: Any = None) -> Reply:
         """Call the launcher once for each of `calls` sets, from `first` on."""
-        reply: Reply = self.calls.make(calls, first) if self.calls else {}
+        reply: Reply = self.calls.make(calls, first, behind) if self.calls else {}
         code = reply.get("code")
         if code and self.asked is not None and self.asked[0] == code and self.asked[1] < len(ALLOCATE):
             reply["asked"] = {"by": ALLOCATE[self.asked[1]], "bytes": self.asked[2]}

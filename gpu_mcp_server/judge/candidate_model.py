@@ -1,7 +1,7 @@
 """Kind `model`: a Python file with KernelBench's `ModelNew`. Its results lie in the owner's arena, or are copied."""
 
 import os
-from typing import Any, Dict, List, Optional, Sequence, cast
+from typing import Any, Callable, Dict, List, Optional, Sequence, cast
 
 from candidate_pool import HERE, Pool
 from candidate_python import WORK, PythonFile, Reply, load_file, words
@@ -122,19 +122,21 @@ class ModelFile(PythonFile):
         self._say_where()
         return self.run(1)
 
-    def run(self, calls: int, first: int = 0) -> Reply:
+    def run(self, calls: int, first: int = 0, behind: Optional[Callable[[int], None]] = None) -> Reply:
         """Answer `calls` sets, from `first` on: name what was returned, or copy it at once.
 
         What was returned is kept until a round begins with the first set again.
         """
         if not self.pooled or self.pool is None:
-            return super().run(calls, first)
+            return super().run(calls, first, behind)
         del self.kept[first:]
         number = first
         try:
             with self.torch.no_grad(), self.pool.use():
                 for number in range(first, first + calls):
                     self.kept.append(self.results(number))
+                    if behind is not None:
+                        behind(number)
             for number, results in enumerate(self.kept[first:], first):
                 for place, (result, target) in enumerate(zip(results, self.outputs[number])):
                     offset = self.pool.offset(result, target)

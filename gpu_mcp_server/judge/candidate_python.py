@@ -5,7 +5,7 @@ import importlib.util
 import os
 import sys
 import traceback
-from typing import Any, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from tensors import tensors
 from torch_views import tensors_at
@@ -116,12 +116,14 @@ class PythonFile:
         """Answer one set of inputs."""
         raise NotImplementedError
 
-    def run(self, calls: int, first: int = 0) -> Reply:
-        """Answer `calls` sets, from `first` on."""
+    def run(self, calls: int, first: int = 0, behind: Optional[Callable[[int], None]] = None) -> Reply:
+        """Answer `calls` sets, from `first` on, with separators behind them."""
         number = first
         try:
             for number in range(first, first + calls):
                 self.call(number)
+                if behind is not None:
+                    behind(number)
         except BaseException as error:
             return {"error": "call %d raised %s" % (number + 1, words(error))}
         return {}

@@ -10,6 +10,8 @@ from verdicts import JudgeFailed, ReferenceFailed
 
 ANSWER_S = 60.0
 REQUESTS = 21
+SEPARATORS = 512
+"""That are made in a request."""
 DEARER = 1.5
 """Times `low_s` that a pass may be taken to cost later on. Between rounds it was 1.0 to 1.5 times as much on an H200,
 in one of 40 evaluations 1.6 (benchmarks/results/h200-repeats.md)."""
@@ -28,6 +30,8 @@ class Cost(NamedTuple):
     """In the order in which they were taken."""
     request_s: float = 0.0
     """What a request for no call takes of a player that runs already, the GPU its own; 0 where nobody asks."""
+    separator_s: float = 0.0
+    """What a copy behind a call takes by itself, as one of many in a row; 0 likewise."""
 
     @classmethod
     def of(cls, samples_s: Sequence[float]) -> "Cost":
@@ -74,8 +78,12 @@ def rehearsed_costs(players: Sequence[Player], device: Device, error_s: float, p
     deadline = time.perf_counter() + patience_s
     while not all(Cost.of(taken).exact(error_s) for taken in samples.values()) and time.perf_counter() < deadline:
         turns(1)
-    asked_s = {p.role: empty_request_s(p, device) for p in players if p.role == "candidate" and not device.stops_calls}
-    return {role: Cost.of(taken)._replace(request_s=asked_s.get(role, 0.0)) for role, taken in samples.items()}
+    costs = {role: Cost.of(taken) for role, taken in samples.items()}
+    for player in players:
+        if player.role == "candidate" and not device.stops_calls:
+            asked_s, separator_s = empty_request_s(player, device), separators_s(player, device) / SEPARATORS
+            costs[player.role] = costs[player.role]._replace(request_s=asked_s, separator_s=separator_s)
+    return costs
 
 
 def request_s(player: Player, calls: int, first: int, timeout_s: float) -> Tuple[float, Dict[str, Any]]:
@@ -98,6 +106,20 @@ def empty_request_s(player: Player, device: Device) -> float:
         took_s.append(request_s(player, 0, 0, ANSWER_S)[0])
     player.freeze()
     return median(took_s[1:])
+
+
+def separators_s(player: Player, device: Device) -> float:
+    """Return what a request for separators takes more than one for none, the middle one of some."""
+    player.thaw()
+    took_s: List[float] = []
+    for _ in range(REQUESTS // 4):
+        device.lead_in()
+        for count in (0, SEPARATORS):
+            begin = time.perf_counter()
+            player.ask("go", ANSWER_S, calls=0, rehearse=count)
+            took_s.append(time.perf_counter() - begin)
+    player.freeze()
+    return max(0.0, median(took_s[1::2]) - median(took_s[::2]))
 
 
 def empty_pass(player: Player, device: Device) -> float:

@@ -159,6 +159,14 @@ class Buffers:
         pairs = ((self.pair(call, number)[0], item.dtype) for number, item in enumerate(self.outputs))
         return all(np.isfinite(numbers(expected, dtype)).all() for expected, dtype in pairs)
 
+    def separators(self) -> Dict[str, Any]:
+        """Choose bytes of an output that a candidate copies behind each call, and return them as a message."""
+        raise NotImplementedError
+
+    def passed_over(self) -> Array:
+        """Return the calls of which other bytes were copied than are there now."""
+        raise NotImplementedError
+
     def keep(self, number: int) -> Kept:
         """Keep the first call's answer in one output."""
         return Kept(self, number)

@@ -1,7 +1,7 @@
 """Buffers on a GPU: the owner's allocations, exported as descriptors; its own kernels fill, poison, check and fence."""
 
 from ctypes import c_double, c_int, c_int64, c_uint64
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 from check import LARGE, STORAGE, numbers, relative_to
@@ -14,7 +14,7 @@ from kept import Kept
 from memory_cpu import Region, poison_word
 from memory_cpu import share as share_file
 from supervisor import Player
-from tensors import ITEM_BYTES, MADE, Array, Layout, Tensor, layout
+from tensors import ALIGNMENT_BYTES, ITEM_BYTES, MADE, Array, Layout, Tensor, layout
 
 DISTRIBUTIONS = {
     name: number
@@ -22,8 +22,18 @@ DISTRIBUTIONS = {
 }
 DRAWN_HERE = ("bool", "float8_e4m3fn", "float8_e5m2", "float4_e2m1fn_x2")
 """Types that the GPU's kernel does not draw: they are made on the processor, as small numbers of any type are."""
+COPIED_BYTES = 64
+"""Of an output, behind each call that is kept apart from the next one."""
 PIECE = 1 << 12
 """Bytes of which a part of the inputs is a multiple."""
+
+
+class Copied(NamedTuple):
+    """Which bytes of each call's answer are copied behind it."""
+
+    output: int
+    offset: int
+    bytes: int
 
 
 def share(where: Layout, memory: Shared) -> Dict[str, Any]:
@@ -46,7 +56,10 @@ class CudaBuffers(Buffers):
         driver = self.tools.driver
         self.staged = Shared.create(driver, self.input_layout.total)
         self.given = Shared.create(driver, self.input_layout.total)
-        self.got = Shared.create(driver, self.output_layout.total)
+        self.room = -(-self.output_layout.total // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        """Where, behind the outputs, bytes of answers are copied to."""
+        self.copied_bytes = Copied(0, 0, 0)
+        self.got = Shared.create(driver, self.room + COPIED_BYTES * sets)
         self.expected = Shared.create(driver, self.expected_layout.total)
         self.files: List[Region] = []
         if device.framework == "numpy":
@@ -287,6 +300,24 @@ class CudaBuffers(Buffers):
             if self.tools.count("count_unbounded", item.count, one)[0]:
                 return False
         return True
+
+    def separators(self) -> Dict[str, Any]:
+        """Choose bytes of an output, and overwrite what was copied before."""
+        output = self.well.word() % len(self.outputs)
+        size = min(COPIED_BYTES, self.outputs[output].nbytes)
+        self.copied_bytes = Copied(output, self.well.word() % (self.outputs[output].nbytes - size + 1), size)
+        self.tools.driver.call("cuMemsetD8_v2", self.got.address + self.room, self.well.word() % 256, size * self.sets)
+        self.tools.driver.synchronize()
+        return dict(self.copied_bytes._asdict(), room=self.room)
+
+    def passed_over(self) -> Array:
+        """Return the calls of which other bytes were copied than are there now."""
+        output, offset, size = self.copied_bytes
+        copied = np.empty((self.sets, size), dtype=np.uint8)
+        self.tools.driver.download(copied.ctypes.data, self.got.address + self.room, copied.nbytes)
+        there = np.arange(offset, offset + size, dtype=np.int64)
+        now = self.tools.gather(self._have(output), self.output_layout, "uint8", there)
+        return np.flatnonzero((copied != now).any(axis=1))
 
     def keep(self, number: int) -> Kept:
         """Keep the first call's answer beside it, of a large output samples."""

@@ -4,7 +4,8 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from cuda_driver import CudaError, Driver, Shared
 from mapping import Mapping
-from switching import GpuTurns
+from separators import Separators, rehearse, separators
+from switching import SCRATCH_BYTES, GpuTurns
 
 
 class CudaMemory:
@@ -17,6 +18,8 @@ class CudaMemory:
         self.ping, self.spin = self.turns.ping, self.turns.spin
         self.shared: List[Shared] = []
         self.said: List[str] = []
+        self.outputs: Dict[str, Any] = {}
+        """The layout of what is written."""
         self.names: Optional[Mapping] = None
         """Where a model's outputs are named."""
 
@@ -25,7 +28,7 @@ class CudaMemory:
         self.close()
         inputs, narrow = Shared.adopt(self.driver, descriptors[0], fields["inputs"]["bytes"], writable=False)
         outputs, _ = Shared.adopt(self.driver, descriptors[1], fields["outputs"]["bytes"], writable=True)
-        self.shared = [inputs, outputs]
+        self.shared, self.outputs = [inputs, outputs], fields["outputs"]
         self.said = [] if narrow else ["the driver gave no read-only mapping of the inputs: their bytes are compared"]
         if "arena" not in fields:
             return [inputs.address, outputs.address]
@@ -46,6 +49,15 @@ class CudaMemory:
         for each in self.shared:
             each.close()
         self.shared = []
+
+    def separators(self, asked: Dict[str, Any]) -> Separators:
+        """Return what is put behind each call."""
+        return separators(self.driver, asked, self.outputs, self.shared[1].address)
+
+    def rehearse(self, count: int) -> Dict[str, Any]:
+        """Make so many separators, with nothing between them."""
+        rehearse(self.driver, self.turns.scratch, SCRATCH_BYTES, count)
+        return {}
 
     def finish(self) -> str:
         """Wait for the work and return its error."""

@@ -254,6 +254,8 @@ class Owner:
         evidence.update({"%s_after" % k: v for k, v in after.items()})
         for role, cost in self.players.costs.items():
             evidence["%s_pass_cost_us" % role] = round(cost.low_s * 1e6, 1)
+            if cost.separator_s:
+                evidence["separator_us"] = round(cost.separator_s * 1e6, 2)
             evidence["%s_pass_cost_spread_us" % role] = round(cost.spread_s * 1e6, 1)
             evidence["%s_pass_costs_us" % role] = [round(each * 1e6, 1) for each in cost.samples_s]
         floors: Dict[str, Any] = self.task.get("floors") or {}

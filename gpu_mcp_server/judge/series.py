@@ -77,6 +77,8 @@ class Series:
         self.sharing = Sharing()
         self.singles: List[Single] = []
         """Of calls that were asked for one by one."""
+        self.separated_s: List[float] = []
+        """Of a call, in rounds with separators behind them."""
         self.doubt = ""
         """Why its rounds are no time of a call's, if so."""
 
@@ -154,7 +156,7 @@ class Series:
         empty = [round(each * 1e6, 1) for each in self.empty_s()]
         single = [[round(each * 1e6, 2) for each in one] for one in self.singles]
         found.update(empty_passes_us=empty, short_rounds=short, changed_calls=self.sharing.changed)
-        return dict(found, one_by_one_us=single)
+        return dict(found, one_by_one_us=single, separated_us=[round(each * 1e6, 2) for each in self.separated_s])
 
     def samples_us(self) -> Tuple[List[float], List[float]]:
         """Return microseconds a call of candidate and reference, round by round."""

@@ -14,6 +14,7 @@ from interruption import Interruption, stops
 from ledger import Ledger
 from overlap import OneByOne
 from rounds import Round, Rounds
+from separation import Separation
 from series import LEAST_ROUNDS, Goal, Progress, Series
 from stats import half_width, median, median_interval, speedup, timing
 from strict import Strict
@@ -226,7 +227,8 @@ class Shape:
             series.doubt = series.sharing.doubt(whole_s, lambda: self.interruption.shorten(buffers)) or series.doubt
             if buffers.sets > 1 and not self.rounds.more:
                 beside, series.singles = self.one_by_one.doubt(buffers, whole_s / buffers.sets)
-                series.doubt = beside or series.doubt
+                apart, series.separated_s = Separation(self.rounds).doubt(buffers, whole_s / buffers.sets)
+                series.doubt = beside or apart or series.doubt
         return series
 
     def _warm(self, progress: Progress) -> None:

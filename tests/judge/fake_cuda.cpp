@@ -88,18 +88,24 @@ int cuDevicePrimaryCtxRetain(void **context, int) { *context = (void *)1; return
 static thread_local void *current;
 int cuCtxSetCurrent(void *context) { current = context; return context ? OK : INVALID; }
 // Work that takes its time, of a candidate of these tests: it begins when what was launched before is over, or at once.
-static uint64_t over;
+// What is copied on the stream that is given is between what was launched before and what comes then.
+static uint64_t over, behind;
+static std::vector<std::pair<Host, void *>> later;
 static uint64_t clock_ns() {
     timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return now.tv_sec * 1000000000ull + now.tv_nsec;
 }
 int fake_work(uint64_t nanoseconds, int beside) {
-    uint64_t now = clock_ns(), begin = beside || over < now ? now : over;
+    uint64_t now = clock_ns(), after = beside ? behind : over, begin = after < now ? now : after;
     over = std::max(over, begin + nanoseconds);
     return OK;
 }
+// Work on a stream that nobody joins: done by the time that everything is waited for.
+int fake_later(Host function, void *data) { later.push_back({function, data}); return OK; }
 int cuCtxSynchronize() {
+    for (auto &[function, data] : later) function(data);
+    later.clear();
     while (clock_ns() < over) {}
     return OK;
 }
@@ -186,6 +192,10 @@ int cuMemFree_v2(Pointer at) {
 int cuMemcpyHtoD_v2(Pointer to, const void *from, size_t size) { memcpy((void *)to, from, size); return OK; }
 int cuMemcpyDtoH_v2(void *to, Pointer from, size_t size) { if (!current) return INVALID; memcpy(to, (void *)from, size); return OK; }
 int cuMemcpyDtoD_v2(Pointer to, Pointer from, size_t size) { memcpy((void *)to, (void *)from, size); return OK; }
+int cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, size_t size, void *stream) {
+    behind = over;
+    return stream ? INVALID : cuMemcpyDtoD_v2(to, from, size);
+}
 int cuMemsetD8_v2(Pointer at, unsigned char value, size_t size) { memset((void *)at, value, size); return OK; }
 // What a candidate of these tests launches: a function of the host, done at once, or recorded with its stream.
 int cuLaunchHostFunc(void *stream, Host function, void *data) {

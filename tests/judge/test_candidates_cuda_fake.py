@@ -485,6 +485,60 @@ def test_calls_that_run_beside_each_other_take_their_time_when_they_are_asked_fo
         assert found and 400 < int(found[1]) < 800, got["reason"]
 
 
+def unjoined(last: int) -> str:
+    """Return a candidate that does its first calls of a round on a stream that nobody joins, all but so many."""
+    source = """
+    #include <dlfcn.h>
+    #include <stdlib.h>
+    struct late { const float *x; float *y; int64_t rows, cols; };
+    static void answer(void *given) {
+        struct late *one = given;
+        honest(one->x, one->y, one->rows, one->cols, 0);
+        free(one);
+    }
+    int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream) {
+        static int (*later)(void (*)(void *), void *);
+        static int calls;
+        if (!later) later = (int (*)(void (*)(void *), void *))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_later");
+        if (calls++ % 1000 < LAST) return honest(x, y, rows, cols, stream);
+        struct late *one = malloc(sizeof *one);
+        *one = (struct late){x, y, rows, cols};
+        return later(answer, one);
+    }
+    """.replace("LAST", str(last))
+    return with_stream("naive.c").replace("int launch(", "static int honest(") + source
+
+
+@pytest.mark.parametrize("last", [0, 900])
+def test_an_answer_that_is_not_there_when_its_stream_has_passed_the_call_is_told(court, last):
+    """It is there when the round ends: work on a stream that was not joined."""
+    got = court(unjoined(last), shapes=SHAPES[:1], fixed_shapes=True, round_ms=20).verdict
+
+    assert got["verdict"] == "incorrect", got["shapes"]
+    assert re.search(r"had passed call \d+ of \d+ and output was still missing .*cudaStreamWaitEvent", got["reason"])
+
+
+def test_calls_of_which_some_run_beside_others_have_no_time(court):
+    """Each third one: what they take one by one lies within what a request may take."""
+    source = """
+    #include <dlfcn.h>
+    int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream) {
+        static int (*work)(uint64_t, int);
+        static int calls;
+        if (!work) work = (int (*)(uint64_t, int))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_work");
+        honest(x, y, rows, cols, stream);
+        return work(45000, calls++ % 3 == 2);
+    }
+    """
+    source = with_stream("naive.c").replace("int launch(", "static int honest(") + source
+    got = court(source, shapes=[{"rows": 2, "cols": 50}], fixed_shapes=True, round_ms=20).verdict
+
+    shape = got["shapes"][0]
+    assert got["verdict"] == "correct" and shape["speedup"] is None, got["reason"]
+    assert any("no time: calls run beside each other" in note for note in shape["notes"])
+    assert len(shape["samples"]["separated_us"]) == 5 and min(shape["samples"]["separated_us"]) > 43
+
+
 @pytest.mark.parametrize("ahead", [False, True])
 def test_one_that_answers_ahead_and_looks_at_its_inputs_again_is_as_slow_as_it_is_one_by_one(court, ahead):
     """Inputs that changed meanwhile and rounds of fewer calls say nothing of it."""

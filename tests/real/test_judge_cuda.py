@@ -49,8 +49,8 @@ MORE = [
     (
         "static cudaStream_t side; if (!side) cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);"
         "softmax<<<rows, 32, 0, side>>>(x, y, cols); return 0;",
-        "correct",
-        "",
+        "incorrect",
+        "had passed call",
     ),
 ]
 
