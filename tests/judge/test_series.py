@@ -156,7 +156,14 @@ def test_passes_that_are_much_slower_between_the_rounds_are_told(empty, said):
 
     told = shape._clock(played(lambda count: 1e-3, empty=lambda count: (empty,)), "warm: ")
     assert list(shape.notes) == said
-    assert set(told) == {"clock_us", "empty_passes_us", "short_rounds", "changed_calls", "one_by_one_us", "separated_us"}
+    assert set(told) == {
+        "clock_us",
+        "empty_passes_us",
+        "short_rounds",
+        "changed_calls",
+        "one_by_one_us",
+        "separated_us",
+    }
 
 
 class Slow(devices.Device):
