@@ -18,7 +18,15 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 FOLDER = ROOT / "examples" / "hacks" / "cuda"
-HONEST = ("plain", "own_stream_joined", "two_streams_joined", "persistent", "graph_for_each", "static_scratch")
+HONEST = (
+    "plain",
+    "own_stream_joined",
+    "own_stream_implicit",
+    "two_streams_joined",
+    "persistent",
+    "graph_for_each",
+    "static_scratch",
+)
 SHAPES = [{"rows": 64, "cols": 1000}, {"rows": 1024, "cols": 1024}, {"rows": 4096, "cols": 1024}]
 TASK = {"framework": "torch", "device": "cuda", "fixed_shapes": True, "rtol": 1e-4, "atol": 1e-6, "budget_s": 0.5}
 
@@ -29,8 +37,16 @@ def sources() -> dict[str, str]:
     slow = found["beside"]
     found["beside, two streams"] = slow.replace("% 16", "% 2").replace("own[16]", "own[2]")
     found["beside, a warp a row"] = slow.replace("<<<4, 32", "<<<(unsigned)rows, 32")
-    found["beside, implicit"] = (FOLDER / "beside_implicit.cu").read_text()
-    found["beside, implicit, two streams"] = found["beside, implicit"].replace("% 4", "% 2")
+    created = "cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)"
+    found["beside, implicit, four streams"] = slow.replace("% 16", "% 4").replace(created, "cudaStreamCreate(&stream)")
+    joined = "    static cudaEvent_t end[16];\n    cudaEvent_t &done = end[turn % 16];\n"
+    joined += "    if (!done) cudaEventCreateWithFlags(&done, cudaEventDisableTiming);\n"
+    joined += (
+        "    cudaEventRecord(done, stream);\n    cudaStreamWaitEvent(given, done, 0);\n    return cudaGetLastError"
+    )
+    found["beside, joined"] = slow.replace("    return cudaGetLastError", joined).replace(
+        "cudaStream_t)", "cudaStream_t given)"
+    )
     found["side_stream"] = (FOLDER / "side_stream.cu").read_text()
     return found
 

@@ -90,20 +90,26 @@ typedef int64_t I;
     case n: \
         for (I i = 0; i < count; i++, a += n) { \
             if ((*code = ((int (*)(T##n))launch)(A##n))) return i + 1; \
-            if (behind) behind->copy(behind->to + i * behind->bytes, behind->at + i * behind->stride, behind->bytes, 0); \
+            if (i < copies) put(behind, i); \
         } \
         return 0;
 
-// Behind each call a copy of some bytes of its answer, on the stream it was given, if that is asked for (separators.py).
+// Copies of some bytes of answers behind calls, on the stream that these are given, if that is asked for (separators.py).
 struct separators {
     int (*copy)(uint64_t to, uint64_t at, size_t bytes, void *stream);
     uint64_t to, at;
-    I stride, bytes;
+    I stride, bytes, offset, step, span, count, code;
 };
+
+static void put(struct separators *s, I i) {
+    uint64_t at = s->at + i * s->stride + (s->offset + i * s->step) % s->span;
+    s->code |= s->copy(s->to + i * s->bytes, at, s->bytes, 0);
+}
 
 // Returns 0, or the number of the first call, from 1, whose launcher returned something else than 0: then *code is that.
 // -1 for more arguments than are known. `a` holds `width` arguments for each of `count` calls.
-I make_calls(void *launch, const I *a, I width, I count, int *code, const struct separators *behind) {
+I make_calls(void *launch, const I *a, I width, I count, int *code, struct separators *behind) {
+    I copies = behind ? behind->count : 0;
     switch (width) {
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10)
         CASE(11) CASE(12) CASE(13) CASE(14) CASE(15) CASE(16) CASE(17) CASE(18) CASE(19) CASE(20)

@@ -142,10 +142,9 @@ class Candidate:
         if "spin_s" in message:
             return {"spun_s": self.memory.spin(float(message["spin_s"]))}  # nothing but this file is loaded yet
         if "rehearse" in message:
-            return self.memory.rehearse(message["rehearse"])  # likewise
+            return self.memory.rehearse(**message["rehearse"])  # likewise
         if message.get("separators"):
-            behind = self.memory.separators(message["separators"])
-            return self.called(message["calls"], lambda calls: self.kind.run(calls, 0, behind))
+            return self.separated(message["calls"], self.memory.separators(message["separators"]))
         if message.get("ghost"):
             return self.ghost(message["calls"])
         if message.get("events"):
@@ -186,6 +185,12 @@ class Candidate:
 
         reply = self.called(calls, run)
         return dict(reply, launch_us=round(launched_s[0] * 1e6, 2))
+
+    def separated(self, calls: int, behind: Any) -> Reply:
+        """Call with separators behind the calls."""
+        reply = self.called(calls, lambda count: self.kind.run(count, 0, behind))
+        failed = behind.code and not (reply.get("error") or reply.get("code"))
+        return dict(reply, error="copies behind the calls failed with CUDA error %d" % behind.code) if failed else reply
 
     def ghost(self, calls: int) -> Reply:
         """Call with the candidate's own kernels made to do nothing."""

@@ -1,7 +1,7 @@
 """Kind `model`: a Python file with KernelBench's `ModelNew`. Its results lie in the owner's arena, or are copied."""
 
 import os
-from typing import Any, Callable, Dict, List, Optional, Sequence, cast
+from typing import Any, Dict, List, Optional, Sequence, cast
 
 from candidate_pool import HERE, Pool
 from candidate_python import WORK, PythonFile, Reply, load_file, words
@@ -122,7 +122,7 @@ class ModelFile(PythonFile):
         self._say_where()
         return self.run(1)
 
-    def run(self, calls: int, first: int = 0, behind: Optional[Callable[[int], None]] = None) -> Reply:
+    def run(self, calls: int, first: int = 0, behind: Any = None) -> Reply:
         """Answer `calls` sets, from `first` on: name what was returned, or copy it at once.
 
         What was returned is kept until a round begins with the first set again.
@@ -136,7 +136,7 @@ class ModelFile(PythonFile):
                 for number in range(first, first + calls):
                     self.kept.append(self.results(number))
                     if behind is not None:
-                        behind(number)
+                        behind(number, self._address(number, behind.output))
             for number, results in enumerate(self.kept[first:], first):
                 for place, (result, target) in enumerate(zip(results, self.outputs[number])):
                     offset = self.pool.offset(result, target)
@@ -146,6 +146,14 @@ class ModelFile(PythonFile):
         except BaseException as error:
             return {"error": "call %d raised %s" % (number + 1, words(error))}
         return {}
+
+    def _address(self, number: int, output: int) -> Optional[int]:
+        """Return where an answer lies, `None` where it was copied into its place: it does not lie in the arena."""
+        result, target = self.kept[number][output], self.outputs[number][output]
+        if self.pool is not None and self.pool.offset(result, target) != HERE:
+            return int(result.data_ptr())
+        target.copy_(result)
+        return None
 
     def run_copied(self, calls: int) -> Reply:
         """Answer them and copy each result at once, so that it is seen when it is there."""

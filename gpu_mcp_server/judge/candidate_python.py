@@ -5,7 +5,7 @@ import importlib.util
 import os
 import sys
 import traceback
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Tuple
 
 from tensors import tensors
 from torch_views import tensors_at
@@ -116,7 +116,7 @@ class PythonFile:
         """Answer one set of inputs."""
         raise NotImplementedError
 
-    def run(self, calls: int, first: int = 0, behind: Optional[Callable[[int], None]] = None) -> Reply:
+    def run(self, calls: int, first: int = 0, behind: Any = None) -> Reply:
         """Answer `calls` sets, from `first` on, with separators behind them."""
         number = first
         try:

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Dict
 
 from candidate_python import PythonFile, Reply
 
@@ -42,7 +42,7 @@ class TritonFile(PythonFile):
         returned = self.launch(*inputs, *self.outputs[number], *self.dims)
         self.returned = "" if returned is None else type(returned).__name__
 
-    def run(self, calls: int, first: int = 0, behind: Optional[Callable[[int], None]] = None) -> Reply:
+    def run(self, calls: int, first: int = 0, behind: Any = None) -> Reply:
         """Answer `calls` sets, from `first` on; tell of a value that a launcher returned instead of writing it."""
         reply = super().run(calls, first, behind)
         return reply or ({"returned": self.returned} if self.returned else {})

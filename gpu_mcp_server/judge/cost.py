@@ -10,8 +10,14 @@ from verdicts import JudgeFailed, ReferenceFailed
 
 ANSWER_S = 60.0
 REQUESTS = 21
-SEPARATORS = 512
-"""That are made in a request."""
+KERNELS, KERNEL_S = 64, 15e-6
+"""With copies behind them, and without; long enough that the GPU and not the processor makes what they take."""
+TIMES = 5
+RESOLVED = 2.0
+"""Spreads of the clock's own cost below which a time is not told from none."""
+COSTLY = 4.0
+"""Times what may be taken off for the clock that a round must last. Were the machine busier when that was measured than
+in the rounds, a candidate would look faster than it is, by no more than a quarter with this bound."""
 DEARER = 1.5
 """Times `low_s` that a pass may be taken to cost later on. Between rounds it was 1.0 to 1.5 times as much on an H200,
 in one of 40 evaluations 1.6 (benchmarks/results/h200-repeats.md)."""
@@ -31,7 +37,7 @@ class Cost(NamedTuple):
     request_s: float = 0.0
     """What a request for no call takes of a player that runs already, the GPU its own; 0 where nobody asks."""
     separator_s: float = 0.0
-    """What a copy behind a call takes by itself, as one of many in a row; 0 likewise."""
+    """What a copy behind a kernel, and another kernel behind the copy, take more than these in a row; 0 likewise."""
 
     @classmethod
     def of(cls, samples_s: Sequence[float]) -> "Cost":
@@ -44,6 +50,14 @@ class Cost(NamedTuple):
     def high_s(self) -> float:
         """What a pass may be taken to cost later on."""
         return DEARER * self.low_s
+
+    def shortest_s(self, *, calibrates: bool) -> float:
+        """Return how long a round must last for its time to be told from the clock's own cost.
+
+        Args:
+            calibrates: Whether it is measured again between the rounds, so that up to `high_s` is taken off.
+        """
+        return max(RESOLVED * self.spread_s, COSTLY * (self.high_s if calibrates else self.low_s))
 
     def exact(self, error_s: float) -> bool:
         """Say whether the median's 95 % interval is no wider than twice that, and the middle half narrow."""
@@ -81,8 +95,8 @@ def rehearsed_costs(players: Sequence[Player], device: Device, error_s: float, p
     costs = {role: Cost.of(taken) for role, taken in samples.items()}
     for player in players:
         if player.role == "candidate" and not device.stops_calls:
-            asked_s, separator_s = empty_request_s(player, device), separators_s(player, device) / SEPARATORS
-            costs[player.role] = costs[player.role]._replace(request_s=asked_s, separator_s=separator_s)
+            asked_s, copy_s = empty_request_s(player, device), separator_s(player, device)
+            costs[player.role] = costs[player.role]._replace(request_s=asked_s, separator_s=copy_s)
     return costs
 
 
@@ -108,18 +122,18 @@ def empty_request_s(player: Player, device: Device) -> float:
     return median(took_s[1:])
 
 
-def separators_s(player: Player, device: Device) -> float:
-    """Return what a request for separators takes more than one for none, the middle one of some."""
+def separator_s(player: Player, device: Device) -> float:
+    """Return what a copy between two kernels takes, by requests for kernels with copies and for kernels alone."""
     player.thaw()
     took_s: List[float] = []
-    for _ in range(REQUESTS // 4):
-        device.lead_in()
-        for count in (0, SEPARATORS):
+    for _ in range(TIMES):
+        for copies in (0, KERNELS):
+            device.lead_in()
             begin = time.perf_counter()
-            player.ask("go", ANSWER_S, calls=0, rehearse=count)
+            player.ask("go", ANSWER_S, calls=0, rehearse={"kernels": KERNELS, "each_s": KERNEL_S, "copies": copies})
             took_s.append(time.perf_counter() - begin)
     player.freeze()
-    return max(0.0, median(took_s[1::2]) - median(took_s[::2]))
+    return max(0.0, median(took_s[1::2]) - median(took_s[::2])) / KERNELS
 
 
 def empty_pass(player: Player, device: Device) -> float:

@@ -159,12 +159,16 @@ class Buffers:
         pairs = ((self.pair(call, number)[0], item.dtype) for number, item in enumerate(self.outputs))
         return all(np.isfinite(numbers(expected, dtype)).all() for expected, dtype in pairs)
 
-    def separators(self) -> Dict[str, Any]:
-        """Choose bytes of an output that a candidate copies behind each call, and return them as a message."""
+    def separators(self, *, ahead: bool) -> Dict[str, Any]:
+        """Choose bytes of an output that a candidate copies behind each call, and return them as a message.
+
+        Args:
+            ahead: Of the answer to the next call, not of the call's own.
+        """
         raise NotImplementedError
 
-    def passed_over(self) -> Array:
-        """Return the calls of which other bytes were copied than are there now."""
+    def misplaced(self) -> Array:
+        """Return the calls whose own answers were other ones when they were copied, or whose next ones had begun."""
         raise NotImplementedError
 
     def keep(self, number: int) -> Kept:

@@ -29,11 +29,16 @@ PIECE = 1 << 12
 
 
 class Copied(NamedTuple):
-    """Which bytes of each call's answer are copied behind it."""
+    """Which bytes of answers are copied behind calls, to `room`; see judge/separators.py."""
 
     output: int
-    offset: int
+    ahead: bool
     bytes: int
+    offset: int
+    step: int
+    span: int
+    calls: int
+    room: int
 
 
 def share(where: Layout, memory: Shared) -> Dict[str, Any]:
@@ -58,7 +63,7 @@ class CudaBuffers(Buffers):
         self.given = Shared.create(driver, self.input_layout.total)
         self.room = -(-self.output_layout.total // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         """Where, behind the outputs, bytes of answers are copied to."""
-        self.copied_bytes = Copied(0, 0, 0)
+        self.copied_bytes = Copied(0, ahead=False, bytes=0, offset=0, step=0, span=1, calls=0, room=0)
         self.got = Shared.create(driver, self.room + COPIED_BYTES * sets)
         self.expected = Shared.create(driver, self.expected_layout.total)
         self.files: List[Region] = []
@@ -149,6 +154,8 @@ class CudaBuffers(Buffers):
             self.tools.kernels.launch("set_words", work, [*span, c_int(size), c_uint64(self.words[number])])
             for _, arguments, amount in self._guards(number, item):
                 self.tools.kernels.launch("set_guard", amount, arguments)
+        room = [c_uint64(self.got.address + self.room), c_int64(0), c_int64(COPIED_BYTES * self.sets), c_int64(1)]
+        self.tools.kernels.launch("set_guard", COPIED_BYTES * self.sets, [*room, c_uint64(self.well.word())])
         self.tools.driver.synchronize()
 
     def _guards(self, number: int, item: Tensor) -> List[Tuple[str, List[Any], int]]:
@@ -301,23 +308,29 @@ class CudaBuffers(Buffers):
                 return False
         return True
 
-    def separators(self) -> Dict[str, Any]:
-        """Choose bytes of an output, and overwrite what was copied before."""
+    def separators(self, *, ahead: bool) -> Dict[str, Any]:
+        """Choose bytes of an output."""
         output = self.well.word() % len(self.outputs)
         size = min(COPIED_BYTES, self.outputs[output].nbytes)
-        self.copied_bytes = Copied(output, self.well.word() % (self.outputs[output].nbytes - size + 1), size)
-        self.tools.driver.call("cuMemsetD8_v2", self.got.address + self.room, self.well.word() % 256, size * self.sets)
-        self.tools.driver.synchronize()
-        return dict(self.copied_bytes._asdict(), room=self.room)
+        span = self.outputs[output].nbytes - size + 1
+        offset, step = self.well.word() % span, self.well.word() % span
+        self.copied_bytes = Copied(output, ahead, size, offset, step, span, self.sets - ahead, self.room)
+        return self.copied_bytes._asdict()
 
-    def passed_over(self) -> Array:
-        """Return the calls of which other bytes were copied than are there now."""
-        output, offset, size = self.copied_bytes
-        copied = np.empty((self.sets, size), dtype=np.uint8)
-        self.tools.driver.download(copied.ctypes.data, self.got.address + self.room, copied.nbytes)
-        there = np.arange(offset, offset + size, dtype=np.int64)
-        now = self.tools.gather(self._have(output), self.output_layout, "uint8", there)
-        return np.flatnonzero((copied != now).any(axis=1))
+    def misplaced(self) -> Array:
+        """Return the calls of which something else was copied than is there now, or than the poison, if of the next."""
+        output, ahead, size, offset, step, span, made, room = self.copied_bytes
+        copied = np.empty((made, size), dtype=np.uint8)
+        self.tools.driver.download(copied.ctypes.data, self.got.address + room, copied.nbytes)
+        calls = np.arange(made, dtype=np.int64)[:, None]
+        places = (offset + calls * step) % span + np.arange(size, dtype=np.int64)[None, :]
+        if ahead:
+            width = ITEM_BYTES[self.outputs[output].dtype]
+            poison = np.frombuffer((self.words[output] % (1 << 8 * width)).to_bytes(width, "little"), dtype=np.uint8)
+            return np.flatnonzero((copied != poison[places % width]).any(axis=1))
+        flat = np.ravel(calls * self.output_layout.stride + places)
+        there = self.tools.gather(self._have(output), self.output_layout._replace(sets=1), "uint8", flat)
+        return np.flatnonzero((copied != there.reshape(copied.shape)).any(axis=1))
 
     def keep(self, number: int) -> Kept:
         """Keep the first call's answer beside it, of a large output samples."""

@@ -4,8 +4,8 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from cuda_driver import CudaError, Driver, Shared
 from mapping import Mapping
-from separators import Separators, rehearse, separators
-from switching import SCRATCH_BYTES, GpuTurns
+from separators import Separators, separators
+from switching import GpuTurns
 
 
 class CudaMemory:
@@ -54,9 +54,9 @@ class CudaMemory:
         """Return what is put behind each call."""
         return separators(self.driver, asked, self.outputs, self.shared[1].address)
 
-    def rehearse(self, count: int) -> Dict[str, Any]:
-        """Make so many separators, with nothing between them."""
-        rehearse(self.driver, self.turns.scratch, SCRATCH_BYTES, count)
+    def rehearse(self, kernels: int, each_s: float, copies: int) -> Dict[str, Any]:
+        """Run kernels of a known time with copies behind so many of them, and wait."""
+        self.turns.rehearse(kernels, each_s, copies)
         return {}
 
     def finish(self) -> str:

@@ -1,93 +1,127 @@
-"""What calls take when something is between them on the stream that they are given.
+"""What calls do when something is between them on the stream that they are given.
 
-A call is done when that stream has passed it: who uses its output puts the next work there. Work on a stream of the
-candidate's own that was not joined may not be done by then; its outputs are right when the round ends, and all the
-same somebody reads too soon. Streams that wait for the given one by themselves are only held up by work that is there,
-so that calls run beside each other in a round as in no program. Therefore some rounds have a copy of a few bytes of
-each answer behind each call: what was copied must be what is there in the end, and a call takes no longer than in other
-rounds, but for the copies.
+A call may begin when that stream has come to it, and is done when the stream has passed it: whoever makes its inputs
+and uses its output works there. Work on a stream of the candidate's own that does not wait for the given one, or is not
+joined into it, may run beside the calls before and behind it, and every output is right when the round ends. Therefore
+some rounds have a copy of a few bytes of an answer behind each call, on that stream: of the call's own, which must be
+what is there in the end, or of the next one's, which must not have been written. Streams that wait for the given one by
+themselves are only held up by work that is there; then a call takes longer with a copy behind it than without.
 """
 
-from typing import Callable, List, Tuple
+from typing import Callable, List, NamedTuple
 
 from devices import Buffers
+from fill import Well
 from rounds import Rounds
-from verdicts import cheat, incorrect
+from verdicts import incorrect
 
 ROUNDS = 2
-"""That are played so, at each shape."""
+"""That are played so at each shape, by turns of the two kinds."""
 MORE = 3
-"""And besides, where a call seems to take longer: a busy machine delays some."""
+"""And besides, each beside a round without, where a call seems to take longer: a busy machine delays some."""
 SHARE = 1.15
 """Of a call's part of a round, that it may take there."""
 COPIES, SLACK_S = 2.0, 4e-6
-"""Times a copy takes in a row of them, and besides, that one may take between two kernels."""
-CERTAIN = 2.0
-"""Times what it may take, from which on it is a cheat."""
+"""Times what a copy takes between kernels of the judge's own, and besides, that one may take."""
+ADVICE = (
+    "work on a stream of your own must wait for the given one before it begins, and be joined into it (an event "
+    "recorded on one, cudaStreamWaitEvent on the other)"
+)
 
 
-def doubt(call_s: List[float], share_s: float, separator_s: float, again: Callable[[], float]) -> str:
+class Pair(NamedTuple):
+    """A round with copies and one without, in seconds a call."""
+
+    apart_s: float
+    share_s: float
+
+
+def doubt(apart_s: List[float], share_s: float, separator_s: float, again: Callable[[], Pair]) -> str:
     """Say what speaks against a round's times; empty if nothing does.
 
     Args:
-        call_s: What a call took in rounds with separators; more are added where those so far look suspicious.
+        apart_s: What a call took in rounds with copies; more are added where those so far look suspicious.
         share_s: A call's part of a round without.
-        separator_s: What a separator takes by itself.
-        again: Plays another one.
-
-    Raises:
-        Judged: If it is certain.
+        separator_s: What a copy between two kernels takes.
+        again: Plays another one of either.
     """
-    allowed_s = SHARE * share_s + COPIES * separator_s + SLACK_S
-    for _ in range(MORE):
-        if min(call_s) <= allowed_s:
+    for left in reversed(range(MORE + 1)):
+        if min(apart_s) <= SHARE * share_s + COPIES * separator_s + SLACK_S:
             return ""
-        call_s.append(again())
-    took_s = min(call_s)
-    if took_s <= allowed_s:
-        return ""
-    text = "calls run beside each other: with something between them on the stream that they are given one takes %.3g "
-    text += "us, in a round %.3g us; every stream of your own must be joined into the one that is given"
-    text = text % (took_s * 1e6, share_s * 1e6)
-    if took_s < CERTAIN * allowed_s:
-        return "no time: " + text
-    raise cheat(text)
+        if left:
+            pair = again()
+            apart_s.append(pair.apart_s)
+            share_s = max(share_s, pair.share_s)
+    text = "no time: calls run beside each other: with a copy between them on the stream that they are given one takes "
+    return text + "%.3g us, in a round %.3g us; %s" % (min(apart_s) * 1e6, share_s * 1e6, ADVICE)
 
 
 class Separation:
-    """Plays rounds whose calls are kept apart."""
+    """Plays rounds with copies behind their calls, between those that are timed."""
 
-    def __init__(self, rounds: Rounds) -> None:
-        self.rounds = rounds
+    def __init__(self, rounds: Rounds, well: Well) -> None:
+        self.rounds, self.well = rounds, well
+        self.ahead = bool(well.word() % 2)
+        self.stops: List[int] = []
+        self.apart_s: List[float] = []
 
-    def doubt(self, buffers: Buffers, share_s: float) -> Tuple[str, List[float]]:
-        """Return what speaks against a round's times, of which a call's part is `share_s`, and what calls took.
+    def begin(self, first: int) -> None:
+        """Draw behind which of so many first rounds one is played."""
+        self.stops = [int(place) for place in self.well.positions(ROUNDS, first)]
+        self.apart_s = []
+
+    def possible(self, buffers: Buffers) -> bool:
+        """Say whether there is something between calls, and whether they are made in the plain way."""
+        return buffers.sets > 1 and not self.rounds.more and not self.rounds.device.stops_calls
+
+    def after(self, buffers: Buffers, played: int) -> None:
+        """Play what is due behind a round.
 
         Raises:
-            Judged: If it is certain, or the candidate did not pass.
+            Judged: If the candidate did not pass.
         """
-        call_s = [self.play(buffers) for _ in range(ROUNDS)]
-        separator_s = self.rounds.costs["candidate"].separator_s
-        return doubt(call_s, share_s, separator_s, lambda: self.play(buffers)), call_s
+        due = self.stops.count(played)
+        for _ in range(due if due and self.possible(buffers) else 0):
+            self.apart_s.append(self.play(buffers))
+
+    def doubt(self, buffers: Buffers, share_s: float) -> str:
+        """Say what speaks against the times of the rounds so far, of which a call's part is `share_s`.
+
+        Raises:
+            Judged: If the candidate did not pass.
+        """
+        while len(self.apart_s) < ROUNDS:
+            self.apart_s.append(self.play(buffers))
+
+        def again() -> Pair:
+            return Pair(self.play(buffers), self.rounds.play(buffers).candidate_s / buffers.sets)
+
+        return doubt(self.apart_s, share_s, self.rounds.costs["candidate"].separator_s, again)
 
     def play(self, buffers: Buffers) -> float:
         """Play a round and return seconds a call.
 
         Raises:
-            Judged: If the candidate did not pass, or an answer was not there when the stream had passed its call.
+            Judged: If the candidate did not pass, an answer was missing when the stream had passed its call, or was
+                begun when the stream had not come to it.
         """
-        rounds = self.rounds
-        rounds.more = {"separators": buffers.separators()}
+        rounds, watch = self.rounds, self.rounds.watch
+        self.ahead = not self.ahead
+        asked = buffers.separators(ahead=self.ahead)
+        rounds.more, rounds.watch = {"separators": asked}, None
         try:
             played = rounds.play(buffers)
         finally:
-            rounds.more = {}
+            rounds.more, rounds.watch = {}, watch
         with rounds.ledger.part("check"):
-            late = buffers.passed_over()
-        if late.size:
-            raise incorrect(
-                "the stream that is given had passed call %d of %d and output was still missing (of %d calls): work on "
-                "a stream of your own must be joined into the given one (record an event there, cudaStreamWaitEvent), "
-                "or whoever uses the output next reads too soon" % (int(late[0]) + 1, buffers.sets, late.size)
-            )
+            calls = buffers.misplaced()
+        if calls.size:
+            of = (buffers.sets, calls.size)
+            if asked["ahead"]:
+                text = (
+                    "output of call %d of %d was written before the stream that is given had come to it (of %d calls)"
+                )
+                raise incorrect("%s: %s, or it may use inputs too soon" % (text % (calls[0] + 2, *of), ADVICE))
+            text = "output of call %d of %d was missing when the stream that is given had passed it (of %d calls)"
+            raise incorrect("%s: %s, or whoever uses it next reads too soon" % (text % (calls[0] + 1, *of), ADVICE))
         return played.candidate_s / buffers.sets

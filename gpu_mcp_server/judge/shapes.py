@@ -23,11 +23,6 @@ from tensors import symbols, tensors
 from verdicts import Judged, where_of
 from whereabouts import ordinal
 
-RESOLVED = 2.0
-"""Spreads of the clock's own cost below which a time is not told from none."""
-COSTLY = 4.0
-"""Times what may be taken off for the clock that a round must last. Were the machine busier when that was measured than
-in the rounds, a candidate would look faster than it is, by no more than a quarter with this bound."""
 SURE = 1.5
 """Times the shortest round that can be timed, which is what a round lasts at least: the clock's cost was measured on
 the machine as it is, and on a busy one it is more."""
@@ -53,16 +48,6 @@ LONG = 1.3
 def megabytes(size: int) -> str:
     """Return bytes in words."""
     return "%.3g MB" % (size / 1e6)
-
-
-def shortest_s(cost: Cost, calibrates: bool) -> float:
-    """Return how long a round must last for its time to be told from the clock's own cost.
-
-    Args:
-        cost: Before the candidate was loaded.
-        calibrates: Whether it is measured again between the rounds, so that up to `high_s` is taken off.
-    """
-    return max(RESOLVED * cost.spread_s, COSTLY * (cost.high_s if calibrates else cost.low_s))
 
 
 class Shape:
@@ -92,6 +77,7 @@ class Shape:
         self.rounds = Rounds(device, candidate, reference, costs, history, float(task["round_timeout_s"]), ledger)
         self.interruption = Interruption(self.rounds, well, device.stops_calls)
         self.one_by_one = OneByOne(self.rounds, well)
+        self.separation = Separation(self.rounds, well)
         self.well = well
         self.stops: List[int] = []
         self.calibrates = device.kind == "cuda" and task["framework"] == "torch" and task.get("calibrate") == "rounds"
@@ -102,7 +88,7 @@ class Shape:
         self.warm: Optional[Series] = None
         self.graph: Optional[Series] = None
         self.events_us: List[float] = []
-        self.shortest_s = shortest_s(costs["candidate"], self.calibrates)
+        self.shortest_s = costs["candidate"].shortest_s(calibrates=self.calibrates)
         self.round_s = max(float(task["round_ms"]) / 1000, min(SURE * self.shortest_s, LONGEST_S))
         self.notes: Dict[str, None] = {}
         self.looking: Dict[str, Any] = {}
@@ -212,6 +198,7 @@ class Shape:
         self.stops = stops(self.well, LEAST_ROUNDS)
         self.interruption.sharing = series.sharing
         self.elsewhere.begin(LEAST_ROUNDS)
+        self.separation.begin(LEAST_ROUNDS)
         self.rounds.watch = self.watch
         series.measure(buffers, self._next, progress)
         if self.strict.owed:
@@ -227,8 +214,9 @@ class Shape:
             series.doubt = series.sharing.doubt(whole_s, lambda: self.interruption.shorten(buffers)) or series.doubt
             if buffers.sets > 1 and not self.rounds.more:
                 beside, series.singles = self.one_by_one.doubt(buffers, whole_s / buffers.sets)
-                apart, series.separated_s = Separation(self.rounds).doubt(buffers, whole_s / buffers.sets)
+                apart = self.separation.doubt(buffers, whole_s / buffers.sets)
                 series.doubt = beside or apart or series.doubt
+        series.separated_s = self.separation.apart_s
         return series
 
     def _warm(self, progress: Progress) -> None:
@@ -296,6 +284,7 @@ class Shape:
         passes = EMPTY_PASSES if self.calibrates else 0
         empty_s = tuple(empty_pass(self.rounds.reference, self.device) for _ in range(passes))
         self.elsewhere.after(buffers, played)
+        self.separation.after(buffers, played)
         return round_._replace(empty_s=empty_s)
 
     def _result(self, verdict: str, reason: str) -> Dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a player does on a GPU besides its calls: it switches in, and in an empty pass is busy for a known time."""
 
 import time
-from ctypes import c_uint64
+from ctypes import c_size_t, c_uint64, c_void_p
 
 from cuda_driver import Driver, Kernels
 
@@ -48,6 +48,16 @@ class GpuTurns:
     def ping(self) -> None:
         """Switch in by a kernel: a small memset goes another way and leaves the multiprocessors to the owner."""
         self.kernels.launch("touch", 1, [c_uint64(self.scratch)])
+        self.driver.synchronize()
+
+    def rehearse(self, kernels: int, each_s: float, copies: int) -> None:
+        """Keep the GPU busy by so many kernels, the first ones followed by a copy of a few bytes, and wait for it."""
+        half = SCRATCH_BYTES // 2
+        to, at = c_uint64(self.scratch), c_uint64(self.scratch + half)
+        for number in range(kernels):
+            self.kernels.launch("spin", 1, [c_uint64(int(each_s * 1e9))])
+            if number < copies:
+                self.driver.call("cuMemcpyDtoDAsync_v2", to, at, c_size_t(half), c_void_p())
         self.driver.synchronize()
 
     def spin(self, seconds: float) -> float:

@@ -515,7 +515,34 @@ def test_an_answer_that_is_not_there_when_its_stream_has_passed_the_call_is_told
     got = court(unjoined(last), shapes=SHAPES[:1], fixed_shapes=True, round_ms=20).verdict
 
     assert got["verdict"] == "incorrect", got["shapes"]
-    assert re.search(r"had passed call \d+ of \d+ and output was still missing .*cudaStreamWaitEvent", got["reason"])
+    assert re.search(
+        r"output of call \d+ of \d+ was missing when the stream that is given had passed it", got["reason"]
+    )
+    assert "cudaStreamWaitEvent" in got["reason"]
+
+
+def test_an_answer_that_is_there_before_its_stream_has_come_to_the_call_is_told(court):
+    source = """
+    int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream) {
+        static const float *x_before; static float *y_before; static int call;
+        call = y > y_before ? call + 1 : 0;
+        honest(x, y, rows, cols, stream);
+        if (call == 2) honest(x + (x - x_before), y + (y - y_before), rows, cols, stream);
+        x_before = x, y_before = y;
+        return 0;
+    }
+    """
+    source = with_stream("naive.c").replace("int launch(", "static int honest(") + source
+    text = (JUDGE / "interruption.py").read_text()  # which would see it by rounds of fewer calls
+    whole = text.replace("        short = buffers.sets < STOPPED_CALLS", "        return")
+    assert whole != text
+    files = {"judge/interruption.py": whole}
+    got = court(source, shapes=SHAPES[:1], fixed_shapes=True, round_ms=20, owner_files=files).verdict
+
+    assert got["verdict"] == "incorrect", got["shapes"]
+    assert re.search(
+        r"output of call 4 of \d+ was written before the stream that is given had come to it", got["reason"]
+    )
 
 
 def test_calls_of_which_some_run_beside_others_have_no_time(court):

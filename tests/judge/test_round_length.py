@@ -27,7 +27,7 @@ class Calls(shapes.Shape):
         limits = {"max_sets": 10_000, "set_bytes": lambda *of: 1, "max_bytes": lambda: (usual, most)}
         self.device = SimpleNamespace(**limits)
         self.costs = {"candidate": cost.Cost(cost_s, 0.0)}
-        self.shortest_s = shapes.shortest_s(self.costs["candidate"], False)
+        self.shortest_s = self.costs["candidate"].shortest_s(calibrates=False)
         self.rounds = SimpleNamespace(close=lambda buffers: None)
         self.call_s, self.notes, self.last = call_s, {}, None
         self.round_s = max(10 * MILLISECOND, shapes.SURE * self.shortest_s)
@@ -137,7 +137,7 @@ def test_a_reference_on_the_same_gpu_makes_empty_passes_after_each_round(monkeyp
     shape.interruption = SimpleNamespace(play=lambda buffers: None)
     monkeypatch.setattr(shapes, "empty_pass", lambda player, on: {"reference": 2, "candidate": 5}[player.role])
 
-    found = [shape._next(SimpleNamespace(outputs=[]), number).empty_s for number in range(2)]
+    found = [shape._next(SimpleNamespace(outputs=[], sets=1), number).empty_s for number in range(2)]
     assert found == ([(2, 2)] * 2 if (kind, framework, when) == KINDS[0] else [()] * 2)
 
 
@@ -146,5 +146,5 @@ def test_where_more_may_be_taken_off_for_the_clock_rounds_last_longer(when, time
     passes = cost.Cost.of([9.0, *[each * MILLISECOND for each in (1.0, 1.0, 1.1, 1.2, 1.3, 1.4, 1.4, 1.5, 1.5)]])
     shape = shape_of("cuda", "torch", when, passes)
 
-    assert shape.shortest_s == pytest.approx(shapes.COSTLY * times * MILLISECOND)
+    assert shape.shortest_s == pytest.approx(cost.COSTLY * times * MILLISECOND)
     assert shape.round_s == pytest.approx(max(10 * MILLISECOND, shapes.SURE * shape.shortest_s))

@@ -50,7 +50,7 @@ MORE = [
         "static cudaStream_t side; if (!side) cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking);"
         "softmax<<<rows, 32, 0, side>>>(x, y, cols); return 0;",
         "incorrect",
-        "had passed call",
+        "was missing when the stream that is given had passed it",
     ),
 ]
 
