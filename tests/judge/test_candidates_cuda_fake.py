@@ -500,7 +500,7 @@ def unjoined(last: int) -> str:
         static int (*later)(void (*)(void *), void *);
         static int calls;
         if (!later) later = (int (*)(void (*)(void *), void *))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_later");
-        if (calls++ % 1000 < LAST) return honest(x, y, rows, cols, stream);
+        if (calls++ % 100 < LAST) return honest(x, y, rows, cols, stream);
         struct late *one = malloc(sizeof *one);
         *one = (struct late){x, y, rows, cols};
         return later(answer, one);
@@ -509,7 +509,7 @@ def unjoined(last: int) -> str:
     return with_stream("naive.c").replace("int launch(", "static int honest(") + source
 
 
-@pytest.mark.parametrize("last", [0, 900])
+@pytest.mark.parametrize("last", [0, 50])
 def test_an_answer_that_is_not_there_when_its_stream_has_passed_the_call_is_told(court, last):
     """It is there when the round ends: work on a stream that was not joined."""
     got = court(unjoined(last), shapes=SHAPES[:1], fixed_shapes=True, round_ms=20).verdict
@@ -546,7 +546,7 @@ def test_an_answer_that_is_there_before_its_stream_has_come_to_the_call_is_told(
 
 
 def test_calls_of_which_some_run_beside_others_have_no_time(court):
-    """Each third one: what they take one by one lies within what a request may take."""
+    """Two at a time, on streams that are held up by what is between the calls."""
     source = """
     #include <dlfcn.h>
     int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream) {
@@ -554,16 +554,21 @@ def test_calls_of_which_some_run_beside_others_have_no_time(court):
         static int calls;
         if (!work) work = (int (*)(uint64_t, int))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_work");
         honest(x, y, rows, cols, stream);
-        return work(45000, calls++ % 3 == 2);
+        return work(150000, calls++ % 2);
     }
     """
     source = with_stream("naive.c").replace("int launch(", "static int honest(") + source
     got = court(source, shapes=[{"rows": 2, "cols": 50}], fixed_shapes=True, round_ms=20).verdict
 
     shape = got["shapes"][0]
-    assert got["verdict"] == "correct" and shape["speedup"] is None, got["reason"]
+    assert got["verdict"] == "correct" and shape["speedup"] is None, (
+        got["reason"],
+        shape["candidate"],
+        shape["samples"]["separated_us"],
+        got["evidence"]["separator_us"],
+    )
     assert any("no time: calls run beside each other" in note for note in shape["notes"])
-    assert len(shape["samples"]["separated_us"]) == 5 and min(shape["samples"]["separated_us"]) > 43
+    assert len(shape["samples"]["separated_us"]) == 5 and min(shape["samples"]["separated_us"]) > 140
 
 
 @pytest.mark.parametrize("ahead", [False, True])
