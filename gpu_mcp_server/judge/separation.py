@@ -21,7 +21,7 @@ MORE = 3
 """And besides, each beside a round without, where a call seems to take longer: a busy machine delays some."""
 SHARE = 1.15
 """Of a call's part of a round, that it may take there."""
-COPIES, SLACK_S = 2.0, 4e-6
+COPIES, SLACK_S = 3.0, 6e-6
 """Times what a copy takes between kernels of the judge's own, and besides, that one may take."""
 ADVICE = (
     "work on a stream of your own must wait for the given one before it begins, and be joined into it (an event "
