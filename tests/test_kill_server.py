@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+from uuid import uuid4
 
 import pytest
 
@@ -95,17 +96,38 @@ class Judging:
         return all(select.select([handle], [], [], PATIENCE_S)[0] for handle in self.alive)
 
 
-def judging(process: subprocess.Popen[str], progress: IO[str]) -> Judging:
-    """Read the progress until the candidate runs."""
+def endless() -> str:
+    """Return a candidate of this test's own: of another's that ended there would be a verdict."""
+    return f"{ENDLESS} // {uuid4()}"
+
+
+@contextmanager
+def judging(process: subprocess.Popen[str], progress: IO[str]) -> Iterator[Judging]:
+    """Read the progress until the candidate runs; in the end let go of what is held, and of the server."""
+    held: list[int] = []
+    try:
+        job_id = until_it_runs(progress)
+        made = {*below(process.pid), *of_job(job_id)}
+        assert len(made) > 3, "hostd, supervisor, sandboxes"
+        held += handles(made)
+        yield Judging(process, job_id, tuple(held))
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+        for handle in held:
+            os.close(handle)
+
+
+def until_it_runs(progress: IO[str]) -> str:
+    """Return the job whose candidate is at its first call."""
     job_id, heard = "", ""
     for heard in progress:
         job_id = (re.findall(r"judging, job (j-[0-9a-f-]+)", heard) or [job_id])[0]
         if "first call" in heard or '"result"' in heard or '"error"' in heard:
             break
     assert job_id and "first call" in heard, f"it ended first: {heard}"
-    made = {*below(process.pid), *of_job(job_id)}
-    assert len(made) > 3, "hostd, supervisor, sandboxes"
-    return Judging(process, job_id, tuple(handles(made)))
+    return job_id
 
 
 def below(pid: int) -> set[int]:
@@ -150,10 +172,10 @@ def handles(pids: Iterable[int]) -> Iterator[int]:
 @pytest.fixture
 def a_call(laboratory: Laboratory, problem_id: str) -> Iterator[Judging]:
     """`call evaluate_kernel` in a process of its own, in the middle of judging."""
-    arguments = {"problem_id": problem_id, "source": ENDLESS, "language": "c"}
+    arguments = {"problem_id": problem_id, "source": endless(), "language": "c"}
     process = laboratory.start("call", "evaluate_kernel", "--args", json.dumps(arguments), "--json")
     assert process.stderr
-    with held(judging(process, process.stderr)) as one:
+    with judging(process, process.stderr) as one:
         yield one
 
 
@@ -165,7 +187,7 @@ def a_server(laboratory: Laboratory, problem_id: str) -> Iterator[Judging]:
     me = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "bare", "version": "1"}}
     call = {
         "name": "evaluate_kernel",
-        "arguments": {"problem_id": problem_id, "source": ENDLESS, "language": "c"},
+        "arguments": {"problem_id": problem_id, "source": endless(), "language": "c"},
         "_meta": {"progressToken": 1},
     }
     for message in (
@@ -177,21 +199,8 @@ def a_server(laboratory: Laboratory, problem_id: str) -> Iterator[Judging]:
         process.stdin.flush()
         if message.get("id") == 1:
             process.stdout.readline()
-    with held(judging(process, process.stdout)) as one:
+    with judging(process, process.stdout) as one:
         yield one
-
-
-@contextmanager
-def held(one: Judging) -> Iterator[Judging]:
-    """Let go of what a test holds, and of the server should the test have failed."""
-    try:
-        yield one
-    finally:
-        if one.process.poll() is None:
-            one.process.kill()
-        one.process.communicate()
-        for handle in one.alive:
-            os.close(handle)
 
 
 def settled(laboratory: Laboratory, one: Judging) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -361,10 +361,13 @@ def figures(bandwidth, **needs):
     ],
 )
 def test_a_time_that_the_device_cannot_reach_is_void(court, floors, verdict, reason):
-    found = court(
-        with_stream("naive.c"), shapes=[{"rows": 32, "cols": 500}], floors=floors, round_ms=10, max_rounds=7
-    ).verdict
-    shape = found["shapes"][0]
+    for _ in range(3):
+        found = court(
+            with_stream("naive.c"), shapes=[{"rows": 32, "cols": 500}], floors=floors, round_ms=10, max_rounds=7
+        ).verdict
+        shape = found["shapes"][0]
+        if not any(note.startswith("no time") for note in shape["notes"]):
+            break  # otherwise the machine was busy, and there is nothing that could be void
 
     assert (found["verdict"], reason in found["reason"]) == (verdict, True), found
     assert ("roof" in shape) == bool(floors)
