@@ -39,6 +39,12 @@ def sources() -> dict[str, str]:
     found["beside, a warp a row"] = slow.replace("<<<4, 32", "<<<(unsigned)rows, 32")
     created = "cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking)"
     found["beside, implicit, four streams"] = slow.replace("% 16", "% 4").replace(created, "cudaStreamCreate(&stream)")
+    found["beside, implicit, a warp a row"] = found["beside, a warp a row"].replace(
+        created, "cudaStreamCreate(&stream)"
+    )
+    forked = (FOLDER / "two_streams_joined.cu").read_text().replace("own[2]", "own[8]").replace("end[2]", "end[8]")
+    forked = forked.replace("i < 2", "i < 8").replace("rows / 2", "rows / 8").replace("i ? half : 0", "i * half")
+    found["eight_streams_joined"] = forked.replace("i ? rows - half : half", "i < 7 ? half : rows - 7 * half")
     joined = "    static cudaEvent_t end[16];\n    cudaEvent_t &done = end[turn % 16];\n"
     joined += "    if (!done) cudaEventCreateWithFlags(&done, cudaEventDisableTiming);\n"
     joined += (

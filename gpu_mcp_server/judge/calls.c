@@ -97,13 +97,15 @@ typedef int64_t I;
 // Copies of some bytes of answers behind calls, on the stream that these are given, if that is asked for (separators.py).
 struct separators {
     int (*copy)(uint64_t to, uint64_t at, size_t bytes, void *stream);
-    uint64_t to, at;
-    I stride, bytes, offset, step, span, count, code;
+    uint64_t to;
+    const I *at, *bytes, *span; // of each output
+    I outputs, first, stride, slot, offset, step, count, code;
 };
 
 static void put(struct separators *s, I i) {
-    uint64_t at = s->at + i * s->stride + (s->offset + i * s->step) % s->span;
-    s->code |= s->copy(s->to + i * s->bytes, at, s->bytes, 0);
+    I output = (s->first + i) % s->outputs;
+    uint64_t at = s->at[output] + i * s->stride + (s->offset + i * s->step) % s->span[output];
+    s->code |= s->copy(s->to + i * s->slot, at, s->bytes[output], 0);
 }
 
 // Returns 0, or the number of the first call, from 1, whose launcher returned something else than 0: then *code is that.

@@ -1,7 +1,7 @@
 """Kind `model`: a Python file with KernelBench's `ModelNew`. Its results lie in the owner's arena, or are copied."""
 
 import os
-from typing import Any, Dict, List, Optional, Sequence, cast
+from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, cast
 
 from candidate_pool import HERE, Pool
 from candidate_python import WORK, PythonFile, Reply, load_file, words
@@ -131,16 +131,20 @@ class ModelFile(PythonFile):
             return super().run(calls, first, behind)
         del self.kept[first:]
         number = first
+        copied: Set[Tuple[int, int]] = set()
         try:
             with self.torch.no_grad(), self.pool.use():
                 for number in range(first, first + calls):
                     self.kept.append(self.results(number))
                     if behind is not None:
-                        behind(number, self._address(number, behind.output))
+                        address = self._address(number, behind.output(number))
+                        behind(number, address)
+                        if address is None:
+                            copied.add((number, behind.output(number)))
             for number, results in enumerate(self.kept[first:], first):
                 for place, (result, target) in enumerate(zip(results, self.outputs[number])):
                     offset = self.pool.offset(result, target)
-                    if offset == HERE:
+                    if offset == HERE and (number, place) not in copied:
                         target.copy_(result)
                     self.pool.name(number, place, offset)
         except BaseException as error:

@@ -160,15 +160,15 @@ class Buffers:
         return all(np.isfinite(numbers(expected, dtype)).all() for expected, dtype in pairs)
 
     def separators(self, *, ahead: bool) -> Dict[str, Any]:
-        """Choose bytes of an output that a candidate copies behind each call, and return them as a message.
+        """Choose bytes of outputs that a candidate copies behind its calls, and return them as a message.
 
         Args:
             ahead: Of the answer to the next call, not of the call's own.
         """
         raise NotImplementedError
 
-    def misplaced(self) -> Array:
-        """Return the calls whose own answers were other ones when they were copied, or whose next ones had begun."""
+    def misplaced(self) -> List[Tuple[int, int]]:
+        """Return call and output of answers that were others when they were copied, or whose next ones had begun."""
         raise NotImplementedError
 
     def keep(self, number: int) -> Kept:

@@ -1,7 +1,7 @@
 """Buffers on a GPU: the owner's allocations, exported as descriptors; its own kernels fill, poison, check and fence."""
 
 from ctypes import c_double, c_int, c_int64, c_uint64
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from check import LARGE, STORAGE, numbers, relative_to
@@ -29,15 +29,16 @@ PIECE = 1 << 12
 
 
 class Copied(NamedTuple):
-    """Which bytes of answers are copied behind calls, to `room`; see judge/separators.py."""
+    """Which bytes of answers are copied behind calls, to slots from `room` on; see judge/separators.py."""
 
-    output: int
     ahead: bool
-    bytes: int
+    first: int
+    bytes: List[int]
+    spans: List[int]
     offset: int
     step: int
-    span: int
     calls: int
+    slot: int
     room: int
 
 
@@ -63,7 +64,8 @@ class CudaBuffers(Buffers):
         self.given = Shared.create(driver, self.input_layout.total)
         self.room = -(-self.output_layout.total // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
         """Where, behind the outputs, bytes of answers are copied to."""
-        self.copied_bytes = Copied(0, ahead=False, bytes=0, offset=0, step=0, span=1, calls=0, room=0)
+        self.copied_bytes: Optional[Copied] = None
+        """In a round with copies behind its calls; in others nobody writes there."""
         self.got = Shared.create(driver, self.room + COPIED_BYTES * sets)
         self.expected = Shared.create(driver, self.expected_layout.total)
         self.files: List[Region] = []
@@ -154,9 +156,13 @@ class CudaBuffers(Buffers):
             self.tools.kernels.launch("set_words", work, [*span, c_int(size), c_uint64(self.words[number])])
             for _, arguments, amount in self._guards(number, item):
                 self.tools.kernels.launch("set_guard", amount, arguments)
-        room = [c_uint64(self.got.address + self.room), c_int64(0), c_int64(COPIED_BYTES * self.sets), c_int64(1)]
-        self.tools.kernels.launch("set_guard", COPIED_BYTES * self.sets, [*room, c_uint64(self.well.word())])
+        room, amount = self._room()
+        self.tools.kernels.launch("set_guard", amount, room)
         self.tools.driver.synchronize()
+
+    def _room(self) -> Tuple[List[Any], int]:
+        size, start = COPIED_BYTES * self.sets, self.got.address + self.room
+        return [c_uint64(start), c_int64(0), c_int64(size), c_int64(1), c_uint64(self.guard_key)], size
 
     def _guards(self, number: int, item: Tensor) -> List[Tuple[str, List[Any], int]]:
         size = self.output_layout.guard_bytes[number]
@@ -226,7 +232,9 @@ class CudaBuffers(Buffers):
                 if bad:
                     where = (bad, side, item.name, call + 1)
                     return "wrote outside its outputs: %d bytes %s output %s, first in call %d" % where
-        return ""
+        room, amount = self._room()
+        bad = 0 if self.copied_bytes else self.tools.count("check_guard", amount, room, (0, (1 << 64) - 1))[0]
+        return "wrote outside its outputs: %d bytes behind all of them" % bad if bad else ""
 
     def pair(self, call: int, output: int) -> Tuple[Array, Array]:
         """Return expected and actual elements of one output."""
@@ -309,28 +317,43 @@ class CudaBuffers(Buffers):
         return True
 
     def separators(self, *, ahead: bool) -> Dict[str, Any]:
-        """Choose bytes of an output."""
-        output = self.well.word() % len(self.outputs)
-        size = min(COPIED_BYTES, self.outputs[output].nbytes)
-        span = self.outputs[output].nbytes - size + 1
-        offset, step = self.well.word() % span, self.well.word() % span
-        self.copied_bytes = Copied(output, ahead, size, offset, step, span, self.sets - ahead, self.room)
+        """Choose bytes of each output; by turns they are copied behind calls."""
+        sizes = [min(COPIED_BYTES, item.nbytes) for item in self.outputs]
+        spans = [item.nbytes - size + 1 for item, size in zip(self.outputs, sizes)]
+        offset, step = (self.well.word() % max(spans) for _ in range(2))
+        first, calls = self.well.word() % len(self.outputs), self.sets - ahead
+        self.copied_bytes = Copied(ahead, first, sizes, spans, offset, step, calls, COPIED_BYTES, self.room)
         return self.copied_bytes._asdict()
 
-    def misplaced(self) -> Array:
-        """Return the calls of which something else was copied than is there now, or than the poison, if of the next."""
-        output, ahead, size, offset, step, span, made, room = self.copied_bytes
-        copied = np.empty((made, size), dtype=np.uint8)
-        self.tools.driver.download(copied.ctypes.data, self.got.address + room, copied.nbytes)
-        calls = np.arange(made, dtype=np.int64)[:, None]
-        places = (offset + calls * step) % span + np.arange(size, dtype=np.int64)[None, :]
-        if ahead:
-            width = ITEM_BYTES[self.outputs[output].dtype]
-            poison = np.frombuffer((self.words[output] % (1 << 8 * width)).to_bytes(width, "little"), dtype=np.uint8)
-            return np.flatnonzero((copied != poison[places % width]).any(axis=1))
-        flat = np.ravel(calls * self.output_layout.stride + places)
-        there = self.tools.gather(self._have(output), self.output_layout._replace(sets=1), "uint8", flat)
-        return np.flatnonzero((copied != there.reshape(copied.shape)).any(axis=1))
+    def misplaced(self) -> List[Tuple[int, int]]:
+        """Return call and output wherever something else was copied than is there, or than the poison of the next."""
+        asked, self.copied_bytes = self.copied_bytes, None
+        if asked is None:
+            return []
+        copied = np.empty((asked.calls, asked.slot), dtype=np.uint8)
+        self.tools.driver.download(copied.ctypes.data, self.got.address + asked.room, copied.nbytes)
+        found: List[Tuple[int, int]] = []
+        for output, (size, span) in enumerate(zip(asked.bytes, asked.spans)):
+            calls = np.arange((output - asked.first) % len(self.outputs), asked.calls, len(self.outputs))
+            if not calls.size:
+                continue
+            places = ((asked.offset + calls * asked.step) % span)[:, None] + np.arange(size)[None, :]
+            right = self._poisoned(output, places) if asked.ahead else self._there(output, calls, places)
+            wrong = calls[(copied[calls, :size] != right).any(axis=1)]
+            found += [(call, output) for call in wrong.tolist()]
+        return sorted(found)
+
+    def _poisoned(self, output: int, places: Array) -> Array:
+        """Return the poison at bytes of an output."""
+        width = ITEM_BYTES[self.outputs[output].dtype]
+        word = (self.words[output] % (1 << 8 * width)).to_bytes(width, "little")
+        return np.frombuffer(word, dtype=np.uint8)[places % width]
+
+    def _there(self, output: int, calls: Array, places: Array) -> Array:
+        """Return what is at bytes of an output, of each call at its own."""
+        flat = np.ravel(calls[:, None] * self.output_layout.stride + places)
+        of_one = self.output_layout._replace(sets=1)
+        return self.tools.gather(self._have(output), of_one, "uint8", flat).reshape(places.shape)
 
     def keep(self, number: int) -> Kept:
         """Keep the first call's answer beside it, of a large output samples."""

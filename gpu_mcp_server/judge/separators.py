@@ -1,6 +1,6 @@
 """What a candidate puts behind calls that are to be kept apart: copies on the stream that they are given."""
 
-from ctypes import CFUNCTYPE, Structure, c_int, c_int64, c_size_t, c_uint64, c_void_p
+from ctypes import CFUNCTYPE, POINTER, Structure, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any, Dict, Optional
 
 from cuda_driver import Driver
@@ -17,39 +17,52 @@ class Separators(Structure):
     _fields_ = [
         ("copy", Copy),
         ("to", c_uint64),
-        ("at", c_uint64),
+        ("at", POINTER(c_int64)),
+        ("bytes", POINTER(c_int64)),
+        ("span", POINTER(c_int64)),
+        ("outputs", c_int64),
+        ("first", c_int64),
         ("stride", c_int64),
-        ("bytes", c_int64),
+        ("slot", c_int64),
         ("offset", c_int64),
         ("step", c_int64),
-        ("span", c_int64),
         ("count", c_int64),
         ("code", c_int64),
     ]
 
     copy: Any
     to: int
-    at: int
-    """Where the answer to the first call lies that is copied."""
+    at: Any
+    """Where each output lies of the answer to the first call that is copied."""
+    bytes: Any
+    """That are copied of each output."""
+    span: Any
+    """Places at which they may begin."""
+    outputs: int
+    first: int
+    """Of call i, numbered from 0, output (first + i) % outputs is copied."""
     stride: int
-    bytes: int
+    slot: int
+    """Bytes from what is copied behind one call to what is behind the next."""
     offset: int
     step: int
-    span: int
-    """Of call i, numbered from 0, bytes are copied from (offset + i step) % span on."""
+    """Bytes are copied from (offset + i step) % span on."""
     count: int
     """Calls that have one behind them."""
     code: int
     """What copying returned that went wrong."""
-    output: int
-    """Which one of the answer."""
+
+    def output(self, call: int) -> int:
+        """Return which output of its answer is copied."""
+        return (self.first + call) % self.outputs
 
     def __call__(self, call: int, answer: Optional[int] = None) -> None:
-        """Put the copy behind a call, whose answer lies elsewhere if an address is given."""
+        """Put the copy behind a call, whose output lies elsewhere if an address is given."""
         if call < self.count:
-            answer = self.at + call * self.stride if answer is None else answer
-            at = answer + (self.offset + call * self.step) % self.span
-            self.code |= self.copy(self.to + call * self.bytes, at, self.bytes, LEGACY)
+            output = self.output(call)
+            answer = self.at[output] + call * self.stride if answer is None else answer
+            at = answer + (self.offset + call * self.step) % self.span[output]
+            self.code |= self.copy(self.to + call * self.slot, at, self.bytes[output], LEGACY)
 
 
 def separators(driver: Driver, asked: Dict[str, Any], outputs: Dict[str, Any], base: int) -> Separators:
@@ -61,9 +74,8 @@ def separators(driver: Driver, asked: Dict[str, Any], outputs: Dict[str, Any], b
         outputs: Their layout, as it was told when they were mapped.
         base: Where they are mapped.
     """
-    copy, stride = Copy(("cuMemcpyDtoDAsync_v2", driver.library)), int(outputs["stride"])
-    at = base + int(outputs["offsets"][asked["output"]]) + int(asked["ahead"]) * stride
-    numbers = (int(asked[name]) for name in ("bytes", "offset", "step", "span", "calls"))
-    made = Separators(copy, base + int(asked["room"]), at, stride, *numbers, 0)
-    made.output = int(asked["output"])
-    return made
+    copy, stride, count = Copy(("cuMemcpyDtoDAsync_v2", driver.library)), int(outputs["stride"]), len(asked["bytes"])
+    at = [base + int(offset) + int(asked["ahead"]) * stride for offset in outputs["offsets"]]
+    of_each = ((c_int64 * count)(*map(int, values)) for values in (at, asked["bytes"], asked["spans"]))
+    numbers = (int(asked[name]) for name in ("slot", "offset", "step", "calls"))
+    return Separators(copy, base + int(asked["room"]), *of_each, count, int(asked["first"]), stride, *numbers, 0)

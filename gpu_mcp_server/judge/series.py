@@ -79,6 +79,8 @@ class Series:
         """Of calls that were asked for one by one."""
         self.separated_s: List[float] = []
         """Of a call, in rounds with separators behind them."""
+        self.exposed_s = 0.0
+        """What a call takes with something between calls, where that is clearly more than its part of a round."""
         self.doubt = ""
         """Why its rounds are no time of a call's, if so."""
 

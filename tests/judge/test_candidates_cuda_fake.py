@@ -3,11 +3,18 @@
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.judge.harness import EXAMPLES, JUDGE, build, judge
+
+sys.path.insert(0, str(JUDGE))
+
+from tensors import SMALL_GUARD_BYTES
+
+sys.path.remove(str(JUDGE))
 
 HERE = Path(__file__).parent
 SHAPES = [{"rows": 16, "cols": 500}, {"rows": 7, "cols": 333}]
@@ -140,6 +147,11 @@ def test_a_reference_that_cannot_be_loaded_beside_the_others_is_told_as_such(cou
     [
         ("y[rows * cols] = 1;", "cheat", "bytes behind output y, first in call 1"),
         ("y[-1] = 1;", "cheat", "bytes before output y, first in call 1"),
+        (
+            "((char *)y)[(4 * rows * cols + 2 * GUARD + 255) / 256 * 256 - GUARD] = 1;",
+            "cheat",
+            "wrote outside its outputs: 1 bytes behind all of them",
+        ),
         ("*(volatile float *)x = 2;", "incorrect", "crashed with SIGSEGV"),
         ("return 4;", "incorrect", "the launcher returned 4 in call 1"),
         ("return 9;", "incorrect", "(cudaErrorInvalidConfiguration, launch error"),
@@ -153,6 +165,7 @@ def test_a_reference_that_cannot_be_loaded_beside_the_others_is_told_as_such(cou
     ],
 )
 def test_a_trespass_is_seen_by_the_owners_kernels(court, body, verdict, reason):
+    body = body.replace("GUARD", str(SMALL_GUARD_BYTES))
     source = with_stream("naive.c").replace("    return 0;\n}", f"    {body}\n    return 0;\n}}")
     got = court(source, round_timeout_s=1 if body == "for (;;);" else 20).verdict
 
@@ -488,8 +501,8 @@ def test_calls_that_run_beside_each_other_take_their_time_when_they_are_asked_fo
         assert found and 400 < int(found[1]) < 800, got["reason"]
 
 
-def unjoined(last: int) -> str:
-    """Return a candidate that does its first calls of a round on a stream that nobody joins, all but so many."""
+def unjoined(when: str) -> str:
+    """Return a candidate that does what a condition says of its calls on a stream that nobody joins."""
     source = """
     #include <dlfcn.h>
     #include <stdlib.h>
@@ -501,27 +514,63 @@ def unjoined(last: int) -> str:
     }
     int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream) {
         static int (*later)(void (*)(void *), void *);
-        static int calls;
+        static float *base;
+        static int calls, rounds;
         if (!later) later = (int (*)(void (*)(void *), void *))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_later");
-        if (calls++ % 100 < LAST) return honest(x, y, rows, cols, stream);
+        if (!base || y < base) base = y, rounds = 0;
+        calls++, rounds += y == base;
+        if (!(WHEN)) return honest(x, y, rows, cols, stream);
         struct late *one = malloc(sizeof *one);
         *one = (struct late){x, y, rows, cols};
         return later(answer, one);
     }
-    """.replace("LAST", str(last))
+    """.replace("WHEN", when)
     return with_stream("naive.c").replace("int launch(", "static int honest(") + source
 
 
-@pytest.mark.parametrize("last", [0, 50])
-def test_an_answer_that_is_not_there_when_its_stream_has_passed_the_call_is_told(court, last):
-    """It is there when the round ends: work on a stream that was not joined."""
-    got = court(unjoined(last), shapes=SHAPES[:1], fixed_shapes=True, round_ms=20).verdict
+@pytest.mark.parametrize("when", ["1", "calls % 100 > 50", "rounds > 16"])
+def test_an_answer_that_is_not_there_when_its_stream_has_passed_the_call_is_told(court, when):
+    """It is there when the round ends: work on a stream that was not joined, in some calls, or only in later rounds."""
+    task = {"shapes": SHAPES[:1], "fixed_shapes": True, "round_ms": 20, "max_rounds": 24, "half_width": 1e-9}
+    got = court(unjoined(when), budget_s=30, overhead_s=60.0, **task).verdict
 
     assert got["verdict"] == "incorrect", got["shapes"]
     assert re.search(
-        r"output of call \d+ of \d+ was missing when the stream that is given had passed it", got["reason"]
+        r"output y of call \d+ of \d+ was missing when the stream that is given had passed it", got["reason"]
     )
     assert "cudaStreamWaitEvent" in got["reason"]
+
+
+def test_each_output_of_several_is_looked_at_when_its_stream_has_passed_the_call(court, tmp_path):
+    """Four small ones are there in time, the large one is not, in any round."""
+    reference = tmp_path / "five.py"
+    reference.write_text(
+        """
+import numpy as np
+
+def softmax(x):
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return (*((x.max(axis=-1) * np.float32(k)).astype(np.float32) for k in range(1, 5)), e / e.sum(-1, keepdims=True))
+"""
+    )
+    source = """
+    int launch(const float *x, float *a, float *b, float *c, float *d, float *y, int64_t rows, int64_t cols, void *s) {
+        for (int64_t r = 0; r < rows; r++) {
+            float top = x[r * cols];
+            for (int64_t i = 1; i < cols; i++) top = fmaxf(top, x[r * cols + i]);
+            a[r] = top, b[r] = 2 * top, c[r] = 3 * top, d[r] = 4 * top;
+        }
+        return late(x, y, rows, cols, s);
+    }
+    """
+    source = unjoined("1").replace("int launch(", "static int late(") + source
+    outputs = [*({"name": each, "dtype": "float32", "shape": ["rows"]} for each in "abcd")]
+    outputs.append({"name": "y", "dtype": "float32", "shape": ["rows", "cols"]})
+    task = {"shapes": SHAPES[:1], "fixed_shapes": True, "round_ms": 20, "rtol": 1e-3, "atol": 1e-3}
+    got = court(source, reference=reference, outputs=outputs, **task).verdict
+
+    assert got["verdict"] == "incorrect", got["shapes"]
+    assert re.search(r"output y of call \d+ of \d+ was missing when the stream", got["reason"])
 
 
 def test_an_answer_that_is_there_before_its_stream_has_come_to_the_call_is_told(court):
@@ -544,12 +593,12 @@ def test_an_answer_that_is_there_before_its_stream_has_come_to_the_call_is_told(
 
     assert got["verdict"] == "incorrect", got["shapes"]
     assert re.search(
-        r"output of call 4 of \d+ was written before the stream that is given had come to it", got["reason"]
+        r"output y of call 4 of \d+ was written before the stream that is given had come to it", got["reason"]
     )
 
 
-def test_calls_of_which_some_run_beside_others_have_no_time(court):
-    """Two at a time, on streams that are held up by what is between the calls."""
+def two_at_a_time() -> str:
+    """Return a candidate that uses two streams by turns, which are held up by what is between the calls."""
     source = """
     #include <dlfcn.h>
     int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream) {
@@ -560,8 +609,11 @@ def test_calls_of_which_some_run_beside_others_have_no_time(court):
         return work(150000, calls++ % 2);
     }
     """
-    source = with_stream("naive.c").replace("int launch(", "static int honest(") + source
-    got = court(source, shapes=[{"rows": 2, "cols": 50}], fixed_shapes=True, round_ms=20).verdict
+    return with_stream("naive.c").replace("int launch(", "static int honest(") + source
+
+
+def test_calls_of_which_some_run_beside_others_have_no_time(court):
+    got = court(two_at_a_time(), shapes=[{"rows": 2, "cols": 50}], fixed_shapes=True, round_ms=20).verdict
 
     shape = got["shapes"][0]
     assert got["verdict"] == "correct" and shape["speedup"] is None, (
@@ -571,7 +623,23 @@ def test_calls_of_which_some_run_beside_others_have_no_time(court):
         got["evidence"]["separator_us"],
     )
     assert any("no time: calls run beside each other" in note for note in shape["notes"])
-    assert len(shape["samples"]["separated_us"]) == 5 and min(shape["samples"]["separated_us"]) > 140
+    assert len(shape["samples"]["separated_us"]) >= 6 and min(shape["samples"]["separated_us"]) > 140
+
+
+def test_a_speed_up_begins_at_what_calls_take_that_are_kept_apart(court):
+    """Where they take so little more that it may be what forking and joining takes, which rounds do beside the work."""
+    files = {}
+    for name in ("separation", "overlap"):
+        text = (JUDGE / f"{name}.py").read_text()
+        files[f"judge/{name}.py"] = re.sub(r"SLACK_S = ((?:3.0, )?)[0-9]+e-6", r"SLACK_S = \g<1>1.0", text)
+        assert files[f"judge/{name}.py"] != text
+    shapes = [{"rows": 2, "cols": 50}]
+    got = court(two_at_a_time(), shapes=shapes, fixed_shapes=True, round_ms=20, owner_files=files).verdict
+
+    shape = got["shapes"][0]
+    assert got["verdict"] == "correct" and shape["candidate"]["median_us"] < 110, (got["reason"], shape["notes"])
+    assert any("with a copy between calls" in note for note in shape["notes"]), shape["notes"]
+    assert shape["speedup_low"] < shape["reference"]["median_us"] / 110 < shape["speedup"]
 
 
 @pytest.mark.parametrize("ahead", [False, True])

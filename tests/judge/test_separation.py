@@ -35,18 +35,41 @@ def test_calls_that_take_little_more_with_copies_between_them_are_believed(apart
 
 
 def test_a_machine_that_was_busy_in_the_first_rounds_delays_nobodys_time():
-    assert said([90.0, 80.0], 9.0, [(70.0, 9.0), (14.0, 9.0)]) == ""
+    assert said([90.0, 80.0], 9.0, [(70.0, 9.0), (14.0, 9.0), (12.0, 9.0), (60.0, 9.0), (13.0, 9.0)]) == ""
 
 
 def test_a_machine_that_has_become_slower_since_is_slower_without_copies_too():
-    assert said([22.0, 23.0], 9.0, [(22.0, 18.0)]) == ""
+    assert said([22.0, 23.0], 9.0, [(22.0, 18.0), (23.0, 17.0), (22.0, 18.0)]) == ""
+
+
+def test_who_is_honest_now_and_then_gains_nothing_by_it():
+    pairs = [(112.0, 62.0), (110.0, 109.0), (112.0, 62.0), (111.0, 110.0), (112.0, 61.0)]
+
+    assert said([112.0, 111.0], 62.0, pairs).startswith("no time: calls run beside each other")
+
+
+@pytest.mark.parametrize(
+    ("apart_us", "share_us", "exposed_us"),
+    [
+        ([11.5, 12.0], 9.4, 0.0),
+        ([22.3, 22.6], 20.2, 0.0),
+        ([12.4, 12.0, 30.0], 5.0, 10.5),
+        ([22.1, 24.8], 13.0, 20.6),
+        ([6.0], 9.0, 0.0),
+    ],
+    ids=["one stream", "a longer call", "beside the next call", "two streams that are joined", "faster apart"],
+)
+def test_what_a_call_takes_with_something_behind_it_is_told_where_it_is_more(apart_us, share_us, exposed_us):
+    found = separation.exposed_s([each * US for each in apart_us], share_us * US, 1.5 * US)
+
+    assert found == pytest.approx(exposed_us * US)
 
 
 def test_calls_that_take_their_time_only_when_they_are_kept_apart_have_none():
     text = said([112.0, 111.0], 62.0, [(112.0, 61.0), (111.0, 62.0), (113.0, 62.5)])
 
     assert text.startswith("no time: calls run beside each other: with a copy between them")
-    assert "takes 111 us, in a round 62.5 us; work on a stream of your own must wait for the given one" in text
+    assert "takes 111 us, in a round 62 us; work on a stream of your own must wait for the given one" in text
 
 
 @pytest.mark.parametrize("compiled", [True, False], ids=["C", "Python"])
@@ -70,14 +93,18 @@ def test_each_call_is_followed_by_a_copy_of_its_answer(monkeypatch, compiled):
     start = ctypes.addressof(answers)
     values = [0x0807060504030201 + 0x1000000000000 * number for number in range(6)]
     rows = [[start + 16 * number, value] for number, value in enumerate(values)]
-    numbers = {"stride": 16, "bytes": 4, "offset": 3, "step": 2, "span": 5, "count": 5, "code": 0}
-    behind = separators.Separators(separators.Copy(copy), ctypes.addressof(copies), start, *numbers.values())
+    numbers = {"outputs": 2, "first": 1, "stride": 16, "slot": 4, "offset": 3, "step": 2, "count": 5, "code": 0}
+    of_each = ((ctypes.c_int64 * 2)(*each) for each in ([start + 1, start], [2, 4], [4, 5]))
+    behind = separators.Separators(separators.Copy(copy), ctypes.addressof(copies), *of_each, *numbers.values())
     made = calls.Calls(calls.loop_or_why(), launch, rows)
 
     assert (made.loop is not None) == compiled
     assert made.make(6, 0, behind) == {}
-    shifts = [3, 0, 2, 4, 1]
-    assert list(copies) == [values[i] >> 8 * shift & 0xFFFFFFFF for i, shift in enumerate(shifts)] + [0]
+    shifts, sizes = [3, 1 + 1, 2, 1 + 1, 1], [4, 2, 4, 2, 4]
+    taken = [
+        value >> 8 * shift & (1 << 8 * size) - 1 for value, shift, size in zip(values, shifts, sizes, strict=False)
+    ]
+    assert list(copies) == [*taken, 0]
     assert order == [each for value in values for each in (value, "copy")][:-1]
     assert behind.code == 4
     assert made.make(6) == {} and len(order) == 17
