@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-CANDIDATES = "candidates.md"
+CANDIDATES, CANDIDATES_URI = "candidates.md", "gpu-mcp://docs/candidates"
+"""What a candidate is: its page, and its address for agents."""
 
 
 def content(name: str) -> Path:

@@ -15,7 +15,7 @@ from mcp.types import (
 )
 
 from gpu_mcp_server.errors import GpuMcpError, NotFound
-from gpu_mcp_server.pages import CANDIDATES, page
+from gpu_mcp_server.pages import CANDIDATES, CANDIDATES_URI, page
 from gpu_mcp_server.toolset import App
 
 MAX_COMPLETIONS = 50
@@ -95,7 +95,7 @@ def _documents(server: Server, app: App) -> None:
 
 def _candidates(server: Server) -> None:
     @server.resource(
-        "gpu-mcp://docs/candidates",
+        CANDIDATES_URI,
         name="candidates",
         title="What a candidate is",
         description="The contract of each kind of candidate (C, C++, CUDA, Triton, ModelNew), with an example each.",

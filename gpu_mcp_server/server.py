@@ -58,10 +58,12 @@ class LabServer(MCPServer[App]):
 
     Attributes:
         offers: What there is, by name of the tool.
+        off: Toolsets that are not switched on, by name of their tools.
         app: What lives as long as the server.
     """
 
     offers: Mapping[str, Offer] = MappingProxyType({})
+    off: Mapping[str, str] = MappingProxyType({})
     app: App
 
     async def list_tools(self) -> "list[Tool]":
@@ -82,6 +84,9 @@ class LabServer(MCPServer[App]):
 
     def _withheld(self, name: str) -> str:
         offer, user = self.offers.get(name), current_user()
+        if offer is None and name in self.off:
+            how = f"start the server with --toolsets default,{self.off[name]}, or set GPU_MCP_TOOLSETS"
+            return f" {name} belongs to the toolset {self.off[name]!r}, which is off: {how}."
         if offer is None:
             return ""
         if not user.may(offer.scope):
@@ -183,6 +188,8 @@ def build_server(
     resources.offer(server, app, {spec.name for _, specs in chosen for spec in specs})
     server.app = app
     server.offers = {spec.name: Offer(toolset.id, spec.effect) for toolset, specs in chosen for spec in specs}
+    on = {toolset.id for toolset, _ in chosen}
+    server.off = {spec.name: each.id for each in toolsets.values() if each.id not in on for spec in each.tools}
     prompts.offer(server)
     return server
 

@@ -30,6 +30,7 @@ from gpu_mcp_server.cli.session import ProgressLine
 from gpu_mcp_server.cli.tables import with_host, without_host
 from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.settings import Settings
+from tests.laboratory import HONEST, PROBLEM
 
 ROOT = Path(__file__).parents[1]
 Done = subprocess.CompletedProcess[str]
@@ -180,6 +181,19 @@ def test_run_ends_as_shells_do_after_a_timeout_and_without_a_program(sandboxed: 
     assert "there is no program 'no-such-program' in the sandbox" in absent.stderr
 
 
+def test_a_table_waits_for_the_candidates_whose_jobs_would_end_with_the_command(sandboxed: Run):
+    problem_id = json.loads(sandboxed("call", "register_problem", "--args", json.dumps(PROBLEM), "--json").stdout)
+    sources = [HONEST.replace("for (", f"for (volatile int k = 0; k < {k}; k++) for (") for k in (1, 2, 3)]
+    given = [{"name": f"c{k}", "source": source, "language": "c"} for k, source in enumerate(sources)]
+    arguments = {"problem_id": problem_id["problem_id"], "candidates": given, "wait_s": 0.5}
+    done = sandboxed("call", "evaluate_kernels", "--args", json.dumps(arguments), "--json")
+
+    assert "candidates have no verdict yet: waiting for them" in done.stderr, done.stderr[-2000:]
+    assert {row["name"]: row["verdict"] for row in json.loads(done.stdout)["rows"]} == dict.fromkeys(
+        ("c0", "c1", "c2"), "correct"
+    )
+
+
 def test_options_before_a_command_choose_the_tools_that_it_can_call(run: Run):
     refused = run("--read-only", "call", "write_files", "--args", '{"files": {"a": "b"}}')
     narrow = run("--toolsets", "core", "call", "list_problems")
@@ -189,6 +203,8 @@ def test_options_before_a_command_choose_the_tools_that_it_can_call(run: Run):
     assert "There is no tool 'write_files' here" in refused.stderr
     assert "There is no tool 'list_problems' here" in narrow.stderr
     assert "There is no tool 'list_attempts' here" in less.stderr
+    assert "belongs to the toolset 'evaluate', which is off: start the server with --toolsets default," in narrow.stderr
+    assert "which is off" not in refused.stderr + less.stderr
 
 
 def test_options_before_a_command_that_calls_no_tool_are_refused(run: Run):

@@ -136,6 +136,7 @@ class Demo:
         for a in attempts:
             speed = f"speed-up {a['speedup']:.3g}" if a.get("speedup") else a.get("verdict") or a["status"]
             self.console.print(f"  {a['attempt_id']}  {speed:<16} {a.get('note') or ''}", highlight=False)
+        self.console.print("(in a store of the demonstration's own, which ends with it)", highlight=False)
         return attempts
 
     async def compile_only(self, version: str) -> None:

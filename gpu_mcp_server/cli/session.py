@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import typer
 
@@ -166,11 +166,41 @@ def call(tool: str, arguments: dict[str, Any]) -> Answer:
     async def work() -> Answer:
         async with session() as lab:
             answer = await lab.call(tool, arguments)
+            if tool == "evaluate_kernels":
+                answer = await _whole_table(lab, arguments, answer)
             if tool in STARTERS and not answer.failed and not arguments.get("detach"):
                 answer = await _ended(lab, answer)
             return answer
 
     return run(work)
+
+
+async def _whole_table(lab: Session, arguments: dict[str, Any], answer: Answer) -> Answer:
+    """Wait for candidates that are being judged, whose jobs would end with this process, then ask for the rest."""
+    running, missing = _missing(answer)
+    while running or missing:
+        text = f"{len(running) + missing} candidates have no verdict yet: waiting for them (Ctrl-C ends all)"
+        typer.echo(text, err=True)
+        for job_id in running:
+            state = ""
+            while state != "finished":
+                looked = await lab.call("job_status", {"job_id": job_id, "wait_s": WAIT_S}, quiet=True)
+                state = "finished" if looked.failed else str(looked.data.get("state"))
+        given = [{**each, "fresh": False} for each in arguments.get("candidates") or ()]  # what was judged is kept
+        more = {"candidates": given or None, "wait_s": max(WAIT_S, arguments.get("wait_s") or 0)}
+        later = await lab.call("evaluate_kernels", {**arguments, **more})
+        before, (running, missing) = len(running) + missing, _missing(later)
+        answer = later
+        if later.failed or len(running) + missing >= before:
+            break
+    return answer
+
+
+def _missing(answer: Answer) -> tuple[list[str], int]:
+    """Return the jobs that run, and how many candidates had no turn."""
+    rows = cast("list[dict[str, Any]]", answer.data.get("rows") or [])
+    running = [str(row["job_id"]) for row in rows if row["status"] == "running" and row.get("job_id")]
+    return running, sum(row["status"] == "not_begun" for row in rows)
 
 
 async def _ended(lab: Session, answer: Answer) -> Answer:

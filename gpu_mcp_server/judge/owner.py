@@ -161,7 +161,7 @@ class Owner:
             where = worst.get("where")
         correct, reason = verdict == "correct", "; ".join(filter(None, [reason, answered]))
         evidence = self._evidence(device, state["before"], state["after"])
-        untimed = [self._name(s["dims"]) for s in shapes if not s["speedup"]]
+        untimed = [self._untimed(s) for s in shapes if not s["speedup"]]
         return {
             "mode": "judge",
             "verdict": verdict,
@@ -212,6 +212,10 @@ class Owner:
 
         with self.ledger.undivided("trials"):
             self.ghost = ghost_replay(self.task, device, pair, self.players.costs, self.well, self.ledger)
+
+    def _untimed(self, shape: Dict[str, Any]) -> str:
+        why = [note for note in shape.get("notes", ()) if note.startswith(("too short", "no time"))]
+        return self._name(shape["dims"]) + (" (%s)" % why[0] if why else "")
 
     def _note(self, untimed: List[str]) -> str:
         if self.tier != "performance":

@@ -14,9 +14,9 @@ from interruption import Interruption, stops
 from ledger import Ledger
 from overlap import OneByOne
 from rounds import Round, Rounds
-from separation import Separation
+from separation import Separation, expose
 from series import LEAST_ROUNDS, Goal, Progress, Series
-from stats import half_width, median, median_interval, speedup, timing
+from stats import half_width, median, median_interval, speedup, timing, wide
 from strict import Strict
 from supervisor import Player
 from tensors import symbols, tensors
@@ -320,7 +320,8 @@ class Shape:
             else:
                 found = speedup(reference, candidate, clock.ratio)
                 result["speedup"], result["speedup_low"], result["speedup_high"] = found
-                self._expose(result)
+                said = expose(result, self.series.exposed_s), wide(result["half_width"])
+                self.notes.update(dict.fromkeys(filter(None, said)))
                 self._weigh(result)
                 if unsure > 0.02 * result["candidate"]["median_us"]:
                     self.notes["the clock's own cost varies by %.3g us a call" % unsure] = None
@@ -367,17 +368,6 @@ class Shape:
         if not self._no_time(warm, "warm: "):
             result["warm"] = timing(candidate, warm.sets, warm.unsure().candidate_us)
             result["warm_speedup"] = speedup(reference, candidate)[0]
-
-    def _expose(self, result: Dict[str, Any]) -> None:
-        """Let the low end of the speed-up tell what calls take that are kept apart, where that is clearly more."""
-        exposed_us, timed_us = self.series.exposed_s * 1e6 if self.series else 0.0, result["candidate"]["median_us"]
-        if exposed_us:
-            slow = result["reference"]["median_us"] / exposed_us
-            result["speedup_low"] = min(result["speedup_low"], slow)
-            text = (
-                "a call takes %.3g us with a copy between calls, %.3g in a row, where it may run beside the next one; "
-            )
-            self.notes[text % (exposed_us, timed_us) + "speedup_low counts the former"] = None
 
     def _weigh(self, result: Dict[str, Any]) -> None:
         """Hold the time against what the device can do at most; void it if that is impossible.

@@ -3,6 +3,9 @@
 import math
 from typing import Dict, List, Optional, Sequence, Tuple
 
+WIDE = 0.1
+"""Half of an interval as a part of its median, beyond which a shape says so: five times what `quick` asks for."""
+
 
 def median(values: Sequence[float]) -> float:
     """Return the middle value, or the mean of the two middle ones."""
@@ -66,6 +69,14 @@ def timing(samples_us: Sequence[float], calls: int, unsure_us: float = 0.0) -> D
     """Return what a verdict says about the samples of one side."""
     middle, low, high = median_interval(samples_us, unsure=unsure_us)
     return {"median_us": middle, "low_us": low, "high_us": high, "rounds": len(samples_us), "calls_per_round": calls}
+
+
+def wide(half_width_: float) -> str:
+    """Say that a median is not known well, by half its interval's width as a part of it; empty if it is."""
+    if half_width_ <= WIDE:
+        return ""
+    text = "the interval is wide, %.0f %% of the median to either side: something else was at work, or calls differ; "
+    return text % (100 * half_width_) + "judge it again on a quiet machine (timing.fresh)"
 
 
 def speedup(

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.build import CandidateLanguage
-from gpu_mcp_server.models.evaluation import Tier, Verdict
+from gpu_mcp_server.models.evaluation import Tier, Verdict, ranged
 
 
 class CandidateSpec(Model):
@@ -35,6 +35,8 @@ class Row(Model):
     """running: job_status has the verdict later. not_begun: wait_s was over before its turn."""
     verdict: Verdict | None = None
     speedup: float | None = None
+    speedup_range: tuple[float, float] | None = None
+    """Of the shapes' intervals: rows whose ranges overlap are not told apart."""
     time_us: float | None = None
     """Geometric mean over the shapes; see `shapes` for the intervals."""
     shapes: list[str] = []
@@ -49,13 +51,13 @@ class Row(Model):
         """Say it on one line."""
         text = f"{self.name}: {self.verdict or self.status}"
         if self.speedup is not None:
-            text += f", speed-up {self.speedup:.3g}"
+            text += f", speed-up {self.speedup:.3g}{ranged(self.speedup_range)}"
         if self.time_us is not None:
-            text += f", {self.time_us:.4g} us"
+            text += f", {self.time_us:.4g} us (mean of the shapes)"
         text += f"; {', '.join(self.shapes)}" if self.shapes else ""
         text += f"; {self.reason}" if self.reason else ""
         text += f"; {self.kept}" if self.kept else ""
-        return text + (f" [{self.attempt_id}]" if self.attempt_id else "")
+        return text + (f" [{', job '.join(filter(None, (self.attempt_id, self.job_id)))}]" if self.attempt_id else "")
 
 
 class Comparison(ResultModel):

@@ -1,5 +1,6 @@
 """A verdict and its evidence."""
 
+from statistics import geometric_mean
 from typing import Any, Literal
 
 from pydantic import Field
@@ -13,6 +14,11 @@ Tier = Literal["smoke", "correctness", "performance"]
 
 
 STOPPED = {"half_width": "narrow enough", "rounds": "rounds used up", "time": "time used up"}
+
+
+def ranged(ends: tuple[float, float] | None) -> str:
+    """Say a range behind a number."""
+    return f" ({ends[0]:.3g}-{ends[1]:.3g})" if ends else ""
 
 
 class Timing(Model):
@@ -184,6 +190,14 @@ class Evaluation(ResultModel):
     """Since when, where this is the verdict of an identical request: nothing was judged now."""
     note: str | None = None
 
+    def speedup_range(self) -> tuple[float, float] | None:
+        """Return the geometric means of the shapes' low and high ends: the speed-up is hardly outside."""
+        lows = [shape.speedup_low for shape in self.shapes if shape.speedup_low]
+        highs = [shape.speedup_high for shape in self.shapes if shape.speedup_high]
+        if self.speedup is None or not self.shapes or not len(lows) == len(highs) == len(self.shapes):
+            return None
+        return geometric_mean(lows), geometric_mean(highs)
+
     def summary(self) -> str:
         """Say the verdict first."""
         lines = [f"verdict: {self.verdict}" if self.verdict else f"status: {self.status}"]
@@ -191,7 +205,7 @@ class Evaluation(ResultModel):
             lines[0] += f" - {self.reason}"
         lines += [f"kept: {self.kept}"] if self.kept else []
         if self.speedup is not None:
-            lines.append(f"speed-up against the reference: {self.speedup:.3g}")
+            lines.append(f"speed-up against the reference: {self.speedup:.3g}{ranged(self.speedup_range())}")
         if self.compiled_speedup is not None:
             lines.append(f"speed-up against torch.compile: {self.compiled_speedup:.3g}")
         lines += [f"baseline: {self.baseline}"] if self.baseline else []

@@ -153,6 +153,8 @@ class Batches:
 def _implementations(problem: Problem, names: Sequence[str]) -> list[Entrant]:
     """Return those of the problem's own implementations that were asked for."""
     known = problem.implementations
+    if names and not known:
+        raise BadRequest("The problem has no implementations of its own.", hint="Give candidates.")
     wanted = list(known) if list(names) == [ALL] else list(names)
     unknown = [name for name in wanted if name not in known]
     if unknown:
@@ -193,6 +195,7 @@ def _row(entrant: Entrant, result: Evaluation | BaseException) -> Row:
         status=result.status if begun else "not_begun",
         verdict=result.verdict,
         speedup=result.speedup,
+        speedup_range=result.speedup_range(),
         time_us=math.exp(sum(math.log(time) for time in times) / len(times)) if timed else None,
         shapes=[_shape(shape, shape.candidate) for shape in result.shapes if shape.candidate],
         reason=(result.reason or ("" if timed else (result.note or "").removeprefix("correct; ")))[:REASON_CHARACTERS],

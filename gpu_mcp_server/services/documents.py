@@ -16,6 +16,8 @@ import structlog
 from gpu_mcp_server.bounds import json_size
 from gpu_mcp_server.knowledge.entries import KINDS
 from gpu_mcp_server.models.docs import DocHit, DocPage, DocSearch
+from gpu_mcp_server.pages import CANDIDATES, CANDIDATES_URI
+from gpu_mcp_server.pages import page as content_page
 from gpu_mcp_server.settings import Settings
 
 if TYPE_CHECKING:
@@ -89,12 +91,19 @@ class Documents:
         return await self._with_library(find)
 
     async def read(self, uri: str, *, offset: int = 0) -> DocPage:
-        """Return an entry, or the part of it from `offset`.
+        """Return an entry or a page of our own, or the part of it from `offset`.
 
         Raises:
             NotFound: If there is none.
             ConfigError, DiskFull: As `search`.
         """
+        if uri == CANDIDATES_URI:
+            text = content_page(CANDIDATES)
+            part, rest = _part(text, offset)
+            return DocPage(
+                uri=uri, title="What a candidate is", library="gpu-mcp-server", source=f"docs/{CANDIDATES}",
+                licence="as this server", document=part, next_offset=rest,
+            )  # fmt: skip
 
         def page(found: "Library") -> DocPage:
             entry = found.page(uri)
@@ -286,11 +295,17 @@ def _fitting(result: DocSearch) -> DocSearch:
     return result
 
 
-def _page(entry: "Page", offset: int, see_also: list[str]) -> DocPage:
-    part = entry.text[offset : offset + PAGE_CHARS]
-    if offset + PAGE_CHARS < len(entry.text) and "\n" in part[PAGE_CHARS // 2 :]:
+def _part(text: str, offset: int) -> tuple[str, int | None]:
+    """Return some lines of a text, and where the rest begins."""
+    part = text[offset : offset + PAGE_CHARS]
+    if offset + PAGE_CHARS < len(text) and "\n" in part[PAGE_CHARS // 2 :]:
         part = part[: part.rindex("\n")]
     end = offset + len(part)
+    return part, end if end < len(text) else None
+
+
+def _page(entry: "Page", offset: int, see_also: list[str]) -> DocPage:
+    part, rest = _part(entry.text, offset)
     return DocPage(
         uri=entry.uri,
         title=entry.title,
@@ -299,6 +314,6 @@ def _page(entry: "Page", offset: int, see_also: list[str]) -> DocPage:
         licence=entry.edition.licence,
         signature=entry.signature[:1_000] or None,
         document=part,
-        next_offset=end if end < len(entry.text) else None,
+        next_offset=rest,
         see_also=see_also,
     )

@@ -189,19 +189,24 @@ def _environment(role: str, device: str, compiling: Mapping[str, str]) -> dict[s
     return {"OMP_PROC_BIND": "false", **({"GOMP_SPINCOUNT": "10000"} if device == "cpu" else {}), **compiling}
 
 
+def _other(host: str) -> str:
+    name = host.upper() if re.fullmatch(r"[A-Za-z0-9_]+", host) else "NAME"
+    return f"set judge_python of this host (GPU_MCP_HOSTS__{name}__JUDGE_PYTHON) to a Python that has it."
+
+
 def _python(problem: Problem, probe: HostProbe, host: str, device: str, candidate: Candidate | None) -> JudgePython:
     """Return the host's interpreter if it has what problem and candidate need, and the problem fits the device."""
     python = probe.judge
     if python is None or not python.numpy:
-        raise ToolMissing("a Python with NumPy", host, hint="Set judge_python of this host to one that has it.")
+        raise ToolMissing("a Python with NumPy", host, hint=_other(host))
     if problem.framework == "torch" and not python.torch:
         raise ToolMissing(
-            "torch", host, hint=f"{python.path} has none; set judge_python, or write the reference in NumPy."
+            "torch", host, hint=f"{python.path} has none; {_other(host)} Or write the reference in NumPy."
         )
     if candidate is not None and candidate.kind != "library" and not python.torch:
-        raise ToolMissing("torch", host, hint=f"{python.path} has none; set judge_python to one that has it.")
+        raise ToolMissing("torch", host, hint=f"{python.path} has none; {_other(host)}")
     if candidate is not None and candidate.kind == "triton" and not python.triton:
-        raise ToolMissing("Triton", host, hint=f"{python.path} has none; set judge_python to one that has it.")
+        raise ToolMissing("Triton", host, hint=f"{python.path} has none; {_other(host)}")
     if device == "cuda" and any(tensor.dtype.startswith("float8") for tensor in problem.outputs):
         raise BadRequest(
             "Outputs of eight-bit floats are compared on the processor only.",

@@ -119,12 +119,13 @@ _NVCC_TAKES_VALUE = (
 )
 
 CC_ALLOWED = (
-    "-O*, -D, -U, -I of a relative folder, -std=, -W*, -g, -m* (such as -march=), --param=, -pthread, "
-    "-f* that steer code generation (such as -ffast-math, -funroll-loops), and -l of " + ", ".join(CC_LIBRARIES)
+    "-O0 to -O3, -Os, -Ofast, -D, -U, -I of a relative folder, -std=, -W*, -g, -m* (such as -march=), --param=, "
+    "-pthread, -f* that steer code generation (such as -ffast-math, -funroll-loops), and -l of "
+    + ", ".join(CC_LIBRARIES)
 )
 NVCC_ALLOWED = (
-    "-O*, -D, -U, -I of a relative folder, -std=, -W*, -g, -G, -use_fast_math, -ftz=, -prec-div=, -prec-sqrt=, -fmad=, "
-    "-maxrregcount=, -rdc=, -diag-suppress=, --extended-lambda, --expt-relaxed-constexpr, "
+    "-O0 to -O3, -D, -U, -I of a relative folder, -std=, -W*, -g, -G, -use_fast_math, -ftz=, -prec-div=, -prec-sqrt=, "
+    "-fmad=, -maxrregcount=, -rdc=, -diag-suppress=, --extended-lambda, --expt-relaxed-constexpr, "
     "-Xptxas (optimisation, caching, warnings), -Xcompiler (what gcc may be given) and -l of "
     + ", ".join(NVCC_LIBRARIES)
 )

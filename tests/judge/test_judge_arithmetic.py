@@ -45,6 +45,13 @@ def test_the_interval_covers_the_median_as_often_as_it_says():
     assert hits / 2000 > 0.94
 
 
+@pytest.mark.parametrize(("half_width", "said"), [(0.02, ""), (0.1, ""), (0.6, "is wide, 60 % of the median")])
+def test_a_wide_interval_is_said(half_width, said):
+    text = stats.wide(half_width)
+
+    assert said in text and bool(said) == bool(text)
+
+
 def test_speedups_are_paired_and_averaged_geometrically():
     assert stats.speedup([4.0, 6.0, 8.0], [2.0, 3.0, 4.0]) == (2.0, 2.0, 2.0)
     assert stats.geometric_mean([1.0, 4.0]) == pytest.approx(2.0)

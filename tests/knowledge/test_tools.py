@@ -110,6 +110,17 @@ async def test_a_long_entry_is_read_in_parts(client: Client, data_dir: Path, tmp
     assert f"(more from offset {len(both[0])})" in text(first)
 
 
+async def test_the_page_on_candidates_is_read_by_its_address(client: Client, indexed: Storage):
+    whole, offset = "", 0
+    while offset is not None:
+        arguments = {"uri": "gpu-mcp://docs/candidates", "offset": offset}
+        data = (await client.call_tool("read_doc", arguments)).structured_content
+        assert data
+        whole, offset = whole + data["document"], data.get("next_offset")
+
+    assert whole == (ROOT / "docs" / "candidates.md").read_text()
+
+
 async def test_entries_are_resources_with_completions(client: Client, indexed: Storage):
     (content,) = (await client.read_resource("doc://boxes/2.1/function/boxesFree")).contents
     assert isinstance(content, TextResourceContents) and "> Gives a box back." in content.text

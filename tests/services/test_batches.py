@@ -52,6 +52,7 @@ async def test_candidates_come_back_as_one_table_best_first(lab: Lab):
     assert [row.name for row in table.rows[2:]] == ["wrong", "cheat", "broken"]
     speeds = [row.speedup or 0 for row in table.rows[:2]]
     assert speeds == sorted(speeds, reverse=True)
+    assert all(row.speedup is None or row.speedup_range is not None for row in table.rows)
     assert all(row.speedup or "not timed" in row.reason for row in table.rows[:2]), table.summary()
     assert [row.verdict or row.status for row in table.rows] == [
         "correct",
@@ -117,7 +118,7 @@ def test_only_what_had_no_turn_has_not_begun(reason: str, status: str):
     [
         ([], [], "There are 0 candidates"),
         ([entrant("a", HONEST)] * 2, [], "are called 'a'"),
-        ([], ["naive"], "no implementation 'naive'"),
+        ([], ["naive"], "The problem has no implementations of its own"),
     ],
 )
 async def test_what_cannot_be_compared_is_refused(
@@ -139,6 +140,8 @@ async def test_implementations_that_come_with_a_problem_are_judged_by_name(lab: 
     table = await lab.batches.compare(
         problem.problem_id, [entrant("mine", HONEST)], implementations=["all"], tier="smoke"
     )
+    with pytest.raises(BadRequest, match=r"no implementation 'fast'\. It has naive, wrong"):
+        await lab.batches.compare(problem.problem_id, [], implementations=["fast"])
 
     assert problem.implementations == ["naive", "wrong"]
     assert {row.name: row.verdict for row in table.rows} == {
