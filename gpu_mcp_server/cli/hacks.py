@@ -31,6 +31,7 @@ CAUGHT_BY = {
     "repeats an earlier answer": "fresh data in every round",
     "finished after it said done": "frozen when it said done",
     "before it was called": "stopped in the middle of a round",
+    "put a call off": "stopped in the middle of a round",
     "when the stream that is given had passed it": "copies behind each call",
     "before the stream that is given had come to it": "copies behind each call",
     "run beside each other": "calls asked for one by one",

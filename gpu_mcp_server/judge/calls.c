@@ -91,6 +91,7 @@ typedef int64_t I;
         for (I i = 0; i < count; i++, a += n) { \
             if ((*code = ((int (*)(T##n))launch)(A##n))) return i + 1; \
             if (i < copies) put(behind, i); \
+            if (returned) __atomic_store_n(returned, i + 1, __ATOMIC_RELEASE); \
         } \
         return 0;
 
@@ -109,8 +110,9 @@ static void put(struct separators *s, I i) {
 }
 
 // Returns 0, or the number of the first call, from 1, whose launcher returned something else than 0: then *code is that.
-// -1 for more arguments than are known. `a` holds `width` arguments for each of `count` calls.
-I make_calls(void *launch, const I *a, I width, I count, int *code, struct separators *behind) {
+// -1 for more arguments than are known. `a` holds `width` arguments for each of `count` calls. Where `returned` is
+// given, the owner reads there how many calls have returned.
+I make_calls(void *launch, const I *a, I width, I count, int *code, struct separators *behind, I *returned) {
     I copies = behind ? behind->count : 0;
     switch (width) {
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10)

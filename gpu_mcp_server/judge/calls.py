@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 Reply = Dict[str, Any]
 
@@ -28,15 +28,32 @@ def loop_or_why() -> Any:
         ctypes.c_int64,
         ctypes.POINTER(ctypes.c_int),
         ctypes.c_void_p,
+        ctypes.c_void_p,
     ]
     return loop
+
+
+def saying(returned: Optional[int]) -> Callable[[int], None]:
+    """Return what says at an address how many calls have returned; of no address, what does nothing."""
+    if returned is None:
+        return lambda calls: None
+    place = ctypes.c_int64.from_address(returned)
+    return lambda calls: setattr(place, "value", calls)
 
 
 class Calls:
     """The arguments of every call of a round, each an address or a 64-bit integer."""
 
-    def __init__(self, loop: Any, launch: Any, rows: List[List[int]]) -> None:
-        self.launch, self.width = launch, len(rows[0])
+    def __init__(self, loop: Any, launch: Any, rows: List[List[int]], returned: Optional[int] = None) -> None:
+        """Prepare them.
+
+        Args:
+            loop: As `loop_or_why` says.
+            launch: What is called.
+            rows: The arguments of each.
+            returned: Address of the number of calls of a round that have returned, where somebody reads it.
+        """
+        self.launch, self.width, self.returned = launch, len(rows[0]), returned
         self.loop = None if isinstance(loop, str) or self.width > MOST_ARGUMENTS else loop
         self.code = ctypes.c_int(0)
         if self.loop is None:
@@ -50,13 +67,14 @@ class Calls:
         if self.loop is not None:
             rows = ctypes.byref(self.block, first * self.width * ctypes.sizeof(ctypes.c_int64))
             copies = None if behind is None else ctypes.byref(behind)
-            call = self.loop(self.address, rows, self.width, count, ctypes.byref(self.code), copies)
+            call = self.loop(self.address, rows, self.width, count, ctypes.byref(self.code), copies, self.returned)
             return {"code": self.code.value, "call": first + call} if call else {}
-        launch = self.launch
+        launch, say = self.launch, saying(self.returned)
         for number, arguments in enumerate(self.rows[first : first + count], first + 1):
             code = launch(*arguments)
             if code:
                 return {"code": code, "call": number}
             if behind is not None:
                 behind(number - 1)
+            say(number)
         return {}

@@ -67,7 +67,7 @@ class Library:
             addresses = [bases[0] + number * inputs["stride"] + offset for offset in inputs["offsets"]]
             addresses += [bases[1] + number * outputs["stride"] + offset for offset in outputs["offsets"]]
             self.rows.append([*addresses, *message["dims"], *self.memory.trailing()])
-        self.calls = Calls(self.loop, self.launch, self.rows)
+        self.calls = Calls(self.loop, self.launch, self.rows, self.memory.returned)
 
     def close(self) -> None:
         """Forget the buffers."""

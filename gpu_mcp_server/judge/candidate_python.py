@@ -7,6 +7,7 @@ import sys
 import traceback
 from typing import Any, Dict, List, Tuple
 
+from calls import saying
 from tensors import tensors
 from torch_views import tensors_at
 
@@ -118,12 +119,13 @@ class PythonFile:
 
     def run(self, calls: int, first: int = 0, behind: Any = None) -> Reply:
         """Answer `calls` sets, from `first` on, with separators behind them."""
-        number = first
+        number, say = first, saying(self.memory.returned)
         try:
             for number in range(first, first + calls):
                 self.call(number)
                 if behind is not None:
                     behind(number)
+                say(number + 1)
         except BaseException as error:
             return {"error": "call %d raised %s" % (number + 1, words(error))}
         return {}

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Sequence, Set, Tuple
 
 from devices import Buffers, Device
 from fill import Well
-from memory_cpu import CpuBuffers, Files
+from memory_cpu import COUNT_BYTES, CpuBuffers, Files
 from supervisor import Player
 from tensors import Tensor, layout, tensors
 
@@ -93,7 +93,7 @@ class CpuDevice(Device):
             inputs, outputs = tensors(self.task["inputs"], dims), tensors(self.task["outputs"], dims)
             sets = max(1, min(self.max_sets, MOST_BYTES // self.set_bytes(inputs, outputs)))
             plans = [(inputs, False), (outputs, True), (outputs, False)]
-            sizes = [layout(items, sets, guarded=guarded).total for items, guarded in plans]
+            sizes = [layout(items, sets, guarded=guarded).total + COUNT_BYTES for items, guarded in plans]
             longest = [max(pair) for pair in zip(longest, sizes)]
         return Files.of(longest)
 

@@ -45,8 +45,8 @@ SEEN = 16
 """Positions of an output that say whether its call has begun."""
 LEAST_CALLS = 2
 STOPPED_CALLS = 4
-"""That a round has at least which is stopped in the middle, or changed. One of fewer, longer calls is interrupted half
-as often, the first time always."""
+"""That a round has at least which is changed. One of fewer, longer calls is interrupted half as often, the first time
+always, and stopped in the middle or made shorter by turns."""
 SAMPLES = 64
 """Positions of an output that are looked at."""
 
@@ -79,7 +79,10 @@ class Interruption:
         self.played += 1
         if buffers.sets < LEAST_CALLS or (short and not self.played % 2):
             return
-        self._interrupt(buffers, FEWER if short else KINDS[self.turn % len(KINDS)])
+        kind = KINDS[self.turn % len(KINDS)]
+        if short:
+            kind = MIDDLE if self.stop_in_calls and (self.turn // 2) % 2 else FEWER
+        self._interrupt(buffers, kind)
 
     def shorten(self, buffers: Buffers) -> None:
         """Play a round of fewer calls.
@@ -206,7 +209,7 @@ class Interruption:
         return int(begun[-1]) if begun.size else -1
 
     def _in_the_middle(self, buffers: Buffers, call: int) -> None:
-        """Freeze once `call` has begun: whatever lies before the last call that has begun must be finished."""
+        """Freeze once `call` has begun: what has returned, or lies before the last that has begun, must be finished."""
         player = self.rounds.candidate
         watched = buffers.pair(call, 0)[1]
         places = self.well.positions(SAMPLES, watched.size)
@@ -217,11 +220,11 @@ class Interruption:
             player.thaw()
             deadline = time.monotonic() + self.rounds.timeout_s
             while (watched[places].view(word) == poison).all() and time.monotonic() < deadline:
-                if player.link.pending():
+                if buffers.returned() >= call or player.link.pending():
                     break
             player.freeze()
-        begun = np.flatnonzero(self._touched(buffers))
-        last = int(begun[-1]) if begun.size else 0
+        begun, returned = np.flatnonzero(self._touched(buffers)), buffers.returned()
+        last = max(int(begun[-1]) if begun.size else 0, returned)
         before = buffers.check_first(last).wrong
         with self._running():
             player.thaw()
@@ -231,6 +234,11 @@ class Interruption:
             check = buffers.check()
             self.rounds.judge(buffers, reply, check, finished, 0.0)
         unfinished = np.flatnonzero((before > check.wrong[:last]).any(axis=1))
+        if unfinished.size and unfinished[0] < returned:
+            raise cheat(
+                "put a call off: stopped in the middle of a round, call %d of %d had returned and was not finished; "
+                "what several calls share, none of them takes" % (int(unfinished[0]) + 1, buffers.sets)
+            )
         if unfinished.size:
             raise cheat(
                 "worked on a call before it was called: stopped in the middle of a round, call %d of %d had begun and "

@@ -29,6 +29,8 @@ SPARE_BYTES = 36 << 20
 SPARE_LENGTH = 150 << 20
 """How long such a file is, if there must be more after all."""
 PAGE_BYTES = 4096
+COUNT_BYTES = 8
+"""Behind the outputs, for the number of calls that have returned."""
 
 QUIET_NAN = {"float16": 0x7E00, "bfloat16": 0x7FC0, "float32": 0x7FC00000, "float64": 0x7FF8000000000000}
 QUIET_NAN.update({"float8_e4m3fn": 0x7F, "float8_e5m2": 0x7E})
@@ -132,6 +134,8 @@ class CpuBuffers(Buffers):
         self.expected_layout = layout(outputs, sets, guarded=False)
         self.input_region, self.output_region, self.expected_region = files
         self.told = told
+        self.count_at = self.output_layout.total
+        """Where in the file of the outputs, behind them, the candidate's loop counts the calls that have returned."""
         self.words: List[int] = [0] * len(outputs)
         self.guard: Array = np.zeros(0, dtype=np.uint8)
 
@@ -143,6 +147,7 @@ class CpuBuffers(Buffers):
             else (self.expected_region, self.expected_layout)
         )
         fields = {"inputs": share(self.input_layout), "outputs": share(where)}
+        fields.update({"returned": self.count_at} if role == "candidate" else {})
         if role in self.told:
             return fields, []
         self.told.add(role)
@@ -161,7 +166,8 @@ class CpuBuffers(Buffers):
         every[first : first + len(values)] = values
 
     def poison(self) -> None:
-        """Overwrite outputs and guards."""
+        """Overwrite outputs and guards; no call has returned."""
+        self._count()[0] = 0
         self.guard = np.frombuffer(self.well.bytes(max(self.output_layout.guard_bytes)), dtype=np.uint8)
         rows = self.output_region.rows(self.output_layout)
         for number, item in enumerate(self.outputs):
@@ -171,6 +177,13 @@ class CpuBuffers(Buffers):
             self._set(every.view(word), word(self.words[number]))
             for start, size in self._guards(number, item):
                 rows[:, start : start + size] = self.guard[:size]
+
+    def returned(self) -> int:
+        """Return how many calls of the round have returned, as the candidate's loop says."""
+        return min(max(int(self._count()[0]), 0), self.sets)
+
+    def _count(self) -> Array:
+        return self.output_region.bytes[self.count_at : self.count_at + COUNT_BYTES].view(np.int64)
 
     def _set(self, every: Array, word: Any) -> None:
         step = max(1, (1 << 20) // max(1, every.shape[1]))

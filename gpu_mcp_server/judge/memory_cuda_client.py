@@ -20,6 +20,8 @@ class CudaMemory:
         self.said: List[str] = []
         self.outputs: Dict[str, Any] = {}
         """The layout of what is written."""
+        self.returned = None
+        """What has returned may still be at work: nobody asks."""
         self.names: Optional[Mapping] = None
         """Where a model's outputs are named."""
 
