@@ -30,17 +30,23 @@ class ModelFile(PythonFile):
             return {"error": "the file has no class ModelNew%s" % other}
         torch, seed = self.torch, int(message.get("torch_seed") or 0)
         with torch.no_grad():
+            problem = load_file(PROBLEM, "problem") if os.path.exists(PROBLEM) else None  # it may draw or seed itself
             torch.manual_seed(seed)
-            initial: Sequence[Any] = []
-            if os.path.exists(PROBLEM):
-                initial = load_file(PROBLEM, "problem").get_init_inputs()
+            initial: Sequence[Any] = problem.get_init_inputs() if problem else []
             torch.manual_seed(seed)
             try:
                 model = made(*initial)
             except BaseException as error:
                 return {"error": "ModelNew cannot be constructed with %d arguments: %s" % (len(initial), words(error))}
+            if not isinstance(model, torch.nn.Module) and (self.task.get("state") or self.device is not None):
+                return {
+                    "error": "ModelNew is no torch.nn.Module, and the problem has weights or a device to move it to"
+                }
             if self.device is not None:
-                model = model.to(self.device)
+                try:
+                    model = model.to(self.device)
+                except BaseException as error:
+                    return {"error": "ModelNew cannot be moved to %s: %s" % (self.device, words(error))}
         self.model = model
         self.given = len(self.task["inputs"]) - len(self.task.get("state") or [])
         self.constants: Dict[str, Any] = self.task.get("constants") or {}

@@ -33,7 +33,10 @@ def words(error: BaseException) -> str:
     at = " (candidate.py line %s)" % frames[-1].lineno if frames else ""
     if isinstance(error, SyntaxError) and error.filename == SOURCE:
         at = " (candidate.py line %s)" % error.lineno
-    text = str(error.msg if isinstance(error, SyntaxError) and error.filename == SOURCE else error)
+    try:
+        text = str(error.msg if isinstance(error, SyntaxError) and error.filename == SOURCE else error)
+    except Exception as worse:
+        text = "its text raises %s" % type(worse).__name__
     lines = text.strip().splitlines()
     first = "%s: %s%s" % (type(error).__name__, lines[0][:300] if lines else "", at)
     more = "\n".join(lines[1:])

@@ -40,7 +40,16 @@ class TritonFile(PythonFile):
         if self.interpreted:
             inputs = tuple(each.clone() for each in inputs)
         returned = self.launch(*inputs, *self.outputs[number], *self.dims)
+        if self.interpreted:
+            for item, given, used in zip(self.task["inputs"], self.inputs[number], inputs):
+                if not self._alike(given, used):
+                    raise ValueError("the launcher wrote to input %s; inputs are read-only" % item["name"])
         self.returned = "" if returned is None else type(returned).__name__
+
+    def _alike(self, one: Any, other: Any) -> bool:
+        """Say whether two tensors have the same bytes."""
+        ours, theirs = (each.contiguous().reshape(-1).view(self.torch.uint8) for each in (one, other))
+        return bool(self.torch.equal(ours, theirs))
 
     def run(self, calls: int, first: int = 0, behind: Any = None) -> Reply:
         """Answer `calls` sets, from `first` on; tell of a value that a launcher returned instead of writing it."""

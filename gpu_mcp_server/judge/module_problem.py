@@ -7,6 +7,7 @@ Source: https://github.com/ScalingIntelligence/KernelBench, src/kernelbench/eval
 import copy
 import importlib
 import inspect
+import math
 import re
 from typing import Any, Dict, List, Sequence, Tuple, cast
 
@@ -128,6 +129,10 @@ class ModuleProblem:
         for value in constants.values():
             if value is not None and not isinstance(value, (bool, int, float, str)):
                 raise ValueError("an input is a %s; inputs are tensors and plain numbers" % type(value).__name__)
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError("an input is the constant %r; write it into the model instead" % value)
+            if isinstance(value, str) and value != value.encode("utf-8", "replace").decode("utf-8"):
+                raise ValueError("an input is a text that is no UTF-8: %s" % ascii(value)[:100])
         state, results = self._shapes(given, tensors, notes)
         names = parameter_names(self.module.Model.forward, len(given) + 1)[1:]
         tensor_names = [names[i] for i, v in enumerate(given) if torch.is_tensor(v)]

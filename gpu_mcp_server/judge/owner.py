@@ -273,11 +273,20 @@ class Owner:
         return evidence
 
 
+def encodable(value: Any) -> Any:
+    """Return a value whose texts can be written as UTF-8: an error's may have halves of surrogate pairs."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict):
+        return {encodable(name): encodable(each) for name, each in value.items()}
+    return [encodable(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
 def write(result: Dict[str, Any]) -> None:
     """Write the verdict at once or not at all."""
     temporary = os.path.join(WORK, "verdict.json.part")
     with open(temporary, "w", encoding="utf-8") as file:
-        json.dump(result, file)
+        json.dump(encodable(result), file)
     os.replace(temporary, os.path.join(WORK, "verdict.json"))
 
 

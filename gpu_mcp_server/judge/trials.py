@@ -241,7 +241,7 @@ class Trials:
             return
         free = may_vary(table.declared)
         if not any(free):
-            self.left_out["other distributions (the inputs are declared as integers)"] = None
+            self.left_out["other distributions (the inputs are integers, or made by the problem's own code)"] = None
             return
         own = {item.distribution for item, may in zip(table.declared, free) if may}
         self.drawn.update(dict.fromkeys(sorted(own)))

@@ -40,6 +40,8 @@ class Wish(Model):
     atol: float | None = Field(default=None, ge=0)
     distribution: Literal["normal", "uniform", "offset", "outliers", "large"] | None = None
     """Of all inputs of floats."""
+    distributions: Literal["all", "declared"] = "all"
+    """Which inputs candidates are tried with; of lower precision, `atol` is too narrow where values are large."""
     libraries: Literal["allowed", "forbidden"] = "allowed"
     """Whether a candidate may leave the work to torch's own kernels."""
 

@@ -82,6 +82,12 @@ def test_a_models_results_are_copied_at_once_in_rounds_that_say_so(court):
         ("return torch.softmax(x, -1).numpy()", "incorrect", "ModelNew returned ndarray for output y, not a tensor"),
         ("return torch.softmax(x, -1) + 7j", "incorrect", "output y is torch.complex64, expected torch.float32"),
         ("raise RuntimeError('no luck')", "incorrect", "RuntimeError: no luck (candidate.py line 5)"),
+        ("raise ValueError('bad \\ud800 text')", "incorrect", "ValueError: bad ? text (candidate.py line 5)"),
+        (
+            "raise type('E', (Exception,), {'__str__': lambda e: 1 / 0})",
+            "incorrect",
+            "its text raises ZeroDivisionError",
+        ),
         ("x.add_(1); return torch.softmax(x, -1)", "incorrect", "inputs are read-only"),
         ("import os; os._exit(0)", "incorrect", "exited with status 0"),
         ("import time; time.sleep(1000)", "incorrect", "did not end its first call (compilation counts) within 3 s"),
@@ -169,6 +175,15 @@ def test_triton_on_the_processor_is_checked_and_not_timed(court):
     assert verdict["speedup"] is None
     assert verdict["shapes"][0]["calls_checked"] == 2, "one with inputs as declared, one with others"
     assert verdict["evidence"]["first_calls_s"][0] > 0, "its compilers' time, apart from the judge's"
+
+
+@pytest.mark.parametrize("how", ["x.mul_(2)", "x[0, 0] = float('nan')"])
+def test_a_launcher_that_writes_to_an_input_is_incorrect_in_the_interpreter_too(court, how):
+    source = f"import torch\ndef launch(x, y, rows, cols):\n    y.copy_(torch.softmax(x, -1))\n    {how}\n"
+    found = court(source, "triton", untimed="Triton's interpreter", round_timeout_s=60)
+
+    assert found["verdict"] == "incorrect"
+    assert "the launcher wrote to input x; inputs are read-only" in found["reason"], found["reason"]
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,36 @@ def test_fixed_shapes_are_not_varied_and_the_verdict_says_so(court):
     assert verdict["trials_summary"].startswith("no hidden shapes (the problem fixes its shapes), 7 distributions")
 
 
+@pytest.mark.parametrize(
+    ("body", "verdict"),
+    [("if (cols == 100) softmax(x, y, rows, cols);", "incorrect"), ("softmax(x, y, rows, cols);", "correct")],
+)
+def test_one_hidden_shape_is_tried_however_long_the_trials_took(court, body, verdict):
+    text = (JUDGE / "trials.py").read_text()
+    late = text.replace("TRIALS_S, OWN_S = 20.0, 60.0", "TRIALS_S, OWN_S = -1.0, 0.0")
+    assert late != text
+    task = {"owner_files": {"judge/trials.py": late}, "shapes": SMALL, "max_rounds": 6, "round_ms": 1}
+    found = court(launcher(body), **task).verdict
+
+    assert found["verdict"] == verdict, found["reason"]
+    if verdict == "incorrect":
+        assert "(hidden shape)" in found["reason"]
+    else:
+        assert found["trials_summary"].startswith("1 hidden shapes, 2 distributions"), found["trials_summary"]
+        assert "hidden shapes (no time)" in found["trials_summary"]
+
+
+def test_what_the_candidates_own_calls_take_is_not_taken_from_the_trials(court):
+    text = (JUDGE / "trials.py").read_text()
+    short = text.replace("TRIALS_S, OWN_S = 20.0, 60.0", "TRIALS_S, OWN_S = 1.5, 60.0")
+    assert short != text
+    body = "static int calls; if (calls++ < 4) usleep(600000); softmax(x, y, rows, cols);"
+    task = {"shapes": SMALL, "max_rounds": 6, "round_ms": 1, "owner_files": {"judge/trials.py": short}}
+    verdict = court("#include <unistd.h>\n" + launcher(body), **task).verdict
+
+    assert verdict["verdict"] == "correct" and "(no time)" not in verdict["trials_summary"], verdict["trials_summary"]
+
+
 def test_hidden_shapes_comply_with_the_constraints(court):
     constraints = [
         {"symbol": "cols", "modulus": 4, "operator": "==", "right": 0},

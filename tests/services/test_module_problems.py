@@ -138,6 +138,18 @@ async def test_inputs_weights_and_constants_are_found_out_and_a_copy_of_the_mode
 
 
 @needs_torch
+async def test_a_file_that_seeds_and_draws_itself_gives_a_copy_of_its_model_the_same_arguments(lab: Lab):
+    text = RELU.replace("import torch\n", "import torch\ntorch.manual_seed(0)\nfirst = torch.rand(3)\n", 1)
+    text = text.replace("    def forward(self, x):\n        return torch.relu(x)", "    def __init__(self, w):\n"
+        "        super().__init__()\n        self.w = w\n    def forward(self, x):\n        return x * self.w")  # fmt: skip
+    text = text.replace("return []", "return [torch.randn(64)]")
+    info = await lab.registry.import_file(ProblemSource("seeded.py", text))
+    verdict = await lab.evaluator.evaluate(info.problem_id, as_new(text), timing=UNTIMED)
+
+    assert verdict.verdict == "correct", verdict.reason
+
+
+@needs_torch
 async def test_bytes_of_a_problem_are_its_own_as_the_judge_would_draw_them_over_all_values(lab: Lab):
     info = await lab.registry.import_file(ProblemSource("whole.py", WHOLE))
     drawn = [(t.dtype, t.distribution) for t in (await lab.problems.get(info.problem_id)).inputs]
@@ -238,6 +250,8 @@ async def test_a_large_problem_is_described_without_its_data_and_refused_where_i
         (("torch.relu(x)", "torch.fft.fft(x)"), "y is complex64, which the judge does not know"),
         (("torch.relu(x)", "x.nope()"), "no attribute 'nope'"),
         (("torch.rand(64, 64)", "open('/nothing')"), "No such file"),
+        (("torch.rand(64, 64)", "torch.rand(64, 64), float('inf')"), "an input is the constant inf; write it into"),
+        (("torch.rand(64, 64)", "torch.rand(64, 64), '\\ud800'"), "an input is a text that is no UTF-8"),
     ],
 )
 async def test_a_file_that_cannot_be_judged_is_refused_with_the_reason(lab: Lab, change: tuple[str, str], words: str):

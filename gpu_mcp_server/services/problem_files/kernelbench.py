@@ -36,4 +36,4 @@ async def problem(source: ProblemSource) -> Problem:
     name = source.name.removesuffix(".py").strip("_") or "KernelBench problem"
     wish = source.wish
     drafted = module_problems.draft(name, source.text, rtol=wish.rtol, atol=wish.atol, distribution=wish.distribution)
-    return drafted.model_copy(update={"libraries": wish.libraries})
+    return drafted.model_copy(update={"libraries": wish.libraries, "distributions": wish.distributions})
