@@ -19,6 +19,9 @@ BIASED = 0.1
 BFLOAT16_LIKE = 2.0**-10.5
 """Relative root mean square error between what eight and what eleven bits of mantissa give."""
 
+NO_TYPE_LIKE = 2.0**-14
+"""The same, below which no type is as coarse: float16 and TF32 have eleven bits."""
+
 
 def distribution(oracle: Array, expected: Array, got: Array, dtype: str) -> Dict[str, Any]:
     """Return mean, 99th percentile and largest error, absolute, relative, and as multiples of the noise floor.
@@ -57,6 +60,7 @@ def suspicion(errors: Dict[str, Any]) -> str:
         of_most = errors.get("floors_of_most", 0.0)
         return FEW_HIDE_MOST % (of_most, MOST) if of_most > VERY_COARSE else ""
     relative = errors["rms"] / max(errors["rms_of_values"], 1e-300)
-    like = "bfloat16" if relative > BFLOAT16_LIKE else "float16 or TF32"
-    text = "looks like lower precision (as %s would): errors are %.3g times the noise floor%s"
+    like = "as bfloat16 would" if relative > BFLOAT16_LIKE else "as float16 or TF32 would"
+    like = like if relative > NO_TYPE_LIKE else "or a long sum whose terms are added one after the other"
+    text = "looks like lower precision (%s): errors are %.3g times the noise floor%s"
     return text % (like, times, ", biased" if biased else "")
