@@ -15,6 +15,8 @@ from gpu_mcp_server.services.error_signatures import signature
 from gpu_mcp_server.store.database import Database, Value
 from gpu_mcp_server.store.ownership import claim, visible
 
+NOBODYS = "('cancelled', 'caller_lost', 'abandoned', 'broken', 'error', 'refused')"
+"""How attempts end whose reasons teach nothing about kernels."""
 SCANNED = 2000
 """Newest attempts that an error's signature is compared with."""
 SHOWN = 240
@@ -151,7 +153,8 @@ class Memory:
     async def _failures(self, where: str, values: Sequence[Value], limit: int) -> list[Lesson]:
         rows = await self._db.fetch_all(
             f"SELECT a.attempt_id, a.reason, problems.json ->> 'name' AS problem {FROM} {where} "
-            "AND a.reason IS NOT NULL AND (a.verdict IS NULL OR a.verdict != 'correct') ORDER BY a.seq DESC LIMIT ?",
+            "AND a.reason IS NOT NULL AND (a.verdict IS NULL OR a.verdict != 'correct') "
+            f"AND a.status NOT IN {NOBODYS} ORDER BY a.seq DESC LIMIT ?",
             (*values, SCANNED),
         )
         counted = Counter(signature(row["reason"]) for row in rows)

@@ -87,6 +87,8 @@ async def test_lessons_are_steps_that_helped_failures_that_came_again_and_notes(
     await tried(db, "p-1", "correct", 9.0, parent_id=first, note="other device", device="A100")
     for row in (3, 17):
         await tried(db, "p-1", "incorrect", reason=f"wrong at row {row}")
+    late = await Experience(db).start("evaluate", problem_id="p-1")
+    await Experience(db).finish(late, status="cancelled", reason="not begun: the call's time was over")
     memory = Memory(db)
     kept = await memory.add_note("tails need a mask", attempt_id=first)
     await memory.add_note("of the other", problem_id="p-2")
