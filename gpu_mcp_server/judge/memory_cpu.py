@@ -146,8 +146,9 @@ class CpuBuffers(Buffers):
             if role == "candidate"
             else (self.expected_region, self.expected_layout)
         )
-        fields = {"inputs": share(self.input_layout), "outputs": share(where)}
-        fields.update({"returned": self.count_at} if role == "candidate" else {})
+        fields: Dict[str, Any] = {"inputs": share(self.input_layout), "outputs": share(where)}
+        if role == "candidate":
+            fields["returned"] = self.count_at
         if role in self.told:
             return fields, []
         self.told.add(role)

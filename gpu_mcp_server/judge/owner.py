@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, cast
 
 import numpy as np
 from description import describe
@@ -278,8 +278,10 @@ def encodable(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode("utf-8")
     if isinstance(value, dict):
-        return {encodable(name): encodable(each) for name, each in value.items()}
-    return [encodable(each) for each in value] if isinstance(value, (list, tuple)) else value
+        return {encodable(name): encodable(each) for name, each in cast("Dict[str, Any]", value).items()}
+    if isinstance(value, (list, tuple)):
+        return [encodable(each) for each in cast("Sequence[Any]", value)]
+    return value
 
 
 def write(result: Dict[str, Any]) -> None:
