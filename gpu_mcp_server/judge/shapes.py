@@ -320,8 +320,7 @@ class Shape:
             else:
                 found = speedup(reference, candidate, clock.ratio)
                 result["speedup"], result["speedup_low"], result["speedup_high"] = found
-                said = expose(result, self.series.exposed_s), wide(result["half_width"])
-                self.notes.update(dict.fromkeys(filter(None, said)))
+                self._doubt(result, self.series.exposed_s)
                 self._weigh(result)
                 if unsure > 0.02 * result["candidate"]["median_us"]:
                     self.notes["the clock's own cost varies by %.3g us a call" % unsure] = None
@@ -339,6 +338,11 @@ class Shape:
             result["speedup"] = None
         result["notes"] = [*self.notes, *self.rounds.notes, *doubts]
         return result
+
+    def _doubt(self, result: Dict[str, Any], exposed_s: float) -> None:
+        """Say what makes the speed-up less sure."""
+        said = expose(result, exposed_s), wide(result["half_width"])
+        self.notes.update(dict.fromkeys(filter(None, said)))
 
     def _clock(self, series: Series, which: str = "") -> Dict[str, Any]:
         """Return what was taken off for the clock, and say so where empty passes between the rounds took much more."""

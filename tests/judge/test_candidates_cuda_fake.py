@@ -514,11 +514,9 @@ def unjoined(when: str) -> str:
     }
     int launch(const float *x, float *y, int64_t rows, int64_t cols, void *stream) {
         static int (*later)(void (*)(void *), void *);
-        static float *base;
-        static int calls, rounds;
+        static int calls;
         if (!later) later = (int (*)(void (*)(void *), void *))dlsym(dlopen("libcuda.so.1", RTLD_LAZY), "fake_later");
-        if (!base || y < base) base = y, rounds = 0;
-        calls++, rounds += y == base;
+        calls++;
         if (!(WHEN)) return honest(x, y, rows, cols, stream);
         struct late *one = malloc(sizeof *one);
         *one = (struct late){x, y, rows, cols};
@@ -528,7 +526,7 @@ def unjoined(when: str) -> str:
     return with_stream("naive.c").replace("int launch(", "static int honest(") + source
 
 
-@pytest.mark.parametrize("when", ["1", "calls % 100 > 50", "rounds > 16"])
+@pytest.mark.parametrize("when", ["1", "calls % 100 > 50", "calls > 6000"])
 def test_an_answer_that_is_not_there_when_its_stream_has_passed_the_call_is_told(court, when):
     """It is there when the round ends: work on a stream that was not joined, in some calls, or only in later rounds."""
     task = {"shapes": SHAPES[:1], "fixed_shapes": True, "round_ms": 20, "max_rounds": 24, "half_width": 1e-9}
