@@ -43,6 +43,8 @@ FEW_CALLS = 4
 inputs twice might find two of them."""
 SEEN = 16
 """Positions of an output that say whether its call has begun."""
+LOOKS = 4
+"""Rounds that are stopped in the middle at the end. Of two calls of which one was put off, one stop may find none."""
 LEAST_CALLS = 2
 STOPPED_CALLS = 4
 """That a round has at least which is changed. One of fewer, longer calls is interrupted half as often, the first time
@@ -83,6 +85,15 @@ class Interruption:
         if short:
             kind = MIDDLE if self.stop_in_calls and (self.turn // 2) % 2 else FEWER
         self._interrupt(buffers, kind)
+
+    def look(self, buffers: Buffers) -> None:
+        """Stop some rounds in the middle, at the end of a shape, where that stops the candidate's work.
+
+        Raises:
+            Judged: As `play` does.
+        """
+        for _ in range(LOOKS if self.stop_in_calls and buffers.sets >= LEAST_CALLS else 0):
+            self._interrupt(buffers, MIDDLE)
 
     def shorten(self, buffers: Buffers) -> None:
         """Play a round of fewer calls.

@@ -206,6 +206,7 @@ class Shape:
             self.strict.look(self.rounds, buffers, LEAST_ROUNDS)
         if len(series.played) > LEAST_ROUNDS:
             self.interruption.play(buffers)
+        self.interruption.look(buffers)
         self.elsewhere.play(buffers)
         self.rounds.watch = None
         whole_s = median([played.candidate_s for played in series.played])
