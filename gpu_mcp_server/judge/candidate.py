@@ -19,16 +19,19 @@ class CpuMemory:
         # libgomp's idle threads spin for milliseconds by default, on the cores that must stop the clock.
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
         self.maps: List[Mapping] = []
+        self.counts: Optional[Mapping] = None
+        """The file of the outputs once more, for who unmaps what it is given."""
         self.returned: Optional[int] = None
         """Address at which the owner reads how many calls have returned."""
 
     def open(self, fields: Dict[str, Any], descriptors: Sequence[int]) -> List[int]:
         """Return the base addresses of inputs and outputs."""
         if descriptors:
+            self.counts = Mapping(os.dup(descriptors[1]), writable=True)
             self.maps = [Mapping(descriptors[0], writable=False), Mapping(descriptors[1], writable=True)]
         for each, where in zip(self.maps, (fields["inputs"], fields["outputs"])):
             each.populate(where["stride"] * where["sets"])
-        self.returned = self.maps[1].address + int(fields["returned"]) if "returned" in fields else None
+        self.returned = self.counts.address + int(fields["returned"]) if self.counts and "returned" in fields else None
         return [m.address for m in self.maps]
 
     def close(self) -> None:

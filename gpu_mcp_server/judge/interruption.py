@@ -43,8 +43,9 @@ FEW_CALLS = 4
 inputs twice might find two of them."""
 SEEN = 16
 """Positions of an output that say whether its call has begun."""
-LOOKS = 4
-"""Rounds that are stopped in the middle at the end. Of two calls of which one was put off, one stop may find none."""
+LOOKS, MOST_LOOKS = 4, 16
+"""Rounds that are stopped in the middle at the end, in time; on a busy machine some end before they are, and so many
+are tried at most. Of two calls of which one was put off, one stop may find none."""
 LEAST_CALLS = 2
 STOPPED_CALLS = 4
 """That a round has at least which is changed. One of fewer, longer calls is interrupted half as often, the first time
@@ -66,7 +67,8 @@ class Interruption:
         self.stop_in_calls = stop_in_calls
         """Whether freezing the candidate stops its work, so that it can be looked at in the middle of it."""
         self.turn = well.word() % len(KINDS)
-        self.played = 0
+        self.played = self.in_time = 0
+        """Interruptions; rounds that were stopped in the middle before their end."""
         self.sharing = Sharing()
         """Of the rounds that are interrupted now."""
 
@@ -92,8 +94,13 @@ class Interruption:
         Raises:
             Judged: As `play` does.
         """
-        for _ in range(LOOKS if self.stop_in_calls and buffers.sets >= LEAST_CALLS else 0):
+        if not self.stop_in_calls or buffers.sets < LEAST_CALLS:
+            return
+        enough = self.in_time + LOOKS
+        for _ in range(MOST_LOOKS):
             self._interrupt(buffers, MIDDLE)
+            if self.in_time >= enough:
+                return
 
     def shorten(self, buffers: Buffers) -> None:
         """Play a round of fewer calls.
@@ -234,6 +241,7 @@ class Interruption:
                 if buffers.returned() >= call or player.link.pending():
                     break
             player.freeze()
+            self.in_time += not player.link.pending()
         begun, returned = np.flatnonzero(self._touched(buffers)), buffers.returned()
         last = max(int(begun[-1]) if begun.size else 0, returned)
         before = buffers.check_first(last).wrong
