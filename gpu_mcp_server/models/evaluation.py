@@ -157,6 +157,8 @@ class Evaluation(ResultModel):
     """Why the verdict is of a weaker kind than a kernel's: a program is timed as a whole process."""
     said: list[str] = []
     """What a program said of itself; never believed."""
+    printed: str = ""
+    """What a candidate that is not correct wrote to stdout and stderr, shortened; never believed."""
     attempt_id: str
     job_id: str | None = None
     problem_id: str
@@ -212,6 +214,8 @@ class Evaluation(ResultModel):
         lines += [f"tier {self.tier}: not timed"] if self.tier not in (None, "performance") else []
         lines += [f"weaker kind of verdict: {self.weaker}"] if self.weaker else []
         lines += [f"the program said {', '.join(self.said)} (not believed)"] if self.said else []
+        printed = [f"  {line}" for line in self.printed.splitlines()]
+        lines += ["the candidate wrote (not believed):", *printed] if printed else []
         lines += [s.line_text() for s in self.shapes]
         lines += [f"also tried, untimed: {self.trials}"] if self.trials else []
         lines += [d.line_text() for d in self.diagnostics]

@@ -18,6 +18,7 @@ from gpu_mcp_server.services.floors import floors
 from gpu_mcp_server.services.hosts import HostProbe, JudgePython
 from gpu_mcp_server.services.jobs import new_job_id
 from gpu_mcp_server.services.judge_files import judge_files
+from gpu_mcp_server.services.output import progress_lines
 from gpu_mcp_server.services.plans import compiling_environment, worker_source
 from gpu_mcp_server.services.problems import MAX_SHAPE_BYTES, largest, shape_bytes
 from gpu_mcp_server.services.runner import min_level, roots_of
@@ -314,20 +315,6 @@ def lines_of(stream: str, data: bytes) -> list[str]:
     if stream == "queue":
         return [f"queue: {data.decode('utf-8', 'replace')[:200]}"]
     return progress_lines(data) if stream == "stdout" else []
-
-
-def progress_lines(data: bytes) -> list[str]:
-    """Return the messages in a piece of the owner's stdout; what is no message is left out."""
-    said: list[str] = []
-    for line in data.decode("utf-8", "replace").splitlines():
-        try:
-            message: Any = json.loads(line)
-        except ValueError:
-            continue
-        text = cast("dict[str, Any]", message).get("progress") if isinstance(message, dict) else None
-        if isinstance(text, str):
-            said.append(text[:200])
-    return said
 
 
 def parse_verdict(data: bytes) -> dict[str, Any]:

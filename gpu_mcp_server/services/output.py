@@ -1,5 +1,8 @@
 """A program's output as text that is safe to show: decoded, control sequences escaped, bounded."""
 
+import json
+from typing import Any, cast
+
 SHOWN_CHARS = 2400
 """Of each stream in a result; the whole is an artifact."""
 
@@ -30,3 +33,22 @@ def head_and_tail(text: str, limit: int = SHOWN_CHARS) -> tuple[str, int]:
     tail = text[start + 1 :] if 0 <= start < len(text) - 1 else text[-half:]
     left = len(text) - len(head) - len(tail)
     return f"{head}[... {left} characters left out ...]\n{tail}", left
+
+
+def readable(purpose: str, stdout: bytes) -> str:
+    """Return a job's stdout as people read it: of the judge's messages the texts."""
+    return visible("\n".join(progress_lines(stdout))) if purpose in ("judge", "register") else safe_text(stdout)
+
+
+def progress_lines(data: bytes) -> list[str]:
+    """Return the messages in a piece of the owner's stdout; what is no message is left out."""
+    said: list[str] = []
+    for line in data.decode("utf-8", "replace").splitlines():
+        try:
+            message: Any = json.loads(line)
+        except ValueError:
+            continue
+        text = cast("dict[str, Any]", message).get("progress") if isinstance(message, dict) else None
+        if isinstance(text, str):
+            said.append(text[:200])
+    return said

@@ -21,7 +21,7 @@ from gpu_mcp_server.services.job_table import JobRow, JobTable
 from gpu_mcp_server.services.jobs import WAIT_S, Blobs, FinishedJob, JobRunner, OnOutput, new_job_id, raise_if_not_run
 from gpu_mcp_server.services.long_jobs import PURPOSE, is_long
 from gpu_mcp_server.services.needs import Need, alone
-from gpu_mcp_server.services.output import head_and_tail, safe_text
+from gpu_mcp_server.services.output import head_and_tail, readable, safe_text
 from gpu_mcp_server.services.pool import Pool
 from gpu_mcp_server.services.rank_hosts import PURPOSE as RANKS
 from gpu_mcp_server.services.rank_hosts import Group, RankHosts, peers
@@ -338,7 +338,7 @@ class Runner:
         return f"asked for in outputs, but not there: {', '.join(missing[:5])}{more}" if missing else ""
 
     def _result(self, record: JobRecord, row: JobRow, stdout: bytes, stderr: bytes) -> JobResult:
-        out, out_left = head_and_tail(safe_text(stdout))
+        out, out_left = head_and_tail(readable(row.purpose, stdout))
         err, err_left = head_and_tail(safe_text(stderr))
         leader = record.leader
         program, code = not_started(err, leader.exit_code if leader else None)

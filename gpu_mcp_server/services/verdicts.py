@@ -1,9 +1,10 @@
 """Turns finished judge jobs into evaluations, and remembers them."""
 
+import asyncio
 import json
 from typing import Any
 
-from gpu_mcp_server.errors import JobBroken
+from gpu_mcp_server.errors import GpuMcpError, JobBroken
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.experience import Experience
@@ -12,7 +13,7 @@ from gpu_mcp_server.services.job_table import JobRow
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner
 from gpu_mcp_server.services.kept_verdicts import KeptVerdicts
 from gpu_mcp_server.services.launchers import misdefined
-from gpu_mcp_server.services.output import safe_text
+from gpu_mcp_server.services.output import head_and_tail, safe_text
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.store.artifacts import Artifacts
 
@@ -34,6 +35,10 @@ SHOWN_EVIDENCE = (
 )
 UNJUDGED = ("cancelled", "caller_lost", "timeout", "oom")
 """Ways for a judge job to end that are nobody's failure."""
+STREAM_BYTES = 65536
+"""Of the candidate's stdout and of its stderr, as much as a host keeps (`OTHER_ROLES_KEEP`)."""
+PRINTED_CHARS = 1200
+"""Of what it wrote, that an answer shows."""
 
 
 class Verdicts:
@@ -105,6 +110,7 @@ class Verdicts:
             tier=verdict.get("tier"),
             weaker=verdict.get("weaker"),
             said=verdict.get("said") or [],
+            printed=await self._printed(done, row) if verdict["verdict"] != "correct" else "",
             attempt_id=attempt.attempt_id,
             job_id=row.job_id,
             problem_id=problem.problem_id,
@@ -124,6 +130,24 @@ class Verdicts:
             seconds={"compile": row.context["compile_s"], "judge": done.record.wall_s or 0.0},
             note="; ".join(filter(None, [verdict.get("note"), done.record.note])) or None,
         )
+
+    async def _printed(self, done: FinishedJob, row: JobRow) -> str:
+        """Return what the candidate's own process wrote; empty if it wrote nothing, or its host is out of reach."""
+        hosts, allocation = self._jobs.hosts, row.context.get("allocation")
+
+        async def read(stream: str) -> str:
+            _, data = await hosts.call(
+                done.host, "read", job=row.job_id, role="candidate", stream=stream, offset=0, size=STREAM_BYTES
+            )
+            return safe_text(data).strip()
+
+        try:
+            if allocation and await hosts.end_of_allocation(done.host, allocation):
+                return ""  # asking would take another one, in which nobody knows the job
+            texts = await asyncio.gather(read("stdout"), read("stderr"))
+        except GpuMcpError:
+            return ""
+        return head_and_tail("\n".join(filter(None, texts)), PRINTED_CHARS)[0]
 
     async def settle_line(self, done: FinishedJob, row: JobRow) -> str | None:
         """Settle a judge job that job_status found finished, and say the verdict on one line."""

@@ -226,6 +226,15 @@ async def test_what_only_the_problem_can_make_is_made_by_it_anew_for_each_round(
 
 
 @needs_torch
+async def test_what_a_wrong_model_printed_stands_beside_its_verdict(lab: Lab):
+    info = await lab.registry.import_file(ProblemSource("masked.py", MASKED))
+    wrong = MASKED.replace("return (x * mask)", "print('mask of', *mask.shape); return (x + mask)")
+    evaluation = await lab.evaluator.evaluate(info.problem_id, as_new(wrong), timing=UNTIMED)
+
+    assert evaluation.verdict == "incorrect" and evaluation.printed.startswith("mask of 16 32")
+
+
+@needs_torch
 async def test_a_problem_that_a_copy_passes_is_refused_unless_its_inputs_are_drawn_otherwise(lab: Lab):
     with pytest.raises(ProblemRefused, match="copy of x passes") as refused:
         await lab.registry.import_file(ProblemSource("relu.py", RELU))
