@@ -1,7 +1,8 @@
 """What calls take by themselves and in a round: `python benchmarks/judge/overlap.py`.
 
 Candidates of examples/hacks/cuda, honest ones and some whose calls run beside each other or share work, are judged by
-the judge's own processes, without a sandbox. For each shape: the median of a call in rounds; what the same calls took
+the judge's own processes, without a sandbox; a launcher of Triton and a ModelNew, whose short calls the processor
+makes what they take, beside them. For each shape: the median of a call in rounds; what the same calls took
 one by one (`judge/overlap.py`): from request to reply, of it the launching, and a request for no call; and what one
 took with copies behind the calls (`judge/separation.py`). "separator": what such a copy takes by itself. Needs a GPU,
 nvcc and a Python with torch; about ten seconds a candidate.
@@ -27,6 +28,28 @@ HONEST = (
     "graph_for_each",
     "static_scratch",
 )
+PYTHON = {
+    "triton": """import triton
+import triton.language as tl
+
+@triton.jit
+def softmax(x, y, cols, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    row = tl.program_id(0) * cols
+    values = tl.load(x + row + at, mask=at < cols, other=-float("inf"))
+    powers = tl.exp(values - tl.max(values, axis=0))
+    tl.store(y + row + at, powers / tl.sum(powers, axis=0), mask=at < cols)
+
+def launch(x, y, rows, cols):
+    softmax[(rows,)](x, y, cols, BLOCK=triton.next_power_of_2(cols))
+""",
+    "model": """import torch
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return torch.softmax(x, dim=-1)
+""",
+}
 SHAPES = [{"rows": 64, "cols": 1000}, {"rows": 1024, "cols": 1024}, {"rows": 4096, "cols": 1024}]
 TASK = {"framework": "torch", "device": "cuda", "fixed_shapes": True, "rtol": 1e-4, "atol": 1e-6, "budget_s": 0.5}
 
@@ -54,7 +77,7 @@ def sources() -> dict[str, str]:
         "cudaStream_t)", "cudaStream_t given)"
     )
     found["side_stream"] = (FOLDER / "side_stream.cu").read_text()
-    return found
+    return found | PYTHON
 
 
 def main() -> None:
@@ -69,15 +92,20 @@ def main() -> None:
     for name, text in sources().items():
         if only in (None, name):
             with tempfile.TemporaryDirectory() as made:
-                path = Path(made) / "candidate.cu"
+                path = Path(made) / ("candidate.py" if name in PYTHON else "candidate.cu")
                 path.write_text(text)
-                library = build(path, Path(made))
-                verdict = judge(Path(made), EXAMPLES / "reference_torch.py", library, shapes=SHAPES, **TASK).verdict
+                task = {**TASK, "shapes": SHAPES, "candidate": name if name in PYTHON else "library"}
+                file = path if name in PYTHON else build(path, Path(made))
+                verdict = judge(Path(made), EXAMPLES / "reference_torch.py", file, **task).verdict
             copy_us = verdict["evidence"].get("separator_us")
             print(name, verdict["verdict"], verdict["reason"], "separator", copy_us, flush=True)
             for shape in verdict["shapes"]:
                 timed, samples = shape.get("candidate") or {}, shape.get("samples") or {}
-                why = [note for note in shape["notes"] if note.startswith(("no time", "too short"))]
+                why = [
+                    note
+                    for note in shape["notes"]
+                    if note.startswith(("no time", "too short", "a call takes at least"))
+                ]
                 told = (samples.get(name) for name in ("one_by_one_us", "separated_us"))
                 print("   ", shape["dims"], timed.get("median_us"), *told, *why, flush=True)
 

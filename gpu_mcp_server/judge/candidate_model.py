@@ -38,10 +38,8 @@ class ModelFile(PythonFile):
                 model = made(*initial)
             except BaseException as error:
                 return {"error": "ModelNew cannot be constructed with %d arguments: %s" % (len(initial), words(error))}
-            if not isinstance(model, torch.nn.Module) and (self.task.get("state") or self.device is not None):
-                return {
-                    "error": "ModelNew is no torch.nn.Module, and the problem has weights or a device to move it to"
-                }
+            if not isinstance(model, torch.nn.Module) and self.task.get("state"):
+                return {"error": "ModelNew is no torch.nn.Module, and the problem has weights"}
             if self.device is not None:
                 try:
                     model = model.to(self.device)

@@ -77,7 +77,7 @@ class Shape:
         self.rounds = Rounds(device, candidate, reference, costs, history, float(task["round_timeout_s"]), ledger)
         self.interruption = Interruption(self.rounds, well, device.stops_calls)
         self.one_by_one = OneByOne(self.rounds, well)
-        self.separation = Separation(self.rounds, well)
+        self.separation = Separation(self.rounds, well, str(task["candidate"]))
         self.well = well
         self.stops: List[int] = []
         self.calibrates = device.kind == "cuda" and task["framework"] == "torch" and task.get("calibrate") == "rounds"
@@ -217,7 +217,7 @@ class Shape:
                 beside, series.singles = self.one_by_one.doubt(buffers, whole_s / buffers.sets)
                 apart = self.separation.doubt(buffers, whole_s / buffers.sets)
                 series.doubt = beside or apart or series.doubt
-        series.separated_s, series.exposed_s = self.separation.apart_s, self.separation.exposed_s
+        series.separated_s, series.exposed_s = self.separation.apart_s, self.separation.found.exposed_s
         return series
 
     def _warm(self, progress: Progress) -> None:
