@@ -7,6 +7,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from gpu_mcp_server.models._base import ResultModel
+from gpu_mcp_server.plain_text import visible
 
 RESULT_LIMIT = 7_900
 """Characters of a result, as data and as text alike.
@@ -45,14 +46,14 @@ def bounded(result: ResultModel, limit: int = RESULT_LIMIT) -> tuple[dict[str, A
     Long texts lose their middle, long lists their end; `shortened` names each, in both.
     """
     data: dict[str, Any] = result.model_dump(mode="json", exclude_none=True)
-    text = result.summary()
+    text = visible(result.summary())
     if len(text) <= limit and json_size(data) <= limit:
         return data, text
     budget = min(limit, json_size(data))
     short, notes = data, list[str]()
     for _ in range(12):
         short, notes = _shortened(data, budget - _NOTES_RESERVE)
-        text = _said_again(result, short) + "\n(shortened: " + "; ".join(notes) + ")"
+        text = visible(_said_again(result, short)) + "\n(shortened: " + "; ".join(notes) + ")"
         if len(text) <= limit and json_size(short) + json_size(notes) + 20 <= limit:
             break
         budget = budget * 4 // 5

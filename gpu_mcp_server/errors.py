@@ -47,6 +47,11 @@ class GpuMcpError(Exception):
         self.hint = hint or self.hint
         self.retryable = self.retryable if retryable is None else retryable
 
+    def of(self, whom: str) -> "GpuMcpError":
+        """Return the error with whom it is about said first."""
+        self.args = (f"{whom}: {self.args[0]}", *self.args[1:])
+        return self
+
     def __str__(self) -> str:
         """Say what happened and what to do about it, each as sentences that end."""
         return " ".join(filter(None, map(_ended, (super().__str__(), self.hint))))

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.errors import BadRequest, GpuMcpError
 
 if TYPE_CHECKING:
     from gpu_mcp_server.models.batch import CandidateSpec
@@ -59,15 +59,21 @@ class Sources:
         return await with_headers(source, path, workspace_id, self._workspaces, flags)
 
     async def each(self, candidates: "Sequence[CandidateSpec]") -> "list[Entrant]":
-        """Return the candidates of one call with their sources."""
+        """Return the candidates of one call with their sources.
+
+        Raises:
+            GpuMcpError: If one has none that can be read; it is named.
+        """
         from gpu_mcp_server.services.batches import Entrant
 
-        return [
-            Entrant(
-                c.name, await self.of(c.source, c.path, c.workspace_id, c.language), c.flags, c.entry, fresh=c.fresh
-            )
-            for c in candidates
-        ]
+        entrants: list[Entrant] = []
+        for c in candidates:
+            try:
+                source = await self.of(c.source, c.path, c.workspace_id, c.language)
+            except GpuMcpError as error:
+                raise error.of(f"None was judged, as of candidate {c.name!r}") from None
+            entrants.append(Entrant(c.name, source, c.flags, c.entry, fresh=c.fresh))
+        return entrants
 
     async def files(self, text: str | None, path: str | None, workspace_id: str | None) -> dict[str, str]:
         """Return sources by path: one given as text or path, or all text files of a workspace or local folder."""

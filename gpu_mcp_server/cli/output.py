@@ -5,12 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
+from gpu_mcp_server.plain_text import visible
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
 def emit(data: Any, text: str, *, as_json: bool) -> None:
-    """Print `data` as JSON, or `text`."""
-    typer.echo(json.dumps(data, ensure_ascii=False, indent=2) if as_json else text)
+    """Print `data` as JSON, or `text` with what would steer a terminal escaped."""
+    typer.echo(json.dumps(data, ensure_ascii=False, indent=2) if as_json else visible(text))
 
 
 def fail(message: str, *, as_json: bool, code: int = 1) -> typer.Exit:

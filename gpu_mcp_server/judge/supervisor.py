@@ -182,7 +182,7 @@ class Player:
         except LinkGarbage as error:
             raise self._lied("spoke out of turn on its link: %s" % error) from None
         if reply.get("seq") != self.sequence:
-            raise self._lied("spoke out of turn on its link: an answer to nothing that was asked")
+            raise self._lied("spoke out of turn on its link: an answer to nothing that was asked, as by a forked copy")
         return reply, files
 
     def quiet(self) -> None:

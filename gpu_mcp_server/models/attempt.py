@@ -3,6 +3,7 @@
 from typing import Any, Literal
 
 from gpu_mcp_server.models._base import Model, ResultModel
+from gpu_mcp_server.plain_text import lined
 
 AttemptKind = Literal["compile", "run", "evaluate", "check", "profile", "nccl"]
 Outcome = Literal["confirmed", "voided", "not_comparable", "not_judged"]
@@ -66,10 +67,10 @@ class Attempt(Model):
         voided = f"voided: {self.voided}" if self.voided else None
         for extra in (voided, self.note, self.reason):
             if extra:
-                text += f"\n    {extra}"
+                text += f"\n{extra}"
         if self.evidence:
-            text += "\n    evidence: " + ", ".join(f"{k} {v}" for k, v in self.evidence.items())
-        return text
+            text += "\nevidence: " + ", ".join(f"{k} {v}" for k, v in self.evidence.items())
+        return lined([text])
 
 
 class AttemptList(ResultModel):
@@ -111,4 +112,4 @@ class AuditResult(ResultModel):
         lines = [f"{self.outcome}: {self.attempt_id}; {self.why}"]
         before = f"{self.verdict_before}" + (f", speed-up {self.speedup_before:.3g}" if self.speedup_before else "")
         now = f"{self.verdict_now}" + (f", speed-up {self.speedup_now:.3g}" if self.speedup_now else "")
-        return "\n".join([*lines, f"before: {before}", f"now: {now} (attempt {self.audit_attempt_id})"])
+        return lined([*lines, f"before: {before}", f"now: {now} (attempt {self.audit_attempt_id})"])

@@ -7,6 +7,7 @@ from pydantic import Field
 from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.evaluation import Tier, Verdict, ranged
+from gpu_mcp_server.plain_text import lined
 
 
 class CandidateSpec(Model):
@@ -84,4 +85,4 @@ class Comparison(ResultModel):
         left = [text for status, text in LEFT.items() if status in found]
         lines += [] if self.complete else [f"not complete: {', '.join(left) or 'the reasons say why'}"]
         lines += [f"note: {self.note}"] if self.note else []
-        return "\n".join([*lines, f"batch {self.batch_id} on {self.host}, {self.seconds:.1f} s"])
+        return lined([*lines, f"batch {self.batch_id} on {self.host}, {self.seconds:.1f} s"])

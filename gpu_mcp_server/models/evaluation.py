@@ -7,6 +7,7 @@ from pydantic import Field
 
 from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.build import CandidateLanguage, Diagnostic, KernelResources
+from gpu_mcp_server.plain_text import lined
 
 Verdict = Literal["correct", "incorrect", "cheat"]
 Tier = Literal["smoke", "correctness", "performance"]
@@ -214,8 +215,7 @@ class Evaluation(ResultModel):
         lines += [f"tier {self.tier}: not timed"] if self.tier not in (None, "performance") else []
         lines += [f"weaker kind of verdict: {self.weaker}"] if self.weaker else []
         lines += [f"the program said {', '.join(self.said)} (not believed)"] if self.said else []
-        printed = [f"  {line}" for line in self.printed.splitlines()]
-        lines += ["the candidate wrote (not believed):", *printed] if printed else []
+        lines += [f"the candidate wrote (not believed):\n{self.printed}"] if self.printed else []
         lines += [s.line_text() for s in self.shapes]
         lines += [f"also tried, untimed: {self.trials}"] if self.trials else []
         lines += [d.line_text() for d in self.diagnostics]
@@ -243,4 +243,4 @@ class Evaluation(ResultModel):
             lines.append("seconds: " + ", ".join(f"{k} {v:.2f}" for k, v in self.seconds.items()))
         if self.note:
             lines.append(f"note: {self.note}")
-        return "\n".join(lines)
+        return lined(lines)

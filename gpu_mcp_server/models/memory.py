@@ -3,6 +3,7 @@
 from typing import Literal
 
 from gpu_mcp_server.models._base import Model, ResultModel
+from gpu_mcp_server.plain_text import lined
 
 
 class Found(Model):
@@ -69,7 +70,7 @@ class Lessons(ResultModel):
 
     def summary(self) -> str:
         """List them."""
-        return "\n".join(lesson.line_text() for lesson in self.lessons) or "nothing is learned of it yet"
+        return lined(lesson.line_text() for lesson in self.lessons) or "nothing is learned of it yet"
 
 
 class NoteKept(ResultModel):

@@ -8,6 +8,7 @@ from pydantic import Field
 from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.program import Program, ProgramInfo
+from gpu_mcp_server.plain_text import lined
 
 DType = Literal[
     "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool",
@@ -149,6 +150,8 @@ class ProblemInfo(ResultModel):
     """What a CUDA candidate must define."""
     launcher_python: str = ""
     """What a Python candidate must define."""
+    tensors: str = ""
+    """Inputs and outputs with their types and shapes."""
     program: ProgramInfo | None = None
     """Where a candidate is a program."""
     shapes: Sequence[Mapping[str, int | float | str]]
@@ -179,11 +182,12 @@ class ProblemInfo(ResultModel):
 
     def summary(self) -> str:
         """Say what a candidate must define."""
-        return "\n".join(
+        return lined(
             [
                 f"problem {self.problem_id} {self.name}" + (f" ({self.registered})" if self.registered else ""),
                 *([self.description] if self.description else []),
                 *self._candidate(),
+                *([f"tensors: {self.tensors}"] if self.tensors else []),
                 f"shapes: {self.shapes}; rtol {self.rtol:g}, atol {self.atol:g}; "
                 f"reference in {self.framework}; hash {self.content_hash[:12]}",
                 *([f"conditions: {'; '.join(self.conditions)}"] if self.conditions else []),

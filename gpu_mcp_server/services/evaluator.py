@@ -168,8 +168,12 @@ class Evaluator:
         await self._foresee(problem, source, where, flags)
         named = chosen, device_name(probe, 1 if chosen == "cuda" else 0)
         key = key_of_request(problem, source, probe, device=named, flags=(*flags,), entry=entry, timing=timing)
+        if parent_id is not None:
+            await self._experience.get(parent_id)
         if reuse and (kept := await self._kept.get(key)) is not None:
-            return kept.model_copy(update={"seconds": {"total": time.monotonic() - began}})
+            unrecorded = "; the note and parent of this call are not recorded"
+            said = kept.kept + (unrecorded if batch_id is None and (note or parent_id) else "")
+            return kept.model_copy(update={"kept": said, "seconds": {"total": time.monotonic() - began}})
         how = {"flags": json.dumps(list(flags)), "entry": entry, "target": chosen, "tier": timing.tier}
         trial = Trial("", problem, source, where, probe, chosen, entry, timing, progress, slots, began, key)
         attempt_id = await self._noted(trial, how, parent_id, note, batch_id)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from gpu_mcp_server.models.problem import DType, Problem
+from gpu_mcp_server.models.problem import DType, Problem, TensorSpec
 
 MOST_SHOWN = 60
 """Inputs of a launcher that is shown in full; a module with more weights is for a ModelNew."""
@@ -48,6 +48,17 @@ def c_launcher(problem: Problem) -> str:
 def cuda_launcher(problem: Problem) -> str:
     """Return the launcher of a CUDA candidate."""
     return _launcher(problem, CUDA_TYPES, ["cudaStream_t stream"])
+
+
+def tensors_of(problem: Problem) -> str:
+    """Return inputs and outputs with types and shapes, as far as they are shown."""
+
+    def said(tensors: Sequence[TensorSpec]) -> str:
+        more = len(tensors) - MOST_SHOWN
+        shown = [f"{t.name} {t.dtype} [{', '.join(map(str, t.shape))}]" for t in tensors[:MOST_SHOWN]]
+        return ", ".join([*shown, *([f"and {more} more"] if more > 0 else [])])
+
+    return f"{said(problem.inputs)} -> {said(problem.outputs)}"
 
 
 def python_launcher(problem: Problem) -> str:

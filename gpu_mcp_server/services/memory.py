@@ -31,6 +31,8 @@ FROM = (
     "FROM attempts a JOIN problems ON problems.problem_id = a.problem_id "
     "WHERE a.kind = 'evaluate' AND a.status != 'running'"
 )
+TRIED = "COALESCE(a.note, '') NOT LIKE 'audit of %'"
+"""An audit judges what was tried before."""
 STEPS = FROM.replace("WHERE", "JOIN attempts b ON b.attempt_id = a.parent_id WHERE")
 
 
@@ -137,8 +139,8 @@ class Memory:
         rows = await self._db.fetch_all(
             "SELECT a.attempt_id, a.note, a.speedup AS after, b.speedup AS before, "
             f"problems.json ->> 'name' AS problem {STEPS} "
-            f"{where} AND {VERIFIED} AND b.verdict = 'correct' AND b.voided IS NULL AND a.device = b.device "
-            "AND a.problem_id = b.problem_id AND a.speedup > b.speedup AND a.note IS NOT NULL "
+            f"{where} AND {VERIFIED} AND {TRIED} AND b.verdict = 'correct' AND b.voided IS NULL "
+            "AND a.device = b.device AND a.problem_id = b.problem_id AND a.speedup > b.speedup AND a.note IS NOT NULL "
             "ORDER BY a.speedup / b.speedup DESC LIMIT ?",
             (*values, limit),
         )
@@ -152,7 +154,7 @@ class Memory:
 
     async def _failures(self, where: str, values: Sequence[Value], limit: int) -> list[Lesson]:
         rows = await self._db.fetch_all(
-            f"SELECT a.attempt_id, a.reason, problems.json ->> 'name' AS problem {FROM} {where} "
+            f"SELECT a.attempt_id, a.reason, problems.json ->> 'name' AS problem {FROM} {where} AND {TRIED} "
             "AND a.reason IS NOT NULL AND (a.verdict IS NULL OR a.verdict != 'correct') "
             f"AND a.status NOT IN {NOBODYS} ORDER BY a.seq DESC LIMIT ?",
             (*values, SCANNED),

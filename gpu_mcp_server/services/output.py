@@ -3,6 +3,8 @@
 import json
 from typing import Any, cast
 
+from gpu_mcp_server.plain_text import visible
+
 SHOWN_CHARS = 2400
 """Of each stream in a result; the whole is an artifact."""
 
@@ -10,13 +12,6 @@ SHOWN_CHARS = 2400
 def safe_text(data: bytes) -> str:
     """Decode bytes; what is not text or would steer a terminal is escaped."""
     return visible(data.decode("utf-8", "backslashreplace").replace("\r\n", "\n"))
-
-
-def visible(text: str) -> str:
-    """Escape what would steer a terminal or turn lines around: control and bidirectional characters."""
-    if text.isprintable():
-        return text
-    return "".join(c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def head_and_tail(text: str, limit: int = SHOWN_CHARS) -> tuple[str, int]:

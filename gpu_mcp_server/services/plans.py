@@ -27,6 +27,7 @@ MISSING = {
         "A HIP compiler",
         "apt-get install hipcc; for gfx942 and later also clang-19 lld-19 clang-tools-19, or ROCm.",
     ),
+    "triton": ("Triton", "Set `judge_python` of this host to a Python that has it: pip install triton."),
 }
 
 

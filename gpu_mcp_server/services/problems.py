@@ -15,7 +15,7 @@ from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.constraints import check_constraints
 from gpu_mcp_server.services.formulas import check_formula
 from gpu_mcp_server.services.gradients import with_gradients
-from gpu_mcp_server.services.launchers import C_TYPES, c_launcher, cuda_launcher, python_launcher
+from gpu_mcp_server.services.launchers import C_TYPES, c_launcher, cuda_launcher, python_launcher, tensors_of
 from gpu_mcp_server.services.program_problems import check_program, info_of
 from gpu_mcp_server.services.reference_text import check_reference
 from gpu_mcp_server.store.database import Database
@@ -200,6 +200,7 @@ class Problems:
             launcher_c=c_launcher(problem),
             launcher_cuda=cuda_launcher(problem),
             launcher_python=python_launcher(problem),
+            tensors=tensors_of(problem),
             shapes=problem.shapes,
             rtol=problem.rtol,
             atol=problem.atol,

@@ -317,7 +317,8 @@ class Runner:
             await self._experience.finish(row.attempt_id, status=record.status or "broken", reason=record.note or None)
         absent = await self._not_made(row, record)
         explained = await self._documents.of_output(result.stderr, result.stdout) if ran else ""
-        notes = [n for n in (line, *traces.notes, result.note, absent, "; ".join(refused[:5]), explained) if n]
+        note = None if line and result.note and result.note in line else result.note
+        notes = [n for n in (line, *traces.notes, note, absent, "; ".join(refused[:5]), explained) if n]
         update |= {"outputs": outputs, "ranks": traces.ranks, "tests": traces.tests}
         return result.model_copy(update={**update, "note": "; ".join(notes) or None})
 

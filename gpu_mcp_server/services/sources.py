@@ -109,7 +109,8 @@ async def source_of(
         if files is not None:
             return Source("", "program", "project.tar", files)
     if (text is None) == (path is None):
-        raise BadRequest("Give the source either as text or as a path.", hint="Leave the other one out.")
+        hint = "Leave one of them out." if path is not None else "Neither is there."
+        raise BadRequest("Give the source either as text or as a path.", hint=hint)
     if path is None:
         if workspace_id is not None:
             raise BadRequest("workspace_id goes with a path.", hint="Give the path of the source in the workspace.")
@@ -191,8 +192,8 @@ def _decoded(data: bytes) -> str:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadRequest(
-            f"The source is binary junk, not text: byte {error.start} is not UTF-8.",
-            hint="Send C, C++, CUDA or Python source.",
+            f"The source is no text in UTF-8: byte {error.start} is 0x{data[error.start]:02x}.",
+            hint="Send C, C++, CUDA or Python source, converted to UTF-8 where it is in another encoding.",
         ) from error
     if "\0" in text:
         raise BadRequest(

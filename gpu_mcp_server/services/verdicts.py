@@ -88,6 +88,7 @@ class Verdicts:
                 "verdict_artifact": evaluation.evidence_artifact_id,
                 "resources": row.context.get("resources"),
                 "compiler": row.context.get("compiler"),
+                **({"printed": evaluation.printed} if evaluation.printed else {}),
             },
         )
         return evaluation
@@ -136,10 +137,12 @@ class Verdicts:
         hosts, allocation = self._jobs.hosts, row.context.get("allocation")
 
         async def read(stream: str) -> str:
+            """Return a stream, and that it was longer."""
             _, data = await hosts.call(
                 done.host, "read", job=row.job_id, role="candidate", stream=stream, offset=0, size=STREAM_BYTES
             )
-            return safe_text(data).strip()
+            cut = f"\n[{stream}: the first {STREAM_BYTES} bytes are kept]" if len(data) >= STREAM_BYTES else ""
+            return safe_text(data).strip() + cut
 
         try:
             if allocation and await hosts.end_of_allocation(done.host, allocation):
@@ -156,7 +159,8 @@ class Verdicts:
         if evaluation.verdict is None:
             return f"not judged: {evaluation.reason}"
         speed = f", speed-up {evaluation.speedup:.3g}" if evaluation.speedup else ""
-        return f"verdict {evaluation.verdict}{speed}" + (f": {evaluation.reason}" if evaluation.reason else "")
+        line = f"verdict {evaluation.verdict}{speed}" + (f": {evaluation.reason}" if evaluation.reason else "")
+        return line + (f"; the candidate wrote (not believed):\n{evaluation.printed}" if evaluation.printed else "")
 
     async def read(self, done: FinishedJob) -> dict[str, Any] | None:
         """Return what the owner wrote, or None when it did not end in good order."""
