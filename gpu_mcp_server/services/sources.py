@@ -192,7 +192,7 @@ def _decoded(data: bytes) -> str:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise BadRequest(
-            f"The source is no text in UTF-8: byte {error.start} is 0x{data[error.start]:02x}.",
+            f"The source is binary junk, or not in UTF-8: byte {error.start} is 0x{data[error.start]:02x}.",
             hint="Send C, C++, CUDA or Python source, converted to UTF-8 where it is in another encoding.",
         ) from error
     if "\0" in text:

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused, TooLarge
+from gpu_mcp_server.models.batch import CandidateSpec
 from gpu_mcp_server.services.sources import MAX_SOURCE_BYTES, Source, source_of
 from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
+from gpu_mcp_server.uploads import Sources
 
 
 @pytest.fixture
@@ -118,3 +120,9 @@ async def test_a_python_file_that_is_no_candidate_is_refused(workspaces: Workspa
     workspace_id = (await workspaces.write(None, {"k.py": text})).workspace_id
     with pytest.raises(BadRequest, match=words):
         await source_of(workspaces, path="k.py", workspace_id=workspace_id)
+
+
+async def test_the_candidate_whose_source_cannot_be_read_is_named(workspaces: Workspaces):
+    candidates = [CandidateSpec(name=name, source=text, language="c") for name, text in (("one", "int x;"), ("two", ""))]
+    with pytest.raises(BadRequest, match="None was judged, as of candidate 'two': The source is empty"):
+        await Sources(workspaces, local_files=True).each(candidates)

@@ -103,6 +103,8 @@ def test_the_processors_number_is_that_of_the_device_libraries(processor, number
 def test_a_host_without_a_compiler_says_how_to_get_one():
     with pytest.raises(ToolMissing, match="apt-get install hipcc"):
         build_of(Source("", "hip", "k.hip"), Bare(), "box", Wish())
+    with pytest.raises(ToolMissing, match=r"Triton is not.*judge_python"):
+        build_of(Source("", "triton", "k.py"), Bare(), "box", Wish())
 
 
 class Bare:
