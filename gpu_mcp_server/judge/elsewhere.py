@@ -68,7 +68,8 @@ class Elsewhere:
         Raises:
             Judged: If the candidate is wrong there.
         """
-        due = self.stops.count(played)
+        due = sum(place <= played for place in self.stops)
+        self.stops = [place for place in self.stops if place > played]
         if played >= self.first and self.well.word() % SELDOM == 0:
             due += 1
         for _ in range(due):

@@ -12,8 +12,6 @@ from devices import Buffers
 from fill import Well
 from tensors import ITEM_BYTES, MADE, Array
 
-FIRST = 2
-"""Calls that are left as they are: the first may have begun before anything can be changed."""
 MANY_CALLS = 64
 MOST_PART = 2
 """Of a round's calls all are drawn if they are no more than `MANY_CALLS`, else one in so many, the same one more than
@@ -37,12 +35,13 @@ class Piece(NamedTuple):
 class Exchange:
     """The inputs of some calls as they are at first, and as the reference has them."""
 
-    def __init__(self, buffers: Buffers, well: Well) -> None:
+    def __init__(self, buffers: Buffers, well: Well, first: int) -> None:
+        """Draw them, of the calls from `first` on: those before may have begun before anything can be changed."""
         self.buffers = buffers
         spans = _spans(buffers, well)
         each = sum(count * ITEM_BYTES[buffers.inputs[number].dtype] for number, _, count in spans)
         most = min(max(MANY_CALLS, buffers.sets // MOST_PART), MOST_BYTES // max(1, each))
-        calls = np.arange(FIRST, buffers.sets, dtype=np.int64)
+        calls = np.arange(first, buffers.sets, dtype=np.int64)
         if calls.size > most:
             calls = np.unique(calls[well.positions(most, calls.size)]) if most else calls[:0]
         donors = (calls + 1 + well.word() % (buffers.sets - 1)) % buffers.sets

@@ -6,7 +6,7 @@ cores or by one large launch, would be as fast as no single call of it is.
 
 import contextlib
 import time
-from typing import Generator, List
+from typing import Dict, Generator, List
 
 import numpy as np
 from check import STORAGE
@@ -36,20 +36,30 @@ DRAINED_S = 0.001
 DRAINED_AT_MOST_S = 5.0
 """What was launched by then is over when in so long, and in the time of `AHEAD` calls, no further one has begun."""
 AHEAD = 3
-"""Calls from the last one that is seen to have begun to the first that can be changed: while nothing is seen of the
-next one it is not finished, so that the one after it has not begun; and one more."""
+"""Calls from the last one that is seen to have begun to the first that can be changed, where nobody says how many have
+returned: while nothing is seen of the next one it is not finished, so that the one after it has not begun; and one
+more. Where the loop says it, the call that has not returned may have begun and the next one has not."""
 FEW_CALLS = 4
-"""That are changed while the candidate runs: in no time, and in the second half of what is left, or one that reads its
-inputs twice might find two of them."""
+"""That are changed while the candidate runs, in no time: in the second half of what is left, or one that reads its
+inputs twice might find two of them; and one more close behind, for who works a few calls ahead."""
+CLOSE = 32
+"""Calls from the first that has not begun in which that one lies."""
+MOMENTS = 6
+"""Of a round, on a processor, at which inputs change, or the last call that has returned is looked at."""
 SEEN = 16
 """Positions of an output that say whether its call has begun."""
 LOOKS, MOST_LOOKS = 4, 16
 """Rounds that are stopped in the middle at the end, in time; on a busy machine some end before they are, and so many
 are tried at most. Of two calls of which one was put off, one stop may find none."""
+CHANGES = 4
+"""Rounds at the end whose inputs change while the candidate is stopped: of two calls of which one is made ahead, a stop
+finds one in eight."""
 LEAST_CALLS = 2
 STOPPED_CALLS = 4
-"""That a round has at least which is changed. One of fewer, longer calls is interrupted half as often, the first time
-always, and stopped in the middle or made shorter by turns."""
+"""That a round has which is interrupted in every way. One of fewer, longer calls is interrupted half as often, the
+first time always; nothing is changed while it runs, and on a GPU it is made shorter alone."""
+FIRST = 1, 2
+"""First call whose inputs may change: where the loop says how many have returned, and elsewhere."""
 SAMPLES = 64
 """Positions of an output that are looked at."""
 
@@ -85,11 +95,11 @@ class Interruption:
             return
         kind = KINDS[self.turn % len(KINDS)]
         if short:
-            kind = MIDDLE if self.stop_in_calls and (self.turn // 2) % 2 else FEWER
+            kind = KINDS[self.turn // 2 % RUNNING] if self.stop_in_calls else FEWER
         self._interrupt(buffers, kind)
 
     def look(self, buffers: Buffers) -> None:
-        """Stop some rounds in the middle, at the end of a shape, where that stops the candidate's work.
+        """Stop some rounds at the end of a shape, where that stops the candidate's work.
 
         Raises:
             Judged: As `play` does.
@@ -100,7 +110,9 @@ class Interruption:
         for _ in range(MOST_LOOKS):
             self._interrupt(buffers, MIDDLE)
             if self.in_time >= enough:
-                return
+                break
+        for _ in range(CHANGES if buffers.changes else 0):
+            self._interrupt(buffers, STOPPED)
 
     def shorten(self, buffers: Buffers) -> None:
         """Play a round of fewer calls.
@@ -119,7 +131,7 @@ class Interruption:
         if not self.stop_in_calls:
             kind = STOPPED if kind in (STOPPED, MIDDLE) and buffers.changes else FEWER
         if kind in (STOPPED, RUNNING) and buffers.changes:
-            exchange = Exchange(buffers, self.well)
+            exchange = Exchange(buffers, self.well, FIRST[not self.stop_in_calls])
             exchange.put(after=True)
         rounds.solve(buffers)
         with rounds.ledger.part("fill"):
@@ -129,7 +141,7 @@ class Interruption:
             if exchange is not None and exchange.calls.size:
                 self._exchanged(buffers, exchange, stopped=kind == STOPPED or not exchange.apart)
             elif self.stop_in_calls and kind != FEWER:
-                self._in_the_middle(buffers, 1 + self.well.word() % (buffers.sets - 1))
+                self._in_the_middle(buffers)
             else:
                 self._fewer_calls(buffers, 1 + self.well.word() % (buffers.sets // 2))
         rounds.candidate.freeze()
@@ -141,18 +153,18 @@ class Interruption:
         One that is stopped meanwhile could know that by a clock, and do anew what it did ahead; one that is not had to
         read all inputs once more.
         """
-        player, part = self.rounds.candidate, (self.well.word() % 1024) / 1024
-        wait_s = self.rounds.took_s * (WHEN[0] + (WHEN[1] - WHEN[0]) * part)
-        if stopped and not self.stop_in_calls:
-            wait_s = min(wait_s, part * buffers.sets * LAUNCH_S)
+        player, waits_s = self.rounds.candidate, self._waits_s(buffers)
         changed = exchange.calls[:0]
         more = dict(self.rounds.more, copied=True) if buffers.copied else self.rounds.more
         exchange.hide()
         with self._running():
             player.tell("go", calls=buffers.sets, **more)
             player.thaw()
-            if not player.link.pending(wait_s):
-                changed = self._changed(buffers, exchange, stopped=stopped)
+            for number, wait_s in enumerate(waits_s, 1):
+                if player.link.pending(wait_s):
+                    break
+                last = number == len(waits_s)
+                changed = np.union1d(changed, self._changed(buffers, exchange, stopped=stopped, last=last))
             reply = player.hear(self.rounds.timeout_s)
             finished = buffers.stop(player)
             player.freeze()
@@ -168,34 +180,52 @@ class Interruption:
                 wrong = np.flatnonzero(check.wrong.any(axis=1))
                 raise self._by_first_inputs(buffers, exchange, np.intersect1d(wrong, changed), judged) from None
 
-    def _changed(self, buffers: Buffers, exchange: Exchange, *, stopped: bool) -> Array:
-        """Change inputs under the candidate; return the calls of which that was in time."""
+    def _waits_s(self, buffers: Buffers) -> List[float]:
+        """Draw how long to wait for the first moment of a round, and for each next one."""
+        if not self.stop_in_calls:
+            part = (self.well.word() % 1024) / 1024
+            wait_s = self.rounds.took_s * (WHEN[0] + (WHEN[1] - WHEN[0]) * part)
+            return [min(wait_s, part * buffers.sets * LAUNCH_S)]
+        parts = sorted(self.well.word() / 2**64 for _ in range(MOMENTS))
+        return [self.rounds.took_s * (part - before) for before, part in zip([0.0, *parts], parts)]
+
+    def _changed(self, buffers: Buffers, exchange: Exchange, *, stopped: bool, last: bool) -> Array:
+        """Change inputs under the candidate, of all later calls at the last moment; return those that were in time."""
         player = self.rounds.candidate
         if stopped:
             player.freeze()
-        begun = self._drained(buffers) if stopped and not self.stop_in_calls else self._last_begun(buffers)
-        calls = exchange.calls[exchange.calls >= begun + AHEAD]
-        if stopped:
-            exchange.show(calls)
-            begun = begun if self.stop_in_calls else self._last_begun(buffers)
-            player.thaw()
-            return calls[calls >= begun + AHEAD]
-        calls = calls[calls >= begun + AHEAD + (buffers.sets - begun) // 2]
-        if calls.size > FEW_CALLS:
-            calls = calls[np.unique(self.well.positions(FEW_CALLS, calls.size))]
+        if stopped and not self.stop_in_calls:
+            self._drained(buffers)
+        first = self._unbegun(buffers)
+        calls = exchange.calls[exchange.calls >= first]
+        if not stopped:
+            close = calls[calls >= first + 1 + self.well.word() % CLOSE][:1]
+            far = calls[calls >= first + (buffers.sets - first) // 2] if last else calls[:0]
+            if far.size > FEW_CALLS:
+                far = far[np.unique(self.well.positions(FEW_CALLS, far.size))]
+            calls = np.union1d(close, far)
+        elif not last:
+            calls = calls[calls < first + CLOSE]
         exchange.show(calls)
-        return calls[calls >= self._last_begun(buffers) + AHEAD]
+        calls = calls[calls >= self._unbegun(buffers)]
+        if stopped:
+            player.thaw()
+        return calls
 
-    def _drained(self, buffers: Buffers) -> int:
-        """Wait for what a frozen candidate has launched; return the last call that has begun."""
+    def _unbegun(self, buffers: Buffers) -> int:
+        """Return the first call that cannot have begun."""
+        begun = self._last_begun(buffers)
+        return max(begun, buffers.returned()) + 1 if self.stop_in_calls else begun + AHEAD
+
+    def _drained(self, buffers: Buffers) -> None:
+        """Wait for what a frozen candidate has launched."""
         each_s = max(DRAINED_S, AHEAD * self.rounds.took_s / buffers.sets)
         begun, deadline = self._last_begun(buffers), time.monotonic() + DRAINED_AT_MOST_S
         while time.monotonic() < deadline:
             time.sleep(each_s)
             before, begun = begun, self._last_begun(buffers)
             if begun == before:
-                break
-        return begun
+                return
 
     def _by_first_inputs(self, buffers: Buffers, exchange: Exchange, calls: Array, judged: Judged) -> Judged:
         """Return a better verdict, if there is one, by what the reference answers the inputs as they were at first.
@@ -226,20 +256,24 @@ class Interruption:
         begun = np.flatnonzero((got.view(word) != word(buffers.words[0])).any(axis=1))
         return int(begun[-1]) if begun.size else -1
 
-    def _in_the_middle(self, buffers: Buffers, call: int) -> None:
-        """Freeze once `call` has begun: what has returned, or lies before the last that has begun, must be finished."""
-        player = self.rounds.candidate
-        watched = buffers.pair(call, 0)[1]
-        places = self.well.positions(SAMPLES, watched.size)
-        word = WORDS[watched.itemsize]
-        poison = word(buffers.words[0])
+    def _in_the_middle(self, buffers: Buffers) -> None:
+        """Freeze after a drawn time: what has returned, or lies before the last that has begun, must be finished.
+
+        The owner sleeps meanwhile, as in timed rounds: one that counts who runs could tell it from these. Such a one
+        sees as well that it is about to be frozen; so at some moments the last call that has returned is looked at.
+        """
+        player, looked_at = self.rounds.candidate, self.well.word() % len(buffers.outputs)
+        places = self.well.positions(SEEN, buffers.outputs[looked_at].count)
+        seen: Dict[int, Array] = {}
         with self._running():
             player.tell("go", calls=buffers.sets)
             player.thaw()
-            deadline = time.monotonic() + self.rounds.timeout_s
-            while (watched[places].view(word) == poison).all() and time.monotonic() < deadline:
-                if buffers.returned() >= call or player.link.pending():
+            for wait_s in self._waits_s(buffers):
+                if player.link.pending(wait_s):
                     break
+                call = buffers.returned() - 1
+                if call >= 0:
+                    seen[call] = buffers.pair(call, looked_at)[1][places].copy()
             player.freeze()
             self.in_time += not player.link.pending()
         begun, returned = np.flatnonzero(self._touched(buffers)), buffers.returned()
@@ -252,6 +286,12 @@ class Interruption:
         with self.rounds.ledger.part("check"):
             check = buffers.check()
             self.rounds.judge(buffers, reply, check, finished, 0.0)
+        for call, values in seen.items():
+            if values.tobytes() != buffers.pair(call, looked_at)[1][places].tobytes():
+                raise cheat(
+                    "put a call off: call %d of %d had returned in the middle of a round, and its output changed "
+                    "afterwards; what several calls share, none of them takes" % (call + 1, buffers.sets)
+                )
         unfinished = np.flatnonzero((before > check.wrong[:last]).any(axis=1))
         if unfinished.size and unfinished[0] < returned:
             raise cheat(

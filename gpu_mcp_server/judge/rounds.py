@@ -156,7 +156,7 @@ class Rounds:
         notes: Any = reply.get("notes")
         if isinstance(notes, list):
             for note in cast("List[Any]", notes)[:8]:
-                self.notes[str(note)[:300]] = None
+                self.notes[" ".join(str(note).split())[:300]] = None
 
     def play(self, buffers: Buffers) -> Round:
         """Play one round.

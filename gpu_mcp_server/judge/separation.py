@@ -129,7 +129,8 @@ class Separation:
         """
         if not self.possible(buffers):
             return
-        due = self.stops.count(played)
+        due = sum(place <= played for place in self.stops)
+        self.stops = [place for place in self.stops if place > played]
         if played >= self.first and self.well.word() % SELDOM == 0:
             due += 1
         for _ in range(due):

@@ -90,10 +90,13 @@ class Trials:
             self.complete = True
             return None
         progress("hidden shapes", 0.02)
-        for number, dims in enumerate(self.hidden):
-            if number and self._late("%d hidden shapes" % (len(self.hidden) - number)):
+        order = list(range(len(self.hidden)))
+        if len(order) > 1:  # the one that is always tried is drawn, of all but the first: at ones alone much is right
+            order.insert(0, order.pop(1 + self.well.word() % (len(order) - 1)))
+        for tried, number in enumerate(order):
+            if tried and self._late("%d hidden shapes" % (len(order) - tried)):
                 break
-            self._hidden(dims, number)
+            self._hidden(self.hidden[number], number)
         failed = self._largest()
         self.complete = not failed
         return failed

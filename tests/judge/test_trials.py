@@ -156,7 +156,7 @@ def softmax(x):
     verdict = court("naive.c", reference=reference, shapes=SMALL, max_rounds=6, round_ms=1).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
-    assert "left out: shape rows=1,cols=1 (ValueError: cannot reshape" in verdict["trials_summary"]
+    assert re.search(r"left out: shape rows=\d+,cols=\d+ \(ValueError: cannot reshape", verdict["trials_summary"])
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,8 @@ async def test_a_python_file_that_is_no_candidate_is_refused(workspaces: Workspa
 
 
 async def test_the_candidate_whose_source_cannot_be_read_is_named(workspaces: Workspaces):
-    candidates = [CandidateSpec(name=name, source=text, language="c") for name, text in (("one", "int x;"), ("two", ""))]
+    candidates = [
+        CandidateSpec(name=name, source=text, language="c") for name, text in (("one", "int x;"), ("two", ""))
+    ]
     with pytest.raises(BadRequest, match="None was judged, as of candidate 'two': The source is empty"):
         await Sources(workspaces, local_files=True).each(candidates)
