@@ -159,21 +159,18 @@ class Evaluator:
         began = time.monotonic()
         problem = await self._problems.get(problem_id)
         if not entry.isidentifier() or not entry.isascii():
-            raise BadRequest(
-                f"entry {entry!r} is no C identifier.", hint="It is the launcher's name, launch by default."
-            )
+            raise BadRequest(f"entry {entry!r} is no C identifier in ASCII.", hint="It is the launcher's name.")
+        if parent_id is not None:
+            await self._experience.get(parent_id)
         where = await self._place(host, source, device, flags)
         probe = await self._jobs.probe(where)
         chosen = device_of(device, problem, source, probe, where)
         await self._foresee(problem, source, where, flags)
         named = chosen, device_name(probe, 1 if chosen == "cuda" else 0)
         key = key_of_request(problem, source, probe, device=named, flags=(*flags,), entry=entry, timing=timing)
-        if parent_id is not None:
-            await self._experience.get(parent_id)
-        if reuse and (kept := await self._kept.get(key)) is not None:
-            unrecorded = "; the note and parent of this call are not recorded"
-            said = kept.kept + (unrecorded if batch_id is None and (note or parent_id) else "")
-            return kept.model_copy(update={"kept": said, "seconds": {"total": time.monotonic() - began}})
+        told = batch_id is None and bool(note or parent_id)
+        if reuse and (kept := await self._kept.get(key, told)) is not None:
+            return kept.model_copy(update={"seconds": {"total": time.monotonic() - began}})
         how = {"flags": json.dumps(list(flags)), "entry": entry, "target": chosen, "tier": timing.tier}
         trial = Trial("", problem, source, where, probe, chosen, entry, timing, progress, slots, began, key)
         attempt_id = await self._noted(trial, how, parent_id, note, batch_id)

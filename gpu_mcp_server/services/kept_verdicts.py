@@ -20,8 +20,10 @@ class KeptVerdicts:
     def __init__(self, cache: BuildCache, experience: Experience) -> None:
         self._cache, self._experience = cache, experience
 
-    async def get(self, key: str) -> Evaluation | None:
+    async def get(self, key: str, told: bool = False) -> Evaluation | None:
         """Return the evaluation of an identical request, saying that it is kept and since when.
+
+        Where the caller `told` a note or a parent of the attempt that is not made, that is said too.
 
         None where there is none, its evidence is gone, or its attempt was voided or audited: a row that somebody
         looked at again is either wrong or has a better one beside it.
@@ -40,6 +42,7 @@ class KeptVerdicts:
         except NotFound:  # somebody else asked the same; theirs is not for this user to see
             return None
         said = f"the verdict of an identical request, judged {attempt.created_at[:19]}Z; fresh judges anew"
+        said += "; the note and parent of this call are not recorded" if told else ""
         return evaluation.model_copy(update={"kept": said, "seconds": {}})
 
     async def put(self, key: str, evaluation: Evaluation) -> None:

@@ -154,10 +154,11 @@ def test_a_call_answered_before_its_time_is_a_cheat_in_late_rounds_too(court):
     assert "worked on a call before it was called" in got["reason"]
 
 
-def test_answers_that_were_kept_until_their_calls_are_seen_by_inputs_that_changed_meanwhile(court):
+@pytest.mark.parametrize("task", [{}, {"shapes": [{"rows": 64, "cols": 16384}], "round_ms": 15}], ids=["many", "few"])
+def test_answers_that_were_kept_until_their_calls_are_seen_by_inputs_that_changed_meanwhile(court, task):
     """It looks for fresh inputs at their first two elements; the answers that it hands out are right otherwise."""
     source = (EXAMPLES.parent / "hacks" / "cpu" / "batch_private.c").read_text()
-    got = court(source, max_rounds=60, half_width=1e-9, budget_s=20, overhead_s=60).verdict
+    got = court(source, max_rounds=60, half_width=1e-9, budget_s=20, overhead_s=60, **task).verdict
 
     assert got["verdict"] == "cheat", got["shapes"][-1]
     assert "answered with what they had been" in got["reason"]

@@ -1,8 +1,19 @@
 """Inputs of other distributions at every declared shape, and between timed rounds: real candidates in C."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
+from tests.judge.harness import JUDGE
 from tests.judge.test_candidates_cpu import HEAD
+
+sys.path.insert(0, str(JUDGE))
+
+import elsewhere
+import separation
+
+sys.path.remove(str(JUDGE))
 
 QUICK = {"max_rounds": 8, "round_ms": 2, "budget_s": 0.5}
 SOFTMAX = """
@@ -93,3 +104,27 @@ int launch(const float *x, float *y, int64_t rows, int64_t cols) {
     verdict = court(HEAD + in_order, **task, **QUICK).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
+
+
+@pytest.mark.parametrize("kind", [elsewhere.Elsewhere, separation.Separation])
+def test_what_is_due_behind_a_round_that_counted_already_is_not_lost(kind):
+    """Where the last round that the judge tried counts as the first one, the next one is told as the second."""
+    played = []
+
+    class Counted(kind):
+        def __init__(self):
+            self.first, self.stops, self.apart_s = 7, [0, 0, 3], []
+            self.well = SimpleNamespace(word=lambda: 1)
+
+        def possible(self, buffers):
+            return True
+
+        def play(self, buffers):
+            played.append(now)
+            return 0.0
+
+    one = Counted()
+    for now in range(1, 7):
+        one.after(None, now)
+
+    assert played == [1, 1, 3]

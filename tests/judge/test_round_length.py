@@ -117,7 +117,7 @@ def shape_of(kind: str, framework: str, when: str, passes: cost.Cost) -> shapes.
     reference, candidate = SimpleNamespace(role="reference"), SimpleNamespace(role="candidate", prepare_s=0.0)
     device = SimpleNamespace(kind=kind, stops_calls=False, state=dict)
     task = {"shapes": [{}], "inputs": [], "outputs": [], "rtol": 0, "atol": 0, "round_timeout_s": 1, "round_ms": 10}
-    task |= {"max_rounds": 9, "budget_s": 1, "framework": framework, "calibrate": when}
+    task |= {"max_rounds": 9, "budget_s": 1, "framework": framework, "calibrate": when, "candidate": "library"}
     costs, log = dict.fromkeys(("candidate", "reference"), passes), SimpleNamespace(besides_s=lambda: 0.0)
     return shapes.Shape(task, 0, device, (candidate, reference), costs, fill.Well("00" * 32), log, 1.0)
 
