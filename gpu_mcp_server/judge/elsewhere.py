@@ -1,4 +1,4 @@
-"""Rounds with inputs of another distribution between those that are timed.
+"""Rounds with inputs of another distribution between those that are timed, and one at a shape's end.
 
 In the trials a candidate is right with them. One that counts its calls, or tells a declared shape by its size, could
 be right there and, once it is timed, only for inputs as declared: a softmax without its maximum.
@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
+from agenda import Agenda
 from check import LARGE, numbers
 from devices import Buffers, RoundCheck
 from doubles import InDouble
@@ -17,10 +18,6 @@ from table import DISTRIBUTIONS, SELDOM_DRAWN, may_vary
 from tensors import Tensor
 from verdicts import Judged, ReferenceFailed, incorrect
 
-ROUNDS = 2
-"""Between the first ones; one more follows at the end."""
-SELDOM = 16
-"""Of the rounds behind the first ones, one in so many is followed by one of these."""
 LOOKED_AT = 4
 """Wrong calls of a round of which it is asked whether rounding explains them; fewer where outputs are large."""
 LOOKED_AT_ELEMENTS = 1 << 22
@@ -55,12 +52,11 @@ class Elsewhere:
         """What inputs are drawn from, in an order that is drawn too."""
         self.most = max(1, min(LOOKED_AT, LOOKED_AT_ELEMENTS // max((item.count for item in outputs), default=1)))
         self.double = InDouble(task, rounds, rounds.notes)
-        self.stops: List[int] = []
-        self.first = 0
+        self.agenda = Agenda(well)
 
     def begin(self, first: int) -> None:
         """Draw behind which of so many first rounds one is played."""
-        self.first, self.stops = first, [int(place) for place in self.well.positions(ROUNDS, first)]
+        self.agenda.begin(first)
 
     def after(self, buffers: Buffers, played: int) -> None:
         """Play what is due behind a round.
@@ -68,11 +64,7 @@ class Elsewhere:
         Raises:
             Judged: If the candidate is wrong there.
         """
-        due = sum(place <= played for place in self.stops)
-        self.stops = [place for place in self.stops if place > played]
-        if played >= self.first and self.well.word() % SELDOM == 0:
-            due += 1
-        for _ in range(due):
+        for _ in range(self.agenda.due(played)):
             self.play(buffers)
 
     def play(self, buffers: Buffers) -> None:

@@ -28,7 +28,7 @@ stop its work, as on a GPU, inputs change while it is stopped, or there are fewe
 seen, and beside one that runs the owner's kernels wait for their slices of the GPU (in none of 12 rounds of 10 ms on an
 H200 was a change in time)."""
 WHEN = (0.3, 0.8)
-"""Of the last round's time, between which inputs change."""
+"""Of the last round's time, between which inputs change on a GPU; on a processor at any time of it."""
 LAUNCH_S = 3e-6
 """Of a call, on a GPU, where a candidate is stopped while it launches them, which may be long before they begin. A C++
 loop needs about as much (benchmarks/results), Python ten times that."""

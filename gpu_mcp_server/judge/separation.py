@@ -10,16 +10,15 @@ themselves are only held up by work that is there; then a call takes longer with
 
 from typing import Any, Callable, Dict, List, NamedTuple
 
+from agenda import Agenda
 from devices import Buffers
 from fill import Well
 from rounds import Rounds
 from stats import median
 from verdicts import incorrect
 
-ROUNDS = 2
-"""That are played so among a shape's first ones, and at the end, by turns of the two kinds."""
-SELDOM = 16
-"""Of the rounds behind the first ones, one in so many is followed by one of these."""
+AT_END = 2
+"""Rounds that are played so at a shape's end, as among its first ones by turns of the two kinds."""
 PAIRS = 5
 """Rounds with copies, each beside one without, that are played where a call seems to take longer: a busy machine delays
 some. Most of them decide, as a candidate may be honest now and then."""
@@ -76,10 +75,9 @@ def found(apart_s: List[float], share_s: float, separator_s: float, noted_s: flo
             text = "no time: calls run beside each other: with a copy between them on the stream that they are given "
             text += "one takes %.3g us, in a round %.3g us; %s" % (typical_s * 1e6, share_s * 1e6, ADVICE)
         elif plain_s > SHARE * share_s + SLACK_S:
-            text = "no time: a call takes %.3g us in rounds that are played now, in those that were timed %.3g us: the "
-            text = (
-                text % (plain_s * 1e6, share_s * 1e6) + "machine, or the candidate, has become slower; judge it again"
-            )
+            text = "no time: a call takes %.3g us in rounds that are played now, " % (plain_s * 1e6)
+            text += "in those that were timed %.3g us: the machine, or the candidate, " % (share_s * 1e6)
+            text += "has become slower; judge it again"
     least_s = typical_s - separator_s - noted_s
     return Found(text, least_s if least_s > SHARE * share_s else 0.0)
 
@@ -104,17 +102,16 @@ class Separation:
 
     def __init__(self, rounds: Rounds, well: Well, kind: str) -> None:
         """Play none yet; `kind` is the candidate's."""
-        self.rounds, self.well = rounds, well
+        self.rounds = rounds
         self.noted_s = NOTED_S if kind == "library" else NOTED_PYTHON_S
         self.ahead = bool(well.word() % 2)
-        self.first = 0
-        self.stops: List[int] = []
+        self.agenda = Agenda(well)
         self.apart_s: List[float] = []
         self.found = Found()
 
     def begin(self, first: int) -> None:
         """Draw behind which of so many first rounds one is played."""
-        self.first, self.stops = first, [int(place) for place in self.well.positions(ROUNDS, first)]
+        self.agenda.begin(first)
         self.apart_s, self.found = [], Found()
 
     def possible(self, buffers: Buffers) -> bool:
@@ -129,11 +126,7 @@ class Separation:
         """
         if not self.possible(buffers):
             return
-        due = sum(place <= played for place in self.stops)
-        self.stops = [place for place in self.stops if place > played]
-        if played >= self.first and self.well.word() % SELDOM == 0:
-            due += 1
-        for _ in range(due):
+        for _ in range(self.agenda.due(played)):
             self.apart_s.append(self.play(buffers))
 
     def doubt(self, buffers: Buffers, share_s: float) -> str:
@@ -146,7 +139,7 @@ class Separation:
         def again() -> Pair:
             return Pair(self.play(buffers), self.rounds.play(buffers).candidate_s / buffers.sets)
 
-        self.apart_s += [self.play(buffers) for _ in range(ROUNDS)]
+        self.apart_s += [self.play(buffers) for _ in range(AT_END)]
         separator_s = self.rounds.costs["candidate"].separator_s
         self.found = found(self.apart_s, share_s, separator_s, self.noted_s, again)
         return self.found.doubt

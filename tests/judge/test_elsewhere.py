@@ -10,8 +10,7 @@ from tests.judge.test_candidates_cpu import HEAD
 
 sys.path.insert(0, str(JUDGE))
 
-import elsewhere
-import separation
+import agenda
 
 sys.path.remove(str(JUDGE))
 
@@ -106,25 +105,16 @@ int launch(const float *x, float *y, int64_t rows, int64_t cols) {
     assert verdict["verdict"] == "correct", verdict["reason"]
 
 
-@pytest.mark.parametrize("kind", [elsewhere.Elsewhere, separation.Separation])
-def test_what_is_due_behind_a_round_that_counted_already_is_not_lost(kind):
+def test_what_is_due_behind_a_round_that_counted_already_is_not_lost():
     """Where the last round that the judge tried counts as the first one, the next one is told as the second."""
-    played = []
+    one = agenda.Agenda(SimpleNamespace(positions=lambda count, size: [0, 3], word=lambda: 1))
+    one.begin(7)
 
-    class Counted(kind):
-        def __init__(self):
-            self.first, self.stops, self.apart_s = 7, [0, 0, 3], []
-            self.well = SimpleNamespace(word=lambda: 1)
+    assert [one.due(played) for played in range(1, 9)] == [1, 0, 1, 0, 0, 0, 0, 0]
 
-        def possible(self, buffers):
-            return True
 
-        def play(self, buffers):
-            played.append(now)
-            return 0.0
+def test_later_rounds_are_due_seldom():
+    one = agenda.Agenda(SimpleNamespace(positions=lambda count, size: [], word=iter(range(1000)).__next__))
+    one.begin(7)
 
-    one = Counted()
-    for now in range(1, 7):
-        one.after(None, now)
-
-    assert played == [1, 1, 3]
+    assert sum(one.due(played) for played in range(1000)) == 63
