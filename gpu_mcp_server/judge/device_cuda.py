@@ -20,6 +20,8 @@ ALLOWED = 8
 """One of so many parts of the memory may be a candidate's own; its workspace and context are seldom more."""
 MEMORY_SHARE = 0.3
 """Of what is free, for a round, where a task names none."""
+MOST_SHARE = 0.6
+"""Of what is free, for a round that could not be timed otherwise."""
 STAGED_BYTES = 1 << 30
 """With a reference on the CPU, whose inputs and answers travel through files each round; a job's files are limited."""
 SPARE_CORES = 4
@@ -71,10 +73,10 @@ class CudaDevice(Device):
         return self.idleness.doubt()
 
     def max_bytes(self) -> Tuple[int, int]:
-        """Return a part of the free memory, no more than 1 GiB with a reference on the CPU."""
-        share = int(self.share * (self.room_bytes or self.free_bytes()))
-        share = min(share, STAGED_BYTES) if self.framework == "numpy" else share
-        return share, share
+        """Return parts of the free memory, no more than 1 GiB with a reference on the CPU."""
+        room = self.room_bytes or self.free_bytes()
+        staged = STAGED_BYTES if self.framework == "numpy" else room
+        return min(int(self.share * room), staged), min(int(max(self.share, MOST_SHARE) * room), staged)
 
     def set_bytes(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
         """Return bytes of inputs twice, outputs with guards, expected ones, an arena, and what the reference keeps."""

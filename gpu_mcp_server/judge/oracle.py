@@ -62,23 +62,31 @@ def moved(item: Tensor, given: Any, message: Dict[str, Any], number: int) -> Any
     if message["how"] == "places":
         return _places(wide)
     amount = float(message["amount"])
-    size, chance, larger = _chances(wide, int(message["seed"]) + number)
-    if message["how"] != "moved":
-        chance = _rising(wide) * (1 if message["how"] == "rising" else -1)
+    size, larger = _sizes(wide)
+    by_chance = message["how"] == "moved"
+    chance = _chances(wide, int(message["seed"]) + number) if by_chance else _rising(wide)
+    if message["how"] == "falling":
+        chance = -chance
     place = EPSILON[item.dtype] / 2 * (size if message.get("zeros") else size * (wide != 0))
     return wide + chance * (larger(abs(wide) * amount, place / 2) if amount else place * WITHIN)
 
 
-def _chances(wide: Any, seed: int) -> Tuple[Any, Any, Any]:
-    """Return next powers of two, a tiny one for zeros, random numbers from -1 to 1 and a function for the larger."""
+def _sizes(wide: Any) -> Tuple[Any, Any]:
+    """Return next powers of two, a tiny one for zeros, and a function for the larger of two."""
+    if not hasattr(wide, "frexp"):
+        return np.ldexp(1.0, np.frexp(np.maximum(abs(wide), TINY))[1]), np.maximum
+    torch: Any = importlib.import_module("torch")
+    return 2.0 ** wide.abs().clamp(min=TINY).frexp().exponent.double(), torch.maximum
+
+
+def _chances(wide: Any, seed: int) -> Any:
+    """Return random numbers from -1 to 1."""
     if not hasattr(wide, "frexp"):
         rng: Any = np.random.default_rng(seed)
-        exponent = np.frexp(np.maximum(abs(wide), TINY))[1]
-        return np.ldexp(1.0, exponent), rng.uniform(-1, 1, wide.shape), np.maximum
+        return rng.uniform(-1, 1, wide.shape)
     torch: Any = importlib.import_module("torch")
     generator = torch.Generator(device=wide.device).manual_seed(seed % (1 << 63))
-    chance = wide.new_empty(wide.shape).uniform_(-1, 1, generator=generator)
-    return 2.0 ** wide.abs().clamp(min=TINY).frexp().exponent.double(), chance, torch.maximum
+    return wide.new_empty(wide.shape).uniform_(-1, 1, generator=generator)
 
 
 def _places(wide: Any) -> Any:

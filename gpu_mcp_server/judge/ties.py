@@ -82,7 +82,7 @@ def distinct(rows: Array) -> bool:
 
 def by_rule(rows: Array) -> bool:
     """Say whether rows of [rows, length] have no two equal elements, and not by chance (the birthday problem)."""
-    if not rows.size or not distinct(rows):
+    if not rows.size or not distinct(rows[:1]) or not distinct(rows):
         return False
     values = float(rows.max()) - float(rows.min()) + 1
     pairs = rows.shape[0] * rows.shape[1] * (rows.shape[1] - 1) / 2
@@ -175,17 +175,20 @@ class Ties:
     ) -> Optional[Suspects]:
         """Read the answers of some calls; `None` where they have changed since they were checked."""
         items = [buffers.outputs[number] for number in which]
-        rows: List[List[Array]] = [[], [], []]
-        for call in calls:
-            pairs = [buffers.pair(call, number) for number in which]
-            masks = [compare(*pair, item.dtype, self.rtol, self.atol).mask for pair, item in zip(pairs, items)]
-            wrong = [np.zeros(item.count, dtype=bool) if m is None else m for m, item in zip(masks, items)]
-            if [int(np.count_nonzero(mask)) for mask in wrong] != check.wrong[call, which].tolist():
-                return None
-            for row, parts in zip(rows, (*zip(*pairs), wrong)):
-                row.append(np.concatenate([part.astype(bool if row is rows[2] else np.int64) for part in parts]))
-        expected, got, mask = (np.stack(row) for row in rows)
-        return Suspects(calls, items, expected, got, mask)
+        ends = np.cumsum([item.count for item in items])
+        shape = (len(calls), int(ends[-1]))
+        expected, got = np.empty(shape, dtype=np.int64), np.empty(shape, dtype=np.int64)
+        wrong = np.zeros(shape, dtype=bool)
+        for row, call in enumerate(calls):
+            for number, item, end in zip(which, items, ends):
+                part = slice(int(end) - item.count, int(end))
+                expected[row, part], got[row, part] = want, have = buffers.pair(call, number)
+                difference = compare(want, have, item.dtype, self.rtol, self.atol)
+                if difference.wrong != check.wrong[call, number]:
+                    return None
+                if difference.mask is not None:
+                    wrong[row, part] = difference.mask
+        return Suspects(calls, items, expected, got, wrong)
 
     def _keep(self, suspects: Suspects, which: Sequence[int]) -> None:
         ends = np.cumsum([item.count for item in suspects.items])[:-1]

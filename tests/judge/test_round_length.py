@@ -10,6 +10,7 @@ from tests.judge.harness import JUDGE
 sys.path.insert(0, str(JUDGE))
 
 import cost
+import device_cuda
 import fill
 import rounds
 import shapes
@@ -148,3 +149,18 @@ def test_where_more_may_be_taken_off_for_the_clock_rounds_last_longer(when, time
 
     assert shape.shortest_s == pytest.approx(cost.COSTLY * times * MILLISECOND)
     assert shape.round_s == pytest.approx(max(10 * MILLISECOND, shapes.SURE * shape.shortest_s))
+
+
+@pytest.mark.parametrize(("share", "limits"), [(0.3, (0.3, 0.6)), (0.6, (0.6, 0.6))])
+def test_on_a_gpu_a_round_may_take_more_memory_to_be_timed_at_all(share, limits):
+    device = object.__new__(device_cuda.CudaDevice)
+    device.framework, device.share, device.room_bytes = "torch", share, 80 << 30
+
+    assert [size / device.room_bytes for size in device.max_bytes()] == pytest.approx(limits)
+
+
+def test_on_a_gpu_with_a_reference_on_the_cpu_what_travels_through_files_is_the_limit():
+    device = object.__new__(device_cuda.CudaDevice)
+    device.framework, device.share, device.room_bytes = "numpy", 0.3, 80 << 30
+
+    assert device.max_bytes() == (device_cuda.STAGED_BYTES, device_cuda.STAGED_BYTES)
