@@ -6,8 +6,6 @@ from devices import Device
 from supervisor import Player
 from verdicts import JudgeFailed, ReferenceFailed, TooLarge
 
-EXIT_S = 5.0
-"""For a process that is killed to end."""
 RELEASE_S = 2.0
 """For the driver to free what it had, then."""
 SETTLED_S = 0.1
@@ -30,8 +28,7 @@ def kept_from(error: JudgeFailed, device: Device, candidate: Player) -> str:
     if not is_full(error) or not device.allowance():
         raise error
     before = device.free_bytes()
-    candidate.kill()
-    candidate.supervisor.exit_of(candidate.role, EXIT_S)
+    candidate.end()
     kept = _settled(device) - before
     if kept <= device.allowance():
         raise error

@@ -91,6 +91,8 @@ class Owner:
         self.overhead_s = float(task.get("overhead_s", OVERHEAD_S))
         self.said_at = -SAY_S
         self.shapes: List[Dict[str, Any]] = []
+        self.judged: List[Shape] = []
+        """What made the verdicts in `shapes`, where these were timed."""
         self.at = ""
         """Which of the declared shapes is judged, before a reason."""
 
@@ -140,6 +142,7 @@ class Owner:
             trials = Trials(self.task, device, pair, self.players.costs, self.well, self.ledger, self.hidden)
             self.shapes = self._shapes(trials, device, pair)
             self._replay(self.shapes, device, pair)
+            self._look_alone(device, candidate)
         except Judged as judged:
             verdict, reason, where = judged.verdict, judged.reason, where_of(judged)
         except JudgeFailed as error:
@@ -213,6 +216,17 @@ class Owner:
         with self.ledger.undivided("trials"):
             self.ghost = ghost_replay(self.task, device, pair, self.players.costs, self.well, self.ledger)
 
+    def _look_alone(self, device: Device, candidate: Player) -> None:
+        """End a correct candidate, and see whether the reference is faster without it."""
+        if not self.judged or not device.stops_calls or any(shape["verdict"] != "correct" for shape in self.shapes):
+            return
+        from alone import Alone
+
+        candidate.end()
+        for shape, result in zip(self.judged, self.shapes):
+            with self.ledger.part("wait"):
+                Alone(shape, result).look()
+
     def _untimed(self, shape: Dict[str, Any]) -> str:
         why = [note for note in shape.get("notes", ()) if note.startswith(("too short", "no time"))]
         return self._name(shape["dims"]) + (" (%s)" % why[0] if why else "")
@@ -236,6 +250,7 @@ class Owner:
         left = self.overhead_s - self.ledger.besides_s()
         share_s = max(0.0, left) / (total - number)
         shape = Shape(self.task, number, device, pair, self.players.costs, self.well, self.ledger, share_s)
+        self.judged.append(shape)
         return shape.judge(progress)
 
     def _name(self, dims: Dict[str, int]) -> str:

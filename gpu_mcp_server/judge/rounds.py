@@ -79,6 +79,8 @@ class Rounds:
     ) -> None:
         self.ledger = ledger
         self.device, self.candidate, self.reference = device, candidate, reference
+        self.present: Tuple[Player, ...] = (reference, candidate)
+        """Who maps the buffers: the reference alone once the candidate has been ended."""
         self.costs, self.history, self.timeout_s = costs, history, timeout_s
         self.number = 0
         self.passes = 1
@@ -102,13 +104,13 @@ class Rounds:
         self.ties = Ties(reference, history.well, history.rtol, history.atol, timeout_s)
 
     def open(self, buffers: Buffers, dims: Dict[str, int], order: Sequence[str]) -> None:
-        """Have both players map `buffers`, and freeze them."""
+        """Have the players map `buffers`, and freeze them."""
         sizes = [dims[name] for name in order]
-        for player in (self.reference, self.candidate):
+        for player in self.present:
             player.thaw()
             fields, descriptors = buffers.describe(player.role)
             player.tell("open", descriptors, dims=sizes, named_dims=dims, **fields)
-        for player in (self.reference, self.candidate):
+        for player in self.present:
             reply = player.hear(OPEN_S)
             if player is self.reference:
                 named(reply, "map its buffers")
@@ -134,11 +136,11 @@ class Rounds:
         self._note(reply)
 
     def close(self, buffers: Buffers) -> None:
-        """Have both players let go of `buffers`, and free them."""
-        for player in (self.reference, self.candidate):
+        """Have the players let go of `buffers`, and free them."""
+        for player in self.present:
             player.thaw()
             player.tell("close")
-        for player in (self.reference, self.candidate):
+        for player in self.present:
             player.hear(OPEN_S)
             player.freeze()
         buffers.close()

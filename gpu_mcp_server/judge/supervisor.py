@@ -9,6 +9,8 @@ from verdicts import Judged, JudgeFailed, ReferenceFailed, cheat, death, incorre
 
 REPLY_S = 20.0
 """How long the supervisor may take to freeze, thaw or kill."""
+EXIT_S = 5.0
+"""For a process that is killed to end."""
 EXIT_EVENT_S = 2.0
 """How long to wait for the word on how a process ended, once its link is closed."""
 LATE = {
@@ -134,6 +136,11 @@ class Player:
     def kill(self) -> None:
         """End the player."""
         self.supervisor.kill(self.role)
+
+    def end(self) -> None:
+        """End the player and wait for its end."""
+        self.kill()
+        self.supervisor.exit_of(self.role, EXIT_S)
 
     def ask(self, do: str, timeout_s: float, descriptors: Sequence[int] = (), **fields: Any) -> Dict[str, Any]:
         """Send a request and return the player's reply.

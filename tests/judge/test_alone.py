@@ -1,0 +1,103 @@
+"""The reference timed once more when the candidate has been ended: what is counted, and when it is believed."""
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.judge.harness import JUDGE
+
+sys.path.insert(0, str(JUDGE))
+
+import alone
+
+sys.path.remove(str(JUDGE))
+
+US = 1e-6
+NEW = 900.0
+"""What the first round takes, whose buffers are new."""
+
+
+class Reference:
+    """A shape of calls that take the reference so many microseconds each, a round of ten after another."""
+
+    def __init__(self, *takes_us: float, passes: int = 1) -> None:
+        self.takes_us, self.closed, self.opened_for = list(takes_us), 0, ()
+        self.reference, self.present, self.passes = "the reference", ("the reference", "the candidate"), 0
+        series, device = SimpleNamespace(passes=passes), SimpleNamespace(buffers=lambda *of: SimpleNamespace(of=of))
+        more: dict[str, Any] = {"inputs": [], "outputs": [], "dims": {}, "sets": 10, "task": {"inputs": [], "outputs": []}}
+        self.shape: Any = SimpleNamespace(rounds=self, series=series, device=device, **more)
+        self.result: dict[str, Any] = {"speedup": 2.0, "speedup_low": 1.9, "notes": [], "samples": {}}
+        self.result |= {"candidate": {"median_us": 50.0}, "reference": {"median_us": 100.0, "low_us": 95.0}}
+
+    def open(self, *of: Any) -> None:
+        self.opened_for = self.present
+
+    def expect(self, buffers: Any) -> float:
+        return (self.takes_us.pop(0) if len(self.takes_us) > 1 else self.takes_us[0]) * 10 * US
+
+    def close(self, buffers: Any) -> None:
+        self.closed += 1
+
+    def look(self) -> dict[str, Any]:
+        alone.Alone(self.shape, self.result).look()
+        return self.result
+
+
+def test_a_reference_that_is_as_fast_as_it_was_changes_nothing():
+    played = Reference(NEW, 99.0, 101.0, 100.0, passes=3)
+    found = played.look()
+
+    assert found["samples"]["reference_alone_us"] == pytest.approx([99.0, 101.0, 100.0])
+    assert (found["speedup_low"], found["notes"]) == (1.9, [])
+    assert (played.opened_for, played.closed, played.passes) == (("the reference",), 1, 3)
+
+
+def test_one_that_is_faster_without_the_candidate_lowers_the_low_end_of_the_speed_up():
+    found = Reference(NEW, 60.0).look()
+
+    assert len(found["samples"]["reference_alone_us"]) == alone.ROUNDS + alone.MORE_ROUNDS
+    assert (found["speedup"], found["speedup_low"]) == (2.0, pytest.approx(1.2))
+    assert "60 us a call since the candidate was ended, 100 beside it" in found["notes"][0]
+
+
+def test_one_that_is_faster_for_a_moment_is_timed_longer_and_changes_nothing():
+    found = Reference(NEW, 60.0, 60.0, 60.0, 100.0).look()
+
+    assert len(found["samples"]["reference_alone_us"]) == alone.ROUNDS + alone.MORE_ROUNDS
+    assert (found["speedup_low"], found["notes"]) == (1.9, [])
+
+
+@pytest.mark.parametrize(("takes_us", "noted"), [(95.0 / 1.16, True), (95.0 / 1.14, False)])
+def test_faster_is_clearly_below_the_interval_that_it_had(takes_us, noted):
+    assert bool(Reference(NEW, takes_us).look()["notes"]) == noted
+
+
+def test_a_slow_one_is_timed_once(monkeypatch):
+    clock = iter([0.0, *[alone.MOST_S + 1] * 9])
+    monkeypatch.setattr(alone, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    found = Reference(100.0, 1.0).look()
+
+    assert found["samples"]["reference_alone_us"] == pytest.approx([100.0])
+
+
+def test_what_has_no_time_is_not_looked_at():
+    played = Reference(NEW, 60.0)
+    played.result["speedup"] = None
+
+    assert "reference_alone_us" not in played.look()["samples"]
+    assert not played.closed
+
+
+def test_on_a_processor_the_reference_is_timed_without_the_candidate(court):
+    found = court("naive.c", shapes=[{"rows": 512, "cols": 4096}], round_ms=40).verdict
+
+    assert found["verdict"] == "correct", found["reason"]
+    assert len(found["shapes"][0]["samples"]["reference_alone_us"]) >= 1
+
+
+def test_what_a_tier_does_not_time_ends_as_before(court):
+    found = court("naive.c", tier="correctness").verdict
+
+    assert (found["verdict"], found["note"]) == ("correct", "tier correctness: not timed")
