@@ -26,7 +26,13 @@ class Reference:
         self.takes_us, self.closed, self.opened_for = list(takes_us), 0, ()
         self.reference, self.present, self.passes = "the reference", ("the reference", "the candidate"), 0
         series, device = SimpleNamespace(passes=passes), SimpleNamespace(buffers=lambda *of: SimpleNamespace(of=of))
-        more: dict[str, Any] = {"inputs": [], "outputs": [], "dims": {}, "sets": 10, "task": {"inputs": [], "outputs": []}}
+        more: dict[str, Any] = {
+            "inputs": [],
+            "outputs": [],
+            "dims": {},
+            "sets": 10,
+            "task": {"inputs": [], "outputs": []},
+        }
         self.shape: Any = SimpleNamespace(rounds=self, series=series, device=device, **more)
         self.result: dict[str, Any] = {"speedup": 2.0, "speedup_low": 1.9, "notes": [], "samples": {}}
         self.result |= {"candidate": {"median_us": 50.0}, "reference": {"median_us": 100.0, "low_us": 95.0}}
