@@ -27,8 +27,8 @@ LAUNCHING, LAUNCHING_S = 2.0, 20e-6
 """Times a call's part of a round, and besides, that launching one is believed to take by itself. It takes the processor
 up to three times as long as in a loop (C++ 10 us instead of 3 on an H100), and who says more has that as work."""
 CERTAIN = 2.0
-"""Times what it may need, from which on it is a cheat, if what the candidate says of itself says so too. Otherwise
-there is no time."""
+"""Times what it may need, from which on it is a cheat, if the quickest call and what the candidate says of itself say
+so too. Otherwise there is no time."""
 NOTHING = 4.0
 """Times what a request for no call took before the candidate was loaded, that one is believed to take: a machine that
 has become busy delays it, and the others alike."""
@@ -37,7 +37,7 @@ AGAIN = 3
 
 
 class Single(NamedTuple):
-    """What calls took that were asked for one by one, the middle one of each, in seconds."""
+    """What calls took that were asked for one by one, in seconds, the middle one of them where nothing else is said."""
 
     call_s: float
     """From the request to the reply."""
@@ -47,6 +47,8 @@ class Single(NamedTuple):
     """What a request for no call took, which took turns with the others. A candidate could be slow to answer it."""
     known_s: float
     """And before the candidate was loaded."""
+    quickest_s: float
+    """As `call_s`, of the quickest call: a busy machine delays many, hardly every one of them."""
 
     def device_s(self, share_s: float) -> float:
         """Return what the device needed at least, if a call's part of a round is `share_s`."""
@@ -54,8 +56,8 @@ class Single(NamedTuple):
         return self.call_s - nothing_s - min(self.launch_s, LAUNCHING * share_s + LAUNCHING_S)
 
     def told_s(self) -> float:
-        """Return what it needed by all that the candidate says, which may be what an honest one says."""
-        return self.call_s - self.nothing_s - self.launch_s
+        """Return what the quickest needed by all that the candidate says, which may be what an honest one says."""
+        return self.quickest_s - self.nothing_s - self.launch_s
 
 
 def doubt(singles: List[Single], share_s: float, again: Callable[[], Single]) -> str:
@@ -134,4 +136,4 @@ class OneByOne:
         with rounds.ledger.part("check"):
             rounds.judge(buffers, reply, buffers.check_first(len(took_s)), True, 0.0)
         known_s = rounds.costs["candidate"].request_s
-        return Single(median(took_s), median(launched_s), median(empty_s), known_s)
+        return Single(median(took_s), median(launched_s), median(empty_s), known_s, min(took_s))
