@@ -6,6 +6,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+import heap
 from link import Link, LinkClosed
 from mapping import Mapping
 from spinning import spin
@@ -222,6 +223,7 @@ def main() -> int:
     if link is None:
         print("no LINK_OWNER in the environment", file=sys.stderr)
         return 2
+    heap.keep()
     write_by_lines()
     Candidate(link).serve()
     return 0

@@ -12,10 +12,6 @@ def main() -> int:
         import owner
 
         return owner.main()
-    if role in ("reference", "candidate"):
-        import heap
-
-        heap.keep()
     if role == "reference":
         import reference
 

@@ -9,6 +9,7 @@ import traceback
 import warnings
 from typing import Any, Callable, Dict, List, Sequence, cast
 
+import heap
 from link import Link, LinkClosed
 from tensors import FLOATS, tensors
 
@@ -313,6 +314,7 @@ def main() -> int:
     if link is None:
         print("no LINK_OWNER in the environment", file=sys.stderr)
         return 2
+    heap.keep()
     hasten()
     Reference(link).serve()
     return 0

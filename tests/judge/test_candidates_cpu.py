@@ -106,7 +106,7 @@ def test_forty_arguments_reach_the_launcher_in_their_order(court, tmp_path):
     )
     source = f"#include <stdint.h>\nint launch({pointers}, {sizes}) {{ {body} return 0; }}"
     (tmp_path / "reference.py").write_text(reference)
-    dims = dict.fromkeys(symbols, 33)
+    dims = dict.fromkeys(symbols, 3301)
     task = {"entry": "f", "inputs": inputs, "outputs": outputs, "shapes": [dims], "fixed_shapes": True, "max_rounds": 6}
     verdict = court(source, reference=tmp_path / "reference.py", round_ms=1, **task).verdict
 
