@@ -1,8 +1,9 @@
 """How much the median of one candidate moves from evaluation to evaluation: `python benchmarks/judge/repeats.py`.
 
 The same source is judged again and again, as `evaluate_kernel` does it: in sandboxes, each time with a fresh seed. For
-each shape: the medians' median, how far the farthest lies from it, and what ended the rounds. Twenty take about five
-minutes on an H200. On a GPU the reference is PyTorch's, so a host's `judge_python` must have it; see --help.
+each shape: the medians' median, how far the farthest lies from it, the speed-ups, and what ended the rounds. Twenty
+take about five minutes on an H200. On a GPU the reference is PyTorch's, so a host's `judge_python` must have it; see
+--help.
 """
 
 import argparse
@@ -24,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 EXAMPLES = ROOT / "examples" / "softmax"
 SHAPES = {
     "cuda": [{"rows": 1024, "cols": 1024}, {"rows": 8192, "cols": 8192}],
-    "cpu": [{"rows": 64, "cols": 1000}],
+    "cpu": [{"rows": 64, "cols": 1000}, {"rows": 512, "cols": 1024}],
 }
 MATRIX = {"dtype": "float32", "shape": ["rows", "cols"]}
 
@@ -106,19 +107,21 @@ def main() -> None:
     where = f"{device}, Linux {platform.release()}"
     print(f"{datetime.now(UTC):%Y-%m-%d}, {where}, {candidate}, {options.precision}, {len(found)} repeats")
     print(
-        "| shape | timed | median of medians, us | farthest from it | half-width, median | rounds, median "
-        "| stopped by |"
+        "| shape | timed | median of medians, us | farthest from it | speed-up, median (least to most) "
+        "| half-width, median | rounds, median | stopped by |"
     )
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for number, dims in enumerate(SHAPES[options.device]):
         shapes = [one["shapes"][number] for one in found]
         timed = [s["candidate"]["median_us"] for s in shapes if s["candidate"]]
         middle = statistics.median(timed) if timed else float("nan")
+        ratios = [s["speedup"] for s in shapes if s["speedup"]] or [float("nan")]
         cells = [
             "x".join(str(v) for v in dims.values()),
             f"{len(timed)} of {len(shapes)}",
             f"{middle:.4g}",
             f"{max((abs(t - middle) / middle for t in timed), default=float('nan')):.2%}",
+            f"{statistics.median(ratios):.3g} ({min(ratios):.3g} to {max(ratios):.3g})",
             f"{statistics.median(s['half_width'] for s in shapes):.2%}",
             f"{statistics.median(len(s['samples']['candidate_us']) for s in shapes):g}",
             ", ".join(f"{k} {v}" for k, v in Counter(s["stopped_by"] for s in shapes).most_common()),

@@ -1,8 +1,8 @@
 """Memory that a player has freed stays with it, for its next call, in the reference and in the candidate alike.
 
 By itself glibc may give it back to the kernel behind every call, and have it page by page in the next one. Whether it
-does follows from what lies where by then: of twelve evaluations, in each of which the same NumPy softmax of 512x1024
-was the reference, it took 0.7 ms a call in some and 2.7 in others, and so did the speed-up of one candidate.
+does follows from what else lies in the heap: a NumPy softmax of 512x1024 took 2.7 ms a call where it takes 0.7 in a loop
+of one's own, so that every candidate looked four times as fast (benchmarks/results/reference-heap-cpu.md).
 """
 
 import ctypes
