@@ -1,8 +1,8 @@
 """Memory that a player has freed stays with it, for its next call, in the reference and in the candidate alike.
 
 By itself glibc may give it back to the kernel behind every call, and have it page by page in the next one. Whether it
-does follows from what else lies in the heap: a NumPy softmax of 512x1024 took 2.7 ms a call where it takes 0.7 in a loop
-of one's own, so that every candidate looked four times as fast (benchmarks/results/reference-heap-cpu.md).
+does follows from what else lies in the heap: a NumPy softmax of 512x1024 took 2.7 ms a call where it takes 0.7 in a
+loop of one's own, so that every candidate looked four times as fast (benchmarks/results/reference-heap-cpu.md).
 """
 
 import ctypes
