@@ -81,6 +81,6 @@ def passes(row: hacks.Row) -> None:
     assert row.caught_by or candidate.kind == "honest" or row.speedup is None, said
 
 
-def named(device: str, part: int, of: int) -> list[hacks.Candidate]:
-    """Return a part of a device's candidates, so that two workers share them."""
-    return [c for c in hacks.known() if c.device == device and not c.needs][part::of]
+def named(device: str) -> list[hacks.Candidate]:
+    """Return a device's candidates, without those that need more than the device."""
+    return [c for c in hacks.known() if c.device == device and not c.needs]
