@@ -1,4 +1,4 @@
-"""The reference timed once more at each shape, when the candidate has been ended: was it only slow beside it?
+"""The reference timed once more, cold, when the candidate has been ended: was it only slow beside it?
 
 A frozen candidate has no processor, yet the kernel may work for it: timers that it armed go off, packets between its
 own sockets are sent again. On a processor all of that slows the reference down, which is timed meanwhile, and so makes
@@ -8,6 +8,7 @@ the candidate look faster. What goes with the candidate was the candidate's.
 import time
 from typing import Any, Dict, List
 
+from devices import Buffers
 from shapes import Shape
 from stats import median
 from tensors import symbols
@@ -16,6 +17,8 @@ ROUNDS, MORE_ROUNDS = 3, 6
 """That count; more of them where the reference is faster than it was: a machine may have been busy at either time."""
 MOST_S = 0.5
 """At a shape, before no more are begun; one that takes longer is timed once, with buffers that are new to it."""
+SETTLED_S = 0.1
+"""Between the candidate's end and this: its other processes and its memory go after it."""
 FASTER = 1.15
 """Times that it must be, by its median against the low end of its interval beside the candidate."""
 
@@ -39,10 +42,10 @@ class Alone:
         rounds.open(buffers, shape.dims, symbols(shape.task))
         deadline = time.monotonic() + MOST_S
         for count in (ROUNDS, MORE_ROUNDS):
-            first = [] if self.taken_us else [rounds.expect(buffers)]  # its memory is new
+            first = [] if self.taken_us else [self._round_s(buffers)]  # its memory is new
             several: List[float] = []
             while len(several) < count and time.monotonic() < deadline:
-                several.append(rounds.expect(buffers))
+                several.append(self._round_s(buffers))
             self.taken_us += [each * 1e6 / shape.sets for each in several or first]
             if not self._faster():
                 break
@@ -50,6 +53,11 @@ class Alone:
         self.result["samples"]["reference_alone_us"] = self.taken_us
         if self._faster():
             self._count()
+
+    def _round_s(self, buffers: Buffers) -> float:
+        """Return what the reference takes; outputs go through the caches before, as beside a candidate."""
+        buffers.poison()
+        return self.shape.rounds.expect(buffers)
 
     def _faster(self) -> bool:
         return FASTER * median(self.taken_us) < self.result["reference"]["low_us"]

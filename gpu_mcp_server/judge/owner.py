@@ -220,12 +220,17 @@ class Owner:
         """End a correct candidate, and see whether the reference is faster without it."""
         if not self.judged or not device.stops_calls or any(shape["verdict"] != "correct" for shape in self.shapes):
             return
-        from alone import Alone
+        from alone import SETTLED_S, Alone
 
-        candidate.end()
-        for shape, result in zip(self.judged, self.shapes):
-            with self.ledger.part("wait"):
-                Alone(shape, result).look()
+        try:
+            if not candidate.end():
+                raise JudgeFailed("the candidate did not end")
+            time.sleep(SETTLED_S)
+            for shape, result in zip(self.judged, self.shapes):
+                with self.ledger.part("wait"):
+                    Alone(shape, result).look()
+        except JudgeFailed as error:  # the verdict stands without it
+            self.shapes[-1]["notes"].append("the reference was not timed without the candidate: %s" % str(error)[:300])
 
     def _untimed(self, shape: Dict[str, Any]) -> str:
         why = [note for note in shape.get("notes", ()) if note.startswith(("too short", "no time"))]

@@ -20,7 +20,7 @@ from stats import half_width, median, median_interval, speedup, timing, wide
 from strict import Strict
 from supervisor import Player
 from tensors import symbols, tensors
-from verdicts import Judged, where_of
+from verdicts import Judged, TooLarge, where_of
 from whereabouts import ordinal
 
 SURE = 1.5
@@ -164,7 +164,10 @@ class Shape:
                 break
             self.rounds.close(buffers)
             progress("finding the length of a round", 0.05)
-            buffers, self.last = self._open(wanted), None
+            try:
+                buffers, self.last = self._open(wanted), None
+            except TooLarge:  # others took it meanwhile: as many calls as usual fit in any case
+                most, buffers, self.last = usual, self._open(min(wanted, usual)), None
             if wanted < sets:
                 return buffers
             played = self.last = self._play(buffers)

@@ -137,10 +137,10 @@ class Player:
         """End the player."""
         self.supervisor.kill(self.role)
 
-    def end(self) -> None:
-        """End the player and wait for its end."""
+    def end(self) -> bool:
+        """End the player and wait for its end; return whether it came."""
         self.kill()
-        self.supervisor.exit_of(self.role, EXIT_S)
+        return self.supervisor.exit_of(self.role, EXIT_S) is not None
 
     def ask(self, do: str, timeout_s: float, descriptors: Sequence[int] = (), **fields: Any) -> Dict[str, Any]:
         """Send a request and return the player's reply.

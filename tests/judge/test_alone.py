@@ -11,6 +11,9 @@ from tests.judge.harness import JUDGE
 sys.path.insert(0, str(JUDGE))
 
 import alone
+import ledger
+import owner
+import verdicts
 
 sys.path.remove(str(JUDGE))
 
@@ -25,7 +28,7 @@ class Reference:
     def __init__(self, *takes_us: float, passes: int = 1) -> None:
         self.takes_us, self.closed, self.opened_for = list(takes_us), 0, ()
         self.reference, self.present, self.passes = "the reference", ("the reference", "the candidate"), 0
-        series, device = SimpleNamespace(passes=passes), SimpleNamespace(buffers=lambda *of: SimpleNamespace(of=of))
+        series, device = SimpleNamespace(passes=passes), SimpleNamespace(buffers=self.buffers)
         more: dict[str, Any] = {
             "inputs": [],
             "outputs": [],
@@ -36,6 +39,9 @@ class Reference:
         self.shape: Any = SimpleNamespace(rounds=self, series=series, device=device, **more)
         self.result: dict[str, Any] = {"speedup": 2.0, "speedup_low": 1.9, "notes": [], "samples": {}}
         self.result |= {"candidate": {"median_us": 50.0}, "reference": {"median_us": 100.0, "low_us": 95.0}}
+
+    def buffers(self, *of: Any) -> Any:
+        return SimpleNamespace(poison=lambda: None)
 
     def open(self, *of: Any) -> None:
         self.opened_for = self.present
@@ -103,7 +109,50 @@ def test_on_a_processor_the_reference_is_timed_without_the_candidate(court):
     assert len(found["shapes"][0]["samples"]["reference_alone_us"]) >= 1
 
 
-def test_what_a_tier_does_not_time_ends_as_before(court):
-    found = court("naive.c", tier="correctness").verdict
+def owner_of(*shapes: dict[str, Any], look: Any, monkeypatch: Any) -> Any:
+    """Return an owner that has judged some shapes on a processor, and what it does to the candidate."""
+    monkeypatch.setattr(alone, "SETTLED_S", 0.0)
+    monkeypatch.setattr(alone, "Alone", look)
+    one = object.__new__(owner.Owner)
+    one.judged, one.shapes, one.ledger = [object() for _ in shapes], list(shapes), ledger.Ledger()
+    return one
 
-    assert (found["verdict"], found["note"]) == ("correct", "tier correctness: not timed")
+
+class Candidate:
+    """Ends when it is told to."""
+
+    def __init__(self, *, ends: bool = True) -> None:
+        self.ends, self.asked = ends, 0
+
+    def end(self) -> bool:
+        self.asked += 1
+        return self.ends
+
+
+def fails(shape: Any, result: Any) -> Any:
+    raise verdicts.ReferenceFailed("the reference raised")
+
+
+@pytest.mark.parametrize(
+    ("candidate", "look", "why"),
+    [(Candidate(ends=False), None, "the candidate did not end"), (Candidate(), fails, "the reference raised")],
+)
+def test_a_verdict_stands_where_the_reference_cannot_be_timed_alone(monkeypatch, candidate, look, why):
+    shape: dict[str, Any] = {"verdict": "correct", "notes": []}
+    judging = owner_of(shape, look=look, monkeypatch=monkeypatch)
+    judging._look_alone(SimpleNamespace(stops_calls=True), candidate)
+
+    assert shape == {"verdict": "correct", "notes": [f"the reference was not timed without the candidate: {why}"]}
+
+
+@pytest.mark.parametrize(("stops_calls", "verdicts_", "ended"), [(True, "cc", 1), (True, "ci", 0), (False, "cc", 0)])
+def test_the_candidate_is_ended_for_it_on_a_processor_if_it_is_correct(monkeypatch, stops_calls, verdicts_, ended):
+    shapes = [{"verdict": {"c": "correct", "i": "incorrect"}[one], "notes": []} for one in verdicts_]
+    seen: list[Any] = []
+    look = lambda shape, result: SimpleNamespace(look=lambda: seen.append(result))  # noqa: E731
+    candidate = Candidate()
+    owner_of(*shapes, look=look, monkeypatch=monkeypatch)._look_alone(
+        SimpleNamespace(stops_calls=stops_calls), candidate
+    )
+
+    assert (candidate.asked, seen) == (ended, shapes * ended)

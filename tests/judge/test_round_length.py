@@ -14,6 +14,7 @@ import device_cuda
 import fill
 import rounds
 import shapes
+import verdicts
 
 sys.path.remove(str(JUDGE))
 
@@ -76,6 +77,22 @@ def test_a_round_that_can_be_timed_is_not_made_longer_for_good_measure():
     shape._play = lambda buffers: rounds.Round(1.1 * shortest, MILLISECOND * buffers.sets, None)
 
     assert shape.sets() <= 30
+
+
+def test_where_there_is_no_more_memory_after_all_a_round_has_the_usual_calls():
+    """As a candidate or a reference may have taken some of it."""
+    shape = Calls(0.1 * MILLISECOND, 0.6 * MILLISECOND, 30, 120)
+    plain, refused = shape._open, []
+
+    def opened(sets):
+        if sets > 30:
+            refused.append(sets)
+            raise verdicts.TooLarge("too large")
+        return plain(sets)
+
+    shape._open = opened
+    assert shape.sets() == 30
+    assert refused == [42]
 
 
 def test_a_stall_does_not_make_a_round_long_enough_to_be_timed():
