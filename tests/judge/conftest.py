@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,9 @@ def court(tmp_path: Path) -> Court:
         else:
             source = tmp_path / "candidate.c"
             source.write_text(candidate)
-        outcome = judge(tmp_path, task.pop("reference", EXAMPLES / "reference.py"), build(source, tmp_path), **task)
+        first = not (tmp_path / "candidate").exists()
+        folder = tmp_path if first else Path(tempfile.mkdtemp(dir=tmp_path))
+        outcome = judge(folder, task.pop("reference", EXAMPLES / "reference.py"), build(source, folder), **task)
         assert outcome.exit_code == 0, outcome.stderr
         return outcome
 

@@ -504,3 +504,8 @@ def test_a_stall_while_the_length_of_a_round_is_sought_makes_no_short_rounds(cou
     assert verdict["verdict"] == "correct", verdict["reason"]
     shape = verdict["shapes"][0]
     assert shape["samples"]["calls_per_round"] > 100, shape["notes"]
+
+
+def test_a_court_sits_as_often_as_a_busy_machine_makes_it(court):
+    for _ in range(2):
+        assert court("naive.c", tier="smoke").verdict["verdict"] == "correct"
