@@ -130,9 +130,8 @@ def _uid_checks(name: str, uids: Sequence[int] | None) -> list[Check]:
     if uids is None:
         return []
     free, total = uids
-    todo = (
-        "" if free >= FEW_UIDS else 'let it have more: "job_uids": [first, last] in /etc/gpu-mcp-server/pool.json there'
-    )
+    more = 'give it more: "job_uids": [FIRST, LAST] in /etc/gpu-mcp-server/pool.json of that host'
+    todo = "" if free >= FEW_UIDS else more
     return [Check(f"{name} uids", "warn" if todo else "ok", f"{free} of {total} uids for jobs are free", todo)]
 
 

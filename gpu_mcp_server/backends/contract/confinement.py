@@ -52,7 +52,8 @@ async def nothing_to_see(host: ContractHost) -> None:
     """List and read."""
     script = (
         "ls -A /root /home /var /mnt /srv /opt/gpu-mcp-server 2>/dev/null; cat /etc/shadow /etc/passwd 2>/dev/null; "
-        "ls -d /proc/[0-9]* | wc -l; tr '\\0' '\\n' </proc/1/environ | grep -vc '^PATH=\\|^PWD=\\|^SANDBOX='; pwd; echo $HOME"
+        "ls -d /proc/[0-9]* | wc -l; tr '\\0' '\\n' </proc/1/environ | grep -vcE '^(PATH|PWD|SANDBOX)='; "
+        "pwd; echo $HOME"
     )
     done = await host.sh(script)
     lines = done.text.split()
@@ -94,7 +95,7 @@ async def descriptors(host: ContractHost) -> None:
 
 
 LIST_DESCRIPTORS = """
-import os, re, stat, sys, time
+import os, re, time
 PLAIN = re.compile(r"pipe:.*|/dev/null|/memfd:stdin \\(deleted\\)")
 def odd():
     found = []
@@ -103,10 +104,10 @@ def odd():
         except OSError: continue
         for name in names:
             path = "/proc/%s/fd/%s" % (pid, name)
-            try: shown, kind = os.readlink(path), os.stat(path).st_mode
+            try: shown = os.readlink(path)
             except OSError: continue
             listing = pid == str(os.getpid()) and shown.startswith("/proc/")
-            reapers = pid == "1" and shown in ("anon_inode:[eventfd]", "anon_inode:[signalfd]") and not stat.S_ISDIR(kind)
+            reapers = pid == "1" and shown in ("anon_inode:[eventfd]", "anon_inode:[signalfd]")
             if not (listing or reapers or int(name) < 3 and PLAIN.fullmatch(shown)):
                 found.append("%s:%s=%s" % (pid, name, shown))
     return found
