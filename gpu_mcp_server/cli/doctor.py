@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from gpu_mcp_server.settings import Settings
 
 MIN_FREE_BYTES = 1 << 30
+FEW_UIDS = 24
+"""Fewer free ones are too few for a few judges, with what waits ahead of their jobs."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ def host_checks(hosts: list[dict[str, Any]]) -> list[Check]:
         checks.append(
             Check(f"{name} sandbox", "ok" if not weaker else ("warn" if usable else "fail"), level, str(weaker or ""))
         )
+        checks += _uid_checks(name, host.get("job_uids"))
         tools: dict[str, str] = host.get("toolchains", {})
         found = ", ".join(f"{tool} {version}" for tool, version in tools.items())
         if not tools:
@@ -119,6 +123,16 @@ def host_checks(hosts: list[dict[str, Any]]) -> list[Check]:
         if host.get("problem"):
             checks.append(Check(name, "warn", str(host["problem"])))
     return checks
+
+
+def _uid_checks(name: str, uids: Sequence[int] | None) -> list[Check]:
+    """Say how many uids are left for jobs; each role of a job takes one, and some wait ahead of their jobs."""
+    if uids is None:
+        return []
+    free, total = uids
+    more = 'give it more: "job_uids": [FIRST, LAST] in /etc/gpu-mcp-server/pool.json of that host'
+    todo = "" if free >= FEW_UIDS else more
+    return [Check(f"{name} uids", "warn" if todo else "ok", f"{free} of {total} uids for jobs are free", todo)]
 
 
 def _lacking(gpus: list[dict[str, Any]], tools: dict[str, str]) -> tuple[str, str] | None:

@@ -23,7 +23,7 @@ from typing import Any, Dict, List, Optional, Tuple, cast
 from .drain import Drains
 from .gpus import Nvml
 from .locks import GpuLocks
-from .policy import policy
+from .policy import job_uids, policy
 from .queue import Lease, Queue, Request
 from .vacancy import Vacancy
 
@@ -53,8 +53,6 @@ MAX_LINKED = 16
 MOST_S = 7 * 86400.0
 MAX_CLIENTS = 900
 MAX_CLIENTS_OF_USER = 500
-JOB_UIDS = range(61000, 61184)
-"""Uids of jobs of a hostd that is root (`host.FIRST_UID`): a job has no business here."""
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -95,6 +93,8 @@ class Broker:
         self._began = self._used_at = self._blocked_at = time.monotonic()
         self._gone_at = 0.0
         self._drains = Drains(locks.folder)
+        self._job_uids = job_uids()
+        """A job has no business here."""
         self._shut: Dict[int, str] = {}
         self.queue.shut = self._why_shut
 
@@ -215,7 +215,7 @@ class Broker:
         _, uid, _ = _CREDENTIALS.unpack(credentials)
         client = _Client(end, uid)
         of_user = sum(1 for c in self._clients.values() if c.uid == uid)
-        if uid in JOB_UIDS or len(self._clients) >= MAX_CLIENTS or of_user >= MAX_CLIENTS_OF_USER:
+        if uid in self._job_uids or len(self._clients) >= MAX_CLIENTS or of_user >= MAX_CLIENTS_OF_USER:
             client.send({"error": "too many clients"})
             end.close()
             return

@@ -26,7 +26,8 @@ def close_all_but(keep: Iterable[int]) -> None:
 class Bundle:
     """One socket that holds several descriptors open: they are on their way through it and never arrive.
 
-    bubblewrap takes a single descriptor to hold as long as its sandbox lives; the locks of a job are more than one.
+    So a job's keepers hold locks that are taken after they were forked. No process of a sandbox may have it: who can
+    receive from it has what it holds.
     """
 
     def __init__(self) -> None:
@@ -40,10 +41,6 @@ class Bundle:
     def fileno(self) -> int:
         """Return the descriptor that holds the others."""
         return self._held.fileno()
-
-    def link(self) -> str:
-        """Return how /proc shows it."""
-        return os.readlink("/proc/self/fd/%d" % self.fileno())
 
     def close(self) -> None:
         """Leave the holding to the processes that have it."""

@@ -7,24 +7,23 @@ import shutil
 import signal
 import sys
 from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence, Set, Tuple
 
 from . import amd, apptainer, cgroup, descriptors, gpus, landlock, undertaker
 from .files import Blobs
 from .job_folders import JobFolders
 from .locks import FOLDER, GpuLocks
 from .mounts import RUN, reachable_by
-from .processes import descendants
+from .policy import JOB_UIDS, job_uids
+from .processes import descendants, end, runs_as
 from .protocol import LEVELS, JobSpec, Limits
 from .sandbox import SYSTEM_FOLDERS, Confinement, Sandbox
 from .working_copies import WorkingCopies
 
 RANKS = ("batch", "ranks")
 """Purposes of jobs whose processes may be on several hosts; the settings let them use the network."""
-FIRST_UID, UIDS, PROBE_UID = 61000, 183, 61183
-"""Uids for jobs when hostd is root. Source: systemd's UIDS-GIDS.md leaves 61000-61183 unused."""
 FEWER_UIDS = "GPU_MCP_HOSTD_UIDS"
-"""Environment variable with a smaller number of them; for tests."""
+"""Environment variable with a smaller number of uids for jobs; for tests."""
 
 PROBE_S = 5.0
 WEAKEN = "GPU_MCP_HOSTD_LEVEL"
@@ -43,11 +42,16 @@ class HostRefuses(Exception):
 
 
 @dataclass(frozen=True)
-class Slot:
-    """The identity of one job: a uid of its own when hostd is root."""
+class Account:
+    """What the processes of one role run as: a uid of its own when hostd is root, locked by its users' processes."""
 
     uid: Optional[int]
     lock: int
+
+    def vacate(self) -> None:
+        """Note that nothing runs as this uid any more; who finds no such note looks for processes that do."""
+        if self.uid is not None:
+            os.ftruncate(self.lock, 0)
 
 
 class Host:
@@ -65,6 +69,7 @@ class Host:
         self.nvml = gpus.Nvml()
         self.amd = amd.AmdSmi()
         self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        self.job_uids = job_uids()
         self.python = _own_python()
         weakest = os.environ.get(WEAKEN, "full")
         self._most = LEVELS.index(weakest) if weakest in LEVELS else len(LEVELS)
@@ -119,11 +124,10 @@ class Host:
     def _try(self, box: Sandbox) -> str:
         """Run `true` in a sandbox; return what was said instead, or nothing."""
         workdir = self.folders.new_workdir()
-        held = descriptors.Bundle()
-        nest = self.folders.new_nest({"level": box.level, "held": held.link(), "workdirs": [workdir]})
+        nest = self.folders.new_nest({"level": box.level, "workdirs": [workdir]})
         os.mkdir(workdir, 0o700)
         read, write = os.pipe2(os.O_CLOEXEC)
-        uid = PROBE_UID if os.geteuid() == 0 else None
+        uid = self.job_uids[-1] if os.geteuid() == 0 else None
         try:
             if uid is not None:
                 os.chown(workdir, uid, uid)
@@ -131,18 +135,17 @@ class Host:
                 workdir=self._probe_place(workdir, uid),
                 uid=uid,
                 pids_by_cgroup=uid is None,
-                sync_fd=held.fileno(),
+                mark=os.path.basename(workdir),
             )
             pid = box.spawn(["true"], {}, conf, (self.null, write, write))
             os.close(write)
             said = _read_for(read, PROBE_S)
             if said is None:
-                os.kill(pid, signal.SIGKILL)
+                end([pid])
                 undertaker.kill_all(nest.noted())
             status = os.waitpid(pid, 0)[1]
         finally:
             os.close(read)
-            held.close()
             os.rmdir(workdir)
             self.folders.drop_nest(nest)
         if status == 0:
@@ -174,28 +177,55 @@ class Host:
         if not spec.processes:
             raise HostRefuses("refused", "the job has no process")
 
-    def slot(self) -> Optional[Slot]:
-        """Take an identity that no other running job has; its lock ends with the process that took it.
+    def accounts(self, count: int) -> List[Account]:
+        """Take so many accounts that nothing else runs as, all or none; their locks end with who holds them.
 
         Returns:
-            None when all are in use.
+            Nothing when too few are free.
 
         Raises:
             HostRefuses: If hostd is root and can keep no locks on uids.
         """
         if os.geteuid() != 0:
-            return Slot(None, os.dup(self.null))
-        folder, uids = self._uids_folder(), min(UIDS, int(os.environ.get(FEWER_UIDS, UIDS)))
-        for number in range(uids):
-            at = (number + os.getpid()) % uids
-            fd = os.open(os.path.join(folder, "%d" % at), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            return [Account(None, os.dup(self.null)) for _ in range(count)]
+        found: List[Account] = []
+        for fd, uid in self._free_uids():
+            found.append(Account(uid, fd))
+            if len(found) == count:
+                for account in found:
+                    os.pwrite(account.lock, b"in use", 0)
+                return found
+        for account in found:
+            os.close(account.lock)
+        return []
+
+    def _free_uids(self) -> Iterator[Tuple[int, int]]:
+        """Lock one uid after the other, and yield the lock and the uid."""
+        folder = self._uids_folder()
+        uids = self.job_uids[: min(len(self.job_uids) - 1, int(os.environ.get(FEWER_UIDS, len(self.job_uids))))]
+        for number in range(len(uids)):
+            uid = uids[(number + os.getpid()) % len(uids)]
+            # The first uid's file is called 0, as it was when the range was fixed: old versions keep off, too.
+            name = "%d" % (uid - JOB_UIDS[0])
+            fd = os.open(os.path.join(folder, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 os.close(fd)
                 continue
-            return Slot(FIRST_UID + at, fd)
-        return None
+            if os.fstat(fd).st_size and runs_as(uid):
+                os.close(fd)  # supervisor and keepers were killed, and something of theirs still dies
+                continue
+            yield fd, uid
+
+    def free_uids(self) -> Optional[Tuple[int, int]]:
+        """Return how many uids for jobs are free, and how many there are; None where jobs have hostd's own."""
+        if os.geteuid() != 0:
+            return None
+        locks = [fd for fd, _ in self._free_uids()]
+        for fd in locks:
+            os.close(fd)
+        return len(locks), len(self.job_uids) - 1
 
     def _uids_folder(self) -> str:
         """Return where uids are locked: one place for every hostd of this host, whatever its state folder."""

@@ -1,20 +1,22 @@
-"""The parent of a process that has no namespace of its own: it leaves nothing behind, as bubblewrap's reaper would.
+"""The keeper: parent and subreaper of one sandbox, outside of it, between the supervisor and bubblewrap.
 
-It adopts what the process starts and loses, kills all of it when the process or the supervisor ends, and reports the
-end as bubblewrap does: by the exit status, 128 + number for a signal. It keeps its own uid, so that a job of another
-uid cannot kill it. Whoever wants an end asks it by SIGTERM: were it killed, those below would lose their only parent
-that knows them.
+It holds the job's locks as long as anything of the sandbox lives, because nothing inside may hold anything of ours.
+It adopts what the sandbox loses, kills all of it when the leader or the supervisor ends, and reports the end as
+bubblewrap does: by the exit status, 128 + number for a signal. It keeps its own uid, is in none of the job's control
+groups and is not dumpable, so that no job can stop, kill or read it. The supervisor asks it for an end by SIGTERM.
+
+When the supervisor is killed, the keeper kills the sandbox before it lets the locks go; when the keeper is killed,
+the supervisor does. When both are, bubblewrap dies with its parent, and the text of the lock names process 1.
 """
 
 import ctypes
 import os
 import signal
-import time
 from typing import Callable, Optional, Sequence
 
 from . import descriptors, processes
 
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 1, 36, 37
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 1, 4, 36, 37
 _libc = ctypes.CDLL(None, use_errno=True)
 PAUSE_S = 0.001
 
@@ -60,12 +62,14 @@ def keep(start: Callable[[], None], held: Sequence[int], null: int, parent: int)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, heard)
         start()
         os._exit(127)
+    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     for number in range(3):
         os.dup2(null, number)
     descriptors.close_all_but(held)
     status: Optional[int] = None
     while status is None:
         if signal.sigwait(heard) == signal.SIGTERM:
+            processes.kill([leader])  # bubblewrap takes its sandbox with it
             kill_below()
             os.kill(ours, signal.SIGKILL)
         status = _end_of(leader)
@@ -89,5 +93,5 @@ def _end_of(leader: int) -> Optional[int]:
 def kill_below() -> None:
     """Kill all below this process, which must `adopt`, until nothing is left."""
     while not processes.reaped_all():
-        processes.kill(processes.below(os.getpid()))
-        time.sleep(PAUSE_S)
+        if signal.sigtimedwait([signal.SIGCHLD], PAUSE_S) is None:
+            processes.kill(processes.below(os.getpid()))

@@ -51,19 +51,21 @@ def start(
         place: Made and laid.
         lease: Taken.
         roles: One for each process, in order.
-        held: What the sandboxes hold open as long as they live.
+        held: What the keepers hold open as long as anything of their sandboxes lives.
     """
     devices, gpu_env = lease.view()
-    mounts = Mounts(place.uid, host.state)
+    mounts = Mounts(host.state)
     sandbox = host.sandbox()
     roots = roots_of(spec)
-    pairs = mounts.shown(roots) if sandbox.boxed() else [(r, r) for r in roots]
+    some_uid = place.uid_of(spec.processes[0].workspace)
+    pairs = mounts.shown(roots, some_uid) if sandbox.boxed() else [(r, r) for r in roots]
     reached = place.reach(mounts)
     ends, links = join(spec, roles)
     stdin = stdin_of(spec)
-    if place.uid is not None:
-        os.fchown(stdin, place.uid, place.uid)
+    if some_uid is not None:
+        os.fchown(stdin, some_uid, some_uid)
     for process, role in zip(spec.processes, roles):
+        uid = place.uid_of(process.workspace)
         env = dict(process.env)
         env.update(gpu_env if process.gpu else {"CUDA_VISIBLE_DEVICES": ""})
         own = ends.get(process.role, [])
@@ -74,18 +76,20 @@ def start(
             devices=devices if process.gpu else [],
             limits=spec.limits,
             network=spec.network,
-            uid=place.uid,
+            uid=uid,
             groups=host.groups(devices if process.gpu else []),
             join=role.group.procs_paths() if role.group else (),
             pids_by_cgroup=role.group is not None and "pids" in host.limits_by_cgroup,
-            sync_fd=held.fileno(),
+            held=[held.fileno()],
+            mark=os.path.basename(place.workdirs[process.workspace]),
+            info_fd=role.info_write,
             profiler=process.profiled,
         )
-        if place.uid is not None:
-            role.belong_to(place.uid)
+        if uid is not None:
+            role.belong_to(uid)
         fds = (stdin if role is roles[0] else host.null, role.out_write, role.err_write)
         pid = sandbox.spawn(argv_of(process, host), env, box, fds, [end.fileno() for _, end in own])
-        role.started(pid, has_keeper=sandbox.keeps())
+        role.started(pid)
     close(ends)
     os.close(stdin)
     return links

@@ -3,7 +3,7 @@
 import os
 import time
 import zlib
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import door
 from .broker import NAME
@@ -11,6 +11,7 @@ from .broker_link import BrokerGone, BrokerLink, Want, wait_in_line
 from .drain import Drains
 from .host import Host, HostRefuses
 from .locks import PROCESSOR, Held
+from .processes import Identity
 from .protocol import GpuRequest, JobSpec
 from .queue import joined
 from .vacancy import DYING_S
@@ -47,7 +48,7 @@ class Lease:
     def take(
         self,
         stop: Callable[[], bool],
-        groups: Sequence[str] = (),
+        named: Mapping[str, Sequence[Any]],
         said: Callable[[str], None] = lambda words: None,
         wake: Optional[Callable[[], Sequence[int]]] = None,
     ) -> None:
@@ -55,7 +56,8 @@ class Lease:
 
         Args:
             stop: Says whether to give up.
-            groups: Lists of processes of the job's control groups; the next holder waits until they are empty.
+            named: `groups`, lists of processes of the job's control groups, and `sandboxes`, process 1 of each that
+                there is already; the next holder waits until they are gone.
             said: Told in words how the job stands in line.
             wake: Returns descriptors that become readable when `stop()` may say something new.
 
@@ -68,9 +70,9 @@ class Lease:
         names = sorted(self._gpus) if want.count else [PROCESSOR]
         count = max(1, want.count)
         self._check(names, count)
-        owner: Dict[str, object] = {"job": self._spec.id, "pid": os.getpid(), "user": want.user, "groups": list(groups)}
+        owner: Dict[str, object] = {"job": self._spec.id, "pid": os.getpid(), "user": want.user, **named}
         turn = _Turn(names, count, owner, time.monotonic() + max(want.wait_s, LEAST_WAIT_S), stop, said)
-        turn.groups, turn.wake = groups, wake
+        turn.wake = wake
         if not (want.lease and want.count and self._from_reservation(turn)):
             self._locks = self._at_once(turn) or self._in_line(turn)
             if not self._locks:
@@ -187,12 +189,9 @@ class Lease:
         return held
 
     def _is_settled(self, held: Held, turn: "_Turn") -> bool:
-        """Wait until the last job's processes have died; who holds the locks alone needs this, sharers do not."""
-        if self._spec.gpus.mode != "exclusive":
-            return True
+        """Wait until the processes have died of those who had the GPUs before this job, or those who share them."""
         limit = time.monotonic() + DYING_S
-        ours = set(turn.groups)
-        while any(set(self._host.locks.last_groups(u)) - ours for u, _ in held):
+        while any(self._host.locks.left_living(u) for u, _ in held):
             if time.monotonic() > limit or turn.stop():
                 return False
             time.sleep(PAUSE_S)
@@ -221,6 +220,11 @@ class Lease:
     def locks(self) -> Dict[str, int]:
         """Return what holds the lock of each GPU."""
         return dict(self._locks)
+
+    def name(self, sandboxes: Sequence[Identity]) -> None:
+        """Have the locks name process 1 of each of the job's sandboxes."""
+        for _, fd in self._locks if sandboxes else ():
+            self._host.locks.name(fd, sandboxes)
 
     def descriptors(self) -> List[int]:
         """Return what holds the locks."""
@@ -260,7 +264,6 @@ class _Turn:
     ) -> None:
         self.names, self.count, self.owner = names, count, owner
         self.deadline, self.stop, self.said = deadline, stop, said
-        self.groups: Sequence[str] = ()
         self.wake: Optional[Callable[[], Sequence[int]]] = None
 
 

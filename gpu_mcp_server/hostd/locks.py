@@ -1,7 +1,9 @@
 """A lock per GPU, on the GPU's own host, held by the job.
 
 The truth is an flock on one file per UUID in a local folder that every user shares. The kernel frees it when the last
-descriptor closes, so the death of any process frees the GPU. The file's text says who holds it, for people only.
+descriptor closes, so the death of any process frees the GPU. The file's text says who holds it, and names the control
+groups and process 1 of each sandbox: the next one waits until those are gone, should a job and all its keepers be
+killed at once.
 
 Plain locks starve who wants a GPU alone: sharers overlap without end. So each GPU has a second lock, the turn: nobody
 takes the GPU without its turn, and who finds the GPU taken keeps the turn while waiting. Those who hold a GPU never
@@ -15,6 +17,8 @@ import re
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, cast
 
+from .processes import Identity, still_alive
+
 FOLDER = "/run/lock/gpu-mcp-server"
 PROCESSOR = "processor"
 """The lock of those who time on the processor alone: two at once would time each other."""
@@ -22,7 +26,9 @@ POLL_S = 0.004
 LEAST_WAIT_S = 0.02
 """Who only asks for the holder of a GPU has its lock for a moment."""
 TEXT_BYTES = 16384
-MAX_GROUPS = 32
+MAX_NAMED = 64
+"""Groups, and sandboxes, that one text names: more share no GPU."""
+NAMING_TRIES = 20
 GROUPS = "/sys/fs/cgroup/"
 
 Held = List[Tuple[str, int]]
@@ -64,16 +70,42 @@ class GpuLocks:
     def try_one(self, uuid: str, mode: str, owner: Dict[str, object]) -> Optional[int]:
         """Take one lock without waiting; return the descriptor that holds it, or None."""
         fd = self._open(uuid, "lock")
-        if not _locked(fd, fcntl.LOCK_EX if mode == "exclusive" else fcntl.LOCK_SH):
+        alone = _is_locked(fd, fcntl.LOCK_EX)
+        if not alone and (mode == "exclusive" or not _is_locked(fd, fcntl.LOCK_SH)):
+            os.close(fd)
             return None
+        before = _text_of(fd)
+        left = {name: still_there(before) for name, still_there in STILL_THERE.items()}
+        text = dict(owner, mode=mode)
+        if alone:
+            text["left"] = {name: [*left[name], *STILL_THERE[name](_left(before))] for name in left}
+            if mode != "exclusive" and not _is_locked(fd, fcntl.LOCK_SH):  # under the turn nobody comes in between
+                os.close(fd)
+                return None
+        else:
+            text["left"] = _left(before)
+            text.update({name: [*left[name], *_listed(owner.get(name))] for name in left})
+        _write(fd, text)
+        return fd
+
+    def name(self, fd: int, sandboxes: Sequence[Identity]) -> None:
+        """Write process 1 of each sandbox of ours into the text of a lock that we hold.
+
+        Those who share a lock write into the same text, so each holds a lock on its bytes meanwhile.
+        """
+        for _ in range(NAMING_TRIES):
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                time.sleep(POLL_S / NAMING_TRIES)
+        text = _text_of(fd)
+        known = _listed(text.get("sandboxes"))
+        _write(fd, dict(text, sandboxes=[*known, *(list(each) for each in sandboxes if list(each) not in known)]))
         try:
-            groups = [*_groups_in(_text_of(fd)), *_listed(owner.get("groups"))]
-            text = json.dumps(dict(owner, mode=mode, groups=groups[-MAX_GROUPS:])).encode()
-            os.pwrite(fd, text, 0)
-            os.ftruncate(fd, len(text))  # to nothing first would have ext4 flush it when it is closed: 3 ms
+            fcntl.lockf(fd, fcntl.LOCK_UN)
         except OSError:
             pass
-        return fd
 
     def is_free(self, uuid: str, mode: str) -> bool:
         """Say whether a lock could be taken, and nobody without a broker waits for its turn."""
@@ -87,16 +119,21 @@ class GpuLocks:
         os.close(fd)
         return True
 
-    def last_groups(self, uuid: str) -> List[str]:
-        """Return the control groups of those who had a GPU last, as far as there are processes in them.
+    def living(self, uuid: str) -> bool:
+        """Say whether anything is still there of those who had a GPU last: of their groups or of their sandboxes."""
+        return self._is_named_alive(uuid, lambda text: [text, _left(text)])
 
-        Each is the path of its list of processes.
-        """
+    def left_living(self, uuid: str) -> bool:
+        """Say the same of those who had it before it was last taken by somebody who found it free."""
+        return self._is_named_alive(uuid, lambda text: [_left(text)])
+
+    def _is_named_alive(self, uuid: str, parts: Callable[[Dict[str, Any]], List[Dict[str, Any]]]) -> bool:
         fd = self._open(uuid, "lock")
         try:
-            return _groups_in(_text_of(fd))
+            named = parts(_text_of(fd))
         finally:
             os.close(fd)
+        return any(still_there(part) for part in named for still_there in STILL_THERE.values())
 
     def stand_for(self, name: str) -> Optional[int]:
         """Try to be the only one with a lock that is no GPU's; return what holds it."""
@@ -205,10 +242,30 @@ def _text_of(fd: int) -> Dict[str, Any]:
     return cast("Dict[str, Any]", said) if isinstance(said, dict) else {}
 
 
+def _write(fd: int, text: Dict[str, Any]) -> None:
+    """Put a text in place of the last; a full disk does not matter to the lock."""
+    short: Dict[str, Any] = {n: v[-MAX_NAMED:] if isinstance(v, list) else v for n, v in text.items()}
+    data = json.dumps(short).encode()
+    try:
+        os.pwrite(fd, data, 0)
+        os.ftruncate(fd, len(data))  # to nothing first would have ext4 flush it when it is closed: 3 ms
+    except OSError:
+        pass
+
+
+def _left(text: Dict[str, Any]) -> Dict[str, Any]:
+    """Return who was still there when the lock was last taken by somebody who found it free."""
+    left: Any = text.get("left")
+    return cast("Dict[str, Any]", left) if isinstance(left, dict) else {}
+
+
 def _groups_in(text: Dict[str, Any]) -> List[str]:
+    """Return the groups that a text names, each by its list of processes, as far as there are some."""
     found: List[str] = []
-    for path in _listed(text.get("groups"))[:MAX_GROUPS]:
-        if not (path.startswith(GROUPS) and path.endswith("/cgroup.procs")) or "/../" in path:
+    for path in _listed(text.get("groups"))[:MAX_NAMED]:
+        if not isinstance(path, str) or "/../" in path:
+            continue
+        if not (path.startswith(GROUPS) and path.endswith("/cgroup.procs")):
             continue
         try:
             with open(path, "rb") as pids:
@@ -219,18 +276,34 @@ def _groups_in(text: Dict[str, Any]) -> List[str]:
     return found
 
 
-def _listed(value: Any) -> List[str]:
-    return [v for v in cast("List[Any]", value) if isinstance(v, str)] if isinstance(value, list) else []
+def _sandboxes_in(text: Dict[str, Any]) -> List[Identity]:
+    """Return process 1 of each sandbox that a text names, as far as it lives and this process can see it."""
+    return still_alive(_listed(text.get("sandboxes"))[:MAX_NAMED])
 
 
-def _locked(fd: int, how: int) -> bool:
-    """Lock a descriptor without waiting; when that fails it is closed."""
+STILL_THERE: Dict[str, Callable[[Dict[str, Any]], Sequence[Any]]] = {"groups": _groups_in, "sandboxes": _sandboxes_in}
+"""What a text names of a holder's processes, and which of it is not empty yet."""
+
+
+def _listed(value: Any) -> List[Any]:
+    return cast("List[Any]", value) if isinstance(value, list) else []
+
+
+def _is_locked(fd: int, how: int) -> bool:
+    """Lock a descriptor without waiting, and say whether that was possible."""
     try:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
     except OSError:
-        os.close(fd)
         return False
     return True
+
+
+def _locked(fd: int, how: int) -> bool:
+    """Do the same; when it fails the descriptor is closed."""
+    if _is_locked(fd, how):
+        return True
+    os.close(fd)
+    return False
 
 
 def _close(held: Held) -> None:

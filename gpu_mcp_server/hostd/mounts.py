@@ -34,47 +34,45 @@ class Mounts:
     """What one supervisor has mounted.
 
     Args:
-        uid: The job's uid, None when hostd is no root.
         state: hostd's state folder.
     """
 
-    def __init__(self, uid: Optional[int], state: str) -> None:
-        self._uid, self._state = uid, state
+    def __init__(self, state: str) -> None:
+        self._state = state
         self._base = ""
         self._count = 0
 
-    def reach(self, path: str, need: int = 0o5) -> str:
-        """Return a path under which the job's uid reaches a folder.
+    def reach(self, path: str, uid: Optional[int], need: int = 0o5) -> str:
+        """Return a path under which a job's uid, None when hostd is no root, reaches a folder.
 
         Raises:
             OSError: If it would have to be mounted and the kernel refuses.
         """
-        if self._uid is None or reachable_by(path, self._uid, need):
+        if uid is None or reachable_by(path, uid, need):
             return path
-        place = os.path.join(self._private_base(), "%d" % self._count)
+        place = os.path.join(self._private_base(uid), "%d" % self._count)
         self._count += 1
         os.makedirs(place, exist_ok=True)
         _mount(os.path.realpath(path), place)
         return place
 
-    def shown(self, roots: Sequence[str]) -> List[Tuple[str, str]]:
-        """Pair each root with a path that the job's uid can reach."""
-        return [(self.reach(root), root) for root in roots]
+    def shown(self, roots: Sequence[str], uid: Optional[int]) -> List[Tuple[str, str]]:
+        """Pair each root with a path that a job's uid can reach."""
+        return [(self.reach(root, uid), root) for root in roots]
 
-    def _private_base(self) -> str:
+    def _private_base(self, uid: int) -> str:
         if not self._base:
-            base = self._find_base()
+            base = self._find_base(uid)
             _check(_libc.unshare(_CLONE_NEWNS), "unshare")
             _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "make mounts private")
             self._base = base
         return self._base
 
-    def _find_base(self) -> str:
-        assert self._uid is not None
+    def _find_base(self, uid: int) -> str:
         for base in (os.path.join(self._state, "mounts"), os.path.join(RUN, "mounts")):
             try:
                 os.makedirs(base, mode=0o711, exist_ok=True)
-                if reachable_by(base, self._uid, 0o1):
+                if reachable_by(base, uid, 0o1):
                     return base
             except OSError:
                 continue

@@ -14,7 +14,7 @@ from .jobs import JobFolder
 from .mounts import Mounts
 from .place import Place, Premade
 from .protocol import JobSpec, Limits, ProcessSpec
-from .role import Role
+from .role import Role, identities
 from .sandbox import Confinement
 from .shape import Part, Shape
 from .supervisor import Supervisor
@@ -35,7 +35,7 @@ class Nest(Premade):
     def __init__(self, host: Host, shape: Shape, gpus: List[Dict[str, Any]], channel: socket.socket) -> None:
         self._host, self._shape, self._channel = host, shape, channel
         self._gpus = [g for g in gpus if g["uuid"] in shape.gpus]
-        self.place = Place(host, shape.names())
+        self.place = Place(host, {name: name for name in shape.names()})
         self.roles = [Role(name) for name in shape.names()]
         token = os.urandom(8).hex()
         self.group_names = ["%s%s.%s" % (undertaker.WARM, token, name) for name in shape.names()]
@@ -75,13 +75,14 @@ class Nest(Premade):
         host, shape = self._host, self._shape
         self.place.make()
         self.place.settle_in_turn({}, self._is_forsaken, lambda: (), lambda words: None)
-        uid = self.place.uid
         self.laid = self.place.lay({part.workspace: part.ahead for part in shape.parts})
         self.held.add(self.place.locks)
-        mounts = Mounts(uid, host.state)
-        reached, roots = self.place.reach(mounts), mounts.shown(shape.roots)
+        mounts = Mounts(host.state)
+        some_uid = self.place.uid_of(shape.names()[0])
+        reached, roots = self.place.reach(mounts), mounts.shown(shape.roots, some_uid)
         devices, gpu_env = host.gpu_view(self._gpus) if self._gpus else ([], {})
         for number, (part, role) in enumerate(zip(shape.parts, self.roles)):
+            uid = self.place.uid_of(part.workspace)
             role.group = host.group(self.group_names[number])
             if role.group is not None:
                 host.limit(role.group, Limits())  # what most jobs ask for; what differs is set when one comes
@@ -97,7 +98,9 @@ class Nest(Premade):
                 groups=host.groups(shown),
                 join=role.group.procs_paths() if role.group else (),
                 pids_by_cgroup=self._pids_by_group(role),
-                sync_fd=self.held.fileno(),
+                held=[self.held.fileno()],
+                mark=os.path.basename(self.place.workdirs[part.workspace]),
+                info_fd=role.info_write,
             )
             self._spawn(part, role, box, {**dict(part.env), **(gpu_env if shown else {})}, number)
 
@@ -113,8 +116,7 @@ class Nest(Premade):
         argv = [*launch.interpreter(part.python, host), "-c", launcher.SOURCE, str(inside.fileno())]
         argv += [part.program] if part.program else []
         fds = (host.null, role.out_write, role.err_write)
-        sandbox_of = host.sandbox()
-        role.started(sandbox_of.spawn(argv, env, box, fds, [inside.fileno()]), has_keeper=sandbox_of.keeps())
+        role.started(host.sandbox().spawn(argv, env, box, fds, [inside.fileno()]))
         inside.close()
 
     def _pids_by_group(self, role: Role) -> bool:
@@ -137,6 +139,10 @@ class Nest(Premade):
                         return None
                     ready.add(fd)
                     if len(ready) == len(links):
+                        for each in self.roles:
+                            each.read_info()
+                        if self._nest is not None:
+                            self._nest.note(identities(self.roles))
                         self._channel.send(json.dumps(self.about()).encode())
                         self._told = True
                     continue
@@ -148,7 +154,7 @@ class Nest(Premade):
 
     def about(self) -> Dict[str, Any]:
         """Return what must be cleared away should this process be killed."""
-        return self.place.about(self._host, self.held, self.group_names)
+        return dict(self.place.about(self._host, self.group_names), **identities(self.roles))
 
     def _run(self, job_id: str, gpus: List[Dict[str, Any]], life: int) -> None:
         folder = JobFolder(os.path.join(self._host.folders.root, job_id))
@@ -188,7 +194,7 @@ class Nest(Premade):
 
     def _command(self, spec: JobSpec, process: ProcessSpec, role: Role, links: List[str]) -> List[int]:
         """Return descriptors of a command and of its stdin, which the job's uid can read."""
-        uid = self.place.uid
+        uid = self.place.uid_of(process.workspace)
         box = Confinement("", limits=spec.limits, uid=uid, pids_by_cgroup=self._pids_by_group(role))
         env = dict(sandbox.environment(process.env), PWD="/job")
         env.update(self._host.gpu_view(self._gpus)[1] if self._gpus and process.gpu else {"CUDA_VISIBLE_DEVICES": ""})

@@ -1,47 +1,58 @@
-"""Where a job runs on its host: an identity of its own, and a folder for each of its workspaces."""
+"""Where a job runs on its host: a folder for each of its workspaces, and an account for each of its roles."""
 
 import fcntl
 import os
 import select
 import time
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from . import descriptors, files, trees
 from .control import ControlLink
-from .host import UIDS, Host, HostRefuses, Slot
+from .host import Account, Host, HostRefuses
 from .mounts import Mounts
 from .protocol import FileRef, JobSpec
 from .role import Role
 from .working_copies import Taken
 
 UID_WAIT_S = 3600.0
-"""How long a job that could start waits for an identity, where all are in use by jobs that run."""
+"""How long a job that could start waits for its uids, where too many are in use by jobs that run."""
 UID_PAUSES_S = (0.02, 1.0)
-"""Between two looks for one, at first and later: each opens as many files as there are identities."""
+"""Between two looks for them, at first and later: each opens as many files as there are uids."""
 
 
 class Place:
-    """Workspaces, and a uid from a job's start on, made and removed by one supervisor.
+    """Workspaces, and accounts from a job's start on, made and removed by one supervisor.
 
-    Each folder is locked by this process and by the sandboxes, so that a folder that can be locked is one that nobody
+    Each folder is locked by this process and by the keepers, so that a folder that can be locked is one that nobody
     lives in: the kernel hands the lock on with every fork, which no look at /proc is sure to see.
 
     Attributes:
-        slot: The identity; None as long as it has none: those who wait in line take none from those who run.
         workdirs: Folder by name of the workspace.
-        locks: Descriptors that hold the uid and the folders; for the sandboxes to hold as well.
+        locks: Descriptors that hold the accounts and the folders; for the keepers to hold as well.
     """
 
-    def __init__(self, host: Host, names: Iterable[str]) -> None:
-        self._host = host
-        self.slot: Optional[Slot] = None
-        self.locks: List[int] = []
-        self.workdirs: Dict[str, str] = {name: host.folders.new_workdir() for name in sorted(set(names))}
+    def __init__(self, host: Host, accounts: Mapping[str, str]) -> None:
+        """Choose the folders.
 
-    @property
-    def uid(self) -> Optional[int]:
-        """Return the uid of its own, where hostd is root and it has one by now."""
-        return self.slot.uid if self.slot is not None else None
+        Args:
+            host: Where.
+            accounts: The account of each workspace: those with the same one share a uid.
+        """
+        self._host, self._names = host, dict(accounts)
+        self._accounts: Dict[str, Account] = {}
+        """None as long as the job waits in line: it takes none from those that run."""
+        self.locks: List[int] = []
+        self.workdirs: Dict[str, str] = {name: host.folders.new_workdir() for name in sorted(accounts)}
+
+    def uid_of(self, workspace: str) -> Optional[int]:
+        """Return the uid that owns a workspace, where hostd is root and there is one by now."""
+        account = self._accounts.get(self._names[workspace])
+        return account.uid if account is not None else None
+
+    def vacate(self) -> None:
+        """Note that nothing runs any more as the uids of this place."""
+        for account in self._accounts.values():
+            account.vacate()
 
     def make(self) -> None:
         """Make the folders, empty."""
@@ -51,20 +62,23 @@ class Place:
             fcntl.flock(self.locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def settle(self, laid: Mapping[str, files.Stamps]) -> Optional[Dict[str, files.Stamps]]:
-        """Take an identity and give it the folders; return how the files that lie there look then.
+        """Take the accounts and give them the folders; return how the files that lie there look then.
 
         Returns:
-            None when all identities of this host are in use.
+            None when too few uids of this host are free.
         """
-        if self.slot is not None:
+        if self._accounts:
             return dict(laid)
-        self.slot = self._host.slot()
-        if self.slot is None:
+        names = sorted(set(self._names.values()))
+        self._accounts = dict(zip(names, self._host.accounts(len(names))))
+        if not self._accounts:
             return None
-        self.locks.append(self.slot.lock)
-        if self.slot.uid is None:
-            return dict(laid)
-        return {name: _given(at, laid.get(name, {}), self.slot.uid) for name, at in self.workdirs.items()}
+        self.locks += [account.lock for account in self._accounts.values()]
+        given: Dict[str, files.Stamps] = {}
+        for name, at in self.workdirs.items():
+            uid, before = self.uid_of(name), laid.get(name, {})
+            given[name] = before if uid is None else _given(at, before, uid)
+        return given
 
     def settle_in_turn(
         self,
@@ -80,11 +94,13 @@ class Place:
         """
         found, pause_s = self.settle(laid), UID_PAUSES_S[0]
         deadline = time.monotonic() + UID_WAIT_S
+        wanted = len(set(self._names.values()))
+        why = "%d uids wanted, fewer of the %d for jobs of this host are free" % (wanted, len(self._host.job_uids) - 1)
         if found is None:
-            said("waiting because all %d uids for jobs of this host are in use" % UIDS)
+            said("waiting: " + why)
         while found is None:
             if stop() or time.monotonic() > deadline:
-                raise HostRefuses("refused", "all %d uids for jobs of this host are in use" % UIDS)
+                raise HostRefuses("refused", why + "; job_uids in /etc/gpu-mcp-server/pool.json gives more")
             select.select(wakers(), [], [], pause_s)
             pause_s = min(2 * pause_s, UID_PAUSES_S[1])
             found = self.settle(laid)
@@ -93,16 +109,17 @@ class Place:
     def rename(self, name: str) -> None:
         """Give the one workspace another name."""
         (workdir,) = self.workdirs.values()
-        self.workdirs = {name: workdir}
+        (account,) = self._names.values()
+        self.workdirs, self._names = {name: workdir}, {name: account}
 
     def lay(
         self, wanted: Mapping[str, Sequence[FileRef]], laid: Optional[Mapping[str, files.Stamps]] = None
     ) -> Dict[str, files.Stamps]:
         """Lay files, before any process of the job runs; return how they and those `laid` before look, by workspace."""
         found: Dict[str, files.Stamps] = {}
-        host, uid = self._host, self.uid
+        host = self._host
         for name, workdir in self.workdirs.items():
-            refs, before = wanted.get(name, ()), laid.get(name, {}) if laid else {}
+            uid, refs, before = self.uid_of(name), wanted.get(name, ()), laid.get(name, {}) if laid else {}
             copy = Taken({}, set()) if before else host.copies.take(workdir, refs, uid)
             there = {**before, **copy.stamps}
             fresh = [ref for ref in refs if ref.path not in there]
@@ -126,17 +143,16 @@ class Place:
             HostRefuses: If there is no way.
         """
         try:
-            return {name: mounts.reach(workdir) for name, workdir in self.workdirs.items()}
+            return {name: mounts.reach(at, self.uid_of(name)) for name, at in self.workdirs.items()}
         except OSError as error:
             hint = "set state_dir to a folder that others may enter"
             raise HostRefuses("refused", "the job's uid cannot reach its folder (%s); %s" % (error, hint)) from error
 
-    def about(self, host: Host, held: descriptors.Bundle, groups: Sequence[str]) -> Dict[str, Any]:
+    def about(self, host: Host, groups: Sequence[str]) -> Dict[str, Any]:
         """Return what must be cleared away should this process be killed, to be noted before any of it is made."""
         return {
             "pid": os.getpid(),
             "level": host.level,
-            "held": held.link(),
             "workdirs": self.paths(),
             "groups": list(groups) if host.hierarchy is not None else [],
         }
@@ -153,7 +169,7 @@ class Premade:
         place: Identity and workspaces.
         roles: The processes that wait in it.
         group_names: Names of the roles' groups.
-        held: What the sandboxes hold open.
+        held: What the keepers hold open.
         laid: How the files look that lie there already, by workspace.
     """
 

@@ -1,7 +1,8 @@
 """What a host's administrator says of the logins that share its GPUs: `/etc/gpu-mcp-server/pool.json`.
 
 Like `{"speaks_for_others": ["gpu-team"], "weights": {"ada": 2}}`: the users that `gpu-team` names are owners of their
-own, and `ada` gets twice the share of another login. Root speaks for others without being named.
+own, and `ada` gets twice the share of another login. Root speaks for others without being named. `"job_uids": [first,
+last]` is the range of uids that jobs of a hostd that is root run under; every hostd of the host must use the same.
 """
 
 import json
@@ -12,6 +13,10 @@ from typing import Any, Dict, List, Optional, cast
 
 from .shares import Policy
 
+JOB_UIDS = range(61000, 61184)
+"""Unless the file says otherwise. Source: systemd's UIDS-GIDS.md leaves them unused."""
+LEAST_JOB_UIDS = 8
+"""A judge's job has three, and some wait ahead of their jobs."""
 FILE = "/etc/gpu-mcp-server/pool.json"
 ELSEWHERE = "GPU_MCP_HOSTD_POOL"
 """Environment variable with another path; for tests."""
@@ -28,6 +33,15 @@ def policy(path: str = "") -> Policy:
         if uid is not None and isinstance(weight, (int, float)) and not isinstance(weight, bool):
             weights[uid] = float(weight)
     return Policy((0, *(uid for uid in speakers if uid is not None)), weights)
+
+
+def job_uids(path: str = "") -> range:
+    """Return the uids of jobs, the last of which is for trying the sandbox."""
+    said = _listed(_read(path or os.environ.get(ELSEWHERE) or FILE).get("job_uids"))
+    whole = [n for n in said if isinstance(n, int) and not isinstance(n, bool)]
+    if len(whole) == len(said) == 2 and whole[0] > 0 and whole[0] + LEAST_JOB_UIDS <= whole[1] + 1 < 1 << 31:
+        return range(whole[0], whole[1] + 1)
+    return JOB_UIDS
 
 
 def _read(path: str) -> Dict[str, Any]:

@@ -208,4 +208,10 @@ def gpus_now(host: Host) -> Dict[str, Any]:
         gpu["locked_by"] = host.locks.holder(gpu["uuid"])
         gpu["foreign"] = len(set(gpu.pop("pids")) - ours)
     running = len(host.folders.unfinished())
-    return {"gpus": gpus, "jobs_running": running, "why_none": host.nvml.why_not(), "amd": host.amd.gpus()}
+    return {
+        "gpus": gpus,
+        "jobs_running": running,
+        "why_none": host.nvml.why_not(),
+        "amd": host.amd.gpus(),
+        "job_uids": host.free_uids(),
+    }

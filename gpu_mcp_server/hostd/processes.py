@@ -4,11 +4,13 @@ import os
 import signal
 import stat
 import time
-from typing import Dict, Iterable, List, Set, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 STOP_S = 2.0
 STOPPING_NS = 500_000
 """What a thread may still run after it is seen to be stopped: it may have been put aside on its way there."""
+Identity = Tuple[int, int, int]
+"""A process for good: its pid, its start in ticks since boot, and the PID namespace in which it has that pid."""
 STILL = frozenset(("T", "t", "Z", "X", "x", ""))
 MAX_DESCRIPTORS = 20_000
 
@@ -25,6 +27,48 @@ def _parents() -> Dict[int, int]:
     return found
 
 
+def namespace() -> int:
+    """Return the PID namespace that this process sees, 0 where the kernel does not say."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
+
+
+def identity_of(pid: int) -> Optional[Identity]:
+    """Return the identity of a process, None when it has ended. Source: proc_pid_stat(5), fields 3 and 22."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as text:
+            fields = text.read().rpartition(b")")[2].split()
+        return None if fields[0] in (b"Z", b"X", b"x") else (pid, int(fields[19]), namespace())
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def still_alive(known: Iterable[Any]) -> List[Identity]:
+    """Return those of the identities noted by somebody that are still there, as far as this process can see them."""
+    found: List[Identity] = []
+    for each in known:
+        now = identity_of(each[0]) if isinstance(each, list) and each and isinstance(each[0], int) else None
+        if now is not None and list(now) == each:
+            found.append(now)
+    return found
+
+
+def runs_as(uid: int) -> bool:
+    """Say whether any process has a uid, as its own or to regain. Source: proc_pid_status(5), Uid."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open("/proc/%s/status" % name, "rb") as text:
+                    line = next(line for line in text if line.startswith(b"Uid:"))
+            except (OSError, StopIteration):
+                continue
+            if b"%d" % uid in line.split()[1:]:
+                return True
+    return False
+
+
 def descendants(*roots: int) -> List[int]:
     """Return processes and all below them."""
     children: Dict[int, List[int]] = {}
@@ -38,6 +82,11 @@ def descendants(*roots: int) -> List[int]:
             seen.add(pid)
             todo += children.get(pid, [])
     return sorted(seen)
+
+
+def children(root: int) -> List[int]:
+    """Return the direct children of a process."""
+    return [pid for pid, parent in _parents().items() if parent == root]
 
 
 def below(root: int) -> List[int]:
@@ -175,38 +224,21 @@ def deleted_bytes(pids: Iterable[int], device: int) -> int:
     return sum(seen.values())
 
 
-def holders(link: str) -> List[int]:
-    """Return the processes that have a descriptor which /proc shows as `link`, such as `socket:[4711]`."""
+def at_home_in(folder: str, mark: str) -> List[int]:
+    """Return the processes of a workspace: bubblewrap's, which have a mark, and others that start or work there.
+
+    Args:
+        folder: The workspace.
+        mark: Variable in whose value process 1 has the folder's name.
+    """
     found: List[int] = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
-            continue
-        try:
-            fds = os.listdir("/proc/%s/fd" % name)
-        except OSError:
-            continue
-        if any(_shows("/proc/%s/fd/%s" % (name, fd), link) for fd in fds):
-            found.append(int(name))
-    return found
-
-
-def _shows(path: str, link: str) -> bool:
-    try:
-        return os.readlink(path) == link
-    except OSError:
-        return False  # closed meanwhile; the others are looked at all the same
-
-
-def at_home_in(folder: str) -> List[int]:
-    """Return the processes that were started with HOME in a folder, or work there."""
-    found: List[int] = []
-    word = b"HOME=" + os.fsencode(folder)
+    words = {b"HOME=" + os.fsencode(folder), os.fsencode("%s=%s" % (mark, os.path.basename(folder)))}
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
         try:
             with open("/proc/%s/environ" % name, "rb") as text:
-                ours = word in text.read().split(b"\0")
+                ours = not words.isdisjoint(text.read().split(b"\0"))
             ours = ours or (os.readlink("/proc/%s/cwd" % name) + "/").startswith(folder + "/")
         except OSError:
             continue

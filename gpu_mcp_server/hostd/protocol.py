@@ -114,6 +114,8 @@ class ProcessSpec:
     """True for our own harness: it gets the control link and is never frozen. It is sandboxed all the same."""
     workspace: str = "main"
     """Which of the job's workspaces is its `/job`."""
+    account: str = ""
+    """Where hostd is root, processes of one account share a uid; unless it is named, each workspace has its own."""
     gpu: bool = True
     """Whether it sees the GPUs of the job."""
     program: str = ""
@@ -125,6 +127,10 @@ class ProcessSpec:
     """Folder of the workspace whose files lie there when `prepare` is called; those of other jobs must be the same."""
     profiled: bool = False
     """Whether it may trace its own children, as profilers and checkers do."""
+
+    def account_name(self) -> str:
+        """Return the account, the workspace's own unless one is named."""
+        return self.account or "workspace-" + self.workspace
 
     def has_ahead(self, file: FileRef) -> bool:
         """Say whether a file of its workspace is laid before its program prepares itself."""

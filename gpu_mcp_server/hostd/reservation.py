@@ -35,7 +35,7 @@ class Reservation(Supervisor):
             raise HostRefuses("refused", "a reservation is of GPUs")
         self.folder.note({"pid": os.getpid(), "leader": self.spec.processes[0].role, "level": self.host.level})
         self._heed_earlier()
-        self.lease.take(self._heed_woken, (), self._note_queued, self._wakers)
+        self.lease.take(self._heed_woken, {}, self._note_queued, self._wakers)
         self.notes += self.lease.notes
 
     def _start(self) -> None:

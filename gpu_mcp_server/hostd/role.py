@@ -1,9 +1,10 @@
 """One running process of a job: its pipes, its group, its end."""
 
 import fcntl
+import json
 import os
 import signal
-from typing import Dict, List, Optional
+from typing import Dict, Iterable, List, Optional
 
 from . import files, processes
 from .cgroup import Group
@@ -22,9 +23,12 @@ class Role:
         self.name = name
         self.trusted = trusted
         self.pid = 0
-        self.has_keeper = False
-        """Whether the process is a keeper, which has to end by itself."""
+        """The keeper's, which ends by itself when all of the sandbox has ended."""
+        self.process_one: Optional[processes.Identity] = None
+        """Process 1 of its sandbox, once bubblewrap has said which it is."""
         self.ended = False
+        self.forsaken = False
+        """Whether its keeper was killed by somebody else."""
         self.exit_code: Optional[int] = None
         self.signal: Optional[int] = None
         self.group: Optional[Group] = None
@@ -38,12 +42,16 @@ class Role:
         self._seen = {"stdout": 0, "stderr": 0}
         self._kept = {"stdout": 0, "stderr": 0}
         self._lost = ""
+        self._asked_to_end = False
+        self._info = b""
         self._folder: Optional[JobFolder] = None
         self._names: Dict[int, str] = {}
         self._files: Dict[str, int] = {}
         self._writes: List[int] = []
         self.out_write = self._pipe("stdout")
         self.err_write = self._pipe("stderr")
+        self.info_read, self.info_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._writes.append(self.info_write)
 
     def _pipe(self, name: str) -> int:
         read, write = os.pipe2(os.O_CLOEXEC)
@@ -63,14 +71,33 @@ class Role:
 
     def belong_to(self, uid: int) -> None:
         """Let a uid open its output again, as programs do that write to /dev/stderr."""
-        for fd in self._writes:
+        for fd in (self.out_write, self.err_write):
             os.fchown(fd, uid, uid)
 
-    def started(self, pid: int, has_keeper: bool = False) -> None:
-        """Note the pid and drop our copies of what it writes to."""
+    def started(self, pid: int) -> None:
+        """Note the keeper's pid and drop our copies of what it writes to."""
         self.pid = pid
-        self.has_keeper = has_keeper
         self._drop_writes()
+
+    def read_info(self) -> bool:
+        """Take what bubblewrap says of process 1; True when it is known now. Source: bwrap(1), --info-fd."""
+        if self.info_read < 0:
+            return False
+        try:
+            while True:
+                chunk = os.read(self.info_read, 4096)
+                if not chunk:
+                    break
+                self._info += chunk
+        except BlockingIOError:
+            return False
+        os.close(self.info_read)
+        self.info_read = -1
+        try:
+            self.process_one = processes.identity_of(int(json.loads(self._info.decode("ascii"))["child-pid"]))
+        except (ValueError, KeyError, TypeError):
+            pass  # another level, or bubblewrap failed before
+        return self.process_one is not None
 
     def _drop_writes(self) -> None:
         while self._writes:
@@ -125,6 +152,7 @@ class Role:
         self.ended = True
         if os.WIFSIGNALED(wait_status):
             self.signal = os.WTERMSIG(wait_status)
+            self.forsaken = not self._asked_to_end
         else:
             self.exit_code = os.WEXITSTATUS(wait_status)
             if self.exit_code - 128 in _SIGNALS:
@@ -171,20 +199,17 @@ class Role:
         if self.group is not None and not (self.ended and self._is_empty()):
             self.group.kill()
         if self.pid and not self.ended:
-            below = processes.below(self.pid) if self.group is None else []
-            if self.has_keeper:
-                processes.end([self.pid])
-            else:
-                processes.kill([self.pid])  # with it goes its namespace
-            processes.kill(below)
+            self._asked_to_end = True
+            processes.end([self.pid])
         if self._frozen:
             self.thaw()
 
     def close(self, limits: Limits) -> "tuple[ProcessRecord, list[str]]":
         """Wait until its group is empty, and return the record and what to note about it."""
         self._drop_writes()
-        for fd in [*self._names, *self._files.values()]:
+        for fd in [*self._names, *self._files.values(), *([self.info_read] if self.info_read >= 0 else [])]:
             os.close(fd)
+        self.info_read = -1
         self._names.clear()
         self._files.clear()
         stats: Dict[str, Optional[float]] = {}
@@ -231,6 +256,16 @@ class Role:
         if self.signal == signal.SIGXFSZ:
             notes.append("a file went over the limit of %d bytes" % limits.file_bytes)
         return notes
+
+
+def identities(roles: Iterable[Role]) -> Dict[str, List[processes.Identity]]:
+    """Return what must be known of sandboxes should all that hold them be killed."""
+    keepers = [processes.identity_of(role.pid) for role in roles if role.pid]
+    inside = [role.process_one for role in roles]
+    return {
+        "keepers": [each for each in keepers if each is not None],
+        "sandboxes": [each for each in inside if each is not None],
+    }
 
 
 _SIGNALS = {int(s) for s in signal.Signals}

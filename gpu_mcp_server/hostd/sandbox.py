@@ -34,12 +34,14 @@ SYSTEM_FILES = ("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/et
 NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/ssl", "/etc/ca-certificates", "/etc/pki")
 
 BY_BUBBLEWRAP = ("full", "namespaces")
-"""Levels whose sandboxes bubblewrap makes; at the others a keeper is the process's parent."""
+"""Levels whose sandboxes bubblewrap makes."""
 
 CPU_GRACE_S = 2
 """Between SIGXCPU at the CPU limit, which a record can name, and SIGKILL, which a program cannot catch."""
 OTHERS_MAY_START = 512
 """RLIMIT_NPROC counts all of a user's processes; where jobs share the user's uid it only keeps a bomb within bounds."""
+MARK = "SANDBOX"
+"""Variable with `Confinement.mark` in the environment of process 1."""
 OOM_SCORE = "500"
 """A host that runs out of memory ends jobs first."""
 
@@ -64,8 +66,12 @@ class Confinement:
     """`cgroup.procs` files to enter."""
     pids_by_cgroup: bool = False
     profiler: bool = False
-    sync_fd: Optional[int] = None
-    """Descriptor that the sandbox holds open as long as it lives, invisible inside."""
+    held: Sequence[int] = ()
+    """Descriptors that the keeper holds open as long as anything of the process lives. Nothing inside has them."""
+    mark: str = ""
+    """What process 1 has in its environment, so that it is found when all that knew it was killed."""
+    info_fd: Optional[int] = None
+    """Where bubblewrap writes which process is process 1 of the sandbox, before that one may go on."""
 
 
 @dataclass
@@ -74,7 +80,7 @@ class _Start:
 
     Attributes:
         keep: Descriptors that it gets, under the same numbers.
-        held: Descriptors that its keeper holds, where it has one.
+        held: Descriptors that its keeper holds.
         made: Descriptors that were made for it; the parent has no use of them.
     """
 
@@ -105,10 +111,6 @@ class Sandbox:
         """Say whether processes run in their own namespaces."""
         return self.level in BOXED
 
-    def keeps(self) -> bool:
-        """Say whether what `spawn` starts is a keeper, not bubblewrap."""
-        return self.level not in BY_BUBBLEWRAP
-
     def spawn(
         self,
         argv: Sequence[str],
@@ -117,7 +119,7 @@ class Sandbox:
         stdio: Tuple[int, int, int],
         keep: Sequence[int] = (),
     ) -> int:
-        """Start a process and return its pid.
+        """Start a process and return the pid of its keeper, which ends as the process ends.
 
         Must be called from the main thread: the sandbox dies with the thread that started it.
 
@@ -148,10 +150,11 @@ class Sandbox:
         return pid
 
     def _start(self, argv: List[str], env: Dict[str, str], box: Confinement, keep: List[int]) -> _Start:
-        held = [] if box.sync_fd is None else [box.sync_fd]
-        if not self.keeps():
+        held = list(box.held)
+        if self.level in BY_BUBBLEWRAP:
             command, made = self._bwrap_command(argv, environment(env), box)
-            return _Start(command, {"PATH": "/usr/bin:/bin"}, [*keep, *made, *held], made=made)
+            told = [] if box.info_fd is None else [box.info_fd]
+            return _Start(command, {"PATH": "/usr/bin:/bin", MARK: box.mark}, [*keep, *made, *told], held, made)
         if self.apptainer is not None and self.level == "apptainer":
             new = self._container(self.apptainer, argv, environment(env), box, keep)
             return _Start(new.command, apptainer.ENV, [*keep, *new.inside], [*held, new.life], [*new.inside, new.life])
@@ -163,18 +166,8 @@ class Sandbox:
 
     def _become(self, start: _Start, box: Confinement, stdio: Tuple[int, int, int], parent: int) -> None:
         os.setsid()
-        for path in box.join:
-            procs = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # Python's own opening would import its codecs first
-            os.write(procs, b"0")
-            os.close(procs)
         for number, fd in enumerate(stdio):
             os.dup2(fd, number)
-        if not self.keeps():
-            descriptors.close_all_but(start.keep)
-            _plain_signals()
-            self._drop(box, start.keep)
-            keeper.die_with(parent)
-            os.execve(start.command[0], start.command, start.env)
         null = os.open(os.devnull, os.O_RDWR)
         descriptors.close_all_but([null, *start.held, *start.keep, *start.made])
         _plain_signals()
@@ -182,9 +175,15 @@ class Sandbox:
         ours = os.getpid()
 
         def begin() -> None:
+            for path in box.join:
+                procs = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # Python's own opening would import its codecs first
+                os.write(procs, b"0")
+                os.close(procs)
             self._drop(box, start.keep)
             keeper.die_with(ours)  # anew: the kernel forgets it with the change of the uid
             os.close(null)
+            if self.level in BY_BUBBLEWRAP:
+                os.execve(start.command[0], start.command, start.env)
             os.chdir(box.workdir)
             if not self.boxed():
                 os.makedirs(".tmp", exist_ok=True)
@@ -240,8 +239,8 @@ class Sandbox:
         options = self._bwrap_options(env, box)
         guard = descriptors.memory_file("seccomp", seccomp.program(os.uname().machine, box.profiler))
         options += ["--seccomp", str(guard)]
-        if box.sync_fd is not None:
-            options += ["--sync-fd", str(box.sync_fd)]
+        if box.info_fd is not None:
+            options += ["--info-fd", str(box.info_fd)]
         listed = descriptors.memory_file("args", b"".join(os.fsencode(o) + b"\0" for o in options))
         return [self.bwrap, "--args", str(listed), "--", *argv], [guard, listed]
 

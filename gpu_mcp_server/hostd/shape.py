@@ -72,7 +72,7 @@ def _several(
     """Return the shape of a job of several processes, each of which is a program with a workspace of its own."""
     processes = spec.processes
     apart = len({p.workspace for p in processes}) == len(processes) <= MOST_PARTS
-    if not apart or not all(p.program for p in processes):
+    if not apart or not all(p.program and not p.account for p in processes):
         return None
     fitting = [str(g["uuid"]) for g in gpus if fits(g, spec.gpus)] if spec.gpus.count else []
     if len(fitting) != spec.gpus.count:

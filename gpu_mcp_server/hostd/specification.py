@@ -40,6 +40,8 @@ def checked(spec: JobSpec) -> JobSpec:
         _process(process)
     roles = [p.role for p in spec.processes]
     _need(len(set(roles)) == len(roles), "roles are named twice: %r", roles)
+    accounts = {(p.workspace, p.account) for p in spec.processes}
+    _need(len(accounts) == len({w for w, _ in accounts}), "a workspace with two accounts: %r", spec.id)
     _links(spec.links, set(roles))
     _files(spec.files, {p.workspace for p in spec.processes})
     for path in _texts(spec.outputs, "outputs"):
@@ -93,8 +95,8 @@ def _path(path: str) -> None:
 
 
 def _process(process: ProcessSpec) -> None:
-    for name in (process.role, process.workspace):
-        _need(_named(NAME, name), "bad name of a role or workspace: %r", name)
+    for name in (process.role, process.workspace, process.account or "main"):
+        _need(_named(NAME, name), "bad name of a role, workspace or account: %r", name)
     _need(bool(_texts(process.argv, "argv")) and bool(process.argv[0]), "no program in argv: %r", process.argv)
     _need(hasattr(process.env, "items"), "env is no mapping: %r", process.env)
     _need(process.profiled in (True, False), "bad profiled %r", process.profiled)

@@ -19,7 +19,7 @@ from .lease import Lease
 from .place import Place, Premade
 from .protocol import JobRecord, JobSpec, ProcessRecord
 from .quota import Quota, others_memory
-from .role import Role
+from .role import Role, identities
 
 DRAIN_S = 1.0
 DYING_S = 5.0
@@ -79,6 +79,7 @@ class Supervisor:
         for role in self.roles:
             role.clear()
         if self.place is not None and self._reap():
+            self.place.vacate()
             self.place.keep(self.spec.files, self.stamps)
         undertaker.clear(self.folder)
 
@@ -133,7 +134,8 @@ class Supervisor:
         assert self.place is not None
         self.stamps = self.place.lay(self.spec.files, self.premade.laid if self.premade is not None else None)
         groups = [r.group.procs_paths()[0] for r in self.roles if r.group is not None]
-        self.lease.take(self._heed_woken, groups, self._note_queued, self._wakers)
+        named: Dict[str, List[Any]] = {"groups": groups, "sandboxes": self._sandboxes()}
+        self.lease.take(self._heed_woken, named, self._note_queued, self._wakers)
         self.notes += self.lease.notes
         self.stamps = self.place.settle_in_turn(self.stamps, self._heed_woken, self._wakers, self._note_queued)
 
@@ -146,11 +148,11 @@ class Supervisor:
         return self._heed_caller()
 
     def _furnish(self) -> None:
-        self.place = Place(self.host, (p.workspace for p in self.spec.processes))
+        self.place = Place(self.host, {p.workspace: p.account_name() for p in self.spec.processes})
         self.roles = [Role(p.role, p.trusted) for p in self.spec.processes]
         self.groups = ["%s.%s" % (self.spec.id, r.name) for r in self.roles]
         leader = self.roles[0].name
-        self.folder.note(dict(self.place.about(self.host, self.held, self.groups), leader=leader))
+        self.folder.note(dict(self.place.about(self.host, self.groups), leader=leader))
         self._heed_earlier()
         for role, name in zip(self.roles, self.groups):
             role.group = self.host.group(name)
@@ -184,7 +186,17 @@ class Supervisor:
             self.held.add([*self.place.locks, *self.lease.descriptors()])
             self.links = launch.start(self.host, self.spec, self.place, self.lease, self.roles, self.held)
         self.held.close()
+        self.folder.note(identities(self.roles))
         self._running()
+
+    def _sandboxes(self) -> List[processes.Identity]:
+        return [role.process_one for role in self.roles if role.process_one is not None]
+
+    def _note_sandbox(self, role: Role) -> None:
+        """Note process 1 of a sandbox where it is found should this process and its keeper be killed."""
+        if role.read_info():
+            self.folder.note(identities(self.roles))
+            self.lease.name(self._sandboxes())
 
     def _running(self) -> None:
         self.started_at = time.time()
@@ -219,6 +231,9 @@ class Supervisor:
             for fd in role.pipes():
                 poll.register(fd, select.POLLIN)
                 owners[fd] = role
+            if role.info_read >= 0:
+                poll.register(role.info_read, select.POLLIN)
+                owners[role.info_read] = role
         for link in self.links:
             if link.open:
                 poll.register(link.fileno(), select.POLLIN)
@@ -227,7 +242,9 @@ class Supervisor:
             poll.register(fd, select.POLLIN)
         for fd, _ in poll.poll(timeout * 1000):
             owner = owners.get(fd)
-            if isinstance(owner, Role):
+            if isinstance(owner, Role) and fd == owner.info_read:
+                self._note_sandbox(owner)
+            elif isinstance(owner, Role):
                 if owner.read(fd) and owner is self.roles[0]:
                     self.caller.tell(b"output")
             elif isinstance(owner, ControlLink):
@@ -256,8 +273,17 @@ class Supervisor:
             for role in self.roles:
                 if role.pid == pid and not role.ended:
                     role.end(wait_status)
+                    if role.forsaken:
+                        self._take_over(role)
                     for link in self.links:
                         link.say_exit(role)
+
+    def _take_over(self, role: Role) -> None:
+        """End a sandbox whose keeper was killed: this process kills what it kept, before it lets locks go."""
+        self._end("broken", "the keeper of role %s was killed from outside; what it kept was killed" % role.name)
+        role.kill()
+        keepers = {other.pid for other in self.roles}
+        processes.kill(pid for pid in processes.children(os.getpid()) if pid not in keepers)
 
     def _end(self, status: str, note: str) -> None:
         if self.status is None:
@@ -324,7 +350,7 @@ class Supervisor:
             role.kill()
         limit = time.monotonic() + DYING_S
         next_kill = time.monotonic() + REST_S
-        keepers = {role.pid for role in self.roles if role.has_keeper}
+        keepers = {role.pid for role in self.roles if not role.ended}
         while not self._reap() and time.monotonic() < limit:
             select.select([self._wake_read], [], [], max(0.0, next_kill - time.monotonic()))
             descriptors.drain(self._wake_read)

@@ -1,9 +1,8 @@
 """What is done for a job whose supervisor was killed: nothing of it may live on, and it gets its one record.
 
-bubblewrap asks the kernel to die with its parent, but it can be killed itself before its inner half has asked. So the
-sandboxes of a job hold a socket open, the supervisor notes which, and here its holders are looked for and killed. A
-look at /proc can miss one that is forked meanwhile by another that dies; so it is over only when the locks that travel
-in that socket are free. Where there are no namespaces a keeper holds it, and ends when all below it has ended.
+Its keepers end by themselves, when all below them has ended, and hold the lock of the workspace until then. Where they
+were killed as well, bubblewrap dies with its parent; but it can be killed before its inner half has asked the kernel
+for that. So process 1 of each sandbox is noted, and has a mark in its environment: with it all of its namespace dies.
 """
 
 import os
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Dict, List
 
 from . import cgroup, processes, trees
 from .protocol import JobRecord
-from .sandbox import BY_BUBBLEWRAP
+from .sandbox import MARK
 
 if TYPE_CHECKING:
     from .jobs import JobFolder
@@ -87,21 +86,21 @@ def kill_all(private: Dict[str, Any]) -> str:
     """Kill groups, sandboxes and whatever else is known of a job; return what is still there in the end, in words."""
     _kill_groups([str(g) for g in private.get("groups", [])])
     workdirs = [str(w) for w in private.get("workdirs", [])]
-    kept = private.get("level") not in BY_BUBBLEWRAP
     began = time.monotonic()
     while True:
-        holders = processes.holders(str(private["held"])) if private.get("held") else []
-        strays = [pid for workdir in workdirs if kept for pid in processes.at_home_in(workdir)]
+        keepers = [pid for pid, _, _ in processes.still_alive(private.get("keepers", []))]
+        inside = [pid for pid, _, _ in processes.still_alive(private.get("sandboxes", []))]
+        inside += [pid for workdir in workdirs for pid in processes.at_home_in(workdir, MARK)]
         waited = time.monotonic() - began
-        if not holders and not strays and not any(trees.is_locked(w) for w in workdirs):
+        if not keepers and not inside and not any(trees.is_locked(w) for w in workdirs):
             return ""
         if waited > PATIENCE_S:
-            return "processes that do not die: %s" % (sorted({*holders, *strays}) or "not found")
-        processes.kill(strays)
-        if kept and waited < PATIENCE_S / 2:
-            processes.end(holders)
+            return "processes that do not die: %s" % (sorted({*keepers, *inside}) or "not found")
+        processes.kill(inside)
+        if waited < PATIENCE_S / 2:
+            processes.end(keepers)
         else:
-            processes.kill(holders)
+            processes.kill(keepers)
         time.sleep(PAUSE_S)
 
 

@@ -41,8 +41,7 @@ class Vacancy:
             if mode == "exclusive" or not self._locks.is_free(name, mode):
                 return Look("%s is held by %s" % (name, self._locks.holder(name) or "another process"))
             return Look()
-        left = self._locks.last_groups(name)
-        if left:
+        if self._locks.living(name):
             began = self._dying.setdefault(name, time.monotonic())
             if time.monotonic() - began < DYING_S:
                 return Look("processes of the last job on %s are still ending" % name)

@@ -89,6 +89,8 @@ class HostStatus(Model):
     capabilities: list[Capability] = []
     """Tried once for each driver: counters, sanitizer, memory export, MPI, NCCL ..."""
     jobs_running: int = 0
+    job_uids: tuple[int, int] | None = None
+    """Free uids for jobs, and all of them; null where jobs run as the account that reaches the host."""
 
 
 class LabStatus(ResultModel):

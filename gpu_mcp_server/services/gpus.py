@@ -77,6 +77,7 @@ class Gpus:
             reservations=[Reserved(**r) for r in now["pool"]["reservations"]],
             jobs_running=now["jobs_running"],
             drained=now["drained"] or None,
+            job_uids=now.get("job_uids"),
         )
 
 

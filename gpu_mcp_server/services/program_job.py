@@ -78,6 +78,7 @@ def program_spec(
             ProcessSpec(
                 argv=(*argv, "owner" if role == "owner" else "program"),
                 role=role, trusted=role == "owner", workspace=role, env=environment,
+                account="candidate" if role in roles else "",
             )
             for role in trees
         ),

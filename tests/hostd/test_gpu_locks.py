@@ -9,12 +9,16 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gpu_mcp_server.hostd import processes
 from gpu_mcp_server.hostd.descriptors import Bundle
+from gpu_mcp_server.hostd.host import LOCKS
 from gpu_mcp_server.hostd.locks import GpuLocks
+from gpu_mcp_server.hostd.protocol import GpuRequest
 from tests.hostd.conftest import needs_root
 from tests.hostd.laboratory import eventually
 
@@ -214,3 +218,87 @@ def test_users_share_the_locks_of_a_host(locks, tmp_path):
         for path in folder.iterdir():
             path.unlink()
         folder.rmdir()
+
+
+@pytest.fixture
+def left_over() -> Iterator[subprocess.Popen[bytes]]:
+    """Return a process that plays process 1 of a sandbox whose supervisor and keeper were killed."""
+    process = subprocess.Popen(["sleep", "1000"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def named(process: subprocess.Popen[bytes]) -> list[int]:
+    return list(processes.identity_of(process.pid) or ())
+
+
+def test_a_lock_names_process_one_of_each_sandbox_until_that_is_gone(locks, left_over):
+    held = locks.acquire([ONE], 1, "exclusive", {"job": "last", "sandboxes": [named(left_over)]}, 0.0, never)
+    assert locks.living(ONE)
+    assert not locks.left_living(ONE)
+    let_go(held)
+    assert locks.living(ONE)
+    (again,) = take(locks)
+    assert locks.left_living(ONE)
+    left_over.kill()
+    left_over.wait()
+    assert not locks.left_living(ONE)
+    assert not locks.living(ONE)
+    os.close(again[1])
+
+
+def test_who_shares_a_lock_adds_its_sandboxes_to_those_of_the_others(locks, left_over):
+    first = take(locks, mode="shared")
+    second = take(locks, mode="shared")
+    ours = processes.identity_of(os.getpid())
+    assert ours is not None
+    locks.name(first[0][1], [ours])
+    locks.name(second[0][1], [tuple(named(left_over))])
+    locks.name(second[0][1], [tuple(named(left_over))])
+    text = json.loads((Path(locks.folder) / f"{ONE}.lock").read_text())
+    assert text["sandboxes"] == [list(ours), named(left_over)]
+    third = take(locks, mode="shared")
+    assert not locks.left_living(ONE), "those who share it with us are not left over"
+    for held in (first, second, third):
+        let_go(held)
+    assert locks.living(ONE)
+    alone = take(locks, mode="shared")
+    assert locks.left_living(ONE), "who finds it free waits for them, sharer or not"
+    let_go(alone)
+
+
+def test_a_stranger_s_text_of_any_kind_names_nobody(locks):
+    let_go(take(locks))
+    path = Path(locks.folder) / f"{ONE}.lock"
+    for text in (
+        '{"sandboxes": 5}',
+        '{"sandboxes": [5, "x", [], [1], [[1, 2, 3]]], "left": [1]}',
+        '{"left": {"groups": 1}}',
+    ):
+        path.write_text(text)
+        assert not locks.living(ONE)
+        let_go(take(locks))
+        path.write_text(json.dumps({"sandboxes": [[1 << 21, 5, 7]] * 1000}))
+        let_go(take(locks, mode="shared"))
+        assert path.stat().st_size < 4096
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "shared"])
+async def test_a_job_waits_for_process_one_of_a_job_that_was_killed_with_all_that_kept_it(
+    open_lab, state, left_over, mode
+):
+    folder = state.parent / "locks"
+    lab = await open_lab("namespaces", **{LOCKS: str(folder)})
+    locks = GpuLocks(str(folder))
+    let_go(locks.acquire(["processor"], 1, "exclusive", {"job": "last", "sandboxes": [named(left_over)]}, 0.0, never))
+    spec = lab.spec("true", gpus=GpuRequest(mode="exclusive", wait_s=20))
+    if mode == "shared":
+        held = locks.acquire(["processor"], 1, "shared", OWNER, 0.0, never)
+        assert locks.left_living("processor")
+        let_go(held)
+    await lab.submit(spec)
+    assert (await lab.wait(spec.id, timeout_s=0.5)).record.state == "queued"
+    left_over.kill()
+    left_over.wait()
+    assert (await lab.wait(spec.id)).record.status == "ok"

@@ -3,7 +3,6 @@
 
 import contextlib
 import fcntl
-import json
 import os
 import secrets
 import signal
@@ -15,7 +14,8 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.hostd import descriptors, keeper, processes, trees, undertaker
-from gpu_mcp_server.hostd.sandbox import Confinement, Sandbox
+from gpu_mcp_server.hostd.jobs import JobFolder
+from gpu_mcp_server.hostd.sandbox import MARK, Confinement, Sandbox
 from tests.hostd.conftest import needs_root
 from tests.hostd.laboratory import Laboratory, alive, eventually, names, processes_with, workspaces
 
@@ -118,52 +118,39 @@ def test_one_whose_keeper_is_killed_before_it_has_changed_its_uid_does_not_go_on
     assert processes_with(marker) == []
 
 
-def shown(path: Path) -> str:
-    """Return what a descriptor's link shows, nothing if it is closed meanwhile."""
-    with contextlib.suppress(OSError):
-        return str(path.readlink())
-    return ""
-
-
-def test_a_holder_that_opens_and_closes_other_descriptors_meanwhile_is_seen_every_time():
-    """As bubblewrap's inner half does while it is set up."""
-    held = descriptors.Bundle()
-
-    def restless() -> None:
-        low = os.open(os.devnull, os.O_RDONLY)
-        while True:
-            for fd in [os.dup(low) for _ in range(20)]:
-                os.close(fd)
-
-    def restless_with_it_last() -> None:
-        os.dup2(held.fileno(), 900)
-        held.close()
-        restless()
-
-    link = held.link()
-    holder = in_a_child(restless_with_it_last)
-    held.close()
-    place = Path(f"/proc/{holder}/fd")
-    try:  # once it holds only that one: while it moves it, one who has listed the others looks for it in vain
-        assert eventually(lambda: [f.name for f in place.iterdir() if shown(f) == link] == ["900"])
-        assert [holder in processes.holders(link) for _ in range(100)] == [True] * 100
+def test_process_one_is_found_by_its_mark_when_all_that_knew_it_is_gone(tmp_path):
+    about = {MARK: tmp_path.name, "PATH": "/usr/bin:/bin"}
+    orphan = in_a_child(lambda: os.execve("/bin/sleep", ["sleep", "1000"], about))
+    try:
+        assert eventually(lambda: processes.at_home_in(str(tmp_path), MARK) == [orphan])
+        assert processes.at_home_in(str(tmp_path) + "0", MARK) == []
     finally:
-        end(holder)
+        end(orphan)
+
+
+def test_a_pid_that_another_process_has_by_now_is_not_killed(tmp_path):
+    now = processes.identity_of(os.getpid())
+    assert now is not None
+    assert processes.still_alive([list(now)]) == [now]
+    earlier = [now[0], now[1] - 1, now[2]]
+    elsewhere = [now[0], now[1], now[2] + 1]
+    assert processes.still_alive([earlier, elsewhere, [1 << 22, 1, now[2]], [], None, "x", ["1", 2, 3]]) == []
+    assert undertaker.kill_all({"sandboxes": [earlier, elsewhere], "workdirs": [str(tmp_path)]}) == ""
 
 
 def test_the_undertaker_goes_on_looking_while_the_lock_of_a_workspace_is_held(monkeypatch, tmp_path):
-    """What a look at /proc has missed, because it was forked meanwhile by one that died, holds the lock all the same."""
+    """What a look has missed holds the lock all the same."""
     held = descriptors.Bundle()
     lock = os.open(tmp_path, trees.FLAGS)
     fcntl.flock(lock, fcntl.LOCK_EX)
     held.add([lock])
     os.close(lock)
     orphan = in_a_child(lambda: time.sleep(1000))
-    link = held.link()
     held.close()
-    look, misses = processes.holders, [True, True]
-    monkeypatch.setattr(processes, "holders", lambda link: [] if misses and misses.pop() else look(link))
-    said = undertaker.kill_all({"held": link, "level": "namespaces", "workdirs": [str(tmp_path)]})
+    keepers = [list(processes.identity_of(orphan) or ())]
+    look, misses = processes.still_alive, [True, True]
+    monkeypatch.setattr(processes, "still_alive", lambda known: [] if misses and misses.pop() else look(known))
+    said = undertaker.kill_all({"keepers": keepers, "workdirs": [str(tmp_path)]})
     killed = os.waitpid(orphan, os.WNOHANG)[0] == orphan
     if not killed:
         end(orphan)
@@ -204,13 +191,8 @@ async def test_what_a_supervisor_has_left_that_was_killed_after_its_record_is_cl
 
 def nests(state: Path) -> list[dict[str, Any]]:
     """Return what is noted of the sandboxes that wait for a job or are being made for one."""
-    found: list[dict[str, Any]] = []
-    for folder in (state / "nests").iterdir():
-        try:
-            found.append(json.loads((folder / "state").read_text()))
-        except (OSError, ValueError):
-            continue
-    return found
+    found = [JobFolder(str(folder)).noted() for folder in (state / "nests").iterdir()]
+    return [about for about in found if about]
 
 
 def children(pid: int) -> list[int]:
@@ -220,8 +202,8 @@ def children(pid: int) -> list[int]:
         return []
 
 
-async def nest_in_the_making(lab: Laboratory) -> tuple[dict[str, Any], int]:
-    """Return a nest and its bubblewrap as soon as that has made its inner half, which waits for it or is on its way."""
+async def nest_in_the_making(lab: Laboratory) -> tuple[dict[str, Any], int, int]:
+    """Return a nest, its keeper and its bubblewrap, which has just made its inner half; that one waits or is on its way."""
     await lab.until_warm()
     known = {nest["pid"] for nest in nests(lab.state)}
     await lab.run("true")
@@ -229,28 +211,29 @@ async def nest_in_the_making(lab: Laboratory) -> tuple[dict[str, Any], int]:
         for nest in nests(lab.state):
             if nest["pid"] in known:
                 continue
-            for outer in children(nest["pid"]):
-                if children(outer):
-                    return nest, outer
+            for kept in children(nest["pid"]):
+                for outer in children(kept):
+                    if children(outer):
+                        return nest, kept, outer
 
 
-@pytest.mark.parametrize("victims", ["sandbox", "hostd", "nest", "both"])
+@pytest.mark.parametrize("victims", ["sandbox", "keeper", "hostd", "nest", "both", "all"])
 async def test_a_nest_that_is_killed_in_the_making_leaves_nothing(boxed: Laboratory, open_lab, victims):
     lab = boxed
     await lab.warm_up()
     for _ in range(5):
-        nest, outer = await nest_in_the_making(lab)
-        if victims in ("hostd", "both"):
+        nest, kept, outer = await nest_in_the_making(lab)
+        if victims in ("hostd", "both", "all"):
             os.kill(lab.pid, signal.SIGKILL)
-        if victims in ("nest", "both"):
+        if victims in ("nest", "both", "all"):
             with contextlib.suppress(ProcessLookupError):  # its hostd's end is its own, too, and may have been sooner
                 os.kill(nest["pid"], signal.SIGKILL)
-        processes.kill([outer])
-        if victims == "sandbox":
+        processes.kill({"keeper": [kept], "all": [kept, outer]}.get(victims, [outer]))
+        if victims in ("sandbox", "keeper"):
             os.kill(lab.pid, signal.SIGKILL)
         if victims != "nest":
             lab = await open_lab(lab.level)
-        assert eventually(lambda n=nest: processes.holders(n["held"]) == [])
+        assert eventually(lambda n=nest: not any(processes.at_home_in(w, MARK) for w in n["workdirs"]))
         assert eventually(lambda n=nest: not alive(n["pid"]))
         assert eventually(lambda n=nest: not any(Path(w).exists() for w in n["workdirs"]))
         await lab.warm_up()

@@ -31,6 +31,10 @@ def left_in_groups(job: str) -> list[str]:
     return [str(p) for parent in parents for p in Path(parent).glob(f"{job}.*")]
 
 
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def check_nothing_is_left(state: Path, job: str, marker: str) -> None:
     assert eventually(lambda: processes_with(marker) == []), processes_with(marker)
     assert eventually(lambda: workspaces(state, job) == [])
@@ -47,19 +51,22 @@ async def final_record(lab: Laboratory, job: str) -> JobRecord:
     return done.record
 
 
-@pytest.mark.parametrize("victim", ["supervisor", "sandbox", "inside"])
+@pytest.mark.parametrize("victim", ["supervisor", "keeper", "sandbox", "inside"])
 async def test_killing_one_of_a_job_s_processes_ends_all_of_it(any_lab: Laboratory, victim: str):
     lab = any_lab
     marker = secrets.token_hex(8)
     job = await lab.start("/bin/sh", "-c", SCRIPT, env={"MARKER": marker}, until=b"ready")
     supervisor = lab.supervisor(job)
-    children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-    inside = [p for p in processes_with(marker) if str(p) not in children]
-    kill({"supervisor": supervisor, "sandbox": int(children[0]), "inside": min(inside)}[victim])
+    (keeper,) = children(supervisor)
+    sandbox = children(keeper)[0]
+    kill(
+        {"supervisor": supervisor, "keeper": keeper, "sandbox": sandbox, "inside": min(processes_with(marker))}[victim]
+    )
     record = await final_record(lab, job)
-    assert record.status == ("broken" if victim == "supervisor" else "failed")
-    if victim == "supervisor":
-        assert "supervisor was killed" in record.note
+    assert record.status == ("broken" if victim in ("supervisor", "keeper") else "failed")
+    if record.status == "broken":
+        assert f"{victim} " in record.note
+        assert "was killed" in record.note
     check_nothing_is_left(lab.state, job, marker)
 
 
@@ -126,7 +133,7 @@ async def test_killing_at_any_moment_of_a_job_s_life_leaves_one_record_and_nothi
 
 
 async def test_a_sandbox_that_lost_its_outer_half_while_it_was_made_is_found_and_killed(boxed, open_lab):
-    """bubblewrap asks to die with its parent only late: kill supervisor and bubblewrap within its first milliseconds."""
+    """bubblewrap asks to die with its parent only late: kill supervisor, keeper and bubblewrap in its first moments."""
     for round_ in range(12):
         marker = secrets.token_hex(8)
         spec = boxed.spec("sleep", "1000", env={"MARKER": marker}, detached=True)
@@ -139,8 +146,9 @@ async def test_a_sandbox_that_lost_its_outer_half_while_it_was_made_is_found_and
         while not children:
             children = listing.read_text().split()
         time.sleep(0.0006 * round_)
-        kill(supervisor)
-        kill(int(children[0]))
+        outer = Path(f"/proc/{children[0]}/task/{children[0]}/children").read_text().split()
+        for pid in [supervisor, *map(int, children), *map(int, outer)]:
+            kill(pid)
         assert (await final_record(boxed, spec.id)).status == "broken"
         assert eventually(lambda m=marker: processes_with(m) == []), processes_with(marker)
         assert left_in_groups(spec.id) == []

@@ -4,7 +4,7 @@ import secrets
 
 from gpu_mcp_server.backends.contract.behaviour import DoesNotApply, Room, expect, expect_equal
 from gpu_mcp_server.backends.contract.host import ContractHost
-from gpu_mcp_server.hostd.protocol import LEVELS, GpuRequest
+from gpu_mcp_server.hostd.protocol import LEVELS, GpuRequest, ProcessSpec
 
 ROOM = Room("confinement")
 
@@ -52,7 +52,8 @@ async def nothing_to_see(host: ContractHost) -> None:
     """List and read."""
     script = (
         "ls -A /root /home /var /mnt /srv /opt/gpu-mcp-server 2>/dev/null; cat /etc/shadow /etc/passwd 2>/dev/null; "
-        "ls -d /proc/[0-9]* | wc -l; tr '\\0' '\\n' </proc/1/environ | grep -vc '^PATH=\\|^PWD='; pwd; echo $HOME"
+        "ls -d /proc/[0-9]* | wc -l; tr '\\0' '\\n' </proc/1/environ | grep -vcE '^(PATH|PWD|SANDBOX)='; "
+        "pwd; echo $HOME"
     )
     done = await host.sh(script)
     lines = done.text.split()
@@ -91,6 +92,42 @@ async def descriptors(host: ContractHost) -> None:
     """List them."""
     done = await host.python("import os; print(*sorted(os.listdir('/proc/self/fd')))")
     expect_equal(done.text.split(), ["0", "1", "2", "3"], "descriptors, 3 being the listing's")
+
+
+LIST_DESCRIPTORS = """
+import os, re, time
+PLAIN = re.compile(r"pipe:.*|/dev/null|/memfd:stdin \\(deleted\\)")
+def odd():
+    found = []
+    for pid in [p for p in os.listdir("/proc") if p.isdigit()]:
+        try: names = os.listdir("/proc/%s/fd" % pid)
+        except OSError: continue
+        for name in names:
+            path = "/proc/%s/fd/%s" % (pid, name)
+            try: shown = os.readlink(path)
+            except OSError: continue
+            listing = pid == str(os.getpid()) and shown.startswith("/proc/")
+            reapers = pid == "1" and shown in ("anon_inode:[eventfd]", "anon_inode:[signalfd]")
+            if not (listing or reapers or int(name) < 3 and PLAIN.fullmatch(shown)):
+                found.append("%s:%s=%s" % (pid, name, shown))
+    return found
+first = odd()
+time.sleep(0.3)
+print(*first, *odd())
+"""
+
+
+@ROOM.behaviour(
+    "No process of a sandbox holds anything of the host: neither at its start nor at rest", at_least="apptainer"
+)
+async def nothing_held_inside(host: ContractHost) -> None:
+    """List what all processes inside hold, in a sandbox of the job's own and in one that waited for it."""
+    profiled = ProcessSpec(argv=("{python}", "-I", "-S", "-c", LIST_DESCRIPTORS), profiled=True)
+    done = await host.run(processes=(profiled,))
+    expect_equal((done.record.status, done.text.strip()), ("ok", ""), "descriptors in a sandbox made for the job")
+    for _ in range(2):
+        done = await host.python(LIST_DESCRIPTORS)
+        expect_equal((done.record.status, done.text.strip()), ("ok", ""), "descriptors in a sandbox made ahead")
 
 
 @ROOM.behaviour("Deep system calls are denied: mount, unshare, ptrace, bpf, keyctl, io_uring")

@@ -66,7 +66,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
     Attempt(2, "read /etc/shadow", "mount namespace", "head -c1 /etc/shadow 2>/dev/null"),
     Attempt(3, "reach the host through /proc/1", "pid namespace", "ls /proc/1/root/home /proc/1/root/root 2>/dev/null"),
     Attempt(4, "read the server's environment", "scrubbed spawn",
-            "tr '\\0' '\\n' </proc/1/environ 2>/dev/null | grep -v '^PATH=\\|^PWD='", least="apptainer"),
+            "tr '\\0' '\\n' </proc/1/environ 2>/dev/null | grep -v '^PATH=\\|^PWD=\\|^SANDBOX='", least="apptainer"),
     Attempt(5, "read the host's paths on a command line", "options by descriptor",
             "w = open('/proc/1/cmdline', 'rb').read().split(b'\\0')\nprint(*[x for x in w[1:w.index(b'--')] if b'/' in x])",
             python=True, least="apptainer"),
