@@ -65,6 +65,10 @@ async def test_jobs_of_an_ordinary_user_have_limits(user):
     assert "limit of 30 processes" in done.record.note
     done = await user.sh("head -c 40000000 /dev/zero > a; sleep 1000", limits={"disk_bytes": 16 << 20})
     assert done.record.status == "disk_quota"
+    if user.level != "landlock":  # whose /tmp is the host's
+        many = "i=0; while :; do i=$((i + 1)); : > /tmp/$i; done"
+        done = await user.sh(many, limits={"tmp_files": 1000})
+        assert (done.record.status, "1000 files in /tmp" in done.record.note) == ("disk_quota", True), done
     done = await user.sh("sleep 1000", limits={"wall_s": 0.3})
     assert done.record.status == "timeout"
 
