@@ -16,7 +16,7 @@ OWN = 0.9
 SHARE = 20
 """A look may take one part in this many of the time."""
 RARELY_S = 1.0
-"""Between two looks at most, as a job has to end within 2 s of its limit; thousands of processes take longer to look at."""
+"""Between two looks at most: a job ends within 2 s of its limit, and a look at thousands of processes takes long."""
 TEMPORARY = ("/tmp", "/dev/shm")
 SEVERAL = 8
 """Processes to look at for one that lives inside, where nobody says which one does."""
@@ -104,7 +104,7 @@ class Quota:
             self.notes.add(note)
 
     def _temporary_files(self, role: Role, roles: List[Role]) -> None:
-        """Count the files in what a sandbox has of its own besides its workspace; bubblewrap limits only their bytes."""
+        """Count the files in what a sandbox has of its own: bubblewrap limits their bytes alone."""
         for folder, files in temporary_files(role):
             if files > self._limits.tmp_files:
                 words = (role.name, self._limits.tmp_files, folder)
@@ -122,7 +122,7 @@ class Quota:
 def temporary_files(role: Role) -> List[Tuple[str, int]]:
     """Return how many files each of a sandbox's own temporary folders holds; nothing where it has none, or has ended.
 
-    Seen through a process inside: to it belongs the mount, which nobody outside has a path to. Source: proc_pid_root(5).
+    Seen through a process inside, as nobody outside has a path to these mounts. Source: proc_pid_root(5).
     """
     if role.process_one is not None:
         inside = [one[0] for one in processes.still_alive([list(role.process_one)])]

@@ -90,7 +90,7 @@ def key_of_request(
             beside,
         ],
         "how": [list(flags), entry, timing.model_dump(mode="json", exclude={"fresh"})],
-        "device": [*device, probe.driver, probe.level],
+        "device": [*device, probe.driver, probe.level, probe.why_untimed()],
         "judge": [
             harness.hexdigest(),
             *((judge.path, judge.version, judge.numpy, judge.torch, judge.triton) if judge else ()),
