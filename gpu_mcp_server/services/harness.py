@@ -67,7 +67,11 @@ UNSEEN = re.compile(
 MEMORY_BYTES = 16 << 30
 SHM_BYTES = 1 << 30
 
-
+GENERATION = 1
+"""Of harness and sandbox together, noted by the server in a verdict's evidence when it submits the job. Verdicts before
+1 have none: a candidate could take over process 1 of its sandbox and forge the file that its verdict was read from."""
+TRUSTED = 1
+"""The first generation whose verdicts no candidate is known to have been able to forge."""
 QUICK = TimingOptions()
 Kind = Literal["library", "triton", "model"]
 
