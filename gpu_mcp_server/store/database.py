@@ -180,8 +180,11 @@ class Database:
 def check(path: Path, *, quick: bool = False) -> int:
     """Read a whole database, `quick` without comparing indexes with their tables; return its bytes.
 
+    SQLite keeps no checksums: it sees a page that is no page, and an index that differs from its table. It does not see
+    changed bytes inside a value, rows that are gone with all that points to them, or pages that nothing uses.
+
     Raises:
-        ConfigError: If it cannot be opened, or is damaged.
+        ConfigError: If it cannot be opened, is damaged, not ours, or empty where a store was.
     """
     with translated(path), contextlib.closing(connect(path)) as connection:
         _check(connection, path, "quick_check" if quick else "integrity_check")
@@ -191,10 +194,29 @@ def check(path: Path, *, quick: bool = False) -> int:
 
 
 def _check(connection: sqlite3.Connection, path: Path, pragma: str) -> None:
-    """Source: https://www.sqlite.org/pragma.html#pragma_quick_check."""
-    said = connection.execute(f"PRAGMA {pragma}(1)").fetchone()[0]
+    """Source: https://www.sqlite.org/pragma.html#pragma_integrity_check."""
+    try:
+        said = connection.execute(f"PRAGMA {pragma}(1)").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        if not _is_damage(error):
+            raise
+        raise _damage_error(path, f"the list of its tables, from page 1 on, cannot be read: {error}") from error
     if said != "ok":
-        raise _damage_error(path, " ".join(said.split()))
+        listed = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+        damaged = [name for (name,) in listed if not _is_whole(connection, f'{pragma}("{name}")')]
+        where = f" (table {', '.join(damaged[:5])})" if damaged else ""
+        raise _damage_error(path, " ".join(said.removeprefix("*** in database main ***").split()) + where)
+
+
+def _is_whole(connection: sqlite3.Connection, pragma: str) -> bool:
+    try:
+        return connection.execute(f"PRAGMA {pragma}").fetchone()[0] == "ok"
+    except sqlite3.DatabaseError:
+        return False
+
+
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 
 
 def _damage_error(path: Path, why: object) -> ConfigError:
@@ -320,7 +342,7 @@ def translated(path: Path) -> Generator[None]:
             raise GpuMcpError(
                 f"{path} was locked by other processes for {BUSY_TIMEOUT_S:g} s.", hint="Try again.", retryable=True
             ) from error
-        if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        if _is_damage(error):
             raise _damage_error(path, error) from error
         if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
             raise ConfigError(
