@@ -21,10 +21,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, cast
 
 from gpu_mcp_server.errors import BadRequest, ConfigError, DiskFull
-from gpu_mcp_server.store.database import DATABASE, check, connect, translated
+from gpu_mcp_server.store.database import DATABASE, check, connect, require_store, translated
 from gpu_mcp_server.store.filesystem import NO_ROOM, is_disk_full
 from gpu_mcp_server.store.locks import SHARED_WORK, USE, held
-from gpu_mcp_server.store.schema import migrations, verify
+from gpu_mcp_server.store.schema import migrations
 
 MANIFEST = "gpu-mcp-backup.json"
 FORMAT = 1
@@ -148,7 +148,7 @@ def _snapshot(database: Path, copy: Path) -> int:
         contextlib.closing(connect(database)) as source,
         contextlib.closing(sqlite3.connect(copy)) as into,
     ):
-        verify(source, database)
+        require_store(source, database)
         source.backup(into)
         into.execute("PRAGMA journal_mode=DELETE")
         return into.execute("PRAGMA user_version").fetchone()[0]

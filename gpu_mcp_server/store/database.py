@@ -188,8 +188,7 @@ def check(path: Path, *, quick: bool = False) -> int:
     """
     with translated(path), contextlib.closing(connect(path)) as connection:
         _check(connection, path, "quick_check" if quick else "integrity_check")
-        if verify(connection, path) == 0:
-            _refuse_loss(path)
+        require_store(connection, path)
     return path.stat().st_size
 
 
@@ -231,8 +230,7 @@ def connected(path: Path) -> Generator[sqlite3.Connection]:
 
 
 def _prepared(connection: sqlite3.Connection, path: Path, journal_mode: JournalMode | None) -> sqlite3.Connection:
-    if verify(connection, path) == 0:
-        _refuse_loss(path)
+    require_store(connection, path)
     _set_journal_mode(connection, journal_mode or journal_mode_for(path))
     migrate(connection, path)
     return connection
@@ -294,6 +292,16 @@ def _create(path: Path) -> None:
         for left in path.parent.glob(f"{path.name}.new-*"):  # of those who were killed, too: we hold the lock
             left.unlink(missing_ok=True)
         os.close(lock)
+
+
+def require_store(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a database that is not ours, lacks something, or was emptied.
+
+    Raises:
+        ConfigError: If it is so.
+    """
+    if verify(connection, path) == 0:
+        _refuse_loss(path)
 
 
 def _refuse_loss(path: Path) -> None:
