@@ -204,7 +204,7 @@ def test_what_is_no_store_of_ours_is_refused_and_left_as_it_is(
     assert database.check(path) > 0
 
 
-@pytest.mark.parametrize("misfortune", [empty, a_table_less, newer, anothers])
+@pytest.mark.parametrize("misfortune", [empty, a_table_less, anothers])
 def test_every_command_refuses_in_plain_words(folder: Path, misfortune: Callable[[Path], str]):
     said = misfortune(folder / DATABASE)
     before = (folder / DATABASE).read_bytes()
