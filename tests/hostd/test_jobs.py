@@ -15,7 +15,7 @@ import pytest
 from gpu_mcp_server.errors import DiskFull, NotFound
 from gpu_mcp_server.hostd.protocol import GpuRequest, ProcessSpec
 from tests.hostd.conftest import needs_root
-from tests.hostd.laboratory import Laboratory, eventually, names, processes_with, workspaces
+from tests.hostd.laboratory import eventually, names, processes_with, workspaces
 
 
 async def test_a_submit_that_is_sent_twice_runs_once(lab):
@@ -182,23 +182,6 @@ async def test_an_unknown_job_is_not_found(full):
         await full.record("../../etc")
 
 
-async def full_disk_spoils_a_success(lab: Laboratory, state: Path) -> None:
-    """What was written to stdout, to stderr or to a file is lost though the program exits with 0."""
-    for script, outputs in (
-        ("head -c 9000000 /dev/zero", ()),
-        ("head -c 9000000 /dev/zero >&2", ()),
-        ("head -c 1800000 /dev/zero > f", ("f",)),
-    ):
-        spec = lab.spec("/bin/sh", "-c", script, outputs=outputs)
-        await lab.submit(replace(spec, limits=replace(spec.limits, output_bytes=9_000_000)))
-        record = (await lab.wait(spec.id)).record
-        assert (record.status, record.processes[0].exit_code) == ("broken", 0), script
-        assert "disk_full: the host's disk has no room left" in record.note
-        assert record.outputs == () and len(record.outputs_left_out) == len(outputs)
-        for stream in ("stdout", "stderr"):
-            (state / "jobs" / spec.id / f"main.{stream}").unlink(missing_ok=True)
-
-
 @needs_root
 async def test_a_full_disk_is_said_and_loses_no_record(open_lab, state):
     state.mkdir()
@@ -213,8 +196,6 @@ async def test_a_full_disk_is_said_and_loses_no_record(open_lab, state):
         assert done.record.status == "failed"
         assert "disk_full" in done.record.note
         assert done.record.stdout_bytes == 9_000_000 > done.record.stdout_kept
-        (state / "jobs" / spec.id / "main.stdout").unlink()
-        await full_disk_spoils_a_success(lab, state)
         with contextlib.suppress(OSError), (state / "filling").open("wb", buffering=0) as out:
             while out.write(bytes(65536)):
                 pass
@@ -223,7 +204,34 @@ async def test_a_full_disk_is_said_and_loses_no_record(open_lab, state):
         with pytest.raises(DiskFull):
             await lab.submit(lab.spec("true"))
         (state / "filling").unlink()
+        (state / "jobs" / spec.id / "main.stdout").unlink()
         assert (await lab.sh("echo on")).text == "on\n"
         await lab.close()
     finally:
         subprocess.run(["umount", "-l", str(state)], check=True)
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("script", "outputs"),
+    [
+        ("head -c 9000000 /dev/zero", ()),
+        ("head -c 9000000 /dev/zero >&2", ()),
+        ("head -c 1800000 /dev/zero > f", ("f",)),
+    ],
+    ids=["stdout", "stderr", "a file"],
+)
+async def test_a_job_whose_output_a_full_disk_swallowed_is_not_ok(open_lab, state, script, outputs):
+    state.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m,mode=711", "none", str(state)], check=True)
+    try:
+        lab = await open_lab()
+        spec = lab.spec("/bin/sh", "-c", script, outputs=outputs)
+        await lab.submit(replace(spec, limits=replace(spec.limits, output_bytes=9_000_000)))
+        record = (await lab.wait(spec.id)).record
+        await lab.close()
+    finally:
+        subprocess.run(["umount", "-l", str(state)], check=True)
+    assert (record.status, record.processes[0].exit_code) == ("broken", 0)
+    assert "disk_full: the host's disk has no room left" in record.note
+    assert record.outputs == () and len(record.outputs_left_out) == len(outputs)
