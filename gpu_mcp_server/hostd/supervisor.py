@@ -328,21 +328,20 @@ class Supervisor:
         if limits.cpu_s is not None and leader.hit_cpu_limit(limits.cpu_s):
             self._end("timeout", "CPU limit of %g s" % limits.cpu_s)
         if self.status is None:
-            self.status = "ok" if leader.exit_code == 0 else "failed"
+            self.status = "failed" if leader.exit_code != 0 else "broken" if any(r.lost for r in self.roles) else "ok"
 
     def _outputs(self) -> Tuple[List[Any], List[str]]:
         if not self.spec.outputs or self.place is None:
             return [], []
         name = self.spec.processes[0].workspace
-        laid = {f.path: f.sha256 for f in self.spec.files.get(name, ())}
+        laid, stamps = {f.path: f.sha256 for f in self.spec.files.get(name, ())}, self.stamps.get(name, {})
         started_ns = int((self.started_at or 0.0) * 1e9)
-        collector = files.Collector(
-            self.place.workdirs[name], laid, self.stamps.get(name, {}), started_ns, self.host.blobs
-        )
-        try:
-            return collector.collect(self.spec.outputs)
-        except OSError as error:
-            return [], ["all outputs: %s" % _explained(error)]
+        collector = files.Collector(self.place.workdirs[name], laid, stamps, started_ns, self.host.blobs)
+        taken, left = collector.collect(self.spec.outputs)
+        if collector.lost:
+            self.notes.append(collector.lost)
+            self.status = "broken" if self.status == "ok" else self.status
+        return taken, left
 
     def _kill_all(self) -> None:
         """Kill until this process has no child left; whoever the job's processes lose is adopted here."""
