@@ -76,12 +76,14 @@ def _data_dir(path: Path) -> Check:
 
 def _store(data_dir: Path) -> list[Check]:
     from gpu_mcp_server.store import database
+    from gpu_mcp_server.store.locks import USE, held
 
     path = data_dir / database.DATABASE
     if not path.exists():
         return []
     try:
-        size_bytes = database.check(path, quick=True)
+        with held(data_dir, USE):
+            size_bytes = database.check(path, quick=True)
     except GpuMcpError as error:
         return [Check("store", "fail", error.args[0], error.hint)]
     return [Check("store", "ok", f"{path}: {size_bytes >> 20} MiB, no damaged page")]

@@ -66,13 +66,19 @@ def gc(as_json: Json = False) -> None:
 
 @app.command()
 def check(as_json: Json = False) -> None:
-    """Read the whole database and say whether it is damaged; servers may go on working meanwhile."""
+    """Read the whole database and say whether it is damaged; servers may go on working meanwhile.
+
+    It finds pages that are no pages, tables and columns that are missing, and indexes that differ from their tables.
+    It cannot see changed bytes inside a value, or rows that are gone: SQLite keeps no checksums.
+    """
     from gpu_mcp_server.store import database
+    from gpu_mcp_server.store.locks import USE, held
 
     path = _data_dir() / database.DATABASE
     if not path.exists():
         raise BadRequest(f"There is no store in {path.parent}.")
-    size_bytes = database.check(path)
+    with held(path.parent, USE):
+        size_bytes = database.check(path)
     emit({"path": str(path), "bytes": size_bytes}, f"{path} is whole: {size_bytes} bytes.", as_json=as_json)
 
 

@@ -285,6 +285,8 @@ class Collector:
         self._folder, self._laid, self._stamps, self._blobs = folder, laid, stamps, blobs
         self._trusted_before_ns = started_ns - CLOCK_TICK_NS
         self.left: List[str] = []
+        self.lost = ""
+        """Why the host could not keep an output, if so."""
 
     def collect(self, wanted: Sequence[str], mend: bool = True) -> Tuple[List[OutputFile], List[str]]:
         """Take the paths asked for, or with `*` all that is new or changed.
@@ -298,7 +300,10 @@ class Collector:
         """
         taken: List[OutputFile] = []
         names = self._everything(mend) if "*" in wanted else list(wanted)
-        fd = os.open(self._folder, trees.FLAGS)
+        try:
+            fd = os.open(self._folder, trees.FLAGS)
+        except OSError as error:
+            return [], ["all outputs: %s" % error]
         try:
             for number, name in enumerate(names):
                 if len(taken) == MAX_OUTPUTS:
@@ -331,6 +336,7 @@ class Collector:
                 return None
             sha256, size = self._blobs.take(source)
         except OSError as error:
+            self.lost = self.lost or no_room(error)
             self.left.append("%s: %s" % (printable(name), no_room(error) or error.strerror))
             return None
         finally:

@@ -110,7 +110,8 @@ class JobFolder:
                 raise
         self._use_space()
         note = "; ".join(n for n in (record.note, "disk_full: the list of outputs is lost") if n)
-        return self._write_record(replace(record, outputs=(), outputs_left_out=(), note=note[:2000]))
+        status = "broken" if record.status == "ok" and record.outputs else record.status
+        return self._write_record(replace(record, status=status, outputs=(), outputs_left_out=(), note=note[:2000]))
 
     def _write_record(self, record: JobRecord) -> bool:
         if self.finished():  # who writes it holds the lock, and the dead leave it, half written, to the next

@@ -203,7 +203,7 @@ STATUSES = (
     "caller_lost",  # attached, and the channel ended
     "no_gpu",  # the GPU locks were not to be had in time
     "refused",  # the host cannot give the sandbox level that was asked for
-    "broken",  # hostd itself failed; `note` says how
+    "broken",  # hostd itself failed, or could not keep what the job wrote; `note` says how
 )
 
 

@@ -41,9 +41,10 @@ class Role:
         self._room = {"stdout": 0, "stderr": 0}
         self._seen = {"stdout": 0, "stderr": 0}
         self._kept = {"stdout": 0, "stderr": 0}
-        self._lost = ""
         self._asked_to_end = False
         self._info = b""
+        self.lost = ""
+        """Why output could not be kept, if so."""
         self._folder: Optional[JobFolder] = None
         self._names: Dict[int, str] = {}
         self._files: Dict[str, int] = {}
@@ -121,13 +122,16 @@ class Role:
             del self._names[fd]
             return False
         self._seen[name] += len(chunk)
-        room = min(self._room[name] - self._kept[name], len(chunk))
-        if room <= 0:
+        rest = memoryview(chunk)[: max(0, self._room[name] - self._kept[name])]
+        if not rest:
             return False
         try:
-            self._kept[name] += os.write(self._file(name), memoryview(chunk)[:room])
+            while rest:  # a disk that fills up takes a part first
+                written = os.write(self._file(name), rest)
+                self._kept[name] += written
+                rest = rest[written:]
         except OSError as error:  # the count goes on, the output is lost, and the record says so
-            self._lost = files.no_room(error) or "%s cannot be written: %s" % (name, error)
+            self.lost = files.no_room(error) or "%s cannot be written: %s" % (name, error)
             self._room[name] = 0
             return False
         return True
@@ -248,7 +252,7 @@ class Role:
 
     def _notes(self, limits: Limits) -> List[str]:
         """Say which of the limits on output and files struck."""
-        notes = [self._lost] if self._lost else []
+        notes = [self.lost] if self.lost else []
         for name in ("stdout", "stderr"):
             if self._room[name] and self._seen[name] > self._kept[name]:
                 words = (name, self._kept[name], self._seen[name], self._room[name])

@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
 
 from . import descriptors, files, keeper, launch, processes, undertaker
 from .caller import Caller
+from .children import Children
 from .control import ControlLink
 from .host import Host, HostRefuses
 from .jobs import JobFolder
@@ -22,9 +23,6 @@ from .quota import Quota, others_memory
 from .role import Role, identities
 
 DRAIN_S = 1.0
-DYING_S = 5.0
-REST_S = 0.02
-"""Between two rounds of killing what has not died yet."""
 OTHER_ROLES_KEEP = 65536
 
 
@@ -45,6 +43,7 @@ class Supervisor:
         self.caller = Caller(channel, folder, spec.detached, spec.grace_s)
         self.roles: List[Role] = []
         self.links: List[ControlLink] = []
+        self.children = Children(self.roles, self.links)
         self.status: Optional[str] = None
         self.notes: List[str] = []
         self.submitted_at = time.time()
@@ -149,7 +148,7 @@ class Supervisor:
 
     def _furnish(self) -> None:
         self.place = Place(self.host, {p.workspace: p.account_name() for p in self.spec.processes})
-        self.roles = [Role(p.role, p.trusted) for p in self.spec.processes]
+        self.roles[:] = [Role(p.role, p.trusted) for p in self.spec.processes]
         self.groups = ["%s.%s" % (self.spec.id, r.name) for r in self.roles]
         leader = self.roles[0].name
         self.folder.note(dict(self.place.about(self.host, self.groups), leader=leader))
@@ -160,7 +159,7 @@ class Supervisor:
         self.place.make()
 
     def _move_in(self, premade: Premade) -> None:
-        self.place, self.roles, self.groups = premade.place, premade.roles, premade.group_names
+        self.place, self.roles[:], self.groups = premade.place, premade.roles, premade.group_names
         if len(self.roles) == 1:
             self.place.rename(self.spec.processes[0].workspace)
         self._heed_earlier()
@@ -181,10 +180,10 @@ class Supervisor:
         assert self.place is not None
         if self.premade is not None:
             self.held.add(self.lease.descriptors())
-            self.links = self.premade.start(self.spec)
+            self.links[:] = self.premade.start(self.spec)
         else:
             self.held.add([*self.place.locks, *self.lease.descriptors()])
-            self.links = launch.start(self.host, self.spec, self.place, self.lease, self.roles, self.held)
+            self.links[:] = launch.start(self.host, self.spec, self.place, self.lease, self.roles, self.held)
         self.held.close()
         self.folder.note(identities(self.roles))
         self._running()
@@ -263,27 +262,10 @@ class Supervisor:
 
     def _reap(self) -> bool:
         """Take the ends of children; True when no child is left."""
-        while True:
-            try:
-                pid, wait_status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return True
-            if pid == 0:
-                return False
-            for role in self.roles:
-                if role.pid == pid and not role.ended:
-                    role.end(wait_status)
-                    if role.forsaken:
-                        self._take_over(role)
-                    for link in self.links:
-                        link.say_exit(role)
-
-    def _take_over(self, role: Role) -> None:
-        """End a sandbox whose keeper was killed: this process kills what it kept, before it lets locks go."""
-        self._end("broken", "the keeper of role %s was killed from outside; what it kept was killed" % role.name)
-        role.kill()
-        keepers = {other.pid for other in self.roles}
-        processes.kill(pid for pid in processes.children(os.getpid()) if pid not in keepers)
+        all_gone = self.children.reap()
+        for role in self.children.forsaken():
+            self._end("broken", "the keeper of role %s was killed from outside; what it kept was killed" % role.name)
+        return all_gone
 
     def _end(self, status: str, note: str) -> None:
         if self.status is None:
@@ -294,7 +276,7 @@ class Supervisor:
     def _conclude(self) -> JobRecord:
         """Kill all that is left, wait until nobody lives, take the outputs, return the record."""
         wall = time.monotonic() - self.clock if self.started_at is not None else None
-        self._kill_all()
+        self.children.kill_all(self._wake_read)
         drained = time.monotonic() + DRAIN_S
         while self.started_at and any(r.pipes() for r in self.roles) and time.monotonic() < drained:
             self._pump(0.05)
@@ -328,37 +310,20 @@ class Supervisor:
         if limits.cpu_s is not None and leader.hit_cpu_limit(limits.cpu_s):
             self._end("timeout", "CPU limit of %g s" % limits.cpu_s)
         if self.status is None:
-            self.status = "ok" if leader.exit_code == 0 else "failed"
+            self.status = "failed" if leader.exit_code != 0 else "broken" if any(r.lost for r in self.roles) else "ok"
 
     def _outputs(self) -> Tuple[List[Any], List[str]]:
         if not self.spec.outputs or self.place is None:
             return [], []
         name = self.spec.processes[0].workspace
-        laid = {f.path: f.sha256 for f in self.spec.files.get(name, ())}
+        laid, stamps = {f.path: f.sha256 for f in self.spec.files.get(name, ())}, self.stamps.get(name, {})
         started_ns = int((self.started_at or 0.0) * 1e9)
-        collector = files.Collector(
-            self.place.workdirs[name], laid, self.stamps.get(name, {}), started_ns, self.host.blobs
-        )
-        try:
-            return collector.collect(self.spec.outputs)
-        except OSError as error:
-            return [], ["all outputs: %s" % _explained(error)]
-
-    def _kill_all(self) -> None:
-        """Kill until this process has no child left; whoever the job's processes lose is adopted here."""
-        for role in self.roles:
-            role.kill()
-        limit = time.monotonic() + DYING_S
-        next_kill = time.monotonic() + REST_S
-        keepers = {role.pid for role in self.roles if not role.ended}
-        while not self._reap() and time.monotonic() < limit:
-            select.select([self._wake_read], [], [], max(0.0, next_kill - time.monotonic()))
-            descriptors.drain(self._wake_read)
-            if time.monotonic() >= next_kill:
-                if time.monotonic() > limit - DYING_S / 2:
-                    keepers.clear()  # one that was stopped, say
-                processes.kill(pid for pid in processes.below(os.getpid()) if pid not in keepers)
-                next_kill = time.monotonic() + REST_S
+        collector = files.Collector(self.place.workdirs[name], laid, stamps, started_ns, self.host.blobs)
+        taken, left = collector.collect(self.spec.outputs)
+        if collector.lost:
+            self.notes.append(collector.lost)
+            self.status = "broken" if self.status == "ok" else self.status
+        return taken, left
 
     def _record(
         self,

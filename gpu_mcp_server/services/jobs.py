@@ -387,9 +387,9 @@ def raise_if_not_run(record: JobRecord, host: str) -> None:
                 hint="gpu_status shows who holds the GPUs; try again later.",
             )
         case "broken":
-            raise JobBroken(
-                f"Host {host!r} broke off job {record.id}: {record.note}.", hint="The same call may succeed now."
-            )
+            full = "disk_full" in record.note
+            hint = "Free space there, or set state_dir to another disk." if full else "The same call may succeed now."
+            raise JobBroken(f"Host {host!r} broke off job {record.id}: {record.note}.", hint=hint)
         case _:
             return
 

@@ -21,9 +21,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, cast
 
 from gpu_mcp_server.errors import BadRequest, ConfigError, DiskFull
-from gpu_mcp_server.store.database import BUSY_TIMEOUT_S, DATABASE, migrations, translated
+from gpu_mcp_server.store.database import DATABASE, check, connect, require_store, translated
 from gpu_mcp_server.store.filesystem import NO_ROOM, is_disk_full
 from gpu_mcp_server.store.locks import SHARED_WORK, USE, held
+from gpu_mcp_server.store.schema import migrations
 
 MANIFEST = "gpu-mcp-backup.json"
 FORMAT = 1
@@ -68,7 +69,12 @@ def backup(data_dir: Path, target: Path) -> Backup:
     mode: Literal["w:gz", "w:"] = "w:gz" if target.name.endswith("gz") else "w:"
     aside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        with _room(target.parent), held(data_dir, SHARED_WORK), os.fdopen(_private(aside), "wb") as file:
+        with (
+            _room(target.parent),
+            held(data_dir, USE),
+            held(data_dir, SHARED_WORK),
+            os.fdopen(_private(aside), "wb") as file,
+        ):
             with tarfile.open(fileobj=file, mode=mode) as tar:
                 done = _write(data_dir, tar, target)
             file.flush()
@@ -139,9 +145,10 @@ def _snapshot(database: Path, copy: Path) -> int:
     os.close(_private(copy))
     with (
         translated(database),
-        contextlib.closing(sqlite3.connect(database, timeout=BUSY_TIMEOUT_S)) as source,
+        contextlib.closing(connect(database)) as source,
         contextlib.closing(sqlite3.connect(copy)) as into,
     ):
+        require_store(source, database)
         source.backup(into)
         into.execute("PRAGMA journal_mode=DELETE")
         return into.execute("PRAGMA user_version").fetchone()[0]
@@ -215,27 +222,28 @@ def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
 
 
 def _check_database(path: Path) -> None:
-    """Refuse a database that is damaged: SQLite's own check reads all of it."""
+    """Refuse a database that is damaged or not ours."""
     if not path.is_file():
         raise BadRequest("The backup has no database.", hint=MADE_BY)
-    with translated(path), contextlib.closing(sqlite3.connect(path)) as connection:
-        said = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-    if said != "ok":
+    try:
+        check(path)
+    except ConfigError as error:
+        why = str(error.args[0]).replace(f"{path} is damaged", "it is damaged")
         raise ConfigError(
-            f"The backup's database is damaged: {said}.", hint="Take another backup. Nothing was changed."
-        )
+            f"The backup's database cannot be used: {why}", hint="Take another backup. Nothing was changed."
+        ) from error
 
 
 def _set_aside(database: Path) -> Path | None:
     """Rename the database that is there, with what its journal holds."""
-    if not database.exists():
-        return None
     kept = database.with_name(f"{database.name}.before-restore-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
-    for ending in ("-wal", "-shm", "-journal", ""):  # the journal belongs to it: both are found under the new name
+    # The journal belongs to it: both are found under the new name. A database without its journal would be taken for
+    # whole; a journal without its database is refused.
+    for ending in ("", "-wal", "-shm", "-journal"):
         part = database.with_name(database.name + ending)
         if part.exists():
             part.rename(kept.with_name(kept.name + ending))
-    return kept
+    return kept if kept.exists() else None
 
 
 def _move_into_place(aside: Path, data_dir: Path) -> None:

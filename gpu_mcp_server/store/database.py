@@ -2,12 +2,13 @@
 
 import asyncio
 import contextlib
+import fcntl
 import os
+import secrets
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal, Self
 
@@ -15,6 +16,7 @@ import aiosqlite
 
 from gpu_mcp_server.errors import ConfigError, DiskFull, GpuMcpError
 from gpu_mcp_server.store.filesystem import NO_ROOM, is_disk_full, is_nearly_full, is_network_filesystem
+from gpu_mcp_server.store.schema import RESTORE, migrate, verify
 
 DATABASE = "lab.db"
 """The database's name in the data folder."""
@@ -56,13 +58,13 @@ class Database:
         """
         opened: list[sqlite3.Connection] = []
 
-        def connect() -> sqlite3.Connection:
-            opened.append(_make_connection(path))
+        def connect_in_thread() -> sqlite3.Connection:
+            opened.append(_connect_or_create(path))
             if path.stat().st_size <= check_up_to_bytes:
                 _check(opened[0], path, "quick_check")
             return _prepared(opened[0], path, journal_mode)
 
-        connection = aiosqlite.Connection(connect, 64)
+        connection = aiosqlite.Connection(connect_in_thread, 64)
         connection._thread.daemon = True  # a process that forgets to close must still be able to end
         try:
             with translated(path):
@@ -178,40 +180,66 @@ class Database:
 def check(path: Path, *, quick: bool = False) -> int:
     """Read a whole database, `quick` without comparing indexes with their tables; return its bytes.
 
+    SQLite keeps no checksums: it sees a page that is no page, and an index that differs from its table. It does not see
+    changed bytes inside a value, rows that are gone with all that points to them, or pages that nothing uses.
+
     Raises:
-        ConfigError: If it cannot be opened, or is damaged.
+        ConfigError: If it cannot be opened, is damaged, not ours, or empty where a store was.
     """
-    with translated(path), contextlib.closing(_make_connection(path)) as connection:
+    with translated(path), contextlib.closing(connect(path)) as connection:
         _check(connection, path, "quick_check" if quick else "integrity_check")
+        require_store(connection, path)
     return path.stat().st_size
 
 
 def _check(connection: sqlite3.Connection, path: Path, pragma: str) -> None:
-    """Source: https://www.sqlite.org/pragma.html#pragma_quick_check."""
-    said = connection.execute(f"PRAGMA {pragma}(1)").fetchone()[0]
+    """Source: https://www.sqlite.org/pragma.html#pragma_integrity_check."""
+    try:
+        said = connection.execute(f"PRAGMA {pragma}(1)").fetchone()[0]
+    except sqlite3.DatabaseError as error:
+        if not _is_damage(error):
+            raise
+        raise _damage_error(path, f"the list of its tables, from page 1 on, cannot be read: {error}") from error
     if said != "ok":
-        raise _damaged(path, " ".join(said.split()))
+        listed = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
+        damaged = [name for (name,) in listed if not _is_whole(connection, f'{pragma}("{name}")')]
+        where = f" (table {', '.join(damaged[:5])})" if damaged else ""
+        raise _damage_error(path, " ".join(said.removeprefix("*** in database main ***").split()) + where)
 
 
-def _damaged(path: Path, why: object) -> ConfigError:
-    return ConfigError(
-        f"{path} is damaged: {why}.",
-        hint="Stop the servers that use it and put a backup (`gpu-mcp-server store backup FILE`) back: "
-        "`gpu-mcp-server store restore FILE --replace`. Without one move it away; a new one is made.",
-    )
+def _is_whole(connection: sqlite3.Connection, pragma: str) -> bool:
+    try:
+        return connection.execute(f"PRAGMA {pragma}").fetchone()[0] == "ok"
+    except sqlite3.DatabaseError:
+        return False
+
+
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
+
+
+def _damage_error(path: Path, why: object) -> ConfigError:
+    return ConfigError(f"{path} is damaged: {why}.", hint=RESTORE)
 
 
 @contextlib.contextmanager
 def connected(path: Path) -> Generator[sqlite3.Connection]:
     """Open the database for upkeep, outside of an event loop; its failures are said as `Database` says them."""
-    with translated(path), contextlib.closing(_make_connection(path)) as connection:
+    with translated(path), contextlib.closing(_connect_or_create(path)) as connection:
         yield _prepared(connection, path, None)
 
 
 def _prepared(connection: sqlite3.Connection, path: Path, journal_mode: JournalMode | None) -> sqlite3.Connection:
+    require_store(connection, path)
     _set_journal_mode(connection, journal_mode or journal_mode_for(path))
-    _migrate(connection, path)
+    migrate(connection, path)
     return connection
+
+
+def _connect_or_create(path: Path) -> sqlite3.Connection:
+    if not path.exists():
+        _create(path)
+    return connect(path)
 
 
 def journal_mode_for(path: Path) -> JournalMode:
@@ -223,19 +251,74 @@ def journal_mode_for(path: Path) -> JournalMode:
     return "TRUNCATE" if is_network_filesystem(path) else "WAL"
 
 
-def migrations() -> list[tuple[int, str]]:
-    """Return version and SQL of every migration, oldest first."""
-    folder = files("gpu_mcp_server.store") / "migrations"
-    scripts = sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".sql"))
-    return [(int(name[:4]), (folder / name).read_text(encoding="utf-8")) for name in scripts]
+def connect(path: Path) -> sqlite3.Connection:
+    """Open a database that is there, unless it cannot be written or was emptied."""
+    if path.exists() and not os.access(path, os.W_OK):
+        raise ConfigError(f"{path} cannot be written.", hint="Set data_dir to a folder of your own.")
+    if path.exists() and not path.stat().st_size:
+        _refuse_loss(path)  # SQLite deletes the journal of an empty file
+    return _connection(path)
 
 
-def _make_connection(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+def _connection(path: Path) -> sqlite3.Connection:
+    """Nothing but SQLite may open a database that is in use, or a file beside it.
+
+    Closing a descriptor of a file drops every lock that the process holds on it, SQLite's too: another process that
+    ends then deletes the journal that this one goes on writing to.
+    Source: https://www.sqlite.org/howtocorrupt.html#_posix_advisory_locks_canceled_by_a_separate_thread_doing_close_
+    """
+    uri = f"{path.absolute().as_uri()}?mode=rw"  # never makes the file: `_create` does
+    connection = sqlite3.connect(uri, BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, uri=True)
     connection.row_factory = sqlite3.Row
     return connection
+
+
+def _create(path: Path) -> None:
+    """Make a database aside, unless there is one; it gets its name when it is whole, so nobody meets an empty one."""
+    path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
+    lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with contextlib.suppress(OSError):  # a filesystem without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists():
+            return
+        _refuse_loss(path)
+        aside = path.with_name(f"{path.name}.new-{secrets.token_hex(4)}")
+        os.close(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        with contextlib.closing(_connection(aside)) as connection:
+            migrate(connection, aside)
+        aside.rename(path)
+    finally:
+        for left in path.parent.glob(f"{path.name}.new-*"):  # of those who were killed, too: we hold the lock
+            left.unlink(missing_ok=True)
+        os.close(lock)
+
+
+def require_store(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse a database that is not ours, lacks something, or was emptied.
+
+    Raises:
+        ConfigError: If it is so.
+    """
+    if verify(connection, path) == 0:
+        _refuse_loss(path)
+
+
+def _refuse_loss(path: Path) -> None:
+    """Begin no new store in place of one that was emptied or whose journal was left behind."""
+    there = path.exists()
+    state = f"empty ({path.stat().st_size} bytes)" if there else "missing"
+    for journal in (path.with_name(path.name + ending) for ending in (("-wal",) if there else ("-wal", "-journal"))):
+        if journal.exists() and journal.stat().st_size and not (there and path.stat().st_size):
+            raise ConfigError(
+                f"{path} is {state}, though {journal} holds what was written to it last.",
+                hint=f"Move back the database that belongs to it. {RESTORE}",
+            )
+    if there and any((path.parent / "artifacts" / "blobs").glob("*/*")):
+        raise ConfigError(
+            f"{path} is {state}, though {path.parent / 'artifacts'} holds what a store remembered.",
+            hint=RESTORE,
+        )
 
 
 def _set_journal_mode(connection: sqlite3.Connection, mode: JournalMode) -> None:
@@ -250,47 +333,6 @@ def _set_journal_mode(connection: sqlite3.Connection, mode: JournalMode) -> None
             time.sleep(0.002)
     connection.execute(f"PRAGMA synchronous={'NORMAL' if mode == 'WAL' else 'FULL'}")
     connection.execute("PRAGMA foreign_keys=ON")
-
-
-def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    """Bring the schema up, one transaction a version; who comes second finds nothing left to do."""
-    steps = migrations()
-    known = steps[-1][0]
-    version = _version(connection)
-    if version > known:
-        raise ConfigError(
-            f"{path} has schema version {version}; this program knows {known}.",
-            hint="Upgrade gpu-mcp-server, or set data_dir to another folder.",
-        )
-    if version == known:
-        return
-    for number, script in steps:
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            if _version(connection) < number:
-                for statement in _statements(script):
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA user_version={number}")
-            connection.commit()
-        except BaseException:
-            connection.rollback()
-            raise
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    return connection.execute("PRAGMA user_version").fetchone()[0]
-
-
-def _statements(script: str) -> Iterator[str]:
-    """Cut a script, so that it can run inside a transaction, which `executescript` would commit."""
-    pending = ""
-    for line in script.splitlines(keepends=True):
-        pending += line
-        if sqlite3.complete_statement(pending):
-            yield pending
-            pending = ""
-    if pending.strip():
-        yield pending
 
 
 @contextlib.contextmanager
@@ -308,8 +350,8 @@ def translated(path: Path) -> Generator[None]:
             raise GpuMcpError(
                 f"{path} was locked by other processes for {BUSY_TIMEOUT_S:g} s.", hint="Try again.", retryable=True
             ) from error
-        if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-            raise _damaged(path, error) from error
+        if _is_damage(error):
+            raise _damage_error(path, error) from error
         if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
             raise ConfigError(
                 f"{path} cannot be written: {error}.", hint="Set data_dir to a folder of your own."

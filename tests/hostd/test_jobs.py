@@ -209,3 +209,29 @@ async def test_a_full_disk_is_said_and_loses_no_record(open_lab, state):
         await lab.close()
     finally:
         subprocess.run(["umount", "-l", str(state)], check=True)
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("script", "outputs"),
+    [
+        ("head -c 9000000 /dev/zero", ()),
+        ("head -c 9000000 /dev/zero >&2", ()),
+        ("head -c 1800000 /dev/zero > f", ("f",)),
+    ],
+    ids=["stdout", "stderr", "a file"],
+)
+async def test_a_job_whose_output_a_full_disk_swallowed_is_not_ok(open_lab, state, script, outputs):
+    state.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=3m,mode=711", "none", str(state)], check=True)
+    try:
+        lab = await open_lab()
+        spec = lab.spec("/bin/sh", "-c", script, outputs=outputs)
+        await lab.submit(replace(spec, limits=replace(spec.limits, output_bytes=9_000_000)))
+        record = (await lab.wait(spec.id)).record
+        await lab.close()
+    finally:
+        subprocess.run(["umount", "-l", str(state)], check=True)
+    assert (record.status, record.processes[0].exit_code) == ("broken", 0)
+    assert "disk_full: the host's disk has no room left" in record.note
+    assert record.outputs == () and len(record.outputs_left_out) == len(outputs)

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import ConfigError, DiskFull, GpuMcpError
-from gpu_mcp_server.store.database import Database, JournalMode, journal_mode_for, migrations
+from gpu_mcp_server.store.database import Database, JournalMode, journal_mode_for
 from gpu_mcp_server.store.filesystem import filesystem_type
+from gpu_mcp_server.store.schema import migrations
 
 ADD = "INSERT INTO builds VALUES (?, ?, '')"
 COUNT = "SELECT count(*) AS n FROM builds"

@@ -25,8 +25,9 @@ from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store import backups, database, pruning
 from gpu_mcp_server.store.artifacts import Artifacts
-from gpu_mcp_server.store.database import DATABASE, Database, migrations
+from gpu_mcp_server.store.database import DATABASE, Database
 from gpu_mcp_server.store.locks import SHARED_WORK, USE, held
+from gpu_mcp_server.store.schema import migrations
 from gpu_mcp_server.team.team import Team, chosen_user
 from gpu_mcp_server.web.listening import chosen_authentication
 

@@ -1,0 +1,73 @@
+"""The children of a supervisor: taking their ends, and killing all that is left below it."""
+
+import os
+import select
+import time
+from typing import List
+
+from . import descriptors, processes
+from .control import ControlLink
+from .role import Role
+
+DYING_S = 5.0
+REST_S = 0.02
+"""Between two rounds of killing what has not died yet."""
+
+
+class Children:
+    """The keepers of a job's roles, and whatever they lose: a supervisor adopts it.
+
+    Args:
+        roles: Of the job; the list may fill later.
+        links: To trusted roles, which hear of the others' ends; likewise.
+    """
+
+    def __init__(self, roles: List[Role], links: List[ControlLink]) -> None:
+        self._roles, self._links = roles, links
+
+    def reap(self) -> bool:
+        """Take the ends of children; True when no child is left."""
+        while True:
+            try:
+                pid, wait_status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return True
+            if pid == 0:
+                return False
+            for role in self._roles:
+                if role.pid == pid and not role.ended:
+                    role.end(wait_status)
+                    if role.forsaken:
+                        self._take_over(role)
+                    for link in self._links:
+                        link.say_exit(role)
+
+    def _take_over(self, role: Role) -> None:
+        """Kill a sandbox whose keeper was killed: it lost everything to this process, which still holds the locks."""
+        role.kill()
+        keepers = {other.pid for other in self._roles}
+        processes.kill(pid for pid in processes.children(os.getpid()) if pid not in keepers)
+
+    def forsaken(self) -> List[Role]:
+        """Return the roles whose keepers were killed by somebody else."""
+        return [role for role in self._roles if role.forsaken]
+
+    def kill_all(self, wake_read: int) -> None:
+        """Kill until this process has no child left.
+
+        Args:
+            wake_read: Becomes readable when a child has ended.
+        """
+        for role in self._roles:
+            role.kill()
+        limit = time.monotonic() + DYING_S
+        next_kill = time.monotonic() + REST_S
+        keepers = {role.pid for role in self._roles if not role.ended}
+        while not self.reap() and time.monotonic() < limit:
+            select.select([wake_read], [], [], max(0.0, next_kill - time.monotonic()))
+            descriptors.drain(wake_read)
+            if time.monotonic() >= next_kill:
+                if time.monotonic() > limit - DYING_S / 2:
+                    keepers.clear()  # one that was stopped, say
+                processes.kill(pid for pid in processes.below(os.getpid()) if pid not in keepers)
+                next_kill = time.monotonic() + REST_S
