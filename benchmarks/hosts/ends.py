@@ -155,8 +155,6 @@ SPINNERS = """
 def spin():
     while True: pass
 for _ in range(64): threading.Thread(target=spin).start()
-while time.process_time() < 1.9: pass
-ready()
 """
 MEMORY = {"memory_bytes": 512 * MIB, "wall_s": 30.0}
 ROOM = {"disk_files": 200_000, "wall_s": 20.0}
@@ -206,7 +204,7 @@ async def late_s(lab: Laboratory, job: Hostile) -> tuple[float, str]:
     words = done.stdout.split()
     ready_at = float(words[1]) if len(words) > 1 and words[0] == b"ready" else None
     if job.strikes != "wall":
-        struck = ready_at or record.started_at
+        struck = ready_at or record.started_at + (limits.get("cpu_s") or 0)  # one thread at a time has Python's lock
     else:
         struck = record.started_at + limits["wall_s"]
         if record.status == "timeout" and (ready_at is None or ready_at > struck):
