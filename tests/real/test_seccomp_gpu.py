@@ -23,7 +23,7 @@ TOOLS = (
     ("compute-sanitizer", ("--tool", "initcheck"), "unwritten", "Uninitialized __global__ memory read"),
     ("ncu", ("--set", "basic"), "perf", "SM Active Cycles"),
     ("cuda-gdb", ("-batch", "-ex", "set disable-randomization on", "-ex", "run", "-ex", "bt", "--args"), "wild",
-     "CUDA_EXCEPTION"),
+     "Illegal Address"),
 )  # fmt: skip
 TORCH = """
 import torch
