@@ -139,10 +139,10 @@ def test_no_call_has_two_answers_and_names_are_sorted():
 @pytest.mark.parametrize("profiler", [False, True])
 @pytest.mark.parametrize("arch", ARCHES)
 def test_an_answer_takes_few_instructions(arch, profiler):
-    """A deny-list, compared one by one, took 70 for what it allowed."""
+    """One by one, the 55 comparisons of a deny-list took 62 for what it allowed."""
     code = seccomp.program(arch, profiler)
     assert len(code) // 8 < 256
-    assert max(steps(code, seccomp.AUDIT_ARCH[arch], number, 99, 99) for number in range(601)) <= 20
+    assert max(steps(code, seccomp.AUDIT_ARCH[arch], number, 99, 99) for number in range(601)) <= 16
 
 
 @pytest.mark.parametrize("arch", ARCHES)
