@@ -9,6 +9,7 @@ from . import door
 from .broker import NAME
 from .broker_link import BrokerGone, BrokerLink, Want, wait_in_line
 from .drain import Drains
+from .gpus import has_memory
 from .host import Host, HostRefuses
 from .locks import PROCESSOR, Held
 from .protocol import GpuRequest, JobSpec
@@ -78,6 +79,7 @@ class Lease:
         self._uuids = [u for u, _ in self._locks if u != PROCESSOR]
         if want.mode == "exclusive" and self.link is None and self._door is None:
             self._note_strangers()
+        self._note_unknown()
 
     def _check(self, names: Sequence[str], count: int) -> None:
         want = self._spec.gpus
@@ -205,7 +207,7 @@ class Lease:
 
     def _strangers(self, uuid: str) -> List[int]:
         gpu = self._gpus.get(uuid)
-        listed: List[int] = gpu["pids"] if gpu else []
+        listed: List[int] = (gpu["pids"] if gpu else None) or []
         pids = {p for p in listed if os.path.exists("/proc/%d" % p)}
         return sorted(pids - self._host.ours()) if pids else []
 
@@ -213,6 +215,16 @@ class Lease:
         foreign = sorted({p for u in self._uuids for p in self._strangers(u)})
         if foreign:
             self.notes.append("foreign processes on the GPU, timings may suffer: pids %s" % foreign)
+
+    def _note_unknown(self) -> None:
+        """Say what was asked for and could not be looked at."""
+        want = self._spec.gpus
+        for uuid in self._uuids:
+            gpu = self._gpus[uuid]
+            if want.memory_bytes and gpu.get("memory_total_bytes") is None:
+                self.notes.append("how much memory %s has is unknown, %d bytes were wanted" % (uuid, want.memory_bytes))
+            if want.mode == "exclusive" and gpu["pids"] is None:
+                self.notes.append("whether other processes compute on %s is unknown" % uuid)
 
     def uuids(self) -> List[str]:
         """Return the GPUs that the job has or had."""
@@ -268,7 +280,7 @@ def fits(gpu: Dict[str, Any], want: GpuRequest) -> bool:
     """Say whether a GPU is what a job asks for."""
     named = not want.uuids or gpu["uuid"] in want.uuids
     known = not want.arch or gpu.get("arch") == want.arch
-    return named and known and int(gpu.get("memory_total_bytes") or 0) >= want.memory_bytes
+    return named and known and has_memory(gpu, want.memory_bytes)
 
 
 def kind_of(spec: JobSpec) -> str:
