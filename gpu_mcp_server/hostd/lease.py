@@ -67,6 +67,9 @@ class Lease:
         if want.count == 0 and want.mode != "exclusive":
             return
         names = sorted(self._gpus) if want.count else [PROCESSOR]
+        fault = self._host.locks.fault()
+        if fault:
+            raise HostRefuses("refused", fault)
         count = max(1, want.count)
         self._check(names, count)
         owner: Dict[str, object] = {"job": self._spec.id, "pid": os.getpid(), "user": want.user, "groups": list(groups)}
@@ -244,13 +247,16 @@ class Lease:
             return [], {"CUDA_VISIBLE_DEVICES": ""}
         return self._host.gpu_view([self._gpus[u] for u in self.uuids()])
 
-    def close(self) -> None:
-        """Let go: the locks first, then the broker hears of it."""
+    def close(self) -> List[str]:
+        """Let go: the locks first, then the broker hears of it; return what the record must say of the locks."""
+        lost = [uuid for uuid, fd in self.locks().items() if not self._host.locks.is_in_place(uuid, fd)]
         _close(self._locks)
         if self.link is not None:
             self.link.close()
             self.link = None
         self._leave_door()
+        said = "somebody replaced the lock of %s while the job held it, so others may have used it and slowed the job"
+        return [said % uuid for uuid in lost]
 
     def _leave_door(self) -> None:
         if self._door is not None:

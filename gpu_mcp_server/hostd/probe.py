@@ -215,5 +215,6 @@ def gpus_now(host: Host) -> Dict[str, Any]:
         "jobs_running": len(host.folders.unfinished()),
         "why_none": host.nvml.why_not(),
         "amd": amd,
+        "locks": {"fault": host.locks.fault(), "note": host.locks.note()},
         "left_out": [*host.nvml.left_out, *host.amd.left_out],
     }

@@ -83,6 +83,8 @@ class HostStatus(Model):
     """What keeps NVIDIA's GPUs from being seen there, where none is."""
     waiting: list[Waiting] = []
     """Jobs in line for GPUs, the next first; at most 20."""
+    locks_note: str | None = None
+    """What hostd as root will say of the folder in which GPUs are locked there."""
     drained: str | None = None
     """Since when, by whom and why nothing new is begun there; what runs goes on."""
     reservations: list[Reserved] = []

@@ -60,7 +60,8 @@ class Gpus:
             host=name,
             kind=kind,
             reachable=True,
-            problem=trouble(probe, now["left_out"]),
+            problem=trouble(probe, now["left_out"], now["locks"]["fault"]),
+            locks_note=now["locks"]["note"] or None,
             level=probe.level,
             weaker_because=probe.weaker_because or None,
             cpu=probe.cpu,
@@ -122,9 +123,15 @@ def _judge(probe: HostProbe) -> str | None:
     return ", ".join(parts)
 
 
-def trouble(probe: HostProbe, left_out: Sequence[str] = ()) -> str | None:
-    """Return what a host lacks, each with what to do about it; `left_out` are GPUs without use, and why."""
-    troubles: list[str] = []
+def trouble(probe: HostProbe, left_out: Sequence[str] = (), locks: str = "") -> str | None:
+    """Return what a host lacks, each with what to do about it.
+
+    Args:
+        probe: The host.
+        left_out: GPUs that cannot be used, each with the reason.
+        locks: Why nobody may lock its GPUs.
+    """
+    troubles: list[str] = [f"no job gets its GPUs: {locks}"] if locks else []
     if probe.level not in BOXED:
         troubles.append(f"sandbox is only {probe.level}. {probe.hint}")
     if probe.noexec:
