@@ -42,11 +42,12 @@ print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.pr
 def about_gpus(host: Host) -> Dict[str, Any]:
     """Describe what NVML knows; not in a forked child, where NVML does not work."""
     library = driver_library()
+    gpus = host.nvml.gpus()
     return {
         "driver": host.nvml.driver(),
         "driver_library": library[0] if library else None,
-        "gpus": host.nvml.gpus(),
-        "why_no_gpu": host.nvml.why_not(),
+        "gpus": gpus,
+        "why_no_gpu": "" if gpus else host.nvml.why_none(),
     }
 
 
@@ -206,12 +207,15 @@ def gpus_now(host: Host) -> Dict[str, Any]:
     ours: Set[int] = host.ours() if any(g["pids"] for g in gpus) else set()
     for gpu in gpus:
         gpu["locked_by"] = host.locks.holder(gpu["uuid"])
-        gpu["foreign"] = len(set(gpu.pop("pids")) - ours)
-    running = len(host.folders.unfinished())
+        pids = gpu.pop("pids")
+        gpu["foreign"] = None if pids is None else len(set(pids) - ours)
+    amd = host.amd.gpus()
     return {
         "gpus": gpus,
-        "jobs_running": running,
+        "jobs_running": len(host.folders.unfinished()),
         "why_none": host.nvml.why_not(),
-        "amd": host.amd.gpus(),
+        "amd": amd,
+        "locks": {"fault": host.locks.fault(), "note": host.locks.note()},
+        "left_out": [*host.nvml.left_out, *host.amd.left_out],
         "job_uids": host.free_uids(),
     }

@@ -286,7 +286,7 @@ class Supervisor:
             stats.append(record)
             self.notes += notes
         self.ended_at = time.time()  # nothing of it lives, and the next job may begin
-        self.lease.close()
+        self.notes += self.lease.close()
         self._judge(stats)
         outputs, left = self._outputs() if self.started_at is not None else ([], [])
         return self._record(self.status or "broken", "; ".join(dict.fromkeys(self.notes)), wall, stats, outputs, left)
