@@ -71,9 +71,15 @@ lib = ctypes.CDLL(sys.argv[1])
 major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
 lib.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
 lib.nvrtcGetNumSupportedArchs(ctypes.byref(count))
-archs = (ctypes.c_int * count.value)()
-lib.nvrtcGetSupportedArchs(archs)
-print(json.dumps({"version": "%d.%d" % (major.value, minor.value), "archs": ["sm_%d" % a for a in archs]}))
+numbers = (ctypes.c_int * count.value)()
+lib.nvrtcGetSupportedArchs(numbers)
+archs = ["sm_%d" % n for n in numbers]
+def takes(arch):
+    program, options = ctypes.c_void_p(), (ctypes.c_char_p * 2)(b"-arch=" + arch.encode(), b"-minimal")
+    lib.nvrtcCreateProgram(ctypes.byref(program), b"", b"k.cu", 0, None, None)
+    return lib.nvrtcCompileProgram(program, 2, options) == 0
+archs += [a for a in ["sm_%da" % n for n in numbers if n >= 90] if takes(a)]
+print(json.dumps({"version": "%d.%d" % (major.value, minor.value), "archs": archs}))
 """
 _ABOUT_HIPRTC = """
 import ctypes, json, sys

@@ -134,6 +134,8 @@ class Compiler:
                 build = build_of(source, probe, host, wish.model_copy(update={"library": True}))
                 result = await self.made(source, build, host, probe)
         result = with_occupancy(result, wish.block) if wish.block else result
+        if build.note:
+            result = result.model_copy(update={"note": "; ".join(n for n in (build.note, result.note) if n)})
         return await self._explained(result)
 
     async def _explained(self, result: CompileResult) -> CompileResult:

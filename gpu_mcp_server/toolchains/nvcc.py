@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.toolchains import allocations
+from gpu_mcp_server.toolchains.architectures import nvcc_options
 from gpu_mcp_server.toolchains.base import OUTPUT, BuildPlan, Toolchain, source_name
 from gpu_mcp_server.toolchains.flags import checked_nvcc_flags, libraries
 
@@ -23,11 +24,12 @@ def checked_arch(arch: str, toolchain: Toolchain) -> str:
     """
     match = _ARCH.match(arch)
     known = sorted(toolchain.archs, key=lambda a: (len(a), a))
-    if match is None or (known and match.group(1) not in known):
+    says_suffixes = any(not a[-1].isdecimal() for a in known)
+    if match is None or (known and (arch if says_suffixes else match.group(1)) not in known):
         names = ", ".join(known) or "such as sm_90"
         raise BadRequest(
             f"{toolchain.title} does not generate code for {arch!r}.",
-            hint=f"Known are {names}; sm_90a and later also with the suffix a.",
+            hint=f"Known are {names}{'' if says_suffixes else '; sm_90 and later also with the suffix a'}.",
         )
     return arch
 
@@ -56,8 +58,8 @@ def plan(
     """
     given = checked_nvcc_flags(flags)
     file = source_name(name, "cuda")
-    argv = [toolchain.path, "-shared", "-Xcompiler=-fPIC", "-Xlinker=-z,defs", f"-arch={checked_arch(arch, toolchain)}"]
-    argv += ["-cudart=static", "-Xptxas=-v"]
+    argv = [toolchain.path, "-shared", "-Xcompiler=-fPIC", "-Xlinker=-z,defs"]
+    argv += [*nvcc_options(checked_arch(arch, toolchain)), "-cudart=static", "-Xptxas=-v"]
     if not any(f.startswith("-O") and not f.startswith("-Ofast") for f in given):
         argv.append("-O3")
     if not any(f.startswith("-std=") for f in given):
