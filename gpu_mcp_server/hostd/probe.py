@@ -38,7 +38,7 @@ def torch_archs():
         place = os.path.dirname(find_spec("torch").origin)
         with open(os.path.join(place, "utils", "cpp_extension.py"), encoding="utf-8") as text:
             listed = re.search(r"supported_arches\s*=\s*\[(.*?)\]", text.read(), re.DOTALL)
-        return re.findall(r"['\"](\d+\.\d+[a-z]?)['\"]", listed.group(1))
+        return re.findall(r"\\b\\d+\\.\\d+[a-z]?\\b", listed.group(1))
     except Exception:
         return []
 roots = {os.path.realpath(p) for p in (sys.prefix, sys.base_prefix)}
