@@ -37,7 +37,7 @@ def torch_archs():
         from importlib.util import find_spec
         place = os.path.dirname(find_spec("torch").origin)
         with open(os.path.join(place, "utils", "cpp_extension.py"), encoding="utf-8") as text:
-            listed = re.search(r"supported_arches\s*=\s*\[(.*?)\]", text.read(), re.DOTALL)
+            listed = re.search(r"supported_arches\\s*=\\s*\\[(.*?)\\]", text.read(), re.DOTALL)
         return re.findall(r"\\b\\d+\\.\\d+[a-z]?\\b", listed.group(1))
     except Exception:
         return []

@@ -199,7 +199,7 @@ def compiling_environment(probe: HostProbe) -> dict[str, str]:
         path.insert(0, f"{probe.nvcc.root}/bin")
         found["CUDA_HOME"] = probe.nvcc.root
     known = probe.nvcc.archs if probe.nvcc else []
-    if archs := torch_list(own_archs(probe.gpus), known, probe.judge.torch_archs if probe.judge else []):
+    if archs := torch_list(own_archs(probe.gpus), known, probe.judge.torch_archs if probe.judge else ()):
         found["TORCH_CUDA_ARCH_LIST"] = archs
     return {"PATH": ":".join(path), **found}
 

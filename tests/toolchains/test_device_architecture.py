@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -166,7 +165,7 @@ def test_torch_is_told_the_suffix_where_it_and_nvcc_know_it():
 async def test_extensions_of_torch_and_programs_of_nccl_are_built_for_the_device(lab: Lab):
     probe: HostProbe = await lab.hosts.probe("local")
     cuda = Nvcc(path="/nvcc", version="13.0", root="/cuda", archs=list(NEW), build="b")
-    python = JudgePython(path="/python", version="3.12.0", roots=[], torch="2.9.0", torch_archs=["9.0", "9.0a"])
+    python = JudgePython(path="/python", version="3.12.0", roots=[], torch="2.9.0", torch_archs=("9.0", "9.0a"))
     own = probe.model_copy(update={"gpus": [H100], "nvcc": cuda, "judge": python})
     assert compiling_environment(own)["TORCH_CUDA_ARCH_LIST"] == "9.0a"
     install = Install("/nccl/include", "/nccl/lib/libnccl.so.2", "2.28.3", "2.28.3", device_api=True)
