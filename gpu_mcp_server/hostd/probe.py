@@ -111,7 +111,7 @@ def about_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
         "compilers": _compilers(answers, setup.get("path", [])),
         "nvcc": nvcc,
         "cuda_without_nvcc": _without_nvcc(wishes.get("cuda"), nvcc),
-        "toolchains": toolchains.found(wishes, nvcc, answers),
+        "toolchains": toolchains.found(dict(wishes, shown=setup.get("roots", [])), nvcc, answers),
         "judge": _judge_python(answers, [str(p) for p in wishes.get("judge_pythons", [])]),
     }
     answers.keep()

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from . import libraries
 from .answers import Answers
 
 CLANG_VERSIONS = range(30, 13, -1)
@@ -94,7 +95,8 @@ def found(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], answers: Answe
     """Describe them all.
 
     Args:
-        wishes: As for the probe: `judge_pythons` (interpreters, best first), `cuda` (toolkit root).
+        wishes: As for the probe: `judge_pythons` (interpreters, best first), `cuda` (toolkit root); `shown` (folders
+            that every sandbox is shown).
         nvcc: What the probe found of the CUDA toolkit.
         answers: Asks the compilers.
     """
@@ -111,6 +113,7 @@ def found(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], answers: Answe
             "nvrtc": nvrtc.result(),
             "tools": tools.result(),
             "pythons": pythons,
+            "libraries": libraries.found(_cuda_roots(wishes, nvcc), pythons, wishes.get("shown", [])),
         }
 
 

@@ -13,6 +13,8 @@ from gpu_mcp_server.services.sources import Source, compiled
 from gpu_mcp_server.toolchains import cc, hip, hiprtc, nvcc, nvrtc, triton
 from gpu_mcp_server.toolchains.architectures import Target, device_target, own_archs, torch_list
 from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain, host_compiler_of, toolchains_of
+from gpu_mcp_server.toolchains.flags import checked_nvcc_flags, libraries
+from gpu_mcp_server.toolchains.linking import linking_of
 from gpu_mcp_server.toolchains.occupancy import checked_block
 
 WORKERS = Path(__file__).parents[1] / "workers"
@@ -105,7 +107,10 @@ def _cuda(toolchains: Sequence[Toolchain], source: Source, probe: HostProbe, hos
         raise ToolMissing("g++, which nvcc needs,", host, hint="apt-get install g++.")
     chosen = by_name["nvcc"]
     target = nvidia_target(wish.arch, probe, host, chosen)
-    plan = nvcc.plan(source.text, chosen, target.arch, wish.flags, host_compiler.path, name=source.name)
+    wanted = libraries(checked_nvcc_flags(wish.flags))
+    linking = linking_of(wanted, probe.toolchains.libraries, host, chosen.version)
+    arguments = (source.text, chosen, target.arch, wish.flags, host_compiler.path)
+    plan = nvcc.plan(*arguments, name=source.name, linking=linking)
     return Build(chosen, plan, target.arch, target.note)
 
 

@@ -11,6 +11,7 @@ from gpu_mcp_server.toolchains import allocations
 from gpu_mcp_server.toolchains.architectures import nvcc_options
 from gpu_mcp_server.toolchains.base import OUTPUT, BuildPlan, Toolchain, source_name
 from gpu_mcp_server.toolchains.flags import checked_nvcc_flags, libraries
+from gpu_mcp_server.toolchains.linking import Linking
 
 _ARCH = re.compile(r"(sm_\d{2,3})[af]?\Z")
 _INLINE_PTX = re.compile(r"\b(?:asm|__asm__)\b")
@@ -42,6 +43,7 @@ def plan(
     host_compiler: str | None = None,
     *,
     name: str = "kernel",
+    linking: Linking | None = None,
 ) -> BuildPlan:
     """Plan the build of one translation unit into a shared library, with the CUDA runtime inside.
 
@@ -52,6 +54,7 @@ def plan(
         flags: Further flags, from the caller.
         host_compiler: Path of g++ or clang++; nvcc searches PATH without it.
         name: File name, for messages.
+        linking: In place of its `-l` flags, where the host was asked for the libraries.
 
     Raises:
         BadRequest: If the architecture or a flag cannot be used.
@@ -78,12 +81,14 @@ def plan(
         argv += allocations.ARGUMENTS
         files[allocations.HEADER] = allocations.TEXT
     late = libraries(given)
-    argv += [*(f for f in given if f not in late), "-o", OUTPUT, file, *late]
+    given = tuple(f for f in given if f not in late)
+    linking = linking or Linking(libraries=late)
+    argv += [*given, *linking.include, "-o", OUTPUT, file, *linking.libraries]
     path = ":".join([*(f"{root}/bin" for root in toolchain.roots), "/usr/local/bin", "/usr/bin", "/bin"])
     return BuildPlan(
         tuple(argv),
         files,
         {"LC_ALL": "C", "PATH": path},
         listings=listings,
-        roots=toolchain.roots,
+        roots=(*toolchain.roots, *linking.roots),
     )
