@@ -18,7 +18,7 @@ from .jobs import JobFolder
 from .lease import Lease
 from .place import Place, Premade
 from .protocol import JobRecord, JobSpec, ProcessRecord
-from .quota import Quota, others_memory
+from .quota import Quota, cpu_limit_note, others_memory
 from .role import Role
 
 DRAIN_S = 1.0
@@ -248,14 +248,14 @@ class Supervisor:
         """Take the ends of children; True when no child is left."""
         while True:
             try:
-                pid, wait_status = os.waitpid(-1, os.WNOHANG)
+                pid, wait_status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return True
             if pid == 0:
                 return False
             for role in self.roles:
                 if role.pid == pid and not role.ended:
-                    role.end(wait_status)
+                    role.end(wait_status, used.ru_utime + used.ru_stime)
                     for link in self.links:
                         link.say_exit(role)
 
@@ -300,7 +300,7 @@ class Supervisor:
             workdirs = self.place.workdirs if self.place is not None else {}
             Quota(limits, self.host.limits_by_cgroup, self._end).disk(workdirs, self.roles, final=True)
         if limits.cpu_s is not None and leader.hit_cpu_limit(limits.cpu_s):
-            self._end("timeout", "CPU limit of %g s" % limits.cpu_s)
+            self._end("timeout", cpu_limit_note(leader, limits.cpu_s))
         if self.status is None:
             self.status = "ok" if leader.exit_code == 0 else "failed"
 

@@ -12,6 +12,7 @@ from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.job import RankOptions, RankResult
 from gpu_mcp_server.services import aftermath
 from gpu_mcp_server.services.commands import laid
+from gpu_mcp_server.services.compile_limits import LONG, compile_limits, note_of
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
 from gpu_mcp_server.services.nccl_hosts import NcclHost, NcclHosts, needed
 from gpu_mcp_server.services.output import safe_text
@@ -24,7 +25,6 @@ from gpu_mcp_server.toolchains.base import toolchains_of
 
 Launcher = Literal["self", "torchrun", "mpirun"]
 PROGRAM = "program"
-BUILD_S = 300.0
 GPU_WAIT_S = 600.0
 MEMORY_BYTES, SHM_BYTES, DISK_BYTES, TMP_BYTES = 32 << 30, 2 << 30, 4 << 30, 1 << 30
 """NCCL's proxies and bootstrap keep tens of MiB a pair of ranks in /dev/shm."""
@@ -145,7 +145,7 @@ class NcclJobs:
             files={"main": tuple(files)},
             outputs=(PROGRAM,),
             roots=self._hosts.roots(host.host, probe),
-            limits=Limits(wall_s=BUILD_S, output_bytes=KEPT_OUTPUT_BYTES, tmp_bytes=TMP_BYTES),
+            limits=compile_limits(self._settings, LONG, output_bytes=KEPT_OUTPUT_BYTES, tmp_bytes=TMP_BYTES),
             min_level=min_level(self._settings),
         )
         done = await self._jobs.run(spec, host=host.host, blobs=blobs)
@@ -153,6 +153,8 @@ class NcclJobs:
         made = next((o for o in done.record.outputs if o.path == PROGRAM), None)
         binary = await self._jobs.fetch(host.host, made.sha256) if made and done.record.status == "ok" else None
         found = diagnostics.parse(said)
+        if done.record.status == "timeout":
+            found = [Diagnostic(severity="error", message=note_of(done.record, LONG)), *found]
         if binary is None and not any(d.severity == "error" for d in found):
             last = diagnostics.last_words(said)
             found = [last, *found] if last else found

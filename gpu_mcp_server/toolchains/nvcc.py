@@ -91,4 +91,5 @@ def plan(
         {"LC_ALL": "C", "PATH": path},
         listings=listings,
         roots=(*toolchain.roots, *linking.roots),
+        long=True,
     )
