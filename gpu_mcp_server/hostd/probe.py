@@ -31,11 +31,20 @@ def version(name):
         return metadata.version(name)
     except Exception:
         return None
-import os
+import os, re
+def torch_archs():
+    try:
+        from importlib.util import find_spec
+        place = os.path.dirname(find_spec("torch").origin)
+        with open(os.path.join(place, "utils", "cpp_extension.py"), encoding="utf-8") as text:
+            listed = re.search(r"supported_arches\\s*=\\s*\\[(.*?)\\]", text.read(), re.DOTALL)
+        return re.findall(r"\\b\\d+\\.\\d+[a-z]?\\b", listed.group(1))
+    except Exception:
+        return []
 roots = {os.path.realpath(p) for p in (sys.prefix, sys.base_prefix)}
 print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix, "base_prefix": sys.base_prefix,
     "real": os.path.realpath(sys.executable), "numpy": version("numpy"), "torch": version("torch"),
-    "triton": version("triton")}))
+    "torch_archs": torch_archs(), "triton": version("triton")}))
 """
 
 
@@ -103,7 +112,7 @@ def about_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
         "compilers": _compilers(answers, setup.get("path", [])),
         "nvcc": nvcc,
         "cuda_without_nvcc": _without_nvcc(wishes.get("cuda"), nvcc),
-        "toolchains": toolchains.found(wishes, nvcc, answers),
+        "toolchains": toolchains.found(dict(wishes, shown=setup.get("roots", [])), nvcc, answers),
         "judge": _judge_python(answers, [str(p) for p in wishes.get("judge_pythons", [])]),
     }
     answers.keep()
@@ -140,7 +149,9 @@ def _nvcc(answers: Answers, root: Any, pythons: List[str]) -> Optional[Dict[str,
         text = answers.right([path, "--version"])
         match = re.search(r"release (\d+\.\d+), V(\S+)", text)
         if match:
-            archs = answers.right([path, "--list-gpu-code"]).split()
+            listed = answers.right([path, "--list-gpu-code"]).split()
+            suffixed = re.findall(r"'(sm_\d{2,3}[a-z])'", answers.right([path, "--help"]))
+            archs = list(dict.fromkeys([*listed, *suffixed]))
             real = _toolkit_root(answers, path)
             return {
                 "path": path,

@@ -46,7 +46,7 @@ class Limits:
 
     wall_s: float = 60.0
     cpu_s: Optional[float] = None
-    """CPU seconds of any one process; `None` leaves only the wall clock."""
+    """CPU seconds of a role's processes together; `None` leaves only the wall clock."""
     memory_bytes: int = 8 << 30
     """Of each process group (role) of the job."""
     processes: int = 512

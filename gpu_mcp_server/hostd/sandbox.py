@@ -36,6 +36,9 @@ NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/s
 BY_BUBBLEWRAP = ("full", "namespaces")
 """Levels whose sandboxes bubblewrap makes."""
 
+CPU_SLACK = 1.25
+"""The watcher ends a job at its CPU time, the kernel a process that the watcher should miss. The kernel counts in whole
+ticks here: it said 1.0 s where a group had used 0.9."""
 CPU_GRACE_S = 2
 """Between SIGXCPU at the CPU limit, which a record can name, and SIGKILL, which a program cannot catch."""
 OTHERS_MAY_START = 512
@@ -322,7 +325,7 @@ def rlimits(box: Confinement) -> List[Tuple[int, int, int]]:
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         found.append((what, value, value))
     if limits.cpu_s is not None:
-        soft = max(1, int(limits.cpu_s + 0.999))
+        soft = int(limits.cpu_s * CPU_SLACK) + CPU_GRACE_S
         hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
         most = soft + CPU_GRACE_S if hard == resource.RLIM_INFINITY else min(soft + CPU_GRACE_S, hard)
         found.append((resource.RLIMIT_CPU, min(soft, most), most))

@@ -19,7 +19,7 @@ from .jobs import JobFolder
 from .lease import Lease
 from .place import Place, Premade
 from .protocol import JobRecord, JobSpec, ProcessRecord
-from .quota import Quota, others_memory
+from .quota import Quota, cpu_limit_note, others_memory
 from .role import Role, identities
 
 DRAIN_S = 1.0
@@ -308,7 +308,7 @@ class Supervisor:
             workdirs = self.place.workdirs if self.place is not None else {}
             Quota(limits, self.host.limits_by_cgroup, self._end).disk(workdirs, self.roles, final=True)
         if limits.cpu_s is not None and leader.hit_cpu_limit(limits.cpu_s):
-            self._end("timeout", "CPU limit of %g s" % limits.cpu_s)
+            self._end("timeout", cpu_limit_note(leader, limits.cpu_s))
         if self.status is None:
             self.status = "failed" if leader.exit_code != 0 else "broken" if any(r.lost for r in self.roles) else "ok"
 
