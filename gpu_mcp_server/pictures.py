@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from xml.sax.saxutils import escape, quoteattr
 
 from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
+from gpu_mcp_server.plain_text import visible
 
 COLOURS = {"correct": "#1a7f37", "incorrect": "#cf222e", "cheat": "#8250df", "voided": "#6e7781"}
 OTHER = "#9a6700"
@@ -137,13 +138,18 @@ def _dot(x: float, y: float, point: HistoryPoint) -> str:
     said = " ".join(filter(None, [point.attempt_id, point.outcome, point.note, point.reason]))
     return (
         f"<circle cx='{x:.1f}' cy='{y:.1f}' r='5' fill='{colour(point.outcome)}'>"
-        f"<title>{escape(said[:400])}</title></circle>"
+        f"<title>{escaped(said[:400])}</title></circle>"
     )
 
 
 def label(x: float, y: float, text: str, anchor: str = "start") -> str:
     """Return a text at a place."""
-    return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' fill='#24292f' {FONT}>{escape(text)}</text>"
+    return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' fill='#24292f' {FONT}>{escaped(text)}</text>"
+
+
+def escaped(text: str) -> str:
+    """Return a text of others as an element's: it is no markup, steers nothing, and has only XML's characters."""
+    return escape(visible(text))
 
 
 def svg(width: float, height: float, parts: Sequence[str]) -> str:

@@ -1,6 +1,7 @@
 """What text of somebody else's may do in an answer: steer no terminal, and pass for no line of ours."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 INDENT = "    "
 
@@ -10,6 +11,18 @@ def visible(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c in "\n\t" or c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def visible_data(value: Any) -> Any:
+    """Return JSON's types with every text in them, names of members too, made visible."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, Mapping):
+        members = cast("Mapping[Any, Any]", value)
+        return {visible_data(name): visible_data(each) for name, each in members.items()}
+    if isinstance(value, list | tuple):
+        return [visible_data(each) for each in cast("list[Any]", value)]
+    return value
 
 
 def lined(lines: Iterable[str]) -> str:

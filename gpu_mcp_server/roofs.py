@@ -3,9 +3,8 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
 
-from gpu_mcp_server.pictures import label, svg, ticks
+from gpu_mcp_server.pictures import escaped, label, svg, ticks
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 900, 460, 80, 30, 30, 60
 CELL_W, CELL_H = 16, 14
@@ -63,7 +62,7 @@ def roofline(roofs: Roofs, points: Sequence[RoofPoint]) -> str:
     parts.append(label(x(start) + 8, HEIGHT - BOTTOM - 10, f"{roofs.bandwidth_gb_s:.4g} GB/s"))
     for point in points:
         at = f"cx='{x(point.intensity_flop_b):.1f}' cy='{y(point.tflop_s):.1f}'"
-        parts.append(f"<circle {at} r='6' fill='{COLOURS[point.when]}'><title>{escape(point.says)}</title></circle>")
+        parts.append(f"<circle {at} r='6' fill='{COLOURS[point.when]}'><title>{escaped(point.says)}</title></circle>")
     for place, (when, colour) in enumerate(COLOURS.items()):
         parts.append(f"<rect x='{LEFT + 90 * place}' y='{HEIGHT - 22}' width='10' height='10' fill='{colour}'/>")
         parts.append(label(LEFT + 15 + 90 * place, HEIGHT - 12, when))

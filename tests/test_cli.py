@@ -134,6 +134,13 @@ def test_call_of_a_tool_that_reports_an_error_exits_with_one(run: Run):
     assert "There is no artifact" in json.loads(structure.stdout)["error"]
 
 
+def test_audit_says_that_nothing_is_old_where_nothing_is(run: Run):
+    assert json.loads(run("audit", "--json").stdout) == {"boards": []}
+    assert json.loads(run("audit", "--redo", "--json").stdout) == {"audits": [], "failed": []}
+    assert "by a version that keeps candidates from forging one" in run("audit").stdout
+    assert "There is no problem" in str(run("audit", "p-0").stderr)
+
+
 @pytest.mark.parametrize("arguments", ["{", "[]", "@missing.json"])
 def test_call_refuses_arguments_that_are_no_object(run: Run, arguments: str):
     done = run("call", "gpu_status", "--args", arguments)

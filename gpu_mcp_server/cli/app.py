@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from gpu_mcp_server.cli import (
+    audit,
     backend,
     call,
     config,
@@ -92,6 +93,7 @@ COMMANDS = (
         jobs.logs,
         jobs.cancel,
         history.history,
+        audit.audit,
         install.install,
         login.login,
         docs.docs,

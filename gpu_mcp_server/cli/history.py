@@ -2,8 +2,9 @@
 
 import csv
 import io
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,7 +12,9 @@ from gpu_mcp_server.cli import session
 from gpu_mcp_server.cli.output import Json, emit, table
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.history import ExportedBranch, HistoryPoint, ProblemHistory
+from gpu_mcp_server.plain_text import visible
 
+FORMULA = ("=", "+", "-", "@", "\t")
 SHOWN = 60
 """Characters of a note or reason in the table; files have all of it."""
 
@@ -93,7 +96,7 @@ def _written(found: ProblemHistory, plot: Path | None, lineage: Path | None, exp
     if export is not None:
         if export.suffix not in (".csv", ".json"):
             raise BadRequest(f"{export} is neither .csv nor .json.", hint="The suffix says the format.")
-        texts[export] = _csv(found) if export.suffix == ".csv" else found.model_dump_json(indent=2) + "\n"
+        texts[export] = _csv(found) if export.suffix == ".csv" else _json(found)
     for path, text in texts.items():
         if path is not None:
             try:
@@ -103,10 +106,27 @@ def _written(found: ProblemHistory, plot: Path | None, lineage: Path | None, exp
     return [str(path) for path in texts if path is not None]
 
 
+def _json(found: ProblemHistory) -> str:
+    """Return all of it in ASCII, so that no character steers who looks at the file."""
+    return json.dumps(found.model_dump(mode="json"), indent=2) + "\n"
+
+
 def _csv(found: ProblemHistory) -> str:
+    """Return rows whose texts steer neither a terminal nor a spreadsheet.
+
+    Source: OWASP, CSV Injection: a cell that begins with one of FORMULA is computed, one that begins with ' is text.
+    """
     text = io.StringIO()
     names = list(HistoryPoint.model_fields)
     writer = csv.DictWriter(text, names)
     writer.writeheader()
-    writer.writerows(point.model_dump(mode="json") for point in found.points)
+    for point in found.points:
+        writer.writerow({name: _cell(value) for name, value in point.model_dump(mode="json").items()})
     return text.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    said = visible(value)
+    return f"'{said}" if said.startswith(FORMULA) else said

@@ -11,8 +11,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text."
 
 
 def emit(data: Any, text: str, *, as_json: bool) -> None:
-    """Print `data` as JSON, or `text` with what would steer a terminal escaped."""
-    typer.echo(json.dumps(data, ensure_ascii=False, indent=2) if as_json else visible(text))
+    """Print `data` as JSON in ASCII, or `text`; what would steer a terminal is escaped in either."""
+    typer.echo(json.dumps(data, indent=2) if as_json else visible(text))
 
 
 def fail(message: str, *, as_json: bool, code: int = 1) -> typer.Exit:
@@ -20,7 +20,7 @@ def fail(message: str, *, as_json: bool, code: int = 1) -> typer.Exit:
     if as_json:
         emit({"error": message}, "", as_json=True)
     else:
-        typer.echo(message, err=True)
+        typer.echo(visible(message), err=True)
     return typer.Exit(code)
 
 

@@ -16,7 +16,7 @@ from .locks import FOLDER, GpuLocks
 from .mounts import RUN, reachable_by
 from .policy import JOB_UIDS, job_uids
 from .processes import descendants, end, runs_as
-from .protocol import LEVELS, JobSpec, Limits
+from .protocol import BOXED, LEVELS, JobSpec, Limits
 from .sandbox import SYSTEM_FOLDERS, Confinement, Sandbox
 from .working_copies import WorkingCopies
 
@@ -79,6 +79,10 @@ class Host:
         self.hierarchy = cgroup.find() if self._allows("full") else None
         self.limits_by_cgroup: FrozenSet[str] = frozenset(self.hierarchy.features) if self.hierarchy else frozenset()
         self.level, self.weaker_because, self.hint = self._probe_level()
+        self.signals_scoped = are_signals_scoped(self.level)
+        """Whether no job can stop, and so deceive, the clock of its judge."""
+        if not self.signals_scoped:
+            self.weaker_because += "; jobs of this account can stop each other, so nothing is timed here"
 
     def _allows(self, level: str) -> bool:
         return LEVELS.index(level) <= self._most
@@ -277,6 +281,11 @@ class Host:
         os.dup2(log, 1)
         os.dup2(log, 2)
         descriptors.close_all_but(keep | {self.null})
+
+
+def are_signals_scoped(level: str) -> bool:
+    """Say whether jobs cannot signal each other: by namespaces, by uids of their own, or by Landlock's scope."""
+    return level in BOXED or os.geteuid() == 0 or (level == "landlock" and landlock.abi() >= landlock.SCOPES)
 
 
 def _read_for(fd: int, seconds: float) -> Optional[bytes]:

@@ -38,6 +38,10 @@ CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 
 BIND_AND_CONNECT_TCP = 3
 SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS = 3
+SCOPES = 6
+"""Version from which on it keeps abstract sockets and signals within; Linux 6.12 has it."""
+OLDER = "GPU_MCP_HOSTD_LANDLOCK"
+"""Environment variable that makes this module behave as on a kernel of no more than this version; for tests."""
 FOR_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 """Rights that mean something for what is not a folder; the kernel refuses the others there."""
 
@@ -59,7 +63,7 @@ def abi() -> int:
     """Return the version that the kernel speaks, 0 when Landlock is absent or switched off."""
     syscall = _calls()[1]
     version = syscall(ctypes.c_long(CREATE_RULESET), ctypes.c_void_p(None), ctypes.c_size_t(0), ctypes.c_uint32(1))
-    return max(int(version), 0)
+    return max(min(int(version), int(os.environ.get(OLDER, version))), 0)
 
 
 def handled_files(version: int) -> int:
@@ -101,8 +105,8 @@ class Ruleset:
         self._libc, self._syscall = _calls()
         self._files = handled_files(self.version)
         network = 0 if allow_tcp or self.version < 4 else BIND_AND_CONNECT_TCP
-        scope = SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS if self.version >= 6 else 0
-        size = 24 if self.version >= 6 else 16 if self.version >= 4 else 8
+        scope = SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS if self.version >= SCOPES else 0
+        size = 24 if self.version >= SCOPES else 16 if self.version >= 4 else 8
         attributes = struct.pack("=QQQ", self._files, network, scope)[:size]
         self._fd = int(
             self._syscall(

@@ -15,15 +15,15 @@ is the one at its path.
 """
 
 import fcntl
-import json
 import os
 import re
 import stat
 import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, cast
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from .processes import Identity, still_alive
+from .lock_text import STILL_THERE, as_list, left_over, read_text, write_text
+from .processes import Identity
 
 FOLDER = "/run/lock/gpu-mcp-server"
 PROCESSOR = "processor"
@@ -31,14 +31,10 @@ PROCESSOR = "processor"
 POLL_S = 0.004
 LEAST_WAIT_S = 0.02
 """Who only asks for the holder of a GPU has its lock for a moment."""
-TEXT_BYTES = 16384
-MAX_NAMED = 64
-"""Groups, and sandboxes, that one text names: more share no GPU."""
 NAMING_TRIES = 20
 TRIES = 10
 MODES = 0o1777
 """Everybody makes locks, nobody removes another's."""
-GROUPS = "/sys/fs/cgroup/"
 
 Held = List[Tuple[str, int]]
 
@@ -114,18 +110,18 @@ class GpuLocks:
             fd = self._lock(uuid, "lock", fcntl.LOCK_SH)
         if fd is None:
             return None
-        before = _text_of(fd)
+        before = read_text(fd)
         left = {name: still_there(before) for name, still_there in STILL_THERE.items()}
         text = dict(owner, mode=mode)
         if alone:
-            text["left"] = {name: [*left[name], *STILL_THERE[name](_left(before))] for name in left}
+            text["left"] = {name: [*left[name], *STILL_THERE[name](left_over(before))] for name in left}
             if mode != "exclusive" and not _is_locked(fd, fcntl.LOCK_SH):  # under the turn nobody comes in between
                 os.close(fd)
                 return None
         else:
-            text["left"] = _left(before)
-            text.update({name: [*left[name], *_listed(owner.get(name))] for name in left})
-        _write(fd, text)
+            text["left"] = left_over(before)
+            text.update({name: [*left[name], *as_list(owner.get(name))] for name in left})
+        write_text(fd, text)
         return fd
 
     def name(self, fd: int, sandboxes: Sequence[Identity]) -> None:
@@ -139,9 +135,9 @@ class GpuLocks:
                 break
             except OSError:
                 time.sleep(POLL_S / NAMING_TRIES)
-        text = _text_of(fd)
-        known = _listed(text.get("sandboxes"))
-        _write(fd, dict(text, sandboxes=[*known, *(list(each) for each in sandboxes if list(each) not in known)]))
+        text = read_text(fd)
+        known = as_list(text.get("sandboxes"))
+        write_text(fd, dict(text, sandboxes=[*known, *(list(each) for each in sandboxes if list(each) not in known)]))
         try:
             fcntl.lockf(fd, fcntl.LOCK_UN)
         except OSError:
@@ -161,16 +157,16 @@ class GpuLocks:
 
     def living(self, uuid: str) -> bool:
         """Say whether anything is still there of those who had a GPU last: of their groups or of their sandboxes."""
-        return self._is_named_alive(uuid, lambda text: [text, _left(text)])
+        return self._is_named_alive(uuid, lambda text: [text, left_over(text)])
 
     def left_living(self, uuid: str) -> bool:
         """Say the same of those who had it before it was last taken by somebody who found it free."""
-        return self._is_named_alive(uuid, lambda text: [_left(text)])
+        return self._is_named_alive(uuid, lambda text: [left_over(text)])
 
     def _is_named_alive(self, uuid: str, parts: Callable[[Dict[str, Any]], List[Dict[str, Any]]]) -> bool:
         fd = self._open(uuid, "lock")
         try:
-            named = parts(_text_of(fd))
+            named = parts(read_text(fd))
         finally:
             os.close(fd)
         return any(still_there(part) for part in named for still_there in STILL_THERE.values())
@@ -267,7 +263,7 @@ class GpuLocks:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return None
             except OSError:
-                text = _text_of(fd)
+                text = read_text(fd)
         finally:
             os.close(fd)
         if "job" not in text:
@@ -341,62 +337,6 @@ def _is_at(path: str, fd: int) -> bool:
         return False
     same = (held.st_dev, held.st_ino) == (found.st_dev, found.st_ino)
     return same and stat.S_ISREG(held.st_mode) and held.st_nlink == 1
-
-
-def _text_of(fd: int) -> Dict[str, Any]:
-    """Return what a lock's file says; a stranger may have written it."""
-    try:
-        said: Any = json.loads(os.pread(fd, TEXT_BYTES, 0).decode("utf-8", "replace"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return cast("Dict[str, Any]", said) if isinstance(said, dict) else {}
-
-
-def _write(fd: int, text: Dict[str, Any]) -> None:
-    """Put a text in place of the last; a full disk does not matter to the lock."""
-    short: Dict[str, Any] = {n: v[-MAX_NAMED:] if isinstance(v, list) else v for n, v in text.items()}
-    data = json.dumps(short).encode()
-    try:
-        os.pwrite(fd, data, 0)
-        os.ftruncate(fd, len(data))  # to nothing first would have ext4 flush it when it is closed: 3 ms
-    except OSError:
-        pass
-
-
-def _left(text: Dict[str, Any]) -> Dict[str, Any]:
-    """Return who was still there when the lock was last taken by somebody who found it free."""
-    left: Any = text.get("left")
-    return cast("Dict[str, Any]", left) if isinstance(left, dict) else {}
-
-
-def _groups_in(text: Dict[str, Any]) -> List[str]:
-    """Return the groups that a text names, each by its list of processes, as far as there are some."""
-    found: List[str] = []
-    for path in _listed(text.get("groups"))[:MAX_NAMED]:
-        if not isinstance(path, str) or "/../" in path:
-            continue
-        if not (path.startswith(GROUPS) and path.endswith("/cgroup.procs")):
-            continue
-        try:
-            with open(path, "rb") as pids:
-                if pids.read(1):
-                    found.append(path)
-        except OSError:
-            continue
-    return found
-
-
-def _sandboxes_in(text: Dict[str, Any]) -> List[Identity]:
-    """Return process 1 of each sandbox that a text names, as far as it lives and this process can see it."""
-    return still_alive(_listed(text.get("sandboxes"))[:MAX_NAMED])
-
-
-STILL_THERE: Dict[str, Callable[[Dict[str, Any]], Sequence[Any]]] = {"groups": _groups_in, "sandboxes": _sandboxes_in}
-"""What a text names of a holder's processes, and which of it is not empty yet."""
-
-
-def _listed(value: Any) -> List[Any]:
-    return cast("List[Any]", value) if isinstance(value, list) else []
 
 
 def _is_locked(fd: int, how: int) -> bool:

@@ -106,6 +106,7 @@ def about_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
         "level": host.level,
         "weaker_because": host.weaker_because,
         "hint": host.hint,
+        "signals_scoped": host.signals_scoped,
         "state": host.state,
         "noexec": bool(os.statvfs(host.state).f_flag & os.ST_NOEXEC),
         "cgroup": host.hierarchy.kind if host.hierarchy else None,

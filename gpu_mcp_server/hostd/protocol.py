@@ -64,6 +64,8 @@ class Limits:
     """Size of `/tmp` inside the sandbox; charged to memory."""
     shm_bytes: int = 64 << 20
     """Size of `/dev/shm` inside the sandbox; charged to memory."""
+    tmp_files: int = 100_000
+    """Files in each of these two: one takes a kilobyte of the kernel's memory, however small it is."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import os
 import time
-from typing import Callable, Dict, FrozenSet, List, Optional, Set
+from typing import Callable, Dict, FrozenSet, List, Optional, Set, Tuple
 
 from . import processes, trees
 from .protocol import Limits
@@ -15,6 +15,11 @@ OWN = 0.9
 """Who was killed for memory with less than this share of its limit did not reach it."""
 SHARE = 20
 """A look may take one part in this many of the time."""
+RARELY_S = 1.0
+"""Between two looks at most: a job ends within 2 s of its limit, and a look at thousands of processes takes long."""
+TEMPORARY = ("/tmp", "/dev/shm")
+SEVERAL = 8
+"""Processes to look at for one that lives inside, where nobody says which one does."""
 
 
 def others_memory(name: str, limits: Limits, peak: Optional[float]) -> str:
@@ -58,9 +63,11 @@ class Quota:
                 self._memory_and_processes(role, roles)
                 if self._limits.cpu_s is not None and role.used_cpu_s() >= self._limits.cpu_s:
                     self._strike(role, roles, "timeout", cpu_limit_note(role, self._limits.cpu_s))
+            if not role.ended:
+                self._temporary_files(role, roles)
         self.disk(workdirs, roles)
         now = time.monotonic()
-        self.next_at = now + max(WATCH_S, SHARE * (now - began))
+        self.next_at = now + max(WATCH_S, min(SHARE * (now - began), RARELY_S))
 
     def disk(self, workdirs: Dict[str, str], roles: List[Role], final: bool = False) -> None:
         """Measure the workspaces; `final` when no process of the job lives any more."""
@@ -103,9 +110,45 @@ class Quota:
             note = "role %s came up to the limit of %d processes and threads" % (role.name, limits.processes)
             self.notes.add(note)
 
+    def _temporary_files(self, role: Role, roles: List[Role]) -> None:
+        """Count the files in what a sandbox has of its own: bubblewrap limits their bytes alone."""
+        for folder, files in temporary_files(role):
+            if files > self._limits.tmp_files:
+                words = (role.name, self._limits.tmp_files, folder)
+                self._strike(role, roles, "disk_quota", "role %s holds more than the limit of %d files in %s" % words)
+
     def _strike(self, role: Role, roles: List[Role], status: str, note: str) -> None:
         """End the job, or only the role when a trusted leader is there to say what that means."""
         if roles[0].trusted and role is not roles[0]:
+            self.notes.add(note)
             role.kill()
         else:
             self._end(status, note)
+
+
+def temporary_files(role: Role) -> List[Tuple[str, int]]:
+    """Return how many files each of a sandbox's own temporary folders holds; nothing where it has none, or has ended.
+
+    Seen through a process inside, as nobody outside has a path to these mounts. Source: proc_pid_root(5).
+    """
+    if role.process_one is not None:
+        inside = [one[0] for one in processes.still_alive([list(role.process_one)])]
+    else:
+        inside = role.pids()[-SEVERAL:]
+    for pid in inside:
+        found = [(folder, count) for folder in TEMPORARY for count in _own_files(pid, folder)]
+        if found:
+            return found
+    return []
+
+
+def _own_files(pid: int, folder: str) -> List[int]:
+    """Return the files of a process's folder, if that is another file system than this process has there."""
+    path = "/proc/%d/root%s" % (pid, folder)
+    try:
+        if os.stat(path).st_dev == os.stat(folder).st_dev:
+            return []
+        held = os.statvfs(path)
+    except OSError:
+        return []
+    return [held.f_files - held.f_ffree]

@@ -150,6 +150,8 @@ class ProgramOwner:
             text += " (another seed did not change the outputs: they could be hard-coded)"
         if self.tier != "performance":
             text += "; %s tier: not timed" % self.tier
+        elif self.task.get("untimed"):
+            text += "; not timed: %s" % self.task["untimed"]
         return text
 
     def _empty(self, params: Params) -> None:
@@ -251,7 +253,8 @@ class Case:
 
     def __init__(self, owner: ProgramOwner, params: Params, most: int) -> None:
         self.owner, self.params, self.most = owner, params, most
-        self.task, self.timed = owner.task, owner.tier == "performance"
+        self.task = owner.task
+        self.timed = owner.tier == "performance" and not self.task.get("untimed")
         self.samples: Tuple[List[float], List[float]] = ([], [])
         """Seconds of candidate and reference."""
         self.worst = Match("", 0.0, 0.0)

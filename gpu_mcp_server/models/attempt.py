@@ -1,12 +1,14 @@
 """What was tried: a row for every compile, run and evaluation."""
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.plain_text import lined
 
 AttemptKind = Literal["compile", "run", "evaluate", "check", "profile", "nccl"]
 Outcome = Literal["confirmed", "voided", "not_comparable", "not_judged"]
+SHOWN = 5
+"""Attempts of a ranking in words; the data has all."""
 
 
 class Attempt(Model):
@@ -94,6 +96,40 @@ class AttemptList(ResultModel):
         return "\n".join(lines)
 
 
+class OldBoard(Model):
+    """One ranking's correct verdicts that may have been forged, the best first."""
+
+    problem_id: str | None = None
+    name: str
+    """The problem's."""
+    problem_hash: str | None = None
+    device: str | None = None
+    driver: str | None = None
+    attempts: list[Attempt] = []
+
+    def line_text(self) -> str:
+        """Say which ranking it is."""
+        return f"{self.name} ({self.problem_id}) on {self.device or 'no device'}, driver {self.driver or 'unknown'}"
+
+
+class OldVerdicts(ResultModel):
+    """Correct verdicts of versions in which a candidate could forge one, by ranking."""
+
+    boards: list[OldBoard]
+
+    def summary(self) -> str:
+        """List them, the best of each ranking first."""
+        if not self.boards:
+            return "every correct verdict is by a version that keeps candidates from forging one, or was audited"
+        lines: list[str] = []
+        for board in self.boards:
+            lines.append(f"{board.line_text()}: {len(board.attempts)} verdicts of older versions, the best first")
+            lines += [f"  {line}" for line in "\n".join(a.line_text() for a in board.attempts[:SHOWN]).splitlines()]
+            if len(board.attempts) > SHOWN:
+                lines.append(f"  ({len(board.attempts) - SHOWN} more)")
+        return lined([*lines, "A candidate that left its sandbox may have forged any; --redo judges the bests again."])
+
+
 class AuditResult(ResultModel):
     """What came of judging an attempt again."""
 
@@ -113,3 +149,20 @@ class AuditResult(ResultModel):
         before = f"{self.verdict_before}" + (f", speed-up {self.speedup_before:.3g}" if self.speedup_before else "")
         now = f"{self.verdict_now}" + (f", speed-up {self.speedup_now:.3g}" if self.speedup_now else "")
         return lined([*lines, f"before: {before}", f"now: {now} (attempt {self.audit_attempt_id})"])
+
+
+class RedoneVerdicts(ResultModel):
+    """What came of judging the bests of older versions again."""
+
+    audits: list[AuditResult]
+    failed: list[str] = []
+    """Of each attempt that could not be judged again, why."""
+
+    def summary(self) -> str:
+        """Say each outcome."""
+        counts = {outcome: sum(a.outcome == outcome for a in self.audits) for outcome in get_args(Outcome)}
+        said = ", ".join(f"{number} {outcome}" for outcome, number in counts.items() if number)
+        first = f"judged again: {said or 'none'}" + (
+            f"; could not be judged: {len(self.failed)}" if self.failed else ""
+        )
+        return lined([first, *(audit.summary() for audit in self.audits), *self.failed])

@@ -1,9 +1,10 @@
 """The graph as pictures: Mermaid text, and an SVG that needs nothing to be shown."""
 
 from dataclasses import dataclass
-from xml.sax.saxutils import escape
 
 from gpu_mcp_server.models.collective import CollectiveGraph, CollectiveSite
+from gpu_mcp_server.pictures import escaped
+from gpu_mcp_server.plain_text import visible
 
 MAX_SITES = 40
 """Sites in a picture; a person sees nothing in more."""
@@ -61,7 +62,7 @@ def svg(graph: CollectiveGraph) -> str:
         'font-family="monospace" font-size="12">',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
     ]
-    parts += [f'<text x="{x}" y="24" font-weight="bold">{escape(name)}</text>' for name, x in COLUMNS.items()]
+    parts += [f'<text x="{x}" y="24" font-weight="bold">{escaped(name)}</text>' for name, x in COLUMNS.items()]
     top = 40
     for row in rows:
         parts += _drawn(row, top)
@@ -93,7 +94,7 @@ def _drawn(row: Row, top: int) -> list[str]:
             shown = _cut(text, BOX[name] // 8 + 2)
             parts.append(
                 f'<rect x="{x}" y="{y}" width="{BOX[name]}" height="{ROW - 8}" rx="4" fill="{FILL[name]}"/>'
-                f'<text x="{x + 6}" y="{y + 17}">{escape(shown)}<title>{escape(text)}</title></text>'
+                f'<text x="{x + 6}" y="{y + 17}">{escaped(shown)}<title>{escaped(text)}</title></text>'
             )
             following = order[order.index(name) + 1] if name != order[-1] else None
             if following and row.cells[following]:
@@ -107,4 +108,4 @@ def _cut(text: str, most: int) -> str:
 
 
 def _quoted(text: str) -> str:
-    return text.replace('"', "'").replace("<", "&lt;").replace(">", "&gt;")
+    return visible(text).replace('"', "'").replace("<", "&lt;").replace(">", "&gt;")

@@ -4,13 +4,13 @@ import json
 from collections.abc import Sequence
 from typing import cast
 
-from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.models.attempt import Attempt, AuditResult, Outcome
+from gpu_mcp_server.errors import BadRequest, GpuMcpError, NotFound
+from gpu_mcp_server.models.attempt import Attempt, AuditResult, OldVerdicts, Outcome, RedoneVerdicts
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Tier, TimingOptions
 from gpu_mcp_server.services.evaluator import Evaluator
 from gpu_mcp_server.services.experience import Experience
-from gpu_mcp_server.services.harness import parse_verdict, shape_verdicts
+from gpu_mcp_server.services.harness import TRUSTED, parse_verdict, shape_verdicts
 from gpu_mcp_server.services.runner import Progress
 from gpu_mcp_server.services.sources import NAMES, kept_source
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -74,6 +74,34 @@ class Auditor:
             speedup_before=attempt.speedup,
             speedup_now=again.speedup,
         )
+
+    async def older(self, problem_id: str | None = None) -> OldVerdicts:
+        """Return the correct verdicts that a candidate may have forged, by ranking.
+
+        Raises:
+            NotFound: If there is no such problem.
+        """
+        return OldVerdicts(boards=await self._experience.older(TRUSTED, problem_id))
+
+    async def redo(self, problem_id: str | None = None, *, progress: Progress | None = None) -> RedoneVerdicts:
+        """Judge the best of each ranking again if it may be forged, and the next best where that one is voided.
+
+        Raises:
+            NotFound: If there is no such problem.
+        """
+        done = RedoneVerdicts(audits=[])
+        for board in (await self.older(problem_id)).boards:
+            for attempt in board.attempts:
+                if (await self._experience.best_since(TRUSTED, board) or 0.0) > (attempt.speedup or 0.0):
+                    break
+                try:
+                    done.audits.append(await self.audit(attempt.attempt_id, progress=progress))
+                except GpuMcpError as error:
+                    done.failed.append(f"{attempt.attempt_id} could not be judged again: {error}")
+                    break
+                if done.audits[-1].outcome != "voided":
+                    break
+        return done
 
     async def _shapes(self, attempt: Attempt) -> list[ShapeVerdict]:
         """Return the recorded verdicts by shape; none when their artifact is gone."""

@@ -25,7 +25,7 @@ from gpu_mcp_server.services.devices import PYTHON_KINDS, device_of, versions_of
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.extensions import ExtensionBuilder
 from gpu_mcp_server.services.faults import Faults
-from gpu_mcp_server.services.harness import QUICK, Candidate, judge_spec, lines_of
+from gpu_mcp_server.services.harness import GENERATION, QUICK, Candidate, judge_spec, lines_of
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
@@ -251,14 +251,13 @@ class Evaluator:
 
     async def _place(self, host: str | None, source: Source, device: str | None, flags: Sequence[str]) -> str:
         """Choose where: for a GPU the host that is free soonest, and of those the one that has the build."""
-        count = 1 if "cuda" in (device, source.language) else 0
 
         async def has_build(name: str) -> bool | None:
             if "cuda" not in (await self._jobs.probe(name)).devices():
                 return None
             return source.language in PYTHON_KINDS or await self._compiler.has(source, host=name, flags=flags)
 
-        return await self._pool.place(host, Need(count), has_build=has_build)
+        return await self._pool.place(host, Need(1 if "cuda" in (device, source.language) else 0), has_build=has_build)
 
     async def _noted(
         self, trial: Trial, how: Mapping[str, str], parent_id: str | None, note: str | None, batch_id: str | None
@@ -386,6 +385,7 @@ def _context(trial: Trial, ready: Ready, advice: Sequence[str]) -> Mapping[str, 
     """Return what another server needs to settle the job."""
     built = ready.built
     return {
+        "generation": GENERATION,
         "problem_id": trial.problem.problem_id,
         "language": trial.language,
         "device": trial.device,

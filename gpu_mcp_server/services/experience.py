@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.models.attempt import Attempt, AttemptKind, AttemptList
+from gpu_mcp_server.models.attempt import Attempt, AttemptKind, AttemptList, OldBoard
 from gpu_mcp_server.models.history import ProblemHistory
 from gpu_mcp_server.services.history import History
 from gpu_mcp_server.store.database import Database, Value
@@ -23,6 +23,8 @@ REASON_CHARACTERS = 300
 
 FAILED = "(verdict IN ('incorrect', 'cheat') OR (verdict IS NULL AND status NOT IN ('running', 'ok', 'judged')))"
 BEST = "kind = 'evaluate' AND verdict = 'correct' AND speedup IS NOT NULL AND voided IS NULL"
+BEFORE = "(coalesce({}.evidence ->> 'generation', 0) < ?)"
+"""Judged before a generation of the harness."""
 DIGITS = "0123456789abcdefghijklmnopqrstuv"
 
 
@@ -159,6 +161,41 @@ class Experience:
             (attempt_id,),
         )
         return row is not None
+
+    async def older(self, generation: int, problem_id: str | None = None) -> list[OldBoard]:
+        """Return the correct verdicts before a generation that no audit has judged again, best first, by ranking.
+
+        Raises:
+            NotFound: If there is no such problem.
+        """
+        if problem_id is not None:
+            await self._require_problem(problem_id)
+        seen, values = visible("a.attempt_id")
+        rows = await self._db.fetch_all(
+            "SELECT a.*, p.json ->> 'name' AS name FROM attempts a LEFT JOIN problems p USING (problem_id) "  # noqa: S608
+            f"WHERE a.kind = 'evaluate' AND a.verdict = 'correct' AND a.voided IS NULL AND {BEFORE.format('a')} "
+            f"AND {seen} AND (? IS NULL OR a.problem_id = ?) AND NOT EXISTS (SELECT 1 FROM attempts b "
+            "WHERE b.parent_id = a.attempt_id AND b.note = 'audit of ' || a.attempt_id "
+            f"AND b.source_hash = a.source_hash AND b.verdict = a.verdict AND NOT {BEFORE.format('b')}) "
+            "ORDER BY name, problem_id, problem_hash, device, driver, speedup DESC, seq",
+            (generation, *values, problem_id, problem_id, generation),
+        )
+        boards: dict[tuple[Value, ...], OldBoard] = {}
+        for row in rows:
+            key = tuple(row[name] for name in ("problem_id", "problem_hash", "device", "driver"))
+            about = {name: row[name] for name in ("problem_id", "problem_hash", "device", "driver")}
+            board = boards.setdefault(key, OldBoard(name=row["name"] or row["problem_id"], **about))
+            board.attempts.append(_attempt(row))
+        return [*boards.values()]
+
+    async def best_since(self, generation: int, board: OldBoard) -> float | None:
+        """Return the greatest speed-up of a ranking by verdicts of a generation or later."""
+        row = await self._db.fetch_one(
+            f"SELECT max(a.speedup) AS best FROM attempts a WHERE {BEST} AND NOT {BEFORE.format('a')} "  # noqa: S608
+            "AND a.problem_id IS ? AND a.problem_hash IS ? AND a.device IS ? AND a.driver IS ?",
+            (generation, board.problem_id, board.problem_hash, board.device, board.driver),
+        )
+        return row["best"] if row else None
 
     async def get(self, attempt_id: str) -> Attempt:
         """Return an attempt with its evidence.

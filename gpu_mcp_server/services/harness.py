@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -67,7 +67,11 @@ UNSEEN = re.compile(
 MEMORY_BYTES = 16 << 30
 SHM_BYTES = 1 << 30
 
-
+GENERATION = 1
+"""Of harness and sandbox together, noted by the server in a verdict's evidence when it submits the job. Verdicts before
+1 have none: a candidate could take over process 1 of its sandbox and forge the file that its verdict was read from."""
+TRUSTED = 1
+"""The first generation whose verdicts no candidate is known to have been able to forge."""
 QUICK = TimingOptions()
 Kind = Literal["library", "triton", "model"]
 
@@ -121,7 +125,7 @@ def judge_spec(
         BadRequest: If the device cannot compare the problem's outputs.
     """
     python = _python(problem, probe, host, device, candidate)
-    task = _task(problem, device, candidate, timing, [str(g["name"]) for g in probe.gpus])
+    task = _task(problem, device, candidate, timing, probe)
     own = _own(problem, candidate, task)
     compiles = candidate is not None and candidate.kind != "library"
     compiling = compiling_environment(probe) if compiles else {}
@@ -251,9 +255,9 @@ def _limits(*, compiles: bool) -> Limits:
 
 
 def _task(
-    problem: Problem, device: str, candidate: Candidate | None, timing: TimingOptions, gpus: Sequence[str]
+    problem: Problem, device: str, candidate: Candidate | None, timing: TimingOptions, probe: HostProbe
 ) -> dict[str, Any]:
-    """Return what the owner is told; `gpus` are the names of those that it may run on."""
+    """Return what the owner is told."""
     interpreted = candidate is not None and candidate.kind == "triton" and device == "cpu"
     compiles = candidate is not None and candidate.kind != "library"
     effort = EFFORTS[timing.precision]
@@ -262,7 +266,7 @@ def _task(
         "tier": timing.tier,
         "candidate": candidate.kind if candidate else "library",
         "prepare_s": PREPARE_S if compiles else 0,
-        "untimed": "Triton's interpreter" if interpreted else "",
+        "untimed": "Triton's interpreter" if interpreted else probe.why_untimed(),
         "device": device,
         "framework": problem.framework,
         "entry": problem.entry,
@@ -295,7 +299,7 @@ def _task(
         "round_timeout_s": INTERPRETER_ROUND_S if interpreted else ROUND_TIMEOUT_S,
         "gpu_index": 0,
         **(module_problems.task_of(problem) if problem.kind == "module" else {}),
-        "floors": floors(problem, gpus) if device == "cuda" and problem.outputs else {},
+        "floors": floors(problem, [str(g["name"]) for g in probe.gpus]) if device == "cuda" and problem.outputs else {},
     }
 
 

@@ -69,6 +69,8 @@ class HostProbe(Model):
     level: str
     weaker_because: str
     hint: str
+    signals_scoped: bool
+    """Whether no job there can stop another, such as the judge whose clock times it."""
     state: str = ""
     """Folder for jobs there."""
     noexec: bool = False
@@ -87,6 +89,10 @@ class HostProbe(Model):
     setup: Setup = Setup()
     addresses: tuple[str, ...] = ()
     """Where other machines may reach this one, best first."""
+
+    def why_untimed(self) -> str:
+        """Return why no time that is taken there is to be believed; empty where it is."""
+        return "" if self.signals_scoped else "jobs can stop each other on this host, and the judge's clock with them"
 
     def gpus_in_words(self) -> str:
         """Return how many GPUs there are, and what keeps others from being seen."""

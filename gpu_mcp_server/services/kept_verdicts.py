@@ -9,6 +9,7 @@ from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.experience import Experience
+from gpu_mcp_server.services.harness import GENERATION
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.judge_files import LEADER, judge_files
 from gpu_mcp_server.services.sources import Source
@@ -90,8 +91,9 @@ def key_of_request(
             beside,
         ],
         "how": [list(flags), entry, timing.model_dump(mode="json", exclude={"fresh"})],
-        "device": [*device, probe.driver, probe.level],
+        "device": [*device, probe.driver, probe.level, probe.why_untimed()],
         "judge": [
+            GENERATION,
             harness.hexdigest(),
             *((judge.path, judge.version, judge.numpy, judge.torch, judge.triton) if judge else ()),
         ],

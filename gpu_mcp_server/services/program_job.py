@@ -65,7 +65,8 @@ def program_spec(
         raise ToolMissing("a Python with NumPy", host, hint="Set judge_python of this host to one that has it.")
     runs = 0 if candidate is None else sandboxes(program, tier)
     roles = [f"candidate_{number}" for number in range(runs)]
-    task = json.dumps(_task(problem, program, roles, device, tier, judge=candidate is not None)).encode()
+    about = _task(problem, program, roles, device, tier, judge=candidate is not None)
+    task = json.dumps({**about, "untimed": probe.why_untimed()}).encode()
     trees = _trees(task, python, reference, candidate or {}, roles)
     blobs = {hashlib.sha256(file.data).hexdigest(): file.data for tree in trees.values() for file in tree.values()}
     refs = {id(tree): refs_of(tree) for tree in trees.values()}

@@ -85,6 +85,7 @@ class Verdicts:
             job_id=row.job_id,
             evidence={
                 **evaluation.evidence,
+                "generation": row.context.get("generation"),
                 "verdict_artifact": evaluation.evidence_artifact_id,
                 "resources": row.context.get("resources"),
                 "compiler": row.context.get("compiler"),

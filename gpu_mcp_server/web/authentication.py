@@ -121,10 +121,13 @@ def shown_token(scope: Scope) -> str | None:
     kind, _, secret = headers.get("authorization", "").partition(" ")
     if kind.lower() == "bearer":
         return secret.strip()
-    if scope["path"] == MCP_PATH:
-        return None
+    return None if scope["path"] == MCP_PATH else shown_session(scope)
+
+
+def shown_session(scope: Scope) -> str | None:
+    """Return the session that a request's cookie names."""
     try:
-        morsel = SimpleCookie(headers.get("cookie", "")).get(SESSION_COOKIE)
+        morsel = SimpleCookie(Headers(scope=scope).get("cookie", "")).get(SESSION_COOKIE)
     except CookieError:
         return None
     return morsel.value if morsel is not None else None

@@ -5,6 +5,7 @@ import ipaddress
 import ssl
 import time
 from contextlib import suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,12 +21,12 @@ from gpu_mcp_server.store.database import CHECKED_BY_SERVER_BYTES
 from gpu_mcp_server.team.team import Team
 from gpu_mcp_server.team.verifier import Verifier
 from gpu_mcp_server.web.app import Site, web_app
+from gpu_mcp_server.web.http1 import StrictConnection
 
 SILENT_S = 20.0
 """For a client that has connected to send a whole request head."""
 KEEP_ALIVE_S = 75
 """Between two requests of a connection."""
-HEAD_BYTES = 64 << 10
 CLOSING_S = 5
 """For what is left after the drain."""
 
@@ -84,9 +85,13 @@ async def chosen_authentication(settings: Settings, host: str, asked: Authentica
 
 
 class Attentive(H11Protocol):
-    """Hangs up on who connects and says nothing, or not all of it; uvicorn by itself waits for ever."""
+    """Hangs up on who connects and says nothing, or not all of it, or something that two could read in two ways."""
 
     _silence: asyncio.TimerHandle | None = None
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.conn: StrictConnection = StrictConnection()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a request."""
@@ -105,6 +110,24 @@ class Attentive(H11Protocol):
         """Wait no longer."""
         self._heard()
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Say that nothing more of this connection is read, unless an answer has begun, and hang up."""
+        del msg
+        if self.cycle is not None:  # pyright: ignore[reportUnnecessaryComparison] - None before the first request
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            said = b"Invalid HTTP request received."
+            headers = [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(said)))]
+            answer = h11.Response(
+                status_code=self.conn.refusal,
+                headers=[*headers, ("connection", "close")],
+                reason=HTTPStatus(self.conn.refusal).phrase,
+            )
+            for event in (answer, h11.Data(data=said), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def _heard(self) -> None:
         if self._silence is not None:
@@ -171,18 +194,19 @@ def server_for(
     """
     app = web_app(server, settings, team, host, verifier=(verifier or team.tokens) if tokens else None)
     site: Site = app.state.site
-    # h11: httptools keeps the white space behind a header's value, against RFC 9110, section 5.5
+    # h11: httptools keeps the white space behind a header's value, against RFC 9110, section 5.5. Nothing here speaks
+    # WebSocket, whose own parser would read the request once more
     config = uvicorn.Config(
         site.draining,
         host=host,
         port=port,
         http=Attentive,
+        ws="none",
         log_config=None,
         access_log=False,
         limit_concurrency=settings.team.max_connections,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=CLOSING_S,
-        h11_max_incomplete_event_size=HEAD_BYTES,
         server_header=False,
         **_tls(settings),
     )

@@ -194,6 +194,36 @@ async def test_tmp_and_shared_memory_have_their_sizes(boxed):
     assert done.stderr.count(b"No space left on device") == 2
 
 
+MANY_SMALL = """
+import os, time
+at = 0
+while True:
+    os.close(os.open(FOLDER + "/%d" % at, os.O_CREAT | os.O_WRONLY))
+    at += 1
+"""
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/dev/shm"])
+async def test_too_many_files_in_temporary_folders_are_named(boxed, folder):
+    done = await boxed.python(MANY_SMALL.replace("FOLDER", repr(folder)), limits={"tmp_files": 2000})
+    assert (done.record.status, done.record.note) == (
+        "disk_quota",
+        f"role main holds more than the limit of 2000 files in {folder}",
+    )
+
+
+async def test_who_hides_from_a_debugger_has_its_files_counted_too(boxed):
+    hide = "import ctypes\nctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n"  # PR_SET_DUMPABLE
+    done = await boxed.python(hide + MANY_SMALL.replace("FOLDER", "'/tmp'"), limits={"tmp_files": 2000})
+    assert done.record.status == "disk_quota"
+
+
+async def test_files_of_others_in_the_hosts_temporary_folder_do_not_count(open_lab):
+    lab = await open_lab("landlock")
+    done = await lab.sh("sleep 0.5; echo lived", limits={"tmp_files": 1})
+    assert (done.record.status, done.text) == ("ok", "lived\n"), done
+
+
 async def test_a_share_of_the_cpu_is_kept(full):
     spin = "import time\nt = time.monotonic()\nwhile time.monotonic() - t < 0.6: pass\nprint(time.process_time())"
     done = await full.python(spin, limits={"cpus": 0.25})

@@ -11,6 +11,7 @@ import pytest
 from gpu_mcp_server.backends.bundle import HOSTD
 from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.backends.local import LocalBackend
+from gpu_mcp_server.hostd import landlock
 from gpu_mcp_server.hostd.mounts import reachable_by
 from gpu_mcp_server.hostd.sandbox import BY_BUBBLEWRAP, Confinement, Sandbox
 from tests.hostd.apptainers import surroundings
@@ -30,11 +31,7 @@ async def user(request, state: Path):
     if not reachable_by(str(HOSTD), UID, 0o5):
         pytest.skip(f"{HOSTD} cannot be read by an ordinary user")
     env = surroundings("stand-in", state.parent)[1] if request.param == "apptainer" else {}
-    env |= {"GPU_MCP_HOSTD_LEVEL": request.param, "HOME": "/nonexistent"}
-    python = wrapped(state, env, AS_USER, PYTHON)
-    state.mkdir(mode=0o700)
-    os.chown(state, UID, UID)
-    lab = Laboratory(await HostLink.open(LocalBackend(python=str(python), state_dir=str(state))), state)
+    lab = Laboratory(await HostLink.open(as_user(state, {**env, "GPU_MCP_HOSTD_LEVEL": request.param})), state)
     assert lab.link.greeting["root"] is False
     expected = ("full", "namespaces") if request.param in ("full", "namespaces") else (request.param,)
     assert lab.level in expected, lab.weaker_because
@@ -65,6 +62,10 @@ async def test_jobs_of_an_ordinary_user_have_limits(user):
     assert "limit of 30 processes" in done.record.note
     done = await user.sh("head -c 40000000 /dev/zero > a; sleep 1000", limits={"disk_bytes": 16 << 20})
     assert done.record.status == "disk_quota"
+    if user.level != "landlock":  # whose /tmp is the host's
+        many = "i=0; while :; do i=$((i + 1)); : > /tmp/$i; done"
+        done = await user.sh(many, limits={"tmp_files": 1000})
+        assert (done.record.status, "1000 files in /tmp" in done.record.note) == ("disk_quota", True), done
     done = await user.sh("sleep 1000", limits={"wall_s": 0.3})
     assert done.record.status == "timeout"
 
@@ -93,6 +94,35 @@ async def test_a_hundred_jobs_of_an_ordinary_user_run_at_once(user):
     await asyncio.gather(*(user.submit(s) for s in specs))
     done = await asyncio.gather(*(user.wait(s.id, timeout_s=60) for s in specs))
     assert [d.text for d in done] == [f"{i}\n" for i in range(50)]
+
+
+def as_user(state: Path, env: dict[str, str]) -> LocalBackend:
+    """Return the way to a hostd of an ordinary user, with its folder made."""
+    python = wrapped(state, {"HOME": "/nonexistent", **env}, AS_USER, PYTHON)
+    state.mkdir(mode=0o700)
+    os.chown(state, UID, UID)
+    return LocalBackend(python=str(python), state_dir=str(state))
+
+
+@needs_root
+@pytest.mark.parametrize(("version", "scoped"), [(landlock.SCOPES - 1, False), (landlock.SCOPES, True)])
+async def test_jobs_that_can_stop_each_other_are_told_of_by_their_host(state: Path, version: int, scoped: bool):
+    if landlock.abi() < version or not reachable_by(str(HOSTD), UID, 0o5):
+        pytest.skip(f"Landlock {version} is needed, and a hostd that an ordinary user can read")
+    env = {"GPU_MCP_HOSTD_LEVEL": "landlock", landlock.OLDER: str(version)}
+    lab = Laboratory(await HostLink.open(as_user(state, env)), state)
+    marker = secrets.token_hex(8)
+    job = await lab.start("/bin/sh", "-c", "echo ready; exec sleep 1000", env={"MARKER": marker}, until=b"ready")
+    (neighbour,) = processes_with(marker)
+    done = await lab.python(f"import os\nos.kill({neighbour}, 19)")
+    stopped = Path(f"/proc/{neighbour}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    probe, _ = await lab.link.call("probe")
+    await lab.link.call("cancel", job=job)
+    await lab.close()
+
+    assert (stopped, done.record.leader.exit_code == 0) == (not scoped, not scoped), done
+    assert probe["signals_scoped"] is scoped
+    assert ("nothing is timed here" in lab.weaker_because) is not scoped
 
 
 @needs_root

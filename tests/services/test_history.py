@@ -1,5 +1,7 @@
 """The course of a problem: best so far, devices apart, pictures that a browser can show."""
 
+import csv
+import json
 import xml.etree.ElementTree as ET
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,10 +10,13 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server import pictures
+from gpu_mcp_server.cli import history as command
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.store.database import Database
+
+STEERING = "\x07\x1b\x00\u202e\ud800"
 
 
 @pytest.fixture
@@ -59,7 +64,7 @@ async def test_the_best_so_far_rises_and_devices_are_never_mixed(db: Database):
 
 @pytest.mark.parametrize("count", [0, 1, 500])
 def test_pictures_are_well_formed_whatever_the_words(count: int):
-    words = '<script>alert("x")</script> & "quotes" \u0007'.replace("\u0007", "")
+    words = '<script>alert("x")</script> & "quotes" \x07\x1b[31m\x00\u202e\ud800'
     points = [
         HistoryPoint(
             number=n, attempt_id=f"a-{n}", parent_id=f"a-{n // 2}" if n > 1 else None, created_at="now",
@@ -71,10 +76,29 @@ def test_pictures_are_well_formed_whatever_the_words(count: int):
     for text in (pictures.course(history), pictures.lineage(history)):
         root = ET.fromstring(text)
         assert "<script>" not in text and root.tag.endswith("svg")
+        assert not set(text) & set(STEERING) and "\\x1b[31m" in text and "\\u202e" in text
         circles = [e for e in root.iter() if e.tag.endswith("circle")]
         assert len(circles) == min(count, pictures.MAX_NODES if "who descends" in text else count)
         for circle in circles:
             assert 0 <= float(circle.get("cx", "-1")) <= float(root.get("width", "0"))
+
+
+def test_exported_rows_steer_neither_a_terminal_nor_a_spreadsheet(tmp_path: Path):
+    words = ["=1+1\x1b[2J", "@SUM(A1)\u202e", "plain\x9b, quoted"]
+    points = [
+        HistoryPoint(number=n, attempt_id="a", created_at="now", outcome="correct", speedup=-1.5, note=note)
+        for n, note in enumerate(words)
+    ]
+    history = ProblemHistory(problem_id="p-1", name="n", points=points)
+    for name in ("all.csv", "all.json"):
+        command._written(history, None, None, tmp_path / name)
+    rows = list(csv.DictReader((tmp_path / "all.csv").read_text().splitlines()))
+
+    assert [row["note"] for row in rows] == ["'=1+1\\x1b[2J", "'@SUM(A1)\\u202e", "plain\\x9b, quoted"]
+    assert rows[0]["speedup"] == "-1.5", "a number stays one"
+    text = (tmp_path / "all.json").read_text()
+    assert text.isascii() and "\x1b" not in text
+    assert [point["note"] for point in json.loads(text)["points"]] == words, "nothing is lost there"
 
 
 def test_a_child_stands_below_its_parent():

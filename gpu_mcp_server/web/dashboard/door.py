@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.models.user import User
 from gpu_mcp_server.team.tokens import SESSION_S
-from gpu_mcp_server.web.authentication import SESSION_COOKIE
+from gpu_mcp_server.web.authentication import SESSION_COOKIE, shown_session
 from gpu_mcp_server.web.dashboard.pages import HEADERS, page
 
 TOKEN_CHARS = 512
@@ -62,21 +62,39 @@ def note(request: Request, user: User, action: str, handle: str | None = None) -
     request.app.state.site.team.audit.note(user, f"dashboard {action}", handle, "ok", address)
 
 
+async def _end_session(request: Request) -> User | None:
+    """End the session that the request's cookie names, and return whose it was; None if it names none that counts."""
+    tokens, secret = request.app.state.site.team.tokens, shown_session(request.scope)
+    found = await tokens.verify(secret) if secret is not None else None
+    if not isinstance(found, User) or found.token_id is None:
+        return None
+    await tokens.revoke(found.token_id)
+    return found
+
+
 async def login(request: Request) -> Response:
-    """Show the form; take a token and give a session for it."""
+    """Show the form; take a token and give a session for it. What is typed ends the session that there was."""
     site = request.app.state.site
+    if request.method == "POST" and site.authenticated:
+        return await _take_token(request)
     if not site.authenticated or visitor_of(request) is not None:
         return RedirectResponse("/", 303, HEADERS)
     if request.headers.get("hx-request"):
         return Response(status_code=204, headers={**HEADERS, "HX-Redirect": "/login"})
-    if request.method == "GET":
-        return page(request, "login.html", {"refused": ""}, visitor=None)
+    return page(request, "login.html", {"refused": ""}, visitor=None)
+
+
+async def _take_token(request: Request) -> Response:
+    site = request.app.state.site
     check_own_page(request)
+    await _end_session(request)
     form = await request.form(max_files=0, max_fields=4)
     secret = form.get("token")
     found = await site.team.tokens.verify(secret.strip()[:TOKEN_CHARS] if isinstance(secret, str) else "")
     if not isinstance(found, User):
-        return page(request, "login.html", {"refused": REFUSED[found.reason]}, visitor=None, status=401)
+        refused = page(request, "login.html", {"refused": REFUSED[found.reason]}, visitor=None, status=401)
+        _forget_session(refused)
+        return refused
     response = RedirectResponse("/", 303, HEADERS)
     session = await site.team.tokens.open_session(found)
     note(request, found, "login")
@@ -95,10 +113,13 @@ async def login(request: Request) -> Response:
 async def logout(request: Request) -> Response:
     """End the session."""
     check_own_page(request)
-    visitor = visitor_of(request)
-    if visitor is not None and visitor.token_id is not None and request.cookies.get(SESSION_COOKIE):
-        await request.app.state.site.team.tokens.revoke(visitor.token_id)
+    visitor = await _end_session(request)
+    if visitor is not None:
         note(request, visitor, "logout")
     response = RedirectResponse("/login", 303, HEADERS)
-    response.delete_cookie(SESSION_COOKIE, path="/", httponly=True, samesite="strict")
+    _forget_session(response)
     return response
+
+
+def _forget_session(response: Response) -> None:
+    response.delete_cookie(SESSION_COOKIE, path="/", httponly=True, samesite="strict")

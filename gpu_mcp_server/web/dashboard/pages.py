@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from gpu_mcp_server import __version__
+from gpu_mcp_server.plain_text import visible
 from gpu_mcp_server.web.dashboard import texts
 
 HERE = Path(__file__).parent
@@ -38,11 +39,17 @@ SECTIONS = (
 )
 
 
+def _visible(value: Any) -> Any:
+    """Make what a template prints visible, whether or not it asks for that; markup is ours and did so itself."""
+    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
+        finalize=_visible,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -13,6 +13,7 @@ from starlette.types import Scope
 
 from gpu_mcp_server.errors import BadRequest, GpuMcpError, NotFound
 from gpu_mcp_server.models.user import User
+from gpu_mcp_server.plain_text import visible_data
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.web.dashboard import actions, attempts, jobs, problems, runs
 from gpu_mcp_server.web.dashboard.door import Forbidden, check_own_page, login, logout, note, visitor_of
@@ -54,8 +55,8 @@ def routes() -> list[BaseRoute]:
         Route("/jobs/{job_id}/cancel", _guarded(_cancel), methods=["POST"]),
         Route("/reservations/{lease_id}/release", _guarded(_release), methods=["POST"]),
         Route("/usage", _guarded(_usage)),
-        Route("/login", login, methods=["GET", "POST"]),
-        Route("/logout", logout, methods=["POST"]),
+        Route("/login", _at_the_door(login), methods=["GET", "POST"]),
+        Route("/logout", _at_the_door(logout), methods=["POST"]),
         Mount("/static", _Static(directory=STATIC), name="static"),
     ]
 
@@ -90,6 +91,19 @@ def _guarded(view: View) -> Callable[[Request], Awaitable[Response]]:
             return page(request, "error.html", about, visitor=visitor, status=500)
 
     return answer
+
+
+def _at_the_door(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+    """Say as a page that another site's request is refused."""
+
+    async def said(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except Forbidden as error:
+            about = {"said": str(error), "incident": ""}
+            return page(request, "error.html", about, visitor=visitor_of(request), status=403)
+
+    return said
 
 
 def _status(error: GpuMcpError) -> int:
@@ -185,4 +199,4 @@ async def _usage(request: Request, lab: Lab, visitor: User) -> Response:
 
 
 def _json(data: dict[str, Any]) -> Response:
-    return JSONResponse(data, headers=HEADERS)
+    return JSONResponse(visible_data(data), headers=HEADERS)

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
-from xml.sax.saxutils import escape, quoteattr
+from xml.sax.saxutils import quoteattr
 
+from gpu_mcp_server.pictures import escaped
 from gpu_mcp_server.web.dashboard.texts import figure, shade, shown, span
 
 LANES = ("Analyst", "Coder", "Builder", "Tester")
@@ -123,7 +124,7 @@ def picture(found: Sequence[Work]) -> str:
         if ends is not None:
             middle = y + LANE_HEIGHT / 2
             parts.append(f'<path class="{ends[2]}" d="M{ends[0]:.1f} {ends[1]:.1f} V{middle:.1f} H{left:.1f}"/>')
-        title = escape(shown(f"{w.step}: {w.outcome}. {w.said}", 300))
+        title = escaped(shown(f"{w.step}: {w.outcome}. {w.said}", 300))
         wide = max(right - left, LEAST_WIDTH)
         parts.append(
             f'<rect class={quoteattr(w.shade)} x="{left:.1f}" y="{y + 7}" width="{wide:.1f}" '

@@ -50,7 +50,7 @@ OUTCOMES: list[tuple[str, str | None, float | None, int | None, str]] = [
     ("timeout", None, None, 7, "persistent blocks"),
     ("judged", "correct", 2.64, 7, "cp.async, two stages"),
     ("judged", "correct", 3.18, 9, "cp.async, three stages, 128 threads"),
-    ("judged", "incorrect", None, 10, HOSTILE),
+    ("judged", "incorrect", None, 10, HOSTILE + TURNED),
 ]
 REASONS = {
     "compile_failed": 'kernel.cu:7: error: identifier "make_float4x" is undefined',
@@ -59,7 +59,7 @@ REASONS = {
     "timeout": "limit of 60 s struck",
 }
 ROOFLINE = {
-    "kernel": "softmax(float const*, float*, int)", "pipe": "fp32", "tflop_s": 1.9, "peak_tflop_s": 60.3,
+    "kernel": "softmax(float const*, float*, int)" + TURNED, "pipe": "fp32", "tflop_s": 1.9, "peak_tflop_s": 60.3,
     "peak_source": "the profiler's sustained peak at the clock of this run",
     "levels": [
         {"level": "dram", "intensity_flop_b": 0.61, "bandwidth_gb_s": 3110.0, "peak_bandwidth_gb_s": 4800.0,
@@ -107,7 +107,7 @@ def verdict(outcome: str, speedup: float | None) -> dict[str, Any]:
         "verdict": outcome,
         "shapes": shapes,
         "trials_summary": summary,
-        "notes": [HOSTILE],
+        "notes": [HOSTILE + TURNED],
     }
 
 
@@ -123,7 +123,7 @@ async def tried(
         source_artifact_id=await lab.artifacts.put(source.encode(), name="kernel.cu", media_type="text/plain"),
         versions={"nvcc": "13.0.48", "judge": "3.11.2"}, flags='["-O3"]', target="cuda", tier="performance",
     )  # fmt: skip
-    evidence: dict[str, Any] = {"seed_commitment": "9f3c" * 8, "sm_clock_mhz": 1980, "memory": HOSTILE}
+    evidence: dict[str, Any] = {"seed_commitment": "9f3c" * 8, "sm_clock_mhz": 1980, "memory": HOSTILE + TURNED}
     if status == "compile_failed":
         message = {
             "severity": "error",
@@ -157,7 +157,9 @@ async def filled(lab: Lab, ada: User, bo: User) -> dict[str, str]:
             other.append(await tried(lab, softmax, number, other, A100))
         await tried(lab, softmax, 0, [], H200, DRIVERS[A100])
         profile = await lab.experience.start("profile", parent_id=ids[10], device=H200)
-        said = "softmax: bound by dram at 65 % of its peak\nstalls: long scoreboard 61 %, wait 12 %\n" + HOSTILE
+        said = (
+            "softmax: bound by dram at 65 % of its peak\nstalls: long scoreboard 61 %, wait 12 %\n" + HOSTILE + TURNED
+        )
         await lab.experience.finish(
             profile, status="ok", reason=said[:40], evidence={"verdict": said, "roofline": [ROOFLINE]}
         )
@@ -192,7 +194,7 @@ async def ran(lab: Lab, ada: User, about: Problem, ids: list[str]) -> str:
     ]  # fmt: skip
     for number, (status, said, speedup, _, _) in enumerate(OUTCOMES[:11], 1):
         outcome = said or status
-        reason = REASONS.get(outcome, "") if number != 7 else HOSTILE
+        reason = REASONS.get(outcome, "") if number != 7 else HOSTILE + TURNED
         found = {
             "attempt_id": ids[number - 1],
             "stage": stages.get(outcome, "correctness"),

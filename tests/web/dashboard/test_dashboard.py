@@ -1,5 +1,6 @@
 """The dashboard over a real server: what it shows to whom, what hostile text does, what can be done in Chromium."""
 
+import json
 import os
 import re
 import shutil
@@ -15,7 +16,7 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 from gpu_mcp_server.identity import acting_as
 from gpu_mcp_server.web.authentication import SESSION_COOKIE
 from tests.web.dashboard.conftest import Dashboard
-from tests.web.dashboard.content import HOSTILE
+from tests.web.dashboard.content import HOSTILE, TURNED
 from tests.web.site import served
 
 pytestmark = pytest.mark.anyio
@@ -102,6 +103,59 @@ async def test_hostile_text_is_text_on_every_page_and_nothing_is_inline(dashboar
             source.headers["content-type"].startswith("text/plain")
             and "attachment" in source.headers["content-disposition"]
         )
+
+
+async def test_no_character_of_others_steers_in_the_data_of_plots_and_in_pictures(dashboard: Dashboard):
+    problem = f"/problems/{dashboard.handles['problem']}"
+    async with visitor(dashboard, "ada") as http:
+        for path, part in (
+            (f"{problem}/course.json", "img src=x"),
+            (f"/attempts/{dashboard.handles['profile']}/roofline.json", "softmax(float const*"),
+            (f"{problem}/lineage", "&lt;img src=x"),
+            (f"/runs/{dashboard.handles['run']}", "&lt;img src=x"),
+            (f"/attempts/{dashboard.handles['wrong']}/source", "<img src=x"),
+        ):
+            text = (await http.get(path)).text
+            texts = text + repr(json.loads(text)) if path.endswith("json") else text
+            assert not set(texts) & set(TURNED) - set("}txet{ [31m"), path
+            assert part in text and "\\u202e}txet{" in texts, path
+
+
+async def test_a_login_ends_the_session_that_there_was_whether_it_succeeds_or_fails(dashboard: Dashboard):
+    async def is_signed_in(session: str) -> bool:
+        async with httpx2.AsyncClient(base_url=dashboard.url, headers={"Accept": "text/html"}) as http:
+            answer = await http.get("/problems", headers={"Cookie": f"{SESSION_COOKIE}={session}"})
+        return answer.status_code == 200
+
+    async def posted(session: str, token: str, **headers: str) -> httpx2.Response:
+        async with httpx2.AsyncClient(base_url=dashboard.url) as http:
+            said = {"Cookie": f"{SESSION_COOKIE}={session}", **headers}
+            return await http.post("/login", data={"token": token}, headers=said)
+
+    async with visitor(dashboard, "ada") as http, visitor(dashboard, "bo") as other:
+        first, fixed = http.cookies[SESSION_COOKIE], other.cookies[SESSION_COOKIE]
+    again = await posted(first, dashboard.tokens["ada"])
+    second = again.cookies[SESSION_COOKIE]
+    assert again.status_code == 303 and second != first
+    assert (await is_signed_in(first), await is_signed_in(second)) == (False, True)
+
+    wrong = await posted(second, "gpumcp_000000000000_" + "x" * 43)
+    assert wrong.status_code == 401 and not await is_signed_in(second)
+    assert f'{SESSION_COOKIE}=""' in wrong.headers["set-cookie"], "the browser forgets it too"
+
+    given = await posted(fixed, dashboard.tokens["ada"])
+    assert given.cookies[SESSION_COOKIE] != fixed and not await is_signed_in(fixed)
+    own = given.cookies[SESSION_COOKIE]
+    assert (await posted(own, own)).status_code == 401, "a session is no token to begin another with"
+    assert (await posted("x; y", dashboard.tokens["ada"])).status_code == 303
+
+
+async def test_another_site_cannot_sign_somebody_in_or_out(dashboard: Dashboard):
+    async with visitor(dashboard, "ada") as http:
+        for path in ("/login", "/logout"):
+            foreign = await http.post(path, data={"token": "x"}, headers={"Sec-Fetch-Site": "cross-site"})
+            assert foreign.status_code == 403 and "another site" in foreign.text
+        assert (await http.get("/problems")).status_code == 200
 
 
 async def test_a_name_of_nothing_is_not_found_whatever_it_is(dashboard: Dashboard):

@@ -1,0 +1,35 @@
+"""`audit`: which bests may be forged, and whether they are had twice."""
+
+from typing import Annotated
+
+import typer
+
+from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli.output import Json, emit
+from gpu_mcp_server.models.attempt import OldVerdicts, RedoneVerdicts
+
+
+def audit(
+    problem_id: Annotated[str | None, typer.Argument(help="Only of this problem.")] = None,
+    redo: Annotated[bool, typer.Option("--redo", help="Judge the best of each ranking again.")] = False,
+    as_json: Json = False,
+) -> None:
+    """List correct verdicts of versions in which a candidate could forge one, and judge the bests again."""
+
+    async def work() -> OldVerdicts | RedoneVerdicts:
+        line = session.ProgressLine()
+
+        async def told(message: str) -> None:
+            await line(0.0, None, message)
+
+        async with session.laboratory() as lab:
+            await lab.runner.settle()
+            try:
+                return (
+                    await lab.auditor.redo(problem_id, progress=told) if redo else await lab.auditor.older(problem_id)
+                )
+            finally:
+                line.end()
+
+    found = session.run(work)
+    emit(found.model_dump(mode="json"), found.summary(), as_json=as_json)
