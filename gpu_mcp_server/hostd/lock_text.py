@@ -69,4 +69,5 @@ STILL_THERE: Dict[str, Callable[[Dict[str, Any]], Sequence[Any]]] = {"groups": _
 
 
 def as_list(value: Any) -> List[Any]:
+    """Return a value that is a list, and an empty one in place of any other."""
     return cast("List[Any]", value) if isinstance(value, list) else []
