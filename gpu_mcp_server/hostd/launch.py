@@ -59,6 +59,9 @@ def start(
     roots = roots_of(spec)
     pairs = mounts.shown(roots) if sandbox.boxed() else [(r, r) for r in roots]
     reached = place.reach(mounts)
+    trees = host.trees.show(spec.trees, mounts, sandbox.boxed())
+    pairs += trees.pairs
+    held.add(trees.locks)
     ends, links = join(spec, roles)
     stdin = stdin_of(spec)
     if place.uid is not None:
@@ -68,6 +71,7 @@ def start(
         env.update(gpu_env if process.gpu else {"CUDA_VISIBLE_DEVICES": ""})
         own = ends.get(process.role, [])
         env.update({name: str(end.fileno()) for name, end in own})
+        env.update(trees.env)
         box = Confinement(
             workdir=reached[process.workspace],
             roots=pairs,

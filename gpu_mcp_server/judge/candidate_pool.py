@@ -4,9 +4,9 @@ import ctypes
 import os
 from typing import Any, Sequence, Set
 
-from candidate_python import WORK
+from .folders import JUDGE
 
-LIBRARY = os.path.join(WORK, "pool.so")
+LIBRARY = os.path.join(JUDGE, "pool.so")
 HERE = -1
 
 
