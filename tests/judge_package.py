@@ -37,5 +37,6 @@ def lay_tree(folder: Path, more: Mapping[str, str | bytes] = MappingProxyType({}
     """Make a tree as a job is shown one, with `more` files, or others of the same name; return its folder."""
     shutil.copytree(JUDGE, folder / NAME, ignore=shutil.ignore_patterns("__pycache__"))
     for name, content in more.items():
+        (folder / NAME / name).parent.mkdir(exist_ok=True)
         (folder / NAME / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     return folder

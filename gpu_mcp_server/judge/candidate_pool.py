@@ -4,9 +4,9 @@ import ctypes
 import os
 from typing import Any, Sequence, Set
 
-from .folders import JUDGE
+from .folders import CODE
 
-LIBRARY = os.path.join(JUDGE, "pool.so")
+LIBRARY = os.path.join(CODE, "pool.so")
 HERE = -1
 
 

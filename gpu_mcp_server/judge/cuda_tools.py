@@ -11,7 +11,7 @@ import numpy as np
 
 from .check import STORAGE
 from .cuda_driver import CudaError, Driver, Kernels
-from .folders import JUDGE
+from .folders import CODE, JUDGE
 from .kept import Kept, Pair
 from .tensors import ITEM_BYTES, Array, Layout, Tensor
 
@@ -23,7 +23,7 @@ FENCE_SAMPLES = 64
 WORD_BYTES = 8
 AFTERMATH_S = 10.0
 PTX = os.path.join(JUDGE, "kernels.ptx")
-CUBIN = os.path.join(JUDGE, "kernels.cubin")
+CUBIN = os.path.join(CODE, "kernels.cubin")
 """Made of the same source for this GPU, where the host has NVRTC; the driver needs 0.3 s to compile the PTX."""
 
 

@@ -7,10 +7,10 @@ from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 
-from .folders import JUDGE
+from .folders import CODE
 from .tensors import Array
 
-LIBRARY = os.path.join(JUDGE, "elements.so")
+LIBRARY = os.path.join(CODE, "elements.so")
 COMPILED = "compiled code"
 INTERPRETED = "NumPy"
 

@@ -7,7 +7,8 @@ from typing import Dict, List
 JUDGE = os.path.dirname(os.path.abspath(__file__))
 WORK = os.getcwd()
 """A process begins in its workspace. `main` imports this early: somebody else's code may go elsewhere."""
-COMPILED = (".so", ".cubin")
+CODE = os.path.join(JUDGE, "compiled")
+"""Code that was compiled for this host. Not beside the sources: `elements.so` would be imported for `elements.py`."""
 
 
 def shipped() -> List[str]:
@@ -32,4 +33,5 @@ def harness_hash() -> str:
 
 def compiled_hashes() -> Dict[str, str]:
     """Return the sha256 of each file of compiled code."""
-    return {name: sha256_of(name) for name in shipped() if name.endswith(COMPILED)}
+    names = os.listdir(CODE) if os.path.isdir(CODE) else []
+    return {name: sha256_of(os.path.join(CODE, name)) for name in sorted(names)}

@@ -70,7 +70,7 @@ def judge_tree(
         blobs: Contents by sha256.
         code: Compiled code of the judge's own, by file.
     """
-    built = tuple(_ref(f"{PACKAGE}/{name}", data) for name, data in sorted(code.items()))
+    built = tuple(_ref(f"{PACKAGE}/compiled/{name}", data) for name, data in sorted(code.items()))
     contents = [*judge_files(python).values(), *(data for _, data in sorted(code.items()))]
     refs = (*_refs(python), *built)
     blobs.update((ref.sha256, data) for ref, data in zip(refs, contents, strict=True))

@@ -177,7 +177,7 @@ def judge(
     processes: dict[str, subprocess.Popen[bytes]] = {}
     sources = {"calls.so": whole["candidate"] == "library", "elements.so": whole["device"] == "cpu"}
     built = [name for name, wanted in sources.items() if wanted and submitted and compiled_calls]
-    code = {name: loops(name.replace(".so", ".c")).read_bytes() for name in built}
+    code = {f"compiled/{name}": loops(name.replace(".so", ".c")).read_bytes() for name in built}
     tree = lay_tree(folder / "tree", code)
     owners = lay_tree(folder / "tree-of-owner", {**code, **owner_files}) if owner_files else tree
     with (folder / "noise.txt").open("wb") as noise:

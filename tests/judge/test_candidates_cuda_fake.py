@@ -1,5 +1,6 @@
 """The judge's CUDA side without a GPU: the driver is a fake over memory files, everything else is real."""
 
+import hashlib
 import re
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from tests.judge.harness import EXAMPLES, build, judge
 from tests.judge_package import JUDGE
 
 HERE = Path(__file__).parent
+CUBIN = "compiled/kernels.cubin"
 SHAPES = [{"rows": 16, "cols": 500}, {"rows": 7, "cols": 333}]
 
 
@@ -62,14 +64,14 @@ def test_the_examples_get_their_verdicts_over_the_fake_driver(court, name, verdi
 
 @pytest.mark.parametrize(
     ("files", "by"),
-    [({}, "the driver"), ({"kernels.cubin": "garbage"}, "the driver"), ({"kernels.cubin": ".target sm_75"}, "NVRTC")],
+    [({}, "the driver"), ({CUBIN: "garbage"}, "the driver"), ({CUBIN: ".target sm_75"}, "NVRTC")],
 )
 def test_the_owners_kernels_are_those_made_for_the_gpu_or_the_drivers_own(court, files, by):
     outcome = court(with_stream("naive.c"), owner_files=files)
 
     assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]
     assert outcome.verdict["evidence"]["kernels_compiled_by"] == by
-    taken = files["kernels.cubin"].encode() if by == "NVRTC" else (JUDGE / "kernels.ptx").read_bytes()
+    taken = files[CUBIN].encode() if by == "NVRTC" else (JUDGE / "kernels.ptx").read_bytes()
     assert outcome.verdict["evidence"]["kernels_sha256"] == hashlib.sha256(taken).hexdigest()
     assert set(outcome.verdict["evidence"]["device_seconds"]) == {"driver", "context", "kernels", "probes"}
 
