@@ -13,7 +13,8 @@ from .description import describe
 from .devices import Device
 from .elements import ELEMENTS
 from .fill import Well
-from .folders import WORK, compiled_hashes, harness_hash
+from .folders import WORK
+from .hashes import compiled_hashes, harness_hash
 from .hidden import hidden_shapes
 from .hoarding import kept_from
 from .ledger import Ledger

@@ -17,7 +17,7 @@ import numpy as np
 
 from .extractors import READ_S, Series, Unreadable, said, within
 from .fill import Well
-from .folders import harness_hash
+from .hashes import harness_hash
 from .ledger import Ledger
 from .owner import VERSION, say
 from .players import START_S

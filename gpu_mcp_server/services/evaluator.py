@@ -206,7 +206,7 @@ class Evaluator:
         advising = asyncio.create_task(advice_on(trial.source.text))
         try:
             async with trial.slots.compiling() if trial.slots else contextlib.nullcontext():
-                ready = await self._made_ready(trial, flags)
+                ready = await self._ready(trial, flags)
             advice = await advising
         finally:
             advising.cancel()
@@ -217,37 +217,30 @@ class Evaluator:
         async with trial.slots.judging() if trial.slots else contextlib.nullcontext():
             return await self._judge(trial, ready, advice, trial.slots.left_s() if trial.slots else wait_s)
 
-    async def _made_ready(self, trial: Trial, flags: Sequence[str]) -> Ready:
-        """Make a candidate ready, and what it will be judged with beside it."""
-        coding = asyncio.create_task(self._code(trial))
-        try:
-            _, ready = await both(self._announced(trial, coding), self._ready(trial, flags, coding))
-        finally:
-            coding.cancel()
-        return ready
-
-    async def _code(self, trial: Trial) -> dict[str, bytes]:
-        """Return the compiled code of the judge's own; a program is judged without."""
+    async def _ready(self, trial: Trial, flags: Sequence[str]) -> Ready:
+        """Make a candidate ready; what it is judged with is built meanwhile, and the judge's processes are made."""
         if trial.program is not None:
-            return {}
-        return await judge_code(self._compiler, self._artifacts, trial.host, trial.device, _kind(trial))
-
-    async def _announced(self, trial: Trial, coding: Awaitable[dict[str, bytes]]) -> None:
-        """Have the judge's processes made while the candidate is compiled."""
-        await self._announcements.judge(trial.problem, trial.probe, trial.host, trial.device, _kind(trial), coding)
-
-    async def _ready(self, trial: Trial, flags: Sequence[str], coding: Awaitable[dict[str, bytes]]) -> Ready:
-        source = trial.source
-        if trial.program is not None:
-            files = source.files or files_of_candidate(trial.program, source.text, source.name)
+            files = trial.source.files or files_of_candidate(trial.program, trial.source.text, trial.source.name)
             await trial.tell(f"attempt {trial.attempt_id}: building")
             return Ready(await self._programs.build(trial.program, files, flags, trial.host), None)
+        kind = PYTHON_KINDS.get(trial.source.language, "library")
+        coding = asyncio.create_task(judge_code(self._compiler, self._artifacts, trial.host, trial.device, kind))
+        expected = self._announcements.judge(trial.problem, trial.probe, trial.host, trial.device, kind, coding)
+        try:
+            return (await both(self._loadable(trial, flags, kind, coding), expected))[0]
+        finally:
+            coding.cancel()
+
+    async def _loadable(
+        self, trial: Trial, flags: Sequence[str], kind: Kind, coding: Awaitable[Mapping[str, bytes]]
+    ) -> Ready:
+        source = trial.source
         if source.language in PYTHON_KINDS:
             await trial.tell(f"attempt {trial.attempt_id}: extensions that it has torch compile")
             extensions = await self._extensions.built(source, trial.problem, trial.probe, trial.host)
             if extensions.failed is not None:
                 return Ready(extensions.failed, None)
-            candidate = Candidate(_kind(trial), source.text.encode(), trial.entry, await coding, extensions.files)
+            candidate = Candidate(kind, source.text.encode(), trial.entry, await coding, extensions.files)
             return Ready(None, candidate, extensions.said)
         await trial.tell(f"attempt {trial.attempt_id}: compiling")
         built = await self._compiler.build(source, host=trial.host, flags=flags)
@@ -387,10 +380,6 @@ class Evaluator:
             note=built.note,
             seconds={"compile": time.monotonic() - trial.began},
         )
-
-
-def _kind(trial: Trial) -> Kind:
-    return PYTHON_KINDS.get(trial.source.language, "library")
 
 
 def _context(trial: Trial, ready: Ready, advice: Sequence[str]) -> Mapping[str, Any]:
