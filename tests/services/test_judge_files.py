@@ -156,8 +156,8 @@ async def registered(lab: Lab, **more: str) -> str:
     return (await lab.registry.register(**{**PROBLEM, **tensors, **more})).problem_id
 
 
-async def evaluated(lab: Lab, problem_id: str) -> Evaluation:
-    return await lab.evaluator.evaluate(problem_id, Source(HONEST, "c", "candidate.c"), device="cpu", timing=SMOKE)
+async def evaluated(lab: Lab, problem_id: str, text: str = HONEST) -> Evaluation:
+    return await lab.evaluator.evaluate(problem_id, Source(text, "c", "candidate.c"), device="cpu", timing=SMOKE)
 
 
 async def test_a_reference_that_imports_a_name_of_the_judges_gets_its_own_or_none(lab: Lab):
@@ -173,3 +173,30 @@ async def test_the_evidence_names_the_hash_of_the_code_that_was_mapped(lab: Lab)
     assert {"elements.so", "calls.so"} == set(code)
     assert evidence["compiled_sha256"] == {name: hashlib.sha256(data).hexdigest() for name, data in code.items()}
     assert (evidence["elements_by"], evidence["candidate_calls_by"]) == ("compiled code", "compiled C")
+
+
+FORGING = """
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+static int spoiled(const char *name) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/gpu_mcp_judge/%s", getenv("TREE_JUDGE"), name);
+    if (access(path, R_OK)) return 78;
+    chmod(path, 0666);
+    return open(path, O_RDWR) >= 0 || truncate(path, 0) == 0 || unlink(path) == 0 ? 77 : 0;
+}
+static int forge(void) {
+    int code = spoiled("compiled/elements.so");
+    if (!code) code = spoiled("compiled/calls.so");
+    return code ? code : spoiled("check.py");
+}
+"""
+
+
+async def test_a_candidate_cannot_write_the_loops_or_the_modules_that_judge_it(lab: Lab):
+    text = FORGING + HONEST.replace("    for (", "    int code = forge();\n    if (code) return code;\n    for (")
+    evaluation = await evaluated(lab, await registered(lab), text)
+    assert evaluation.verdict == "correct", evaluation.reason
