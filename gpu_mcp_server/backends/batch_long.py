@@ -104,7 +104,7 @@ class LongJobs:
             program: hostd, "spec.json": json.dumps(to_json(spec)).encode(),
             "script": long_script(self._host, launch, python_words(self._host.python), program).encode(),
         }  # fmt: skip
-        for sha256 in {f.sha256 for refs in spec.files.values() for f in refs}:
+        for sha256 in spec.contents():
             blob = blobs[sha256]
             files[f"blobs/{sha256}"] = blob if isinstance(blob, bytes) else blob.read_bytes()
         data = io.BytesIO()

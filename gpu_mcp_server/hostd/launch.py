@@ -60,6 +60,9 @@ def start(
     some_uid = place.uid_of(spec.processes[0].workspace)
     pairs = mounts.shown(roots, some_uid) if sandbox.boxed() else [(r, r) for r in roots]
     reached = place.reach(mounts)
+    trees = host.trees.show(spec.trees, mounts, some_uid, sandbox.boxed())
+    pairs += trees.pairs
+    held.add(trees.locks)
     ends, links = join(spec, roles)
     stdin = stdin_of(spec)
     if some_uid is not None:
@@ -70,6 +73,7 @@ def start(
         env.update(gpu_env if process.gpu else {"CUDA_VISIBLE_DEVICES": ""})
         own = ends.get(process.role, [])
         env.update({name: str(end.fileno()) for name, end in own})
+        env.update(trees.env)
         box = Confinement(
             workdir=reached[process.workspace],
             roots=pairs,

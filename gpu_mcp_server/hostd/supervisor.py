@@ -131,7 +131,7 @@ class Supervisor:
         else:
             self._furnish()
         assert self.place is not None
-        self.stamps = self.place.lay(self.spec.files, self.premade.laid if self.premade is not None else None)
+        self.stamps = self.place.lay(self.spec.files)
         groups = [r.group.procs_paths()[0] for r in self.roles if r.group is not None]
         named: Dict[str, List[Any]] = {"groups": groups, "sandboxes": self._sandboxes()}
         self.lease.take(self._heed_woken, named, self._note_queued, self._wakers)

@@ -3,7 +3,7 @@
 import ctypes
 from typing import Any, Dict, Optional
 
-from cuda_driver import is_shown
+from .cuda_driver import is_shown
 
 SM_CLOCK = 1
 MEMORY_CLOCK = 2
