@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.hostd.files import Blobs, FilesError
-from gpu_mcp_server.hostd.protocol import BOXED, FileRef, JobSpec, ProcessSpec, to_json
+from gpu_mcp_server.hostd.protocol import BOXED, FileRef, JobSpec, ProcessSpec, ProtocolError, to_json
 from gpu_mcp_server.hostd.read_only_trees import KEEP_S, ReadOnlyTrees
+from gpu_mcp_server.hostd.specification import checked
 from tests.hostd.conftest import Opener
 from tests.hostd.laboratory import Done, Laboratory
 from tests.hostd.test_ordinary_user import user
@@ -182,3 +183,20 @@ def test_one_that_nobody_wants_is_swept_and_one_that_a_job_holds_is_not(store):
     store.sweep(KEEP_S + 60)
     assert not Path(path).parent.exists()
     assert (taken(store) / "f").read_bytes() == b"content"
+
+
+@pytest.mark.parametrize(
+    ("trees", "words"),
+    [
+        ({"../kit": refs_of(FILES)}, "bad name of a tree"),
+        ({"kit": ()}, "0 files in a tree"),
+        ({"kit": refs_of({"../f": b""})}, "is not inside the workspace"),
+        ({"kit": refs_of({"f": b"", "f/g": b""})}, "a path is a file and a folder"),
+        ({f"kit{number}": refs_of(FILES) for number in range(9)}, "9 trees, 8 are possible"),
+    ],
+    ids=["name", "empty", "path", "both", "many"],
+)
+def test_a_specification_of_other_trees_is_refused(trees, words):
+    spec = JobSpec("j-12345", (ProcessSpec(("true",)),), trees=trees)
+    with pytest.raises(ProtocolError, match=words):
+        checked(spec)
