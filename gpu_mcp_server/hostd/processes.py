@@ -177,9 +177,14 @@ def resume(root: int) -> None:
 
 
 def kill(pids: Iterable[int]) -> None:
-    """Kill processes; those that are gone are left out."""
-    for pid in pids:
-        _signal(pid, signal.SIGKILL)
+    """Kill processes; those that are gone are left out.
+
+    All are stopped first: what has died makes room for those that fork without end, what stands still does not.
+    """
+    found = list(pids)
+    for number in (signal.SIGSTOP, signal.SIGKILL) if len(found) > 1 else (signal.SIGKILL,):
+        for pid in found:
+            _signal(pid, number)
 
 
 def end(keepers: Iterable[int]) -> None:

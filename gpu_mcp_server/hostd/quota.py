@@ -1,5 +1,6 @@
 """Looks after the limits that no kernel enforces: disk and CPU time, memory and processes where there is no group."""
 
+import math
 import os
 import time
 from typing import Callable, Dict, FrozenSet, List, Optional, Set, Tuple
@@ -54,6 +55,7 @@ class Quota:
         self.notes: Set[str] = set()
         """Limits that something came up to without going over them."""
         self.next_at = time.monotonic() + WATCH_S
+        self._over_at = time.monotonic() + limits.wall_s
 
     def look(self, workdirs: Dict[str, str], roles: List[Role]) -> None:
         """Look once, while the job runs."""
@@ -67,7 +69,10 @@ class Quota:
                 self._temporary_files(role, roles)
         self.disk(workdirs, roles)
         now = time.monotonic()
-        self.next_at = now + max(WATCH_S, min(SHARE * (now - began), RARELY_S))
+        took_s = now - began
+        self.next_at = now + max(WATCH_S, min(SHARE * took_s, RARELY_S))
+        if self.next_at + took_s > self._over_at:
+            self.next_at = math.inf  # it would keep the supervisor from ending the job in time
 
     def disk(self, workdirs: Dict[str, str], roles: List[Role], final: bool = False) -> None:
         """Measure the workspaces; `final` when no process of the job lives any more."""
