@@ -35,6 +35,10 @@ DENIED: Dict[str, Tuple[int, Optional[int]]] = {
     "fsopen": (430, 430),
     "fspick": (433, 433),
     "init_module": (175, 105),
+    # what is watched in a read-only folder of the system tells which programs others start, and when
+    "inotify_add_watch": (254, 27),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
     "io_uring_setup": (425, 425),
@@ -78,18 +82,29 @@ DENIED_UNLESS_PROFILED: Dict[str, Tuple[int, Optional[int]]] = {
     "ptrace": (101, 117),
 }
 
+DENIED_WITH_SHARED_IPC: Dict[str, Tuple[int, Optional[int]]] = {
+    # what they make is open to others of the uid, and outlives the job
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "shmget": (29, 194),
+}
+
 JUDGED: Dict[str, Tuple[int, int]] = {
     # calls whose arguments decide
     "clone": (56, 220),
     "clone3": (435, 435),
     "ioctl": (16, 29),
+    "prlimit64": (302, 261),
     "seccomp": (317, 277),
     "socket": (41, 198),
     "socketpair": (53, 199),
 }
 
-ALLOWED_FAMILIES = (1, 2, 10, 16)
+AF_UNIX = 1
+ALLOWED_FAMILIES = (AF_UNIX, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK (getifaddrs needs it)."""
+DATAGRAM_BIT = 2
+"""In SOCK_DGRAM and SOCK_RAW, not in SOCK_STREAM and SOCK_SEQPACKET. Only a pair of the former can connect again."""
 
 TERMINAL_INJECTION = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX: they type into the terminal of the person who started us."""
@@ -151,22 +166,27 @@ class _Assembler:
         )
 
 
-def denied_numbers(arch: str, profiler: bool = False) -> Dict[str, int]:
+def denied_numbers(arch: str, profiler: bool = False, shared_ipc: bool = False) -> Dict[str, int]:
     """Return the calls that fail with EPERM whatever their arguments, by name."""
     column = _column(arch)
     table = dict(DENIED)
     if not profiler:
         table.update(DENIED_UNLESS_PROFILED)
+    if shared_ipc:
+        table.update(DENIED_WITH_SHARED_IPC)
     found = {name: numbers[column] for name, numbers in sorted(table.items())}
     return {name: number for name, number in found.items() if number is not None}
 
 
-def program(arch: str, profiler: bool = False) -> bytes:
+def program(arch: str, profiler: bool = False, shared_ipc: bool = False, shared_uid: bool = False) -> bytes:
     """Return the filter as an array of `struct sock_filter`.
 
     Args:
         arch: `x86_64` or `aarch64`.
         profiler: Leave ptrace and process_vm_readv, which compute-sanitizer and ncu use on their own children.
+        shared_ipc: The job has no IPC namespace of its own: deny what System V would share.
+        shared_uid: Whoever started hostd has the job's uid, and its sockets (D-Bus, tmux, the SSH agent) would take
+            the job for that person: deny sockets of AF_UNIX, other than pairs, and limits of other processes.
 
     Raises:
         ValueError: If the architecture is another one.
@@ -180,11 +200,12 @@ def program(arch: str, profiler: bool = False) -> bytes:
     out.load(NUMBER)
     if arch == "x86_64":
         out.jump(JUMP_AT_LEAST, X32_BIT, "no such call")
-    for name in ("clone", "ioctl", "socket"):
+    judges = ["clone", "ioctl", "socket", *(["prlimit64"] if shared_uid else [])]
+    for name in judges:
         out.jump(JUMP_EQUAL, judged[name], name)
-    out.jump(JUMP_EQUAL, judged["socketpair"], "socket")
+    out.jump(JUMP_EQUAL, judged["socketpair"], "socketpair" if shared_uid else "socket")
     out.jump(JUMP_EQUAL, judged["clone3"], "no such call")
-    for number in denied_numbers(arch, profiler).values():
+    for number in denied_numbers(arch, profiler, shared_ipc).values():
         out.jump(JUMP_EQUAL, number, "denied")
     out.give(ALLOW)
     out.label("clone")
@@ -195,8 +216,12 @@ def program(arch: str, profiler: bool = False) -> bytes:
     for request in TERMINAL_INJECTION:
         out.jump(JUMP_EQUAL, request, "denied")
     out.give(ALLOW)
+    if shared_uid:
+        _judge_shared_uid(out)
     out.label("socket")
     out.load(LOW_WORD[0])
+    if shared_uid:
+        out.jump(JUMP_EQUAL, AF_UNIX, "denied")
     for family in ALLOWED_FAMILIES:
         out.jump(JUMP_EQUAL, family, "allowed")
     out.give(RET_ERRNO | errno.EAFNOSUPPORT)
@@ -210,6 +235,16 @@ def program(arch: str, profiler: bool = False) -> bytes:
     return out.bytes()
 
 
+def _judge_shared_uid(out: _Assembler) -> None:
+    """Judge the calls whose arguments matter only where others have the job's uid."""
+    out.label("prlimit64")
+    out.load(LOW_WORD[0])
+    out.jump(JUMP_EQUAL, 0, "allowed", "denied")
+    out.label("socketpair")
+    out.load(LOW_WORD[1])
+    out.jump(JUMP_ANY_BIT, DATAGRAM_BIT, "denied", "allowed")
+
+
 class _Program(ctypes.Structure):
     """`struct sock_fprog`."""
 
@@ -219,8 +254,8 @@ class _Program(ctypes.Structure):
 class Filter:
     """A filter made ready before a fork, so that `apply` only makes two system calls after it."""
 
-    def __init__(self, arch: str, profiler: bool = False) -> None:
-        code = program(arch, profiler)
+    def __init__(self, arch: str, profiler: bool = False, shared_ipc: bool = False, shared_uid: bool = False) -> None:
+        code = program(arch, profiler, shared_ipc, shared_uid)
         self._buffer = ctypes.create_string_buffer(code, len(code))
         self._program = _Program(len(code) // 8, ctypes.cast(self._buffer, ctypes.c_void_p))
         libc = ctypes.CDLL(None, use_errno=True)

@@ -73,11 +73,15 @@ def run_filter(code: bytes, arch: int, number: int, *arguments: int) -> int:
             at += then if taken else otherwise
 
 
-def answers(arch: str, name: str, *arguments: int, profiler: bool = False) -> int:
-    table = {**seccomp.DENIED, **seccomp.DENIED_UNLESS_PROFILED, **seccomp.JUDGED}
-    number = table[name][COLUMN[arch]]
+TABLE = {
+    **seccomp.DENIED, **seccomp.DENIED_UNLESS_PROFILED, **seccomp.DENIED_WITH_SHARED_IPC, **seccomp.JUDGED
+}  # fmt: skip
+
+
+def answers(arch: str, name: str, *arguments: int, **more: bool) -> int:
+    number = TABLE[name][COLUMN[arch]]
     assert number is not None
-    return run_filter(seccomp.program(arch, profiler), seccomp.AUDIT_ARCH[arch], number, *arguments)
+    return run_filter(seccomp.program(arch, **more), seccomp.AUDIT_ARCH[arch], number, *arguments)
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -106,6 +110,30 @@ def test_socket_families_other_than_the_four_are_unknown(arch):
     for family in range(50):
         for name in ("socket", "socketpair"):
             assert answers(arch, name, family) == (seccomp.ALLOW if family in (1, 2, 10, 16) else EAFNOSUPPORT)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_without_an_ipc_namespace_nothing_of_system_v_is_made(arch):
+    for name in ("shmget", "semget", "msgget"):
+        assert answers(arch, name) == seccomp.ALLOW
+        assert answers(arch, name, shared_ipc=True) == EPERM
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_who_shares_a_uid_with_others_has_no_way_to_their_sockets_and_limits(arch):
+    stream, datagram, raw, packets, closed_on_exec = 1, 2, 3, 5, 0o2000000
+    for kind in (stream, datagram, raw, packets):
+        connects_again = kind in (datagram, raw)
+        for flag in (0, closed_on_exec):
+            assert answers(arch, "socket", 1, kind | flag, shared_uid=True) == EPERM
+            pair = answers(arch, "socketpair", 1, kind | flag, shared_uid=True)
+            assert pair == (EPERM if connects_again else seccomp.ALLOW)
+            assert answers(arch, "socket", 1, kind | flag) == answers(arch, "socketpair", 1, kind) == seccomp.ALLOW
+    assert answers(arch, "socket", 2, stream, shared_uid=True) == seccomp.ALLOW
+    assert answers(arch, "socket", 17, raw, shared_uid=True) == EAFNOSUPPORT
+    assert answers(arch, "prlimit64", 0, 7, shared_uid=True) == seccomp.ALLOW
+    assert answers(arch, "prlimit64", 4711, 7, shared_uid=True) == EPERM
+    assert answers(arch, "prlimit64", 4711, 7) == seccomp.ALLOW
 
 
 @pytest.mark.parametrize("arch", ARCHES)
@@ -151,9 +179,8 @@ def test_the_numbers_are_those_of_the_kernel_headers(arch, header):
     if not Path(header).exists():
         pytest.skip(f"{header} is not installed")
     known = dict(re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)", Path(header).read_text()))
-    table = {**seccomp.DENIED, **seccomp.DENIED_UNLESS_PROFILED, **seccomp.JUDGED}
-    ours = {name: numbers[COLUMN[arch]] for name, numbers in table.items()}
-    assert ours == {name: int(known[name]) if name in known else None for name in table}
+    ours = {name: numbers[COLUMN[arch]] for name, numbers in TABLE.items()}
+    assert ours == {name: int(known[name]) if name in known else None for name in TABLE}
 
 
 def check_answers(output: str, spared: set[str]) -> None:

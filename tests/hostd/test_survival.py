@@ -59,7 +59,9 @@ async def test_killing_one_of_a_job_s_processes_ends_all_of_it(any_lab: Laborato
     supervisor = lab.supervisor(job)
     (keeper,) = children(supervisor)
     sandbox = children(keeper)[0]
-    kill({"supervisor": supervisor, "keeper": keeper, "sandbox": sandbox, "inside": min(processes_with(marker))}[victim])
+    kill(
+        {"supervisor": supervisor, "keeper": keeper, "sandbox": sandbox, "inside": min(processes_with(marker))}[victim]
+    )
     record = await final_record(lab, job)
     assert record.status == ("broken" if victim in ("supervisor", "keeper") else "failed")
     if record.status == "broken":
