@@ -36,6 +36,27 @@ NETWORK_FILES = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/s
 BY_BUBBLEWRAP = ("full", "namespaces")
 """Levels whose sandboxes bubblewrap makes."""
 
+GATE = """
+gate= why=
+until [ "$gate" ]; do
+  while read -r name value; do
+    case $name$value in Seccomp:2) gate=open; break;; esac
+  done </proc/1/status
+done
+case $1 in
+  */*) [ -x "$1" ] || why="Permission denied"; [ -e "$1" ] || why="No such file or directory";;
+  *) command -v "$1" >/dev/null || why="No such file or directory";;
+esac
+[ -z "$why" ] || { printf 'cannot start %s: %s\\n' "$1" "$why" >&2; exit 127; }
+unset SHLVL OLDPWD
+exec "$@"
+"""
+"""What the job waits behind until process 1 has its filter, the last thing that bubblewrap gives it.
+
+bubblewrap starts both at once. Until process 1 has closed the host's /proc, from which `..` is the host's root, a job
+that was quick enough took it from /proc/1/fd: in 22 of 160 starts on a busy machine, with bubblewrap 0.8.0.
+"""
+
 CPU_GRACE_S = 2
 """Between SIGXCPU at the CPU limit, which a record can name, and SIGKILL, which a program cannot catch."""
 OTHERS_MAY_START = 512
@@ -243,7 +264,7 @@ class Sandbox:
         if box.info_fd is not None:
             options += ["--info-fd", str(box.info_fd)]
         listed = descriptors.memory_file("args", b"".join(os.fsencode(o) + b"\0" for o in options))
-        return [self.bwrap, "--args", str(listed), "--", *argv], [guard, listed]
+        return [self.bwrap, "--args", str(listed), "--", "/bin/sh", "-c", GATE, "sh", *argv], [guard, listed]
 
     def _bwrap_options(self, env: Dict[str, str], box: Confinement) -> List[str]:
         o = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
@@ -271,7 +292,7 @@ class Sandbox:
         for outside, inside in box.roots:
             o += ["--ro-bind", outside, inside]
         o += ["--bind", box.workdir, "/job", "--chdir", "/job", "--remount-ro", "/dev", "--remount-ro", "/"]
-        # Process 1 takes on its filter while the job starts, so nobody may write its memory; a debugger writes there.
+        # No job may write the memory of process 1, nor how the kernel treats either; a debugger writes to /proc.
         o += [] if box.profiler else ["--remount-ro", "/proc"]
         return o
 
