@@ -11,6 +11,7 @@ writable unless remounted; RLIMIT_AS breaks CUDA; RLIMIT_NPROC counts the whole 
 
 import ctypes
 import os
+import re
 import resource
 import shutil
 import signal
@@ -37,18 +38,18 @@ BY_BUBBLEWRAP = ("full", "namespaces")
 """Levels whose sandboxes bubblewrap makes."""
 
 GATE = """
-gate= why=
-until [ "$gate" ]; do
-  while read -r name value; do
-    case $name$value in Seccomp:2) gate=open; break;; esac
+_gate= _why=
+until [ "$_gate" ]; do
+  while read -r _name _value; do
+    case $_name$_value in Seccomp:2) _gate=open; break;; esac
   done </proc/1/status
 done
 case $1 in
-  */*) [ -x "$1" ] || why="Permission denied"; [ -e "$1" ] || why="No such file or directory";;
-  *) command -v "$1" >/dev/null || why="No such file or directory";;
+  */*) [ -x "$1" ] || _why="Permission denied"; [ -e "$1" ] || _why="No such file or directory";;
+  *) command -v "$1" >/dev/null || _why="No such file or directory";;
 esac
-[ -z "$why" ] || { printf 'cannot start %s: %s\\n' "$1" "$why" >&2; exit 127; }
-unset SHLVL OLDPWD
+[ -z "$_why" ] || { printf 'cannot start %s: %s\\n' "$1" "$_why" >&2; exit 127; }
+unset _gate _why _name _value SHLVL OLDPWD
 exec "$@"
 """
 """What the job waits behind until process 1 has its filter, the last thing that bubblewrap gives it.
@@ -56,6 +57,9 @@ exec "$@"
 bubblewrap starts both at once. Until process 1 has closed the host's /proc, from which `..` is the host's root, a job
 that was quick enough took it from /proc/1/fd: in 22 of 160 starts on a busy machine, with bubblewrap 0.8.0.
 """
+PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
+OF_SHELL = ("IFS", "OLDPWD", "OPTIND", "PPID", "PS1", "PS2", "PS4", "SHLVL")
+"""Variables that a shell does not hand on as it got them."""
 
 CPU_GRACE_S = 2
 """Between SIGXCPU at the CPU limit, which a record can name, and SIGKILL, which a program cannot catch."""
@@ -264,6 +268,8 @@ class Sandbox:
         if box.info_fd is not None:
             options += ["--info-fd", str(box.info_fd)]
         listed = descriptors.memory_file("args", b"".join(os.fsencode(o) + b"\0" for o in options))
+        odd = ["%s=%s" % each for each in env.items() if not PLAIN_NAME.match(each[0]) or each[0] in OF_SHELL]
+        argv = ["/usr/bin/env", "--", *odd, *argv] if odd else argv
         return [self.bwrap, "--args", str(listed), "--", "/bin/sh", "-c", GATE, "sh", *argv], [guard, listed]
 
     def _bwrap_options(self, env: Dict[str, str], box: Confinement) -> List[str]:
