@@ -52,7 +52,8 @@ async def nothing_to_see(host: ContractHost) -> None:
     """List and read."""
     script = (
         "ls -A /root /home /var /mnt /srv /opt/gpu-mcp-server 2>/dev/null; cat /etc/shadow /etc/passwd 2>/dev/null; "
-        "ls -d /proc/[0-9]* | wc -l; tr '\\0' '\\n' </proc/1/environ | grep -vc '^PATH=\\|^PWD=\\|^SANDBOX='; pwd; echo $HOME"
+        "ls -d /proc/[0-9]* | wc -l; tr '\\0' '\\n' </proc/1/environ | "
+        "grep -vc '^PATH=\\|^PWD=\\|^SANDBOX='; pwd; echo $HOME"
     )
     done = await host.sh(script)
     lines = done.text.split()
