@@ -103,8 +103,10 @@ ATTEMPTS: tuple[Attempt, ...] = (
             "name = ctypes.addressof(ctypes.create_string_buffer(b'left'))\nprint(call((240, 180), name, 0o102, 0o600, 0))",
             says("EMFILE", "EPERM", "EACCES", "ENOSYS"), python=True),
     Attempt(115, "leave shared memory to the next job", "IPC namespace, seccomp",
-            "key = 0x67707511\nfound = call((29, 194), key, 0, 0)\ncall((29, 194), key, 4096, 0o1666)\ncall((68, 186), key, 0o1666), call((64, 190), key, 1, 0o1666)\n"
-            "print(*(['found'] if found == 'done' else []), 'tried')",
+            "key = 0x67707511\nleft = libc.shmget(key, 0, 0)\n"
+            "if left >= 0: libc.shmctl(left, 0, 0), libc.msgctl(libc.msgget(key, 0), 0, 0), libc.semctl(libc.semget(key, 0, 0), 0, 0)\n"
+            "else: libc.shmget(key, 4096, 0o1666), libc.msgget(key, 0o1666), libc.semget(key, 1, 0o1666)\n"
+            "print(*(['found'] if left >= 0 else []), 'tried')",
             only_tries, python=True, least="landlock", sandboxes=(*EACH, *COLD_AND_PREWARMED)),
     Attempt(116, "find shared memory of others", "tmpfs of its own, Landlock",
             "try: print(*os.listdir('/dev/shm'))\nexcept OSError: print()\nprint('tried')",
@@ -144,11 +146,11 @@ ATTEMPTS: tuple[Attempt, ...] = (
             "for fd in keep:\n for _ in range(16): os.write(fd, block)\ntime.sleep(2); print('took')",
             ends_as("oom"), python=True, least="full", limits={"memory_bytes": 128 * MIB}, sandboxes=COLD_AND_PREWARMED),
     Attempt(124, "take memory in shared memory that it detaches", "control group, seccomp",
-            "import time\nlibc.shmat.restype = ctypes.c_void_p\nsaid = 'took'\nfor _ in range(4):\n"
+            "import time\nlibc.shmat.restype = ctypes.c_void_p\nsaid, made = 'took', []\nfor _ in range(4):\n"
             " ctypes.set_errno(0)\n at = libc.shmget(0, 64 << 20, 0o1600)\n"
             " if at < 0: said = errno.errorcode[ctypes.get_errno()]; break\n"
-            " room = libc.shmat(at, None, 0); ctypes.memset(room, 1, 64 << 20); libc.shmdt(ctypes.c_void_p(room))\n"
-            "if said == 'took': time.sleep(2)\nprint(said)",
+            " made.append(at); room = libc.shmat(at, None, 0); ctypes.memset(room, 1, 64 << 20); libc.shmdt(ctypes.c_void_p(room))\n"
+            "if said == 'took': time.sleep(2)\nfor at in made: libc.shmctl(at, 0, 0)\nprint(said)",
             _ends_or_is_denied, python=True, least="full", limits={"memory_bytes": 128 * MIB}, sandboxes=COLD_AND_PREWARMED),
     Attempt(125, "take memory in the buffers of sockets", "control group",
             "import time\nkeep, sent = [], 0\nwhile sent < 256 << 20 and len(keep) < 1500:\n"
