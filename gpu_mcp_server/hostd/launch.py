@@ -4,7 +4,7 @@ import os
 import socket
 from typing import Dict, List, Sequence, Tuple
 
-from . import descriptors
+from . import descriptors, launcher
 from .control import ControlLink
 from .host import Host
 from .lease import Lease
@@ -12,7 +12,7 @@ from .mounts import Mounts
 from .place import Place
 from .protocol import JobSpec, ProcessSpec
 from .role import Role
-from .sandbox import Confinement
+from .sandbox import BY_BUBBLEWRAP, Confinement
 
 Ends = Dict[str, List[Tuple[str, socket.socket]]]
 
@@ -92,7 +92,10 @@ def start(
         if uid is not None:
             role.belong_to(uid)
         fds = (stdin if role is roles[0] else host.null, role.out_write, role.err_write)
-        pid = sandbox.spawn(argv_of(process, host), env, box, fds, [end.fileno() for _, end in own])
+        argv = argv_of(process, host)
+        if process.profiled and sandbox.level in BY_BUBBLEWRAP:
+            argv = [*interpreter("", host), "-c", launcher.PROFILED, *argv]
+        pid = sandbox.spawn(argv, env, box, fds, [end.fileno() for _, end in own])
         role.started(pid)
     close(ends)
     os.close(stdin)

@@ -55,7 +55,7 @@ ALLOWED = _table("""
     getpeername 52 205, getpgid 121 155, getpgrp 111 -, getpid 39 172, getppid 110 173, getpriority 140 141,
     getrandom 318 278, getresgid 120 150, getresuid 118 148, getrlimit 97 163, getrusage 98 165, getsid 124 156,
     getsockname 51 204, getsockopt 55 209, gettid 186 178, gettimeofday 96 169, getuid 102 174, getxattr 191 8,
-    getxattrat 464 464, inotify_add_watch 254 27, inotify_init 253 -, inotify_init1 294 26, inotify_rm_watch 255 28,
+    getxattrat 464 464, inotify_rm_watch 255 28,
     io_cancel 210 3, io_destroy 207 1, io_getevents 208 4, io_pgetevents 333 292, io_setup 206 0, io_submit 209 2,
     ioprio_get 252 31, ioprio_set 251 30, kill 62 129, landlock_add_rule 445 445, landlock_create_ruleset 444 444,
     landlock_restrict_self 446 446, lchown 94 -, lgetxattr 192 9, link 86 -, linkat 265 37, listen 50 201,
@@ -95,7 +95,8 @@ ALLOWED = _table("""
 DENIED = _table("""
     acct 163 89, add_key 248 217, adjtimex 159 171, bpf 321 280, chroot 161 51, clock_adjtime 305 266,
     clock_settime 227 112, delete_module 176 106, fanotify_init 300 262, finit_module 313 273, fsconfig 431 431,
-    fsmount 432 432, fsopen 430 430, fspick 433 433, init_module 175 105, io_uring_enter 426 426,
+    fsmount 432 432, fsopen 430 430, fspick 433 433, init_module 175 105, inotify_add_watch 254 27,
+    inotify_init 253 -, inotify_init1 294 26, io_uring_enter 426 426,
     io_uring_register 427 427, io_uring_setup 425 425, ioperm 173 -, iopl 172 -, kcmp 312 272, kexec_file_load 320 294,
     kexec_load 246 104, keyctl 250 219, lookup_dcookie 212 18, lsm_get_self_attr 459 459, lsm_list_modules 461 461,
     lsm_set_self_attr 460 460, migrate_pages 256 238, mount 165 40, mount_setattr 442 442, move_mount 429 429,
@@ -106,6 +107,10 @@ DENIED = _table("""
     syslog 103 116, umount2 166 39, unshare 272 97, uselib 134 -, userfaultfd 323 282, ustat 136 -, vhangup 153 58,
     vmsplice 278 75
 """)
+
+SHARED_IPC = ("msgget", "semget", "shmget")
+"""Allowed calls that are denied to a job without an IPC namespace: others of its uid reach what they make, and it stays
+when the job ends."""
 
 DENIED_UNLESS_PROFILED = _table("""
     process_vm_readv 310 270, ptrace 101 117
@@ -119,8 +124,12 @@ JUDGED = _table("""
 CLONE_NEW = 0x7E020000
 """Source: `linux/sched.h`, every CLONE_NEW* that clone takes; CLONE_NEWTIME is for clone3 and unshare alone."""
 
-ALLOWED_FAMILIES = (1, 2, 10, 16)
+AF_UNIX = 1
+ALLOWED_FAMILIES = (AF_UNIX, 2, 10, 16)
 """AF_UNIX, AF_INET, AF_INET6, AF_NETLINK (getifaddrs needs it)."""
+
+DATAGRAM_BIT = 2
+"""In SOCK_DGRAM and SOCK_RAW, not in SOCK_STREAM and SOCK_SEQPACKET. Only a pair of the former can connect again."""
 
 TERMINAL_INJECTION = (0x5412, 0x541C)
 """TIOCSTI and TIOCLINUX: they type into the terminal of the person who started us."""
@@ -168,6 +177,22 @@ JUDGMENTS: Dict[str, Block] = {
     "socket": _SOCKET,
     "socketpair": _SOCKET,
 }
+SHARED_UID: Dict[str, Block] = {
+    "prlimit64": _judge(0, JUMP_EQUAL, (0,), ALLOW, RET_ERRNO | errno.EPERM),
+    "socket": (
+        (LOAD, 0, 0, LOW_WORD[0]),
+        (JUMP_EQUAL, 0, 1, AF_UNIX),
+        *REFUSE,
+        *_judge(0, JUMP_EQUAL, ALLOWED_FAMILIES, ALLOW, RET_ERRNO | errno.EAFNOSUPPORT),
+    ),
+    "socketpair": (
+        (LOAD, 0, 0, LOW_WORD[0]),
+        (JUMP_EQUAL, 1, 0, AF_UNIX),
+        *_give(RET_ERRNO | errno.EAFNOSUPPORT),
+        *_judge(1, JUMP_ANY_BIT, (DATAGRAM_BIT,), RET_ERRNO | errno.EPERM, ALLOW),
+    ),
+}
+"""Judgments in place of others where whoever started hostd has the job's uid."""
 
 
 def architecture() -> str:
@@ -183,9 +208,10 @@ def _numbers(table: Dict[str, Numbers], arch: str) -> Dict[str, int]:
     return {name: number for name, number in found.items() if number is not None}
 
 
-def denied_numbers(arch: str, profiler: bool = False) -> Dict[str, int]:
+def denied_numbers(arch: str, profiler: bool = False, shared_ipc: bool = False) -> Dict[str, int]:
     """Return the calls that fail with EPERM whatever their arguments, by name."""
-    return _numbers(DENIED if profiler else {**DENIED, **DENIED_UNLESS_PROFILED}, arch)
+    table = DENIED if profiler else {**DENIED, **DENIED_UNLESS_PROFILED}
+    return _numbers({**table, **({name: ALLOWED[name] for name in SHARED_IPC} if shared_ipc else {})}, arch)
 
 
 def allowed_numbers(arch: str, profiler: bool = False) -> Dict[str, int]:
@@ -212,20 +238,25 @@ def _search(runs: List[Tuple[int, Block]]) -> Block:
     return ((JUMP_AT_LEAST, len(left), 0, runs[middle][0]), *left, *right)
 
 
-def program(arch: str, profiler: bool = False) -> bytes:
+def program(arch: str, profiler: bool = False, shared_ipc: bool = False, shared_uid: bool = False) -> bytes:
     """Return the filter as an array of `struct sock_filter`.
 
     Args:
         arch: `x86_64` or `aarch64`.
         profiler: Leave ptrace and process_vm_readv, which debuggers, compute-sanitizer and ncu use on their own
             children. The kernel filters anew what a tracer makes of a call, since Linux 4.8.
+        shared_ipc: The job has no IPC namespace of its own: deny what System V would share.
+        shared_uid: Whoever started hostd has the job's uid, and its sockets (D-Bus, tmux, the SSH agent) would take
+            the job for that person: deny sockets of AF_UNIX, other than pairs, and limits of other processes.
 
     Raises:
         ValueError: If the architecture is another one.
     """
-    answers = {number: JUDGMENTS[name] for name, number in _numbers(JUDGED, arch).items()}
-    answers.update((number, PASS) for number in allowed_numbers(arch, profiler).values())
-    answers.update((number, REFUSE) for number in denied_numbers(arch, profiler).values())
+    answers = dict.fromkeys(allowed_numbers(arch, profiler).values(), PASS)
+    judgments = {**JUDGMENTS, **SHARED_UID} if shared_uid else JUDGMENTS
+    known = {**ALLOWED, **JUDGED}
+    answers.update((_numbers(known, arch)[name], block) for name, block in judgments.items())
+    answers.update((number, REFUSE) for number in denied_numbers(arch, profiler, shared_ipc).values())
     begin: Block = (
         (LOAD, 0, 0, ARCH),
         (JUMP_EQUAL, 1, 0, AUDIT_ARCH[arch]),
@@ -244,8 +275,8 @@ class _Program(ctypes.Structure):
 class Filter:
     """A filter made ready before a fork, so that `apply` only makes two system calls after it."""
 
-    def __init__(self, arch: str, profiler: bool = False) -> None:
-        code = program(arch, profiler)
+    def __init__(self, arch: str, profiler: bool = False, shared_ipc: bool = False, shared_uid: bool = False) -> None:
+        code = program(arch, profiler, shared_ipc, shared_uid)
         self._buffer = ctypes.create_string_buffer(code, len(code))
         self._program = _Program(len(code) // 8, ctypes.cast(self._buffer, ctypes.c_void_p))
         libc = ctypes.CDLL(None, use_errno=True)

@@ -101,10 +101,10 @@ def trace_filter(code: bytes, arch: int, number: int, *arguments: int) -> tuple[
             at += then if taken else otherwise
 
 
-def answers(arch: str, name: str, *arguments: int, profiler: bool = False) -> int:
+def answers(arch: str, name: str, *arguments: int, **more: bool) -> int:
     (number,) = {table[name][COLUMN[arch]] for table in TABLES if name in table}
     assert number is not None
-    return run_filter(seccomp.program(arch, profiler), seccomp.AUDIT_ARCH[arch], number, *arguments)
+    return run_filter(seccomp.program(arch, **more), seccomp.AUDIT_ARCH[arch], number, *arguments)
 
 
 @pytest.mark.parametrize("profiler", [False, True])
@@ -177,6 +177,30 @@ def test_socket_families_other_than_the_four_are_unknown(arch):
     for family in range(50):
         for name in ("socket", "socketpair"):
             assert answers(arch, name, family) == (seccomp.ALLOW if family in (1, 2, 10, 16) else EAFNOSUPPORT)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_without_an_ipc_namespace_nothing_of_system_v_is_made(arch):
+    for name in ("shmget", "semget", "msgget"):
+        assert answers(arch, name) == seccomp.ALLOW
+        assert answers(arch, name, shared_ipc=True) == EPERM
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_who_shares_a_uid_with_others_has_no_way_to_their_sockets_and_limits(arch):
+    stream, datagram, raw, packets, closed_on_exec = 1, 2, 3, 5, 0o2000000
+    for kind in (stream, datagram, raw, packets):
+        connects_again = kind in (datagram, raw)
+        for flag in (0, closed_on_exec):
+            assert answers(arch, "socket", 1, kind | flag, shared_uid=True) == EPERM
+            pair = answers(arch, "socketpair", 1, kind | flag, shared_uid=True)
+            assert pair == (EPERM if connects_again else seccomp.ALLOW)
+            assert answers(arch, "socket", 1, kind | flag) == answers(arch, "socketpair", 1, kind) == seccomp.ALLOW
+    assert answers(arch, "socket", 2, stream, shared_uid=True) == seccomp.ALLOW
+    assert answers(arch, "socket", 17, raw, shared_uid=True) == EAFNOSUPPORT
+    assert answers(arch, "prlimit64", 0, 7, shared_uid=True) == seccomp.ALLOW
+    assert answers(arch, "prlimit64", 4711, 7, shared_uid=True) == EPERM
+    assert answers(arch, "prlimit64", 4711, 7) == seccomp.ALLOW
 
 
 @pytest.mark.parametrize("arch", ARCHES)
