@@ -30,6 +30,7 @@ UID = 61500
 AS_USER = f"setpriv --reuid {UID} --regid {UID} --clear-groups"
 LEVELS = ("full", "namespaces", "landlock")
 ALLOWED_S = 2.0
+PATIENCE_S = 120.0
 MIB = 1 << 20
 
 
@@ -198,7 +199,7 @@ async def late_s(lab: Laboratory, job: Hostile) -> tuple[float, str]:
     argv = ("{python}", "-I", "-S", "-u", "-c", COMMON + job.script)
     spec = lab.spec(*argv, limits=limits, outputs=job.outputs)
     await lab.submit(spec)
-    done = await lab.wait(spec.id, timeout_s=120)
+    done = await lab.wait(spec.id, timeout_s=PATIENCE_S)
     seen = time.time()
     record = done.record
     assert record.started_at is not None, record
@@ -210,8 +211,10 @@ async def late_s(lab: Laboratory, job: Hostile) -> tuple[float, str]:
         struck = record.started_at + limits["wall_s"]
         if record.status == "timeout" and (ready_at is None or ready_at > struck):
             return seen - struck, "timeout before it was ready"
-    if record.status != "timeout" and job.strikes == "wall":  # another limit ended it earlier; when, nobody knows
-        return seen - (record.ended_at or seen), f"{record.status}: {record.note[:60]}"
+    if record.state != "finished":
+        return seen - struck, f"not ended after {PATIENCE_S:g} s"
+    if record.status != "timeout" and job.strikes == "wall":  # another limit ended it; when that struck, nobody knows
+        return max(0.0, seen - struck), f"{record.status}: {record.note[:60]}"
     return seen - struck, str(record.status)
 
 

@@ -194,10 +194,17 @@ def end(keepers: Iterable[int]) -> None:
         _signal(pid, signal.SIGCONT)
 
 
-def memory_and_threads(root: int, limit: int) -> Tuple[int, int]:
-    """Return memory in bytes and threads of all below a process.
+def memory_and_threads(root: int, limit: int, most_threads: int, until: float) -> Tuple[int, int]:
+    """Return memory in bytes and threads of all below a process; no memory where there are too many threads.
 
-    Shared pages are counted in each process first; only when that is over `limit`, shares of them are added up.
+    Shared pages are counted in each process first. When that is over `limit`, shares of them are added up, until they
+    are over it or time is up: a share takes the process's map, for which one waits as long as the process forks.
+
+    Args:
+        root: Whose descendants.
+        limit: Bytes that matter.
+        most_threads: Threads that matter.
+        until: On the monotonic clock, when to leave the rest out.
     """
     pids = below(root)
     threads = 0
@@ -206,10 +213,18 @@ def memory_and_threads(root: int, limit: int) -> Tuple[int, int]:
             threads += len(os.listdir("/proc/%d/task" % pid))
         except OSError:
             continue
-    total = sum(_field(pid, "status", (b"RssAnon:", b"RssShmem:")) for pid in pids)
-    if total > limit:
-        total = sum(_field(pid, "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:")) for pid in pids) or total
-    return total, threads
+    if threads > most_threads:
+        return 0, threads
+    held = {pid: _field(pid, "status", (b"RssAnon:", b"RssShmem:")) for pid in pids}
+    total = sum(held.values())
+    if total <= limit:
+        return total, threads
+    shares = 0
+    for pid in sorted(held, key=held.__getitem__, reverse=True):
+        shares += _field(pid, "smaps_rollup", (b"Pss_Anon:", b"Pss_Shmem:"))
+        if shares > limit or time.monotonic() > until:
+            break
+    return shares or total, threads
 
 
 def _field(pid: int, file: str, names: Tuple[bytes, ...]) -> int:

@@ -100,7 +100,8 @@ class Quota:
         limits = self._limits
         memory, threads = 0, 0
         if role.group is None or not {"memory", "pids"} <= self._by_group:
-            memory, threads = processes.memory_and_threads(role.pid, limits.memory_bytes)
+            until = min(time.monotonic() + RARELY_S, self._over_at)
+            memory, threads = processes.memory_and_threads(role.pid, limits.memory_bytes, limits.processes, until)
         over = memory > limits.memory_bytes
         if over or role.out_of_memory():
             role.oom = role.oom or over

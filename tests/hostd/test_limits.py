@@ -114,6 +114,22 @@ async def test_processes_and_threads_without_end_are_stopped_and_named(lab, scri
         assert int(done.text) < 40
 
 
+STORM = """
+import os
+held = b"x" * (8 << 20)
+while True:
+    try:
+        os.fork()
+    except OSError:
+        pass
+"""
+
+
+async def test_a_storm_of_forks_keeps_nobody_from_ending_it(lab):
+    done = await lab.python(STORM, limits={"processes": 400, "wall_s": 1.5, "memory_bytes": 256 * MIB})
+    assert done.record.status in ("timeout", "failed", "oom"), done
+
+
 async def test_output_without_end_is_cut_counted_and_costs_no_memory(lab):
     job = await lab.start(
         "/bin/sh", "-c", "yes | head -c 400000000; sleep 0.3", limits={"output_bytes": MIB}, until=b"y"
