@@ -93,8 +93,8 @@ def start(
             role.belong_to(uid)
         fds = (stdin if role is roles[0] else host.null, role.out_write, role.err_write)
         argv = argv_of(process, host)
-        if process.profiled and sandbox.level in BY_BUBBLEWRAP:
-            argv = [*interpreter("", host), "-c", launcher.PROFILED, *argv]
+        if box.writes_proc and sandbox.level in BY_BUBBLEWRAP:
+            argv = [*interpreter("", host), "-c", launcher.WALLED, *argv]
         pid = sandbox.spawn(argv, env, box, fds, [end.fileno() for _, end in own])
         role.started(pid)
     close(ends)

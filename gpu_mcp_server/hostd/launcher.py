@@ -42,14 +42,14 @@ def become(argv, env):
         os.write(2, ("cannot start %s: %s\\n" % (argv[0], error.strerror)).encode("utf-8", "replace"))
         os._exit(127)
 """
-PROFILED = (
+WALLED = (
     WALL
     + """
 use_plain_signals()
 become(sys.argv[1:], os.environ)
 """
 )
-"""What a profiled job starts behind: it may trace its own children, and would trace process 1 as well."""
+"""What a process starts behind that may write to /proc, or trace its own children: it would reach process 1 as well."""
 
 SOURCE = (
     WALL

@@ -101,6 +101,14 @@ class Confinement:
     info_fd: Optional[int] = None
     """Where bubblewrap writes which process is process 1 of the sandbox, before that one may go on."""
 
+    @property
+    def writes_proc(self) -> bool:
+        """Whether it must write to its own files of /proc: debuggers do, and without that cuInit fails.
+
+        Seen with driver 580.159: CUDA_ERROR_OPERATING_SYSTEM. Such a process starts behind Landlock instead.
+        """
+        return self.profiler or bool(self.devices)
+
 
 @dataclass
 class _Start:
@@ -301,8 +309,8 @@ class Sandbox:
         for outside, inside in box.roots:
             o += ["--ro-bind", outside, inside]
         o += ["--bind", box.workdir, "/job", "--chdir", "/job", "--remount-ro", "/dev", "--remount-ro", "/"]
-        # No job may write the memory of process 1, nor how the kernel treats either; a debugger writes to /proc.
-        o += [] if box.profiler else ["--remount-ro", "/proc"]
+        # No job may write the memory of process 1, nor how the kernel treats either.
+        o += [] if box.writes_proc else ["--remount-ro", "/proc"]
         return o
 
 
