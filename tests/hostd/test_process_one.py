@@ -16,8 +16,10 @@ from gpu_mcp_server.backends.bundle import HOSTD
 from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.hostd import descriptors, processes
+from gpu_mcp_server.hostd.host import LOCKS
+from gpu_mcp_server.hostd.locks import PROCESSOR, GpuLocks
 from gpu_mcp_server.hostd.mounts import reachable_by
-from gpu_mcp_server.hostd.protocol import FileRef, ProcessSpec, to_json
+from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, ProcessSpec, to_json
 from tests.hostd.conftest import skip_unless
 from tests.hostd.laboratory import Done, Laboratory, wrapped
 from tests.hostd.test_ordinary_user import AS_USER, PYTHON, UID
@@ -187,6 +189,28 @@ async def test_taking_process_one_over_gives_a_job_nothing(lab, tmp_path, kind, 
     assert (sockets, last) == ("sockets 0", "tried")
     assert memory.split()[0] == "memory"
     assert memory.split()[1] in refusals
+
+
+@pytest.mark.parametrize("program", [TAKE_OVER, "int main(void) { return 0; }"], ids=["attack", "honest"])
+async def test_a_job_cannot_let_its_lock_go(open_lab, state, tmp_path, program):
+    """The lock of the processor was free 0.7 s after such a job had begun, which ran for 20 s."""
+    locks = GpuLocks(str(state.parent / "locks"))
+    lab = await open_lab("full", **{LOCKS: locks.folder})
+    await lab.warm_up()
+    content = compiled(program, tmp_path)
+    sha = hashlib.sha256(content).hexdigest()
+    spec = lab.spec(
+        "/bin/sh", "-c", "./a >/dev/null; echo tried; sleep 1000", gpus=GpuRequest(mode="exclusive", wait_s=15),
+        files={"main": (FileRef("a", sha, len(content), 0o755),)},
+    )  # fmt: skip
+    await lab.link.call("submit", content, spec=to_json(spec), blobs=[[sha, len(content)]])
+    while b"tried" not in (await lab.wait(spec.id, timeout_s=0.05)).stdout:
+        pass
+    assert locks.is_taken(PROCESSOR)
+    assert locks.try_one(PROCESSOR, "shared", {"job": "other"}) is None
+    await lab.link.call("cancel", job=spec.id)
+    await lab.wait(spec.id)
+    assert not locks.is_taken(PROCESSOR)
 
 
 async def test_a_job_begins_when_process_one_has_closed_the_host_s_folders_and_has_its_filter(lab, tmp_path):
