@@ -1,9 +1,12 @@
 """Input schemas as agents should see them, and what is said of arguments that do not fit."""
 
-from typing import Any, cast
+from collections.abc import Collection
+from typing import Any, TypeAlias, cast, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
+Path: TypeAlias = tuple[str | int, ...]
+"""Names of fields and places in lists, each below the one before."""
 _DROPPED = ("title", "$defs")
 _SELF_EVIDENT = {"minimum": (0, 1), "exclusiveMinimum": (0,), "minItems": (1,)}
 """Limits that nobody would cross on purpose; the error says them, so that no conversation pays for them."""
@@ -51,13 +54,57 @@ def _without_null(node: dict[str, Any]) -> dict[str, Any]:
     return {**kept[0], **rest} if len(kept) == 1 else {**rest, "anyOf": kept}
 
 
-def said_of_arguments(tool: str, error: ValidationError, known: list[str]) -> str:
-    """Return one short line for each argument that does not fit."""
+def refused_nulls(error: ValidationError, arguments: dict[str, Any], model: type[BaseModel]) -> set[Path]:
+    """Return where a field of `model` is null and may not be: clients send that for what they leave out.
+
+    A key that the caller chose, such as a variable's name, is no field, and an element of a list neither.
+    """
+    found: set[Path] = set()
+    for fault in error.errors(include_url=False, include_context=False):
+        value: Any = arguments
+        inner: type[BaseModel] | None = model
+        path: Path = ()
+        for part in fault["loc"]:
+            if isinstance(part, str):
+                if inner is None or not isinstance(value, dict) or part not in inner.model_fields or part not in value:
+                    break
+                inner = _model_in(inner.model_fields[part].annotation)
+            elif not isinstance(value, list):
+                break
+            value, path = cast("Any", value)[part], (*path, part)
+        if path and value is None and isinstance(path[-1], str):
+            found.add(path)
+    return found
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the model that a type is, or has as its element."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
+
+
+def without(value: Any, paths: set[Path]) -> Any:
+    """Return arguments without what lies at these paths."""
+
+    def below(key: str | int) -> set[Path]:
+        return {path[1:] for path in paths if path[0] == key}
+
+    if not paths:
+        return value
+    if isinstance(value, list):
+        return [without(one, below(at)) for at, one in enumerate(cast("list[Any]", value))]
+    kept = cast("dict[str, Any]", value).items()
+    return {key: without(one, below(key)) for key, one in kept if (key,) not in paths}
+
+
+def said_of_arguments(tool: str, error: ValidationError, known: list[str], nulls: Collection[Path] = ()) -> str:
+    """Return one short line for each argument that does not fit; `nulls` were sent as null and are not there."""
     lines: list[str] = []
     for fault in error.errors(include_url=False, include_context=False):
         where = ".".join(str(part) for part in fault["loc"])
         if fault["type"] == "missing":
-            lines.append(f"{where} is missing")
+            lines.append(f"{where} is null, and must be given" if fault["loc"] in nulls else f"{where} is missing")
             continue
         given = repr(fault["input"])
         lines.append(f"{where}: {fault['msg']} (got {given if len(given) <= 60 else given[:57] + '...'})")

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import anyio
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 
 from gpu_mcp_server import __version__, resources
 from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.identity import current_user
+from gpu_mcp_server.messages import serve_lines
 from gpu_mcp_server.models.user import Scope, User
 from gpu_mcp_server.notices import Notices
 from gpu_mcp_server.progress import HEARTBEAT_S
@@ -219,4 +221,4 @@ def serve_stdio(server: LabServer) -> None:
     open. The hosts notice that the channel has ended, and end the attached jobs.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    server.run("stdio")
+    anyio.run(serve_lines, server)

@@ -99,6 +99,10 @@ class Settings(BaseSettings):
     """Whether tools over stdio may read files of this machine for the agent; over HTTP they never do."""
     index_documentation: bool = True
     """Whether the server indexes the documentation of what is installed by itself, in the background."""
+    compile_cpu_s: float = Field(default=30.0, gt=0)
+    """Processor time that a compile of plain C or C++, or by NVRTC or HIPRTC, may take."""
+    long_compile_cpu_s: float = Field(default=600.0, gt=0)
+    """The same of what may read trees of headers: nvcc, clang for HIP, Triton, extensions of torch, whole programs."""
     user: str | None = None
     """User of the team for whom a server over stdio and the command line work, seeing what they see; over HTTP each
     shows a token. Unset means nobody in particular, who sees everything."""

@@ -24,7 +24,7 @@ from gpu_mcp_server.bounds import bounded
 from gpu_mcp_server.errors import ConfigError, GpuMcpError
 from gpu_mcp_server.models._base import ResultModel
 from gpu_mcp_server.progress import HEARTBEAT_S, Progress
-from gpu_mcp_server.schemas import lean_schema, said_of_arguments
+from gpu_mcp_server.schemas import lean_schema, refused_nulls, said_of_arguments, without
 from gpu_mcp_server.services.errands import current_errand
 from gpu_mcp_server.uploads import Sources
 
@@ -205,10 +205,15 @@ class LabTool(Tool):
                 f"{self.name} has no argument {', '.join(map(repr, unknown))}; "
                 + (f"it takes: {', '.join(known)}." if known else "it takes none.")
             )
+        given = self.fn_metadata.pre_parse_json(arguments)
         try:
-            return self.fn_metadata.validate_arguments(arguments)
+            return self.fn_metadata.validate_arguments(given)
         except ValidationError as error:
-            raise ToolError(said_of_arguments(self.name, error, known)) from error
+            nulls = refused_nulls(error, given, self.fn_metadata.arg_model)
+        try:
+            return self.fn_metadata.validate_arguments(without(given, nulls))
+        except ValidationError as error:
+            raise ToolError(said_of_arguments(self.name, error, known, nulls)) from error
 
     def _said(self, error: Exception) -> str:
         foreseen = _foreseen(error)

@@ -6,7 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gpu_mcp_server.services.lab import Lab
+from tests import judge_package
 from tests.laboratory import laboratory
+
+judge_package.load()
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored, and so below it
 

@@ -11,12 +11,14 @@ import base64
 import contextlib
 import hashlib
 import itertools
+import re
 import shlex
 import time
+from collections.abc import Sequence
 from typing import Protocol
 
 from gpu_mcp_server.backends.base import Channel
-from gpu_mcp_server.backends.batch_dialects import BatchJob, Dialect, Pbs, Slurm, script
+from gpu_mcp_server.backends.batch_dialects import BatchJob, Dialect, Pbs, Slurm, script, sequence
 from gpu_mcp_server.backends.bundle import hostd_zip
 from gpu_mcp_server.backends.loading import LOADER, Address, load, start_words
 from gpu_mcp_server.backends.process import ChildProcess, run_here
@@ -119,8 +121,7 @@ class BatchBackend:
             GpuMcpError: As `open` does.
         """
         ours = await self._listed()
-        usable = [j for j in ours if j.state.phase == "runs"] or [j for j in ours if j.state.phase == "waits"]
-        if usable:
+        if usable := _usable(ours):
             return await self._awaited(usable[0].number)
         submitting = asyncio.create_task(self._submit())
         try:
@@ -157,7 +158,7 @@ class BatchBackend:
             HostUnavailable: If the scheduler does not answer.
         """
         for pause_s in (*ENDING_POLL_S, 0.0):
-            job = next((j for j in await self._listed() if j.number == number), None)
+            job = _of_number(await self._listed(), number)
             if job is not None and job.state.phase in ("waits", "runs"):
                 return None
             if job is None:
@@ -168,7 +169,8 @@ class BatchBackend:
     async def _awaited(self, number: str) -> BatchJob:
         deadline = time.monotonic() + self._host.queue_wait_s
         for pause_s in itertools.chain(POLL_S, itertools.repeat(POLL_S[-1])):
-            job = next((j for j in await self._listed() if j.number == number), None)
+            listed = await self._listed()
+            job = next(iter([j for j in [_of_number(listed, number)] if j] or _usable(listed)), None)
             if job is None or job.state.phase in ("ends", "ended"):
                 raise HostUnavailable(
                     f"The allocation of host {self.name!r} did not start: {await self.story(number)}."
@@ -201,10 +203,42 @@ class BatchBackend:
         status, printed, said = await self.command(
             self.dialect.submit(self._host, self.job_name), text.encode(), check=False
         )
-        number = self.dialect.number(printed)
-        if status != 0 or not number:
-            raise self.refused(said or printed)
+        number = self.dialect.number(printed) if status == 0 else ""
+        if not number:
+            number = self.chosen(printed, [job.number for job in _usable(await self._listed())])
+        if not number:
+            raise self.refused(said or printed) if status else self.unnumbered(printed, self.job_name)
         return number
+
+    def chosen(self, printed: str, named: Sequence[str]) -> str:
+        """Return the newest of the jobs that have the right name, those that an answer may mean first."""
+        meant = {sequence(number) for number in self.dialect.numbers(printed)}
+        found = [number for number in named if sequence(number) in meant] or named
+        return max(found, key=lambda number: int("0" + re.split(r"\D", number)[0]), default="")
+
+    async def search(self, printed: str, name: str) -> str:
+        """Return the number of a job that is known by its name alone; empty when the scheduler has none such.
+
+        Raises:
+            HostUnavailable: If the scheduler does not answer.
+        """
+        first, later = self.dialect.searches(name)
+        _, listed, _ = await self.command(first)
+        number = self.chosen(printed, self.dialect.named(listed, name))
+        if not number:
+            with contextlib.suppress(GpuMcpError):  # not every site has accounting or keeps a history
+                _, listed, _ = await self.command(later, check=False)
+                number = self.chosen(printed, self.dialect.named(listed, name))
+        return number
+
+    def unnumbered(self, printed: str, name: str) -> GpuMcpError:
+        """Say that a request was taken, and that nobody knows what became of it."""
+        program = self.dialect.submit(self._host, "")[0]
+        return HostUnavailable(
+            f"{program} of host {self.name!r} prints no job number that is certain, and {self.dialect.system} has no "
+            f"job named {name}: {printed.strip()[-300:]!r}.",
+            hint=f"{program} on the login node must print the job's number; a wrapper of the site may swallow it.",
+        )
 
     def refused(self, said: str) -> GpuMcpError:
         """Say what the scheduler has against a request."""
@@ -247,3 +281,12 @@ class BatchBackend:
         if status is None or (check and status != 0):
             raise HostUnavailable(f"{argv[0]} of host {self.name!r} fails: {said[-300:] or f'status {status}'}.")
         return status, out.decode("utf-8", "replace"), said
+
+
+def _usable(jobs: Sequence[BatchJob]) -> list[BatchJob]:
+    """Return the jobs that run; if none does, those that wait."""
+    return [j for j in jobs if j.state.phase == "runs"] or [j for j in jobs if j.state.phase == "waits"]
+
+
+def _of_number(jobs: Sequence[BatchJob], number: str) -> BatchJob | None:
+    return next((j for j in jobs if sequence(j.number) == sequence(number)), None)

@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from gpu_mcp_server.backends.batch_states import State, pbs_end, pbs_state, reason_in_words, slurm_state
+from gpu_mcp_server.errors import HostUnavailable
 from gpu_mcp_server.host_settings import BatchHost
 
+SLURM_SENTENCE = re.compile(r"\bSubmitted batch job (\d{1,10})\b")
+SLURM_NUMBER = re.compile(r"(\d{1,10})(?:;[\w.-]{1,80})?")
+"""Source: sbatch(1), --parsable; and its message without it."""
+PBS_NUMBER = re.compile(r"\d{1,12}(?:\[\])?(?:\.[\w.-]{1,200})?")
+"""Source: qsub(1B): sequence_number.server_name, of an array sequence_number[].server_name."""
 END_OF_STDIN = "END_OF_HOSTD"
 
 
@@ -58,7 +64,19 @@ class Dialect(Protocol):
         ...
 
     def number(self, printed: str) -> str:
-        """Return the number from what it printed."""
+        """Return the number from what it printed; empty where that may be another number, or none."""
+        ...
+
+    def numbers(self, printed: str) -> list[str]:
+        """Return what may be the number, in what it printed with lines of a site's own around it."""
+        ...
+
+    def searches(self, name: str) -> list[list[str]]:
+        """Return commands that look for a job by its name, ended ones too; the next where one finds none."""
+        ...
+
+    def named(self, printed: str, name: str) -> list[str]:
+        """Return the numbers from what such a command printed; of an array, that of the whole."""
         ...
 
     def element(self, number: str, index: int) -> str:
@@ -138,8 +156,27 @@ class Slurm:
         return ["squeue", "--me", "--noheader", "--array", "--format=%i|%T|%r|%B"]
 
     def number(self, printed: str) -> str:
-        """Return what --parsable printed, without the cluster."""
-        return printed.strip().rpartition("\n")[2].partition(";")[0]
+        """Return what --parsable printed, without the cluster, or the number in Slurm's own sentence."""
+        said, alone = SLURM_SENTENCE.findall(printed), self.numbers(printed)
+        if said and not alone:
+            return said[0] if len(said) == 1 else ""
+        return alone[0] if alone and len(printed.split()) == 1 else ""
+
+    def numbers(self, printed: str) -> list[str]:
+        """Return the lines that are a number, or number and cluster."""
+        return [m[1] for line in printed.splitlines() if (m := SLURM_NUMBER.fullmatch(_plain(line)))]
+
+    def searches(self, name: str) -> list[list[str]]:
+        """Return squeue, which remembers for MinJobAge, then sacct."""
+        queue = ["squeue", "--me", "--noheader", "--states=all", f"--name={name}", "--format=%F|%j|%T|%N"]
+        columns = "JobID,JobName,State,NodeList"
+        return [queue, ["sacct", "-n", "-P", "-X", "-S", "now-1days", f"--name={name}", "-o", columns]]
+
+    def named(self, printed: str, name: str) -> list[str]:
+        """Return the numbers of either, but for what Slurm refused: it keeps that as failed, without a node."""
+        rows = [parts for line in printed.splitlines() if len(parts := line.strip().split("|")) == 4]
+        kept = [r for r in rows if r[1] == name and (r[2] != "FAILED" or r[3] not in ("", "(null)", "None assigned"))]
+        return list(dict.fromkeys(n for n in (r[0].partition("_")[0] for r in kept) if n.isdecimal()))
 
     def list_ours(self, name: str) -> list[str]:
         """Return one squeue."""
@@ -150,7 +187,7 @@ class Slurm:
         found: list[BatchJob] = []
         for line in printed.splitlines():
             parts = line.strip().split("|")
-            if len(parts) == 4 and parts[0]:
+            if len(parts) == 4 and parts[0][:1].isdecimal():
                 found.append(BatchJob(parts[0], slurm_state(parts[1]), reason_in_words(parts[2]), parts[3]))
         return found
 
@@ -219,7 +256,20 @@ class Pbs:
 
     def number(self, printed: str) -> str:
         """Return the job's identifier, server included."""
-        return printed.strip().rpartition("\n")[2]
+        found = self.numbers(printed)
+        return found[0] if len(found) == 1 and len(printed.split()) == 1 else ""
+
+    def numbers(self, printed: str) -> list[str]:
+        """Return the lines that are an identifier."""
+        return [word for line in printed.splitlines() if PBS_NUMBER.fullmatch(word := _plain(line))]
+
+    def searches(self, name: str) -> list[list[str]]:
+        """Return qstat, then the same with what has ended, which sites may have switched off."""
+        return [self.list_ours(name), ["qstat", "-x", "-f", "-F", "json"]]
+
+    def named(self, printed: str, name: str) -> list[str]:
+        """Return the identifiers of either."""
+        return [job.number for job in self.jobs(printed, name)]
 
     def list_ours(self, name: str) -> list[str]:
         """Return one qstat."""
@@ -237,8 +287,8 @@ class Pbs:
 
     def ended(self, printed: str, number: str) -> BatchJob | None:
         """Return the job."""
-        job = _pbs_jobs(printed).get(number)
-        return _pbs_job(number, job) if job else None
+        jobs = _pbs_jobs(printed).items()
+        return next((_pbs_job(number, job) for found, job in jobs if sequence(found) == sequence(number)), None)
 
     def cancel(self, number: str) -> list[str]:
         """Return qdel."""
@@ -250,11 +300,32 @@ class Pbs:
         return ["ssh", "-T", "-o", "BatchMode=yes", job.node, named]
 
 
+def sequence(number: str) -> str:
+    """Return a job's number without its server: qsub may name that in full, and qstat not."""
+    return number.partition(".")[0]
+
+
+def _plain(line: str) -> str:
+    """Return a line without colours and the space around it."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", line).strip()
+
+
 def _pbs_jobs(printed: str) -> dict[str, dict[str, Any]]:
+    """Read qstat's JSON, whatever a site prints around it.
+
+    Raises:
+        HostUnavailable: If there is an answer and none that can be read: that is not the same as no job.
+    """
+    start = re.search(r"^\s*\{", printed, re.MULTILINE)
     try:
-        data: Any = json.loads(printed)
-    except ValueError:
-        return {}
+        data: Any = json.JSONDecoder().raw_decode(printed, start.end() - 1)[0] if start else None
+    except (ValueError, RecursionError):
+        start = data = None
+    if start is None and printed.strip():
+        raise HostUnavailable(
+            f"What qstat prints cannot be read as JSON: {printed.strip()[:200]!r}.",
+            hint="`qstat -f -F json` on the login node must print JSON: OpenPBS 19 and later do.",
+        )
     jobs = cast("dict[str, Any]", data).get("Jobs") if isinstance(data, dict) else None
     return cast("dict[str, dict[str, Any]]", jobs) if isinstance(jobs, dict) else {}
 

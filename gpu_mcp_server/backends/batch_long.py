@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_mcp_server.backends.batch import BatchBackend
-from gpu_mcp_server.backends.batch_dialects import BatchJob, LongJob, long_script
+from gpu_mcp_server.backends.batch_dialects import BatchJob, LongJob, long_script, sequence
 from gpu_mcp_server.backends.bundle import hostd_zip
 from gpu_mcp_server.backends.loading import python_words, shell_word
 from gpu_mcp_server.errors import HostUnavailable, JobBroken
@@ -70,7 +70,7 @@ class LongJobs:
 
         Raises:
             ConfigError: If the scheduler refuses it.
-            HostUnavailable: If the login node or the scheduler does not answer.
+            HostUnavailable: If the login node or the scheduler does not answer, or not with a job's number.
         """
         content = await asyncio.to_thread(self._packed, spec, job, blobs)
         words = shlex.join(self.dialect.submit_long(self._host, job))
@@ -79,16 +79,22 @@ class LongJobs:
             f'find "$b" -mindepth 1 -maxdepth 1 -mtime +{KEPT_DAYS} -exec rm -rf {{}} + ; '
             f'if ! mkdir "$d"; then cat "$d/number" || exit {THERE_ALREADY}; exit 0; fi; '
             f'if chmod 711 "$d" && cd "$d" && tar -xf - && {words} >number.new && mv number.new number; then '
-            f'cat number; else s=$?; rm -rf "$d"; exit $s; fi'
+            f"cat number; else s=$?; cat number.new 2>/dev/null; exit $s; fi"
         )
         status, printed, said = await self._backend.command(["/bin/sh", "-c", line], content, check=False)
-        number = self.dialect.number(printed)
+        number = self.dialect.number(printed) if status == 0 else ""
+        if not number:
+            number = await self._backend.search(printed, job.name)
+        self._asked_at, self._step = 0.0, 0
+        if number:
+            return number
         if status == THERE_ALREADY:
             raise JobBroken(f"Job {spec.id} was sent to host {self._name!r} before, and broke off on its way there.")
-        if status != 0 or not number:
-            raise self._backend.refused(said or printed)
-        self._asked_at, self._step = 0.0, 0
-        return number
+        if status == 0:
+            raise self._backend.unnumbered(printed, job.name)
+        forget = f'{self._base()}; rm -rf "$b/{spec.id}"'
+        await self._backend.command(["/bin/sh", "-c", forget], check=False)
+        raise self._backend.refused(said or printed)
 
     def _packed(self, spec: JobSpec, job: LongJob, blobs: Mapping[str, bytes | Path]) -> bytes:
         digest, hostd = hostd_zip()
@@ -98,7 +104,7 @@ class LongJobs:
             program: hostd, "spec.json": json.dumps(to_json(spec)).encode(),
             "script": long_script(self._host, launch, python_words(self._host.python), program).encode(),
         }  # fmt: skip
-        for sha256 in {f.sha256 for refs in spec.files.values() for f in refs}:
+        for sha256 in spec.contents():
             blob = blobs[sha256]
             files[f"blobs/{sha256}"] = blob if isinstance(blob, bytes) else blob.read_bytes()
         data = io.BytesIO()
@@ -147,11 +153,11 @@ class LongJobs:
         async with self._asking:
             if time.monotonic() >= self._asked_at + LOOK_S[self._step]:
                 _, printed, _ = await self._backend.command(self.dialect.list_all())
-                listed = {job.number: job for job in self.dialect.jobs(printed, "")}
+                listed = {sequence(job.number): job for job in self.dialect.jobs(printed, "")}
                 same = listed == self._listed
                 self._listed, self._asked_at = listed, time.monotonic()
                 self._step = min(self._step + 1, len(LOOK_S) - 1) if same else 0
-        job = self._listed.get(task.number)
+        job = self._listed.get(sequence(task.number))
         return None if job is None or job.state.phase == "ended" else job
 
     async def story(self, task: Task) -> str:

@@ -37,7 +37,7 @@ STDERR_KEPT = 4096
 CLOSE_S = 2.0
 MAKES_SANDBOXES = frozenset({
     "fsconfig", "fsmount", "fsopen", "fspick", "mount", "mount_setattr", "move_mount", "open_tree", "pivot_root",
-    "setns", "umount2", "unshare",
+    "sethostname", "setns", "umount2", "unshare",
 })  # fmt: skip
 """What the sandboxes inside need; each of them denies these to its job."""
 

@@ -122,8 +122,7 @@ def host_checks(hosts: list[dict[str, Any]]) -> list[Check]:
         )
         gpus = ", ".join(f"{g['name']} ({g.get('arch') or '?'})" for g in host.get("gpus", []))
         checks.append(Check(f"{name} gpu", "ok", gpus or "none; device cpu is the full path without one"))
-        if host.get("problem"):
-            checks.append(Check(name, "warn", str(host["problem"])))
+        checks += [Check(name, "warn", str(host[key])) for key in ("problem", "locks_note") if host.get(key)]
     return checks
 
 

@@ -28,8 +28,8 @@ def check(
         async for outcome in tried(hosts.backend(name)):
             attempt = outcome.attempt
             rows.append({
-                "row": attempt.row, "attempt": attempt.what, "closed_by": attempt.closed_by, "result": outcome.result,
-                "found": outcome.found,
+                "row": attempt.row, "attempt": attempt.what, "sandbox": outcome.sandbox, "closed_by": attempt.closed_by,
+                "result": outcome.result, "found": outcome.found,
             })  # fmt: skip
             if not as_json:
                 typer.echo(_line(rows[-1]))
@@ -37,12 +37,12 @@ def check(
 
     name = session.run(work)
     count = sum(row["result"] == "open" for row in rows)
-    said = f"host {name}: {len(rows)} ways out tried, {count or 'none'} open"
+    said = f"host {name}: {len({row['row'] for row in rows})} ways out tried, {count or 'none'} open"
     emit({"host": name, "open": count, "attempts": rows}, said, as_json=as_json)
     if count:
         raise typer.Exit(1)
 
 
 def _line(row: dict[str, Any]) -> str:
-    mark = {"closed": "closed", "open": "OPEN", "not closed here": "weaker"}[row["result"]]
-    return f"{row['row']:>3}  {mark:7} {row['attempt']:42} {row['closed_by']:30} {row['found']}"
+    mark = {"closed": "closed", "open": "OPEN", "not closed here": "weaker", "not tried": "untried"}[row["result"]]
+    return f"{row['row']:>3}  {mark:7} {row['attempt']:42} {row['sandbox']:9} {row['closed_by']:30} {row['found']}"

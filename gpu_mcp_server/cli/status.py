@@ -102,12 +102,12 @@ def _gpus(gpus: list[dict[str, Any]]) -> Any:
     for name in ("#", "GPU", "load", "memory", "SM clock", "power", "temp", "held down by", "used by"):
         table.add_column(name, no_wrap=name not in ("held down by", "used by"))
     for g in gpus:
-        load, used, total = g.get("utilization_percent"), g["memory_used_bytes"], g["memory_total_bytes"]
+        load = g.get("utilization_percent")
         table.add_row(
             str(g["index"]),
             f"{g['name']} {g.get('arch') or ''}" + (" MIG" if g.get("mig") else "") + _links(g),
             _bar(load / 100 if load is not None else None),
-            _bar(used / total if total else None) + f" {used / GIB:.1f}/{total / GIB:.0f} GiB",
+            _memory(g),
             _of(g.get("sm_clock_mhz"), g.get("sm_clock_max_mhz"), "MHz"),
             _of(g.get("power_w"), g.get("power_limit_w"), "W"),
             f"{g['temperature_c']} C" if g.get("temperature_c") is not None else "-",
@@ -115,6 +115,14 @@ def _gpus(gpus: list[dict[str, Any]]) -> Any:
             _users(g),
         )
     return table
+
+
+def _memory(g: dict[str, Any]) -> str:
+    used, total = g.get("memory_used_bytes"), g.get("memory_total_bytes")
+    if not total:
+        return "unknown"
+    said = "?" if used is None else f"{used / GIB:.1f}"
+    return f"{_bar(None if used is None else used / total)} {said}/{total / GIB:.0f} GiB"
 
 
 def _links(g: dict[str, Any]) -> str:

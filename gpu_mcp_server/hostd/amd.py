@@ -35,6 +35,8 @@ class AmdSmi:
     def __init__(self, module: Any = None) -> None:
         self._state: Optional[str] = None
         self._smi: Any = module
+        self.left_out: List[str] = []
+        """GPUs that the last look left out, each with the reason."""
         self.program = ""
         """amd-smi or rocm-smi, where there is a driver and no amdsmi; empty otherwise, and before the first use."""
 
@@ -70,10 +72,19 @@ class AmdSmi:
 
     def gpus(self) -> List[Dict[str, Any]]:
         """Describe every GPU now, as NVML's are described."""
+        self.left_out = []
         if self.why_not():
             return []
         handles: List[Any] = ask(self._smi.amdsmi_get_processor_handles) or []
-        return [self._gpu(n, handle) for n, handle in enumerate(handles)]
+        return [g for g in (self._usable(n, handle) for n, handle in enumerate(handles)) if g is not None]
+
+    def _usable(self, index: int, handle: Any) -> Optional[Dict[str, Any]]:
+        """Describe a GPU; None and a reason in `left_out` where amdsmi's answers have another shape than ours."""
+        try:
+            return self._gpu(index, handle)
+        except Exception as error:  # what another version of amdsmi returns is not known here
+            self.left_out.append("AMD GPU %d is left out: amdsmi's answers are not understood: %r" % (index, error))
+            return None
 
     def _gpu(self, index: int, handle: Any) -> Dict[str, Any]:
         smi = self._smi
@@ -84,7 +95,7 @@ class AmdSmi:
         core: Dict[str, Any] = ask(lambda: smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.GFX)) or {}
         of_memory: Dict[str, Any] = ask(lambda: smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.MEM)) or {}
         limit = _number(power.get("power_limit"))
-        partition = str(ask(lambda: smi.amdsmi_get_gpu_compute_partition(handle)) or "")
+        partition: Optional[str] = ask(lambda: str(smi.amdsmi_get_gpu_compute_partition(handle)))
         spot, now = ask(lambda: smi.AmdSmiTemperatureType.HOTSPOT), ask(lambda: smi.AmdSmiTemperatureMetric.CURRENT)
         return {
             "vendor": "amd",
@@ -92,8 +103,8 @@ class AmdSmi:
             "uuid": str(ask(lambda: smi.amdsmi_get_gpu_device_uuid(handle)) or "amd-%d" % index),
             "name": str(asic.get("market_name") or "AMD GPU"),
             "arch": asic.get("target_graphics_version"),
-            "memory_total_bytes": (_number(memory.get("vram_total")) or 0) << 20,
-            "memory_used_bytes": (_number(memory.get("vram_used")) or 0) << 20,
+            "memory_total_bytes": _from_mib(memory.get("vram_total")),
+            "memory_used_bytes": _from_mib(memory.get("vram_used")),
             "utilization_percent": _number(busy.get("gfx_activity")),
             "temperature_c": _number(ask(lambda: smi.amdsmi_get_temp_metric(handle, spot, now))),
             "power_w": _number(power.get("current_socket_power")) or _number(power.get("average_socket_power")),
@@ -102,7 +113,7 @@ class AmdSmi:
             "sm_clock_max_mhz": _number(core.get("max_clk")),
             "memory_clock_mhz": _number(of_memory.get("clk")),
             "throttle": self._throttle(handle),
-            "mig": partition not in WHOLE,
+            "mig": None if partition is None else partition not in WHOLE,
             "processes": self._processes(handle),
         }
 
@@ -123,3 +134,8 @@ class AmdSmi:
 def _number(value: Any) -> Optional[int]:
     """Return a number; None for "N/A", which amdsmi says of what a device does not know."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _from_mib(value: Any) -> Optional[int]:
+    mib = _number(value)
+    return None if mib is None else mib << 20

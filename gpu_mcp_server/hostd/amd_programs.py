@@ -85,14 +85,15 @@ def _of_amd_smi(number: int, said: Dict[str, Any]) -> Dict[str, Any]:
         return _amount(_below(said, *path))
 
     limit = amount("static", "limit", "max_power") or amount("static", "limit", "socket_power_limit")
+    partition = text("static", "partition", "compute_partition")
     return {
         "vendor": "amd",
         "index": number,
         "uuid": text("list", "uuid") or "amd-%d" % number,
         "name": text("static", "asic", "market_name") or "AMD GPU",
         "arch": text("static", "asic", "target_graphics_version"),
-        "memory_total_bytes": int(_bytes(_below(said, "metric", "mem_usage", "total_vram"))),
-        "memory_used_bytes": int(_bytes(_below(said, "metric", "mem_usage", "used_vram"))),
+        "memory_total_bytes": _bytes(_below(said, "metric", "mem_usage", "total_vram")),
+        "memory_used_bytes": _bytes(_below(said, "metric", "mem_usage", "used_vram")),
         "utilization_percent": _whole(amount("metric", "usage", "gfx_activity")),
         "temperature_c": _whole(amount("metric", "temperature", "hotspot")),
         "power_w": amount("metric", "power", "socket_power"),
@@ -101,7 +102,7 @@ def _of_amd_smi(number: int, said: Dict[str, Any]) -> Dict[str, Any]:
         "sm_clock_max_mhz": _whole(amount("metric", "clock", "gfx_0", "max_clk")),
         "memory_clock_mhz": _whole(amount("metric", "clock", "mem_0", "clk")),
         "throttle": None,
-        "mig": text("static", "partition", "compute_partition") not in (None, "SPX"),
+        "mig": None if partition is None else partition != "SPX",
         "processes": _processes(_below(said, "process", "process_list")),
     }
 
@@ -113,7 +114,7 @@ def _processes(listed: Any) -> List[Dict[str, Any]]:
         pid = _below({"about": about}, "about", "pid")
         if isinstance(pid, int):
             used = _bytes(_below({"about": about}, "about", "memory_usage", "vram_mem"))
-            found.append(process(pid, int(used)))
+            found.append(process(pid, used))
     return found
 
 
@@ -139,8 +140,8 @@ def _of_rocm_smi(number: int, values: Dict[str, Any]) -> Dict[str, Any]:
         "uuid": str(values.get("unique id") or "amd-%d" % number),
         "name": str(values.get("card series") or values.get("device name") or "AMD GPU"),
         "arch": values.get("gfx version") if isinstance(values.get("gfx version"), str) else None,
-        "memory_total_bytes": int(amount("vram total memory (b)") or 0),
-        "memory_used_bytes": int(amount("vram total used memory (b)") or 0),
+        "memory_total_bytes": _whole(amount("vram total memory (b)")),
+        "memory_used_bytes": _whole(amount("vram total used memory (b)")),
         "utilization_percent": _whole(amount("gpu use (%)")),
         "temperature_c": _whole(amount("temperature (sensor junction) (c)", "temperature (sensor edge) (c)")),
         "power_w": amount("current socket graphics package power (w)", "average graphics package power (w)"),
@@ -149,7 +150,7 @@ def _of_rocm_smi(number: int, values: Dict[str, Any]) -> Dict[str, Any]:
         "sm_clock_max_mhz": None,
         "memory_clock_mhz": _whole(amount("mclk clock speed:")),
         "throttle": None,
-        "mig": False,
+        "mig": None,
         "processes": [],
     }
 
@@ -170,9 +171,10 @@ def _amount(value: Any) -> Optional[float]:
     return float(value) if known else None
 
 
-def _bytes(value: Any) -> float:
+def _bytes(value: Any) -> Optional[int]:
     unit = _below(value, "unit") if isinstance(value, dict) else None
-    return (_amount(value) or 0.0) * UNITS.get(str(unit or "MB"), 1)
+    amount = _amount(value)
+    return None if amount is None else int(amount * UNITS.get(str(unit or "MB"), 1))
 
 
 def _whole(value: Optional[float]) -> Optional[int]:

@@ -29,14 +29,14 @@ class Children:
         """Take the ends of children; True when no child is left."""
         while True:
             try:
-                pid, wait_status = os.waitpid(-1, os.WNOHANG)
+                pid, wait_status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 return True
             if pid == 0:
                 return False
             for role in self._roles:
                 if role.pid == pid and not role.ended:
-                    role.end(wait_status)
+                    role.end(wait_status, used.ru_utime + used.ru_stime)
                     if role.forsaken:
                         self._take_over(role)
                     for link in self._links:

@@ -8,6 +8,8 @@ import os
 import time
 from typing import Any, Dict, Optional, cast
 
+from .locks import make_folder
+
 NAME = "drain-%d"
 MAX_WORDS = 200
 MAX_BYTES = 4096
@@ -29,9 +31,7 @@ class Drains:
 
     def begin(self, why: str, by: str) -> None:
         """Drain the host for this login's jobs, or as root for all."""
-        os.makedirs(self._folder, exist_ok=True)
-        if os.stat(self._folder).st_uid == os.geteuid():
-            os.chmod(self._folder, 0o1777)
+        make_folder(self._folder)
         path = self._path(os.geteuid())
         said = {"why": why[:MAX_WORDS], "by": by[:MAX_WORDS], "since": time.time()}
         with open(path + ".new", "w", encoding="ascii") as out:

@@ -19,13 +19,23 @@ THROTTLE = {
     0x100: "display clocks",
 }
 """Besides 0x1, idle. Source: nvml.h, nvmlClocksThrottleReason*."""
+GPU_IS_LOST = 15
+"""Source: nvml.h, NVML_ERROR_GPU_IS_LOST."""
+HOTTEST_C = 200
+MOST_MHZ = 100_000
+MOST_MILLIWATTS = 100_000_000
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
 class Nvml:
-    """NVML, started at the first question and kept."""
+    """NVML, started at the first question and kept.
+
+    Attributes:
+        left_out: GPUs that the last look left out, each with the reason.
+    """
 
     def __init__(self) -> None:
+        self.left_out: List[str] = []
         self._state: Optional[str] = None
         self._nvml: Any = None
         self._nvlinks: Optional[Dict[str, List[str]]] = None
@@ -54,25 +64,44 @@ class Nvml:
         """Return the driver's version."""
         if self.why_not() or self._nvml is None:
             return None
-        return _text(self._nvml.nvmlSystemGetDriverVersion())
+        return _text(ask(self._nvml.nvmlSystemGetDriverVersion))
 
     def gpus(self) -> List[Dict[str, Any]]:
-        """Describe every GPU now."""
+        """Describe every GPU now; what a device does not know is None, and `left_out` names who cannot be used."""
+        self.left_out = []
         if self.why_not():
             return []
         if self._nvml is None:
             return _pretended()
-        found = [self._gpu(i) for i in range(self._nvml.nvmlDeviceGetCount())]
-        if self._nvlinks is None:
-            self._nvlinks = self._find_nvlinks([str(g["uuid"]) for g in found])
+        try:
+            count = int(self._nvml.nvmlDeviceGetCount())
+        except Exception as error:  # NVML's own classes, which cannot be named without it
+            self.left_out = ["all GPUs are left out: NVML does not count them: %s" % error]
+            return []
+        found = [g for g in map(self._usable, range(count)) if g is not None]
+        uuids = [str(g["uuid"]) for g in found]
+        if self._nvlinks is None or sorted(self._nvlinks) != sorted(uuids):
+            self._nvlinks = self._find_nvlinks(uuids)
         return [dict(g, nvlink=self._nvlinks.get(str(g["uuid"]), [])) for g in found]
+
+    def why_none(self) -> str:
+        """Say why the last look found no GPU, as far as NVML knows; empty where it simply counts none."""
+        return self.why_not() or "; ".join(self.left_out)
+
+    def _usable(self, index: int) -> Optional[Dict[str, Any]]:
+        """Describe a GPU; None and a reason in `left_out` where it has no handle or no UUID, or has left the bus."""
+        try:
+            return self._gpu(index)
+        except Exception as error:  # NVML's own classes, which cannot be named without it
+            self.left_out.append("GPU %d is left out: NVML says: %s" % (index, error))
+            return None
 
     def pids(self, uuid: str) -> List[int]:
         """Return the compute processes of a GPU; none when it is not there."""
         if self.why_not():
             return []
         if self._nvml is None:
-            return [int(p) for g in _pretended() if g["uuid"] == uuid for p in g["pids"]]
+            return [int(p) for g in _pretended() if g["uuid"] == uuid for p in g["pids"] or ()]
         return ask(lambda: self._pids(self._nvml.nvmlDeviceGetHandleByUUID(uuid.encode()))) or []
 
     def _pids(self, handle: Any) -> List[int]:
@@ -81,7 +110,7 @@ class Nvml:
     def _find_nvlinks(self, uuids: List[str]) -> Dict[str, List[str]]:
         """Return for each GPU those that it reaches by NVLink, directly or through a switch."""
         nvml = self._nvml
-        handles = {u: nvml.nvmlDeviceGetHandleByUUID(u.encode()) for u in uuids} if len(uuids) > 1 else {}
+        handles = {u: ask(lambda u=u: nvml.nvmlDeviceGetHandleByUUID(u.encode())) for u in uuids}
 
         def are_joined(a: str, b: str) -> bool:
             how = nvml.NVML_P2P_CAPS_INDEX_NVLINK
@@ -92,39 +121,37 @@ class Nvml:
     def _gpu(self, index: int) -> Dict[str, Any]:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-        major, minor = ask(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle)) or (None, None)
-        power = ask(lambda: nvml.nvmlDeviceGetPowerUsage(handle))
+        memory = known(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))  # unified memory has no answer
+        major, minor = known(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle)) or (None, None)
         return {
             "index": index,
             "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
-            "name": _text(nvml.nvmlDeviceGetName(handle)),
+            "name": _text(known(lambda: nvml.nvmlDeviceGetName(handle))) or "NVIDIA GPU of unknown name",
             "arch": "sm_%d%d" % (major, minor) if major is not None else None,
-            "minor": ask(lambda: nvml.nvmlDeviceGetMinorNumber(handle)),
-            "memory_total_bytes": int(memory.total),
-            "memory_used_bytes": int(memory.used),
-            "utilization_percent": ask(lambda: int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
-            "temperature_c": ask(lambda: int(nvml.nvmlDeviceGetTemperature(handle, 0))),
-            "power_w": power / 1000.0 if power is not None else None,
-            "sm_clock_mhz": ask(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, 1))),
-            "pids": ask(lambda: self._pids(handle)) or [],
+            "minor": known(lambda: nvml.nvmlDeviceGetMinorNumber(handle)),
+            "memory_total_bytes": _within(memory and memory.total, 1, 1 << 60),
+            "memory_used_bytes": _within(memory and memory.used, 0, 1 << 60),
+            "utilization_percent": _within(known(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu), 0, 100),
+            "temperature_c": _celsius(known(lambda: nvml.nvmlDeviceGetTemperature(handle, 0))),
+            "power_w": _watts(known(lambda: nvml.nvmlDeviceGetPowerUsage(handle))),
+            "sm_clock_mhz": _within(known(lambda: nvml.nvmlDeviceGetClockInfo(handle, 1)), 0, MOST_MHZ),
             **self._more(handle),
         }
 
     def _more(self, handle: Any) -> Dict[str, Any]:
         """Return clocks, limits, what throttles, MIG, and the processes with their owners."""
         nvml = self._nvml
-        limit = ask(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))
-        reasons = ask(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
-        mig = ask(lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
-        processes: List[Any] = ask(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
+        reasons = known(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
+        mig = known(lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
+        listed: Optional[List[Any]] = known(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         return {
-            "power_limit_w": limit / 1000.0 if limit is not None else None,
-            "sm_clock_max_mhz": ask(lambda: int(nvml.nvmlDeviceGetMaxClockInfo(handle, 1))),
-            "memory_clock_mhz": ask(lambda: int(nvml.nvmlDeviceGetClockInfo(handle, 2))),
+            "power_limit_w": _watts(known(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))),
+            "sm_clock_max_mhz": _within(known(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, 1)), 0, MOST_MHZ),
+            "memory_clock_mhz": _within(known(lambda: nvml.nvmlDeviceGetClockInfo(handle, 2)), 0, MOST_MHZ),
             "throttle": None if reasons is None else [text for bit, text in THROTTLE.items() if reasons & bit],
             "mig": None if mig is None else bool(mig),
-            "processes": [process(int(p.pid), getattr(p, "usedGpuMemory", None)) for p in processes[:16]],
+            "pids": None if listed is None else [int(p.pid) for p in listed],
+            "processes": [process(int(p.pid), getattr(p, "usedGpuMemory", None)) for p in (listed or [])[:16]],
         }
 
 
@@ -185,8 +212,43 @@ def ask(question: Any) -> Any:
         return None
 
 
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+def known(question: Any) -> Any:
+    """Return the same of a GPU that is there; that a GPU has left the bus is raised."""
+    try:
+        return question()
+    except Exception as error:
+        if getattr(error, "value", None) == GPU_IS_LOST:
+            raise
+        return None
+
+
+def has_memory(gpu: Mapping[str, Any], wanted_bytes: int) -> bool:
+    """Say whether a GPU may have so much memory; who does not say how much it has is not refused."""
+    total = gpu.get("memory_total_bytes")
+    return total is None or int(total) >= wanted_bytes
+
+
+def _text(value: Any) -> Optional[str]:
+    if value is None:
+        return None
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def _within(value: Any, least: int, most: int) -> Optional[int]:
+    """Return a number that can be true; NVML fills in all ones for what it does not know."""
+    return int(value) if value is not None and least <= value <= most else None
+
+
+def _celsius(value: Any) -> Optional[int]:
+    """Return a temperature, which NVML hands over without its sign."""
+    signed = value - (1 << 32) if value is not None and value >= 1 << 31 else value
+    return _within(signed, -HOTTEST_C, HOTTEST_C)
+
+
+def _watts(milliwatts: Any) -> Optional[float]:
+    value = _within(milliwatts, 0, MOST_MILLIWATTS)
+    return None if value is None else value / 1000.0
 
 
 def device_nodes(gpus: List[Dict[str, Any]]) -> List[str]:

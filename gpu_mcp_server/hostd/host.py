@@ -17,6 +17,7 @@ from .mounts import RUN, reachable_by
 from .policy import JOB_UIDS, job_uids
 from .processes import descendants, end, runs_as
 from .protocol import BOXED, LEVELS, JobSpec, Limits
+from .read_only_trees import ReadOnlyTrees
 from .sandbox import SYSTEM_FOLDERS, Confinement, Sandbox
 from .working_copies import WorkingCopies
 
@@ -65,6 +66,7 @@ class Host:
         self.folders = JobFolders(state)
         self.blobs = Blobs(os.path.join(state, "blobs"))
         self.copies = WorkingCopies(os.path.join(state, "copies"))
+        self.trees = ReadOnlyTrees(os.path.join(state, "trees"), self.blobs)
         self.locks = GpuLocks(lock_folder or os.environ.get(LOCKS) or FOLDER)
         self.nvml = gpus.Nvml()
         self.amd = amd.AmdSmi()

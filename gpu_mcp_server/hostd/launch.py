@@ -4,7 +4,7 @@ import os
 import socket
 from typing import Dict, List, Sequence, Tuple
 
-from . import descriptors
+from . import descriptors, launcher
 from .control import ControlLink
 from .host import Host
 from .lease import Lease
@@ -12,7 +12,7 @@ from .mounts import Mounts
 from .place import Place
 from .protocol import JobSpec, ProcessSpec
 from .role import Role
-from .sandbox import Confinement
+from .sandbox import BY_BUBBLEWRAP, Confinement
 
 Ends = Dict[str, List[Tuple[str, socket.socket]]]
 
@@ -60,6 +60,9 @@ def start(
     some_uid = place.uid_of(spec.processes[0].workspace)
     pairs = mounts.shown(roots, some_uid) if sandbox.boxed() else [(r, r) for r in roots]
     reached = place.reach(mounts)
+    trees = host.trees.show(spec.trees, mounts, some_uid, sandbox.boxed())
+    pairs += trees.pairs
+    held.add(trees.locks)
     ends, links = join(spec, roles)
     stdin = stdin_of(spec)
     if some_uid is not None:
@@ -70,6 +73,7 @@ def start(
         env.update(gpu_env if process.gpu else {"CUDA_VISIBLE_DEVICES": ""})
         own = ends.get(process.role, [])
         env.update({name: str(end.fileno()) for name, end in own})
+        env.update(trees.env)
         box = Confinement(
             workdir=reached[process.workspace],
             roots=pairs,
@@ -88,7 +92,10 @@ def start(
         if uid is not None:
             role.belong_to(uid)
         fds = (stdin if role is roles[0] else host.null, role.out_write, role.err_write)
-        pid = sandbox.spawn(argv_of(process, host), env, box, fds, [end.fileno() for _, end in own])
+        argv = argv_of(process, host)
+        if box.writes_proc and sandbox.level in BY_BUBBLEWRAP:
+            argv = [*interpreter("", host), "-c", launcher.WALLED, *argv]
+        pid = sandbox.spawn(argv, env, box, fds, [end.fileno() for _, end in own])
         role.started(pid)
     close(ends)
     os.close(stdin)

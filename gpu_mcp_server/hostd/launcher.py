@@ -8,11 +8,9 @@ A sandbox that is made for a program instead calls its `prepare` ahead and its `
 Only its source travels, as an argument; it must not import anything of ours.
 """
 
-SOURCE = """
-import array, json, os, resource, signal, socket, sys
+WALL = """
+import os, signal, sys
 import warnings  # os.execvpe imports it
-link = socket.socket(fileno=int(sys.argv[1]))
-os.set_inheritable(link.fileno(), False)
 def wall():
     import ctypes, struct
     call = ctypes.CDLL(None, use_errno=True).syscall
@@ -34,6 +32,31 @@ try:
     wall()
 except (ImportError, OSError):
     pass
+def use_plain_signals():
+    for number in set(range(1, 32)) - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+def become(argv, env):
+    try:
+        os.execvpe(argv[0], argv, env)
+    except OSError as error:
+        os.write(2, ("cannot start %s: %s\\n" % (argv[0], error.strerror)).encode("utf-8", "replace"))
+        os._exit(127)
+"""
+WALLED = (
+    WALL
+    + """
+use_plain_signals()
+become(sys.argv[1:], os.environ)
+"""
+)
+"""What a process starts behind that may write to /proc, or trace its own children: it would reach process 1 as well."""
+
+SOURCE = (
+    WALL
+    + """
+import array, json, resource, socket
+link = socket.socket(fileno=int(sys.argv[1]))
+os.set_inheritable(link.fileno(), False)
 program = {"__name__": "program"}
 if len(sys.argv) > 2:
     exec(compile(sys.argv[2], "program", "exec"), program)
@@ -41,8 +64,7 @@ if len(sys.argv) > 2:
         program["prepare"]()
     except Exception:
         pass  # main meets the same and says so where it is heard
-for number in set(range(1, 32)) - {signal.SIGKILL, signal.SIGSTOP}:
-    signal.signal(number, signal.SIG_DFL)
+use_plain_signals()
 link.send(b"ready")
 message, ancillary, flags, address = link.recvmsg(8, socket.CMSG_SPACE(256), socket.MSG_CMSG_CLOEXEC)
 if not ancillary:
@@ -61,10 +83,7 @@ if "main" in program:
     os.environ.update((name, str(end)) for name, end in zip(job["links"], ends))
     program["main"](job["argv"][1:])
     sys.exit(0)
-try:
-    os.execvpe(job["argv"][0], job["argv"], job["env"])
-except OSError as error:
-    os.write(2, ("cannot start %s: %s\\n" % (job["argv"][0], error.strerror)).encode("utf-8", "replace"))
-    os._exit(127)
+become(job["argv"], job["env"])
 """
+)
 """After the exec only 0, 1 and 2 are open: all else is closed on exec. A program finds its links in its environment."""

@@ -9,6 +9,7 @@ from . import door
 from .broker import NAME
 from .broker_link import BrokerGone, BrokerLink, Want, wait_in_line
 from .drain import Drains
+from .gpus import has_memory
 from .host import Host, HostRefuses
 from .locks import PROCESSOR, Held
 from .processes import Identity
@@ -68,6 +69,9 @@ class Lease:
         if want.count == 0 and want.mode != "exclusive":
             return
         names = sorted(self._gpus) if want.count else [PROCESSOR]
+        fault = self._host.locks.fault()
+        if fault:
+            raise HostRefuses("refused", fault)
         count = max(1, want.count)
         self._check(names, count)
         owner: Dict[str, object] = {"job": self._spec.id, "pid": os.getpid(), "user": want.user, **named}
@@ -80,6 +84,7 @@ class Lease:
         self._uuids = [u for u, _ in self._locks if u != PROCESSOR]
         if want.mode == "exclusive" and self.link is None and self._door is None:
             self._note_strangers()
+        self._note_unknown()
 
     def _check(self, names: Sequence[str], count: int) -> None:
         want = self._spec.gpus
@@ -204,7 +209,7 @@ class Lease:
 
     def _strangers(self, uuid: str) -> List[int]:
         gpu = self._gpus.get(uuid)
-        listed: List[int] = gpu["pids"] if gpu else []
+        listed: List[int] = (gpu["pids"] if gpu else None) or []
         pids = {p for p in listed if os.path.exists("/proc/%d" % p)}
         return sorted(pids - self._host.ours()) if pids else []
 
@@ -212,6 +217,16 @@ class Lease:
         foreign = sorted({p for u in self._uuids for p in self._strangers(u)})
         if foreign:
             self.notes.append("foreign processes on the GPU, timings may suffer: pids %s" % foreign)
+
+    def _note_unknown(self) -> None:
+        """Say what was asked for and could not be looked at."""
+        want = self._spec.gpus
+        for uuid in self._uuids:
+            gpu = self._gpus[uuid]
+            if want.memory_bytes and gpu.get("memory_total_bytes") is None:
+                self.notes.append("how much memory %s has is unknown, %d bytes were wanted" % (uuid, want.memory_bytes))
+            if want.mode == "exclusive" and gpu["pids"] is None:
+                self.notes.append("whether other processes compute on %s is unknown" % uuid)
 
     def uuids(self) -> List[str]:
         """Return the GPUs that the job has or had."""
@@ -236,13 +251,16 @@ class Lease:
             return [], {"CUDA_VISIBLE_DEVICES": ""}
         return self._host.gpu_view([self._gpus[u] for u in self.uuids()])
 
-    def close(self) -> None:
-        """Let go: the locks first, then the broker hears of it."""
+    def close(self) -> List[str]:
+        """Let go: the locks first, then the broker hears of it; return what the record must say of the locks."""
+        lost = [uuid for uuid, fd in self.locks().items() if not self._host.locks.is_in_place(uuid, fd)]
         _close(self._locks)
         if self.link is not None:
             self.link.close()
             self.link = None
         self._leave_door()
+        said = "somebody replaced the lock of %s while the job held it, so others may have used it and slowed the job"
+        return [said % uuid for uuid in lost]
 
     def _leave_door(self) -> None:
         if self._door is not None:
@@ -271,7 +289,7 @@ def fits(gpu: Dict[str, Any], want: GpuRequest) -> bool:
     """Say whether a GPU is what a job asks for."""
     named = not want.uuids or gpu["uuid"] in want.uuids
     known = not want.arch or gpu.get("arch") == want.arch
-    return named and known and int(gpu.get("memory_total_bytes") or 0) >= want.memory_bytes
+    return named and known and has_memory(gpu, want.memory_bytes)
 
 
 def kind_of(spec: JobSpec) -> str:

@@ -8,16 +8,22 @@ killed at once.
 Plain locks starve who wants a GPU alone: sharers overlap without end. So each GPU has a second lock, the turn: nobody
 takes the GPU without its turn, and who finds the GPU taken keeps the turn while waiting. Those who hold a GPU never
 wait for a turn, and turns are taken all or none, so nobody can wait in a circle.
+
+A lock is worth what its file is: who may remove the file while it is locked makes a second lock beside the first. So
+the folder is root's where root runs, sticky, and root owns the files that it locks; a lock counts only while its file
+is the one at its path.
 """
 
 import fcntl
-import json
 import os
 import re
+import stat
+import threading
 import time
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, cast
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from .processes import Identity, still_alive
+from .lock_text import STILL_THERE, as_list, left_over, read_text, write_text
+from .processes import Identity
 
 FOLDER = "/run/lock/gpu-mcp-server"
 PROCESSOR = "processor"
@@ -25,11 +31,10 @@ PROCESSOR = "processor"
 POLL_S = 0.004
 LEAST_WAIT_S = 0.02
 """Who only asks for the holder of a GPU has its lock for a moment."""
-TEXT_BYTES = 16384
-MAX_NAMED = 64
-"""Groups, and sandboxes, that one text names: more share no GPU."""
 NAMING_TRIES = 20
-GROUPS = "/sys/fs/cgroup/"
+TRIES = 10
+MODES = 0o1777
+"""Everybody makes locks, nobody removes another's."""
 
 Held = List[Tuple[str, int]]
 
@@ -40,21 +45,56 @@ class GpuLocks:
     def __init__(self, folder: str = FOLDER) -> None:
         self.folder = folder
 
+    def fault(self) -> str:
+        """Say why root must not use the folder and what mends it; nothing for others, who share any folder."""
+        return _fault_of(self.folder) if _is_root() else ""
+
+    def note(self) -> str:
+        """Say what will happen to a folder that is not root's when root comes, or nothing."""
+        said = "" if _is_root() else _fault_of(self.folder)
+        return said and "hostd as root will refuse the GPUs' locks: " + said
+
+    def _path(self, uuid: str, kind: str) -> str:
+        return os.path.join(self.folder, re.sub(r"[^A-Za-z0-9-]", "_", uuid) + "." + kind)
+
+    def _lock(self, uuid: str, kind: str, how: int) -> Optional[int]:
+        """Lock without waiting the file that is at its path; return the descriptor, or None when it is taken.
+
+        Raises:
+            OSError: If there is no such file that can be locked.
+        """
+        path = self._path(uuid, kind)
+        for _ in range(TRIES):
+            fd = self._open(uuid, kind)
+            if stat.S_ISREG(os.fstat(fd).st_mode) and not _locked(fd, how):
+                return None
+            if _is_at(path, fd):
+                return fd
+            os.close(fd)  # somebody has replaced the file between the two
+        raise OSError("the lock %s is replaced again and again, or is no plain file; as root: rm %s" % (path, path))
+
+    def is_in_place(self, uuid: str, fd: int) -> bool:
+        """Say whether a lock that is held still is the GPU's: its file has not been removed or replaced."""
+        return _is_at(self._path(uuid, "lock"), fd)
+
     def _open(self, uuid: str, kind: str) -> int:
         """Open a lock's file, made for all users when it is not there."""
-        path = os.path.join(self.folder, re.sub(r"[^A-Za-z0-9-]", "_", uuid) + "." + kind)
+        path = self._path(uuid, kind)
+        fault = self.fault()
+        if fault:
+            raise OSError(fault)
         flags = os.O_CLOEXEC | os.O_NOFOLLOW
         for _ in range(3):
             for access in (os.O_RDWR, os.O_RDONLY):
                 try:
-                    return os.open(path, flags | access)
+                    return _owned(os.open(path, flags | access))
                 except FileNotFoundError:
                     break
                 except PermissionError:
                     continue
             # O_CREAT on a file of another user is refused in a sticky folder: fs.protected_regular in proc(5).
             try:
-                self._make_folder()
+                make_folder(self.folder)
                 fd = os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
                 os.fchmod(fd, 0o666)
                 return fd
@@ -62,30 +102,26 @@ class GpuLocks:
                 continue
         raise OSError("the lock %s cannot be opened" % path)
 
-    def _make_folder(self) -> None:
-        if not os.path.isdir(self.folder):
-            os.makedirs(self.folder, exist_ok=True)
-            os.chmod(self.folder, 0o1777)
-
     def try_one(self, uuid: str, mode: str, owner: Dict[str, object]) -> Optional[int]:
         """Take one lock without waiting; return the descriptor that holds it, or None."""
-        fd = self._open(uuid, "lock")
-        alone = _is_locked(fd, fcntl.LOCK_EX)
-        if not alone and (mode == "exclusive" or not _is_locked(fd, fcntl.LOCK_SH)):
-            os.close(fd)
+        fd = self._lock(uuid, "lock", fcntl.LOCK_EX)
+        alone = fd is not None
+        if fd is None and mode != "exclusive":
+            fd = self._lock(uuid, "lock", fcntl.LOCK_SH)
+        if fd is None:
             return None
-        before = _text_of(fd)
+        before = read_text(fd)
         left = {name: still_there(before) for name, still_there in STILL_THERE.items()}
         text = dict(owner, mode=mode)
         if alone:
-            text["left"] = {name: [*left[name], *STILL_THERE[name](_left(before))] for name in left}
+            text["left"] = {name: [*left[name], *STILL_THERE[name](left_over(before))] for name in left}
             if mode != "exclusive" and not _is_locked(fd, fcntl.LOCK_SH):  # under the turn nobody comes in between
                 os.close(fd)
                 return None
         else:
-            text["left"] = _left(before)
-            text.update({name: [*left[name], *_listed(owner.get(name))] for name in left})
-        _write(fd, text)
+            text["left"] = left_over(before)
+            text.update({name: [*left[name], *as_list(owner.get(name))] for name in left})
+        write_text(fd, text)
         return fd
 
     def name(self, fd: int, sandboxes: Sequence[Identity]) -> None:
@@ -99,9 +135,9 @@ class GpuLocks:
                 break
             except OSError:
                 time.sleep(POLL_S / NAMING_TRIES)
-        text = _text_of(fd)
-        known = _listed(text.get("sandboxes"))
-        _write(fd, dict(text, sandboxes=[*known, *(list(each) for each in sandboxes if list(each) not in known)]))
+        text = read_text(fd)
+        known = as_list(text.get("sandboxes"))
+        write_text(fd, dict(text, sandboxes=[*known, *(list(each) for each in sandboxes if list(each) not in known)]))
         try:
             fcntl.lockf(fd, fcntl.LOCK_UN)
         except OSError:
@@ -113,32 +149,31 @@ class GpuLocks:
         if turn is None:
             return False
         os.close(turn)
-        fd = self._open(uuid, "lock")
-        if not _locked(fd, fcntl.LOCK_EX if mode == "exclusive" else fcntl.LOCK_SH):
+        fd = self._lock(uuid, "lock", fcntl.LOCK_EX if mode == "exclusive" else fcntl.LOCK_SH)
+        if fd is None:
             return False
         os.close(fd)
         return True
 
     def living(self, uuid: str) -> bool:
         """Say whether anything is still there of those who had a GPU last: of their groups or of their sandboxes."""
-        return self._is_named_alive(uuid, lambda text: [text, _left(text)])
+        return self._is_named_alive(uuid, lambda text: [text, left_over(text)])
 
     def left_living(self, uuid: str) -> bool:
         """Say the same of those who had it before it was last taken by somebody who found it free."""
-        return self._is_named_alive(uuid, lambda text: [_left(text)])
+        return self._is_named_alive(uuid, lambda text: [left_over(text)])
 
     def _is_named_alive(self, uuid: str, parts: Callable[[Dict[str, Any]], List[Dict[str, Any]]]) -> bool:
         fd = self._open(uuid, "lock")
         try:
-            named = parts(_text_of(fd))
+            named = parts(read_text(fd))
         finally:
             os.close(fd)
         return any(still_there(part) for part in named for still_there in STILL_THERE.values())
 
     def stand_for(self, name: str) -> Optional[int]:
         """Try to be the only one with a lock that is no GPU's; return what holds it."""
-        fd = self._open(name, "lock")
-        return fd if _locked(fd, fcntl.LOCK_EX) else None
+        return self._lock(name, "lock", fcntl.LOCK_EX)
 
     def is_taken(self, name: str) -> bool:
         """Say whether somebody has such a lock."""
@@ -187,9 +222,14 @@ class GpuLocks:
             turn = -1 if uuid in ours else self._turn(uuid)
             if turn is None:
                 continue
-            fd = self.try_one(uuid, mode, owner)
-            if turn >= 0:
-                os.close(turn)
+            try:
+                fd = self.try_one(uuid, mode, owner)
+            except OSError:
+                _close(held)
+                raise
+            finally:
+                if turn >= 0:
+                    os.close(turn)
             if fd is not None:
                 held.append((uuid, fd))
                 if len(held) == count:
@@ -198,8 +238,7 @@ class GpuLocks:
         return []
 
     def _turn(self, uuid: str) -> Optional[int]:
-        fd = self._open(uuid, "turn")
-        return fd if _locked(fd, fcntl.LOCK_EX) else None
+        return self._lock(uuid, "turn", fcntl.LOCK_EX)
 
     def _take_turns(self, uuids: Sequence[str], count: int) -> Held:
         turns: Held = []
@@ -224,7 +263,7 @@ class GpuLocks:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return None
             except OSError:
-                text = _text_of(fd)
+                text = read_text(fd)
         finally:
             os.close(fd)
         if "job" not in text:
@@ -233,60 +272,71 @@ class GpuLocks:
         return "".join(c if c.isprintable() else "?" for c in words)[:120]
 
 
-def _text_of(fd: int) -> Dict[str, Any]:
-    """Return what a lock's file says; a stranger may have written it."""
+def make_folder(folder: str) -> None:
+    """Make a folder for locks where there is none; nobody sees it before it has its modes."""
+    if os.path.isdir(folder):
+        return
+    os.makedirs(os.path.dirname(folder), exist_ok=True)
+    made = "%s.%d.%d" % (folder, os.getpid(), threading.get_ident())
+    os.mkdir(made, 0o700)
     try:
-        said: Any = json.loads(os.pread(fd, TEXT_BYTES, 0).decode("utf-8", "replace"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return cast("Dict[str, Any]", said) if isinstance(said, dict) else {}
-
-
-def _write(fd: int, text: Dict[str, Any]) -> None:
-    """Put a text in place of the last; a full disk does not matter to the lock."""
-    short: Dict[str, Any] = {n: v[-MAX_NAMED:] if isinstance(v, list) else v for n, v in text.items()}
-    data = json.dumps(short).encode()
-    try:
-        os.pwrite(fd, data, 0)
-        os.ftruncate(fd, len(data))  # to nothing first would have ext4 flush it when it is closed: 3 ms
+        os.chmod(made, MODES)
+        os.rename(made, folder)
     except OSError:
-        pass
+        os.rmdir(made)  # another was faster
+        if not os.path.isdir(folder):
+            raise
 
 
-def _left(text: Dict[str, Any]) -> Dict[str, Any]:
-    """Return who was still there when the lock was last taken by somebody who found it free."""
-    left: Any = text.get("left")
-    return cast("Dict[str, Any]", left) if isinstance(left, dict) else {}
+def _is_root() -> bool:
+    """Say whether this is root of the machine; root of a user namespace sees the machine's root as nobody."""
+    if os.geteuid() != 0:
+        return False
+    try:
+        with open("/proc/self/uid_map", encoding="ascii") as maps:
+            return maps.read().split()[:2] == ["0", "0"]
+    except OSError:
+        return True
 
 
-def _groups_in(text: Dict[str, Any]) -> List[str]:
-    """Return the groups that a text names, each by its list of processes, as far as there are some."""
-    found: List[str] = []
-    for path in _listed(text.get("groups"))[:MAX_NAMED]:
-        if not isinstance(path, str) or "/../" in path:
-            continue
-        if not (path.startswith(GROUPS) and path.endswith("/cgroup.procs")):
-            continue
-        try:
-            with open(path, "rb") as pids:
-                if pids.read(1):
-                    found.append(path)
-        except OSError:
-            continue
-    return found
+def _fault_of(folder: str) -> str:
+    """Say in what a folder of locks is not as root makes it, and what mends that; nothing where there is none."""
+    try:
+        info = os.lstat(folder)
+    except FileNotFoundError:
+        return ""
+    if stat.S_ISLNK(info.st_mode):
+        what = "is a link"
+    elif not stat.S_ISDIR(info.st_mode):
+        what = "is no folder"
+    elif info.st_uid != 0:
+        what = "belongs to uid %d" % info.st_uid
+    elif stat.S_IMODE(info.st_mode) != MODES:
+        what = "has modes %04o" % stat.S_IMODE(info.st_mode)
+    else:
+        return ""
+    mend = "rm -rf %s && install -d -m 1777 -o root -g root %s" % (folder, folder)
+    return "%s %s, so others may replace the locks in it; as root, while no job runs: %s" % (folder, what, mend)
 
 
-def _sandboxes_in(text: Dict[str, Any]) -> List[Identity]:
-    """Return process 1 of each sandbox that a text names, as far as it lives and this process can see it."""
-    return still_alive(_listed(text.get("sandboxes"))[:MAX_NAMED])
+def _owned(fd: int) -> int:
+    """Make a lock's file root's where root opens it, so that whoever made it cannot remove it any more."""
+    if _is_root():
+        info = os.fstat(fd)
+        if info.st_uid != 0 and stat.S_ISREG(info.st_mode) and info.st_nlink == 1:
+            os.fchown(fd, 0, 0)
+    return fd
 
 
-STILL_THERE: Dict[str, Callable[[Dict[str, Any]], Sequence[Any]]] = {"groups": _groups_in, "sandboxes": _sandboxes_in}
-"""What a text names of a holder's processes, and which of it is not empty yet."""
-
-
-def _listed(value: Any) -> List[Any]:
-    return cast("List[Any]", value) if isinstance(value, list) else []
+def _is_at(path: str, fd: int) -> bool:
+    """Say whether a descriptor is of the file at a path, which has no other name."""
+    held = os.fstat(fd)
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return False
+    same = (held.st_dev, held.st_ino) == (found.st_dev, found.st_ino)
+    return same and stat.S_ISREG(held.st_mode) and held.st_nlink == 1
 
 
 def _is_locked(fd: int, how: int) -> bool:

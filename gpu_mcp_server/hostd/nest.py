@@ -14,6 +14,7 @@ from .jobs import JobFolder
 from .mounts import Mounts
 from .place import Place, Premade
 from .protocol import JobSpec, Limits, ProcessSpec
+from .read_only_trees import Shown
 from .role import Role, identities
 from .sandbox import Confinement
 from .shape import Part, Shape
@@ -40,7 +41,7 @@ class Nest(Premade):
         token = os.urandom(8).hex()
         self.group_names = ["%s%s.%s" % (undertaker.WARM, token, name) for name in shape.names()]
         self.held = descriptors.Bundle()
-        self.laid = {}
+        self._trees = Shown([], {}, [])
         self._nest: Optional[JobFolder] = None
         self._ends = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in shape.parts]
         self._told = False
@@ -75,11 +76,12 @@ class Nest(Premade):
         host, shape = self._host, self._shape
         self.place.make()
         self.place.settle_in_turn({}, self._is_forsaken, lambda: (), lambda words: None)
-        self.laid = self.place.lay({part.workspace: part.ahead for part in shape.parts})
         self.held.add(self.place.locks)
         mounts = Mounts(host.state)
         some_uid = self.place.uid_of(shape.names()[0])
         reached, roots = self.place.reach(mounts), mounts.shown(shape.roots, some_uid)
+        self._trees = host.trees.show(dict(shape.trees), mounts, some_uid, boxed=True)
+        self.held.add(self._trees.locks)
         devices, gpu_env = host.gpu_view(self._gpus) if self._gpus else ([], {})
         for number, (part, role) in enumerate(zip(shape.parts, self.roles)):
             uid = self.place.uid_of(part.workspace)
@@ -91,7 +93,7 @@ class Nest(Premade):
             shown = devices if part.gpu else []
             box = Confinement(
                 workdir=reached[part.workspace],
-                roots=roots,
+                roots=[*roots, *self._trees.pairs],
                 devices=shown,
                 limits=replace(UNLIMITED, tmp_bytes=shape.sizes[0], shm_bytes=shape.sizes[1]),
                 uid=uid,
@@ -102,7 +104,7 @@ class Nest(Premade):
                 mark=os.path.basename(self.place.workdirs[part.workspace]),
                 info_fd=role.info_write,
             )
-            self._spawn(part, role, box, {**dict(part.env), **(gpu_env if shown else {})}, number)
+            self._spawn(part, role, box, {**dict(part.env), **self._trees.env, **(gpu_env if shown else {})}, number)
 
     def _is_forsaken(self) -> bool:
         """Say whether hostd has gone, or wants it no more."""
@@ -196,7 +198,7 @@ class Nest(Premade):
         """Return descriptors of a command and of its stdin, which the job's uid can read."""
         uid = self.place.uid_of(process.workspace)
         box = Confinement("", limits=spec.limits, uid=uid, pids_by_cgroup=self._pids_by_group(role))
-        env = dict(sandbox.environment(process.env), PWD="/job")
+        env = dict(sandbox.environment(process.env), PWD="/job", **self._trees.env)
         env.update(self._host.gpu_view(self._gpus)[1] if self._gpus and process.gpu else {"CUDA_VISIBLE_DEVICES": ""})
         argv = list(process.argv) if process.program else launch.argv_of(process, self._host)
         command = {"argv": argv, "env": env, "rlimits": sandbox.rlimits(box), "links": links}

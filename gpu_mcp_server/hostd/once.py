@@ -49,7 +49,7 @@ def run(folder: str) -> int:
     own = "%s-%s" % (spec.id, name.replace(".", "-"))  # tasks that share a node are jobs of their own there
     spec = replace(spec, id=own, processes=tuple(replace(p, env={**env, **p.env}) for p in spec.processes))
     host = Host(os.path.join(folder, name))
-    for sha256 in {f.sha256 for files in spec.files.values() for f in files}:
+    for sha256 in spec.contents():
         with open(os.path.join(folder, "blobs", sha256), "rb") as source:
             host.blobs.put(source.read(), sha256)
     claimed = host.folders.claim(spec)

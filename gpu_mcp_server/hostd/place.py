@@ -12,7 +12,6 @@ from .host import Account, Host, HostRefuses
 from .mounts import Mounts
 from .protocol import FileRef, JobSpec
 from .role import Role
-from .working_copies import Taken
 
 UID_WAIT_S = 3600.0
 """How long a job that could start waits for its uids, where too many are in use by jobs that run."""
@@ -112,18 +111,15 @@ class Place:
         (account,) = self._names.values()
         self.workdirs, self._names = {name: workdir}, {name: account}
 
-    def lay(
-        self, wanted: Mapping[str, Sequence[FileRef]], laid: Optional[Mapping[str, files.Stamps]] = None
-    ) -> Dict[str, files.Stamps]:
-        """Lay files, before any process of the job runs; return how they and those `laid` before look, by workspace."""
+    def lay(self, wanted: Mapping[str, Sequence[FileRef]]) -> Dict[str, files.Stamps]:
+        """Lay files, before any process of the job runs; return how they look, by workspace."""
         found: Dict[str, files.Stamps] = {}
         host = self._host
         for name, workdir in self.workdirs.items():
-            uid, refs, before = self.uid_of(name), wanted.get(name, ()), laid.get(name, {}) if laid else {}
-            copy = Taken({}, set()) if before else host.copies.take(workdir, refs, uid)
-            there = {**before, **copy.stamps}
-            fresh = [ref for ref in refs if ref.path not in there]
-            found[name] = {**there, **files.lay(workdir, fresh, host.blobs, uid, copy.folders)}
+            uid, refs = self.uid_of(name), wanted.get(name, ())
+            copy = host.copies.take(workdir, refs, uid)
+            fresh = [ref for ref in refs if ref.path not in copy.stamps]
+            found[name] = {**copy.stamps, **files.lay(workdir, fresh, host.blobs, uid, copy.folders)}
         return found
 
     def keep(self, wanted: Mapping[str, Sequence[FileRef]], stamps: Mapping[str, files.Stamps]) -> None:
@@ -170,14 +166,12 @@ class Premade:
         roles: The processes that wait in it.
         group_names: Names of the roles' groups.
         held: What the keepers hold open.
-        laid: How the files look that lie there already, by workspace.
     """
 
     place: Place
     roles: List[Role]
     group_names: List[str]
     held: descriptors.Bundle
-    laid: Dict[str, files.Stamps]
 
     def start(self, spec: JobSpec) -> List[ControlLink]:
         """Let the processes that wait become the job's; return the supervisor's ends of the trusted ones' links."""

@@ -31,22 +31,32 @@ def version(name):
         return metadata.version(name)
     except Exception:
         return None
-import os
+import os, re
+def torch_archs():
+    try:
+        from importlib.util import find_spec
+        place = os.path.dirname(find_spec("torch").origin)
+        with open(os.path.join(place, "utils", "cpp_extension.py"), encoding="utf-8") as text:
+            listed = re.search(r"supported_arches\\s*=\\s*\\[(.*?)\\]", text.read(), re.DOTALL)
+        return re.findall(r"\\b\\d+\\.\\d+[a-z]?\\b", listed.group(1))
+    except Exception:
+        return []
 roots = {os.path.realpath(p) for p in (sys.prefix, sys.base_prefix)}
 print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.prefix, "base_prefix": sys.base_prefix,
     "real": os.path.realpath(sys.executable), "numpy": version("numpy"), "torch": version("torch"),
-    "triton": version("triton")}))
+    "torch_archs": torch_archs(), "triton": version("triton")}))
 """
 
 
 def about_gpus(host: Host) -> Dict[str, Any]:
     """Describe what NVML knows; not in a forked child, where NVML does not work."""
     library = driver_library()
+    gpus = host.nvml.gpus()
     return {
         "driver": host.nvml.driver(),
         "driver_library": library[0] if library else None,
-        "gpus": host.nvml.gpus(),
-        "why_no_gpu": host.nvml.why_not(),
+        "gpus": gpus,
+        "why_no_gpu": "" if gpus else host.nvml.why_none(),
     }
 
 
@@ -103,7 +113,7 @@ def about_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
         "compilers": _compilers(answers, setup.get("path", [])),
         "nvcc": nvcc,
         "cuda_without_nvcc": _without_nvcc(wishes.get("cuda"), nvcc),
-        "toolchains": toolchains.found(wishes, nvcc, answers),
+        "toolchains": toolchains.found(dict(wishes, shown=setup.get("roots", [])), nvcc, answers),
         "judge": _judge_python(answers, [str(p) for p in wishes.get("judge_pythons", [])]),
     }
     answers.keep()
@@ -140,7 +150,9 @@ def _nvcc(answers: Answers, root: Any, pythons: List[str]) -> Optional[Dict[str,
         text = answers.right([path, "--version"])
         match = re.search(r"release (\d+\.\d+), V(\S+)", text)
         if match:
-            archs = answers.right([path, "--list-gpu-code"]).split()
+            listed = answers.right([path, "--list-gpu-code"]).split()
+            suffixed = re.findall(r"'(sm_\d{2,3}[a-z])'", answers.right([path, "--help"]))
+            archs = list(dict.fromkeys([*listed, *suffixed]))
             real = _toolkit_root(answers, path)
             return {
                 "path": path,
@@ -207,12 +219,15 @@ def gpus_now(host: Host) -> Dict[str, Any]:
     ours: Set[int] = host.ours() if any(g["pids"] for g in gpus) else set()
     for gpu in gpus:
         gpu["locked_by"] = host.locks.holder(gpu["uuid"])
-        gpu["foreign"] = len(set(gpu.pop("pids")) - ours)
-    running = len(host.folders.unfinished())
+        pids = gpu.pop("pids")
+        gpu["foreign"] = None if pids is None else len(set(pids) - ours)
+    amd = host.amd.gpus()
     return {
         "gpus": gpus,
-        "jobs_running": running,
+        "jobs_running": len(host.folders.unfinished()),
         "why_none": host.nvml.why_not(),
-        "amd": host.amd.gpus(),
+        "amd": amd,
+        "locks": {"fault": host.locks.fault(), "note": host.locks.note()},
+        "left_out": [*host.nvml.left_out, *host.amd.left_out],
         "job_uids": host.free_uids(),
     }

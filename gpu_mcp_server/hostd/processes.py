@@ -128,6 +128,21 @@ def stop(root: int) -> bool:
     return True
 
 
+def used_cpu_s(root: int) -> float:
+    """Return the CPU seconds of a process and all below it, with those of children that they have waited for.
+
+    Source: proc(5), /proc/<pid>/stat, fields utime, stime, cutime, cstime.
+    """
+    ticks = 0
+    for pid in descendants(root):
+        try:
+            with open("/proc/%d/stat" % pid, "rb") as text:
+                ticks += sum(int(n) for n in text.read().rpartition(b")")[2].split()[11:15])
+        except (OSError, ValueError):
+            continue
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def run_ns(root: int) -> Dict[str, int]:
     """Return for how long each thread below a process has run; empty where the kernel does not count it.
 

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import struct
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Tuple, Type, TypeVar, cast
+from typing import Any, BinaryIO, Callable, Dict, List, Mapping, Optional, Set, Tuple, Type, TypeVar, cast
 
 PROTOCOL_VERSION = 1
 
@@ -46,7 +46,7 @@ class Limits:
 
     wall_s: float = 60.0
     cpu_s: Optional[float] = None
-    """CPU seconds of any one process; `None` leaves only the wall clock."""
+    """CPU seconds of a role's processes together; `None` leaves only the wall clock."""
     memory_bytes: int = 8 << 30
     """Of each process group (role) of the job."""
     processes: int = 512
@@ -125,18 +125,12 @@ class ProcessSpec:
     have been called ahead of the job, in a sandbox that waits for a job with the same program."""
     python: str = ""
     """Interpreter of `program` where it is not the one that runs hostd: it finds what is installed for it."""
-    ahead: str = ""
-    """Folder of the workspace whose files lie there when `prepare` is called; those of other jobs must be the same."""
     profiled: bool = False
     """Whether it may trace its own children, as profilers and checkers do."""
 
     def account_name(self) -> str:
         """Return the account, the workspace's own unless one is named."""
         return self.account or "workspace-" + self.workspace
-
-    def has_ahead(self, file: FileRef) -> bool:
-        """Say whether a file of its workspace is laid before its program prepares itself."""
-        return bool(self.ahead) and file.path.startswith(self.ahead + "/")
 
 
 @dataclass(frozen=True)
@@ -153,6 +147,9 @@ class JobSpec:
     `LINK_<OTHER ROLE IN CAPITALS>` holds the descriptor's number."""
     files: Mapping[str, Tuple[FileRef, ...]] = field(default_factory=lambda: {})
     """Files laid into each workspace before the start."""
+    trees: Mapping[str, Tuple[FileRef, ...]] = field(default_factory=lambda: {})
+    """Files by the name of a folder that all processes can read and none can write. `TREE_<NAME IN CAPITALS>` in their
+    environment says where it is. It is there when `prepare` of a program is called."""
     outputs: Tuple[str, ...] = ()
     """Files of the leader's workspace to bring back: paths, or `*` for everything that is new or changed."""
     roots: Tuple[str, ...] = ()
@@ -168,6 +165,10 @@ class JobSpec:
     """How long an attached job goes on after its channel was lost, for somebody to ask for it again."""
     stdin: str = ""
     """Text given to the leader on stdin, 1 MiB at most."""
+
+    def contents(self) -> Set[str]:
+        """Return the sha256 of all files that must be on the host."""
+        return {file.sha256 for refs in [*self.files.values(), *self.trees.values()] for file in refs}
 
 
 @dataclass(frozen=True)
@@ -301,7 +302,7 @@ def _each(cls: Type[T]) -> Callable[[List[Mapping[str, Any]]], Tuple[Any, ...]]:
     return build
 
 
-def _by_workspace(files: Mapping[str, List[Mapping[str, Any]]]) -> Dict[str, Tuple[Any, ...]]:
+def _by_name(files: Mapping[str, List[Mapping[str, Any]]]) -> Dict[str, Tuple[Any, ...]]:
     return {name: _each(FileRef)(refs) for name, refs in files.items()}
 
 
@@ -312,7 +313,8 @@ def job_spec_from_json(data: Mapping[str, Any]) -> JobSpec:
         data,
         {
             "processes": _each(ProcessSpec),
-            "files": _by_workspace,
+            "files": _by_name,
+            "trees": _by_name,
             "gpus": _one(GpuRequest),
             "limits": _one(Limits),
         },

@@ -1,4 +1,4 @@
-"""Looks after the limits that no kernel enforces: disk everywhere, memory and processes where there is no group."""
+"""Looks after the limits that no kernel enforces: disk and CPU time, memory and processes where there is no group."""
 
 import math
 import os
@@ -36,6 +36,11 @@ def others_memory(name: str, limits: Limits, peak: Optional[float]) -> str:
     return "role %s was killed for memory at %d bytes, below its own limit of %d: what ran out is %s" % words
 
 
+def cpu_limit_note(role: Role, cpu_s: float) -> str:
+    """Say that a role has used up its CPU time."""
+    return "CPU limit of %g s: role %s used %.1f s" % (cpu_s, role.name, role.used_cpu_s())
+
+
 class Quota:
     """The watch over one job.
 
@@ -58,6 +63,8 @@ class Quota:
         for role in roles:
             if not role.ended or role.group is not None:
                 self._memory_and_processes(role, roles)
+                if self._limits.cpu_s is not None and role.used_cpu_s() >= self._limits.cpu_s:
+                    self._strike(role, roles, "timeout", cpu_limit_note(role, self._limits.cpu_s))
             if not role.ended:
                 self._temporary_files(role, roles)
         self.disk(workdirs, roles)

@@ -35,6 +35,8 @@ class Role:
         self.oom = False
         """Whether the watcher found it over its memory; a group's own count is in `oom_kills`."""
         self._cpu_s = 0.0
+        """Used when somebody looked last, without what its group had used before the job."""
+        self._cpu_before_s = 0.0
         self._emptied = False
         self._frozen = ""
         self._run_ns: Dict[str, int] = {}
@@ -66,9 +68,10 @@ class Role:
         return write
 
     def write_to(self, folder: JobFolder, keep_bytes: int) -> None:
-        """Say where its output goes, and how much of each stream is kept."""
+        """Say where a job's output goes, and how much of each stream is kept; what was used before is not the job's."""
         self._folder = folder
         self._room = {"stdout": keep_bytes, "stderr": keep_bytes}
+        self._cpu_before_s = self._cpu_of_group() or 0.0
 
     def belong_to(self, uid: int) -> None:
         """Let a uid open its output again, as programs do that write to /dev/stderr."""
@@ -151,9 +154,10 @@ class Role:
         """Return the bytes that were kept of them."""
         return self._kept[name]
 
-    def end(self, wait_status: int) -> None:
-        """Note how it ended; bwrap reports a signal inside as 128 + number."""
+    def end(self, wait_status: int, cpu_s: float) -> None:
+        """Note how it ended, and what it and those that it waited for have used; bwrap reports a signal as 128 + it."""
         self.ended = True
+        self._cpu_s = max(self._cpu_s, cpu_s)
         if os.WIFSIGNALED(wait_status):
             self.signal = os.WTERMSIG(wait_status)
             self.forsaken = not self._asked_to_end
@@ -167,8 +171,20 @@ class Role:
         return self.oom or bool(self.group is not None and self.group.stats().get("oom_kills"))
 
     def hit_cpu_limit(self, cpu_s: float) -> bool:
-        """Say whether the CPU limit ended it, by the signal that can be caught or by the one that cannot."""
-        return self.signal == signal.SIGXCPU or (self.signal == signal.SIGKILL and self._cpu_s >= cpu_s)
+        """Say whether the CPU limit ended it, or one of its processes, as a compiler's driver then fails by itself."""
+        return self.signal == signal.SIGXCPU or (self.exit_code != 0 and self._cpu_s >= cpu_s)
+
+    def used_cpu_s(self) -> float:
+        """Return the CPU seconds that its processes have used together."""
+        of_group = self._cpu_of_group()
+        if of_group is not None:
+            self._cpu_s = max(self._cpu_s, of_group - self._cpu_before_s)
+        elif self.pid and not self.ended:
+            self._cpu_s = max(self._cpu_s, processes.used_cpu_s(self.pid))
+        return self._cpu_s
+
+    def _cpu_of_group(self) -> Optional[float]:
+        return self.group.stats().get("cpu_s") if self.group is not None else None
 
     def pids(self) -> List[int]:
         """Return the processes that run for it."""
@@ -224,7 +240,7 @@ class Role:
                 if not self.group.wait_empty(5.0):
                     notes.append("role %s: processes that do not die: %s" % (self.name, self.group.pids()))
             stats = self.group.stats()
-            self._cpu_s = stats.get("cpu_s") or 0.0
+            self.used_cpu_s()
         hits = int(stats.get("pids_max_hits") or 0)
         if hits:
             notes.append(

@@ -156,7 +156,8 @@ class Channel:
         if time.monotonic() >= self._sweep_at:
             self._sweep_at = time.monotonic() + SWEEP_S
             host = self.host
-            self._fork(None, lambda: {"swept": [host.folders.sweep(), host.blobs.sweep(), host.copies.sweep()]})
+            swept = (host.folders, host.blobs, host.copies, host.trees)
+            self._fork(None, lambda: {"swept": [each.sweep() for each in swept]})
 
     def _receive(self) -> bool:
         try:
@@ -338,7 +339,7 @@ class Channel:
         """Return a request's job, whose files are kept now, and which of them are not here."""
         spec = checked(job_spec_from_json(request["spec"]))
         self._put({"blobs": request.get("blobs", [])}, attachment)
-        return spec, self._missing(sorted({f.sha256 for files in spec.files.values() for f in files}))
+        return spec, self._missing(sorted(spec.contents()))
 
     def _expect(self, request: Dict[str, Any], attachment: memoryview) -> Tuple[Any, bytes]:
         """Make ready for a job that is about to come; nothing is promised by it, or owed."""

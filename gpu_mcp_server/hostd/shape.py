@@ -19,8 +19,6 @@ class Part(NamedTuple):
     python: str = ""
     env: Tuple[Tuple[str, str], ...] = ()
     """What its interpreter is started with, where it is one of its own; others get theirs with the job."""
-    ahead: Tuple[FileRef, ...] = ()
-    """Files that lie there before the program prepares itself."""
     gpu: bool = False
 
 
@@ -31,6 +29,8 @@ class Shape(NamedTuple):
     roots: Tuple[str, ...]
     sizes: Tuple[int, int]
     """Bytes of /tmp and of /dev/shm."""
+    trees: Tuple[Tuple[str, Tuple[FileRef, ...]], ...] = ()
+    """Read-only trees that are shown."""
     gpus: Tuple[str, ...] = ()
     """Those whose devices are shown: a job that asks for so many, where no others fit it, gets these and no others."""
 
@@ -63,7 +63,7 @@ def shape_of(spec: JobSpec, gpus: List[Dict[str, Any]]) -> Optional[Shape]:
     usual = Limits()
     if first.trusted or spec.gpus.count or spec.links or sizes != (usual.tmp_bytes, usual.shm_bytes):
         return None
-    return Shape((Part(program=first.program),), roots, sizes)
+    return Shape((Part(program=first.program),), roots, sizes, _trees(spec))
 
 
 def _several(
@@ -77,10 +77,13 @@ def _several(
     fitting = [str(g["uuid"]) for g in gpus if fits(g, spec.gpus)] if spec.gpus.count else []
     if len(fitting) != spec.gpus.count:
         return None
-    return Shape(tuple(_part(spec, p) for p in processes), roots, sizes, tuple(sorted(fitting)))
+    return Shape(tuple(_part(p) for p in processes), roots, sizes, _trees(spec), tuple(sorted(fitting)))
 
 
-def _part(spec: JobSpec, process: ProcessSpec) -> Part:
-    ahead = tuple(f for f in spec.files.get(process.workspace, ()) if process.has_ahead(f))
+def _part(process: ProcessSpec) -> Part:
     env = tuple(sorted(process.env.items())) if process.python else ()
-    return Part(process.workspace, process.program, process.python, env, ahead, process.gpu)
+    return Part(process.workspace, process.program, process.python, env, process.gpu)
+
+
+def _trees(spec: JobSpec) -> Tuple[Tuple[str, Tuple[FileRef, ...]], ...]:
+    return tuple(sorted((name, tuple(refs)) for name, refs in spec.trees.items()))

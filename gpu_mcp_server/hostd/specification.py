@@ -20,6 +20,7 @@ FOREIGN = ("wait", "warn", "other")
 MAX_LABEL_BYTES = 64
 MAX_PROCESSES = 64
 MAX_FILES = 50_000
+MAX_TREES = 8
 MAX_STDIN_BYTES = 1 << 20
 MAX_COMMAND_BYTES = 1 << 20
 MAX_GRACE_S = 86_400
@@ -44,6 +45,7 @@ def checked(spec: JobSpec) -> JobSpec:
     _need(len(accounts) == len({w for w, _ in accounts}), "a workspace with two accounts: %r", spec.id)
     _links(spec.links, set(roles))
     _files(spec.files, {p.workspace for p in spec.processes})
+    _trees(spec.trees)
     for path in _texts(spec.outputs, "outputs"):
         if path != "*":
             _path(path)
@@ -102,8 +104,7 @@ def _process(process: ProcessSpec) -> None:
     _need(process.profiled in (True, False), "bad profiled %r", process.profiled)
     size = len(_text(process.program, "program"))
     _need(size <= MAX_PROGRAM_BYTES, "a program of %d bytes, 100 KiB are possible", size)
-    for name in ("python", "ahead"):
-        _text(getattr(process, name), name)
+    _text(process.python, "python")
     _need(not process.python or process.python.startswith("/"), "python %r is no absolute path", process.python)
     size += sum(len(_text(a, "argv")) + 1 for a in process.argv)
     for name, value in process.env.items():
@@ -124,6 +125,15 @@ def _files(files: Any, workspaces: Set[str]) -> None:
     for workspace, refs in files.items():
         _need(workspace in workspaces, "files for a workspace that no process has: %r", workspace)
         _need(len(refs) <= MAX_FILES, "%d files, 50000 are possible", len(refs))
+        _tree(refs)
+
+
+def _trees(named: Any) -> None:
+    _need(isinstance(named, dict), "trees is no mapping: %r", named)
+    _need(len(named) <= MAX_TREES, "%d trees, 8 are possible", len(named))
+    for name, refs in named.items():
+        _need(_named(NAME, name), "bad name of a tree: %r", name)
+        _need(0 < len(refs) <= MAX_FILES, "%d files in a tree, 1 to 50000 are possible", len(refs))
         _tree(refs)
 
 

@@ -19,7 +19,7 @@ from .jobs import JobFolder
 from .lease import Lease
 from .place import Place, Premade
 from .protocol import JobRecord, JobSpec, ProcessRecord
-from .quota import Quota, others_memory
+from .quota import Quota, cpu_limit_note, others_memory
 from .role import Role, identities
 
 DRAIN_S = 1.0
@@ -131,7 +131,7 @@ class Supervisor:
         else:
             self._furnish()
         assert self.place is not None
-        self.stamps = self.place.lay(self.spec.files, self.premade.laid if self.premade is not None else None)
+        self.stamps = self.place.lay(self.spec.files)
         groups = [r.group.procs_paths()[0] for r in self.roles if r.group is not None]
         named: Dict[str, List[Any]] = {"groups": groups, "sandboxes": self._sandboxes()}
         self.lease.take(self._heed_woken, named, self._note_queued, self._wakers)
@@ -286,7 +286,7 @@ class Supervisor:
             stats.append(record)
             self.notes += notes
         self.ended_at = time.time()  # nothing of it lives, and the next job may begin
-        self.lease.close()
+        self.notes += self.lease.close()
         self._judge(stats)
         outputs, left = self._outputs() if self.started_at is not None else ([], [])
         return self._record(self.status or "broken", "; ".join(dict.fromkeys(self.notes)), wall, stats, outputs, left)
@@ -308,7 +308,7 @@ class Supervisor:
             workdirs = self.place.workdirs if self.place is not None else {}
             Quota(limits, self.host.limits_by_cgroup, self._end).disk(workdirs, self.roles, final=True)
         if limits.cpu_s is not None and leader.hit_cpu_limit(limits.cpu_s):
-            self._end("timeout", "CPU limit of %g s" % limits.cpu_s)
+            self._end("timeout", cpu_limit_note(leader, limits.cpu_s))
         if self.status is None:
             self.status = "failed" if leader.exit_code != 0 else "broken" if any(r.lost for r in self.roles) else "ok"
 

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from . import libraries
 from .answers import Answers
 
 CLANG_VERSIONS = range(30, 13, -1)
@@ -71,9 +72,15 @@ lib = ctypes.CDLL(sys.argv[1])
 major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
 lib.nvrtcVersion(ctypes.byref(major), ctypes.byref(minor))
 lib.nvrtcGetNumSupportedArchs(ctypes.byref(count))
-archs = (ctypes.c_int * count.value)()
-lib.nvrtcGetSupportedArchs(archs)
-print(json.dumps({"version": "%d.%d" % (major.value, minor.value), "archs": ["sm_%d" % a for a in archs]}))
+numbers = (ctypes.c_int * count.value)()
+lib.nvrtcGetSupportedArchs(numbers)
+archs = ["sm_%d" % n for n in numbers]
+def takes(arch):
+    program, options = ctypes.c_void_p(), (ctypes.c_char_p * 2)(b"-arch=" + arch.encode(), b"-minimal")
+    lib.nvrtcCreateProgram(ctypes.byref(program), b"", b"k.cu", 0, None, None)
+    return lib.nvrtcCompileProgram(program, 2, options) == 0
+archs += [a for a in ["sm_%da" % n for n in numbers if n >= 90] if takes(a)]
+print(json.dumps({"version": "%d.%d" % (major.value, minor.value), "archs": archs}))
 """
 _ABOUT_HIPRTC = """
 import ctypes, json, sys
@@ -88,7 +95,8 @@ def found(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], answers: Answe
     """Describe them all.
 
     Args:
-        wishes: As for the probe: `judge_pythons` (interpreters, best first), `cuda` (toolkit root).
+        wishes: As for the probe: `judge_pythons` (interpreters, best first), `cuda` (toolkit root); `shown` (folders
+            that every sandbox is shown).
         nvcc: What the probe found of the CUDA toolkit.
         answers: Asks the compilers.
     """
@@ -105,6 +113,7 @@ def found(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], answers: Answe
             "nvrtc": nvrtc.result(),
             "tools": tools.result(),
             "pythons": pythons,
+            "libraries": libraries.found(_cuda_roots(wishes, nvcc), pythons, wishes.get("shown", [])),
         }
 
 

@@ -8,10 +8,10 @@ the candidate look faster. What goes with the candidate was the candidate's.
 import time
 from typing import Any, Dict, List
 
-from devices import Buffers
-from shapes import Shape
-from stats import median
-from tensors import symbols
+from .devices import Buffers
+from .shapes import Shape
+from .stats import median
+from .tensors import symbols
 
 ROUNDS, MORE_ROUNDS = 3, 6
 """That count; more of them where the reference is faster than it was: a machine may have been busy at either time."""

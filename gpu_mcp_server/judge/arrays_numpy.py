@@ -4,12 +4,13 @@ import ctypes
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
-from check import STORAGE
-from fill import SHORT, short_bits
-from mapping import Mapping
-from reference import BadResult
-from spinning import spin
-from tensors import Array, Tensor
+
+from .check import STORAGE
+from .fill import SHORT, short_bits
+from .mapping import Mapping
+from .reference import BadResult
+from .spinning import spin
+from .tensors import Array, Tensor
 
 NATIVE: Dict[str, Any] = dict(STORAGE, bool=np.bool_)
 """What the reference's function gets and returns; to the owner a bool is a byte, 0 or 1."""

@@ -4,10 +4,11 @@ import importlib
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
-from arrays_numpy import NumpyArrays
-from reference import BadResult
-from tensors import FLOATS, Array, Tensor
-from torch_views import VIEWED
+
+from .arrays_numpy import NumpyArrays
+from .reference import BadResult
+from .tensors import FLOATS, Array, Tensor
+from .torch_views import VIEWED
 
 torch: Any = importlib.import_module("torch")
 """Untyped on purpose: the machine that checks types need not have it."""

@@ -4,13 +4,13 @@ import contextlib
 import threading
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from arrays_torch import accepted, torch
-from cuda_driver import Driver, Shared
-from reference import BadResult
-from switching import GpuTurns
-from tensors import Tensor
-from torch_views import tensors_at
-from verdicts import JudgeFailed
+from .arrays_torch import accepted, torch
+from .cuda_driver import Driver, Shared
+from .reference import BadResult
+from .switching import GpuTurns
+from .tensors import Tensor
+from .torch_views import tensors_at
+from .verdicts import JudgeFailed
 
 
 class TorchCudaArrays:

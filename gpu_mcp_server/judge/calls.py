@@ -4,9 +4,11 @@ import ctypes
 import os
 from typing import Any, Callable, Dict, List, Optional
 
+from .folders import CODE
+
 Reply = Dict[str, Any]
 
-LOOP = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "calls.so")
+LOOP = os.path.join(CODE, "calls.so")
 MOST_ARGUMENTS = 40
 """As many as calls.c knows."""
 COMPILED = "compiled C"

@@ -6,10 +6,10 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-import heap
-from link import Link, LinkClosed
-from mapping import Mapping
-from spinning import spin
+from . import heap
+from .link import Link, LinkClosed
+from .mapping import Mapping
+from .spinning import spin
 
 Reply = Dict[str, Any]
 
@@ -65,7 +65,7 @@ class CpuMemory:
 def memory_of(task: Dict[str, Any]) -> Any:
     """Return the memory of the task's device."""
     if task["device"] == "cuda":
-        from memory_cuda_client import CudaMemory
+        from .memory_cuda_client import CudaMemory
 
         return CudaMemory(task)
     return CpuMemory(task)
@@ -74,14 +74,14 @@ def memory_of(task: Dict[str, Any]) -> Any:
 def kind_of(task: Dict[str, Any], memory: Any) -> Any:
     """Return what is called, by the task's kind of candidate."""
     if task["candidate"] == "triton":
-        from candidate_triton import TritonFile
+        from .candidate_triton import TritonFile
 
         return TritonFile(task, memory)
     if task["candidate"] == "model":
-        from candidate_model import ModelFile
+        from .candidate_model import ModelFile
 
         return ModelFile(task, memory)
-    from candidate_library import Library
+    from .candidate_library import Library
 
     return Library(task, memory)
 
@@ -159,7 +159,7 @@ class Candidate:
         if message.get("ghost"):
             return self.ghost(message["calls"])
         if message.get("events"):
-            from graphs import by_events
+            from .graphs import by_events
 
             return by_events(self.memory.driver, lambda: self.called(message["calls"]))
         if message.get("copied"):

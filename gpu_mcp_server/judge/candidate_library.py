@@ -4,11 +4,12 @@ import ctypes
 import os
 from typing import Any, Dict, List, Optional
 
-from calls import COMPILED, Calls, loop_or_why
+from .calls import COMPILED, Calls, loop_or_why
+from .folders import WORK
 
 Reply = Dict[str, Any]
 
-LIBRARY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "candidate.so")
+LIBRARY = os.path.join(WORK, "candidate.so")
 ALLOCATE = (
     "cudaMalloc",
     "cudaMallocAsync",
@@ -86,7 +87,7 @@ class Library:
     def capture(self, calls: int) -> Reply:
         """Record the first calls as a graph, to be replayed; only a GPU's memory has a driver."""
         if self.graph is None:
-            from graphs import Graph
+            from .graphs import Graph
 
             self.graph = Graph(self.memory.driver)
         if self.recorded is None:

@@ -3,8 +3,9 @@
 import os
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, cast
 
-from candidate_pool import HERE, Pool
-from candidate_python import WORK, PythonFile, Reply, load_file, words
+from .candidate_pool import HERE, Pool
+from .candidate_python import PythonFile, Reply, load_file, words
+from .folders import WORK
 
 PROBLEM = os.path.join(WORK, "problem.py")
 """The problem's file: it says what ModelNew is constructed with."""
@@ -183,7 +184,7 @@ class ModelFile(PythonFile):
         forward = int(self.task.get("backward") or 0)
         if not forward:
             return self.model(*self.arguments(inputs))
-        from backward import with_gradients
+        from .backward import with_gradients
 
         kinds = [spec["dtype"] for spec in self.task["inputs"][:forward]]
         return with_gradients(self.torch, self.model, inputs[:forward], inputs[forward:], kinds)

@@ -4,9 +4,9 @@ import ctypes
 import os
 from typing import Any, Sequence, Set
 
-from candidate_python import WORK
+from .folders import CODE
 
-LIBRARY = os.path.join(WORK, "pool.so")
+LIBRARY = os.path.join(CODE, "pool.so")
 HERE = -1
 
 

@@ -7,13 +7,13 @@ import sys
 import traceback
 from typing import Any, Dict, List, Tuple
 
-from calls import saying
-from tensors import tensors
-from torch_views import tensors_at
+from .calls import saying
+from .folders import WORK
+from .tensors import tensors
+from .torch_views import tensors_at
 
 Reply = Dict[str, Any]
 
-WORK = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SOURCE = os.path.join(WORK, "candidate.py")
 BUILT = os.path.join(WORK, "built")
 """Extensions that were built beforehand, if the file asks for some."""
@@ -67,12 +67,12 @@ class PythonFile:
         self.before_torch()
         self.torch: Any = importlib.import_module("torch")
         if os.path.isdir(BUILT):
-            from extensions import take_from
+            from .extensions import take_from
 
             take_from(BUILT)
         self.extensions: List[Any] = []
         if task.get("libraries") == "forbidden":
-            from ghost import watch_extensions
+            from .ghost import watch_extensions
 
             self.extensions = watch_extensions()
         self.module: Any = None
@@ -139,7 +139,7 @@ class PythonFile:
 
     def ghost(self, calls: int) -> Reply:
         """Answer the first `calls` sets with this file's own kernels doing nothing."""
-        from ghost import Ghost, parts
+        from .ghost import Ghost, parts
 
         with Ghost(self.torch, self.extensions, parts(self.module, getattr(self, "model", None))) as ghost:
             reply = self.run(calls)

@@ -4,13 +4,13 @@ import os
 import sys
 from typing import Any, Dict
 
-from candidate_python import PythonFile, Reply
+from .candidate_python import PythonFile, Reply
 
 
 def prepare() -> None:
     """Use the compiler once ahead of the job, where Triton was imported: that is where there is a GPU."""
     if "triton" in sys.modules:
-        import triton_compiler
+        from . import triton_compiler
 
         triton_compiler.prepare()
 

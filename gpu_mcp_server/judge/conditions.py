@@ -4,8 +4,8 @@ import math
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from devices import Device
-from stats import median
+from .devices import Device
+from .stats import median
 
 State = Dict[str, Any]
 

@@ -3,10 +3,10 @@
 import time
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
-from devices import Device
-from stats import median, median_interval
-from supervisor import Player
-from verdicts import JudgeFailed, ReferenceFailed
+from .devices import Device
+from .stats import median, median_interval
+from .supervisor import Player
+from .verdicts import JudgeFailed, ReferenceFailed
 
 ANSWER_S = 60.0
 REQUESTS = 21

@@ -1,5 +1,6 @@
 """The owner's own kernels and a little device memory for their results; the fence that stops the clock."""
 
+import hashlib
 import os
 import threading
 import time
@@ -7,10 +8,12 @@ from ctypes import c_double, c_int, c_int64, c_uint64
 from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
-from check import STORAGE
-from cuda_driver import CudaError, Driver, Kernels
-from kept import Kept, Pair
-from tensors import ITEM_BYTES, Array, Layout, Tensor
+
+from .check import STORAGE
+from .cuda_driver import CudaError, Driver, Kernels
+from .folders import CODE, JUDGE
+from .kept import Kept, Pair
+from .tensors import ITEM_BYTES, Array, Layout, Tensor
 
 TYPES = {name: number for number, name in enumerate(ITEM_BYTES)}
 TYPES.update(dict.fromkeys(list(TYPES)[8:], TYPES["uint8"]))
@@ -19,9 +22,8 @@ FENCE_SAMPLES = 64
 """Positions of every output that the fence looks at."""
 WORD_BYTES = 8
 AFTERMATH_S = 10.0
-HERE = os.path.dirname(os.path.abspath(__file__))
-PTX = os.path.join(HERE, "kernels.ptx")
-CUBIN = os.path.join(os.path.dirname(HERE), "kernels.cubin")
+PTX = os.path.join(JUDGE, "kernels.ptx")
+CUBIN = os.path.join(CODE, "kernels.cubin")
 """Made of the same source for this GPU, where the host has NVRTC; the driver needs 0.3 s to compile the PTX."""
 
 
@@ -34,15 +36,23 @@ class Tools:
         """What the start of the device took, for the evidence."""
         self.compiled_by = "NVRTC"
         """What made the kernels, for the evidence."""
+        self.sha256 = ""
+        """Of what the driver took, for the evidence."""
         try:
-            with open(CUBIN, "rb") as file:
-                self.kernels = Kernels(self.driver, file.read())
+            self.kernels = self._load(CUBIN)
         except (OSError, CudaError):
             self.compiled_by = "the driver"
-            with open(PTX, "rb") as file:
-                self.kernels = Kernels(self.driver, file.read() + b"\0")
+            self.kernels = self._load(PTX, b"\0")
         self.seconds["kernels"] = time.perf_counter() - begin
         self.results = self.driver.allocate(4096)
+
+    def _load(self, path: str, end: bytes = b"") -> Kernels:
+        """Hand a file to the driver, and note the hash of what it was handed."""
+        with open(path, "rb") as file:
+            image = file.read()
+        kernels = Kernels(self.driver, image + end)
+        self.sha256 = hashlib.sha256(image).hexdigest()
+        return kernels
 
     def count(self, name: str, work: int, arguments: Sequence[Any], start: Sequence[int] = (0,)) -> List[int]:
         """Launch a kernel whose last argument is an array of counters, and return them."""

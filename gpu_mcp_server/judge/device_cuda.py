@@ -4,17 +4,17 @@ import os
 import time
 from typing import Any, Dict, List, Sequence, Tuple
 
-from cuda_driver import L2_BYTES, MAJOR, MINOR, OutOfMemory
-from cuda_errors import meaning
-from cuda_tools import FENCE_SAMPLES, TYPES, Fence, Tools, answer_of
-from devices import Buffers, Device
-from fill import Well
-from idleness import Idleness
-from memory_cuda import CudaBuffers
-from nvml import Nvml
-from supervisor import Player
-from tensors import Tensor, layout
-from verdicts import JudgeFailed, TooLarge
+from .cuda_driver import L2_BYTES, MAJOR, MINOR, OutOfMemory
+from .cuda_errors import meaning
+from .cuda_tools import FENCE_SAMPLES, TYPES, Fence, Tools, answer_of
+from .devices import Buffers, Device
+from .fill import Well
+from .idleness import Idleness
+from .memory_cuda import CudaBuffers
+from .nvml import Nvml
+from .supervisor import Player
+from .tensors import Tensor, layout
+from .verdicts import JudgeFailed, TooLarge
 
 ALLOWED = 8
 """One of so many parts of the memory may be a candidate's own; its workspace and context are seldom more."""
@@ -92,7 +92,7 @@ class CudaDevice(Device):
             raise TooLarge(text % (sets, wanted / 1e9, free / 1e9))
         try:
             if self.pooled:
-                from memory_pool import PooledBuffers
+                from .memory_pool import PooledBuffers
 
                 return PooledBuffers(self, inputs, outputs, sets)
             return CudaBuffers(self, inputs, outputs, sets)
@@ -152,6 +152,7 @@ class CudaDevice(Device):
             "memory": self.memory,
             "stream": "legacy default",
             "kernels_compiled_by": self.tools.compiled_by,
+            "kernels_sha256": self.tools.sha256,
             "device_seconds": {name: round(value, 4) for name, value in self.tools.seconds.items()},
             "baseline": "reference on the CPU" if self.framework == "numpy" else "reference on the same GPU",
             "fence_samples_per_output": FENCE_SAMPLES,

@@ -3,11 +3,12 @@
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
-from check import compare, numbers
-from fill import Well
-from kept import Kept
-from supervisor import Player
-from tensors import Array, Tensor
+
+from .check import compare, numbers
+from .fill import Well
+from .kept import Kept
+from .supervisor import Player
+from .tensors import Array, Tensor
 
 
 class RoundCheck(NamedTuple):

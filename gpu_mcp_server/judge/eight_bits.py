@@ -12,7 +12,8 @@ import functools
 from typing import NamedTuple
 
 import numpy as np
-from tensors import Array
+
+from .tensors import Array
 
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 FLOAT4 = "float4_e2m1fn_x2"

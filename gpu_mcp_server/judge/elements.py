@@ -1,13 +1,16 @@
 """Compiled loops over elements (`elements.c`), where the host has a C compiler; NumPy does the same, more slowly."""
 
 import ctypes
+import hashlib
 import os
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
-from tensors import Array
 
-LIBRARY = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "elements.so")
+from .folders import CODE
+from .tensors import Array
+
+LIBRARY = os.path.join(CODE, "elements.so")
 COMPILED = "compiled code"
 INTERPRETED = "NumPy"
 
@@ -19,11 +22,13 @@ class Elements:
         self._compare: Any = None
         self._mark: Any = None
         self._draw: Any = None
+        self.sha256: Dict[str, str] = {}
+        """Of the file that is mapped, by its name, for the evidence."""
 
     def load(self, library: str = LIBRARY) -> None:
         """Load the library if it is there: it comes with the job, and this module may have been imported before."""
         try:
-            loaded = ctypes.CDLL(library)
+            loaded, self.sha256 = _mapped(library)
         except OSError:
             return
         pointer, count, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
@@ -74,6 +79,17 @@ class Elements:
             return False
         self._draw(_at(into), into.size, chunk, _at(table), _at(jitter), _at(state))
         return True
+
+
+def _mapped(library: str) -> Tuple[ctypes.CDLL, Dict[str, str]]:
+    """Map a library; return it and the hash of the very file that is mapped.
+
+    The descriptor stays open: the loader knows a library by its path, and this number must never mean another.
+    """
+    descriptor = os.open(library, os.O_RDONLY | os.O_CLOEXEC)
+    with open(descriptor, "rb", closefd=False) as file:
+        digest = hashlib.sha256(file.read()).hexdigest()
+    return ctypes.CDLL("/proc/self/fd/%d" % descriptor), {os.path.basename(library): digest}
 
 
 def _plain(array: Array) -> bool:

@@ -8,15 +8,16 @@ from dataclasses import replace
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
-from agenda import Agenda
-from check import LARGE, numbers
-from devices import Buffers, RoundCheck
-from doubles import InDouble
-from fill import Well
-from rounds import Rounds
-from table import DISTRIBUTIONS, SELDOM_DRAWN, may_vary
-from tensors import Tensor
-from verdicts import Judged, ReferenceFailed, incorrect
+
+from .agenda import Agenda
+from .check import LARGE, numbers
+from .devices import Buffers, RoundCheck
+from .doubles import InDouble
+from .fill import Well
+from .rounds import Rounds
+from .table import DISTRIBUTIONS, SELDOM_DRAWN, may_vary
+from .tensors import Tensor
+from .verdicts import Judged, ReferenceFailed, incorrect
 
 LOOKED_AT = 4
 """Wrong calls of a round of which it is asked whether rounding explains them; fewer where outputs are large."""

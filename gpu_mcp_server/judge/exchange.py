@@ -8,9 +8,10 @@ reference answers, once, so that a candidate is frozen for hardly longer than be
 from typing import List, NamedTuple
 
 import numpy as np
-from devices import Buffers
-from fill import Well
-from tensors import ITEM_BYTES, MADE, Array
+
+from .devices import Buffers
+from .fill import Well
+from .tensors import ITEM_BYTES, MADE, Array
 
 MANY_CALLS = 64
 MOST_PART = 2

@@ -2,16 +2,16 @@
 
 from typing import Any, Dict, List, Tuple
 
-from cost import Cost
-from devices import Buffers, Device
-from fill import Well
-from hidden import elements
-from history import History
-from ledger import Ledger
-from rounds import Rounds, timed_pass
-from supervisor import Player
-from tensors import symbols, tensors
-from verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect
+from .cost import Cost
+from .devices import Buffers, Device
+from .fill import Well
+from .hidden import elements
+from .history import History
+from .ledger import Ledger
+from .rounds import Rounds, timed_pass
+from .supervisor import Player
+from .tensors import symbols, tensors
+from .verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect
 
 TIES_S = 5.0
 """For elements that may tie. What kernels left undone is mostly explained by nothing, and takes all of it."""

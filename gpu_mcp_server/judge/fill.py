@@ -4,10 +4,11 @@ import hashlib
 from typing import Any, Dict, Union
 
 import numpy as np
-from eight_bits import FLOAT4, FLOAT8, float8_bits
-from elements import ELEMENTS
-from lanes import spread
-from tensors import FLOATS, Array
+
+from .eight_bits import FLOAT4, FLOAT8, float8_bits
+from .elements import ELEMENTS
+from .lanes import spread
+from .tensors import FLOATS, Array
 
 CHUNK = 1 << 16
 """Elements made at a time: in the cache for every step, and long enough steps for threads to run side by side."""

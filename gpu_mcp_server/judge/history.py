@@ -3,10 +3,11 @@
 from typing import List, NamedTuple, Sequence
 
 import numpy as np
-from check import compare
-from devices import Buffers
-from fill import Well
-from tensors import FLOATS, Array, Tensor
+
+from .check import compare
+from .devices import Buffers
+from .fill import Well
+from .tensors import FLOATS, Array, Tensor
 
 SAMPLES = 64
 """Positions kept of each output."""

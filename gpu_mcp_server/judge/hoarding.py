@@ -2,9 +2,9 @@
 
 import time
 
-from devices import Device
-from supervisor import Player
-from verdicts import JudgeFailed, ReferenceFailed, TooLarge
+from .devices import Device
+from .supervisor import Player
+from .verdicts import JudgeFailed, ReferenceFailed, TooLarge
 
 RELEASE_S = 2.0
 """For the driver to free what it had, then."""

@@ -9,15 +9,16 @@ import time
 from typing import Dict, Generator, List
 
 import numpy as np
-from check import STORAGE
-from devices import Buffers
-from exchange import Exchange
-from fill import Well
-from memory_cpu import WORDS
-from rounds import Rounds
-from sharing import Sharing, Short
-from tensors import ITEM_BYTES, Array
-from verdicts import Judged, cheat
+
+from .check import STORAGE
+from .devices import Buffers
+from .exchange import Exchange
+from .fill import Well
+from .memory_cpu import WORDS
+from .rounds import Rounds
+from .sharing import Sharing, Short
+from .tensors import ITEM_BYTES, Array
+from .verdicts import Judged, cheat
 
 STOPS = 8
 """Rounds of a shape that are interrupted."""

@@ -3,8 +3,9 @@
 from typing import Any, Optional, Tuple
 
 import numpy as np
-from check import LARGE
-from tensors import Array
+
+from .check import LARGE
+from .tensors import Array
 
 SAMPLES = 1 << 16
 """Elements that are kept of an output too large to be kept as a whole."""

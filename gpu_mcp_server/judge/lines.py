@@ -8,7 +8,8 @@ could be, though never all of them.
 from typing import List, Sequence, Set, Tuple
 
 import numpy as np
-from tensors import Array, Tensor
+
+from .tensors import Array, Tensor
 
 Axis = Tuple[int, int]
 """An output's number, and one of its axes, counted from 1."""

@@ -1,32 +1,29 @@
-"""Start one of the judge's processes: `main.py owner|reference|candidate|program`."""
+"""One of the judge's processes: `main` plays the owner, the reference, the candidate or a program's player."""
 
-import os
 import sys
+from typing import Sequence
+
+from . import folders as folders  # which must see where the process begins
 
 
-def main() -> int:
-    """Dispatch on the role named on the command line."""
-    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    role = sys.argv[1] if len(sys.argv) == 2 else ""
+def main(arguments: Sequence[str]) -> int:
+    """Play the role that is named."""
+    role = arguments[0] if len(arguments) == 1 else ""
     if role == "owner":
-        import owner
+        from . import owner
 
         return owner.main()
     if role == "reference":
-        import reference
+        from . import reference
 
         return reference.main()
     if role == "candidate":
-        import candidate
+        from . import candidate
 
         return candidate.main()
     if role == "program":
-        import program_player
+        from . import program_player
 
         return program_player.main()
-    print("usage: main.py owner|reference|candidate|program", file=sys.stderr)
+    print("the judge has no role %r: owner, reference, candidate, program" % " ".join(arguments), file=sys.stderr)
     return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main())

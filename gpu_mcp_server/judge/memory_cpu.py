@@ -6,12 +6,13 @@ import os
 from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
-from check import CHUNK, STORAGE, compare, scratch_for
-from devices import Buffers, RoundCheck
-from fill import SLAB, Well
-from lanes import spread
-from supervisor import Player
-from tensors import MADE, Array, Layout, Tensor, layout
+
+from .check import CHUNK, STORAGE, compare, scratch_for
+from .devices import Buffers, RoundCheck
+from .fill import SLAB, Well
+from .lanes import spread
+from .supervisor import Player
+from .tensors import MADE, Array, Layout, Tensor, layout
 
 F_ADD_SEALS = 1033
 F_SEAL_SEAL = 0x1

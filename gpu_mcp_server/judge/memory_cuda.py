@@ -4,17 +4,18 @@ from ctypes import c_double, c_int, c_int64, c_uint64
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
-from check import LARGE, STORAGE, numbers, relative_to
-from cuda_driver import Shared
-from cuda_tools import TYPES, Fence, KeptOnGpu
-from devices import Buffers, RoundCheck
-from eight_bits import FLOAT8
-from fill import LONG
-from kept import Kept
-from memory_cpu import Region, poison_word
-from memory_cpu import share as share_file
-from supervisor import Player
-from tensors import ALIGNMENT_BYTES, ITEM_BYTES, MADE, Array, Layout, Tensor, layout
+
+from .check import LARGE, STORAGE, numbers, relative_to
+from .cuda_driver import Shared
+from .cuda_tools import TYPES, Fence, KeptOnGpu
+from .devices import Buffers, RoundCheck
+from .eight_bits import FLOAT8
+from .fill import LONG
+from .kept import Kept
+from .memory_cpu import Region, poison_word
+from .memory_cpu import share as share_file
+from .supervisor import Player
+from .tensors import ALIGNMENT_BYTES, ITEM_BYTES, MADE, Array, Layout, Tensor, layout
 
 DISTRIBUTIONS = {
     name: number

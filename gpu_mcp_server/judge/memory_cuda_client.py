@@ -2,10 +2,10 @@
 
 from typing import Any, Dict, List, Optional, Sequence
 
-from cuda_driver import CudaError, Driver, Shared
-from mapping import Mapping
-from separators import Separators, separators
-from switching import GpuTurns
+from .cuda_driver import CudaError, Driver, Shared
+from .mapping import Mapping
+from .separators import Separators, separators
+from .switching import GpuTurns
 
 
 class CudaMemory:

@@ -10,14 +10,15 @@ from ctypes import c_int, c_int64, c_uint64
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
-from cuda_driver import Shared
-from cuda_tools import TYPES, Fence
-from devices import RoundCheck
-from memory_cpu import Region
-from memory_cuda import CudaBuffers
-from supervisor import Player
-from tensors import ITEM_BYTES, Array, Tensor, layout
-from verdicts import incorrect
+
+from .cuda_driver import Shared
+from .cuda_tools import TYPES, Fence
+from .devices import RoundCheck
+from .memory_cpu import Region
+from .memory_cuda import CudaBuffers
+from .supervisor import Player
+from .tensors import ITEM_BYTES, Array, Tensor, layout
+from .verdicts import incorrect
 
 SPARE_BYTES = 512 << 20
 """Of the arena, for what a model allocates besides its outputs; beyond it its memory comes from the device."""

@@ -3,7 +3,7 @@
 import ctypes
 from typing import Any, Dict, Optional
 
-from cuda_driver import is_shown
+from .cuda_driver import is_shown
 
 SM_CLOCK = 1
 MEMORY_CLOCK = 2
@@ -72,14 +72,15 @@ class Nvml:
         if self.handle is None:
             return None
         text = ctypes.create_string_buffer(96)
-        return text.value.decode() if self.library.nvmlSystemGetDriverVersion(text, ctypes.c_uint(96)) == 0 else None
+        known = self.library.nvmlSystemGetDriverVersion(text, ctypes.c_uint(96)) == 0
+        return text.value.decode("utf-8", "replace") if known else None
 
     def _number(self, name: str, kind: Any, *arguments: int) -> Optional[int]:
         value = kind()
         function = getattr(self.library, name, None)
         if function is None or function(self.handle, *arguments, ctypes.byref(value)) != 0:
             return None
-        return int(value.value)
+        return None if value.value == kind(-1).value else int(value.value)  # all ones: NVML_VALUE_NOT_AVAILABLE
 
     def snapshot(self) -> Dict[str, Any]:
         """Return clocks, throttle reasons, temperature and power now."""
@@ -93,7 +94,7 @@ class Nvml:
             "throttle_reasons": None
             if reasons is None
             else ", ".join(text for bit, text in THROTTLE_REASONS.items() if reasons & bit) or "none",
-            "temperature_c": self._number("nvmlDeviceGetTemperature", ctypes.c_uint, GPU_TEMPERATURE),
+            "temperature_c": self._number("nvmlDeviceGetTemperature", ctypes.c_int, GPU_TEMPERATURE),
             "power_w": None if power is None else power / 1000,
         }
 

@@ -8,22 +8,23 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, cast
 
 import numpy as np
-from description import describe
-from devices import Device
-from elements import ELEMENTS
-from fill import Well
-from hidden import hidden_shapes
-from hoarding import kept_from
-from ledger import Ledger
-from players import Players
-from shapes import Shape
-from stats import geometric_mean
-from supervisor import Player
-from trials import Trials
-from verdicts import VERDICTS, Judged, JudgeFailed, Refused, where_of
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-WORK = os.path.dirname(HERE)
+from .description import describe
+from .devices import Device
+from .elements import ELEMENTS
+from .fill import Well
+from .folders import WORK
+from .hashes import compiled_hashes, harness_hash
+from .hidden import hidden_shapes
+from .hoarding import kept_from
+from .ledger import Ledger
+from .players import Players
+from .shapes import Shape
+from .stats import geometric_mean
+from .supervisor import Player
+from .trials import Trials
+from .verdicts import VERDICTS, Judged, JudgeFailed, Refused, where_of
+
 VERSION = "1"
 FIRST_CALLS = 32
 """How many of them evidence lists."""
@@ -37,17 +38,6 @@ TRIAL_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 22}
 """Of the largest tensor at a hidden shape."""
 
 
-def harness_hash() -> str:
-    """Return the sha256 over names and contents of the judge's files."""
-    digest = hashlib.sha256()
-    for name in sorted(os.listdir(HERE)):
-        path = os.path.join(HERE, name)
-        if os.path.isfile(path):
-            with open(path, "rb") as file:
-                digest.update(name.encode() + b"\0" + hashlib.sha256(file.read()).digest())
-    return digest.hexdigest()
-
-
 def say(text: str, done: float) -> None:
     """Report progress on stdout."""
     print(json.dumps({"progress": text, "done": round(done, 3)}), flush=True)
@@ -56,10 +46,10 @@ def say(text: str, done: float) -> None:
 def device_of(task: Dict[str, Any], well: Well) -> Device:
     """Return the task's device."""
     if task["device"] == "cuda":
-        from device_cuda import CudaDevice
+        from .device_cuda import CudaDevice
 
         return CudaDevice(well, task)
-    from device_cpu import CpuDevice
+    from .device_cpu import CpuDevice
 
     return CpuDevice(well, task)
 
@@ -113,7 +103,7 @@ class Owner:
                 "mode": "register", "status": "refused", "reason": str(error),
                 "tried": [], "notes": [], "reference_us": [],
             }  # fmt: skip
-        from registration import Registration
+        from .registration import Registration
 
         result = Registration(self.task, device, reference, self.well, self.torch_seed).run()
         result["described"] = self.task.get("described")
@@ -211,7 +201,7 @@ class Owner:
         if self.task["candidate"] == "library":
             self.ghost = "no ghost replay of a compiled launcher: the linker was given no library instead"
             return
-        from fallback import ghost_replay
+        from .fallback import ghost_replay
 
         with self.ledger.undivided("trials"):
             self.ghost = ghost_replay(self.task, device, pair, self.players.costs, self.well, self.ledger)
@@ -220,7 +210,7 @@ class Owner:
         """End a correct candidate, and see whether the reference is faster without it."""
         if not self.judged or not device.stops_calls or any(shape["verdict"] != "correct" for shape in self.shapes):
             return
-        from alone import SETTLED_S, Alone
+        from .alone import SETTLED_S, Alone
 
         try:
             if not candidate.end():
@@ -265,6 +255,7 @@ class Owner:
         evidence: Dict[str, Any] = {
             "harness_version": VERSION,
             "harness_sha256": harness_hash(),
+            "compiled_sha256": {**compiled_hashes(), **ELEMENTS.sha256},
             "seed_commitment": self.commitment,
             "seed": self.task["seed"],
             "owner_python": sys.version.split()[0],
@@ -320,7 +311,7 @@ def main() -> int:
         with open(os.path.join(WORK, "task.json"), encoding="utf-8") as file:
             task = json.load(file)
         if task.get("kind") == "program":
-            from programs import ProgramOwner
+            from .programs import ProgramOwner
 
             owner: Any = ProgramOwner(task, ledger)
         else:

@@ -4,12 +4,12 @@ import contextlib
 import time
 from typing import Any, Dict, Generator
 
-from cost import Cost, rehearsed_costs
-from devices import Device
-from rounds import OPEN_S, named
-from series import HALF_WIDTH
-from supervisor import Player, Supervisor, link_to
-from verdicts import JudgeFailed, incorrect
+from .cost import Cost, rehearsed_costs
+from .devices import Device
+from .rounds import OPEN_S, named
+from .series import HALF_WIDTH
+from .supervisor import Player, Supervisor, link_to
+from .verdicts import JudgeFailed, incorrect
 
 START_S = 120.0
 """For the other processes to import what they need; torch on a cold disk takes most of it."""

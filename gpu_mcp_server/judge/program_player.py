@@ -16,12 +16,12 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from link import Link, LinkClosed
+from .folders import WORK
+from .link import Link, LinkClosed
 
 Reply = Dict[str, Any]
 Answer = Tuple[Reply, List[int]]
 
-WORK = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PROJECT = os.path.join(WORK, "project")
 RUNS = os.path.join(WORK, "runs")
 GRACE_S = 0.3

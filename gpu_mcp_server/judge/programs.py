@@ -14,15 +14,17 @@ import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
-from extractors import READ_S, Series, Unreadable, said, within
-from fill import Well
-from ledger import Ledger
-from owner import VERSION, harness_hash, say
-from players import START_S
-from program_runs import Match, Params, Ran, Runs, filled, matched, series_of
-from stats import geometric_mean, half_width, median, speedup, timing
-from supervisor import Player, Supervisor, link_to
-from verdicts import VERDICTS, Judged, JudgeFailed, ReferenceFailed, cheat, incorrect
+
+from .extractors import READ_S, Series, Unreadable, said, within
+from .fill import Well
+from .hashes import harness_hash
+from .ledger import Ledger
+from .owner import VERSION, say
+from .players import START_S
+from .program_runs import Match, Params, Ran, Runs, filled, matched, series_of
+from .stats import geometric_mean, half_width, median, speedup, timing
+from .supervisor import Player, Supervisor, link_to
+from .verdicts import VERDICTS, Judged, JudgeFailed, ReferenceFailed, cheat, incorrect
 
 FEWEST = 6
 """Timed runs below which no pair of order statistics reaches 95 %."""

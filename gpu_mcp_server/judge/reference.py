@@ -9,13 +9,14 @@ import traceback
 import warnings
 from typing import Any, Callable, Dict, List, Sequence, cast
 
-import heap
-from link import Link, LinkClosed
-from tensors import FLOATS, tensors
+from . import heap
+from .folders import WORK
+from .link import Link, LinkClosed
+from .tensors import FLOATS, tensors
 
 Reply = Dict[str, Any]
 
-SOURCE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "reference.py")
+SOURCE = os.path.join(WORK, "reference.py")
 ERROR_CHARACTERS = 2000
 NUDGES = 4
 """Times that the inputs are moved at random: by one alone an answer may stay where it is by chance."""
@@ -39,13 +40,13 @@ def arrays_of(task: Dict[str, Any]) -> Any:
     """Return the framework's view of the buffers."""
     if task["framework"] == "torch":
         if task["device"] == "cuda":
-            from arrays_torch_cuda import TorchCudaArrays
+            from .arrays_torch_cuda import TorchCudaArrays
 
             return TorchCudaArrays(task)
-        from arrays_torch import TorchArrays
+        from .arrays_torch import TorchArrays
 
         return TorchArrays(task)
-    from arrays_numpy import NumpyArrays
+    from .arrays_numpy import NumpyArrays
 
     return NumpyArrays(task)
 
@@ -123,14 +124,14 @@ class Reference:
         if not callable(self.entry):
             return {"error": "the reference defines no function %s" % self.task["entry"]}
         if self.task.get("backward"):
-            from backward import differentiated
+            from .backward import differentiated
 
             kinds = [spec["dtype"] for spec in self.task["inputs"][: int(self.task["backward"])]]
             self.entry = differentiated(importlib.import_module("torch"), self.entry, kinds)
         return {}
 
     def _load_module(self, module: Any, message: Dict[str, Any]) -> Reply:
-        from module_problem import ModuleProblem
+        from .module_problem import ModuleProblem
 
         self.module = ModuleProblem(module, self.task, int(message["torch_seed"]), getattr(self.arrays, "device", None))
         if self.task.get("inputs"):
@@ -155,7 +156,7 @@ class Reference:
         if "gpu_bytes" in message:
             memory = self.arrays.adopt(descriptors[0], message["gpu_bytes"])
         else:
-            from mapping import Mapping
+            from .mapping import Mapping
 
             memory = Mapping(descriptors[0], writable=True)
         try:
@@ -216,7 +217,7 @@ class Reference:
 
     def _wide(self, *, nudge: bool, call: int = 0) -> Sequence[Any]:
         """Answer a call's inputs once more in double precision."""
-        import oracle
+        from . import oracle
 
         specs, given = tensors(self.task["inputs"], self.dims), self.arrays.inputs[call]
         rest = nudge and oracle.at_rest(specs, given)
@@ -228,7 +229,8 @@ class Reference:
         The file has their positions, output by output.
         """
         import numpy as np
-        import oracle
+
+        from . import oracle
 
         begin, call = time.perf_counter(), int(message.get("call", 0))
         try:
@@ -247,7 +249,7 @@ class Reference:
 
     def oracle(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Answer a call's inputs once more in double precision, into a memory file; all of it, or `some`."""
-        import oracle
+        from . import oracle
 
         begin = time.perf_counter()
         try:
@@ -262,7 +264,7 @@ class Reference:
 
     def decide(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Answer inputs of some calls, as they are or moved, in double precision; write what is discrete of it."""
-        import oracle
+        from . import oracle
 
         specs, outputs = tensors(self.task["inputs"], self.dims), tensors(self.task["outputs"], self.dims)
         try:

@@ -4,14 +4,15 @@ import time
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
-from check import LARGE, STORAGE, compare, numbers
-from devices import Buffers, Device
-from fill import SHORT, Well, short_bits
-from made import draw
-from rounds import LARGE_SAMPLES, OPEN_S, named
-from supervisor import Player
-from tensors import FLOATS, Array, Tensor, symbols, tensors
-from verdicts import JudgeFailed, ReferenceFailed
+
+from .check import LARGE, STORAGE, compare, numbers
+from .devices import Buffers, Device
+from .fill import SHORT, Well, short_bits
+from .made import draw
+from .rounds import LARGE_SAMPLES, OPEN_S, named
+from .supervisor import Player
+from .tensors import FLOATS, Array, Tensor, symbols, tensors
+from .verdicts import JudgeFailed, ReferenceFailed
 
 SEEDS = 2
 HIDDEN_S = 5.0

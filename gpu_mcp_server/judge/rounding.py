@@ -7,8 +7,9 @@ size be anything beside a few huge ones, such as what a mask is filled with.
 from typing import NamedTuple, Optional, Sequence
 
 import numpy as np
-from oracle import EPSILON
-from tensors import Array, Tensor
+
+from .oracle import EPSILON
+from .tensors import Array, Tensor
 
 NOISE = 8.0
 """How many times its sensitivity to half a last place of the inputs an answer may be off."""

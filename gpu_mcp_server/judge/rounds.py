@@ -4,17 +4,18 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, cast
 
 import numpy as np
-from check import LARGE, apart, compare, describe, numbers
-from conditions import State, Watch
-from cost import Cost
-from devices import Buffers, Device, RoundCheck
-from history import History
-from ledger import Ledger
-from made import draw
-from supervisor import Player
-from ties import Ties, told
-from verdicts import Judged, ReferenceFailed, cheat, incorrect
-from whereabouts import grid
+
+from .check import LARGE, apart, compare, describe, numbers
+from .conditions import State, Watch
+from .cost import Cost
+from .devices import Buffers, Device, RoundCheck
+from .history import History
+from .ledger import Ledger
+from .made import draw
+from .supervisor import Player
+from .ties import Ties, told
+from .verdicts import Judged, ReferenceFailed, cheat, incorrect
+from .whereabouts import grid
 
 LATE_S = 0.05
 LATE_AT_MOST_S = 5.0

@@ -10,12 +10,12 @@ themselves are only held up by work that is there; then a call takes longer with
 
 from typing import Any, Callable, Dict, List, NamedTuple
 
-from agenda import Agenda
-from devices import Buffers
-from fill import Well
-from rounds import Rounds
-from stats import median
-from verdicts import incorrect
+from .agenda import Agenda
+from .devices import Buffers
+from .fill import Well
+from .rounds import Rounds
+from .stats import median
+from .verdicts import incorrect
 
 AT_END = 2
 """Rounds that are played so at a shape's end, as among its first ones by turns of the two kinds."""

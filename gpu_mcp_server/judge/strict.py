@@ -3,15 +3,16 @@
 from typing import Any, Dict
 
 import numpy as np
-from check import numbers
-from devices import Buffers
-from fill import Well
-from memory_cpu import Region
-from oracle import EPSILON, available
-from precision import distribution, suspicion
-from rounds import Rounds
-from tensors import Array
-from verdicts import incorrect
+
+from .check import numbers
+from .devices import Buffers
+from .fill import Well
+from .memory_cpu import Region
+from .oracle import EPSILON, available
+from .precision import distribution, suspicion
+from .rounds import Rounds
+from .tensors import Array
+from .verdicts import incorrect
 
 ELEMENTS = 1 << 22
 """Of all outputs of a call that are looked at; of more, one in so many, and the more seldom."""

@@ -2,11 +2,11 @@
 
 from typing import Any, Dict, List, Optional, Sequence
 
-from devices import Buffers
-from hidden import Dims
-from rounds import Rounds
-from tensors import FLOATS, MADE, Tensor
-from verdicts import Judged, where_of
+from .devices import Buffers
+from .hidden import Dims
+from .rounds import Rounds
+from .tensors import FLOATS, MADE, Tensor
+from .verdicts import Judged, where_of
 
 DISTRIBUTIONS = ("uniform", "normal", "offset", "outliers", "zeros", "large", "small")
 """Besides the declared one, what inputs of floats are drawn from where candidates are tried."""

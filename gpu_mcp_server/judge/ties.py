@@ -22,15 +22,16 @@ import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
-from check import compare
-from devices import Buffers, RoundCheck
-from fill import Well
-from lines import Lines
-from memory_cpu import Region
-from oracle import EPSILON
-from supervisor import Player
-from tensors import FLOATS, Array, Tensor
-from verdicts import JudgeFailed
+
+from .check import compare
+from .devices import Buffers, RoundCheck
+from .fill import Well
+from .lines import Lines
+from .memory_cpu import Region
+from .oracle import EPSILON
+from .supervisor import Player
+from .tensors import FLOATS, Array, Tensor
+from .verdicts import JudgeFailed
 
 TRIES = 48
 """Of moved inputs, in a row and in vain. Each decides a tie of two either way, of two that rounding has parted with a

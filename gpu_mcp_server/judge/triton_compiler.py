@@ -13,7 +13,8 @@ import os
 import threading
 from typing import Any
 
-from candidate_python import CACHES, WORK
+from .candidate_python import CACHES
+from .folders import WORK
 
 triton: Any = importlib.import_module("triton")
 tl: Any = importlib.import_module("triton.language")

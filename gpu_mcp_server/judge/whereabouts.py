@@ -3,7 +3,8 @@
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
-from tensors import Array, Tensor
+
+from .tensors import Array, Tensor
 
 SAMPLES = 256
 ALIKE = 0.9

@@ -7,9 +7,10 @@ integers, which for a million digits takes time by their square.
 from typing import List, Optional, Tuple
 
 import numpy as np
-from extractors import Series
-from tensors import Array, Tensor
-from whereabouts import whereabouts
+
+from .extractors import Series
+from .tensors import Array, Tensor
+from .whereabouts import whereabouts
 
 FROM = 2.0**53
 """The first double that more than one whole number becomes."""

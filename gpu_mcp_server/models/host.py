@@ -34,8 +34,9 @@ class Gpu(Model):
     """As compilers call it: sm_90."""
     vendor: str = "nvidia"
     """nvidia, or amd: those are shown, and given to no job."""
-    memory_total_bytes: int
-    memory_used_bytes: int
+    memory_total_bytes: int | None = None
+    """Absent where the driver does not say, as of memory that is the system's."""
+    memory_used_bytes: int | None = None
     utilization_percent: int | None = None
     temperature_c: int | None = None
     power_w: float | None = None
@@ -52,8 +53,8 @@ class Gpu(Model):
     """At most 16, with their owners."""
     locked_by: str | None = None
     """Job that holds it, and how."""
-    foreign_processes: int = 0
-    """Compute processes that are not ours."""
+    foreign_processes: int | None = None
+    """Compute processes that are not ours; absent where the driver does not list them."""
 
 
 class HostStatus(Model):
@@ -82,6 +83,8 @@ class HostStatus(Model):
     """What keeps NVIDIA's GPUs from being seen there, where none is."""
     waiting: list[Waiting] = []
     """Jobs in line for GPUs, the next first; at most 20."""
+    locks_note: str | None = None
+    """What hostd as root will say of the folder in which GPUs are locked there."""
     drained: str | None = None
     """Since when, by whom and why nothing new is begun there; what runs goes on."""
     reservations: list[Reserved] = []
@@ -116,8 +119,8 @@ class LabStatus(ResultModel):
                 lines.append(f"  judge: {h.judge}")
             lines += [
                 f"  GPU {g.index} {g.name} {g.arch or ''} "
-                f"{g.memory_used_bytes >> 20}/{g.memory_total_bytes >> 20} MiB, "
-                f"{g.utilization_percent} %, {g.temperature_c} C, {g.uuid}"
+                f"{_memory(g)}, {_known(g.utilization_percent, '%', 'load')}, "
+                f"{_known(g.temperature_c, 'C', 'temperature')}, {g.uuid}"
                 + "".join(_more(g))
                 + (f", held by {g.locked_by}" if g.locked_by else _use(g))
                 + (f", {g.foreign_processes} foreign processes" if g.foreign_processes else "")
@@ -143,6 +146,18 @@ class LabStatus(ResultModel):
                 for w in h.waiting
             ]
         return "\n".join(lines)
+
+
+def _memory(g: Gpu) -> str:
+    """Return how much of its memory is in use."""
+    if g.memory_total_bytes is None:
+        return "memory unknown"
+    used = "?" if g.memory_used_bytes is None else g.memory_used_bytes >> 20
+    return f"{used}/{g.memory_total_bytes >> 20} MiB"
+
+
+def _known(value: int | None, unit: str, name: str) -> str:
+    return f"{name} unknown" if value is None else f"{value} {unit}"
 
 
 def _use(g: Gpu) -> str:

@@ -58,6 +58,26 @@ class Python(Compiler):
     roots: list[str]
 
 
+class LinkedLibrary(Model):
+    """A shared library to link with."""
+
+    path: str
+    run: str
+    """Folder in which a program must look for it; empty where the loader does by itself."""
+    include: str
+    """Folder of its headers; empty where nvcc looks by itself, or there are none."""
+    roots: list[str] = []
+
+
+class Libraries(Model):
+    """NVIDIA's libraries."""
+
+    places: list[str] = []
+    """Folders in which they were looked for."""
+    found: dict[str, LinkedLibrary] = {}
+    """By name, as `-l` has it."""
+
+
 class Toolchains(Model):
     """What a host builds with besides gcc and nvcc."""
 
@@ -67,3 +87,4 @@ class Toolchains(Model):
     hiprtc: Hiprtc | None = None
     tools: dict[str, Tool] = {}
     pythons: list[Python] = []
+    libraries: Libraries = Libraries()

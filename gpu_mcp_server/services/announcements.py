@@ -1,6 +1,6 @@
 """Jobs that are about to come, announced to their host: what they need ahead is made while something else goes on."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 
 from gpu_mcp_server.errors import GpuMcpError
@@ -18,10 +18,19 @@ class Announcements:
     def __init__(self, settings: Settings, jobs: JobRunner) -> None:
         self._settings, self._jobs = settings, jobs
 
-    async def judge(self, problem: Problem, probe: HostProbe, host: str, device: str, kind: Kind = "library") -> None:
+    async def judge(
+        self,
+        problem: Problem,
+        probe: HostProbe,
+        host: str,
+        device: str,
+        kind: Kind,
+        code: Awaitable[Mapping[str, bytes]],
+    ) -> None:
         """Have the judge's processes import what they need before there is a candidate.
 
         Nothing of the candidate is in them: only the judge's own files are there, as with those made after a job.
+        They are a job's only if that is shown the same tree, so compiled code that is not there yet is waited for.
 
         Args:
             problem: What will be judged by; of a module problem the draft is enough. Programs have no such processes.
@@ -29,13 +38,13 @@ class Announcements:
             host: Its name.
             device: `cpu` or `cuda`; on others nothing is judged.
             kind: Of the candidate that is expected.
+            code: The compiled code that it will be judged with, by file (`judge_code`).
         """
         if problem.program is not None or device not in ("cpu", "cuda"):
             return
         try:
-            spec, blobs = judge_spec(
-                problem, probe, self._settings, host=host, device=device, candidate=Candidate(kind, b"")
-            )
+            candidate = Candidate(kind, b"", code=await code)
+            spec, blobs = judge_spec(problem, probe, self._settings, host=host, device=device, candidate=candidate)
             await self._announce(spec, blobs, host)
         except GpuMcpError:
             return  # whoever submits the job meets the same, and says so
@@ -48,12 +57,9 @@ class Announcements:
             return  # as above
 
     async def _announce(self, spec: JobSpec, blobs: Mapping[str, bytes], host: str) -> None:
-        """Tell a host of a job: what decides its shape, and the files that lie there before it."""
-        laid = {
-            p.workspace: tuple(f for f in spec.files.get(p.workspace, ()) if p.has_ahead(f)) for p in spec.processes
-        }
-        spec = self._jobs.completed(replace(spec, files=laid), host)
-        there, wanted = self._jobs.there(host), {f.sha256 for refs in laid.values() for f in refs}
+        """Tell a host of a job: what decides its shape, its read-only trees among that, and none of its files."""
+        spec = self._jobs.completed(replace(spec, files={}), host)
+        there, wanted = self._jobs.there(host), spec.contents()
         sending = {s: blobs[s] for s in wanted - there}
         for _ in range(2):
             listed = [[s, len(d)] for s, d in sending.items()]

@@ -15,7 +15,7 @@ MAX_COMMAND_BYTES = 128 << 10
 MAX_STDIN_BYTES = 1 << 20
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """Exit codes of a program that cannot be started, as shells have them. Source: POSIX, Shell Command Language 2.8.2."""
-_NOT_STARTED = re.compile(r"^(?:bwrap: execvp|cannot start) (.{1,200}): (.{1,100})$", re.MULTILINE)
+_NOT_STARTED = re.compile(r"^cannot start (.{1,200}): (.{1,100})$", re.MULTILINE)
 
 
 def check_command(argv: Sequence[str], env: Mapping[str, str], timeout_s: float, stdin: str) -> None:

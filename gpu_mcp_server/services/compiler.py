@@ -11,6 +11,7 @@ from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits
 from gpu_mcp_server.models.build import CompileResult, Diagnostic, KernelResources, Wish, kept_diagnostics
 from gpu_mcp_server.services.build_cache import BuildCache, key_of
+from gpu_mcp_server.services.compile_limits import compile_limits, cpu_setting, note_of
 from gpu_mcp_server.services.documents import Documents
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts import HostProbe
@@ -134,6 +135,8 @@ class Compiler:
                 build = build_of(source, probe, host, wish.model_copy(update={"library": True}))
                 result = await self.made(source, build, host, probe)
         result = with_occupancy(result, wish.block) if wish.block else result
+        if build.note:
+            result = result.model_copy(update={"note": "; ".join(n for n in (build.note, result.note) if n)})
         return await self._explained(result)
 
     async def _explained(self, result: CompileResult) -> CompileResult:
@@ -179,7 +182,14 @@ class Compiler:
             files={"main": tuple(files)},
             outputs=(plan.output, *plan.listings),
             roots=tuple(dict.fromkeys((*roots_of(probe, self._settings.hosts[host].roots), *plan.roots))),
-            limits=Limits(wall_s=plan.wall_s, memory_bytes=MEMORY_BYTES, output_bytes=LOG_BYTES, tmp_bytes=tmp_bytes),
+            limits=compile_limits(
+                self._settings,
+                cpu_setting(long=plan.long),
+                wall_s=plan.wall_s,
+                memory_bytes=MEMORY_BYTES,
+                output_bytes=LOG_BYTES,
+                tmp_bytes=tmp_bytes,
+            ),
             min_level=min_level(self._settings),
         )
         return spec, blobs
@@ -221,7 +231,7 @@ class Compiler:
             seconds=record.wall_s,
             phases_ms=nvrtc.phases_ms(said) if build.toolchain.name == "nvrtc" else {},
             level=record.level,
-            note=record.note or None,
+            note=note_of(record, cpu_setting(long=plan.long)) or None,
             resources=_resources(said, build, binary or b"", about),
             stage=diagnostics.stage_of(found) if status == "failed" else None,
             diagnostics=messages,

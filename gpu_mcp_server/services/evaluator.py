@@ -5,7 +5,7 @@ import contextlib
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from gpu_mcp_server.services.devices import PYTHON_KINDS, device_of, versions_of
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.extensions import ExtensionBuilder
 from gpu_mcp_server.services.faults import Faults
-from gpu_mcp_server.services.harness import GENERATION, QUICK, Candidate, judge_spec, lines_of
+from gpu_mcp_server.services.harness import GENERATION, QUICK, Candidate, Kind, judge_spec, lines_of
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
@@ -206,7 +206,7 @@ class Evaluator:
         advising = asyncio.create_task(advice_on(trial.source.text))
         try:
             async with trial.slots.compiling() if trial.slots else contextlib.nullcontext():
-                _, ready = await both(self._announced(trial), self._ready(trial, flags))
+                ready = await self._ready(trial, flags)
             advice = await advising
         finally:
             advising.cancel()
@@ -217,37 +217,37 @@ class Evaluator:
         async with trial.slots.judging() if trial.slots else contextlib.nullcontext():
             return await self._judge(trial, ready, advice, trial.slots.left_s() if trial.slots else wait_s)
 
-    async def _announced(self, trial: Trial) -> None:
-        """Have the judge's processes made while the candidate is compiled."""
-        kind = PYTHON_KINDS.get(trial.source.language, "library")
-        await self._announcements.judge(trial.problem, trial.probe, trial.host, trial.device, kind)
-
     async def _ready(self, trial: Trial, flags: Sequence[str]) -> Ready:
-        source = trial.source
+        """Make a candidate ready; what it is judged with is built meanwhile, and the judge's processes are made."""
         if trial.program is not None:
-            files = source.files or files_of_candidate(trial.program, source.text, source.name)
+            files = trial.source.files or files_of_candidate(trial.program, trial.source.text, trial.source.name)
             await trial.tell(f"attempt {trial.attempt_id}: building")
             return Ready(await self._programs.build(trial.program, files, flags, trial.host), None)
+        kind = PYTHON_KINDS.get(trial.source.language, "library")
+        coding = asyncio.create_task(judge_code(self._compiler, self._artifacts, trial.host, trial.device, kind))
+        expected = self._announcements.judge(trial.problem, trial.probe, trial.host, trial.device, kind, coding)
+        try:
+            return (await both(self._loadable(trial, flags, kind, coding), expected))[0]
+        finally:
+            coding.cancel()
+
+    async def _loadable(
+        self, trial: Trial, flags: Sequence[str], kind: Kind, coding: Awaitable[Mapping[str, bytes]]
+    ) -> Ready:
+        source = trial.source
         if source.language in PYTHON_KINDS:
-            kind = PYTHON_KINDS[source.language]
             await trial.tell(f"attempt {trial.attempt_id}: extensions that it has torch compile")
-            code, extensions = await both(
-                judge_code(self._compiler, self._artifacts, trial.host, trial.device, kind),
-                self._extensions.built(source, trial.problem, trial.probe, trial.host),
-            )
+            extensions = await self._extensions.built(source, trial.problem, trial.probe, trial.host)
             if extensions.failed is not None:
                 return Ready(extensions.failed, None)
-            candidate = Candidate(kind, source.text.encode(), trial.entry, code, extensions.files)
+            candidate = Candidate(kind, source.text.encode(), trial.entry, await coding, extensions.files)
             return Ready(None, candidate, extensions.said)
         await trial.tell(f"attempt {trial.attempt_id}: compiling")
-        built, code = await both(
-            self._compiler.build(source, host=trial.host, flags=flags),
-            judge_code(self._compiler, self._artifacts, trial.host, trial.device, "library"),
-        )
+        built = await self._compiler.build(source, host=trial.host, flags=flags)
         if built.status != "ok" or trial.device == "hip":
             return Ready(built, None)
         library = await self._artifacts.read(built.artifact_id or "")
-        return Ready(built, Candidate("library", library, trial.entry, code))
+        return Ready(built, Candidate("library", library, trial.entry, await coding))
 
     async def _place(self, host: str | None, source: Source, device: str | None, flags: Sequence[str]) -> str:
         """Choose where: for a GPU the host that is free soonest, and of those the one that has the build."""

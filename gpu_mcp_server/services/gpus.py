@@ -1,7 +1,7 @@
 """How every host and GPU stands."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpu_mcp_server.errors import GpuMcpError
@@ -60,7 +60,8 @@ class Gpus:
             host=name,
             kind=kind,
             reachable=True,
-            problem=trouble(probe),
+            problem=trouble(probe, now["left_out"], now["locks"]["fault"]),
+            locks_note=now["locks"]["note"] or None,
             level=probe.level,
             weaker_because=probe.weaker_because or None,
             cpu=probe.cpu,
@@ -123,9 +124,15 @@ def _judge(probe: HostProbe) -> str | None:
     return ", ".join(parts)
 
 
-def trouble(probe: HostProbe) -> str | None:
-    """Return what a host lacks, each with what to do about it."""
-    troubles: list[str] = []
+def trouble(probe: HostProbe, left_out: Sequence[str] = (), locks: str = "") -> str | None:
+    """Return what a host lacks, each with what to do about it.
+
+    Args:
+        probe: The host.
+        left_out: GPUs that cannot be used, each with the reason.
+        locks: Why nobody may lock its GPUs.
+    """
+    troubles: list[str] = [f"no job gets its GPUs: {locks}"] if locks else []
     if probe.level not in BOXED:
         troubles.append(f"sandbox is only {probe.level}. {probe.hint}")
     if probe.noexec:
@@ -139,6 +146,8 @@ def trouble(probe: HostProbe) -> str | None:
         troubles.append(f"no nvcc in {probe.cuda_without_nvcc}/bin, {used}; correct `cuda` of this host")
     elif probe.gpus and not probe.nvcc:
         troubles.append("GPUs but no CUDA toolkit: no nvcc is found; install it, or set `cuda` of this host")
-    if probe.why_no_gpu and not probe.why_no_gpu.startswith("no NVIDIA driver"):
+    if left_out:
+        troubles.append(f"{'; '.join(left_out)}; `nvidia-smi` (`amd-smi`) must show it there")
+    elif probe.why_no_gpu and not probe.why_no_gpu.startswith("no NVIDIA driver"):
         troubles.append(f"its GPUs cannot be asked: {probe.why_no_gpu}; `nvidia-smi` must work there")
     return "; ".join(troubles) or None

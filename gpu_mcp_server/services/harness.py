@@ -17,9 +17,9 @@ from gpu_mcp_server.services.constraints import parsed
 from gpu_mcp_server.services.floors import floors
 from gpu_mcp_server.services.hosts import HostProbe, JudgePython
 from gpu_mcp_server.services.jobs import new_job_id
-from gpu_mcp_server.services.judge_files import judge_files
+from gpu_mcp_server.services.judge_files import judge_tree, role_source
 from gpu_mcp_server.services.output import progress_lines
-from gpu_mcp_server.services.plans import compiling_environment, worker_source
+from gpu_mcp_server.services.plans import compiling_environment
 from gpu_mcp_server.services.problems import MAX_SHAPE_BYTES, largest, shape_bytes
 from gpu_mcp_server.services.runner import min_level, roots_of
 from gpu_mcp_server.settings import Settings
@@ -85,8 +85,8 @@ class Candidate:
     """A shared library, or a Python file."""
     symbol: str = "launch"
     """Its launcher; a model has none."""
-    code: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict[str, Mapping[str, bytes]])
-    """Compiled code of the judge's own, by role and file (`judge_code`)."""
+    code: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """Compiled code of the judge's own, by file (`judge_code`)."""
     built: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     """Files of extensions that were built of what a Python file asks torch for."""
 
@@ -130,10 +130,7 @@ def judge_spec(
     compiles = candidate is not None and candidate.kind != "library"
     compiling = compiling_environment(probe) if compiles else {}
     blobs: dict[str, bytes] = {}
-    files = {
-        role: tuple(_ref(n, d, blobs) for n, d in {**judge_files(role, python.version), **more}.items())
-        for role, more in own.items()
-    }
+    files = {role: tuple(_ref(name, data, blobs) for name, data in more.items()) for role, more in own.items()}
     spec = JobSpec(
         id=new_job_id(),
         purpose="judge" if candidate is not None else "register",
@@ -146,12 +143,12 @@ def judge_spec(
                 env=_environment(role, device, compiling),
                 program=role_program(role, problem, device, candidate),
                 python=python.path,
-                ahead="judge",
             )
             for role in own
         ),
         links=tuple(("owner", role) for role in own if role != "owner"),
         files=files,
+        trees=judge_tree(python.version, blobs, candidate.code if candidate is not None else {}),
         outputs=("verdict.json",),
         roots=roots_of(probe, settings.hosts[host].roots),
         gpus=_turn(device, judge=candidate is not None),
@@ -163,10 +160,11 @@ def judge_spec(
 
 def role_program(role: str, problem: Problem, device: str, candidate: Candidate | None) -> str:
     """Return the program of a role, which imports ahead of its job what it will need: NumPy, torch, no context."""
-    return f"IMPORTS = {_imports(role, problem, device, candidate)!r}\n{worker_source('judge_role')}"
+    return role_source(*_modules(role, problem, device, candidate))
 
 
-def _imports(role: str, problem: Problem, device: str, candidate: Candidate | None) -> list[str]:
+def _modules(role: str, problem: Problem, device: str, candidate: Candidate | None) -> list[str]:
+    """Return the modules that a role will need."""
     on_gpu = device == "cuda"
     driver = ["cuda_driver"] if on_gpu else []
     if role == "owner":
@@ -226,15 +224,13 @@ def _python(problem: Problem, probe: HostProbe, host: str, device: str, candidat
 
 
 def _own(problem: Problem, candidate: Candidate | None, task: Mapping[str, Any]) -> dict[str, dict[str, bytes]]:
-    """Return the files of each role besides the judge's own."""
+    """Return the files of each role's workspace."""
     own: dict[str, dict[str, bytes]] = {
         "owner": {"task.json": json.dumps(task).encode()},
         "reference": {"reference.py": problem.reference.encode()},
     }
     if candidate is not None:
         own["candidate"] = {candidate.file: candidate.content}
-        for role, files in candidate.code.items():
-            own[role] |= files
         own["candidate"] |= candidate.built
         if problem.kind == "module" and candidate.kind == "model":
             own["candidate"]["problem.py"] = problem.reference.encode()
@@ -284,7 +280,7 @@ def _task(
         "backward": problem.backward,
         "blind_to": unseen(candidate.content) if candidate and compiles and problem.libraries == "forbidden" else [],
         "problem": problem.kind,
-        "pool": candidate is not None and "pool.so" in candidate.code.get("candidate", {}),
+        "pool": candidate is not None and candidate.kind == "model" and "pool.so" in candidate.code,
         "seed": secrets.token_hex(32),
         "cache": timing.cache,
         "calls_as": timing.mode,

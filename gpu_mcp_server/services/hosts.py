@@ -36,6 +36,8 @@ class JudgePython(Model):
     roots: list[str]
     numpy: str | None = None
     torch: str | None = None
+    torch_archs: tuple[str, ...] = ()
+    """Names that its TORCH_CUDA_ARCH_LIST may have, as `9.0a`."""
     triton: str | None = None
 
 

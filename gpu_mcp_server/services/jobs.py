@@ -115,7 +115,7 @@ class JobRunner:
         async with self._gate(spec):
             row = await self._table.add(spec.id, host, spec.purpose, workspace_id, attempt_id, about)
         there = self.there(host)
-        wanted = {f.sha256 for files in spec.files.values() for f in files}
+        wanted = spec.contents()
         sending = await unasked(blobs, wanted - there)
         for _ in range(3):
             small = await self._send_large(host, sending)

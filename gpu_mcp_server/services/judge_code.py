@@ -16,37 +16,33 @@ class Part(NamedTuple):
     """One piece."""
 
     file: str
-    role: str
     source: str
     language: CandidateLanguage
     compiler: str | None = None
 
 
-CALLS = Part("calls.so", "candidate", "calls.c", "c")
+CALLS = Part("calls.so", "calls.c", "c")
 """Makes the calls of a library's launcher; without it Python does, and the evidence says so (`candidate_calls_by`)."""
-POOL = Part("pool.so", "candidate", "pool.cu", "cuda")
+POOL = Part("pool.so", "pool.cu", "cuda")
 """Lets a model's results lie in the judge's memory; without it they are copied."""
-ELEMENTS = Part("elements.so", "owner", "elements.c", "c")
+ELEMENTS = Part("elements.so", "elements.c", "c")
 """Fills and checks on the processor; without it NumPy does (`elements_by`)."""
-KERNELS = Part("kernels.cubin", "owner", "kernels.cu", "cuda", "nvrtc")
+KERNELS = Part("kernels.cubin", "kernels.cu", "cuda", "nvrtc")
 """Fills and checks on a GPU; without it the driver compiles the PTX in every evaluation (`kernels_compiled_by`)."""
 
 
-async def judge_code(
-    compiler: Compiler, artifacts: Artifacts, host: str, device: str, kind: Kind
-) -> dict[str, dict[str, bytes]]:
-    """Return by role and file what a candidate of this kind is judged with; what the host cannot build is left out."""
+async def judge_code(compiler: Compiler, artifacts: Artifacts, host: str, device: str, kind: Kind) -> dict[str, bytes]:
+    """Return by file what a candidate of this kind is judged with; what the host cannot build is left out.
+
+    All Python files are judged with the same, as one set of processes that were made ahead serves each of them.
+    """
     wanted = {"cpu": [ELEMENTS], "cuda": [KERNELS]}.get(device, [])
     if kind == "library" and wanted:
         wanted.append(CALLS)
-    if kind == "model" and device == "cuda":
+    if kind != "library" and device == "cuda":
         wanted.append(POOL)
     made = await asyncio.gather(*(_built(compiler, artifacts, host, part) for part in wanted))
-    found: dict[str, dict[str, bytes]] = {}
-    for part, code in zip(wanted, made, strict=True):
-        if code is not None:
-            found.setdefault(part.role, {})[part.file] = code
-    return found
+    return {part.file: code for part, code in zip(wanted, made, strict=True) if code is not None}
 
 
 async def _built(compiler: Compiler, artifacts: Artifacts, host: str, part: Part) -> bytes | None:

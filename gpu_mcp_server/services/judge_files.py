@@ -1,54 +1,44 @@
-"""The judge as files of a job: what each of its processes can import, and no more."""
+"""The judge as a read-only tree of a job: its package, bytecode for the host's Python, code compiled for the host."""
 
 import functools
+import hashlib
 import platform
 import py_compile
-import re
 import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+
+from gpu_mcp_server.hostd.protocol import FileRef
+from gpu_mcp_server.services.plans import worker_source
 
 JUDGE = Path(__file__).parents[1] / "judge"
-LEADER = "owner"
-"""Gets all files, because it says in its evidence what they were."""
-
-ENTRIES = {"program": "program_player"}
-"""The module that `main.py` starts for a role, where it has another name."""
-_IMPORT = re.compile(r"^\s*(?:from|import) (\w+)", re.MULTILINE)
+PACKAGE = "gpu_mcp_judge"
+"""Its name on a host."""
+TREE = "judge"
+"""The name of its tree."""
+SHIPPED = (".py", ".ptx", ".c")
+NOT_OURS = ("torch", "triton")
 
 
 @functools.cache
-def judge_files(role: str, python: str = "") -> dict[str, bytes]:
-    """Return the harness's files for a role by their path in a workspace.
+def judge_files(python: str = "") -> dict[str, bytes]:
+    """Return the judge's files by their path in its tree.
 
-    Where the host's Python is of our version, bytecode goes along, which Python checks against the source by its hash:
-    compiling it would take each process longer than all else at its start but NumPy.
+    Where the host's Python is of our version, bytecode goes along, which Python takes as it is: compiling it would take
+    each process longer than all else at its start but NumPy, and nobody on the host can change the one or the other.
 
     Args:
-        role: One that `main.py` can start.
         python: Version of the host's judge Python.
     """
-    whole = {p.name: p.read_bytes() for p in sorted(JUDGE.iterdir()) if p.suffix in (".py", ".ptx", ".c")}
-    modules = _imported({name[:-3]: data.decode() for name, data in whole.items() if name.endswith(".py")}, role)
-    chosen = list(whole) if role == LEADER else [f"{module}.py" for module in modules]
-    files = {f"judge/{name}": whole[name] for name in chosen}
+    sources = {p.name: p.read_bytes() for p in sorted(JUDGE.iterdir()) if p.suffix in SHIPPED}
+    files = {f"{PACKAGE}/{name}": data for name, data in sources.items()}
     if python.split(".")[:2] == platform.python_version().split(".")[:2]:
         tag = sys.implementation.cache_tag
-        files |= {f"judge/__pycache__/{m}.{tag}.pyc": _bytecode(m) for m in modules if m != "main"}
+        modules = [name.removesuffix(".py") for name in sources if name.endswith(".py")]
+        files |= {f"{PACKAGE}/__pycache__/{module}.{tag}.pyc": _bytecode(module) for module in modules}
     return files
-
-
-def _imported(sources: Mapping[str, str], role: str) -> list[str]:
-    """Return the modules that a role can come to import, itself and `main` among them."""
-    found: set[str] = {"main"}
-    todo = [ENTRIES.get(role, role)]
-    while todo:
-        name = todo.pop()
-        if name in sources and name not in found:
-            found.add(name)
-            todo += _IMPORT.findall(sources[name])
-    return sorted(found)
 
 
 @functools.cache
@@ -58,8 +48,40 @@ def _bytecode(module: str) -> bytes:
         py_compile.compile(
             str(JUDGE / f"{module}.py"),
             str(target),
-            dfile=f"/job/judge/{module}.py",
+            dfile=f"{PACKAGE}/{module}.py",
             doraise=True,
-            invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH,
+            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
         )
         return target.read_bytes()
+
+
+@functools.cache
+def _refs(python: str) -> tuple[FileRef, ...]:
+    return tuple(_ref(path, data) for path, data in judge_files(python).items())
+
+
+def judge_tree(
+    python: str, blobs: dict[str, bytes], code: Mapping[str, bytes] = MappingProxyType({})
+) -> dict[str, tuple[FileRef, ...]]:
+    """Return the tree that a job of the judge is shown, and add its contents to `blobs`.
+
+    Args:
+        python: Version of the host's judge Python.
+        blobs: Contents by sha256.
+        code: Compiled code of the judge's own, by file.
+    """
+    built = tuple(_ref(f"{PACKAGE}/compiled/{name}", data) for name, data in sorted(code.items()))
+    contents = [*judge_files(python).values(), *(data for _, data in sorted(code.items()))]
+    refs = (*_refs(python), *built)
+    blobs.update((ref.sha256, data) for ref, data in zip(refs, contents, strict=True))
+    return {TREE: refs}
+
+
+def role_source(*modules: str) -> str:
+    """Return the program of a role, which imports modules ahead of its job: the judge's own, torch, Triton."""
+    names = [module if module in NOT_OURS else f"{PACKAGE}.{module}" for module in modules]
+    return f"IMPORTS = {names!r}\n{worker_source('judge_role')}"
+
+
+def _ref(path: str, data: bytes) -> FileRef:
+    return FileRef(path, hashlib.sha256(data).hexdigest(), len(data))

@@ -11,7 +11,7 @@ from gpu_mcp_server.services.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.harness import GENERATION
 from gpu_mcp_server.services.hosts import HostProbe
-from gpu_mcp_server.services.judge_files import LEADER, judge_files
+from gpu_mcp_server.services.judge_files import judge_files
 from gpu_mcp_server.services.sources import Source
 
 
@@ -79,7 +79,7 @@ def key_of_request(
     """
     beside = sorted((path, hashlib.sha256(text.encode()).hexdigest()) for path, text in source.beside.items())
     harness = hashlib.sha256()
-    for name, data in sorted(judge_files(LEADER).items()):
+    for name, data in sorted(judge_files().items()):
         harness.update(name.encode() + b"\0" + hashlib.sha256(data).digest())
     judge = probe.judge
     parts = {

@@ -118,7 +118,7 @@ class Lab:
             kept = KeptVerdicts(BuildCache(db, artifacts), experience)
             verdicts = Verdicts(jobs, problems, experience, artifacts, kept)
             programs = Programs(settings, jobs, ProgramBuilder(settings, jobs, db, artifacts))
-            registry = Registry(settings, jobs, problems, experience, verdicts, programs)
+            registry = Registry(settings, jobs, problems, experience, verdicts, programs, compiler, artifacts)
             baselines = Baselines(settings, jobs, db, compiler, artifacts, verdicts)
             tools = ToolJobs(settings, jobs, table, artifacts, experience)
             targets = Targets(jobs, workspaces, artifacts, experience, problems, compiler)

@@ -12,21 +12,23 @@ from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.job import RankOptions, RankResult
 from gpu_mcp_server.services import aftermath
 from gpu_mcp_server.services.commands import laid
+from gpu_mcp_server.services.compile_limits import LONG, compile_limits, note_of
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
 from gpu_mcp_server.services.nccl_hosts import NcclHost, NcclHosts, needed
 from gpu_mcp_server.services.output import safe_text
+from gpu_mcp_server.services.plans import nvidia_target
 from gpu_mcp_server.services.runner import Progress, environment_of, min_level
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.toolchains import diagnostics
+from gpu_mcp_server.toolchains.architectures import nvcc_options
+from gpu_mcp_server.toolchains.base import toolchains_of
 
 Launcher = Literal["self", "torchrun", "mpirun"]
 PROGRAM = "program"
-BUILD_S = 300.0
 GPU_WAIT_S = 600.0
 MEMORY_BYTES, SHM_BYTES, DISK_BYTES, TMP_BYTES = 32 << 30, 2 << 30, 4 << 30, 1 << 30
 """NCCL's proxies and bootstrap keep tens of MiB a pair of ranks in /dev/shm."""
 KEPT_OUTPUT_BYTES = 4 << 20
-DEFAULT_ARCH = "sm_90"
 DUMPS = "dumps"
 FOUND_CODE = 86
 """Exit code of compute-sanitizer for findings."""
@@ -143,7 +145,7 @@ class NcclJobs:
             files={"main": tuple(files)},
             outputs=(PROGRAM,),
             roots=self._hosts.roots(host.host, probe),
-            limits=Limits(wall_s=BUILD_S, output_bytes=KEPT_OUTPUT_BYTES, tmp_bytes=TMP_BYTES),
+            limits=compile_limits(self._settings, LONG, output_bytes=KEPT_OUTPUT_BYTES, tmp_bytes=TMP_BYTES),
             min_level=min_level(self._settings),
         )
         done = await self._jobs.run(spec, host=host.host, blobs=blobs)
@@ -151,6 +153,8 @@ class NcclJobs:
         made = next((o for o in done.record.outputs if o.path == PROGRAM), None)
         binary = await self._jobs.fetch(host.host, made.sha256) if made and done.record.status == "ok" else None
         found = diagnostics.parse(said)
+        if done.record.status == "timeout":
+            found = [Diagnostic(severity="error", message=note_of(done.record, LONG)), *found]
         if binary is None and not any(d.severity == "error" for d in found):
             last = diagnostics.last_words(said)
             found = [last, *found] if last else found
@@ -238,11 +242,12 @@ def command(host: NcclHost, build: Build) -> tuple[str, ...]:
     """
     install, nvcc = needed(host), host.probe.nvcc
     assert nvcc is not None
-    arch = next((str(g["arch"]) for g in host.probe.gpus if g.get("arch")), DEFAULT_ARCH)
+    compiler = toolchains_of(host.probe.model_dump(), "cuda")[0]
+    arch = nvidia_target(None, host.probe, host.host, compiler).arch
     folders = dict.fromkeys(
         ["", "include", *(p.rpartition("/")[0] for p in build.files if p.endswith((".h", ".cuh", ".hpp")))]
     )
-    found = [nvcc.path, "-std=c++17", "-O2", f"-arch={arch}", "-lineinfo", "-Xptxas=-v", f"-I{install.include}"]
+    found = [nvcc.path, "-std=c++17", "-O2", *nvcc_options(arch), "-lineinfo", "-Xptxas=-v", f"-I{install.include}"]
     found += [f"-I./{f}" if f else "-I." for f in folders]
     found += [f"-D{d}" for d in build.defines]
     uses_mpi = any("mpi.h" in text for text in build.files.values())

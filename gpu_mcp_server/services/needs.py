@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from gpu_mcp_server.errors import BadRequest, NoFreeGpu
+from gpu_mcp_server.hostd.gpus import has_memory
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec
 from gpu_mcp_server.models.job import GpuNeeds
 from gpu_mcp_server.services.hosts import HostProbe
@@ -53,8 +54,7 @@ class Need:
         return {
             str(g["uuid"])
             for g in probe.gpus
-            if (not self.arch or g.get("arch") == self.arch)
-            and int(g.get("memory_total_bytes") or 0) >= self.memory_bytes
+            if (not self.arch or g.get("arch") == self.arch) and has_memory(g, self.memory_bytes)
         }
 
 

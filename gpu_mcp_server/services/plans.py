@@ -11,7 +11,10 @@ from gpu_mcp_server.models.build import Wish
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.sources import Source, compiled
 from gpu_mcp_server.toolchains import cc, hip, hiprtc, nvcc, nvrtc, triton
+from gpu_mcp_server.toolchains.architectures import Target, device_target, own_archs, torch_list
 from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain, host_compiler_of, toolchains_of
+from gpu_mcp_server.toolchains.flags import checked_nvcc_flags, libraries
+from gpu_mcp_server.toolchains.linking import linking_of
 from gpu_mcp_server.toolchains.occupancy import checked_block
 
 WORKERS = Path(__file__).parents[1] / "workers"
@@ -38,6 +41,8 @@ class Build:
     toolchain: Toolchain
     plan: BuildPlan
     arch: str | None
+    note: str = ""
+    """What to tell besides what came of it."""
 
 
 def build_of(source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
@@ -88,11 +93,12 @@ def _chosen(source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
 def _cuda(toolchains: Sequence[Toolchain], source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
     """Plan for NVRTC where it can do what is wished, otherwise for nvcc."""
     by_name = {t.name: t for t in toolchains}
-    arch = native(wish.arch, probe, host, "sm_") or _own_gpu(probe)
     kernels_do = not wish.library and wish.compiler is None and nvrtc.device_only(source.text)
     if "nvrtc" in by_name and (kernels_do or wish.compiler == "nvrtc"):
         chosen = by_name["nvrtc"]
-        return Build(chosen, nvrtc.plan(source.text, chosen, arch, wish.flags, name=source.name), arch)
+        target = nvidia_target(wish.arch, probe, host, chosen)
+        plan = nvrtc.plan(source.text, chosen, target.arch, wish.flags, name=source.name)
+        return Build(chosen, plan, target.arch, target.note)
     if "nvcc" not in by_name:
         program, hint = MISSING["cuda"]
         raise ToolMissing(program, host, hint=hint)
@@ -100,8 +106,12 @@ def _cuda(toolchains: Sequence[Toolchain], source: Source, probe: HostProbe, hos
     if host_compiler is None:
         raise ToolMissing("g++, which nvcc needs,", host, hint="apt-get install g++.")
     chosen = by_name["nvcc"]
-    plan = nvcc.plan(source.text, chosen, arch, wish.flags, host_compiler.path, name=source.name)
-    return Build(chosen, plan, arch)
+    target = nvidia_target(wish.arch, probe, host, chosen)
+    wanted = libraries(checked_nvcc_flags(wish.flags))
+    linking = linking_of(wanted, probe.toolchains.libraries, host, chosen.version)
+    arguments = (source.text, chosen, target.arch, wish.flags, host_compiler.path)
+    plan = nvcc.plan(*arguments, name=source.name, linking=linking)
+    return Build(chosen, plan, target.arch, target.note)
 
 
 def _hip(toolchains: Sequence[Toolchain], source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
@@ -146,6 +156,19 @@ def native(arch: str | None, probe: HostProbe, host: str, kind: str = "") -> str
     return own
 
 
+def nvidia_target(arch: str | None, probe: HostProbe, host: str, compiler: Toolchain) -> Target:
+    """Return what a compiler of CUDA compiles for: what a caller named, or all that the host's own device can do.
+
+    Raises:
+        BadRequest: If that is `native` and the host has no GPU from NVIDIA.
+    """
+    named = native(arch, probe, host, "sm_")
+    own = own_archs(probe.gpus)
+    if arch not in (None, "native") or not own:
+        return Target(named or DEFAULT_ARCH)
+    return device_target(own, compiler.archs, compiler.title)
+
+
 def _own_gpu(probe: HostProbe) -> str:
     return next((str(g["arch"]) for g in probe.gpus if g.get("arch")), DEFAULT_ARCH)
 
@@ -180,9 +203,9 @@ def compiling_environment(probe: HostProbe) -> dict[str, str]:
     if probe.nvcc:
         path.insert(0, f"{probe.nvcc.root}/bin")
         found["CUDA_HOME"] = probe.nvcc.root
-    numbers = {str(g.get("arch") or "").removeprefix("sm_") for g in probe.gpus}
-    if archs := sorted(f"{n[:-1]}.{n[-1]}" for n in numbers if n.isdecimal() and len(n) > 1):
-        found["TORCH_CUDA_ARCH_LIST"] = ";".join(archs)
+    known = probe.nvcc.archs if probe.nvcc else []
+    if archs := torch_list(own_archs(probe.gpus), known, probe.judge.torch_archs if probe.judge else ()):
+        found["TORCH_CUDA_ARCH_LIST"] = archs
     return {"PATH": ":".join(path), **found}
 
 

@@ -4,10 +4,11 @@ import hashlib
 from collections.abc import Sequence
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, ProcessSpec
+from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, ProcessSpec
 from gpu_mcp_server.models.build import CompileResult
 from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.build_cache import BuildCache, key_of
+from gpu_mcp_server.services.compile_limits import LONG, compile_limits, note_of
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
 from gpu_mcp_server.services.output import safe_text
@@ -18,8 +19,6 @@ from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.toolchains import diagnostics
 
-WALL_S = 600.0
-"""hipcc and nvcc take minutes for a large file."""
 MEMORY_BYTES = 8 << 30
 LOG_BYTES = 1 << 20
 
@@ -99,7 +98,9 @@ class ProgramBuilder:
             files={"main": refs_of(tree)},
             outputs=("*",),
             roots=roots_of(probe, self._settings.hosts[host].roots),
-            limits=Limits(wall_s=WALL_S, memory_bytes=MEMORY_BYTES, output_bytes=LOG_BYTES, tmp_bytes=1 << 30),
+            limits=compile_limits(
+                self._settings, LONG, memory_bytes=MEMORY_BYTES, output_bytes=LOG_BYTES, tmp_bytes=1 << 30
+            ),
             min_level=min_level(self._settings),
         )
         return spec, blobs
@@ -114,7 +115,7 @@ class ProgramBuilder:
             found = [last, *found] if last else found
         messages, left = diagnostics.top(found)
         artifact: str | None = None
-        note = "; ".join([record.note, *record.outputs_left_out[:3]]).strip("; ")
+        note = "; ".join([note_of(record, LONG), *record.outputs_left_out[:3]]).strip("; ")
         if record.status == "ok":
             built, over = await self._built(done, tree)
             artifact = await self._kept(built)

@@ -10,9 +10,9 @@ from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, Limits, ProcessSp
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.harness import TURN_S
-from gpu_mcp_server.services.hosts import HostProbe, JudgePython
+from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import new_job_id
-from gpu_mcp_server.services.judge_files import judge_files
+from gpu_mcp_server.services.judge_files import judge_tree, role_source
 from gpu_mcp_server.services.program_builds import refs_of
 from gpu_mcp_server.services.runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.trees import Tree, TreeFile
@@ -67,24 +67,24 @@ def program_spec(
     roles = [f"candidate_{number}" for number in range(runs)]
     about = _task(problem, program, roles, device, tier, judge=candidate is not None)
     task = json.dumps({**about, "untimed": probe.why_untimed()}).encode()
-    trees = _trees(task, python, reference, candidate or {}, roles)
+    trees = _trees(task, reference, candidate or {}, roles)
     blobs = {hashlib.sha256(file.data).hexdigest(): file.data for tree in trees.values() for file in tree.values()}
     refs = {id(tree): refs_of(tree) for tree in trees.values()}
-    argv = (python.path, "-I", "-B", "judge/main.py")
+    programs = {"owner": role_source("main", "owner", "programs"), "program": role_source("main", "program_player")}
     environment = environment_of(probe, {"OMP_PROC_BIND": "false"})
     spec = JobSpec(
         id=new_job_id(),
         purpose="judge" if candidate is not None else "register",
         processes=tuple(
             ProcessSpec(
-                argv=(*argv, "owner" if role == "owner" else "program"),
-                role=role, trusted=role == "owner", workspace=role, env=environment,
-                account="candidate" if role in roles else "",
+                argv=("judge", plays), role=role, trusted=role == "owner", workspace=role, env=environment,
+                program=programs[plays], python=python.path, account="candidate" if role in roles else "",
             )
-            for role in trees
+            for role, plays in ((role, "owner" if role == "owner" else "program") for role in trees)
         ),
         links=tuple(("owner", role) for role in trees if role != "owner"),
         files={role: refs[id(tree)] for role, tree in trees.items()},
+        trees=judge_tree(python.version, blobs),
         outputs=("verdict.json",),
         roots=roots_of(probe, settings.hosts[host].roots),
         gpus=_turn(device, judge=candidate is not None),
@@ -94,18 +94,12 @@ def program_spec(
     return spec, blobs
 
 
-def _trees(
-    task: bytes, python: JudgePython, reference: Tree, candidate: Tree, roles: list[str]
-) -> dict[str, dict[str, TreeFile]]:
+def _trees(task: bytes, reference: Tree, candidate: Tree, roles: list[str]) -> dict[str, dict[str, TreeFile]]:
     """Return what lies in the workspace of each role; all runs of the candidate share theirs."""
-    harness, player = (
-        {path: TreeFile(data) for path, data in judge_files(role, python.version).items()}
-        for role in ("owner", "program")
-    )
-    each = {**player, **below_project(candidate)}
+    each = below_project(candidate)
     return {
-        "owner": {**harness, "task.json": TreeFile(task)},
-        "reference": {**player, **below_project(reference)},
+        "owner": {"task.json": TreeFile(task)},
+        "reference": below_project(reference),
         **{role: each for role in roles},  # noqa: C420 - RUF024 wants it so
     }
 

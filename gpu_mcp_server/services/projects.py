@@ -16,12 +16,13 @@ from gpu_mcp_server.services.compiler import understood
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
 from gpu_mcp_server.services.output import safe_text
-from gpu_mcp_server.services.plans import native, worker_source
+from gpu_mcp_server.services.plans import native, nvidia_target, worker_source
 from gpu_mcp_server.services.runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.workspaces import Workspaces, checked_path
 from gpu_mcp_server.settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.toolchains import diagnostics, junit, sycl_runtime
+from gpu_mcp_server.toolchains.architectures import Target
 from gpu_mcp_server.toolchains.base import Toolchain, toolchains_of
 from gpu_mcp_server.toolchains.projects import (
     BUILD,
@@ -78,7 +79,8 @@ class Projects:
         folder = "." if folder in ("", ".") else checked_path(folder)
         paths = [f.path for f in manifest]
         chosen = system or system_of(paths, folder)
-        project = Project(chosen, folder, targets, options, native(arch, probe, where), tests)
+        target = _target(arch, probe, where)
+        project = Project(chosen, folder, targets, options, target.arch or None, tests)
         checked(project, _gpu_compilers(probe))
         request: dict[str, object] = {
             "build": BUILD if chosen in ("cmake", "sycl") else folder,
@@ -99,8 +101,8 @@ class Projects:
         result = await self._result(done, project, workspace_id, str(request["build"]))
         if check:
             await sycl_checks.keep(check, done.record.outputs, self._cache)
-            notes = "; ".join(n for n in (sycl_runtime.NOTE, result.note) if n)
-            result = result.model_copy(update={"note": notes})
+        notes = (sycl_runtime.NOTE if check else "", target.note, result.note)
+        result = result.model_copy(update={"note": "; ".join(n for n in notes if n) or None})
         return await self._kept_now(result, key, request, probe, done)
 
     async def _sycl(
@@ -230,6 +232,14 @@ def _key(manifest: Sequence[FileRef], request: Mapping[str, object], probe: Host
     """Return the address of a build: every file of the workspace, what is done with them, and by which tools."""
     files = [[f.path, f.sha256, f.mode] for f in sorted(manifest, key=lambda f: f.path)]
     return key_of("project", [files, request, ENVIRONMENT, worker_source("project")], probe)
+
+
+def _target(arch: str | None, probe: HostProbe, host: str) -> Target:
+    """Return what to build for: of `native` all that the host's device can do, nothing where the files say it."""
+    named = native(arch, probe, host) or ""
+    nvidia = toolchains_of(probe.model_dump(), "cuda")
+    is_own = arch == "native" and named.startswith("sm_") and nvidia
+    return nvidia_target(arch, probe, host, nvidia[0]) if is_own else Target(named)
 
 
 def _gpu_compilers(probe: HostProbe) -> list[Toolchain]:

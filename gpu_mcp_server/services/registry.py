@@ -3,14 +3,17 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from gpu_mcp_server.concurrency import both
 from gpu_mcp_server.errors import JobBroken, ProblemRefused
 from gpu_mcp_server.models.problem import Problem, ProblemInfo, ProblemList, TensorSpec
 from gpu_mcp_server.services import reference_text
 from gpu_mcp_server.services.announcements import Announcements
+from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.harness import Kind, judge_spec
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner
+from gpu_mcp_server.services.judge_code import judge_code
 from gpu_mcp_server.services.module_problems import described
 from gpu_mcp_server.services.problem_files.base import ProblemSource
 from gpu_mcp_server.services.problem_files.reader import read_problem
@@ -19,6 +22,7 @@ from gpu_mcp_server.services.programs import Programs
 from gpu_mcp_server.services.runner import Progress
 from gpu_mcp_server.services.verdicts import Verdicts, how_it_ended
 from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.store.artifacts import Artifacts
 
 LISTED = 10
 MEND = "Mend the problem and register it again."
@@ -36,7 +40,10 @@ class Registry:
         experience: Experience,
         verdicts: Verdicts,
         programs: Programs,
+        compiler: Compiler,
+        artifacts: Artifacts,
     ) -> None:
+        self._compiler, self._artifacts = compiler, artifacts
         self._settings, self._jobs, self._problems, self._programs = settings, jobs, problems, programs
         self._experience, self._verdicts = experience, verdicts
         self._announcements = Announcements(settings, jobs)
@@ -107,8 +114,7 @@ class Registry:
         else:
             device = "cuda" if problem.kind == "module" and "cuda" in probe.devices() else "cpu"
             spec, blobs = judge_spec(problem, probe, self._settings, host=where, device=device, candidate=None)
-        await self._announced(problem, probe, where)
-        done = await self._jobs.run(spec, host=where, blobs=blobs)
+        _, done = await both(self._announced(problem, probe, where), self._jobs.run(spec, host=where, blobs=blobs))
         verdict = await self._verdicts.read(done)
         if verdict is None:
             raise _not_tried(done)
@@ -130,8 +136,10 @@ class Registry:
         """Have the judge's processes made for what may come next; of a PyTorch problem on a GPU, Python files too."""
         on_gpu = "cuda" in probe.devices()
         kinds: list[Kind] = ["library", "model"] if on_gpu and problem.framework == "torch" else ["library"]
-        for kind in kinds:
-            await self._announcements.judge(problem, probe, host, "cuda" if on_gpu else "cpu", kind)
+        device = "cuda" if on_gpu else "cpu"
+        for kind in kinds if problem.program is None else []:
+            code = judge_code(self._compiler, self._artifacts, host, device, kind)
+            await self._announcements.judge(problem, probe, host, device, kind, code)
 
     async def problems(self, problem_id: str | None = None) -> ProblemList:
         """Return one problem with its best attempt, or the newest."""

@@ -15,7 +15,8 @@ def min_level(settings: Settings) -> str:
 def roots_of(probe: HostProbe, more: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the folders that a job is shown read-only besides /usr."""
     roots = [*(probe.judge.roots if probe.judge else ()), *([probe.nvcc.root] if probe.nvcc else ())]
-    roots += [*probe.setup.roots, *more]
+    linked = [r for library in probe.toolchains.libraries.found.values() for r in library.roots]
+    roots += [*linked, *probe.setup.roots, *more]
     return tuple(dict.fromkeys(r for r in roots if not r.startswith("/usr/")))
 
 

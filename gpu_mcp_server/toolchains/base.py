@@ -58,8 +58,10 @@ class BuildPlan:
     """Name of our program in `workers` that does it, instead of a compiler's executable."""
     python: str = ""
     """Interpreter of the worker, when it is not the one that runs hostd."""
-    wall_s: float = 180.0
-    """What it may take."""
+    wall_s: float | None = None
+    """What it may take by the clock; unset means what its kind may."""
+    long: bool = False
+    """Whether it may read a tree of headers, and so take minutes of processor time."""
     warm: str = ""
     """Python put before the worker's source: what it may prepare ahead of the job."""
 

@@ -26,7 +26,11 @@ _HIP_PATTERNS = (
 
 CC_LIBRARIES = ("m", "gomp", "pthread", "dl", "rt", "atomic")
 HIP_LIBRARIES = (*CC_LIBRARIES, "hipblas", "rocblas", "hipfft", "hiprand", "hipsparse", "hipsolver", "MIOpen")
-NVCC_LIBRARIES = (*CC_LIBRARIES, "cudart", "cudadevrt", "cublas", "cublasLt", "cufft", "curand", "cusparse", "cusolver")
+FOUND_LIBRARIES = (
+    *("cuda", "nvrtc", "nvJitLink", "cublas", "cublasLt", "cufft", "curand", "cusparse", "cusolver", "cudnn", "nccl"),
+)
+"""Those that are looked for on the host: a toolkit need not have them."""
+NVCC_LIBRARIES = (*CC_LIBRARIES, "cudart", "cudadevrt", *FOUND_LIBRARIES)
 
 _CODE_GENERATION = (
     "fast-math|unsafe-math-optimizations|associative-math|reciprocal-math|finite-math-only|signed-zeros|trapping-math"
@@ -206,7 +210,10 @@ def checked_nvcc_flags(flags: Sequence[str]) -> tuple[str, ...]:
     return tuple(_checked_nvcc(flag) for flag in joined)
 
 
-COMPUTE = ("cublas", "cublasLt", "cufft", "cusparse", "cusolver", "hipblas", "rocblas", "hipfft", "hipsparse", "MIOpen")
+COMPUTE = (
+    *("cublas", "cublasLt", "cufft", "cusparse", "cusolver", "cudnn"),
+    *("hipblas", "rocblas", "hipfft", "hipsparse", "MIOpen"),
+)
 """Libraries to which a launcher could leave its work, of those that may be linked."""
 
 

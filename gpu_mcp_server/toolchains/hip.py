@@ -56,4 +56,4 @@ def plan(source: str, toolchain: Toolchain, arch: str, flags: Sequence[str] = ()
         argv = ["hip_clang", toolchain.device_libs, arch.partition(":")[0], *argv]
         worker = "hip_clang"
     env = {"LC_ALL": "C", "HIP_PLATFORM": "amd", "PATH": "/usr/local/bin:/usr/bin:/bin"}
-    return BuildPlan(tuple(argv), {file: source}, env, roots=toolchain.roots, worker=worker)
+    return BuildPlan(tuple(argv), {file: source}, env, roots=toolchain.roots, worker=worker, long=True)

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.toolchains import allocations
+from gpu_mcp_server.toolchains.architectures import nvcc_options
 from gpu_mcp_server.toolchains.base import OUTPUT, BuildPlan, Toolchain, source_name
 from gpu_mcp_server.toolchains.flags import checked_nvcc_flags, libraries
+from gpu_mcp_server.toolchains.linking import Linking
 
 _ARCH = re.compile(r"(sm_\d{2,3})[af]?\Z")
 _INLINE_PTX = re.compile(r"\b(?:asm|__asm__)\b")
@@ -23,11 +25,12 @@ def checked_arch(arch: str, toolchain: Toolchain) -> str:
     """
     match = _ARCH.match(arch)
     known = sorted(toolchain.archs, key=lambda a: (len(a), a))
-    if match is None or (known and match.group(1) not in known):
+    says_suffixes = any(not a[-1].isdecimal() for a in known)
+    if match is None or (known and (arch if says_suffixes else match.group(1)) not in known):
         names = ", ".join(known) or "such as sm_90"
         raise BadRequest(
             f"{toolchain.title} does not generate code for {arch!r}.",
-            hint=f"Known are {names}; sm_90a and later also with the suffix a.",
+            hint=f"Known are {names}{'' if says_suffixes else '; sm_90 and later also with the suffix a'}.",
         )
     return arch
 
@@ -40,6 +43,7 @@ def plan(
     host_compiler: str | None = None,
     *,
     name: str = "kernel",
+    linking: Linking | None = None,
 ) -> BuildPlan:
     """Plan the build of one translation unit into a shared library, with the CUDA runtime inside.
 
@@ -50,14 +54,15 @@ def plan(
         flags: Further flags, from the caller.
         host_compiler: Path of g++ or clang++; nvcc searches PATH without it.
         name: File name, for messages.
+        linking: In place of its `-l` flags, where the host was asked for the libraries.
 
     Raises:
         BadRequest: If the architecture or a flag cannot be used.
     """
     given = checked_nvcc_flags(flags)
     file = source_name(name, "cuda")
-    argv = [toolchain.path, "-shared", "-Xcompiler=-fPIC", "-Xlinker=-z,defs", f"-arch={checked_arch(arch, toolchain)}"]
-    argv += ["-cudart=static", "-Xptxas=-v"]
+    argv = [toolchain.path, "-shared", "-Xcompiler=-fPIC", "-Xlinker=-z,defs"]
+    argv += [*nvcc_options(checked_arch(arch, toolchain)), "-cudart=static", "-Xptxas=-v"]
     if not any(f.startswith("-O") and not f.startswith("-Ofast") for f in given):
         argv.append("-O3")
     if not any(f.startswith("-std=") for f in given):
@@ -76,12 +81,15 @@ def plan(
         argv += allocations.ARGUMENTS
         files[allocations.HEADER] = allocations.TEXT
     late = libraries(given)
-    argv += [*(f for f in given if f not in late), "-o", OUTPUT, file, *late]
+    given = tuple(f for f in given if f not in late)
+    linking = linking or Linking(libraries=late)
+    argv += [*given, *linking.include, "-o", OUTPUT, file, *linking.libraries]
     path = ":".join([*(f"{root}/bin" for root in toolchain.roots), "/usr/local/bin", "/usr/bin", "/bin"])
     return BuildPlan(
         tuple(argv),
         files,
         {"LC_ALL": "C", "PATH": path},
         listings=listings,
-        roots=toolchain.roots,
+        roots=(*toolchain.roots, *linking.roots),
+        long=True,
     )

@@ -66,6 +66,7 @@ def plan(source: str, toolchain: Toolchain, arch: str, wish: Wish, *, name: str 
         roots=toolchain.roots,
         worker="triton_aot",
         python=toolchain.path,
+        long=True,
     )
 
 

@@ -26,7 +26,7 @@ from gpu_mcp_server.team.webhooks import Webhooks
 from gpu_mcp_server.web.authentication import Authentication, Scopes
 from gpu_mcp_server.web.calls import Calls
 from gpu_mcp_server.web.dashboard.routes import routes as dashboard_routes
-from gpu_mcp_server.web.limits import AGAIN_S, MCP_PATH, Addressed, Draining, Unhurried, security_of
+from gpu_mcp_server.web.limits import AGAIN_S, MCP_PATH, Addressed, Draining, Unhurried, WellFormed, security_of
 from gpu_mcp_server.web.merging import merging_routes
 from gpu_mcp_server.web.metrics import Counted, Metrics
 
@@ -81,6 +81,7 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
         Middleware(Addressed, security=security),
         Middleware(Authentication, verifier=verifier, metadata_url=metadata_url, flow=team.flow, metrics=metrics),
         Middleware(RequestBodyLimitMiddleware, max_body_size=limit),
+        Middleware(WellFormed),
         Middleware(Scopes, needed=needed, metadata_url=metadata_url),
     ]
 

@@ -6,8 +6,10 @@ from urllib.parse import urlsplit
 
 from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gpu_mcp_server.messages import refusal
 
 MCP_PATH = "/mcp"
 BODY_S = 30.0
@@ -81,6 +83,30 @@ class Unhurried:
                 answer = JSONResponse({"error": f"no more of the body came for {BODY_S:g} s"}, 408)
                 answer.headers["Connection"] = "close"
                 await answer(scope, receive, send)
+
+
+class WellFormed:
+    """Answers what is no message of JSON-RPC, whichever of MCP's versions it is for."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 400, or let the request through."""
+        if scope["type"] != "http" or scope["path"] != MCP_PATH or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        message = await receive()  # all of the body: what limits it has put it together
+        refused = refusal(message["body"]) if message["type"] == "http.request" else None
+        if refused is not None:
+            await Response(refused.model_dump_json(), 400, media_type="application/json")(scope, receive, send)
+            return
+        first = [message]
+
+        async def again() -> Message:
+            return first.pop() if first else await receive()
+
+        await self._app(scope, again, send)
 
 
 class Draining:

@@ -1,26 +1,37 @@
-"""A role of the judge in a process that was there before its job: what it imports is imported ahead.
+"""A role of the judge, whose package is loaded from a read-only tree; what it imports may be imported ahead of its job.
 
-IMPORTS (names of modules) is put before this source. The judge's files lie in `judge` from the beginning.
+IMPORTS (names of modules) is put before this source. `TREE_JUDGE` says where the tree is.
 """
 
 import gc
 import importlib
+import importlib.util
 import os
 import sys
 import time
 from typing import List, Sequence
 
 IMPORTS: Sequence[str] = globals().get("IMPORTS", ())
+PACKAGE = "gpu_mcp_judge"
+TREE = "TREE_JUDGE"
 BEGAN = "JUDGE_BEGAN_S"
 """Environment variable that says when a process began to work, on the clock since boot, if that was not its start."""
 
 
-def find_judge() -> bool:
-    """Let the judge's modules be found; False when they were already."""
-    folder = os.path.abspath("judge")
-    if folder in sys.path:
+def load_judge() -> bool:
+    """Load the judge's package from its tree, whatever else can be found under its name; False when it was already.
+
+    The tree is on no path of modules: none of the judge's is in the way of somebody else's.
+    """
+    if PACKAGE in sys.modules:
         return False
-    sys.path.insert(0, folder)
+    folder = os.path.join(os.environ[TREE], PACKAGE)
+    spec = importlib.util.spec_from_file_location(
+        PACKAGE, os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return True
 
 
@@ -30,7 +41,7 @@ def prepare() -> None:
     Nothing of what is imported is ever garbage: looking for some while torch is imported takes an eighth of the time
     that it takes (1.5 s of the processor instead of 1.7), and looking through it all later would be within the clock.
     """
-    find_judge()
+    load_judge()
     gc.disable()
     try:
         for name in IMPORTS:
@@ -44,7 +55,6 @@ def prepare() -> None:
 
 def main(arguments: List[str]) -> None:
     """Play the role that is named."""
-    if not find_judge():
+    if not load_judge():
         os.environ[BEGAN] = repr(time.clock_gettime(time.CLOCK_BOOTTIME))
-    sys.argv = ["judge/main.py", *arguments]
-    sys.exit(importlib.import_module("main").main())
+    sys.exit(importlib.import_module(PACKAGE + ".main").main(arguments))

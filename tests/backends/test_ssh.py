@@ -18,6 +18,7 @@ from gpu_mcp_server.backends.contract.host import ContractHost, job
 from gpu_mcp_server.backends.host_keys import accept
 from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.backends.loading import start_command
+from gpu_mcp_server.backends.openssh import OpenSshBackend
 from gpu_mcp_server.backends.ssh import SshBackend
 from gpu_mcp_server.errors import BadRequest, ConfigError, GpuMcpError, HostKeyUnknown, HostUnavailable, ToolMissing
 from gpu_mcp_server.services.hosts import Hosts
@@ -448,3 +449,31 @@ async def test_an_unknown_key_of_the_jump_host_is_told_apart(jump_config: Path, 
     assert isinstance(error, HostUnavailable)
     assert "jump host" in str(error)
     assert fingerprint(sshd.host_key) not in str(error)
+
+
+INCLUDED = {
+    "distribution": "Match final all\n    GSSAPIAuthentication yes\n    ForwardX11Trusted yes\n",
+    "others": "Host somewhere-else\n    User nobody\n",
+    "boxes": "Host gpubox\n    HostName {address}\n    Port {port}\n    User {user}\n    IdentityFile {key}\n    UserKnownHostsFile {known}\n",
+}
+"""Files that a laptop's configuration includes; asyncssh before 2.24 read nothing behind a block that does not match."""
+
+
+@pytest.mark.parametrize("kind", ["ssh", "openssh"])
+async def test_a_host_of_an_included_file_behind_other_blocks_is_found(sshd: Sshd, tmp_path: Path, kind: str):
+    known = {"address": sshd.address, "port": sshd.port, "user": USER, "key": sshd.user_key, "known": sshd.known_hosts}
+    for name, text in INCLUDED.items():
+        (tmp_path / name).write_text(text.format(**known))
+    config = tmp_path / "config"
+    config.write_text("".join(f"Include {tmp_path / name}\n" for name in INCLUDED))
+    own = {
+        "host": "gpubox",
+        "ssh_config": config,
+        "user": None,
+        "port": None,
+        "identity_file": None,
+        "known_hosts": None,
+    }
+    backend = SshBackend("box", sshd.settings(**own)) if kind == "ssh" else OpenSshBackend("box", sshd.openssh(**own))
+    async with ContractHost(backend) as host:
+        assert (await host.run("true")).record.status == "ok"

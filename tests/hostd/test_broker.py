@@ -204,7 +204,7 @@ def test_the_next_one_waits_until_the_last_job_s_group_is_empty(locks, tmp_path,
     groups = tmp_path / "groups"
     group = groups / "job" / "cgroup.procs"
     group.parent.mkdir(parents=True)
-    monkeypatch.setattr("gpu_mcp_server.hostd.locks.GROUPS", str(groups))
+    monkeypatch.setattr("gpu_mcp_server.hostd.lock_text.GROUPS", str(groups))
     from gpu_mcp_server.hostd.vacancy import Vacancy
 
     class NoNvml:

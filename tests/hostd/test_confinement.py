@@ -49,6 +49,11 @@ def tty():
     fd = os.open("/dev/tty", os.O_RDWR)
     import fcntl
     fcntl.ioctl(fd, 0x5412, b"x")
+def whole(path):
+    try:
+        return open(path, "rb").read().decode()
+    except PermissionError:
+        return ""
 def names(folder):
     try:
         return sorted(os.listdir(folder))
@@ -58,8 +63,8 @@ print(json.dumps({
     "secrets": {p: read(p) for p in given["secrets"]},
     "secret_names": {p: names(p) for p in given["folders"]},
     "pid1_root": names("/proc/1/root/root") + names("/proc/1/root/home"),
-    "environ": open("/proc/1/environ", "rb").read().decode() if given["boxed"] else "",
-    "cmdline": open("/proc/1/cmdline", "rb").read().decode() if given["boxed"] else "",
+    "environ": whole("/proc/1/environ") if given["boxed"] else "",
+    "cmdline": whole("/proc/1/cmdline") if given["boxed"] else "",
     "writes": {p: write(p) for p in given["writes"]},
     "tcp": connect(socket.AF_INET, ("127.0.0.1", given["port"])),
     "abstract": connect(socket.AF_UNIX, given["abstract"]),
@@ -135,7 +140,7 @@ async def test_the_kernel_s_deep_calls_and_foreign_sockets_are_denied(attempts):
 
 async def test_nothing_of_ours_is_handed_on(attempts):
     assert attempts["fds"] == ["0", "1", "2", "3"], "3 is the listing's own"
-    assert {e.partition("=")[0] for e in str(attempts["environ"]).split("\0")} <= {"", "PATH", "PWD"}
+    assert {e.partition("=")[0] for e in str(attempts["environ"]).split("\0")} <= {"", "PATH", "PWD", "SANDBOX"}
     assert "/gpu-mcp-test" not in str(attempts["cmdline"])
     assert set(attempts["env"]) <= {
         "CUDA_VISIBLE_DEVICES",

@@ -23,7 +23,7 @@ SOURCE = """
 import os, socket, sys
 state = []
 def prepare():
-    state.append(open("kit/f").read())
+    state.append(open(os.environ["TREE_KIT"] + "/f").read())
     open("/tmp/prepared", "w").close()
 def main(arguments):
     role, other = arguments
@@ -40,15 +40,15 @@ def job(lab: Laboratory, kit: bytes = b"kit", source: str = SOURCE, zed: str = "
     def role(name: str, other: str) -> ProcessSpec:
         return ProcessSpec(
             ("role", name, other), role=name, trusted=name == "first", workspace=name,
-            program=source, python="/usr/bin/python3", ahead="kit", env={"ZED": zed},
+            program=source, python="/usr/bin/python3", env={"ZED": zed},
         )  # fmt: skip
 
     blobs = [kit, secrets.token_hex(4).encode()]
-    refs = [FileRef(p, hashlib.sha256(d).hexdigest(), len(d)) for p, d in zip(("kit/f", "own"), blobs, strict=True)]
+    refs = [FileRef(p, hashlib.sha256(d).hexdigest(), len(d)) for p, d in zip(("f", "own"), blobs, strict=True)]
     spec = lab.spec(
         processes=(role("first", "second"), role("second", "first")),
         links=(("first", "second"),), outputs=("*",),
-        files={"first": tuple(refs), "second": (refs[0],)},
+        files={"first": (refs[1],)}, trees={"kit": (refs[0],)},
     )  # fmt: skip
     return spec, blobs
 
@@ -72,7 +72,7 @@ async def warm(full: Laboratory) -> Laboratory:
     return full
 
 
-async def test_they_wait_together_prepared_with_what_lies_there_ahead_and_take_one_job_each(warm):
+async def test_they_wait_together_prepared_with_their_tree_and_take_one_job_each(warm):
     for _ in range(2):
         spec, blobs = job(warm)
         done = await ran(warm, spec, blobs)
@@ -90,7 +90,7 @@ async def test_without_them_the_same_job_starts_its_programs_unprepared(full):
 
 
 @pytest.mark.parametrize("other", [{"kit": b"another"}, {"zed": "y"}, {"source": SOURCE + "#"}], ids=str)
-async def test_other_files_ahead_another_environment_or_program_are_another_shape(warm, other):
+async def test_another_tree_another_environment_or_program_are_another_shape(warm, other):
     spec, blobs = job(warm, **other)
     done = await ran(warm, spec, blobs)
     assert done.record.status == "ok"
@@ -128,10 +128,9 @@ async def test_all_of_them_end_with_their_hostd(warm):
 
 
 async def announced(lab: Laboratory, spec: JobSpec, blobs: list[bytes]) -> list[str]:
-    """Announce a job by what is laid ahead of it; return which contents the host lacks."""
-    ahead = {w: tuple(f for f in refs if f.path.startswith("kit/")) for w, refs in spec.files.items()}
+    """Announce a job by what decides its shape; return which contents the host lacks."""
     listed = [[hashlib.sha256(d).hexdigest(), len(d)] for d in blobs]
-    answer, _ = await lab.link.call("expect", b"".join(blobs), spec=to_json(replace(spec, files=ahead)), blobs=listed)
+    answer, _ = await lab.link.call("expect", b"".join(blobs), spec=to_json(replace(spec, files={})), blobs=listed)
     return answer["missing"]
 
 

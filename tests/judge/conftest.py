@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.judge.harness import EXAMPLES, JUDGE, Outcome, build, judge
+from tests.judge.harness import EXAMPLES, Outcome, build, judge
+from tests.judge_package import JUDGE
 
 Court = Callable[..., Outcome]
 

@@ -21,8 +21,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from gpu_mcp_server.services.judge_files import role_source
+from tests.judge_package import JUDGE, lay_tree
+
 ROOT = Path(__file__).resolve().parents[2]
-JUDGE = ROOT / "gpu_mcp_server" / "judge"
 EXAMPLES = ROOT / "examples" / "softmax"
 
 SOFTMAX: dict[str, Any] = {
@@ -122,7 +124,7 @@ class Supervisor(threading.Thread):
 
 def lay(work: Path, files: dict[str, Path | str]) -> Path:
     """Make a role's folder."""
-    shutil.copytree(JUDGE, work / "judge", ignore=shutil.ignore_patterns("__pycache__"))
+    work.mkdir()
     for name, content in files.items():
         if isinstance(content, Path):
             shutil.copy(content, work / name)
@@ -132,13 +134,14 @@ def lay(work: Path, files: dict[str, Path | str]) -> Path:
 
 
 def start(
-    role: str, work: Path, links: dict[str, socket.socket], output: Any, python: str = sys.executable
+    role: str, work: Path, tree: Path, links: dict[str, socket.socket], output: Any, python: str = sys.executable
 ) -> subprocess.Popen[bytes]:
-    environment = {"PATH": os.environ["PATH"], "HOME": "/tmp", "LANG": "C.UTF-8"}
+    """Start a role as hostd does one that was not made ahead."""
+    environment = {"PATH": os.environ["PATH"], "HOME": "/tmp", "LANG": "C.UTF-8", "TREE_JUDGE": str(tree)}
     environment.update({k: v for k, v in os.environ.items() if k.startswith(("LD_LIBRARY", "CUDA_", "OMP_"))})
     environment.update({f"LINK_{other.upper()}": str(end.fileno()) for other, end in links.items()})
     process = subprocess.Popen(
-        [python, "-I", "-B", "judge/main.py", role],
+        [python, "-I", "-B", "-c", role_source() + "\nmain(sys.argv[1:])\n", role],
         cwd=work,
         env=environment,
         pass_fds=[end.fileno() for end in links.values()],
@@ -172,20 +175,21 @@ def judge(
     owner_reference, reference_owner = pair()
     owner_links = {"supervisor": owner_link, "reference": owner_reference}
     processes: dict[str, subprocess.Popen[bytes]] = {}
+    sources = {"calls.so": whole["candidate"] == "library", "elements.so": whole["device"] == "cpu"}
+    built = [name for name, wanted in sources.items() if wanted and submitted and compiled_calls]
+    code = {f"compiled/{name}": loops(name.replace(".so", ".c")).read_bytes() for name in built}
+    tree = lay_tree(folder / "tree", code)
+    owners = lay_tree(folder / "tree-of-owner", {**code, **owner_files}) if owner_files else tree
     with (folder / "noise.txt").open("wb") as noise:
         if submitted:
             name = "candidate.so" if whole["candidate"] == "library" else "candidate.py"
             owner_links["candidate"], candidate_owner = pair()
             work = lay(folder / "candidate", {name: submitted})
-            if name == "candidate.so" and compiled_calls:
-                shutil.copy(loops("calls.c"), work / "calls.so")
-            processes["candidate"] = start("candidate", work, {"owner": candidate_owner}, noise, python)
+            processes["candidate"] = start("candidate", work, tree, {"owner": candidate_owner}, noise, python)
         work = lay(folder / "reference", {"reference.py": reference})
-        processes["reference"] = start("reference", work, {"owner": reference_owner}, noise, python)
-        work = lay(folder / "owner", {"task.json": json.dumps(whole), **owner_files})
-        if submitted and compiled_calls and whole["device"] == "cpu":
-            shutil.copy(loops("elements.c"), work / "elements.so")
-        owner = start("owner", work, owner_links, subprocess.PIPE, python)
+        processes["reference"] = start("reference", work, tree, {"owner": reference_owner}, noise, python)
+        work = lay(folder / "owner", {"task.json": json.dumps(whole)})
+        owner = start("owner", work, owners, owner_links, subprocess.PIPE, python)
     supervisor = Supervisor(supervisor_link, processes)
     supervisor.start()
     try:

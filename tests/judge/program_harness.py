@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.judge import harness
 from tests.judge.harness import Outcome, lay, pair, start
+from tests.judge_package import lay_tree
 
 SUM: dict[str, Any] = {
     "kind": "program",
@@ -110,6 +111,7 @@ def judge_program(
     owner_link, supervisor_link = pair()
     owner_links: dict[str, socket.socket] = {"supervisor": owner_link}
     processes: dict[str, subprocess.Popen[bytes]] = {}
+    tree = lay_tree(folder / "tree")
     with (folder / "noise.txt").open("wb") as noise:
         for role, files in roles.items():
             if id(files) not in built:
@@ -118,8 +120,9 @@ def judge_program(
             owner_links[role], theirs = pair()
             work = lay(folder / role, {})
             shutil.copytree(built[id(files)], work / "project")
-            processes[role] = start("program", work, {"owner": theirs}, noise)
-        owner = start("owner", lay(folder / "owner", {"task.json": json.dumps(whole)}), owner_links, subprocess.PIPE)
+            processes[role] = start("program", work, tree, {"owner": theirs}, noise)
+        work = lay(folder / "owner", {"task.json": json.dumps(whole)})
+        owner = start("owner", work, tree, owner_links, subprocess.PIPE)
     supervisor = Supervisor(supervisor_link, processes)
     supervisor.start()
     try:

@@ -1,21 +1,10 @@
 """The reference timed once more when the candidate has been ended: what is counted, and when it is believed."""
 
-import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-from tests.judge.harness import JUDGE
-
-sys.path.insert(0, str(JUDGE))
-
-import alone
-import ledger
-import owner
-import verdicts
-
-sys.path.remove(str(JUDGE))
+from gpu_mcp_judge import alone, ledger, owner, verdicts
 
 US = 1e-6
 NEW = 900.0

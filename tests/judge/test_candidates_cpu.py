@@ -1,16 +1,9 @@
 """The examples and further candidates on the CPU, judged by the real three processes."""
 
-import sys
-
 import pytest
+from gpu_mcp_judge import device_cpu
 
-from tests.judge.harness import EXAMPLES, JUDGE
-
-sys.path.insert(0, str(JUDGE))
-
-import device_cpu
-
-sys.path.remove(str(JUDGE))
+from tests.judge.harness import EXAMPLES
 
 HEAD = """
 #include <math.h>

@@ -1,22 +1,19 @@
 """The judge's CUDA side without a GPU: the driver is a fake over memory files, everything else is real."""
 
+import hashlib
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from gpu_mcp_judge.tensors import SMALL_GUARD_BYTES
 
-from tests.judge.harness import EXAMPLES, JUDGE, build, judge
-
-sys.path.insert(0, str(JUDGE))
-
-from tensors import SMALL_GUARD_BYTES
-
-sys.path.remove(str(JUDGE))
+from tests.judge.harness import EXAMPLES, build, judge
+from tests.judge_package import JUDGE
 
 HERE = Path(__file__).parent
+CUBIN = "compiled/kernels.cubin"
 SHAPES = [{"rows": 16, "cols": 500}, {"rows": 7, "cols": 333}]
 
 
@@ -67,13 +64,15 @@ def test_the_examples_get_their_verdicts_over_the_fake_driver(court, name, verdi
 
 @pytest.mark.parametrize(
     ("files", "by"),
-    [({}, "the driver"), ({"kernels.cubin": "garbage"}, "the driver"), ({"kernels.cubin": ".target sm_75"}, "NVRTC")],
+    [({}, "the driver"), ({CUBIN: "garbage"}, "the driver"), ({CUBIN: ".target sm_75"}, "NVRTC")],
 )
 def test_the_owners_kernels_are_those_made_for_the_gpu_or_the_drivers_own(court, files, by):
     outcome = court(with_stream("naive.c"), owner_files=files)
 
     assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]
     assert outcome.verdict["evidence"]["kernels_compiled_by"] == by
+    taken = files[CUBIN].encode() if by == "NVRTC" else (JUDGE / "kernels.ptx").read_bytes()
+    assert outcome.verdict["evidence"]["kernels_sha256"] == hashlib.sha256(taken).hexdigest()
     assert set(outcome.verdict["evidence"]["device_seconds"]) == {"driver", "context", "kernels", "probes"}
 
 
@@ -102,7 +101,7 @@ def test_what_passes_between_the_rounds_take_is_taken_off_and_told(court):
     shared = text.replace('task["framework"] == "torch"', "True")  # there is no torch on this GPU; NumPy stands for it
     assert shared != text
     more = {"cache": "both", "calls_as": "graph", "half_width": 1e-9, "overhead_s": 60.0}
-    outcome = court(with_stream("naive.c"), calibrate="rounds", owner_files={"judge/shapes.py": shared}, **more)
+    outcome = court(with_stream("naive.c"), calibrate="rounds", owner_files={"shapes.py": shared}, **more)
     assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]
 
     evidence = outcome.verdict["evidence"]
@@ -124,7 +123,7 @@ def test_what_passes_between_the_rounds_take_is_taken_off_and_told(court):
 def test_a_reference_that_is_there_starts_beside_the_owner_and_others_after_it(court, ready_s, order):
     text = (JUDGE / "players.py").read_text().replace("READY_S = 0.02", f"READY_S = {ready_s}")
     assert f"READY_S = {ready_s}\n" in text
-    got = court(with_stream("naive.c"), tier="smoke", owner_files={"judge/players.py": text}).verdict
+    got = court(with_stream("naive.c"), tier="smoke", owner_files={"players.py": text}).verdict
 
     assert got["verdict"] == "correct", got["reason"]
     then = ["context and load of reference", "wait for candidate", "device alone", "calibrate", "load candidate"]
@@ -135,7 +134,7 @@ def test_a_reference_that_cannot_be_loaded_beside_the_others_is_told_as_such(cou
     text = (JUDGE / "players.py").read_text().replace("READY_S = 0.02", "READY_S = 60")
     broken = tmp_path / "broken.py"
     broken.write_text("import numpy as np\nraise OSError('no weights on this disk')\n")
-    got = court(with_stream("naive.c"), reference=broken, owner_files={"judge/players.py": text}).verdict
+    got = court(with_stream("naive.c"), reference=broken, owner_files={"players.py": text}).verdict
 
     assert "verdict" not in got
     assert got["refused"].startswith("the reference failed to start and load: ") and "no weights" in got["refused"]
@@ -586,7 +585,7 @@ def test_an_answer_that_is_there_before_its_stream_has_come_to_the_call_is_told(
     text = (JUDGE / "interruption.py").read_text()  # which would see it by rounds of fewer calls
     whole = text.replace("        short = buffers.sets < STOPPED_CALLS", "        return")
     assert whole != text
-    files = {"judge/interruption.py": whole}
+    files = {"interruption.py": whole}
     got = court(source, shapes=SHAPES[:1], fixed_shapes=True, round_ms=20, owner_files=files).verdict
 
     assert got["verdict"] == "incorrect", got["shapes"]
@@ -672,8 +671,8 @@ def test_a_speed_up_begins_at_what_calls_take_that_are_kept_apart(court):
     files = {}
     for name in ("separation", "overlap"):
         text = (JUDGE / f"{name}.py").read_text()
-        files[f"judge/{name}.py"] = re.sub(r"SLACK_S = ((?:3.0, )?)[0-9]+e-6", r"SLACK_S = \g<1>1.0", text)
-        assert files[f"judge/{name}.py"] != text
+        files[f"{name}.py"] = re.sub(r"SLACK_S = ((?:3.0, )?)[0-9]+e-6", r"SLACK_S = \g<1>1.0", text)
+        assert files[f"{name}.py"] != text
     shapes = [{"rows": 2, "cols": 50}]
     got = court(two_at_a_time(), shapes=shapes, fixed_shapes=True, round_ms=20, owner_files=files).verdict
 

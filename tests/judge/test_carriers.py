@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.judge.harness import JUDGE
+from tests.judge_package import packages
 
 HERE = Path(__file__).parent
 SCRIPT = """
 import ctypes, os, sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
-import carriers, made
-from cuda_driver import Shared
-from fill import Well
-from device_cuda import CudaDevice
-from tensors import Tensor
+from gpu_mcp_judge import carriers, made
+from gpu_mcp_judge.cuda_driver import Shared
+from gpu_mcp_judge.fill import Well
+from gpu_mcp_judge.device_cuda import CudaDevice
+from gpu_mcp_judge.tensors import Tensor
 
 COUNT, SETS = 300, 5
 carriers.AT_ONCE_BYTES = 2 * 2560
@@ -60,7 +60,7 @@ print(eval(sys.argv[2]))
 def told(driver: Path):
     def tell(what: str, **environment: str) -> str:
         ran = subprocess.run(
-            [sys.executable, "-c", SCRIPT, str(JUDGE), what],
+            [sys.executable, "-c", SCRIPT, packages(), what],
             env={"LD_LIBRARY_PATH": str(driver), **environment},
             capture_output=True,
             text=True,

@@ -1,18 +1,10 @@
 """What the clock takes off for a pass itself: from how many empty ones, and how a busy machine changes it."""
 
 import itertools
-import sys
 
 import pytest
-
-from tests.judge.harness import JUDGE
-
-sys.path.insert(0, str(JUDGE))
-
-import cost as costs
-import devices
-
-sys.path.remove(str(JUDGE))
+from gpu_mcp_judge import cost as costs
+from gpu_mcp_judge import devices
 
 QUIET = [500e-6, 540e-6, 480e-6, 520e-6, 510e-6, 490e-6, 530e-6, 505e-6, 515e-6]
 BUSY = [567e-6, 522e-6, 494e-6, 2414e-6, 488e-6, 541e-6, 1363e-6, 4069e-6, 501e-6]

@@ -1,22 +1,14 @@
 """Which elements of a large output double precision is asked of."""
 
-import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
-from tests.judge.harness import JUDGE
-
-sys.path.insert(0, str(JUDGE))
-
-from check import compare
-from devices import Buffers
-from doubles import LOOKED_AT, MOST, InDouble
-from fill import Well
-from tensors import Tensor
-
-sys.path.remove(str(JUDGE))
+from gpu_mcp_judge.check import compare
+from gpu_mcp_judge.devices import Buffers
+from gpu_mcp_judge.doubles import LOOKED_AT, MOST, InDouble
+from gpu_mcp_judge.fill import Well
+from gpu_mcp_judge.tensors import Tensor
 
 RTOL, ATOL = 1e-4, 1e-3
 COUNT = 1 << 20

@@ -8,19 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from gpu_mcp_judge import check, device_cpu, elements, fill, ledger, memory_cpu
 
-from tests.judge.harness import JUDGE, build
-
-sys.path.insert(0, str(JUDGE))
-
-import check
-import device_cpu
-import elements
-import fill
-import ledger
-import memory_cpu
-
-sys.path.remove(str(JUDGE))
+from tests.judge.harness import build
+from tests.judge_package import JUDGE
 
 
 @pytest.fixture(scope="module")

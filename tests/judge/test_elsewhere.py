@@ -1,18 +1,11 @@
 """Inputs of other distributions at every declared shape, and between timed rounds: real candidates in C."""
 
-import sys
 from types import SimpleNamespace
 
 import pytest
+from gpu_mcp_judge import agenda
 
-from tests.judge.harness import JUDGE
 from tests.judge.test_candidates_cpu import HEAD
-
-sys.path.insert(0, str(JUDGE))
-
-import agenda
-
-sys.path.remove(str(JUDGE))
 
 QUICK = {"max_rounds": 8, "round_ms": 2, "budget_s": 0.5}
 SOFTMAX = """

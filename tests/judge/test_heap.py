@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from tests.judge.harness import JUDGE
+from tests.judge_package import packages
 
 PROGRAM = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])
-import heap
+from gpu_mcp_judge import heap
 if not heap.keep():
     sys.exit("unknown")
 import numpy as np
@@ -29,7 +29,7 @@ print(faults(50))
 
 def test_calls_after_the_first_ones_have_their_memory():
     """A call has some 8 MB of temporary arrays, 2000 pages."""
-    ran = subprocess.run([sys.executable, "-c", PROGRAM, str(JUDGE)], capture_output=True, text=True, check=False)
+    ran = subprocess.run([sys.executable, "-c", PROGRAM, packages()], capture_output=True, text=True, check=False)
     if "unknown" in ran.stderr:
         pytest.skip("this C library has no mallopt")
 

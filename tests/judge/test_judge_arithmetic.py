@@ -3,29 +3,26 @@
 import json
 import socket
 import subprocess
-import sys
 import zlib
 
 import numpy as np
 import pytest
+from gpu_mcp_judge import (
+    check,
+    eight_bits,
+    fill,
+    lanes,
+    ledger,
+    link,
+    memory_cpu,
+    stats,
+    tensors,
+    verdicts,
+    whereabouts,
+)
 
-from tests.judge.harness import JUDGE, torch_python
-
-sys.path.insert(0, str(JUDGE))
-
-import check
-import eight_bits
-import fill
-import lanes
-import ledger
-import link
-import memory_cpu
-import stats
-import tensors
-import verdicts
-import whereabouts
-
-sys.path.remove(str(JUDGE))
+from tests.judge.harness import torch_python
+from tests.judge_package import packages
 
 
 @pytest.mark.parametrize(
@@ -338,7 +335,8 @@ def test_every_number_of_eight_bits_rounds_to_its_own_code_and_a_middle_to_the_e
 TORCH_ROUNDS = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import numpy as np, torch, eight_bits
+import numpy as np, torch
+from gpu_mcp_judge import eight_bits
 rng = np.random.default_rng(0)
 numbers = np.concatenate([rng.standard_normal(20000) * s for s in (1e-4, 1e-2, 1, 100, 1e4)]).astype(np.float32)
 for name in eight_bits.FLOAT8:
@@ -352,4 +350,4 @@ for name in eight_bits.FLOAT8:
 
 @pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
 def test_eight_bits_are_torchs():
-    subprocess.run([torch_python(), "-c", TORCH_ROUNDS, str(JUDGE)], check=True)
+    subprocess.run([torch_python(), "-c", TORCH_ROUNDS, packages()], check=True)

@@ -1,22 +1,14 @@
 """The owner's own kernels, one by one, on the fake driver."""
 
 import ctypes
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-
-from tests.judge.harness import JUDGE
-
-sys.path.insert(0, str(JUDGE))
-
-from check import STORAGE, compare, numbers
-from tensors import ITEM_BYTES
-
-sys.path.remove(str(JUDGE))
+from gpu_mcp_judge.check import STORAGE, compare, numbers
+from gpu_mcp_judge.tensors import ITEM_BYTES
 
 KIND = list(ITEM_BYTES).index
 """The number of a type in kernels.cu."""

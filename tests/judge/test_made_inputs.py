@@ -3,23 +3,14 @@
 import mmap
 import os
 import resource
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
-
-from tests.judge.harness import JUDGE
-
-sys.path.insert(0, str(JUDGE))
-
-import carriers
-import made
-from devices import Device
-from tensors import Tensor
-from verdicts import TooLarge
-
-sys.path.remove(str(JUDGE))
+from gpu_mcp_judge import carriers, made
+from gpu_mcp_judge.devices import Device
+from gpu_mcp_judge.tensors import Tensor
+from gpu_mcp_judge.verdicts import TooLarge
 
 COUNT = 128
 

@@ -1,17 +1,7 @@
 """Calls that run beside each other, told by calls that are asked for one by one."""
 
-import sys
-
 import pytest
-
-from tests.judge.harness import JUDGE
-
-sys.path.insert(0, str(JUDGE))
-
-import overlap
-import verdicts
-
-sys.path.remove(str(JUDGE))
+from gpu_mcp_judge import overlap, verdicts
 
 CALL_S = 100e-6
 NOTHING_S = 80e-6

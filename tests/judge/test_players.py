@@ -1,20 +1,11 @@
 """In which order the players of a task are brought on, and what is measured before a candidate is loaded."""
 
-import sys
 import types
 from typing import Any
 
 import pytest
-
-from tests.judge.harness import JUDGE
-
-sys.path.insert(0, str(JUDGE))
-
-import players
-import reference
-from devices import Device
-
-sys.path.remove(str(JUDGE))
+from gpu_mcp_judge import players, reference
+from gpu_mcp_judge.devices import Device
 
 SEED = 11
 TASK: dict[str, Any] = {"device": "cuda", "problem": "module", "candidate": "library", "round_ms": 10}

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.judge.harness import JUDGE
+from tests.judge_package import packages
 
 SCRIPT = """
 import ctypes, sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
-import memory_pool
+from gpu_mcp_judge import memory_pool
 memory_pool.SPARE_BYTES = 1 << 16
-from fill import Well
-from device_cuda import CudaDevice
-from memory_pool import PooledBuffers
-from supervisor import Player
-from tensors import Tensor
-from verdicts import Judged
+from gpu_mcp_judge.fill import Well
+from gpu_mcp_judge.device_cuda import CudaDevice
+from gpu_mcp_judge.memory_pool import PooledBuffers
+from gpu_mcp_judge.supervisor import Player
+from gpu_mcp_judge.tensors import Tensor
+from gpu_mcp_judge.verdicts import Judged
 
 task = {"framework": "torch", "rtol": 1e-5, "atol": 1e-6, "pool": True, "gpu_index": 0}
 device = CudaDevice(Well("11" * 32), task)
@@ -105,7 +105,7 @@ def test_inputs_that_were_made_elsewhere_get_into_the_sets_that_they_are_for(dri
 def run(driver: Path, what: str) -> str:
     environment = {**os.environ, "LD_LIBRARY_PATH": str(driver)}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(JUDGE), what], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, "-c", SCRIPT, packages(), what], capture_output=True, text=True, env=environment, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.strip()

@@ -244,14 +244,14 @@ def test_a_pattern_that_never_ends_on_a_hostile_text_is_broken_off(tmp_path):
     import subprocess
     import sys
 
-    from tests.judge.harness import JUDGE
+    from tests.judge_package import packages
 
     code = (
-        "import extractors\n"
+        "from gpu_mcp_judge import extractors\n"
         "rules = [{'name': 'x', 'source': 's', 'format': 'regex', 'pattern': '(a+)+$'}]\n"
         "with extractors.within(0.2):\n    extractors.extract(rules[0], b'a' * 40 + b'b')\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], cwd=JUDGE, capture_output=True, timeout=60, check=False)
+    ran = subprocess.run([sys.executable, "-c", code], cwd=packages(), capture_output=True, timeout=60, check=False)
     assert b"Unreadable: takes more than 0 s to read" in ran.stderr
 
 

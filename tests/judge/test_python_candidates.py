@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.judge.harness import EXAMPLES, JUDGE, judge, torch_python
+from tests.judge.harness import EXAMPLES, judge, torch_python
+from tests.judge_package import JUDGE, packages
 
 pytestmark = pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
 
@@ -66,7 +67,7 @@ def test_a_models_results_are_copied_at_once_in_rounds_that_say_so(court):
     copied = text.replace("    copied = False", "    copied = True")
     assert copied != text
     body = MODEL.format(body="return torch.softmax(x, -1)")
-    shape = court(body, "model", round_ms=5, owner_files={"judge/devices.py": copied})["shapes"][0]
+    shape = court(body, "model", round_ms=5, owner_files={"devices.py": copied})["shapes"][0]
 
     assert shape["verdict"] == "correct", shape["reason"]
     assert shape["samples"]["changed_calls"], "those rounds must have been played"
@@ -279,7 +280,7 @@ GHOSTS = """
 import sys, types
 sys.path.insert(0, sys.argv[1])
 import torch
-from ghost import Ghost
+from gpu_mcp_judge.ghost import Ghost
 own = types.ModuleType("own")
 def fresh(x): return x + 1
 def within(x, y): y.copy_(x); return y
@@ -297,7 +298,7 @@ assert own.fresh is fresh and candidate["kept"] is fresh and own.within(x, y).eq
 
 
 def test_ghosts_of_extension_functions_lose_what_they_write_and_spoil_what_they_return():
-    done = subprocess.run([torch_python(), "-c", GHOSTS, str(JUDGE)], capture_output=True, text=True, check=False)
+    done = subprocess.run([torch_python(), "-c", GHOSTS, packages()], capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
 

@@ -5,13 +5,14 @@ import subprocess
 
 import pytest
 
-from tests.judge.harness import JUDGE, torch_python
+from tests.judge.harness import torch_python
+from tests.judge_package import packages
 
 SCRIPT = """
 import json, sys, threading
 sys.path.insert(0, sys.argv[1])
-import arrays_torch_cuda as arrays
-from verdicts import JudgeFailed
+from gpu_mcp_judge import arrays_torch_cuda as arrays
+from gpu_mcp_judge.verdicts import JudgeFailed
 
 made, gate, main = [], threading.Event(), threading.get_ident()
 
@@ -44,7 +45,7 @@ print(json.dumps([before, made, said]))
 @pytest.mark.parametrize(("how", "said"), [("works", "turns"), ("fails", "no GPU")])
 def test_a_context_is_begun_beside_and_awaited(how, said):
     ran = subprocess.run(
-        [torch_python(), "-I", "-c", SCRIPT, str(JUDGE), how], capture_output=True, text=True, check=False, timeout=100
+        [torch_python(), "-I", "-c", SCRIPT, packages(), how], capture_output=True, text=True, check=False, timeout=100
     )
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == [[], [["thread", 3], ["set", 3], ["main", 3]], said]

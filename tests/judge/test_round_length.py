@@ -1,22 +1,9 @@
 """How many calls make a round: as many as it takes to last, and as fit the memory, and more only to be timed at all."""
 
-import sys
 from types import SimpleNamespace
 
 import pytest
-
-from tests.judge.harness import JUDGE
-
-sys.path.insert(0, str(JUDGE))
-
-import cost
-import device_cuda
-import fill
-import rounds
-import shapes
-import verdicts
-
-sys.path.remove(str(JUDGE))
+from gpu_mcp_judge import cost, device_cuda, fill, rounds, shapes, verdicts
 
 MILLISECOND = 1e-3
 

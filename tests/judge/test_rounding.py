@@ -1,19 +1,10 @@
 """What is forgiven at shapes and distributions for which no tolerance was declared: rounding, and nothing beside it."""
 
 import dataclasses
-import sys
 
 import numpy as np
 import pytest
-
-from tests.judge.harness import JUDGE
-
-sys.path.insert(0, str(JUDGE))
-
-import oracle
-import rounding
-
-sys.path.remove(str(JUDGE))
+from gpu_mcp_judge import oracle, rounding
 
 SINGLE = np.float32
 

@@ -1,19 +1,12 @@
 """Calls that are kept apart by copies on the stream that they are given."""
 
 import ctypes
-import sys
 
 import pytest
+from gpu_mcp_judge import calls, separation, separators
 
-from tests.judge.harness import JUDGE, loops
-
-sys.path.insert(0, str(JUDGE))
-
-import calls
-import separation
-import separators
-
-sys.path.remove(str(JUDGE))
+from tests.judge.harness import loops
+from tests.judge_package import JUDGE
 
 US = 1e-6
 

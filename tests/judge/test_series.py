@@ -1,24 +1,9 @@
 """When enough rounds were played."""
 
-import sys
 import time
 
 import pytest
-
-from tests.judge.harness import JUDGE
-
-sys.path.insert(0, str(JUDGE))
-
-import conditions
-import cost
-import devices
-import ledger
-import rounds
-import series
-import shapes
-
-sys.path.remove(str(JUDGE))
-
+from gpu_mcp_judge import conditions, cost, devices, ledger, rounds, series, shapes
 
 US = 1e-6
 COSTS = {

@@ -1,17 +1,7 @@
 """Calls of a round that share work, told by rounds of fewer calls."""
 
-import sys
-
 import pytest
-
-from tests.judge.harness import JUDGE
-
-sys.path.insert(0, str(JUDGE))
-
-import sharing
-import verdicts
-
-sys.path.remove(str(JUDGE))
+from gpu_mcp_judge import sharing, verdicts
 
 SETS = 40
 CALL_S = 250e-6

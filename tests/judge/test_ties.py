@@ -1,22 +1,16 @@
 """Discrete answers where rounding or chance decides: right ones pass in timed rounds too, wrong ones find no cover."""
 
 import os
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
+from gpu_mcp_judge import ties
+from gpu_mcp_judge.devices import RoundCheck
+from gpu_mcp_judge.fill import Well
+from gpu_mcp_judge.tensors import Tensor
 
-from tests.judge.harness import JUDGE, torch_python
-
-sys.path.insert(0, str(JUDGE))
-
-import ties
-from devices import RoundCheck
-from fill import Well
-from tensors import Tensor
-
-sys.path.remove(str(JUDGE))
+from tests.judge.harness import torch_python
 
 HEAD = """
 #include <math.h>

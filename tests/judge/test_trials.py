@@ -1,19 +1,13 @@
 """What is tried besides the declared shapes and inputs, before anything is timed: real candidates in C."""
 
 import re
-import sys
 
 import pytest
+from gpu_mcp_judge import hidden, rounding
 
-from tests.judge.harness import JUDGE, SOFTMAX
+from tests.judge.harness import SOFTMAX
 from tests.judge.test_candidates_cpu import HEAD, SMALL, launcher
-
-sys.path.insert(0, str(JUDGE))
-
-import hidden
-import rounding
-
-sys.path.remove(str(JUDGE))
+from tests.judge_package import JUDGE
 
 BFLOAT16 = """
 static float bf16(float v) { union { float f; uint32_t b; } u = {.f = v}; u.b &= 0xFFFF0000u; return u.f; }
@@ -110,7 +104,7 @@ def test_one_hidden_shape_is_tried_however_long_the_trials_took(court, body, ver
     text = (JUDGE / "trials.py").read_text()
     late = text.replace("TRIALS_S, OWN_S = 20.0, 60.0", "TRIALS_S, OWN_S = -1.0, 0.0")
     assert late != text
-    task = {"owner_files": {"judge/trials.py": late}, "shapes": SMALL, "max_rounds": 6, "round_ms": 1}
+    task = {"owner_files": {"trials.py": late}, "shapes": SMALL, "max_rounds": 6, "round_ms": 1}
     found = court(launcher(body), **task).verdict
 
     assert found["verdict"] == verdict, found["reason"]
@@ -126,7 +120,7 @@ def test_what_the_candidates_own_calls_take_is_not_taken_from_the_trials(court):
     short = text.replace("TRIALS_S, OWN_S = 20.0, 60.0", "TRIALS_S, OWN_S = 1.5, 60.0")
     assert short != text
     body = "static int calls; if (calls++ < 4) usleep(600000); softmax(x, y, rows, cols);"
-    task = {"shapes": SMALL, "max_rounds": 6, "round_ms": 1, "owner_files": {"judge/trials.py": short}}
+    task = {"shapes": SMALL, "max_rounds": 6, "round_ms": 1, "owner_files": {"trials.py": short}}
     verdict = court("#include <unistd.h>\n" + launcher(body), **task).verdict
 
     assert verdict["verdict"] == "correct" and "(no time)" not in verdict["trials_summary"], verdict["trials_summary"]

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -10,18 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.judge.harness import JUDGE
+from tests.judge_package import packages
 
 HEADERS = Path(sysconfig.get_path("include"), "Python.h").exists()
 """Which Triton's module includes; without them there is none before the job, and no launch in it."""
 PROGRAM = """
 import sys
-sys.path.insert(0, "judge")
-import triton, candidate_triton
+sys.path.insert(0, sys.argv[1])
+import triton
+from gpu_mcp_judge import candidate_triton
 candidate_triton.prepare()
 from triton.compiler import ASTSource
 from triton.backends.compiler import GPUTarget
-import triton_compiler
+from gpu_mcp_judge import triton_compiler
 triton.compile(ASTSource(triton_compiler.scale, triton_compiler.SIGNATURE, {}), target=GPUTarget("cuda", 90, 32))
 """
 
@@ -29,7 +29,6 @@ triton.compile(ASTSource(triton_compiler.scale, triton_compiler.SIGNATURE, {}), 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
     """Return a workspace with the candidate's modules and a driver that only has the names that Triton wants."""
-    shutil.copytree(JUDGE, tmp_path / "judge")
     (tmp_path / "cuda").mkdir()
     command = ["gcc", "-shared", "-x", "c", "-", "-o", str(tmp_path / "cuda" / "libcuda.so.1")]
     subprocess.run(command, input=b"", check=True)
@@ -39,7 +38,7 @@ def work(tmp_path: Path) -> Path:
 def made(work: Path, **environment: str) -> list[str]:
     """Return the names of what is in Triton's cache after a process was prepared, a kernel's for each of its targets."""
     told = {**os.environ, "TRITON_LIBCUDA_PATH": str(work / "cuda"), **environment}
-    subprocess.run([sys.executable, "-c", PROGRAM], cwd=work, env=told, check=True, timeout=100)
+    subprocess.run([sys.executable, "-c", PROGRAM, packages()], cwd=work, env=told, check=True, timeout=100)
     found = [path.name for path in (work / ".cache" / "triton").rglob("*")]
     return [name.split(".")[0] for name in found if name.endswith((".cubin", ".so"))]
 
@@ -55,8 +54,8 @@ def test_a_kernel_and_tritons_own_module_are_made_ahead(work, compiler, has_modu
 
 BESIDE = """
 import sys, threading, time, types
-sys.path.insert(0, "judge")
-import triton_compiler
+sys.path.insert(0, sys.argv[1])
+from gpu_mcp_judge import triton_compiler
 made, compiled = threading.Event(), threading.Event()
 class Driver:
     include_dirs, libraries = ["i"], ["l"]
@@ -90,5 +89,7 @@ except ValueError as error:
 
 @pytest.mark.skipif(not importlib.util.find_spec("triton"), reason="no Triton here")
 def test_what_launches_a_kernel_is_made_while_the_kernel_is_compiled(work):
-    ran = subprocess.run([sys.executable, "-c", BESIDE], cwd=work, capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", BESIDE, packages()], cwd=work, capture_output=True, text=True, check=False
+    )
     assert (ran.returncode, ran.stdout) == (0, "no such target\n"), ran.stderr

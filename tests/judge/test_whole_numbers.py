@@ -1,21 +1,11 @@
 """Whole numbers that a program writes as words: from 2^53 on neighbours are the same double, and still not the same."""
 
-import sys
 import time
 
 import pytest
+from gpu_mcp_judge import extractors, program_runs, programs, whole_numbers
 
-from tests.judge.harness import JUDGE
 from tests.judge.program_harness import judge_program
-
-sys.path.insert(0, str(JUDGE))
-
-import extractors
-import program_runs
-import programs
-import whole_numbers
-
-sys.path.remove(str(JUDGE))
 
 BIG = (1 << 62) + 5
 RULES = {

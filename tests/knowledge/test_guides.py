@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_mcp_server.toolchains.architectures import nvcc_options
+from tests.driver_stub import driver_stub
 from tests.judge.harness import torch_python
 from tests.knowledge.guides import FOLDER, GUIDES, Example, Guide, prose, read
 
@@ -126,37 +128,62 @@ def nccl_headers() -> Path | None:
     return Path(named) if named else folder if folder.is_dir() else None
 
 
-# -cubin stops after the device's pass, which has parsed and checked the host's code as well: a third of the time of -c.
+def links(unit: Path, arch: str, *options: str) -> None:
+    """Compile a unit and link it, so that whatever it calls must be in one of the libraries named."""
+    command = ["nvcc", "-std=c++17", *nvcc_options(arch), "-shared", "-Xcompiler=-fPIC", "-Xlinker=-z,defs"]
+    compiles([*command, unit, "-o", unit.with_suffix(".so"), *options], unit.parent)
+
+
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_cuda_examples_compile(tmp_path: Path, arch: str):
+def test_cuda_examples_compile_and_link(tmp_path: Path, arch: str):
     if not shutil.which("nvcc"):
         pytest.skip("nvcc is not installed")
     found = [(g, e) for g, e in examples("cuda", arch) if not {"nccl", "mpi"} & set(e.needs)]
-    unit = one_unit(found, tmp_path, ".cu")
-    compiles(["nvcc", "-std=c++17", f"-arch={arch}", "-Werror", "all-warnings", "-cubin", unit], tmp_path)
+    flags = {flag for _, e in found for flag in re.findall(r"Link with (-l\w+)", e.code)}
+    assert flags == ({"-lcuda"} if arch == "sm_90a" else set()), "say here what else an example links"
+    stub = [f"-L{driver_stub(tmp_path / 'stubs').parent}"] if flags else []
+    links(one_unit(found, tmp_path, ".cu"), arch, "-Werror", "all-warnings", *stub, *sorted(flags))
 
 
-def test_nccl_examples_compile(tmp_path: Path):
+def test_an_example_that_links_nothing_it_needs_would_be_seen(tmp_path: Path):
+    if not shutil.which("nvcc"):
+        pytest.skip("nvcc is not installed")
+    unit = tmp_path / "k.cu"
+    unit.write_text("#include <cuda.h>\nCUresult begun() { return cuInit(0); }\n")
+    with pytest.raises(AssertionError, match="undefined reference to `cuInit'"):
+        links(unit, "sm_80")
+
+
+def test_nccl_examples_compile_and_link(tmp_path: Path):
     headers = nccl_headers()
     if not shutil.which("nvcc") or not headers:
         pytest.skip("nvcc or NCCL's headers are not installed (pip install nvidia-nccl-cu13)")
+    folder = headers.parent / "lib"
+    if not (folder / "libnccl.so.2").exists():
+        pytest.skip(f"NCCL's examples cannot be linked: {folder} has no libnccl.so.2 beside the headers")
     unit = one_unit(examples("cuda", "nccl"), tmp_path, ".cu")
-    compiles(["nvcc", "-std=c++17", "-arch=sm_90a", f"-I{headers}", "-cubin", unit], tmp_path)
+    links(unit, "sm_90a", f"-I{headers}", f"-L{folder}", "-l:libnccl.so.2")
 
 
-def test_mpi_examples_compile(tmp_path: Path):
+def test_mpi_examples_compile_and_link(tmp_path: Path):
     if not shutil.which("nvcc") or not shutil.which("mpicxx"):
         pytest.skip("nvcc or mpicxx is not installed")
-    flags = subprocess.run(["mpicxx", "--showme:incdirs"], capture_output=True, text=True, check=True).stdout.split()
+
+    def shown(what: str) -> list[str]:
+        asked = ["mpicxx", f"--showme:{what}"]
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.split()
+
+    folders = [f"-I{f}" for f in shown("incdirs")] + [f"-L{f}" for f in shown("libdirs")]
     unit = one_unit(examples("cuda", "mpi"), tmp_path, ".cu")
-    compiles(["nvcc", "-std=c++17", "-arch=sm_80", *[f"-I{flag}" for flag in flags], "-cubin", unit], tmp_path)
+    links(unit, "sm_80", *folders, *[f"-l{name}" for name in shown("libs")])
 
 
-def test_hip_examples_compile(tmp_path: Path):
+def test_hip_examples_compile_and_link(tmp_path: Path):
     if not shutil.which("hipcc"):
         pytest.skip("hipcc is not installed (make system)")
     unit = one_unit(examples("hip"), tmp_path, ".hip")
-    compiles(["hipcc", "--offload-arch=gfx90a", "-Wall", "-Werror", "-c", unit], tmp_path, HIP_PLATFORM="amd")
+    shared = ["-shared", "-fPIC", "-Wl,-z,defs", "-o", tmp_path / "guides.so"]
+    compiles(["hipcc", "--offload-arch=gfx90a", "-Wall", "-Werror", *shared, unit], tmp_path, HIP_PLATFORM="amd")
 
 
 def sycl_headers() -> str:
@@ -169,6 +196,7 @@ def test_sycl_examples_are_sound(tmp_path: Path):
     if not sycl_headers():
         pytest.skip("no SYCL headers (pip install intel-sycl-rt, or set TEST_SYCL_INCLUDE)")
     unit = one_unit(examples("sycl"), tmp_path, ".cpp")
+    # Not linked: the wheels have headers and library, and no compiler that makes kernels for them.
     quiet = ["-DSYCL_DISABLE_FSYCL_SYCLHPP_WARNING", f"-isystem{sycl_headers()}"]
     compiles(["g++", "-std=c++17", "-fsyntax-only", *quiet, unit], tmp_path)
 

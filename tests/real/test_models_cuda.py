@@ -11,7 +11,7 @@ from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problem_files.base import ProblemSource
 from gpu_mcp_server.services.sources import Source
-from tests.judge.harness import JUDGE
+from tests.judge_package import packages
 from tests.laboratory import laboratory
 from tests.real.test_judge_cuda import missing
 
@@ -96,12 +96,12 @@ async def test_a_launcher_is_given_the_models_weights(lab: Lab):
 def test_a_gpu_is_busy_for_as_long_as_it_is_told():
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import time; from cuda_driver import Driver; from switching import GpuTurns\n"
+        "import time; from gpu_mcp_judge.cuda_driver import Driver; from gpu_mcp_judge.switching import GpuTurns\n"
         "turns = GpuTurns(Driver(0)); turns.ping(); turns.spin(0.001); begin = time.perf_counter()\n"
         "said = [turns.spin(0.02) for _ in range(5)]; print(time.perf_counter() - begin, *said)\n"
     )
 
-    ran = subprocess.run([sys.executable, "-c", script, str(JUDGE)], capture_output=True, text=True, check=True)
+    ran = subprocess.run([sys.executable, "-c", script, packages()], capture_output=True, text=True, check=True)
     took, *said = map(float, ran.stdout.split())
     assert said == [0.02] * 5
     assert 0.1 <= took < 0.2

@@ -67,9 +67,11 @@ async def test_a_problem_that_is_known_needs_no_more_than_the_evaluation_to_anno
     verbs = [(verb, spec["purpose"]) for verb, spec in asked if spec]
     assert verbs.index(("expect", "judge")) < verbs.index(("submit", "judge"))
     announced = next(spec for verb, spec in asked if verb == "expect")
-    paths = [f["path"] for refs in announced["files"].values() for f in refs]
-    assert paths
-    assert all(path.startswith("judge/") for path in paths)
+    assert announced["files"] == {}
+    assert (
+        announced["trees"]
+        == next(spec for verb, spec in asked if verb == "submit" and spec["purpose"] == "judge")["trees"]
+    )
 
 
 async def test_a_candidate_that_does_not_compile_leaves_them_for_the_next(lab: Lab):

@@ -17,7 +17,8 @@ from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problem_files.base import ProblemSource
 from gpu_mcp_server.services.sources import Source
 from tests.hostd.laboratory import wrapped
-from tests.judge.harness import JUDGE, torch_python
+from tests.judge.harness import torch_python
+from tests.judge_package import JUDGE, packages
 from tests.laboratory import laboratory
 
 needs_torch = pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
@@ -127,7 +128,7 @@ async def two_candidates(lab: Lab) -> None:
 RECALLED = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
-import extensions
+from gpu_mcp_judge import extensions
 from torch.utils import cpp_extension
 step, take, asked = getattr(cpp_extension, extensions.STEP), getattr(cpp_extension, extensions.TAKE), []
 extensions.record(asked.append)
@@ -148,7 +149,7 @@ except RuntimeError as error:
 def test_a_build_that_failed_before_fails_at_once_with_the_same_words(tmp_path: Path):
     environment = {"PATH": "/usr/bin:/bin", "TORCH_EXTENSIONS_DIR": str(tmp_path / "ext")}
     done = subprocess.run(
-        [torch_python(), "-c", RECALLED, str(JUDGE)], cwd=tmp_path, env=environment, capture_output=True, text=True
+        [torch_python(), "-c", RECALLED, packages()], cwd=tmp_path, env=environment, capture_output=True, text=True
     )
 
     assert done.stdout.strip() == "Error building extension 'x': main.cpp:1:1: error: no luck", done.stderr

@@ -1,8 +1,7 @@
 """Peak figures, formulas, and what a call costs at least."""
 
-import sys
-
 import pytest
+from gpu_mcp_judge import floor
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import TensorSpec
@@ -10,13 +9,6 @@ from gpu_mcp_server.services.floors import floors
 from gpu_mcp_server.services.formulas import value
 from gpu_mcp_server.services.problems import Problems, content_hash
 from gpu_mcp_server.services.specs import spec_of, specs
-from tests.judge.harness import JUDGE
-
-sys.path.insert(0, str(JUDGE))
-
-import floor
-
-sys.path.remove(str(JUDGE))
 
 H200 = "NVIDIA H200"
 

@@ -1,69 +1,80 @@
-"""What is sent of the judge to a host."""
+"""What is shipped of the judge to a host, and that nothing of somebody else's takes its place or is replaced by it."""
 
 import ast
+import hashlib
+import json
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
+from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.services.harness import Candidate, role_program
-from gpu_mcp_server.services.judge_files import JUDGE, judge_files
+from gpu_mcp_server.services.judge_code import judge_code
+from gpu_mcp_server.services.judge_files import JUDGE, PACKAGE, TREE, judge_files, judge_tree, role_source
+from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.sources import Source
+from tests.laboratory import HONEST, PROBLEM
 
-MODULES = {p.stem for p in JUDGE.glob("*.py")}
+MODULES = {p.stem for p in JUDGE.glob("*.py")} - {"__init__"}
+SMOKE = TimingOptions(tier="smoke")
 
 
-def imported(source: bytes) -> set[str]:
-    """Return the judge's own modules that a source imports anywhere."""
-    found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+def laid(folder: Path, files: Mapping[str, bytes]) -> Path:
+    for path, data in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    return folder
+
+
+def ran(program: str, tree: Path, work: Path, *options: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a program as hostd does."""
+    work.mkdir(exist_ok=True)
+    command = [sys.executable, "-I", "-B", *options, "-c", program]
+    env = {"TREE_JUDGE": str(tree), **env}
+    return subprocess.run(command, cwd=work, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_a_module_imports_others_of_the_judge_by_their_place_in_the_package(name: str):
+    for node in ast.walk(ast.parse((JUDGE / f"{name}.py").read_bytes())):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-    return found & MODULES
-
-
-@pytest.mark.parametrize("role", ["owner", "reference", "candidate", "program"])
-def test_a_role_gets_whatever_it_can_come_to_import(role: str):
-    files = judge_files(role)
-    sources = {Path(path).stem: data for path, data in files.items() if path.endswith(".py")}
-
-    needed = set[str]().union(*(imported(data) for name, data in sources.items() if name != "main"))
-
-    assert needed <= set(sources)
+            assert not {alias.name for alias in node.names} & MODULES
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            assert node.module not in MODULES
+        elif isinstance(node, ast.ImportFrom):
+            assert {node.module} & MODULES or {alias.name for alias in node.names} <= MODULES
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("kind", ["library", "triton", "model", None])
-def test_what_a_role_imports_ahead_of_its_job_is_sent_to_it(kind: Literal["library", "triton", "model"] | None, device):
+def test_what_a_role_imports_ahead_of_its_job_is_there(kind: Literal["library", "triton", "model"] | None, device):
     candidate = Candidate(kind, b"") if kind else None
     problem = Problem.model_construct(framework="torch", kind="module")
     for role in ("owner", "reference", *(["candidate"] if candidate else [])):
         ahead = ast.literal_eval(role_program(role, problem, device, candidate).partition("\n")[0].partition("= ")[2])
-        files = judge_files(role)
-        assert {name for name in ahead if f"judge/{name}.py" not in files} <= {"torch", "triton"}
+        assert {name.removeprefix(f"{PACKAGE}.") for name in ahead} - MODULES <= {"torch", "triton"}
+        assert f"{PACKAGE}.main" in ahead
 
 
 def test_a_process_made_ahead_has_its_modules_and_the_driver_and_does_not_look_for_garbage_in_them(tmp_path: Path):
     driver = tmp_path / "libcuda.so.1"
     subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", str(driver)], check=True)
-    for path, data in judge_files("candidate").items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_bytes(data)
+    tree = laid(tmp_path / "tree", judge_files())
     problem, candidate = Problem.model_construct(framework="torch", kind="module"), Candidate("library", b"")
     program = role_program("candidate", problem, "cuda", candidate)
-    asked = "import gc; print(gc.isenabled(), gc.get_freeze_count() > 0, 'candidate_library' in sys.modules)"
+    asked = f"import gc; print(gc.isenabled(), gc.get_freeze_count() > 0, '{PACKAGE}.candidate_library' in sys.modules)"
     shown = "print('libcuda.so.1' in open('/proc/self/maps').read(), 'torch' in sys.modules, 'numpy' in sys.modules)"
-    command = [sys.executable, "-I", "-B", "-c", f"{program}\nprepare()\n{asked}\n{shown}"]
+    text = f"{program}\nprepare()\n{asked}\n{shown}"
 
-    for folder in (tmp_path, tmp_path / "judge"):  # in the second there is none, unless this machine has one
-        env = {"LD_LIBRARY_PATH": str(folder)}
-        ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=True)
-        *imported_ahead, driver_there, torch_too, numpy_too = ran.stdout.split()
+    for folder in (tmp_path, tree):  # in the second there is none, unless this machine has one
+        done = ran(text, tree, tmp_path / "work", LD_LIBRARY_PATH=str(folder))
+        *imported_ahead, driver_there, torch_too, numpy_too = done.stdout.split()
         assert (imported_ahead, torch_too, numpy_too) == (["True"] * 3, "False", "False")
         assert driver_there == "True" or folder != tmp_path
 
@@ -76,23 +87,116 @@ def test_one_set_of_processes_made_ahead_serves_every_kind_of_python_file(device
     assert "candidate_library" not in triton
 
 
-def test_only_the_owner_gets_what_checks_answers():
-    assert "judge/trials.py" in judge_files("owner")
-    assert not {"judge/trials.py", "judge/check.py", "judge/owner.py", "judge/fill.py"} & set(judge_files("candidate"))
-
-
 def test_the_bytecode_that_goes_along_is_what_python_runs(tmp_path: Path):
-    for path, data in judge_files("candidate", platform.python_version()).items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_bytes(data)
-    command = [sys.executable, "-I", "-B", "-v", "judge/main.py", "candidate"]
+    tree = laid(tmp_path / "tree", judge_files(platform.python_version()))
 
-    ran = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True, timeout=60, check=False)
+    done = ran(role_source() + "\nmain(['candidate'])", tree, tmp_path / "work", "-v")
 
-    assert "no LINK_OWNER" in ran.stderr
-    for module in ("candidate", "link", "mapping"):
-        assert f"judge/__pycache__/{module}.{sys.implementation.cache_tag}.pyc matches" in ran.stderr
+    assert "no LINK_OWNER" in done.stderr
+    for module in ("__init__", "main", "folders", "candidate", "link", "mapping"):
+        assert f"{tree}/{PACKAGE}/__pycache__/{module}.{sys.implementation.cache_tag}.pyc matches" in done.stderr
 
 
 def test_bytecode_is_not_sent_to_another_python():
-    assert not [path for path in judge_files("candidate", "3.8.20") if path.endswith(".pyc")]
+    assert not [path for path in judge_files("3.8.20") if path.endswith(".pyc")]
+
+
+def test_a_tree_has_the_compiled_code_where_no_module_is_looked_for():
+    blobs: dict[str, bytes] = {}
+    refs = {ref.path: ref for ref in judge_tree("3.8.20", blobs, {"elements.so": b"compiled"})[TREE]}
+    assert set(refs) == {*judge_files("3.8.20"), f"{PACKAGE}/compiled/elements.so"}
+    assert {path: blobs[ref.sha256] for path, ref in refs.items()}[f"{PACKAGE}/compiled/elements.so"] == b"compiled"
+
+
+INJECTED = "import os; open(os.environ['MARK'], 'a').write(__name__ + ' ')\n"
+
+
+def test_nothing_in_a_workspace_takes_the_place_of_the_judge_or_of_what_it_imports(tmp_path: Path):
+    tree, work, mark = laid(tmp_path / "tree", judge_files()), tmp_path / "work", tmp_path / "mark"
+    own = ["sitecustomize", "usercustomize", PACKAGE, "main", "candidate", "link", "json", "ctypes", "numpy", "socket"]
+    version = "python{}.{}".format(*sys.version_info)
+    for folder in (work, work / ".local" / "lib" / version / "site-packages"):
+        laid(folder, {f"{name}.py": INJECTED.encode() for name in own})
+    env = {"PYTHONPATH": str(work), "PYTHONSTARTUP": str(work / "main.py"), "HOME": str(work), "MARK": str(mark)}
+    show = f"print(*[sys.modules[f'{PACKAGE}' + each].__file__ for each in ('', '.main')])"
+
+    for role, module in {**dict.fromkeys(("candidate", "reference", "owner")), "program": "program_player"}.items():
+        play = f"prepare()\ntry:\n    main([{role!r}])\nfinally:\n    {show}"
+        done = ran(f"{role_source('main', module or role)}\n{play}", tree, work, **env)
+        assert done.stdout == f"{tree}/{PACKAGE}/__init__.py {tree}/{PACKAGE}/main.py\n", done.stderr
+
+    assert not mark.exists(), mark.read_text()
+    subprocess.run([sys.executable, "-c", "import json"], cwd=work, env=env, check=True)
+    assert mark.exists(), "without -I it does"
+
+
+IMPORTING = """
+import os, sys
+found = []
+for name in ("check", "fill", "lines", "link", "table", "cost", "heap", "main", "reference", "candidate"):
+    try:
+        __import__(name)
+        found.append(name)
+    except ModuleNotFoundError:
+        pass
+assert not found, found
+own = os.path.join(os.getcwd(), "own")
+os.mkdir(own)
+with open(os.path.join(own, "check.py"), "w") as file:
+    file.write("whose = 'mine'")
+sys.path.insert(0, own)
+import check
+assert check.whose == "mine"
+import numpy as np
+"""
+
+
+async def registered(lab: Lab, **more: str) -> str:
+    tensors = {side: [TensorSpec.model_validate(t) for t in PROBLEM[side]] for side in ("inputs", "outputs")}
+    return (await lab.registry.register(**{**PROBLEM, **tensors, **more})).problem_id
+
+
+async def evaluated(lab: Lab, problem_id: str, text: str = HONEST) -> Evaluation:
+    return await lab.evaluator.evaluate(problem_id, Source(text, "c", "candidate.c"), device="cpu", timing=SMOKE)
+
+
+async def test_a_reference_that_imports_a_name_of_the_judges_gets_its_own_or_none(lab: Lab):
+    problem_id = await registered(lab, reference=IMPORTING + PROBLEM["reference"])
+    evaluation = await evaluated(lab, problem_id)
+    assert evaluation.verdict == "correct", evaluation.reason
+
+
+async def test_the_evidence_names_the_hash_of_the_code_that_was_mapped(lab: Lab):
+    evaluation = await evaluated(lab, await registered(lab))
+    evidence = json.loads(await lab.artifacts.read(evaluation.evidence_artifact_id))["evidence"]
+    code = await judge_code(lab.evaluator._compiler, lab.artifacts, "local", "cpu", "library")
+    assert {"elements.so", "calls.so"} == set(code)
+    assert evidence["compiled_sha256"] == {name: hashlib.sha256(data).hexdigest() for name, data in code.items()}
+    assert (evidence["elements_by"], evidence["candidate_calls_by"]) == ("compiled code", "compiled C")
+
+
+FORGING = """
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+static int spoiled(const char *name) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/gpu_mcp_judge/%s", getenv("TREE_JUDGE"), name);
+    if (access(path, R_OK)) return 78;
+    chmod(path, 0666);
+    return open(path, O_RDWR) >= 0 || truncate(path, 0) == 0 || unlink(path) == 0 ? 77 : 0;
+}
+static int forge(void) {
+    int code = spoiled("compiled/elements.so");
+    if (!code) code = spoiled("compiled/calls.so");
+    return code ? code : spoiled("check.py");
+}
+"""
+
+
+async def test_a_candidate_cannot_write_the_loops_or_the_modules_that_judge_it(lab: Lab):
+    text = FORGING + HONEST.replace("    for (", "    int code = forge();\n    if (code) return code;\n    for (")
+    evaluation = await evaluated(lab, await registered(lab), text)
+    assert evaluation.verdict == "correct", evaluation.reason

@@ -2,22 +2,14 @@
 
 import itertools
 import re
-import sys
 from typing import get_args
 
 import pytest
+from gpu_mcp_judge import oracle, tensors
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import DType, Problem, TensorSpec
 from gpu_mcp_server.services.problems import Problems
-from tests.judge.harness import JUDGE
-
-sys.path.insert(0, str(JUDGE))
-
-import oracle
-import tensors
-
-sys.path.remove(str(JUDGE))
 
 TYPES = get_args(DType)
 

@@ -10,8 +10,8 @@ import pytest
 
 from gpu_mcp_server.toolchains import allocations, nvcc
 from gpu_mcp_server.toolchains.base import Toolchain
+from tests.judge_package import packages
 
-JUDGE = Path(nvcc.__file__).parents[1] / "judge"
 LAUNCHER = """
 #include <cuda_runtime.h>
 #include <cstdint>
@@ -30,8 +30,8 @@ extern "C" int launch(int64_t which, int64_t bytes) {
 ASK = """
 import ctypes, json, sys
 sys.path.insert(0, sys.argv[1])
-import candidate_library as library
-from candidate import CpuMemory
+from gpu_mcp_judge import candidate_library as library
+from gpu_mcp_judge.candidate import CpuMemory
 library.LIBRARY = sys.argv[2]
 for which in (0, 1, 3, 4, 5, 6):
     one = library.Library({"symbol": "launch"}, CpuMemory({}))
@@ -53,8 +53,8 @@ def test_a_source_that_allocates_nothing_is_built_as_ever():
 
 
 def test_the_judge_knows_the_functions_by_the_same_numbers():
-    code = "import json, sys; sys.path.insert(0, sys.argv[1]); import candidate_library as c; print(json.dumps(c.ALLOCATE))"
-    found = subprocess.run([sys.executable, "-c", code, JUDGE], check=True, capture_output=True).stdout
+    code = "import json, sys; sys.path.insert(0, sys.argv[1]); from gpu_mcp_judge import candidate_library as c; print(json.dumps(c.ALLOCATE))"
+    found = subprocess.run([sys.executable, "-c", code, packages()], check=True, capture_output=True).stdout
 
     assert json.loads(found) == list(allocations.FUNCTIONS)
 
@@ -69,7 +69,7 @@ def test_an_allocation_that_fails_is_named_with_its_size_under_the_static_runtim
     assert "-cudart=static" in plan.argv
 
     run = subprocess.run(
-        [sys.executable, "-c", ASK, JUDGE, tmp_path / plan.output], check=True, capture_output=True, text=True
+        [sys.executable, "-c", ASK, packages(), tmp_path / plan.output], check=True, capture_output=True, text=True
     )
     replies = [json.loads(line) for line in run.stdout.splitlines()]
     assert all(reply["code"] for reply in replies), replies

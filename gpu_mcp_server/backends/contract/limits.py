@@ -66,3 +66,29 @@ async def cpu_time(host: ContractHost) -> None:
     done = await host.sh("while :; do :; done", limits={"cpu_s": 1})
     expect_equal(done.record.status, "timeout", "status")
     expect("CPU" in done.record.note, "the note says which limit", done.record.note)
+
+
+SHORT_LIVES = """
+import os, time
+while True:
+    if not os.fork():
+        while time.process_time() < 0.2: pass
+        os._exit(0)
+    os.wait()
+"""
+
+
+@ROOM.behaviour("CPU time counts of all processes of a job together, and the note says what they used")
+async def cpu_time_together(host: ContractHost) -> None:
+    """Spin in one short-lived process after the other."""
+    done = await host.python(SHORT_LIVES, limits={"cpu_s": 1, "wall_s": 50.0})
+    expect_equal(done.record.status, "timeout", "status")
+    expect("CPU limit of 1 s: role main used" in done.record.note, "the note says what was used", done.record.note)
+
+
+@ROOM.behaviour("A job that fails as the CPU limit ended one of its processes is a timeout")
+async def cpu_time_of_a_child(host: ContractHost) -> None:
+    """Fail as a compiler's driver does whose compiler was ended."""
+    done = await host.sh("sh -c 'while :; do :; done'; exit 1", limits={"cpu_s": 1, "wall_s": 50.0})
+    expect_equal(done.record.status, "timeout", "status")
+    expect("CPU limit of 1 s" in done.record.note, "the note says which limit", done.record.note)

@@ -85,7 +85,7 @@ class PoolNow:
     @property
     def foreign(self) -> int:
         """How many nobody of ours holds, and others compute on."""
-        return sum(row.holding is None and row.gpu.foreign_processes > 0 for host in self.hosts for row in host.gpus)
+        return sum(row.holding is None and bool(row.gpu.foreign_processes) for host in self.hosts for row in host.gpus)
 
     @property
     def waiting(self) -> int:

@@ -1,0 +1,9 @@
+"""Where files lie: the judge's own, which its processes can only read, and the workspace of this process's role."""
+
+import os
+
+JUDGE = os.path.dirname(os.path.abspath(__file__))
+WORK = os.getcwd()
+"""A process begins in its workspace. `main` imports this early: somebody else's code may go elsewhere."""
+CODE = os.path.join(JUDGE, "compiled")
+"""Code that was compiled for this host. Not beside the sources: `elements.so` would be imported for `elements.py`."""

@@ -1,0 +1,33 @@
+"""What the judge's own files are, for the evidence."""
+
+import hashlib
+import os
+from typing import Dict, List
+
+from .folders import CODE, JUDGE
+
+
+def shipped() -> List[str]:
+    """Return the path of each file of the judge, below its folder, in order."""
+    found = [os.path.join(folder, name) for folder, _, names in os.walk(JUDGE) for name in names]
+    return sorted(os.path.relpath(path, JUDGE) for path in found)
+
+
+def sha256_of(name: str) -> str:
+    """Return the sha256 of a file of the judge."""
+    with open(os.path.join(JUDGE, name), "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def harness_hash() -> str:
+    """Return the sha256 over names and contents of all files of the judge: sources, bytecode, compiled code."""
+    digest = hashlib.sha256()
+    for name in shipped():
+        digest.update(name.encode() + b"\0" + bytes.fromhex(sha256_of(name)))
+    return digest.hexdigest()
+
+
+def compiled_hashes() -> Dict[str, str]:
+    """Return the sha256 of each file of compiled code."""
+    names = os.listdir(CODE) if os.path.isdir(CODE) else []
+    return {name: sha256_of(os.path.join(CODE, name)) for name in sorted(names)}

@@ -1,0 +1,33 @@
+"""A stub of libcuda for the linker, as toolkits have one and NVIDIA's wheels have none: made of the names in cuda.h."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+def toolkit_include() -> Path:
+    """Return the folder of cuda.h; skips where there is no nvcc."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("nvcc is not installed")
+    said = subprocess.run([nvcc, "--dryrun", "-x", "cu", "/dev/null"], capture_output=True, text=True, check=True)
+    top = re.search(r" _?TOP_?=(\S+)|\bTOP=(\S+)", said.stderr)
+    assert top is not None, said.stderr
+    return Path(top[1] or top[2]) / "include"
+
+
+def driver_stub(folder: Path) -> Path:
+    """Make `libcuda.so` in a folder: every function of cuda.h by the name that a program asks the driver for."""
+    folder.mkdir(parents=True, exist_ok=True)
+    header = ["gcc", "-E", "-P", "-x", "c", f"-I{toolkit_include()}", str(toolkit_include() / "cuda.h")]
+    text = subprocess.run(header, capture_output=True, text=True, check=True).stdout
+    names = sorted(set(re.findall(r"\bCUresult\s+(cu[A-Z]\w*)\s*\(", text)))
+    assert "cuInit" in names and "cuTensorMapEncodeTiled" in names, len(names)
+    source = folder / "stub.c"
+    source.write_text("".join(f"void {name}(void) {{}}\n" for name in names))
+    made = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(folder / "libcuda.so"), str(source)]
+    subprocess.run(made, check=True)
+    return folder / "libcuda.so"

@@ -1,0 +1,88 @@
+"""Anything of a job with several roles is killed at a random moment while another job waits for its lock."""
+
+import asyncio
+import os
+import random
+import secrets
+import signal
+from pathlib import Path
+
+import pytest
+
+from gpu_mcp_server.hostd.host import LOCKS
+from gpu_mcp_server.hostd.jobs import JobFolder
+from gpu_mcp_server.hostd.locks import PROCESSOR, GpuLocks
+from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, ProcessSpec
+from tests.hostd.brokers import broker_pid
+from tests.hostd.laboratory import Laboratory, processes_with
+from tests.hostd.test_survival import check_nothing_is_left, final_record, kill
+
+ROUNDS = 10
+VICTIMS = ("owner", "candidate", "keeper", "supervisor", "broker", "all keepers", "keepers and supervisor")
+ALONE = GpuRequest(mode="exclusive", wait_s=60.0)
+TELL = "import time\nwhile True: print(time.monotonic_ns(), flush=True); time.sleep(0.002)"
+"""A role that lives says so; the clock is that of the whole machine."""
+ROLES = ("owner", "reference", "candidate")
+
+
+def job(lab: Laboratory, marker: str) -> JobSpec:
+    processes = tuple(
+        ProcessSpec(("{python}", "-I", "-S", "-c", TELL), env={"MARKER": marker + role}, role=role,
+                    workspace=role, trusted=role == "owner")
+        for role in ROLES
+    )  # fmt: skip
+    return lab.spec(processes=processes, gpus=ALONE, detached=True, limits={"wall_s": 60.0})
+
+
+def told(lab: Laboratory, job_id: str) -> list[int]:
+    """Return when roles of a job have said that they live."""
+    folder = JobFolder(str(lab.state / "jobs" / job_id))
+    files = [Path(folder.stream(role, "stdout")) for role in ROLES]
+    lines = [line for file in files if file.exists() for line in file.read_text().split("\n")[:-1]]
+    return sorted(map(int, lines))
+
+
+def victims_of(lab: Laboratory, locks: GpuLocks, what: str, job_id: str, marker: str) -> list[int]:
+    noted = JobFolder(str(lab.state / "jobs" / job_id)).noted()
+    keepers = [pid for pid, _, _ in noted.get("keepers", [])]
+    return {
+        "owner": processes_with(marker + "owner"),
+        "candidate": processes_with(marker + "candidate"),
+        "keeper": keepers[-1:],
+        "all keepers": keepers,
+        "keepers and supervisor": [noted["pid"], *keepers],
+        "supervisor": [noted["pid"]],
+        "broker": [pid for pid in [broker_pid(locks)] if pid],
+    }[what]
+
+
+@pytest.mark.parametrize("level", ["full", "namespaces", "landlock"])
+async def test_never_two_have_a_lock_while_roles_keepers_and_brokers_are_killed(open_lab, state: Path, level: str):
+    folder = str(state.parent / "locks")
+    lab, locks, chance = await open_lab(level, **{LOCKS: folder}), GpuLocks(folder), random.Random(11)
+    for round_ in range(ROUNDS):
+        what = VICTIMS[round_] if round_ < len(VICTIMS) else chance.choice(VICTIMS)
+        markers = [secrets.token_hex(8) for _ in range(2)]
+        first, second = (job(lab, marker) for marker in markers)
+        await lab.submit(first)
+        while not told(lab, first.id):
+            await asyncio.sleep(0.002)
+        await lab.submit(second)
+        await asyncio.sleep(chance.uniform(0, 0.1))
+        doomed = victims_of(lab, locks, what, first.id, markers[0])
+        assert doomed, what
+        for pid in doomed:
+            kill(pid)
+        if what in ("broker", "candidate"):  # whose death does not end the job: a trusted owner is there to judge it
+            assert (await lab.record(first.id)).state == "running"
+            await lab.link.call("cancel", job=first.id)
+        ended = await final_record(lab, first.id)
+        assert ended.status in ("broken", "failed", "cancelled"), (what, ended)
+        while not told(lab, second.id):
+            await asyncio.sleep(0.002)
+        assert told(lab, first.id)[-1] < told(lab, second.id)[0], f"two had the lock after {what} was killed"
+        assert locks.try_one(PROCESSOR, "exclusive", {}) is None
+        os.kill(lab.supervisor(second.id), signal.SIGKILL)
+        await final_record(lab, second.id)
+        for spec, marker in zip((first, second), markers, strict=True):
+            check_nothing_is_left(lab.state, spec.id, marker)
