@@ -174,8 +174,8 @@ class Nest(Premade):
         spec = self._nest.spec()
         assert spec is not None
         rehearsal.of_record(spec)
-        for process, role in zip(spec.processes, self.roles):
-            for fd in self._command(spec, process, role, []):
+        for process, part, role in zip(spec.processes, self._shape.parts, self.roles):
+            for fd in self._command(spec, replace(process, workspace=part.workspace), role, []):
                 os.close(fd)
             if role.group is not None:
                 role.group.stats()

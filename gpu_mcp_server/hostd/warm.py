@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import time
+import traceback
 from typing import Any, Dict, List, Mapping, Optional
 
 from . import descriptors, rehearsal
@@ -237,6 +238,8 @@ class Pool:
             os.setsid()
             self._host.after_fork({theirs.fileno()})
             Nest(self._host, shelf.shape, shelf.gpus, theirs).main()
+        except Exception:  # told in the log: whoever waits for it sees only that none was made
+            traceback.print_exc()
         finally:
             os._exit(0)
 
