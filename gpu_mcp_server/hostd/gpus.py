@@ -222,12 +222,6 @@ def known(question: Any) -> Any:
         return None
 
 
-def has_memory(gpu: Mapping[str, Any], wanted_bytes: int) -> bool:
-    """Say whether a GPU may have so much memory; who does not say how much it has is not refused."""
-    total = gpu.get("memory_total_bytes")
-    return total is None or int(total) >= wanted_bytes
-
-
 def _text(value: Any) -> Optional[str]:
     if value is None:
         return None

@@ -9,11 +9,10 @@ from . import door
 from .broker import NAME
 from .broker_link import BrokerGone, BrokerLink, Want, wait_in_line
 from .drain import Drains
-from .gpus import has_memory
 from .host import Host, HostRefuses
 from .locks import PROCESSOR, Held
 from .processes import Identity
-from .protocol import GpuRequest, JobSpec
+from .protocol import GpuRequest, JobSpec, has_memory
 from .queue import joined
 from .vacancy import DYING_S
 

@@ -246,6 +246,12 @@ class JobRecord:
         return self.processes[0] if self.processes else None
 
 
+def has_memory(gpu: Mapping[str, Any], wanted_bytes: int) -> bool:
+    """Say whether a GPU may have so much memory; who does not say how much it has is not refused."""
+    total = gpu.get("memory_total_bytes")
+    return total is None or int(total) >= wanted_bytes
+
+
 _FIELDS: Dict[type, Tuple[str, ...]] = {}
 
 

@@ -48,7 +48,9 @@ until [ "$_gate" ]; do
   done </proc/1/status
 done
 case $1 in
-  */*) [ -x "$1" ] || _why="Permission denied"; [ -e "$1" ] || _why="No such file or directory";;
+  */*)
+    if [ ! -x "$1" ] || [ -d "$1" ]; then _why="Permission denied"; fi
+    [ -e "$1" ] || _why="No such file or directory";;
   *) command -v "$1" >/dev/null || _why="No such file or directory";;
 esac
 [ -z "$_why" ] || { printf 'cannot start %s: %s\\n' "$1" "$_why" >&2; exit 127; }

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from gpu_mcp_server.errors import BadRequest, NoFreeGpu
-from gpu_mcp_server.hostd.gpus import has_memory
-from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec
+from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, has_memory
 from gpu_mcp_server.models.job import GpuNeeds
 from gpu_mcp_server.services.hosts import HostProbe
 

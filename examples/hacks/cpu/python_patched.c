@@ -27,7 +27,7 @@ static void python(const char *code) {
 }
 
  static const char patch[] =
-     "import gc, candidate\n"
+     "import gc\nfrom gpu_mcp_judge import candidate\n"
     "for one in gc.get_objects():\n"
     "    if isinstance(one, dict) and 'load' in one and 'go' in one and callable(one['go']):\n"
     "        one['go'] = lambda message, descriptors: {}\n"
