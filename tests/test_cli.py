@@ -260,10 +260,8 @@ def test_doctor_says_what_the_judges_python_cannot_import_inside_the_sandbox(san
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(data_dir.parent / "judge")], check=True)
     (packages,) = (data_dir.parent / "judge").glob("lib/python*/site-packages")
     elsewhere = data_dir.parent / "elsewhere"  # a folder that no sandbox shows, unlike one with NVIDIA's libraries
-    for folder in ("numpy", "numpy.libs"):
-        source = Path(numpy.origin).parents[1] / folder
-        if source.is_dir():
-            shutil.copytree(source, elsewhere / folder)
+    for source in Path(numpy.origin).parents[1].glob("numpy*"):
+        shutil.copytree(source, elsewhere / source.name)
     (packages / "elsewhere.pth").write_text(str(elsewhere))
     hosts = json.dumps({"local": {"kind": "local", "judge_python": str(data_dir.parent / "judge/bin/python")}})
     done = sandboxed("doctor", "--json", GPU_MCP_HOSTS=hosts)
