@@ -43,6 +43,10 @@ ticks here: it said 1.0 s where a group had used 0.9."""
 GATE = """
 _gate= _why=
 until [ "$_gate" ]; do
+  _gate=closed
+  for _name in /proc/1/fd/*; do [ ! -d "$_name" ] || _gate=; done
+done
+until [ "$_gate" = open ]; do
   while read -r _name _value; do
     case $_name$_value in Seccomp:2) _gate=open; break;; esac
   done </proc/1/status
@@ -60,7 +64,8 @@ exec "$@"
 """What the job waits behind until process 1 has its filter, the last thing that bubblewrap gives it.
 
 bubblewrap starts both at once. Until process 1 has closed the host's /proc, from which `..` is the host's root, a job
-that was quick enough took it from /proc/1/fd: in 22 of 160 starts on a busy machine, with bubblewrap 0.8.0.
+that was quick enough took it from /proc/1/fd: in 22 of 160 starts on a busy machine, with bubblewrap 0.8.0. A look at
+the descriptors is cheap; the status is read byte by byte, so it is asked for only then.
 """
 PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 OF_SHELL = ("IFS", "OLDPWD", "OPTIND", "PPID", "PS1", "PS2", "PS4", "SHLVL")

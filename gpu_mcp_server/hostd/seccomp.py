@@ -20,6 +20,7 @@ layout from `linux/bpf_common.h`.
 
 import ctypes
 import errno
+import functools
 import os
 import struct
 from typing import Dict, List, Optional, Tuple
@@ -238,6 +239,7 @@ def _search(runs: List[Tuple[int, Block]]) -> Block:
     return ((JUMP_AT_LEAST, len(left), 0, runs[middle][0]), *left, *right)
 
 
+@functools.lru_cache(maxsize=None)
 def program(arch: str, profiler: bool = False, shared_ipc: bool = False, shared_uid: bool = False) -> bytes:
     """Return the filter as an array of `struct sock_filter`.
 
