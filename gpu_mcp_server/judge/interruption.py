@@ -6,7 +6,7 @@ cores or by one large launch, would be as fast as no single call of it is.
 
 import contextlib
 import time
-from typing import Dict, Generator, List
+from typing import Any, Dict, Generator, List, Tuple
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from .memory_cpu import WORDS
 from .rounds import Rounds
 from .sharing import Sharing, Short
 from .tensors import ITEM_BYTES, Array
-from .verdicts import Judged, cheat
+from .verdicts import Judged, Torn, cheat
 
 STOPS = 8
 """Rounds of a shape that are interrupted."""
@@ -155,7 +155,7 @@ class Interruption:
         read all inputs once more.
         """
         player, waits_s = self.rounds.candidate, self._waits_s(buffers)
-        changed = exchange.calls[:0]
+        changed, shown = exchange.calls[:0], exchange.calls[:0]
         more = dict(self.rounds.more, copied=True) if buffers.copied else self.rounds.more
         exchange.hide()
         with self._running():
@@ -165,11 +165,15 @@ class Interruption:
                 if player.link.pending(wait_s):
                     break
                 last = number == len(waits_s)
-                changed = np.union1d(changed, self._changed(buffers, exchange, stopped=stopped, last=last))
-            reply = player.hear(self.rounds.timeout_s)
+                some, in_time = self._changed(buffers, exchange, stopped=stopped, last=last)
+                changed, shown = np.union1d(changed, in_time), np.union1d(shown, some)
+            torn = np.setdiff1d(shown, changed)
+            reply = self._heard(buffers, torn)
             finished = buffers.stop(player)
             player.freeze()
         self.sharing.changed.append(int(changed.size))
+        if (reply.get("code") or reply.get("error")) and buffers.returned() in torn:
+            return  # it may have failed by what changed under it; other rounds tell
         unsure = np.setdiff1d(exchange.calls, changed)
         exchange.show(unsure)  # where the candidate's inputs are a copy, one that is no more is a trespass
         with self.rounds.ledger.part("check"):
@@ -181,6 +185,23 @@ class Interruption:
                 wrong = np.flatnonzero(check.wrong.any(axis=1))
                 raise self._by_first_inputs(buffers, exchange, np.intersect1d(wrong, changed), judged) from None
 
+    def _heard(self, buffers: Buffers, torn: Array) -> Dict[str, Any]:
+        """Return the candidate's reply, unless it died in one of the `torn` calls, whose inputs changed under it.
+
+        Raises:
+            Judged: If it died in another one, or did not answer in time.
+            Refused: If it died in one of these: no verdict can be had of it any more.
+        """
+        try:
+            return self.rounds.candidate.hear(self.rounds.timeout_s)
+        except Judged as judged:
+            if buffers.returned() not in torn:
+                raise
+            raise Torn(
+                "the judge changed inputs of call %d of %d before it, was held up by other processes until that call "
+                "ran, and the candidate failed in it: %s" % (buffers.returned() + 1, buffers.sets, judged.reason)
+            ) from None
+
     def _waits_s(self, buffers: Buffers) -> List[float]:
         """Draw how long to wait for the first moment of a round, and for each next one."""
         if not self.stop_in_calls:
@@ -190,8 +211,12 @@ class Interruption:
         parts = sorted(self.well.word() / 2**64 for _ in range(MOMENTS))
         return [self.rounds.took_s * (part - before) for before, part in zip([0.0, *parts], parts)]
 
-    def _changed(self, buffers: Buffers, exchange: Exchange, *, stopped: bool, last: bool) -> Array:
-        """Change inputs under the candidate, of all later calls at the last moment; return those that were in time."""
+    def _changed(self, buffers: Buffers, exchange: Exchange, *, stopped: bool, last: bool) -> Tuple[Array, Array]:
+        """Change inputs under the candidate, of all later calls at the last moment; return these calls.
+
+        And those of them that had not begun afterwards: where the owner is held up meanwhile, as by other processes on
+        its core, a call may read its inputs when they change.
+        """
         player = self.rounds.candidate
         if stopped:
             player.freeze()
@@ -208,10 +233,10 @@ class Interruption:
         elif not last:
             calls = calls[calls < first + CLOSE]
         exchange.show(calls)
-        calls = calls[calls >= self._unbegun(buffers)]
+        in_time = calls[calls >= self._unbegun(buffers)]
         if stopped:
             player.thaw()
-        return calls
+        return calls, in_time
 
     def _unbegun(self, buffers: Buffers) -> int:
         """Return the first call that cannot have begun."""

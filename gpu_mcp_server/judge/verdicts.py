@@ -42,6 +42,12 @@ class ReferenceFailed(Refused):
     advice = "mend the problem's reference and register it again, or judge where the reference works"
 
 
+class Torn(Refused):
+    """The candidate died in a call whose inputs the judge changed while it ran: nobody knows whose fault that is."""
+
+    advice = "judge it again, best while the machine is less busy"
+
+
 def where_of(judged: Optional[BaseException]) -> Optional[Dict[str, Any]]:
     """Return where wrong elements lie, of a failure or of the one that it was made of; `None` if nobody looked."""
     while judged is not None:

@@ -4,6 +4,7 @@ import pytest
 from gpu_mcp_judge import device_cpu
 
 from tests.judge.harness import EXAMPLES
+from tests.judge_package import JUDGE
 
 HEAD = """
 #include <math.h>
@@ -169,6 +170,37 @@ def test_a_launcher_that_reads_its_inputs_twice_finds_the_same_ones(court):
     got = court(launcher(body), max_rounds=60, half_width=1e-9, budget_s=20, overhead_s=60).verdict
 
     assert got["verdict"] == "correct", got["reason"]
+
+
+@pytest.mark.parametrize(("failing", "verdict"), [("return -7", "correct"), ("abort()", None)])
+def test_an_owner_held_up_while_it_changes_inputs_blames_nobody_for_it(court, failing, verdict):
+    """Calls that it meant to change before they began run by then."""
+    held_up = (JUDGE / "interruption.py").read_text()
+    for before, after in {
+        "        exchange.show(calls)\n": "        time.sleep(0 if stopped else 0.003); exchange.show(calls)\n",
+        "        return  # it may": "        return sys.stderr.write('torn;')  # it may",
+        "        kind = KINDS[self.turn % len(KINDS)]": "        kind = RUNNING",
+        "CLOSE = 32": "CLOSE = 4",
+        "import time\n": "import sys, time\n",
+    }.items():
+        assert before in held_up
+        held_up = held_up.replace(before, after)
+    body = f"""
+        double before = 0, after = 0;
+        for (int64_t i = 0; i < rows * cols; i++) before += x[i];
+        for (int k = 0; k < 5; k++) softmax(x, y, rows, cols);
+        for (int64_t i = 0; i < rows * cols; i++) after += x[i];
+        if (before != after) {failing};
+    """
+    more = {"max_rounds": 60, "half_width": 1e-9, "budget_s": 20, "overhead_s": 60, "round_ms": 40}
+    got = court(launcher(body), owner_files={"interruption.py": held_up}, **more)
+
+    if verdict is None:
+        assert "was held up by other processes until that call ran" in got.verdict["refused"]
+        assert got.verdict["advice"].startswith("judge it again")
+    else:
+        assert got.verdict["verdict"] == verdict, got.verdict["reason"]
+        assert "torn;" in got.stderr
 
 
 def test_warm_rounds_hold_what_half_the_cache_has_room_for_and_stand_beside_the_cold_ones(court):
