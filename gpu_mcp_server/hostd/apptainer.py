@@ -33,19 +33,6 @@ SYS = ("/sys/devices", "/sys/bus", "/sys/class", "/sys/module")
 SOURCES = (container_init, landlock, seccomp)
 
 
-class Container:
-    """One container about to be made.
-
-    Attributes:
-        command: What starts it.
-        inside: Descriptors that it must inherit, besides those for the process.
-        life: Ends when this is closed everywhere.
-    """
-
-    def __init__(self, command: List[str], inside: List[int], life: int) -> None:
-        self.command, self.inside, self.life = command, inside, life
-
-
 class Apptainer:
     """The Apptainer of this host.
 
@@ -76,10 +63,11 @@ class Apptainer:
         devices: Sequence[str],
         keep: Sequence[int],
         rlimits: Sequence[Tuple[int, int, int]],
+        life: int,
         network: bool,
         profiler: bool,
-    ) -> Container:
-        """Return a container for one process.
+    ) -> "Tuple[List[str], int]":
+        """Return the command of a container for one process, and a descriptor that this must inherit.
 
         Args:
             argv: Program and arguments, as seen inside.
@@ -89,13 +77,13 @@ class Apptainer:
             devices: Nodes to show.
             keep: Descriptors for the process, under the same numbers.
             rlimits: Its limits: what, soft, hard.
+            life: A pipe; the container ends with it, and inherits it.
             network: Leave it the host's network.
             profiler: Let it trace its own children.
         """
         shown = [*shown, *((path, path) for path in SYS if devices and os.path.isdir(path))]
-        read, life = os.pipe2(os.O_CLOEXEC)
         told = {
-            "argv": list(argv), "env": env, "keep": list(keep), "life": read, "rlimits": list(rlimits),
+            "argv": list(argv), "env": env, "keep": list(keep), "life": life, "rlimits": list(rlimits),
             "shown": [inside for _, inside in shown], "devices": list(devices), "network": network,
             "profiler": profiler, "sources": self._sources,
         }  # fmt: skip
@@ -106,7 +94,7 @@ class Apptainer:
         for path, inside in [(workdir, "/job"), *((node, node) for node in devices)]:
             command += ["--mount", mount(path, inside)]
         command += [self._image, self._python, "-I", "-S", "-E", "-c", container_init.BOOT, "--", str(fd)]
-        return Container(command, [fd, read], life)
+        return command, fd
 
 
 def find(path: Optional[str]) -> str:

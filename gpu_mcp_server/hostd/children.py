@@ -39,8 +39,30 @@ class Children:
                     role.end(wait_status, used.ru_utime + used.ru_stime)
                     if role.forsaken:
                         self._take_over(role)
-                    for link in self._links:
-                        link.say_exit(role)
+                    self._say_exit(role)
+
+    def hear(self, role: Role) -> None:
+        """Take the report of a keeper, which is sooner than its end: a process takes half a millisecond to vanish."""
+        if role.read_end():
+            self._say_exit(role)
+
+    def _say_exit(self, role: Role) -> None:
+        for link in self._links:
+            link.say_exit(role)
+
+    def are_gone(self) -> bool:
+        """Say whether no child is left, once those keepers have vanished that have reported their end."""
+        for role in self._roles:
+            if role.reported:
+                try:
+                    os.waitpid(role.pid, 0)
+                except ChildProcessError:
+                    pass  # reaped before
+        return self.reap()
+
+    def _is_vanishing(self) -> bool:
+        """Say whether only keepers are left that have reported their end."""
+        return bool(self._roles) and all(role.reported for role in self._roles)
 
     def _take_over(self, role: Role) -> None:
         """Kill a sandbox whose keeper was killed: it lost everything to this process, which still holds the locks."""
@@ -53,7 +75,7 @@ class Children:
         return [role for role in self._roles if role.forsaken]
 
     def kill_all(self, wake_read: int) -> None:
-        """Kill until this process has no child left.
+        """Kill until this process has no child left, but for keepers that are about to vanish.
 
         Args:
             wake_read: Becomes readable when a child has ended.
@@ -63,7 +85,7 @@ class Children:
         limit = time.monotonic() + DYING_S
         next_kill = time.monotonic() + REST_S
         keepers = {role.pid for role in self._roles if not role.ended}
-        while not self.reap() and time.monotonic() < limit:
+        while not (self.reap() or self._is_vanishing()) and time.monotonic() < limit:
             select.select([wake_read], [], [], max(0.0, next_kill - time.monotonic()))
             descriptors.drain(wake_read)
             if time.monotonic() >= next_kill:

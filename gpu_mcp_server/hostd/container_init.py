@@ -134,7 +134,8 @@ def _start(told: Dict[str, Any], landlock: Dict[str, Any]) -> None:
     os.umask(0o022)
     for what, soft, hard in told["rlimits"]:
         resource.setrlimit(what, (soft, hard))
-    guard = _module(told, "seccomp")["Filter"](os.uname().machine, told["profiler"])
+    seccomp = _module(told, "seccomp")
+    guard = seccomp["Filter"](seccomp["program"](os.uname().machine, told["profiler"]))
     if landlock["abi"]():
         nodes = ["/dev/" + name for name in MINIMAL_DEV if name != "shm"] + list(told["devices"])
         rules = landlock["Ruleset"](["/"], WRITABLE, nodes, True)

@@ -1,6 +1,8 @@
 """The keeper: parent and subreaper of one sandbox, outside of it, between the supervisor and bubblewrap.
 
 It holds the job's locks as long as anything of the sandbox lives, because nothing inside may hold anything of ours.
+It and the child that becomes bubblewrap are forked while the job's files are laid: each fork of hostd's interpreter
+takes a millisecond, for which no job needs to wait.
 It adopts what the sandbox loses, kills all of it when the leader or the supervisor ends, and reports the end as
 bubblewrap does: by the exit status, 128 + number for a signal. It keeps its own uid, is in none of the job's control
 groups and is not dumpable, so that no job can stop, kill or read it. The supervisor asks it for an end by SIGTERM.
@@ -10,12 +12,22 @@ the supervisor does. When both are, bubblewrap dies with its parent, and the tex
 """
 
 import ctypes
+import fcntl
+import marshal
 import os
+import resource
 import signal
-from typing import Callable, Optional, Sequence
+import socket
+import struct
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import descriptors, processes
+from . import descriptors, landlock, processes, seccomp
 
+MOST_DESCRIPTORS = 200
+END = struct.Struct("=id")
+OOM_SCORE = b"500"
+"""A host that runs out of memory ends jobs first."""
+_PR_SET_NO_NEW_PRIVS = 38
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 1, 4, 36, 37
 _libc = ctypes.CDLL(None, use_errno=True)
 PAUSE_S = 0.001
@@ -40,12 +52,182 @@ def die_with(parent: int, number: int = signal.SIGKILL) -> None:
         os._exit(127)
 
 
-def keep(start: Callable[[], None], held: Sequence[int], null: int, parent: int) -> None:
+class Start(NamedTuple):
+    """How a process is started; plain data, which is sent to the child that becomes it.
+
+    Attributes:
+        command: What it becomes.
+        env: Its environment.
+        keep: Descriptors that it gets, under the same numbers.
+        folder: Where it starts, empty for where hostd is.
+        folders: To be made before, where they are not.
+        rlimits: What, soft, hard.
+        no_new_privs: Whether it can gain none; not where a set-uid program makes the sandbox.
+        uid: To drop to, if hostd is root.
+        groups: Of that user.
+        rules: Descriptor of a Landlock ruleset.
+        guard: A seccomp program.
+    """
+
+    command: List[str]
+    env: Dict[str, str]
+    keep: List[int]
+    folder: str = ""
+    folders: Sequence[str] = ()
+    rlimits: Sequence[Tuple[int, int, int]] = ()
+    no_new_privs: bool = True
+    uid: Optional[int] = None
+    groups: Sequence[int] = ()
+    rules: Optional[int] = None
+    guard: bytes = b""
+
+
+class Keeper:
+    """A keeper, as who forked it sees it, and the child below it that waits for what it is to become.
+
+    Attributes:
+        pid: The keeper's; it ends as the child ends.
+        life: A pipe that ends with the keeper.
+    """
+
+    def __init__(self, held: Sequence[int] = (), join: Sequence[str] = ()) -> None:
+        """Fork both; must be called from the main thread: the sandbox dies with the thread that started it.
+
+        Args:
+            held: Descriptors that the keeper holds open as long as anything of the sandbox lives.
+            join: `cgroup.procs` files that the child enters, which may take the kernel some milliseconds.
+
+        Raises:
+            OSError: If it could not be forked.
+        """
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.life, alive = os.pipe2(os.O_CLOEXEC)
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.setsid()
+                _use_plain_signals()
+                null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+                keep(lambda: _become(theirs, join), held, alive, null, parent)
+            finally:  # the child must never return into the parent's code
+                os._exit(127)
+        theirs.close()
+        os.close(alive)
+
+    def start(self, start: Start, stdio: Tuple[int, int, int]) -> None:
+        """Have the child become a program.
+
+        Args:
+            start: Which.
+            stdio: Descriptors for 0, 1 and 2.
+
+        Raises:
+            OSError: If the keeper has ended.
+        """
+        plain: Any = tuple(start)
+        told = descriptors.memory_file("start", marshal.dumps(plain))
+        rules = [] if start.rules is None else [start.rules]
+        try:
+            descriptors.send_with(self._link, b"start", [told, *stdio, *start.keep, *rules])
+        except ConnectionError:
+            raise OSError("a keeper was killed from outside before its sandbox was made") from None
+        finally:
+            os.close(told)
+            self._link.close()
+
+    def close(self) -> None:
+        """Let go of it; a child that waits ends."""
+        if self.life >= 0:
+            os.close(self.life)
+            self.life = -1
+        self._link.close()
+
+
+def _become(link: socket.socket, join: Sequence[str]) -> None:
+    """Enter groups, wait for a start, and make it."""
+    descriptors.close_all_but([link.fileno()])
+    refused: Optional[OSError] = None
+    try:
+        _enter(join)
+    except OSError as error:  # said where it is heard
+        refused = error
+    _, fds = descriptors.receive_with(link, 16, MOST_DESCRIPTORS)
+    if not fds:
+        os._exit(0)
+    start = Start(*marshal.loads(os.read(fds[0], os.fstat(fds[0]).st_size)))
+    rules = [] if start.rules is None else [start.rules]
+    numbers = [0, 1, 2, *start.keep, *rules]
+    above = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(numbers) + 1) for fd in fds[1:]]
+    descriptors.close_all_but(above)
+    for number, fd in zip(numbers, above):
+        os.dup2(fd, number)
+    try:
+        if refused is not None:
+            raise refused
+        _confine(start)
+        os.execvpe(start.command[0], start.command, start.env)
+    except Exception as error:
+        os.write(2, ("cannot start %s: %s\n" % (start.command[0], error)).encode("utf-8", "replace"))
+
+
+def _enter(groups: Sequence[str]) -> None:
+    for path in groups:
+        procs = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # Python's own opening would import its codecs first
+        os.write(procs, b"0")
+        os.close(procs)
+
+
+def _confine(start: Start) -> None:
+    """Set limits, drop the uid, and close the ways back."""
+    keeper = os.getppid()
+    try:
+        score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        os.write(score, OOM_SCORE)
+        os.close(score)
+    except OSError:
+        pass
+    for what, soft, hard in start.rlimits:
+        resource.setrlimit(what, (soft, hard))
+    os.umask(0o022)
+    _drop(start)
+    die_with(keeper)  # anew: the kernel forgets it with the change of the uid
+    if start.no_new_privs:
+        _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if start.folder:
+        os.chdir(start.folder)
+    for folder in start.folders:
+        os.makedirs(folder, exist_ok=True)
+    if start.rules is not None:
+        landlock.restrict_self(start.rules)
+        os.close(start.rules)
+    if start.guard:
+        seccomp.Filter(start.guard).apply()
+
+
+def _drop(start: Start) -> None:
+    if start.uid is None:
+        return
+    os.setgroups(list(start.groups))
+    os.setresgid(start.uid, start.uid, start.uid)
+    os.setresuid(start.uid, start.uid, start.uid)
+    if os.geteuid() == 0:
+        raise PermissionError("still root after dropping the uid")
+
+
+def _use_plain_signals() -> None:
+    """Undo what Python, hostd and whoever started it (nohup) ignore; an ignored signal would stay so in the job."""
+    for number in set(range(1, 32)) - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def keep(start: Callable[[], None], held: Sequence[int], life: int, null: int, parent: int) -> None:
     """Fork a child that calls `start` (which must exec) and stay its parent until all below has ended; never returns.
 
     Args:
         start: What the child does.
         held: Descriptors that the keeper holds open as long as anything lives, and the child does not.
+        life: A pipe that tells how it ended, once nothing lives and nothing is held any more: `END`.
         null: A descriptor of /dev/null.
         parent: The supervisor's pid.
     """
@@ -56,7 +238,7 @@ def keep(start: Callable[[], None], held: Sequence[int], null: int, parent: int)
     ours = os.getpid()
     leader = os.fork()
     if leader == 0:
-        for fd in held:
+        for fd in (*held, life):
             os.close(fd)
         die_with(ours)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, heard)
@@ -65,7 +247,7 @@ def keep(start: Callable[[], None], held: Sequence[int], null: int, parent: int)
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     for number in range(3):
         os.dup2(null, number)
-    descriptors.close_all_but(held)
+    descriptors.close_all_but([*held, life])
     status: Optional[int] = None
     while status is None:
         if signal.sigwait(heard) == signal.SIGTERM:
@@ -74,6 +256,10 @@ def keep(start: Callable[[], None], held: Sequence[int], null: int, parent: int)
             os.kill(ours, signal.SIGKILL)
         status = _end_of(leader)
     kill_below()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    for fd in held:
+        os.close(fd)
+    os.write(life, END.pack(status, used.ru_utime + used.ru_stime))
     os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
 
 

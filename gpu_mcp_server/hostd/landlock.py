@@ -156,14 +156,24 @@ class Ruleset:
         Raises:
             OSError: If the kernel refuses.
         """
-        set_no_new_privs = 38
-        if self._libc.prctl(set_no_new_privs, 1, 0, 0, 0) != 0:
-            raise _failed("prctl")
-        if self._syscall(ctypes.c_long(RESTRICT_SELF), ctypes.c_int(self._fd), ctypes.c_uint32(0)) != 0:
-            raise _failed("landlock_restrict_self")
+        restrict_self(self._fd)
 
     def close(self) -> None:
         """Release the descriptor; a child that is already bound stays bound."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def restrict_self(descriptor: int) -> None:
+    """Bind the calling thread and what it starts to a ruleset; there is no way back.
+
+    Raises:
+        OSError: If the kernel refuses.
+    """
+    libc, syscall = _calls()
+    set_no_new_privs = 38
+    if libc.prctl(set_no_new_privs, 1, 0, 0, 0) != 0:
+        raise _failed("prctl")
+    if syscall(ctypes.c_long(RESTRICT_SELF), ctypes.c_int(descriptor), ctypes.c_uint32(0)) != 0:
+        raise _failed("landlock_restrict_self")

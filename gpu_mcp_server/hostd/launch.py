@@ -50,7 +50,7 @@ def start(
         spec: What.
         place: Made and laid.
         lease: Taken.
-        roles: One for each process, in order.
+        roles: One for each process, in order, each with its keeper.
         held: What the keepers hold open as long as anything of their sandboxes lives.
     """
     devices, gpu_env = lease.view()
@@ -82,9 +82,7 @@ def start(
             network=spec.network,
             uid=uid,
             groups=host.groups(devices if process.gpu else []),
-            join=role.group.procs_paths() if role.group else (),
             pids_by_cgroup=role.group is not None and "pids" in host.limits_by_cgroup,
-            held=[held.fileno()],
             mark=os.path.basename(place.workdirs[process.workspace]),
             info_fd=role.info_write,
             profiler=process.profiled,
@@ -95,8 +93,8 @@ def start(
         argv = argv_of(process, host)
         if box.writes_proc and sandbox.level in BY_BUBBLEWRAP:
             argv = [*interpreter("", host), "-c", launcher.WALLED, *argv]
-        pid = sandbox.spawn(argv, env, box, fds, [end.fileno() for _, end in own])
-        role.started(pid)
+        sandbox.spawn(argv, env, box, fds, [end.fileno() for _, end in own], role.keeper)
+        role.started()
     close(ends)
     os.close(stdin)
     return links

@@ -74,6 +74,9 @@ class Nest(Premade):
 
     def _make(self) -> None:
         host, shape = self._host, self._shape
+        for role, name in zip(self.roles, self.group_names):
+            role.group = host.group(name)
+            role.keep([self.held.fileno()])
         self.place.make()
         self.place.settle_in_turn({}, self._is_forsaken, lambda: (), lambda words: None)
         self.held.add(self.place.locks)
@@ -85,7 +88,6 @@ class Nest(Premade):
         devices, gpu_env = host.gpu_view(self._gpus) if self._gpus else ([], {})
         for number, (part, role) in enumerate(zip(shape.parts, self.roles)):
             uid = self.place.uid_of(part.workspace)
-            role.group = host.group(self.group_names[number])
             if role.group is not None:
                 host.limit(role.group, Limits())  # what most jobs ask for; what differs is set when one comes
             if uid is not None:
@@ -98,9 +100,7 @@ class Nest(Premade):
                 limits=replace(UNLIMITED, tmp_bytes=shape.sizes[0], shm_bytes=shape.sizes[1]),
                 uid=uid,
                 groups=host.groups(shown),
-                join=role.group.procs_paths() if role.group else (),
                 pids_by_cgroup=self._pids_by_group(role),
-                held=[self.held.fileno()],
                 mark=os.path.basename(self.place.workdirs[part.workspace]),
                 info_fd=role.info_write,
             )
@@ -118,7 +118,8 @@ class Nest(Premade):
         argv = [*launch.interpreter(part.python, host), "-c", launcher.SOURCE, str(inside.fileno())]
         argv += [part.program] if part.program else []
         fds = (host.null, role.out_write, role.err_write)
-        role.started(host.sandbox().spawn(argv, env, box, fds, [inside.fileno()]))
+        host.sandbox().spawn(argv, env, box, fds, [inside.fileno()], role.keeper)
+        role.started()
         inside.close()
 
     def _pids_by_group(self, role: Role) -> bool:

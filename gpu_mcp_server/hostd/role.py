@@ -4,11 +4,12 @@ import fcntl
 import json
 import os
 import signal
-from typing import Dict, Iterable, List, Optional
+from typing import Dict, Iterable, List, Optional, Sequence
 
 from . import files, processes
 from .cgroup import Group
 from .jobs import JobFolder
+from .keeper import END, Keeper
 from .protocol import Limits, ProcessRecord
 
 PIPE_BYTES = 256 << 10
@@ -22,11 +23,15 @@ class Role:
     def __init__(self, name: str, trusted: bool = False) -> None:
         self.name = name
         self.trusted = trusted
+        self.keeper: Optional[Keeper] = None
+        """Once it is there; it may wait for its start as long as the job waits."""
         self.pid = 0
         """The keeper's, which ends by itself when all of the sandbox has ended."""
         self.process_one: Optional[processes.Identity] = None
         """Process 1 of its sandbox, once bubblewrap has said which it is."""
         self.ended = False
+        self.reported = False
+        """Whether its keeper has reported the end: nothing lives by then, and it holds nothing any more."""
         self.forsaken = False
         """Whether its keeper was killed by somebody else."""
         self.exit_code: Optional[int] = None
@@ -78,9 +83,17 @@ class Role:
         for fd in (self.out_write, self.err_write):
             os.fchown(fd, uid, uid)
 
-    def started(self, pid: int) -> None:
-        """Note the keeper's pid and drop our copies of what it writes to."""
-        self.pid = pid
+    def keep(self, held: Sequence[int]) -> None:
+        """Fork its keeper, which holds descriptors open as long as anything of the sandbox lives.
+
+        Raises:
+            OSError: If it could not be forked.
+        """
+        self.keeper = Keeper(held, self.group.procs_paths() if self.group is not None else ())
+        self.pid = self.keeper.pid
+
+    def started(self) -> None:
+        """Drop our copies of what it writes to."""
         self._drop_writes()
 
     def read_info(self) -> bool:
@@ -106,6 +119,20 @@ class Role:
     def _drop_writes(self) -> None:
         while self._writes:
             os.close(self._writes.pop())
+
+    def life(self) -> int:
+        """Return the descriptor over which its keeper reports the end, -1 when nothing comes of it any more."""
+        return self.keeper.life if self.keeper is not None and not self.reported else -1
+
+    def read_end(self) -> bool:
+        """Take its keeper's report; False when the keeper was killed before it could report anything."""
+        assert self.keeper is not None
+        said = os.read(self.keeper.life, END.size)
+        self.keeper.close()
+        if said and not self.ended:
+            self.end(*END.unpack(said))
+            self.reported = True
+        return self.reported
 
     def pipes(self) -> List[int]:
         """Return the descriptors that may still bring output."""
@@ -227,6 +254,8 @@ class Role:
     def close(self, limits: Limits) -> "tuple[ProcessRecord, list[str]]":
         """Wait until its group is empty, and return the record and what to note about it."""
         self._drop_writes()
+        if self.keeper is not None:
+            self.keeper.close()
         for fd in [*self._names, *self._files.values(), *([self.info_read] if self.info_read >= 0 else [])]:
             os.close(fd)
         self.info_read = -1

@@ -9,18 +9,17 @@ parent's environment and command line, so both are scrubbed; bwrap limits nothin
 writable unless remounted; RLIMIT_AS breaks CUDA; RLIMIT_NPROC counts the whole uid, so pids.max is used where it is.
 """
 
-import ctypes
 import os
 import re
 import resource
 import shutil
-import signal
 import subprocess
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import apptainer, descriptors, keeper, landlock, seccomp
-from .apptainer import Apptainer, Container
+from . import apptainer, descriptors, landlock, seccomp
+from .apptainer import Apptainer
+from .keeper import Keeper, Start
 from .protocol import BOXED, Limits
 
 INNER_UID = 10001
@@ -46,11 +45,6 @@ until [ "$_gate" ]; do
   _gate=closed
   for _name in /proc/1/fd/*; do [ ! -d "$_name" ] || _gate=; done
 done
-until [ "$_gate" = open ]; do
-  while read -r _name _value; do
-    case $_name$_value in Seccomp:2) _gate=open; break;; esac
-  done </proc/1/status
-done
 case $1 in
   */*)
     if [ ! -x "$1" ] || [ -d "$1" ]; then _why="Permission denied"; fi
@@ -58,14 +52,13 @@ case $1 in
   *) command -v "$1" >/dev/null || _why="No such file or directory";;
 esac
 [ -z "$_why" ] || { printf 'cannot start %s: %s\\n' "$1" "$_why" >&2; exit 127; }
-unset _gate _why _name _value SHLVL OLDPWD
+unset _gate _why _name SHLVL OLDPWD
 exec "$@"
 """
-"""What the job waits behind until process 1 has its filter, the last thing that bubblewrap gives it.
+"""What the job waits behind until process 1 has closed its descriptors, of which one is the host's /proc.
 
-bubblewrap starts both at once. Until process 1 has closed the host's /proc, from which `..` is the host's root, a job
-that was quick enough took it from /proc/1/fd: in 22 of 160 starts on a busy machine, with bubblewrap 0.8.0. A look at
-the descriptors is cheap; the status is read byte by byte, so it is asked for only then.
+bubblewrap starts both at once. From that folder `..` is the host's root, and a job that was quick enough took it from
+/proc/1/fd: in 22 of 160 starts on a busy machine, with bubblewrap 0.8.0.
 """
 PLAIN_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 OF_SHELL = ("IFS", "OLDPWD", "OPTIND", "PPID", "PS1", "PS2", "PS4", "SHLVL")
@@ -77,11 +70,6 @@ OTHERS_MAY_START = 512
 """RLIMIT_NPROC counts all of a user's processes; where jobs share the user's uid it only keeps a bomb within bounds."""
 MARK = "SANDBOX"
 """Variable with `Confinement.mark` in the environment of process 1."""
-OOM_SCORE = "500"
-"""A host that runs out of memory ends jobs first."""
-
-_PR_SET_NO_NEW_PRIVS = 38
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass
@@ -97,12 +85,8 @@ class Confinement:
     uid: Optional[int] = None
     """Drop to this uid first; needed when hostd is root."""
     groups: Sequence[int] = ()
-    join: Sequence[str] = ()
-    """`cgroup.procs` files to enter."""
     pids_by_cgroup: bool = False
     profiler: bool = False
-    held: Sequence[int] = ()
-    """Descriptors that the keeper holds open as long as anything of the process lives. Nothing inside has them."""
     mark: str = ""
     """What process 1 has in its environment, so that it is found when all that knew it was killed."""
     info_fd: Optional[int] = None
@@ -115,25 +99,6 @@ class Confinement:
         Seen with driver 580.159: CUDA_ERROR_OPERATING_SYSTEM. Such a process starts behind Landlock instead.
         """
         return self.profiler or bool(self.devices)
-
-
-@dataclass
-class _Start:
-    """How a process is started.
-
-    Attributes:
-        keep: Descriptors that it gets, under the same numbers.
-        held: Descriptors that its keeper holds.
-        made: Descriptors that were made for it; the parent has no use of them.
-    """
-
-    command: List[str]
-    env: Mapping[str, str]
-    keep: Sequence[int]
-    held: Sequence[int] = ()
-    made: Sequence[int] = ()
-    rules: Optional[landlock.Ruleset] = None
-    guard: Optional[seccomp.Filter] = None
 
 
 class Sandbox:
@@ -161,6 +126,7 @@ class Sandbox:
         box: Confinement,
         stdio: Tuple[int, int, int],
         keep: Sequence[int] = (),
+        by: Optional[Keeper] = None,
     ) -> int:
         """Start a process and return the pid of its keeper, which ends as the process ends.
 
@@ -171,113 +137,66 @@ class Sandbox:
             env: Environment on top of the fixed one.
             box: Confinement.
             stdio: Descriptors for 0, 1 and 2.
-            keep: Descriptors that stay open, under the same numbers.
+            keep: Descriptors that the process gets, under the same numbers.
+            by: Its keeper, if there is one yet.
 
         Raises:
-            OSError: If the process could not be forked.
+            OSError: If the process could not be forked, or its keeper has ended.
             PermissionError: If it would run as root.
         """
         if os.geteuid() == 0 and not box.uid:
             raise PermissionError("hostd is root and the job has no uid of its own")
-        start = self._start(list(argv), env, box, list(keep))
-        parent = os.getpid()
-        pid = os.fork()
-        if pid == 0:
-            try:
-                self._become(start, box, stdio, parent)
-            except BaseException as error:  # the child must never return into the parent's code
-                os.write(2, ("cannot start %s: %s\n" % (argv[0], error)).encode("utf-8", "replace"))
-            os._exit(127)
-        for fd in start.made:
-            os.close(fd)
-        return pid
+        by = by or Keeper()
+        start, made = self._start(list(argv), env, box, list(keep), by.life)
+        try:
+            by.start(start, stdio)
+        finally:
+            for fd in made:
+                os.close(fd)
+        return by.pid
 
-    def _start(self, argv: List[str], env: Dict[str, str], box: Confinement, keep: List[int]) -> _Start:
-        held = list(box.held)
+    def _start(
+        self, argv: List[str], env: Dict[str, str], box: Confinement, keep: List[int], life: int
+    ) -> Tuple[Start, List[int]]:
+        """Return how a process is started, and the descriptors that were made for it."""
+        common: Dict[str, Any] = {"uid": box.uid, "groups": list(box.groups)}
+        limits = rlimits(box)
         if self.level in BY_BUBBLEWRAP:
             command, made = self._bwrap_command(argv, environment(env), box)
             told = [] if box.info_fd is None else [box.info_fd]
-            return _Start(command, {"PATH": "/usr/bin:/bin", MARK: box.mark}, [*keep, *made, *told], held, made)
+            outside = {"PATH": "/usr/bin:/bin", MARK: box.mark}
+            return Start(command, outside, [*keep, *made, *told], rlimits=limits, **common), made
         if self.apptainer is not None and self.level == "apptainer":
-            new = self._container(self.apptainer, argv, environment(env), box, keep)
-            return _Start(new.command, apptainer.ENV, [*keep, *new.inside], [*held, new.life], [*new.inside, new.life])
-        inside = {**BASE_ENV, **env, "HOME": box.workdir, "TMPDIR": os.path.join(box.workdir, ".tmp")}
+            # it may need a set-uid program yet, so its process 1 sets limits and gives up privileges
+            command, fd = self._container(self.apptainer, argv, environment(env), box, keep, life)
+            kept = [*keep, fd, life]
+            return Start(command, apptainer.ENV, kept, box.workdir, no_new_privs=False, **common), [fd]
+        temporary = os.path.join(box.workdir, ".tmp")
+        inside = {**BASE_ENV, **env, "HOME": box.workdir, "TMPDIR": temporary}
+        start = Start(argv, inside, keep, box.workdir, rlimits=limits, folders=[temporary], **common)
         if self.level != "landlock":
-            return _Start(argv, inside, keep, held)
+            return start, []
         rules, guard = self._landlock(box)
-        return _Start(argv, inside, keep, held, [rules.descriptor], rules, guard)
-
-    def _become(self, start: _Start, box: Confinement, stdio: Tuple[int, int, int], parent: int) -> None:
-        os.setsid()
-        for number, fd in enumerate(stdio):
-            os.dup2(fd, number)
-        null = os.open(os.devnull, os.O_RDWR)
-        descriptors.close_all_but([null, *start.held, *start.keep, *start.made])
-        _plain_signals()
-
-        ours = os.getpid()
-
-        def begin() -> None:
-            for path in box.join:
-                procs = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # Python's own opening would import its codecs first
-                os.write(procs, b"0")
-                os.close(procs)
-            self._drop(box, start.keep)
-            keeper.die_with(ours)  # anew: the kernel forgets it with the change of the uid
-            os.close(null)
-            if self.level in BY_BUBBLEWRAP:
-                os.execve(start.command[0], start.command, start.env)
-            os.chdir(box.workdir)
-            if not self.boxed():
-                os.makedirs(".tmp", exist_ok=True)
-            if start.rules is not None:
-                start.rules.apply()
-                start.rules.close()
-            if start.guard is not None:
-                start.guard.apply()
-            os.execvpe(start.command[0], start.command, start.env)
-
-        keeper.keep(begin, start.held, null, parent)
-
-    def _drop(self, box: Confinement, keep: Sequence[int]) -> None:
-        for fd in keep:
-            os.set_inheritable(fd, True)
-        try:
-            score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-            os.write(score, OOM_SCORE.encode())
-            os.close(score)
-        except OSError:
-            pass
-        later = self.level == "apptainer"  # which may need a set-uid program yet; its process 1 does the rest
-        for what, soft, hard in () if later else rlimits(box):
-            resource.setrlimit(what, (soft, hard))
-        os.umask(0o022)
-        if box.uid is not None:
-            os.setgroups(list(box.groups))
-            os.setresgid(box.uid, box.uid, box.uid)
-            os.setresuid(box.uid, box.uid, box.uid)
-            if os.geteuid() == 0:
-                raise PermissionError("still root after dropping the uid")
-        if not later:
-            _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        return start._replace(rules=rules.descriptor, guard=guard), [rules.descriptor]
 
     def _container(
-        self, by: Apptainer, argv: List[str], env: Dict[str, str], box: Confinement, keep: Sequence[int]
-    ) -> Container:
+        self, by: Apptainer, argv: List[str], env: Dict[str, str], box: Confinement, keep: Sequence[int], life: int
+    ) -> Tuple[List[str], int]:
         system = ["/usr", *SYSTEM_FOLDERS, *SYSTEM_FILES, *(NETWORK_FILES if box.network else ())]
         links = [path for path in SYSTEM_FOLDERS if os.path.islink(path)]  # which the image has as well
         shown = [(os.path.realpath(path), path) for path in system if os.path.exists(path) and path not in links]
         return by.container(
-            argv, env, [*shown, *box.roots], box.workdir, box.devices, keep, rlimits(box), box.network, box.profiler
-        )
+            argv, env, [*shown, *box.roots], box.workdir, box.devices, keep, rlimits(box), life, box.network,
+            box.profiler,
+        )  # fmt: skip
 
-    def _landlock(self, box: Confinement) -> Tuple[landlock.Ruleset, seccomp.Filter]:
+    def _landlock(self, box: Confinement) -> Tuple[landlock.Ruleset, bytes]:
         read = ["/usr", "/proc", "/sys", *SYSTEM_FOLDERS, *SYSTEM_FILES, *(NETWORK_FILES if box.network else ())]
         read += [inside for _, inside in box.roots]
         nodes = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", *box.devices]
         rules = landlock.Ruleset([p for p in read if os.path.exists(p)], [box.workdir], nodes, box.network)
         shared_uid = box.uid is None and not box.network  # the groups of ranks meet at a socket in their workspace
-        return rules, seccomp.Filter(os.uname().machine, box.profiler, shared_ipc=True, shared_uid=shared_uid)
+        return rules, seccomp.program(os.uname().machine, box.profiler, shared_ipc=True, shared_uid=shared_uid)
 
     def _bwrap_command(self, argv: List[str], env: Dict[str, str], box: Confinement) -> Tuple[List[str], List[int]]:
         options = self._bwrap_options(env, box)
@@ -330,12 +249,6 @@ def _has_disable_userns(bwrap: str) -> bool:
         said = subprocess.run([bwrap, "--help"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False).stdout
         _DISABLE_USERNS[bwrap] = b"--disable-userns" in said
     return _DISABLE_USERNS[bwrap]
-
-
-def _plain_signals() -> None:
-    """Undo what Python, hostd and whoever started it (nohup) ignore; an ignored signal would stay so in the job."""
-    for number in set(range(1, 32)) - {signal.SIGKILL, signal.SIGSTOP}:
-        signal.signal(number, signal.SIG_DFL)
 
 
 def _tasks() -> int:

@@ -275,10 +275,9 @@ class _Program(ctypes.Structure):
 
 
 class Filter:
-    """A filter made ready before a fork, so that `apply` only makes two system calls after it."""
+    """A program, as `program` makes it, ready for the kernel: `apply` makes two system calls."""
 
-    def __init__(self, arch: str, profiler: bool = False, shared_ipc: bool = False, shared_uid: bool = False) -> None:
-        code = program(arch, profiler, shared_ipc, shared_uid)
+    def __init__(self, code: bytes) -> None:
         self._buffer = ctypes.create_string_buffer(code, len(code))
         self._program = _Program(len(code) // 8, ctypes.cast(self._buffer, ctypes.c_void_p))
         libc = ctypes.CDLL(None, use_errno=True)
@@ -287,7 +286,7 @@ class Filter:
         self._syscall = libc.syscall
         self._syscall.argtypes = [ctypes.c_long, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_void_p]
         self._syscall.restype = ctypes.c_long
-        self._number = allowed_numbers(arch)["seccomp"]
+        self._number = allowed_numbers(os.uname().machine)["seccomp"]
         self._address = ctypes.addressof(self._program)
 
     def apply(self) -> None:
@@ -309,4 +308,4 @@ def install(arch: str, profiler: bool = False) -> None:
     Raises:
         OSError: If the kernel refuses.
     """
-    Filter(arch, profiler).apply()
+    Filter(program(arch, profiler)).apply()

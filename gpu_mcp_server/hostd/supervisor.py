@@ -77,7 +77,7 @@ class Supervisor:
         self.folder.keep()
         for role in self.roles:
             role.clear()
-        if self.place is not None and self._reap():
+        if self.place is not None and self.children.are_gone():
             self.place.vacate()
             self.place.keep(self.spec.files, self.stamps)
         undertaker.clear(self.folder)
@@ -155,6 +155,7 @@ class Supervisor:
         self._heed_earlier()
         for role, name in zip(self.roles, self.groups):
             role.group = self.host.group(name)
+            role.keep([self.held.fileno()])  # beside what follows
             self._bound(role)
         self.place.make()
 
@@ -230,6 +231,9 @@ class Supervisor:
             for fd in role.pipes():
                 poll.register(fd, select.POLLIN)
                 owners[fd] = role
+            if role.life() >= 0:
+                poll.register(role.life(), select.POLLIN)
+                owners[role.life()] = role
             if role.info_read >= 0:
                 poll.register(role.info_read, select.POLLIN)
                 owners[role.info_read] = role
@@ -243,6 +247,8 @@ class Supervisor:
             owner = owners.get(fd)
             if isinstance(owner, Role) and fd == owner.info_read:
                 self._note_sandbox(owner)
+            elif isinstance(owner, Role) and fd == owner.life():
+                self.children.hear(owner)
             elif isinstance(owner, Role):
                 if owner.read(fd) and owner is self.roles[0]:
                     self.caller.tell(b"output")

@@ -152,14 +152,13 @@ def made(tmp_path: Path, **more: object) -> list[str]:
     """Return the command line of a container."""
     given: dict[str, object] = {
         "argv": ["job", "--secret"], "env": {"TOKEN": "secret"}, "shown": [("/usr", "/usr")], "workdir": "/w/1",
-        "devices": [], "keep": [7], "rlimits": [], "network": False, "profiler": False,
+        "devices": [], "keep": [7], "rlimits": [], "life": 8, "network": False, "profiler": False,
     }  # fmt: skip
-    container = apptainer.Apptainer("/usr/bin/apptainer", str(tmp_path), PYTHON, ["/bin"]).container(
+    command, told = apptainer.Apptainer("/usr/bin/apptainer", str(tmp_path), PYTHON, ["/bin"]).container(
         **{**given, **more}  # type: ignore[arg-type]
     )
-    for fd in (*container.inside, container.life):
-        os.close(fd)
-    return container.command
+    os.close(told)
+    return command
 
 
 def test_the_command_line_has_the_leased_node_and_nothing_of_the_job(tmp_path: Path):

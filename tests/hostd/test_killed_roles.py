@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from gpu_mcp_server.hostd import processes
 from gpu_mcp_server.hostd.host import LOCKS
 from gpu_mcp_server.hostd.jobs import JobFolder
 from gpu_mcp_server.hostd.locks import PROCESSOR, GpuLocks
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, ProcessSpec
 from tests.hostd.brokers import broker_pid
-from tests.hostd.laboratory import Laboratory, processes_with
+from tests.hostd.laboratory import Laboratory, alive, eventually, processes_with
 from tests.hostd.test_survival import check_nothing_is_left, final_record, kill
 
 ROUNDS = 10
@@ -86,3 +87,31 @@ async def test_never_two_have_a_lock_while_roles_keepers_and_brokers_are_killed(
         await final_record(lab, second.id)
         for spec, marker in zip((first, second), markers, strict=True):
             check_nothing_is_left(lab.state, spec.id, marker)
+
+
+@pytest.mark.parametrize("what", ["keeper", "child of the keeper", "supervisor", "caller"])
+async def test_keepers_of_a_job_that_waits_in_line_end_with_it(open_lab, state: Path, what: str):
+    lab = await open_lab(**{LOCKS: str(state.parent / "locks")})
+    first, second = (job(lab, secrets.token_hex(8)) for _ in range(2))
+    await lab.submit(first)
+    while not told(lab, first.id):
+        await asyncio.sleep(0.002)
+    await lab.submit(second)
+    while (await lab.record(second.id)).state != "queued" or len(processes.children(lab.supervisor(second.id))) < 3:
+        await asyncio.sleep(0.002)
+    supervisor = lab.supervisor(second.id)
+    keepers = processes.children(supervisor)
+    waiting = [pid for each in keepers for pid in processes.children(each)]
+    assert len(waiting) == 3
+    if what == "caller":
+        await lab.link.call("cancel", job=second.id)
+    else:
+        kill({"keeper": keepers[0], "child of the keeper": waiting[0], "supervisor": supervisor}[what])
+    await lab.link.call("cancel", job=first.id)
+    ended = await final_record(lab, second.id)
+
+    assert ended.status == ("cancelled" if what == "caller" else "broken"), ended
+    if "keeper" in what:
+        assert "a keeper was killed from outside before its sandbox was made" in ended.note
+    assert eventually(lambda: not any(alive(pid) for pid in [*keepers, *waiting]))
+    assert not told(lab, second.id)

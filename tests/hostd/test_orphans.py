@@ -54,7 +54,7 @@ def supervisor_with_a_keeper(marker: str) -> int:
 
     def supervise() -> None:
         ours = os.getpid()
-        in_a_child(lambda: keeper.keep(start, [], null, ours))
+        in_a_child(lambda: keeper.keep(start, [], os.open(os.devnull, os.O_WRONLY), null, ours))
         time.sleep(1000)
 
     try:
@@ -92,7 +92,7 @@ def test_a_keeper_hears_of_an_end_that_came_just_before_it_waits(monkeypatch, ma
 def test_one_whose_keeper_is_killed_before_it_has_changed_its_uid_does_not_go_on(monkeypatch, marker, state):
     state.mkdir()
     state.chmod(0o777)
-    dropped = Sandbox._drop
+    dropped = keeper._drop
 
     def slowly(*arguments: Any) -> None:
         (state / "dropping").write_text(str(os.getppid()))
@@ -106,7 +106,7 @@ def test_one_whose_keeper_is_killed_before_it_has_changed_its_uid_does_not_go_on
         if (state / "dropping").exists():
             forgetful(parent, number)
 
-    monkeypatch.setattr(Sandbox, "_drop", slowly)
+    monkeypatch.setattr(keeper, "_drop", slowly)
     monkeypatch.setattr(keeper, "die_with", only_anew)
     box = Confinement(str(state), uid=61183)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)

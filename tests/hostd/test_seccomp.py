@@ -301,7 +301,7 @@ def test_threads_and_subprocesses_work_under_the_filter():
     script = (
         "import subprocess, threading\n"
         "from gpu_mcp_server.hostd import seccomp\n"
-        "seccomp.Filter(seccomp.architecture()).apply()\n"
+        "seccomp.install(seccomp.architecture())\n"
         "t = threading.Thread(target=print, args=('thread',)); t.start(); t.join()\n"
         "subprocess.run(['echo', 'process'], check=True)\n"
     )
