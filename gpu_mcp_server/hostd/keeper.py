@@ -21,10 +21,11 @@ import socket
 import struct
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from . import descriptors, landlock, processes, seccomp
+from . import descriptors, landlock, mounts, processes, seccomp
 
 MOST_DESCRIPTORS = 200
 END = struct.Struct("=id")
+"""How a sandbox ended: its exit code, and the CPU seconds of all that was waited for."""
 OOM_SCORE = b"500"
 """A host that runs out of memory ends jobs first."""
 _PR_SET_NO_NEW_PRIVS = 38
@@ -67,6 +68,7 @@ class Start(NamedTuple):
         groups: Of that user.
         rules: Descriptor of a Landlock ruleset.
         guard: A seccomp program.
+        mounts: Descriptor of the mount namespace in which all paths are, if it is another.
     """
 
     command: List[str]
@@ -80,6 +82,11 @@ class Start(NamedTuple):
     groups: Sequence[int] = ()
     rules: Optional[int] = None
     guard: bytes = b""
+    mounts: Optional[int] = None
+
+    def used(self) -> List[int]:
+        """Return the descriptors that the child uses and closes."""
+        return [fd for fd in (self.rules, self.mounts) if fd is not None]
 
 
 class Keeper:
@@ -127,9 +134,8 @@ class Keeper:
         """
         plain: Any = tuple(start)
         told = descriptors.memory_file("start", marshal.dumps(plain))
-        rules = [] if start.rules is None else [start.rules]
         try:
-            descriptors.send_with(self._link, b"start", [told, *stdio, *start.keep, *rules])
+            descriptors.send_with(self._link, b"start", [told, *stdio, *start.keep, *start.used()])
         except ConnectionError:
             raise OSError("a keeper was killed from outside before its sandbox was made") from None
         finally:
@@ -156,8 +162,7 @@ def _become(link: socket.socket, join: Sequence[str]) -> None:
     if not fds:
         os._exit(0)
     start = Start(*marshal.loads(os.read(fds[0], os.fstat(fds[0]).st_size)))
-    rules = [] if start.rules is None else [start.rules]
-    numbers = [0, 1, 2, *start.keep, *rules]
+    numbers = [0, 1, 2, *start.keep, *start.used()]
     above = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(numbers) + 1) for fd in fds[1:]]
     descriptors.close_all_but(above)
     for number, fd in zip(numbers, above):
@@ -181,6 +186,8 @@ def _enter(groups: Sequence[str]) -> None:
 def _confine(start: Start) -> None:
     """Set limits, drop the uid, and close the ways back."""
     keeper = os.getppid()
+    if start.mounts is not None:
+        mounts.enter(start.mounts)
     try:
         score = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
         os.write(score, OOM_SCORE)
@@ -200,7 +207,8 @@ def _confine(start: Start) -> None:
         os.makedirs(folder, exist_ok=True)
     if start.rules is not None:
         landlock.restrict_self(start.rules)
-        os.close(start.rules)
+    for fd in start.used():
+        os.close(fd)
     if start.guard:
         seccomp.Filter(start.guard).apply()
 
@@ -259,8 +267,9 @@ def keep(start: Callable[[], None], held: Sequence[int], life: int, null: int, p
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     for fd in held:
         os.close(fd)
-    os.write(life, END.pack(status, used.ru_utime + used.ru_stime))
-    os._exit(128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status))
+    code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    os.write(life, END.pack(code, used.ru_utime + used.ru_stime))
+    os._exit(code)
 
 
 def _end_of(leader: int) -> Optional[int]:

@@ -84,6 +84,7 @@ def start(
             groups=host.groups(devices if process.gpu else []),
             pids_by_cgroup=role.group is not None and "pids" in host.limits_by_cgroup,
             mark=os.path.basename(place.workdirs[process.workspace]),
+            mounts=mounts.namespace,
             info_fd=role.info_write,
             profiler=process.profiled,
         )

@@ -35,9 +35,13 @@ class Mounts:
 
     Args:
         state: hostd's state folder.
+
+    Attributes:
+        namespace: Descriptor of the mount namespace in which the paths are, None as long as it is hostd's.
     """
 
     def __init__(self, state: str) -> None:
+        self.namespace: Optional[int] = None
         self._state = state
         self._base = ""
         self._count = 0
@@ -65,6 +69,7 @@ class Mounts:
             base = self._find_base(uid)
             _check(_libc.unshare(_CLONE_NEWNS), "unshare")
             _check(_libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "make mounts private")
+            self.namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
             self._base = base
         return self._base
 
@@ -91,6 +96,15 @@ def _shared(base: str) -> str:
         base = tempfile.mkdtemp(prefix=os.path.basename(base) + "-", dir=os.path.dirname(base))
     os.chmod(base, 0o711)
     return base
+
+
+def enter(namespace: int) -> None:
+    """Move this process, which has one thread, into a mount namespace.
+
+    Raises:
+        OSError: If the kernel refuses.
+    """
+    _check(_libc.setns(namespace, _CLONE_NEWNS), "setns")
 
 
 def _mount(source: str, place: str) -> None:

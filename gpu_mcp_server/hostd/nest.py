@@ -102,6 +102,7 @@ class Nest(Premade):
                 groups=host.groups(shown),
                 pids_by_cgroup=self._pids_by_group(role),
                 mark=os.path.basename(self.place.workdirs[part.workspace]),
+                mounts=mounts.namespace,
                 info_fd=role.info_write,
             )
             self._spawn(part, role, box, {**dict(part.env), **self._trees.env, **(gpu_env if shown else {})}, number)

@@ -130,7 +130,8 @@ class Role:
         said = os.read(self.keeper.life, END.size)
         self.keeper.close()
         if said and not self.ended:
-            self.end(*END.unpack(said))
+            code, cpu_s = END.unpack(said)
+            self.end(code << 8, cpu_s)
             self.reported = True
         return self.reported
 

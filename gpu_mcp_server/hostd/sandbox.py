@@ -89,6 +89,8 @@ class Confinement:
     profiler: bool = False
     mark: str = ""
     """What process 1 has in its environment, so that it is found when all that knew it was killed."""
+    mounts: Optional[int] = None
+    """Descriptor of the mount namespace in which the workspace and the roots are, if it is not hostd's."""
     info_fd: Optional[int] = None
     """Where bubblewrap writes which process is process 1 of the sandbox, before that one may go on."""
 
@@ -159,7 +161,7 @@ class Sandbox:
         self, argv: List[str], env: Dict[str, str], box: Confinement, keep: List[int], life: int
     ) -> Tuple[Start, List[int]]:
         """Return how a process is started, and the descriptors that were made for it."""
-        common: Dict[str, Any] = {"uid": box.uid, "groups": list(box.groups)}
+        common: Dict[str, Any] = {"uid": box.uid, "groups": list(box.groups), "mounts": box.mounts}
         limits = rlimits(box)
         if self.level in BY_BUBBLEWRAP:
             command, made = self._bwrap_command(argv, environment(env), box)

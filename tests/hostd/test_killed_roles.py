@@ -70,8 +70,8 @@ async def test_never_two_have_a_lock_while_roles_keepers_and_brokers_are_killed(
             await asyncio.sleep(0.002)
         await lab.submit(second)
         await asyncio.sleep(chance.uniform(0, 0.1))
-        doomed = victims_of(lab, locks, what, first.id, markers[0])
-        assert doomed, what
+        while not (doomed := victims_of(lab, locks, what, first.id, markers[0])):
+            await asyncio.sleep(0.002)  # one of the others may have been first to say that it lives
         for pid in doomed:
             kill(pid)
         if what in ("broker", "candidate"):  # whose death does not end the job: a trusted owner is there to judge it
