@@ -15,8 +15,8 @@ def _ignore(**handlers: object) -> None:
 
 
 if "threading" not in sys.modules:
-    # What threading, logging and random do after a fork is for children with threads, which hostd's never have. They
-    # take half of the 0.8 ms of each of the three forks between a job's submission and its start.
+    # What threading and logging do after a fork is for children of processes with threads, and what random does for
+    # who draws from it: neither is so here. They take half of the 0.8 ms of each of three forks before a job's start.
     os.register_at_fork = _ignore
 
 from . import broker, gate, once, probe, scope  # noqa: E402

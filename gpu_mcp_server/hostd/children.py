@@ -10,6 +10,7 @@ from .control import ControlLink
 from .role import Role
 
 DYING_S = 5.0
+VANISHING_S = 0.0005
 REST_S = 0.02
 """Between two rounds of killing what has not died yet."""
 
@@ -52,13 +53,12 @@ class Children:
 
     def are_gone(self) -> bool:
         """Say whether no child is left, once those keepers have vanished that have reported their end."""
-        for role in self._roles:
-            if role.reported:
-                try:
-                    os.waitpid(role.pid, 0)
-                except ChildProcessError:
-                    pass  # reaped before
-        return self.reap()
+        limit = time.monotonic() + DYING_S
+        while not self.reap():
+            if not self._is_vanishing() or time.monotonic() > limit:
+                return False
+            time.sleep(VANISHING_S)
+        return True
 
     def _is_vanishing(self) -> bool:
         """Say whether only keepers are left that have reported their end."""

@@ -6,6 +6,8 @@ import socket
 from typing import Iterable, Sequence
 
 FALLBACK_LIMIT = 4096
+MOST = 253
+"""A message carries no more. Source: unix(7), SCM_MAX_FD."""
 
 
 def close_all_but(keep: Iterable[int]) -> None:

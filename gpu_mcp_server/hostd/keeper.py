@@ -23,7 +23,6 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 from . import descriptors, landlock, mounts, processes, seccomp
 
-MOST_DESCRIPTORS = 200
 END = struct.Struct("=id")
 """How a sandbox ended: its exit code, and the CPU seconds of all that was waited for."""
 OOM_SCORE = b"500"
@@ -130,14 +129,16 @@ class Keeper:
             stdio: Descriptors for 0, 1 and 2.
 
         Raises:
-            OSError: If the keeper has ended.
+            OSError: If the keeper or its child has ended, or there are more descriptors than a message can have.
         """
         plain: Any = tuple(start)
         told = descriptors.memory_file("start", marshal.dumps(plain))
         try:
             descriptors.send_with(self._link, b"start", [told, *stdio, *start.keep, *start.used()])
         except ConnectionError:
-            raise OSError("a keeper was killed from outside before its sandbox was made") from None
+            raise OSError(
+                "a keeper ended before its sandbox was made: it was killed from outside, or could not be forked"
+            ) from None
         finally:
             os.close(told)
             self._link.close()
@@ -158,22 +159,30 @@ def _become(link: socket.socket, join: Sequence[str]) -> None:
         _enter(join)
     except OSError as error:  # said where it is heard
         refused = error
-    _, fds = descriptors.receive_with(link, 16, MOST_DESCRIPTORS)
-    if not fds:
-        os._exit(0)
-    start = Start(*marshal.loads(os.read(fds[0], os.fstat(fds[0]).st_size)))
-    numbers = [0, 1, 2, *start.keep, *start.used()]
-    above = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(numbers) + 1) for fd in fds[1:]]
-    descriptors.close_all_but(above)
-    for number, fd in zip(numbers, above):
+    said, fds = descriptors.receive_with(link, 16, descriptors.MOST)
+    if not said:
+        os._exit(0)  # the job ended before its start
+    for number, fd in enumerate(fds[1:4]):
         os.dup2(fd, number)
     try:
+        start = Start(*marshal.loads(os.read(fds[0], os.fstat(fds[0]).st_size)))
+        _take(fds[4:], [*start.keep, *start.used()])
         if refused is not None:
             raise refused
         _confine(start)
         os.execvpe(start.command[0], start.command, start.env)
     except Exception as error:
-        os.write(2, ("cannot start %s: %s\n" % (start.command[0], error)).encode("utf-8", "replace"))
+        os.write(2, ("the sandbox cannot be started: %s\n" % error).encode("utf-8", "replace"))
+
+
+def _take(fds: Sequence[int], numbers: Sequence[int]) -> None:
+    """Give descriptors their numbers, and close all others above 2."""
+    if len(fds) != len(numbers):
+        raise OSError("%d of %d descriptors have arrived" % (len(fds), len(numbers)))
+    above = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(numbers) + 1) for fd in fds]
+    descriptors.close_all_but(above)
+    for number, fd in zip(numbers, above):
+        os.dup2(fd, number)
 
 
 def _enter(groups: Sequence[str]) -> None:
@@ -253,6 +262,7 @@ def keep(start: Callable[[], None], held: Sequence[int], life: int, null: int, p
         start()
         os._exit(127)
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     for number in range(3):
         os.dup2(null, number)
     descriptors.close_all_but([*held, life])
@@ -268,7 +278,10 @@ def keep(start: Callable[[], None], held: Sequence[int], life: int, null: int, p
     for fd in held:
         os.close(fd)
     code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
-    os.write(life, END.pack(code, used.ru_utime + used.ru_stime))
+    try:
+        os.write(life, END.pack(code, used.ru_utime + used.ru_stime))
+    except OSError:
+        pass  # nobody listens
     os._exit(code)
 
 

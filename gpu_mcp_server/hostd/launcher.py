@@ -11,6 +11,15 @@ Only its source travels, as an argument; it must not import anything of ours.
 WALL = """
 import os, signal, sys
 import warnings  # os.execvpe imports it
+def wait_for_filter():
+    # bubblewrap starts this and process 1 at once, and gives that one its filter last
+    with open("/proc/1/comm", "rb") as name:
+        if name.read().strip() != b"bwrap":
+            return
+    while True:
+        with open("/proc/1/status", "rb") as status:
+            if b"Seccomp:\\t2" in status.read():
+                break
 def wall():
     import ctypes, struct
     call = ctypes.CDLL(None, use_errno=True).syscall
@@ -29,6 +38,7 @@ def wall():
     os.close(top)
     os.close(rules)
 try:
+    wait_for_filter()
     wall()
 except (ImportError, OSError):
     pass

@@ -21,6 +21,8 @@ MAX_LABEL_BYTES = 64
 MAX_PROCESSES = 64
 MAX_FILES = 50_000
 MAX_TREES = 8
+MAX_LINKS = 200
+"""All of them may be one role's, which gets its descriptors in one message (descriptors.MOST)."""
 MAX_STDIN_BYTES = 1 << 20
 MAX_COMMAND_BYTES = 1 << 20
 MAX_GRACE_S = 86_400
@@ -115,6 +117,7 @@ def _process(process: ProcessSpec) -> None:
 
 def _links(links: Any, roles: Set[str]) -> None:
     _need(isinstance(links, tuple), "links is no list: %r", links)
+    _need(len(links) <= MAX_LINKS, "%d links, 200 are possible", len(links))
     for link in links:
         pair: Set[Any] = set(link)
         _need(len(link) == 2 == len(pair) and pair <= roles, "a link must join two roles: %r", link)

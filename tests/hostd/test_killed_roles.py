@@ -112,6 +112,6 @@ async def test_keepers_of_a_job_that_waits_in_line_end_with_it(open_lab, state: 
 
     assert ended.status == ("cancelled" if what == "caller" else "broken"), ended
     if "keeper" in what:
-        assert "a keeper was killed from outside before its sandbox was made" in ended.note
+        assert "a keeper ended before its sandbox was made" in ended.note
     assert eventually(lambda: not any(alive(pid) for pid in [*keepers, *waiting]))
     assert not told(lab, second.id)
