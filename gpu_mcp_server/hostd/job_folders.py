@@ -164,7 +164,7 @@ class JobFolders:
             nest = JobFolder(os.path.join(self.nests, name))
             if not nest.is_alive() and nest.noted() and nest.take_life():
                 undertaker.kill_all(nest.noted())
-                undertaker.clear(nest)
+                undertaker.clear(nest.path, nest.noted())
                 self.drop_nest(nest)
             else:
                 self._drop_stale(nest.path, time.time())
@@ -176,8 +176,8 @@ class JobFolders:
         while folder is not None and folder.is_alive() and time.monotonic() < limit:
             time.sleep(0.005)  # its end of the socket may close before its lock does
         if folder is not None and folder.record().state == "finished" and not folder.is_alive():
-            undertaker.drop_groups(folder)
-            undertaker.clear(folder)
+            undertaker.drop_groups(folder.noted())
+            undertaker.clear(folder.path, folder.noted())
 
     def sweep(self) -> None:
         """Finish the jobs of dead supervisors; drop old folders, and workspaces that nobody uses."""
@@ -190,8 +190,8 @@ class JobFolders:
                 if name not in claiming:
                     _unlink_quietly(os.path.join(self.open, name))
             elif folder.record().state == "finished" and not folder.is_alive():
-                undertaker.drop_groups(folder)
-                undertaker.clear(folder)
+                undertaker.drop_groups(folder.noted())
+                undertaker.clear(folder.path, folder.noted())
         self.clear_nests()
         for name in os.listdir(self.work):
             self._drop_stale(os.path.join(self.work, name), now)

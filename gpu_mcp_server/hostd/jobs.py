@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import time
 from dataclasses import replace
 from typing import Any, Dict, Optional, cast
 
@@ -174,8 +175,38 @@ class JobFolder:
     def _bury(self) -> None:
         if self.finished():
             os.unlink(self.at("record.json"))  # unreadable: power was lost while it was written
-        self.finish(undertaker.bury(self))
-        undertaker.clear(self)
+        private = self.noted()
+        left = undertaker.kill_all(private)
+        self.finish(self._record_of_killed("its supervisor was killed; %s" % (left or "the sandbox died with it")))
+        undertaker.clear(self.path, private)
+
+    def _record_of_killed(self, note: str) -> JobRecord:
+        private, spec = self.noted(), self.read_json("spec.json") or {}
+        live: Dict[str, Any] = private.get("live") or {}
+        sizes = {name: self.size(self.leader(), name) for name in ("stdout", "stderr")}
+        return JobRecord(
+            id=self.id,
+            state="finished",
+            purpose=str(spec.get("purpose", "run")),
+            status="cancelled" if os.path.exists(self.at("cancelled")) else "broken",
+            note=note,
+            level=private.get("level"),
+            weaker_because=str(live.get("weaker_because") or ""),
+            gpus=tuple(live.get("gpus") or ()),
+            submitted_at=float(live.get("submitted_at") or self._made_at()),
+            started_at=live.get("started_at"),
+            ended_at=time.time(),
+            stdout_bytes=sizes["stdout"],
+            stderr_bytes=sizes["stderr"],
+            stdout_kept=sizes["stdout"],
+            stderr_kept=sizes["stderr"],
+        )
+
+    def _made_at(self) -> float:
+        try:
+            return os.stat(self.at("spec.json")).st_mtime
+        except OSError:
+            return 0.0
 
     def size(self, role: str, name: str) -> int:
         """Return how many bytes of a stream are kept."""

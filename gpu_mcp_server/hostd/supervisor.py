@@ -80,7 +80,7 @@ class Supervisor:
         if self.place is not None and self.children.are_gone():
             self.place.vacate()
             self.place.keep(self.spec.files, self.stamps)
-        undertaker.clear(self.folder)
+        undertaker.clear(self.folder.path, self.folder.noted())
 
     def _settle(self) -> None:
         keeper.adopt()

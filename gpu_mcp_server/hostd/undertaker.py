@@ -1,4 +1,4 @@
-"""What is done for a job whose supervisor was killed: nothing of it may live on, and it gets its one record.
+"""What is done for a job whose supervisor was killed: nothing of it may live on.
 
 Its keepers end by themselves, when all below them has ended, and hold the lock of the workspace until then. Where they
 were killed as well, bubblewrap dies with its parent; but it can be killed before its inner half has asked the kernel
@@ -7,14 +7,10 @@ for that. So process 1 of each sandbox is noted, and has a mark in its environme
 
 import os
 import time
-from typing import TYPE_CHECKING, Any, Dict, List
+from typing import Any, Dict, List
 
 from . import cgroup, processes, trees
-from .protocol import JobRecord
 from .sandbox import MARK
-
-if TYPE_CHECKING:
-    from .jobs import JobFolder
 
 WARM = "warm-"
 """How the groups of sandboxes begin that wait for a job; they are entered as soon as they are made."""
@@ -23,59 +19,23 @@ PATIENCE_S = 5.0
 PAUSE_S = 0.002
 
 
-def bury(folder: "JobFolder") -> JobRecord:
-    """Kill what is left of a job and return its record; the caller holds the job's lock."""
-    private = folder.noted()
-    left = kill_all(private)
-    live: Dict[str, Any] = private.get("live") or {}
-    spec = folder.read_json("spec.json") or {}
-    leader = folder.leader()
-    sizes = {name: folder.size(leader, name) for name in ("stdout", "stderr")}
-    note = "its supervisor was killed; %s" % (left or "the sandbox died with it")
-    return JobRecord(
-        id=folder.id,
-        state="finished",
-        purpose=str(spec.get("purpose", "run")),
-        status="cancelled" if os.path.exists(folder.at("cancelled")) else "broken",
-        note=note,
-        level=private.get("level"),
-        weaker_because=str(live.get("weaker_because") or ""),
-        gpus=tuple(live.get("gpus") or ()),
-        submitted_at=float(live.get("submitted_at") or _made_at(folder)),
-        started_at=live.get("started_at"),
-        ended_at=time.time(),
-        stdout_bytes=sizes["stdout"],
-        stderr_bytes=sizes["stderr"],
-        stdout_kept=sizes["stdout"],
-        stderr_kept=sizes["stderr"],
-    )
-
-
-def _made_at(folder: "JobFolder") -> float:
-    try:
-        return os.stat(folder.at("spec.json")).st_mtime
-    except OSError:
-        return 0.0
-
-
-def clear(folder: "JobFolder") -> None:
-    """Remove the workspaces of a finished job, and note that nothing is left of it but its folder."""
-    private = folder.noted()
-    state = os.path.dirname(os.path.dirname(folder.path))
+def clear(path: str, private: Dict[str, Any]) -> None:
+    """Remove the workspaces of a finished job, and note that nothing is left of it but its folder, `path`."""
+    state = os.path.dirname(os.path.dirname(path))
     for workdir in private.get("workdirs", []):
         if os.path.dirname(workdir) == os.path.join(state, "work"):
             trees.remove(workdir)
     try:
-        os.unlink(os.path.join(state, "open", folder.id))
+        os.unlink(os.path.join(state, "open", os.path.basename(path)))
     except OSError:
         pass
 
 
-def drop_groups(folder: "JobFolder") -> None:
+def drop_groups(private: Dict[str, Any]) -> None:
     """Remove the empty groups of a job whose supervisor was killed after it had written the record."""
     hierarchy = cgroup.find()
     for parent in hierarchy.parents.values() if hierarchy is not None else ():
-        for name in folder.noted().get("groups", []):
+        for name in private.get("groups", []):
             try:
                 os.rmdir(os.path.join(parent, str(name)))
             except OSError:

@@ -5,10 +5,10 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
+from .bad_result import BadResult
 from .check import STORAGE
 from .fill import SHORT, short_bits
 from .mapping import Mapping
-from .reference import BadResult
 from .spinning import spin
 from .tensors import Array, Tensor
 

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 
 from .arrays_numpy import NumpyArrays
-from .reference import BadResult
+from .bad_result import BadResult
 from .tensors import FLOATS, Array, Tensor
 from .torch_views import VIEWED
 

@@ -5,8 +5,8 @@ import threading
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .arrays_torch import accepted, torch
+from .bad_result import BadResult
 from .cuda_driver import Driver, Shared
-from .reference import BadResult
 from .switching import GpuTurns
 from .tensors import Tensor
 from .torch_views import tensors_at

@@ -12,9 +12,9 @@ import numpy as np
 from .description import describe
 from .devices import Device
 from .elements import ELEMENTS
+from .evidence import VERSION, compiled_hashes, harness_hash, say
 from .fill import Well
 from .folders import WORK
-from .hashes import compiled_hashes, harness_hash
 from .hidden import hidden_shapes
 from .hoarding import kept_from
 from .ledger import Ledger
@@ -25,7 +25,6 @@ from .supervisor import Player
 from .trials import Trials
 from .verdicts import VERDICTS, Judged, JudgeFailed, Refused, where_of
 
-VERSION = "1"
 FIRST_CALLS = 32
 """How many of them evidence lists."""
 DESCRIBE_S = 120.0
@@ -36,11 +35,6 @@ SAY_S = 0.5
 """Between two words on how far a shape is: each wakes four processes, on the cores that the next round is timed on."""
 TRIAL_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 22}
 """Of the largest tensor at a hidden shape."""
-
-
-def say(text: str, done: float) -> None:
-    """Report progress on stdout."""
-    print(json.dumps({"progress": text, "done": round(done, 3)}), flush=True)
 
 
 def device_of(task: Dict[str, Any], well: Well) -> Device:

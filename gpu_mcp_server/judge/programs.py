@@ -15,11 +15,10 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from .evidence import VERSION, harness_hash, say
 from .extractors import READ_S, Series, Unreadable, said, within
 from .fill import Well
-from .hashes import harness_hash
 from .ledger import Ledger
-from .owner import VERSION, say
 from .players import START_S
 from .program_runs import Match, Params, Ran, Runs, filled, matched, series_of
 from .stats import geometric_mean, half_width, median, speedup, timing

@@ -10,6 +10,7 @@ import warnings
 from typing import Any, Callable, Dict, List, Sequence, cast
 
 from . import heap
+from .bad_result import BadResult
 from .folders import WORK
 from .link import Link, LinkClosed
 from .tensors import FLOATS, tensors
@@ -20,10 +21,6 @@ SOURCE = os.path.join(WORK, "reference.py")
 ERROR_CHARACTERS = 2000
 NUDGES = 4
 """Times that the inputs are moved at random: by one alone an answer may stay where it is by chance."""
-
-
-class BadResult(Exception):
-    """The reference returned something else than the problem declares."""
 
 
 def last_words(error: BaseException) -> str:

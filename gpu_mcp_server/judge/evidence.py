@@ -1,10 +1,13 @@
-"""What the judge's own files are, for the evidence."""
+"""What an owner tells besides its verdict: which judge this is, for the evidence, and how far it is."""
 
 import hashlib
+import json
 import os
 from typing import Dict, List
 
 from .folders import CODE, JUDGE
+
+VERSION = "1"
 
 
 def shipped() -> List[str]:
@@ -31,3 +34,8 @@ def compiled_hashes() -> Dict[str, str]:
     """Return the sha256 of each file of compiled code."""
     names = os.listdir(CODE) if os.path.isdir(CODE) else []
     return {name: sha256_of(os.path.join(CODE, name)) for name in sorted(names)}
+
+
+def say(text: str, done: float) -> None:
+    """Report progress on stdout."""
+    print(json.dumps({"progress": text, "done": round(done, 3)}), flush=True)
