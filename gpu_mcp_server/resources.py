@@ -15,7 +15,7 @@ from mcp.types import (
 )
 
 from gpu_mcp_server.errors import GpuMcpError, NotFound
-from gpu_mcp_server.pages import CANDIDATES, CANDIDATES_URI, page
+from gpu_mcp_server.package_files import CANDIDATES, CANDIDATES_URI, page
 from gpu_mcp_server.toolset import App
 
 MAX_COMPLETIONS = 50

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from mcp import Client
 
+from gpu_mcp_server.package_files import PACKAGE
 from gpu_mcp_server.server import INSTRUCTIONS_LIMIT, build_server
 from gpu_mcp_server.toolset import ToolSpec, discover
 from tests.stand_ins import Opener
@@ -24,6 +25,19 @@ def test_module_fits_in_the_head(path: Path):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             first = node.body[1 if ast.get_docstring(node) and len(node.body) > 1 else 0]
             assert (node.body[-1].end_lineno or 0) - first.lineno < 50, f"{node.name} is too long"
+
+
+def test_one_module_knows_where_the_package_is():
+    """A module that counts the folders above itself looks in the wrong place once it moves, and nothing says so."""
+    knowing = {"package_files.py", "hostd/own_code.py", "judge/folders.py"}
+    beside = {"backends/loading.py", "workers/rank_groups.py", "workers/ranks.py"}  # what lies beside them, or is them
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.Name) and node.id == "__file__"
+    }
+    assert found == knowing | beside
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.name)

@@ -7,7 +7,8 @@ import io
 import zipfile
 from pathlib import Path
 
-HOSTD = Path(__file__).parents[1] / "hostd"
+from gpu_mcp_server.package_files import HOSTD
+
 _MAIN = "import sys\nfrom hostd.__main__ import main\nsys.exit(main())\n"
 
 
@@ -27,8 +28,8 @@ def hostd_zip() -> tuple[str, bytes]:
             out.writestr(zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0)), content, zipfile.ZIP_DEFLATED)
 
         add("__main__.py", _MAIN.encode())
-        for path in sorted(HOSTD.glob("*.py")):
-            add(f"hostd/{path.name}", path.read_bytes())
+        for path in sorted(HOSTD.rglob("*.py")):
+            add(f"hostd/{path.relative_to(HOSTD).as_posix()}", path.read_bytes())
         nvml = nvml_module()
         if nvml is not None:
             add("pynvml.py", nvml.read_bytes())

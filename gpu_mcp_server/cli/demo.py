@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpu_mcp_server.errors import GpuMcpError
+from gpu_mcp_server.package_files import content
 
 CANDIDATES = {
     "naive": "one thread, one pass after the other",
@@ -211,10 +212,9 @@ def _us(value: float) -> str:
 
 def examples() -> Path:
     """Return the folder of the example candidates: of the checkout, or of the installed package."""
-    package = Path(__file__).parents[1]
-    for folder in (package.parent / "examples" / "softmax", package / "_content" / "examples" / "softmax"):
-        if folder.is_dir():
-            return folder
+    folder = content("examples/softmax")
+    if folder.is_dir():
+        return folder
     raise GpuMcpError("The examples are not installed.", hint="Run the demo from a checkout.")
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.models.problem import TensorSpec
+from gpu_mcp_server.package_files import content
 
 if TYPE_CHECKING:
     from gpu_mcp_server.models.build import CandidateLanguage
@@ -116,10 +117,9 @@ class Row:
 
 def folder() -> Path:
     """Return where the candidates are: in the checkout, or in the installed package."""
-    package = Path(__file__).parents[1]
-    for place in (package.parent / "examples" / "hacks", package / "_content" / "examples" / "hacks"):
-        if (place / "index.toml").is_file():
-            return place
+    place = content("examples/hacks")
+    if (place / "index.toml").is_file():
+        return place
     raise GpuMcpError("The candidates are not installed.", hint="Install the wheel again, or use a checkout.")
 
 

@@ -5,11 +5,10 @@ import os
 import select
 import signal
 import socket
-import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, cast
 
-from . import descriptors, keeper
+from . import descriptors, keeper, own_code
 from .broker import MESSAGE_BYTES, NAME
 from .locks import GpuLocks, Held
 
@@ -251,20 +250,9 @@ def _elect(locks: GpuLocks) -> bool:
     return True
 
 
-def command(folder: str, life: int) -> List[str]:
-    """Return the command line of a broker, of the same hostd as this process."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    parent = os.path.dirname(here)
-    if os.path.isfile(parent):
-        return [sys.executable, "-I", parent, NAME, folder, str(life)]
-    nvml = [p for p in sys.path if os.path.exists(os.path.join(p, "pynvml.py"))][:1]
-    code = "import sys; sys.path.insert(0, %r); sys.path.extend(%r); from hostd.__main__ import main; sys.exit(main())"
-    return [sys.executable, "-I", "-B", "-c", code % (parent, nvml), NAME, folder, str(life)]
-
-
 def _start(folder: str, life: int) -> None:
     """Start a broker that belongs to nobody: it outlives this process and is not found among its children."""
-    words = command(folder, life)
+    words = own_code.command([NAME, folder, str(life)])
     adopts = keeper.adopts()
     keeper.adopt(False)
     try:

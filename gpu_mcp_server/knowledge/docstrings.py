@@ -5,14 +5,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import cast
 
 from gpu_mcp_server.knowledge.entries import Entry
+from gpu_mcp_server.package_files import WORKERS
 
 LIMIT_S = 60.0
 """Of the import: 0.5 s for Triton where it is installed, longer on a busy machine with a cold cache."""
-WORKER = Path(__file__).parents[1] / "workers" / "docstrings.py"
+WORKER = WORKERS / "docstrings.py"
 
 
 class UnreadablePackage(Exception):

@@ -10,6 +10,7 @@ from pathlib import Path
 from gpu_mcp_server.knowledge.entries import Entry, Section, section_entries
 from gpu_mcp_server.knowledge.markup import document_entries
 from gpu_mcp_server.knowledge.webpages import page_markdown
+from gpu_mcp_server.package_files import WORKERS
 
 FILE_BYTES = 64 * 2**20
 """Largest file that is read; one page of documentation has kilobytes, a dump of a site in one file is divided first."""
@@ -28,7 +29,7 @@ FORMS = {
     ".md": "markdown", ".markdown": "markdown", ".mdx": "markdown", ".rst": "rst", ".html": "html", ".htm": "html",
     ".xhtml": "html", ".pdf": "pdf", ".txt": "text", ".adoc": "asciidoc", ".asciidoc": "asciidoc",
 }  # fmt: skip
-WORKER = Path(__file__).parents[1] / "workers" / "pdftext.py"
+WORKER = WORKERS / "pdftext.py"
 
 
 @dataclass

@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from gpu_mcp_server import __version__
 from gpu_mcp_server.errors import ConfigError
+from gpu_mcp_server.package_files import content
 
 FORMATS = ("headers", "manpages", "lapack", "docstrings", "documents", "instructions", "readmes", "messages", "classes")
 MOST_FILES = 5_000
@@ -89,12 +90,9 @@ READING = 2
 
 
 def content_folder() -> Path | None:
-    """Return the folder `knowledge_base`: of this checkout, or in the installed package."""
-    package = Path(__file__).parents[1]
-    for place in (package.parent / "knowledge_base", package / "_content" / "knowledge_base"):
-        if (place / "sources").is_dir():
-            return place
-    return None
+    """Return the folder `knowledge_base`, `None` where the content is not installed."""
+    folder = content("knowledge_base")
+    return folder if (folder / "sources").is_dir() else None
 
 
 @cache

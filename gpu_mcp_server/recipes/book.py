@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from gpu_mcp_server.errors import ConfigError, NotFound
-from gpu_mcp_server.pages import content
+from gpu_mcp_server.package_files import content
 
 Kind = Literal["agent", "skill"]
 

@@ -3,15 +3,15 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.run_plan import AgentCommand, ClientName
+from gpu_mcp_server.package_files import PACKAGE
 
 GATE, CHAT = ".gate/gate.py", ".gate/chat.py"
 SERVER_STARTS_S = 60
 SERVER_ANSWERS_S = 3600
-INSIDE = Path(__file__).parent / "inside"
+INSIDE = PACKAGE / "recipes" / "inside"
 _QUIET = (
     "DISABLE_TELEMETRY", "DISABLE_ERROR_REPORTING", "DISABLE_AUTOUPDATER", "DISABLE_BUG_COMMAND",
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",

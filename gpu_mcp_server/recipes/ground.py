@@ -19,7 +19,7 @@ from gpu_mcp_server.recipes.door import OnCall
 from gpu_mcp_server.recipes.journal import Journal
 from gpu_mcp_server.recipes.judging import verdict_of, verdict_of_attempt, worth
 from gpu_mcp_server.services.error_signatures import signature
-from gpu_mcp_server.services.jobs import new_job_id
+from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.lab import Lab
 
 Tell = Callable[[str], Awaitable[None]]

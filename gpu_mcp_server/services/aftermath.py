@@ -10,12 +10,13 @@ from typing import Any
 from gpu_mcp_server.errors import GpuMcpError, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, OutputFile, ProcessSpec
 from gpu_mcp_server.models.job import RankOptions, RankResult, TestReport
+from gpu_mcp_server.package_files import WORKERS
 from gpu_mcp_server.profilers import coredump
 from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.job_table import JobRow
-from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id
+from gpu_mcp_server.services.jobs import FinishedJob, JobRunner
 from gpu_mcp_server.services.output import safe_text
-from gpu_mcp_server.services.plans import WORKERS
 from gpu_mcp_server.services.rank_hosts import PEERS, Group
 from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.toolchains import junit

@@ -10,14 +10,16 @@ from typing import Any, cast
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits
 from gpu_mcp_server.models.build import CompileResult, Diagnostic, KernelResources, Wish, kept_diagnostics
+from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.compile_limits import compile_limits, cpu_setting, note_of
 from gpu_mcp_server.services.documents import Documents
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts import HostProbe
-from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
+from gpu_mcp_server.services.job_ids import new_job_id
+from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.output import safe_text
-from gpu_mcp_server.services.plans import Build, build_of, process_of, worker_source
+from gpu_mcp_server.services.plans import Build, build_of, process_of
 from gpu_mcp_server.services.runner import min_level, roots_of
 from gpu_mcp_server.services.sources import Source, compiled
 from gpu_mcp_server.settings import Settings

@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -52,11 +51,6 @@ class JobProgress:
     record: JobRecord
     stdout: bytes
     stderr: bytes
-
-
-def new_job_id() -> str:
-    """Return a job id that sorts by time."""
-    return f"j-{time.time_ns() // 1_000_000:x}-{secrets.token_hex(4)}"
 
 
 class JobRunner:

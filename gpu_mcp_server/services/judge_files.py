@@ -7,13 +7,12 @@ import py_compile
 import sys
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from gpu_mcp_server.hostd.protocol import FileRef
-from gpu_mcp_server.services.plans import worker_source
+from gpu_mcp_server.package_files import JUDGE, worker_source
 
-JUDGE = Path(__file__).parents[1] / "judge"
 PACKAGE = "gpu_mcp_judge"
 """Its name on a host."""
 TREE = "judge"
@@ -32,23 +31,28 @@ def judge_files(python: str = "") -> dict[str, bytes]:
     Args:
         python: Version of the host's judge Python.
     """
-    sources = {p.name: p.read_bytes() for p in sorted(JUDGE.iterdir()) if p.suffix in SHIPPED}
+    found = sorted(path for path in JUDGE.rglob("*") if path.suffix in SHIPPED)
+    sources = {path.relative_to(JUDGE).as_posix(): path.read_bytes() for path in found}
     files = {f"{PACKAGE}/{name}": data for name, data in sources.items()}
     if python.split(".")[:2] == platform.python_version().split(".")[:2]:
-        tag = sys.implementation.cache_tag
-        modules = [name.removesuffix(".py") for name in sources if name.endswith(".py")]
-        files |= {f"{PACKAGE}/__pycache__/{module}.{tag}.pyc": _bytecode(module) for module in modules}
+        files |= {f"{PACKAGE}/{_bytecode_path(name)}": _bytecode(name) for name in sources if name.endswith(".py")}
     return files
 
 
+def _bytecode_path(name: str) -> str:
+    """Return where Python looks for the bytecode of a module."""
+    path = PurePosixPath(name)
+    return str(path.parent / "__pycache__" / f"{path.stem}.{sys.implementation.cache_tag}.pyc")
+
+
 @functools.cache
-def _bytecode(module: str) -> bytes:
+def _bytecode(name: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "bytecode"
         py_compile.compile(
-            str(JUDGE / f"{module}.py"),
+            str(JUDGE / name),
             str(target),
-            dfile=f"{PACKAGE}/{module}.py",
+            dfile=f"{PACKAGE}/{name}",
             doraise=True,
             invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
         )

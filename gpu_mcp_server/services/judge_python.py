@@ -4,7 +4,8 @@ import json
 
 from gpu_mcp_server.hostd.protocol import JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models._base import Model
-from gpu_mcp_server.services.jobs import JobRunner, new_job_id
+from gpu_mcp_server.services.job_ids import new_job_id
+from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.runner import min_level, roots_of
 from gpu_mcp_server.settings import Settings

@@ -14,6 +14,7 @@ from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobRecord, JobSpe
 from gpu_mcp_server.models.long_job import BatchRequest, BatchSubmission
 from gpu_mcp_server.services.commands import check_command
 from gpu_mcp_server.services.hosts import Hosts
+from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.job_table import JobRow, JobTable
 from gpu_mcp_server.services.surroundings import min_level
 from gpu_mcp_server.services.workspaces import Workspaces
@@ -102,8 +103,6 @@ class Long:
 
     def specification(self, asked: BatchRequest, ask: BatchHost, manifest: Sequence[FileRef]) -> JobSpec:
         """Return the job that each task runs."""
-        from gpu_mcp_server.services.jobs import new_job_id
-
         each = ask.gpus // asked.tasks_per_node
         return JobSpec(
             id=new_job_id(),

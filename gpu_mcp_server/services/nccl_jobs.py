@@ -13,7 +13,8 @@ from gpu_mcp_server.models.job import RankOptions, RankResult
 from gpu_mcp_server.services import aftermath
 from gpu_mcp_server.services.commands import laid
 from gpu_mcp_server.services.compile_limits import LONG, compile_limits, note_of
-from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
+from gpu_mcp_server.services.job_ids import new_job_id
+from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.nccl_hosts import NcclHost, NcclHosts, needed
 from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.plans import nvidia_target

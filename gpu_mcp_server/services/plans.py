@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.hostd.protocol import ProcessSpec
 from gpu_mcp_server.models.build import Wish
+from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.sources import Source, compiled
 from gpu_mcp_server.toolchains import cc, hip, hiprtc, nvcc, nvrtc, triton
@@ -17,7 +16,6 @@ from gpu_mcp_server.toolchains.flags import checked_nvcc_flags, libraries
 from gpu_mcp_server.toolchains.linking import linking_of
 from gpu_mcp_server.toolchains.occupancy import checked_block
 
-WORKERS = Path(__file__).parents[1] / "workers"
 DEFAULT_ARCH = "sm_90"
 """Where the host has no GPU to compile for."""
 DEFAULT_AMD_ARCH = "gfx90a"
@@ -207,9 +205,3 @@ def compiling_environment(probe: HostProbe) -> dict[str, str]:
     if archs := torch_list(own_archs(probe.gpus), known, probe.judge.torch_archs if probe.judge else ()):
         found["TORCH_CUDA_ARCH_LIST"] = archs
     return {"PATH": ":".join(path), **found}
-
-
-@cache
-def worker_source(name: str) -> str:
-    """Return the source of one of our programs for the sandbox."""
-    return (WORKERS / f"{name}.py").read_text(encoding="utf-8")

@@ -9,11 +9,12 @@ from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.build import CompileResult, Wish
 from gpu_mcp_server.models.port import PortFinding, PortResult
+from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.hosts import HostProbe
-from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id
+from gpu_mcp_server.services.job_ids import new_job_id
+from gpu_mcp_server.services.jobs import FinishedJob, JobRunner
 from gpu_mcp_server.services.output import safe_text
-from gpu_mcp_server.services.plans import worker_source
 from gpu_mcp_server.services.runner import min_level, roots_of
 from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.services.workspaces import Workspaces

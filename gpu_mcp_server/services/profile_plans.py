@@ -6,9 +6,10 @@ from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.models.profile import ProfileLevel
 from gpu_mcp_server.models.target import RunTarget
 from gpu_mcp_server.models.toolchains import Tool
+from gpu_mcp_server.package_files import WORKERS
 from gpu_mcp_server.profilers import ncu
 from gpu_mcp_server.services.targets import FOLDER as OURS
-from gpu_mcp_server.services.targets import WORKERS, Target
+from gpu_mcp_server.services.targets import Target
 from gpu_mcp_server.services.tool_jobs import ToolJob, ToolJobs
 
 FOLDER = f"{OURS}/profile"

@@ -10,7 +10,8 @@ from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.compile_limits import LONG, compile_limits, note_of
 from gpu_mcp_server.services.hosts import HostProbe
-from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
+from gpu_mcp_server.services.job_ids import new_job_id
+from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.trees import MAX_TREE_BYTES, Tree, TreeFile, pack, unpack

@@ -10,13 +10,15 @@ from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, OutputFile, 
 from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.job import OutputRef, TestReport
 from gpu_mcp_server.models.project import Phase, ProjectBuild
+from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services import aftermath, sycl_checks
 from gpu_mcp_server.services.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.compiler import understood
 from gpu_mcp_server.services.hosts import HostProbe
-from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, new_job_id, raise_if_not_run
+from gpu_mcp_server.services.job_ids import new_job_id
+from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.output import safe_text
-from gpu_mcp_server.services.plans import native, nvidia_target, worker_source
+from gpu_mcp_server.services.plans import native, nvidia_target
 from gpu_mcp_server.services.runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.workspaces import Workspaces, checked_path
 from gpu_mcp_server.settings import Settings

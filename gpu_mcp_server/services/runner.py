@@ -17,8 +17,9 @@ from gpu_mcp_server.services.commands import check_command, check_fetch, laid, n
 from gpu_mcp_server.services.documents import Documents
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.job_table import JobRow, JobTable
-from gpu_mcp_server.services.jobs import WAIT_S, Blobs, FinishedJob, JobRunner, OnOutput, new_job_id, raise_if_not_run
+from gpu_mcp_server.services.jobs import WAIT_S, Blobs, FinishedJob, JobRunner, OnOutput, raise_if_not_run
 from gpu_mcp_server.services.long_jobs import PURPOSE, is_long
 from gpu_mcp_server.services.needs import Need, alone
 from gpu_mcp_server.services.output import head_and_tail, readable, safe_text

@@ -2,24 +2,15 @@
 
 import functools
 import tomllib
-from pathlib import Path
 
 from gpu_mcp_server.models.spec import DeviceSpec
-
-
-def _folder() -> Path | None:
-    package = Path(__file__).parents[1]
-    for place in (package.parent / "knowledge_base" / "specs", package / "_content" / "knowledge_base" / "specs"):
-        if place.is_dir():
-            return place
-    return None
+from gpu_mcp_server.package_files import content
 
 
 @functools.cache
 def specs() -> tuple[DeviceSpec, ...]:
     """Return every device that is described; none where the content is not installed."""
-    place = _folder()
-    files = sorted(place.glob("*.toml")) if place else []
+    files = sorted(content("knowledge_base/specs").glob("*.toml"))
     return tuple(DeviceSpec.model_validate(tomllib.loads(f.read_text(encoding="utf-8"))) for f in files)
 
 

@@ -12,6 +12,7 @@ from gpu_mcp_server.hostd.protocol import FileRef
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.models.target import RunTarget
+from gpu_mcp_server.package_files import WORKERS
 from gpu_mcp_server.services.commands import check_command, laid
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.experience import Experience
@@ -22,7 +23,6 @@ from gpu_mcp_server.services.sources import NAMES, Source
 from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts
 
-WORKERS = Path(__file__).parents[1] / "workers"
 FOLDER = ".gpu-mcp"
 GPUS = 1
 """That a profiler or checker holds."""

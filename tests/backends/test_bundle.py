@@ -2,9 +2,11 @@ import ast
 import hashlib
 import io
 import json
+import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from gpu_mcp_server.backends import bundle, loading
 from gpu_mcp_server.backends.bundle import HOSTD, hostd_zip
 
-SHIPPED = [*sorted(HOSTD.glob("*.py")), loading.LOADER]
+SHIPPED = [*sorted(HOSTD.rglob("*.py")), loading.LOADER]
 
 
 def imported(path: Path) -> set[str]:
@@ -36,7 +38,53 @@ def test_the_same_sources_give_the_same_zip():
 def test_the_zip_holds_hostd_and_nvml_and_nothing_else():
     names = zipfile.ZipFile(io.BytesIO(hostd_zip()[1])).namelist()
 
-    assert sorted(names) == sorted(["__main__.py", "pynvml.py", *(f"hostd/{p.name}" for p in HOSTD.glob("*.py"))])
+    sources = [f"hostd/{p.relative_to(HOSTD).as_posix()}" for p in HOSTD.rglob("*.py")]
+    assert sorted(names) == sorted(["__main__.py", "pynvml.py", *sources])
+
+
+@pytest.fixture
+def other_hostd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of hostd's sources that is zipped instead of them."""
+    folder = Path(shutil.copytree(HOSTD, tmp_path / "other" / "hostd"))
+    monkeypatch.setattr(bundle, "HOSTD", folder)
+    bundle.hostd_zip.cache_clear()
+    yield folder
+    bundle.hostd_zip.cache_clear()
+
+
+def test_a_module_in_a_folder_is_in_the_zip_and_imported_from_it_and_changes_its_hash(
+    tmp_path: Path, other_hostd: Path
+):
+    folder = other_hostd / "room" / "inner"
+    folder.mkdir(parents=True)
+    for place in (folder.parent, folder):
+        (place / "__init__.py").touch()
+    hashes = []
+    for number in (1, 2):
+        (folder / "new.py").write_text(f"from ... import protocol\nNUMBER = {number}\n")
+        bundle.hostd_zip.cache_clear()
+        digest, content = hostd_zip()
+        (tmp_path / "hostd.pyz").write_bytes(content)
+        code = "import sys; sys.path.insert(0, sys.argv[1]); from hostd.room.inner import new; print(new.NUMBER)"
+        command = [sys.executable, "-I", "-c", code, str(tmp_path / "hostd.pyz")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.stdout == f"{number}\n", done.stderr
+        hashes.append(digest)
+    assert hashes[0] != hashes[1]
+
+
+@pytest.mark.parametrize("where", ["folder", "zip"])
+def test_another_process_is_made_to_run_the_same_hostd(tmp_path: Path, where: str):
+    (tmp_path / "hostd.pyz").write_bytes(hostd_zip()[1])
+    place = str(HOSTD.parent if where == "folder" else tmp_path / "hostd.pyz")
+    code = "import json, sys; sys.path.insert(0, sys.argv[1]); from hostd import own_code; "
+    code += "print(json.dumps(own_code.command(['none'])))"
+    told = subprocess.run([sys.executable, "-I", "-c", code, place], capture_output=True, text=True, check=True)
+
+    done = subprocess.run([*json.loads(told.stdout), str(tmp_path)], capture_output=True, text=True, check=False)
+
+    assert place in " ".join(json.loads(told.stdout))
+    assert (done.returncode, done.stderr) == (2, "hostd: unknown verb 'none'; known: serve, probe\n")
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.name)
@@ -47,6 +95,13 @@ def test_what_runs_on_hosts_is_python_3_8(path: Path):
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.name)
 def test_what_runs_on_hosts_imports_the_standard_library_alone(path: Path):
     assert imported(path) - set(sys.stdlib_module_names) <= {"pynvml"}
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda p: p.name)
+def test_what_runs_on_hosts_imports_nothing_from_beyond_its_package(path: Path):
+    deepest = len(path.relative_to(HOSTD).parts) if path.is_relative_to(HOSTD) else 0
+    levels = [node.level for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.ImportFrom)]
+    assert max(levels, default=0) <= deepest
 
 
 def test_the_zip_runs_by_itself(tmp_path: Path):

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gpu_mcp_server.cli import hacks
-from gpu_mcp_server.pages import page
+from gpu_mcp_server.package_files import page
 
 KNOWN = hacks.known()
 

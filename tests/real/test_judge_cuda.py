@@ -1,4 +1,4 @@
-"""The judge on a real GPU, on the CUDA examples. Also runs without pytest: `python tests/real/test_judge_cuda.py`."""
+"""The judge on a real GPU, on the CUDA examples. Also runs without pytest: `python -m tests.real.test_judge_cuda`."""
 
 # ruff: noqa: T201
 import ctypes
@@ -8,8 +8,6 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.judge.harness import EXAMPLES, Outcome, build, judge
 

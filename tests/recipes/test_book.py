@@ -8,7 +8,7 @@ from mcp import Client
 
 from gpu_mcp_server import __version__
 from gpu_mcp_server.errors import ConfigError, NotFound
-from gpu_mcp_server.pages import content
+from gpu_mcp_server.package_files import content
 from gpu_mcp_server.recipes.book import Recipe, read, recipe, recipes
 from gpu_mcp_server.server import build_server
 from gpu_mcp_server.toolset import discover

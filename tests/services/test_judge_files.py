@@ -4,9 +4,10 @@ import ast
 import hashlib
 import json
 import platform
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -16,12 +17,24 @@ from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.services.harness import Candidate, role_program
 from gpu_mcp_server.services.judge_code import judge_code
-from gpu_mcp_server.services.judge_files import JUDGE, PACKAGE, TREE, judge_files, judge_tree, role_source
+from gpu_mcp_server.services.judge_files import (
+    JUDGE,
+    PACKAGE,
+    TREE,
+    _bytecode,
+    _bytecode_path,
+    judge_files,
+    judge_tree,
+    role_source,
+)
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.sources import Source
 from tests.laboratory import HONEST, PROBLEM
 
-MODULES = {p.stem for p in JUDGE.glob("*.py")} - {"__init__"}
+SOURCES = sorted(JUDGE.rglob("*.py"))
+MODULES = {".".join(p.relative_to(JUDGE).with_suffix("").parts) for p in SOURCES if p.name != "__init__.py"}
+PLACES = MODULES | {".".join(p.relative_to(JUDGE).parts) for p in JUDGE.rglob("*") if p.is_dir()}
+"""What there is to import from."""
 SMOKE = TimingOptions(tier="smoke")
 
 
@@ -40,15 +53,73 @@ def ran(program: str, tree: Path, work: Path, *options: str, **env: str) -> subp
     return subprocess.run(command, cwd=work, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_a_module_imports_others_of_the_judge_by_their_place_in_the_package(name: str):
-    for node in ast.walk(ast.parse((JUDGE / f"{name}.py").read_bytes())):
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.relative_to(JUDGE).as_posix())
+def test_a_module_imports_others_of_the_judge_by_their_place_in_the_package(path: Path):
+    ours = {"gpu_mcp_server", PACKAGE, *(name.partition(".")[0] for name in PLACES)}
+    for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
-            assert not {alias.name for alias in node.names} & MODULES
+            assert not {alias.name.partition(".")[0] for alias in node.names} & ours
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            assert node.module not in MODULES
+            assert str(node.module).partition(".")[0] not in ours
         elif isinstance(node, ast.ImportFrom):
-            assert {node.module} & MODULES or {alias.name for alias in node.names} <= MODULES
+            folders = path.relative_to(JUDGE).parent.parts
+            assert node.level <= len(folders) + 1, "beyond the package"
+            base = ".".join([*folders[: len(folders) + 1 - node.level], *filter(None, [node.module])])
+            assert base in MODULES or {".".join(filter(None, [base, alias.name])) for alias in node.names} <= PLACES
+
+
+@pytest.fixture
+def other_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of the judge's sources that is shipped instead of them."""
+    folder = Path(shutil.copytree(JUDGE, tmp_path / "other" / "judge"))
+    monkeypatch.setattr("gpu_mcp_server.services.judge_files.JUDGE", folder)
+    judge_files.cache_clear()
+    _bytecode.cache_clear()
+    yield folder
+    judge_files.cache_clear()
+    _bytecode.cache_clear()
+
+
+HASHED = f"""
+load_judge()
+from {PACKAGE}.evidence import harness_hash, shipped
+print(harness_hash(), *shipped())
+"""
+
+
+def hashed(folder: Path, python: str = "") -> tuple[str, set[str], Path]:
+    """Return the hash of the judge's files as a host has them, what it covers, and where they lie."""
+    tree = laid(folder / "tree", judge_files(python))
+    done = ran(role_source() + HASHED, tree, folder / "work")
+    digest, *covered = done.stdout.split()
+    return digest, {f"{PACKAGE}/{path}" for path in covered}, tree
+
+
+def test_the_hash_covers_every_file_that_is_shipped_and_no_other(tmp_path: Path):
+    _, covered, _ = hashed(tmp_path, platform.python_version())
+    assert covered == set(judge_files(platform.python_version()))
+    assert any(path.endswith(".pyc") for path in covered)
+
+
+def test_a_module_in_a_folder_is_shipped_and_imported_and_changes_the_hash(tmp_path: Path, other_judge: Path):
+    folder = other_judge / "room" / "inner"
+    folder.mkdir(parents=True)
+    for place in (folder.parent, folder):
+        (place / "__init__.py").touch()
+    hashes = []
+    for number in (1, 2):
+        (folder / "new.py").write_text(f"from ...main import main\nNUMBER = {number}\n")
+        judge_files.cache_clear()
+        _bytecode.cache_clear()
+        digest, covered, tree = hashed(tmp_path / str(number), platform.python_version())
+        compiled = f"{PACKAGE}/room/inner/__pycache__/new.{sys.implementation.cache_tag}.pyc"
+        assert {f"{PACKAGE}/room/inner/new.py", compiled} <= covered
+        program = f"{role_source('room.inner.new')}\nprepare()\nprint(sys.modules['{PACKAGE}.room.inner.new'].NUMBER)"
+        done = ran(program, tree, tmp_path / "imports", "-v")
+        assert done.stdout == f"{number}\n", done.stderr[-2000:]
+        assert f"{tree}/{compiled} matches" in done.stderr
+        hashes.append(digest)
+    assert hashes[0] != hashes[1]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -93,8 +164,8 @@ def test_the_bytecode_that_goes_along_is_what_python_runs(tmp_path: Path):
     done = ran(role_source() + "\nmain(['candidate'])", tree, tmp_path / "work", "-v")
 
     assert "no LINK_OWNER" in done.stderr
-    for module in ("__init__", "main", "folders", "candidate", "link", "mapping"):
-        assert f"{tree}/{PACKAGE}/__pycache__/{module}.{sys.implementation.cache_tag}.pyc matches" in done.stderr
+    for path in ("__init__.py", "main.py", "folders.py", "candidate.py", "link.py", "mapping.py"):
+        assert f"{tree}/{PACKAGE}/{_bytecode_path(path)} matches" in done.stderr
 
 
 def test_bytecode_is_not_sent_to_another_python():

@@ -16,8 +16,8 @@ import pytest
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.locks import GpuLocks
 from gpu_mcp_server.models.job import RankOptions
+from gpu_mcp_server.package_files import WORKERS
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.plans import WORKERS
 from gpu_mcp_server.settings import LocalHost
 from tests.backends.apart import two_apart
 from tests.backends.sshd import Sshd

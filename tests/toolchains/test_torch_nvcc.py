@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.services.plans import WORKERS
+from gpu_mcp_server.package_files import WORKERS
 
 pytestmark = pytest.mark.skipif(not shutil.which("nvcc"), reason="nvcc is not installed")
 KERNEL = """

@@ -1,7 +1,6 @@
 """Pages made from templates, and what every answer of the dashboard says of itself to the browser."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -10,10 +9,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from gpu_mcp_server import __version__
+from gpu_mcp_server.package_files import PACKAGE
 from gpu_mcp_server.plain_text import visible
 from gpu_mcp_server.web.dashboard import texts
 
-HERE = Path(__file__).parent
+HERE = PACKAGE / "web" / "dashboard"
 STATIC = HERE / "static"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "

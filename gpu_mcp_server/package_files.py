@@ -1,0 +1,35 @@
+"""Where the package's files lie: sources that run elsewhere, pages that agents can read, recipes, examples.
+
+No other module counts the folders above itself: one that moves would look beside what it wants, and often find nothing.
+"""
+
+from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent
+HOSTD = PACKAGE / "hostd"
+"""Sources that travel to hosts as one zip file."""
+JUDGE = PACKAGE / "judge"
+"""Sources that travel to hosts as a tree."""
+WORKERS = PACKAGE / "workers"
+"""Programs that run by themselves, most of them in sandboxes."""
+
+CANDIDATES, CANDIDATES_URI = "candidates.md", "gpu-mcp://docs/candidates"
+"""What a candidate is: its page, and its address for agents."""
+
+
+def content(name: str) -> Path:
+    """Return a folder or file of the project: from the installed package, or from the checkout that this is."""
+    installed = PACKAGE / "_content" / name
+    return installed if installed.exists() else PACKAGE.parent / name
+
+
+@cache
+def worker_source(name: str) -> str:
+    """Return the source of one of the programs in `WORKERS`."""
+    return (WORKERS / f"{name}.py").read_text(encoding="utf-8")
+
+
+def page(name: str) -> str:
+    """Return a page of the documentation."""
+    return content(f"docs/{name}").read_text(encoding="utf-8")

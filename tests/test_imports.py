@@ -1,0 +1,49 @@
+"""What imports what: no modules import each other in a circle, whatever the place or the reason of the import."""
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT / "toolsets" if "toolsets" in path.parts else ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(name: str, path: Path, known: Iterable[str]) -> Iterator[str]:
+    """Yield the modules that one imports: also within functions, for types alone, and relative to itself."""
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                yield from [inner] if inner in known else [base] if base in known else []
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Return the sets of modules that reach each other: what is left when ends and beginnings are taken off."""
+    left = {name: targets - {name} for name, targets in graph.items()}
+    while True:
+        wanted = set[str]().union(*left.values())
+        gone = {name for name, targets in left.items() if not targets or name not in wanted}
+        if not gone:
+            return [[name, *sorted(targets)] for name, targets in sorted(left.items())]
+        left = {name: targets - gone for name, targets in left.items() if name not in gone}
+
+
+def test_a_circle_is_found():
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}) == [["b", "c"], ["c", "b"]]
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    paths = [*ROOT.glob("gpu_mcp_server/**/*.py"), *ROOT.glob("toolsets/**/*.py")]
+    modules = {module_name(path): path for path in paths}
+    graph = {name: set(imports_of(name, path, modules)) for name, path in modules.items()}
+    assert graph["gpu_mcp_server.judge.owner"] > {"gpu_mcp_server.judge.programs"}, "imports in functions count"
+    assert not circles(graph)
