@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.compiled import compiled
+
 
 def toolkit_include() -> Path:
     """Return the folder of cuda.h; skips where there is no nvcc."""
@@ -26,8 +28,6 @@ def driver_stub(folder: Path) -> Path:
     text = subprocess.run(header, capture_output=True, text=True, check=True).stdout
     names = sorted(set(re.findall(r"\bCUresult\s+(cu[A-Z]\w*)\s*\(", text)))
     assert "cuInit" in names and "cuTensorMapEncodeTiled" in names, len(names)
-    source = folder / "stub.c"
-    source.write_text("".join(f"void {name}(void) {{}}\n" for name in names))
-    made = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", str(folder / "libcuda.so"), str(source)]
-    subprocess.run(made, check=True)
-    return folder / "libcuda.so"
+    source = "".join(f"void {name}(void) {{}}\n" for name in names)
+    command = ["gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", "libcuda.so", "stub.c"]
+    return shutil.copy(compiled("libcuda.so", {"stub.c": source}, *command), folder / "libcuda.so")

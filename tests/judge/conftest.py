@@ -1,7 +1,6 @@
 """A court for candidates: writes, compiles and judges them."""
 
 import re
-import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.compiled import compiled
 from tests.judge.harness import EXAMPLES, Outcome, build, judge
 from tests.judge_package import JUDGE
 
@@ -23,11 +23,11 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a libcuda.so.1 made from kernels.cu and the fake, and of a fake NVML."""
     folder = tmp_path_factory.mktemp("driver")
     kernels = re.sub(r"(?m)^#(include|pragma).*", "", (JUDGE / "kernels.cu").read_text())
-    (folder / "kernels_without_includes.h").write_text(kernels)
-    command = ["g++", "-std=c++20", "-O2", "-shared", "-fPIC", f"-I{folder}", "-o", str(folder / "libcuda.so.1")]
-    subprocess.run([*command, str(HERE / "fake_cuda.cpp")], check=True)
-    command = ["g++", "-std=c++20", "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1")]
-    subprocess.run([*command, str(HERE / "fake_nvml.cpp")], check=True)
+    cuda = {"fake_cuda.cpp": (HERE / "fake_cuda.cpp").read_text(), "kernels_without_includes.h": kernels}
+    nvml = {"fake_nvml.cpp": (HERE / "fake_nvml.cpp").read_text()}
+    for library, files in (("libcuda.so.1", cuda), ("libnvidia-ml.so.1", nvml)):
+        command = ["g++", "-std=c++20", "-O2", "-shared", "-fPIC", "-o", library, next(iter(files))]
+        (folder / library).symlink_to(compiled(library, files, *command))
     return folder
 
 
@@ -43,7 +43,7 @@ def court(tmp_path: Path) -> Court:
             source.write_text(candidate)
         first = not (tmp_path / "candidate").exists()
         folder = tmp_path if first else Path(tempfile.mkdtemp(dir=tmp_path))
-        outcome = judge(folder, task.pop("reference", EXAMPLES / "reference.py"), build(source, folder), **task)
+        outcome = judge(folder, task.pop("reference", EXAMPLES / "reference.py"), build(source), **task)
         assert outcome.exit_code == 0, outcome.stderr
         return outcome
 

@@ -1,8 +1,6 @@
 """Runs the judge's three processes as hostd does, without a sandbox: links, freezing by SIGSTOP, exit events."""
 
-import atexit
 import contextlib
-import functools
 import importlib.util
 import json
 import os
@@ -13,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gpu_mcp_server.services.judge_files import role_source
+from tests.compiled import compiled
 from tests.judge_package import JUDGE, lay_tree
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -211,21 +209,21 @@ def judge(
     return Outcome(verdict, out.decode(), err.decode(), owner.returncode, lines)
 
 
-@functools.cache
 def loops(name: str) -> Path:
-    """Compile a source of the judge, once; it is there until the tests end."""
-    folder = Path(tempfile.mkdtemp(prefix="judge-loops-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return build(JUDGE / name, folder)
+    """Compile a source of the judge."""
+    return build(JUDGE / name)
 
 
-def build(source: Path, into: Path, *more: str) -> Path:
-    """Compile a candidate."""
+def build(source: Path) -> Path:
+    """Compile a candidate in C, once as long as its text is the same."""
+    made = source.name + ".so"
+    command = ["gcc", "-std=c17", "-Wall", "-shared", "-fPIC", "-O3", "-march=native", "-fopenmp", "-o", made]
+    return compiled(made, {source.name: source.read_text()}, *command, source.name, "-lm", "-lpthread")
+
+
+def build_cuda(source: Path, into: Path) -> Path:
+    """Compile a candidate in CUDA for the GPU that is there."""
     library = into / (source.name + ".so")
-    if source.suffix == ".cu":
-        command = ["nvcc", "-shared", "-Xcompiler", "-fPIC", "-O3", "-arch=native", "-o", str(library), str(source)]
-    else:
-        command = ["gcc", "-std=c17", "-Wall", "-shared", "-fPIC", "-O3", "-march=native", "-fopenmp"]
-        command += ["-o", str(library), str(source), "-lm", "-lpthread"]
-    subprocess.run([*command, *more], check=True, capture_output=True)
+    command = ["nvcc", "-shared", "-Xcompiler", "-fPIC", "-O3", "-arch=native", "-o", str(library), str(source)]
+    subprocess.run(command, check=True, capture_output=True)
     return library

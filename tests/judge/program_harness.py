@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.compiled import compiled
 from tests.judge import harness
 from tests.judge.harness import Outcome, lay, pair, start
 from tests.judge_package import lay_tree
@@ -76,18 +77,16 @@ def below(pid: int) -> list[int]:
     return [each for child in found for each in (child, *below(child))]
 
 
-def project(folder: Path, files: Mapping[str, str | bytes], command: list[str]) -> Path:
-    """Lay a project's files and build it."""
+def project(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    """Lay a project's files and build its program, if it is one in C."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    if command:
-        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    source = files.get("app.c")
+    if isinstance(source, str):
+        shutil.copy(compiled("app", {"app.c": source}, "gcc", "-O1", "-o", "app", "app.c", "-lm"), folder)
     return folder
-
-
-GCC = ["gcc", "-O1", "-o", "app", "app.c", "-lm"]
 
 
 def judge_program(
@@ -95,14 +94,12 @@ def judge_program(
     reference: Mapping[str, str | bytes] | str,
     candidate: Mapping[str, str | bytes] | str | None = None,
     *,
-    build: list[str] | None = None,
     sandboxes: int = 7,
     timeout_s: float = 100,
     **task: Any,
 ) -> Outcome:
     """Judge a program (or register, without one) and return what the owner wrote."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = GCC if build is None else build
     roles = {"reference": reference}
     names = [f"candidate_{n}" for n in range(sandboxes)] if candidate is not None else []
     roles |= dict.fromkeys(names, candidate)
@@ -116,7 +113,7 @@ def judge_program(
         for role, files in roles.items():
             if id(files) not in built:
                 listed = {"app.c": files} if isinstance(files, str) else files
-                built[id(files)] = project(folder / f"built-{role}", listed, command)
+                built[id(files)] = project(folder / f"built-{role}", listed)
             owner_links[role], theirs = pair()
             work = lay(folder / role, {})
             shutil.copytree(built[id(files)], work / "project")

@@ -436,7 +436,7 @@ def scale(x, k):
 def test_a_reference_that_raises_while_judging_is_nobodys_failure_and_told_in_its_words(tmp_path):
     from tests.judge.harness import EXAMPLES, build, judge
 
-    outcome = judge(tmp_path, "def softmax(x):\n    raise ValueError('no')\n", build(EXAMPLES / "naive.c", tmp_path))
+    outcome = judge(tmp_path, "def softmax(x):\n    raise ValueError('no')\n", build(EXAMPLES / "naive.c"))
 
     assert outcome.exit_code == 0
     assert "verdict" not in outcome.verdict

@@ -25,7 +25,7 @@ def court(driver: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         path = tmp_path / "candidate.c"
         path.write_text(source)
         task = {"device": "cuda", "shapes": SHAPES, "max_rounds": 9, "round_ms": 1, **task}
-        outcome = judge(tmp_path, task.pop("reference", EXAMPLES / "reference.py"), build(path, tmp_path), **task)
+        outcome = judge(tmp_path, task.pop("reference", EXAMPLES / "reference.py"), build(path), **task)
         assert outcome.exit_code == 0, outcome.stderr + (tmp_path / "noise.txt").read_text()
         return outcome
 
@@ -312,7 +312,7 @@ def test_every_type_survives_the_way_from_fill_to_comparison(court, dtype, distr
     outcome = judge(
         tmp_path,
         tmp_path / "same.py",
-        build(path, tmp_path),
+        build(path),
         device="cuda",
         entry="same",
         inputs=[{"name": "x", "dtype": dtype, "shape": ["n"], "distribution": distribution}],
@@ -758,7 +758,7 @@ def test_a_problem_that_does_not_fit_the_gpu_is_refused_with_both_sizes(court):
 def test_timing_under_mps_is_refused(driver, tmp_path, monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", str(driver))
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/pipe")
-    outcome = judge(tmp_path, EXAMPLES / "reference.py", build(EXAMPLES / "naive.c", tmp_path), device="cuda")
+    outcome = judge(tmp_path, EXAMPLES / "reference.py", build(EXAMPLES / "naive.c"), device="cuda")
 
     assert outcome.exit_code == 1
     assert "MPS" in outcome.stderr

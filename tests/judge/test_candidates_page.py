@@ -20,7 +20,7 @@ PYTHON = re.findall(r"```python\n(.*?)```", page(CANDIDATES), re.DOTALL)
 def test_the_c_example_is_correct(tmp_path: Path):
     source = tmp_path / "kernel.c"
     source.write_text(EXAMPLE["c"])
-    outcome = judge(tmp_path, EXAMPLES / "reference.py", build(source, tmp_path), max_rounds=7)
+    outcome = judge(tmp_path, EXAMPLES / "reference.py", build(source), max_rounds=7)
 
     assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]
 

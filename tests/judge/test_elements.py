@@ -10,16 +10,15 @@ import numpy as np
 import pytest
 from gpu_mcp_judge import check, device_cpu, elements, fill, ledger, memory_cpu
 
-from tests.judge.harness import build
-from tests.judge_package import JUDGE
+from tests.judge import harness
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> elements.Elements:
-    loops = elements.Elements()
-    loops.load(str(build(JUDGE / "elements.c", tmp_path_factory.mktemp("elements"))))
-    assert loops.by == elements.COMPILED
-    return loops
+def compiled() -> elements.Elements:
+    made = elements.Elements()
+    made.load(str(harness.loops("elements.c")))
+    assert made.by == elements.COMPILED
+    return made
 
 
 @pytest.fixture

@@ -213,7 +213,6 @@ def test_generated_inputs_are_made_anew_for_each_run_and_given_to_both(sit):
         "inputs": ["in/x.txt"],
         "rules": rules,
         "cases": [{"n": 5}, {"n": 11}],
-        "build": [],
         "tier": "correctness",
         "sandboxes": 4,
     }

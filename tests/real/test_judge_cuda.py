@@ -9,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.judge.harness import EXAMPLES, Outcome, build, judge
+from tests.judge.harness import EXAMPLES, Outcome, build_cuda, judge
 
 SHAPES = [{"rows": 64, "cols": 1000}, {"rows": 4096, "cols": 4096}, {"rows": 333, "cols": 1025}]
 EXPECTED = [
@@ -76,7 +76,7 @@ def judged(source: Path, folder: Path, **task: object) -> Outcome:
     path, framework = reference()
     path, framework = task.pop("reference", path), task.pop("framework", framework)
     task = {"device": "cuda", "framework": framework, "shapes": SHAPES, **task}
-    return judge(folder, path, build(source, folder), timeout_s=300, **task)
+    return judge(folder, path, build_cuda(source, folder), timeout_s=300, **task)
 
 
 def written(body: str, folder: Path) -> Path:
