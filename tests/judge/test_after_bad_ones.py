@@ -41,17 +41,24 @@ BAD = {
 }  # fmt: skip
 
 
+TENSORS = {side: [TensorSpec(**t) for t in PROBLEM[side]] for side in ("inputs", "outputs")}
+GIVEN = {**PROBLEM, **TENSORS, "shapes": PROBLEM["shapes"][:1]}
+
+
+@pytest.fixture(scope="module")
+async def problem_id(lab: Lab) -> str:
+    return (await lab.registry.register(**GIVEN)).problem_id
+
+
 @pytest.mark.parametrize("name", BAD)
-async def test_an_honest_candidate_is_correct_right_after_a_bad_one(lab: Lab, name, monkeypatch):
+async def test_an_honest_candidate_is_correct_right_after_a_bad_one(lab: Lab, problem_id, name, monkeypatch):
     monkeypatch.setattr(harness, "ROUND_TIMEOUT_S", 2.0)
-    tensors = {side: [TensorSpec(**t) for t in PROBLEM[side]] for side in ("inputs", "outputs")}
-    registered = await lab.registry.register(**{**PROBLEM, **tensors, "shapes": PROBLEM["shapes"][:1]})
     source, verdict, reason = BAD[name]
 
-    bad = await lab.evaluator.evaluate(registered.problem_id, Source(source, "c", "bad.c"))
+    bad = await lab.evaluator.evaluate(problem_id, Source(source, "c", "bad.c"))
     assert (bad.verdict or bad.status) == verdict, bad.summary()
     assert reason in bad.reason
-    good = await lab.evaluator.evaluate(registered.problem_id, Source(HONEST, "c", "good.c"))
+    good = await lab.evaluator.evaluate(problem_id, Source(HONEST, "c", "good.c"))
     assert good.verdict == "correct", good.summary()
 
 
@@ -74,15 +81,12 @@ ENDS = {
 
 
 @pytest.mark.parametrize("name", ENDS)
-async def test_a_reference_that_fails_is_nobodys_failure_and_says_so(lab: Lab, name):
+async def test_a_reference_that_fails_is_nobodys_failure_and_says_so(lab: Lab, problem_id, name):
     end, words = ENDS[name]
-    tensors = {side: [TensorSpec(**t) for t in PROBLEM[side]] for side in ("inputs", "outputs")}
-    problem = {**PROBLEM, **tensors, "shapes": PROBLEM["shapes"][:1]}
-    tired = await lab.registry.register(**{**problem, "name": "tired", "reference": TIRED.replace("{end}", end)})
-    fresh = await lab.registry.register(**problem)
+    tired = await lab.registry.register(**{**GIVEN, "name": "tired", "reference": TIRED.replace("{end}", end)})
 
     refused = await lab.evaluator.evaluate(tired.problem_id, Source(HONEST, "c", "good.c"))
     assert (refused.status, refused.verdict) == ("refused", None), refused.summary()
     assert words in refused.reason and "register it again" in (refused.note or "")
-    good = await lab.evaluator.evaluate(fresh.problem_id, Source(HONEST, "c", "good.c"))
+    good = await lab.evaluator.evaluate(problem_id, Source(HONEST, "c", "good.c"))
     assert good.verdict == "correct", good.summary()
