@@ -215,7 +215,8 @@ class Shape:
         whole_s = median([played.candidate_s for played in series.played])
         series.doubt = self.device.doubt()
         if not self._too_short(series) and not self.device.stops_calls:
-            series.doubt = series.sharing.doubt(whole_s, lambda: self.interruption.shorten(buffers)) or series.doubt
+            shorten, again = lambda: self.interruption.shorten(buffers), lambda: self._play(buffers).candidate_s
+            series.doubt = series.sharing.doubt(whole_s, shorten, again) or series.doubt
             if buffers.sets > 1 and not self.rounds.more:
                 beside, series.singles = self.one_by_one.doubt(buffers, whole_s / buffers.sets)
                 apart = self.separation.doubt(buffers, whole_s / buffers.sets)

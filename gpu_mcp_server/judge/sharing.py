@@ -19,8 +19,12 @@ said 0.02 at most of five honest kernels on an H200, in rounds of 10 ms (benchma
 CERTAIN = 0.5
 """Part from which on it is a cheat: to wake threads and to fill caches takes an honest one a few percent."""
 MORE = 8
-"""Shorter rounds that are played besides where those so far look suspicious: a busy machine delays some, not most. One
-that is honest now and then gains nothing: what counts of the whole rounds is their median, too."""
+"""Shorter rounds that are played besides where those so far look suspicious, each beside a whole one: a busy machine
+delays some, not most. One that is honest now and then gains nothing: what counts of the whole rounds is their median,
+too."""
+SLOWER = 1.25
+"""Times its time that a whole round takes by then, above which nothing is certain: the machine has become busy since. A
+delay of a quarter of a round seems to be no more than half of it that is shared, where half of its calls are made."""
 
 
 class Short(NamedTuple):
@@ -46,27 +50,30 @@ class Sharing:
         self.changed: List[int] = []
         """Of how many calls inputs were changed in time, in each round in which some were to be."""
 
-    def doubt(self, whole_s: float, shorten: Callable[[], None]) -> str:
+    def doubt(self, whole_s: float, shorten: Callable[[], None], again: Callable[[], float]) -> str:
         """Say what speaks against the times of these rounds; empty if nothing does.
 
         Args:
             whole_s: What a round of all calls takes.
             shorten: Plays one of fewer calls, and adds it where that can be done.
+            again: Plays one of all calls, and returns what it took.
 
         Raises:
             Judged: If it is certain.
         """
         if self._part(whole_s) < DOUBTED:
             return ""
+        beside_s: List[float] = []
         for _ in range(MORE):
             shorten()
+            beside_s.append(again())
         part = self._part(whole_s)
         if part < DOUBTED:
             return ""
         one = min(self.short, key=lambda each: abs(each.shared(whole_s) - part))
         text = "%.0f %% of a round's time is spent however few of its calls are made: %d of %d took %.3g of %.3g ms"
         told = (100 * part, one.calls, one.sets, 1000 * one.seconds, 1000 * whole_s)
-        if part < CERTAIN:
+        if part < CERTAIN or median(beside_s) > SLOWER * whole_s:
             return "no time: %s; what several calls share, none of them takes" % (text % told)
         text = "worked on a call before it was called: %s; what several calls share, none of them takes" % text
         raise cheat(text % told)
