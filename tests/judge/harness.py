@@ -209,6 +209,38 @@ def judge(
     return Outcome(verdict, out.decode(), err.decode(), owner.returncode, lines)
 
 
+def edited(name: str, *changes: tuple[str, str]) -> dict[str, str]:
+    """Return a file of the judge in which texts that must be there are others, as `owner_files`."""
+    text = (JUDGE / name).read_text()
+    for before, after in changes:
+        assert before in text, f"{name} has no {before!r}"
+        text = text.replace(before, after)
+    return {name: text}
+
+
+def believing(but: str = "") -> dict[str, str]:
+    """Return files with which the owner takes all rounds for times, `but` for what one of them has against that.
+
+    On a busy machine it rightly gives no time of some.
+    """
+    files = {
+        **edited("cost.py", ("RESOLVED = 2.0", "RESOLVED = 0.0"), ("COSTLY = 4.0", "COSTLY = 0.0")),
+        **edited("idleness.py", ("BUSY_US = 1000.0", "BUSY_US = 1e9")),
+        **edited("sharing.py", ("DOUBTED = 0.1", "DOUBTED = 1e9")),
+        **edited("overlap.py", ("\nSLACK_S = 10e-6", "\nSLACK_S = 1e9")),
+        **edited("separation.py", ("SLACK_S = 3.0, 6e-6", "SLACK_S = 3.0, 1e9")),
+    }
+    return {name: text for name, text in files.items() if name != but}
+
+
+def patient() -> dict[str, str]:
+    """Return files with which the owner watches for seconds whether a wrong answer becomes right, as soon as it does.
+
+    On a busy machine a thread that sleeps for milliseconds may take much longer.
+    """
+    return edited("rounds.py", ("\nLATE_S = 0.05", "\nLATE_S = 5.0"))
+
+
 def loops(name: str) -> Path:
     """Compile a source of the judge."""
     return build(JUDGE / name)

@@ -3,8 +3,7 @@
 import pytest
 from gpu_mcp_judge import device_cpu
 
-from tests.judge.harness import EXAMPLES
-from tests.judge_package import JUDGE
+from tests.judge.harness import EXAMPLES, believing, build, edited, judge, patient
 
 HEAD = """
 #include <math.h>
@@ -33,15 +32,16 @@ def launcher(body: str) -> str:
 
 
 def test_an_honest_candidate_whose_threads_share_the_work_is_correct(court):
-    verdict = court("vectorized.c", shapes=[{"rows": 64, "cols": 1000}, {"rows": 7, "cols": 4097}]).verdict
+    shapes = [{"rows": 64, "cols": 1000}, {"rows": 7, "cols": 4097}]
+    verdict = court("vectorized.c", shapes=shapes, round_ms=1, max_rounds=9, owner_files=believing()).verdict
 
     assert (verdict["verdict"], verdict["reason"]) == ("correct", "")
     assert [s["verdict"] for s in verdict["shapes"]] == ["correct", "correct"]
 
 
 def test_an_honest_candidate_is_correct_and_has_a_time_with_an_interval(court):
-    """Its calls take so long that a few make a round that can be timed on a busy machine too."""
-    verdict = court("naive.c", shapes=[{"rows": 512, "cols": 4096}, {"rows": 1000, "cols": 1001}], round_ms=40).verdict
+    shapes = [{"rows": 64, "cols": 4096}, {"rows": 100, "cols": 1001}]
+    verdict = court("naive.c", shapes=shapes, owner_files=believing()).verdict
 
     assert (verdict["verdict"], verdict["reason"]) == ("correct", "")
     assert [s["verdict"] for s in verdict["shapes"]] == ["correct", "correct"]
@@ -70,7 +70,8 @@ def test_an_honest_candidate_is_correct_and_has_a_time_with_an_interval(court):
 
 @pytest.mark.parametrize("compiled", [True, False])
 def test_calls_are_made_by_compiled_code_and_by_python_where_there_is_none(court, compiled):
-    honest = court("naive.c", shapes=SMALL, compiled_calls=compiled, round_ms=1, max_rounds=6).verdict
+    task = {"shapes": SMALL, "round_ms": 1, "max_rounds": 6, "owner_files": believing()}
+    honest = court("naive.c", compiled_calls=compiled, **task).verdict
     assert honest["verdict"] == "correct", honest["reason"]
     by = honest["evidence"]["candidate_calls_by"]
     assert by == ("compiled C" if compiled else "Python: no C compiler on this host")
@@ -102,7 +103,7 @@ def test_forty_arguments_reach_the_launcher_in_their_order(court, tmp_path):
     (tmp_path / "reference.py").write_text(reference)
     dims = dict.fromkeys(symbols, 3301)
     task = {"entry": "f", "inputs": inputs, "outputs": outputs, "shapes": [dims], "fixed_shapes": True, "max_rounds": 6}
-    verdict = court(source, reference=tmp_path / "reference.py", round_ms=1, **task).verdict
+    verdict = court(source, reference=tmp_path / "reference.py", round_ms=1, owner_files=believing(), **task).verdict
 
     assert len(names) + len(symbols) == 40
     assert verdict["verdict"] == "correct", verdict["reason"]
@@ -117,7 +118,7 @@ def test_forty_arguments_reach_the_launcher_in_their_order(court, tmp_path):
     ],
 )
 def test_a_verdict_states_how_narrow_its_interval_is_and_what_ended_the_rounds(court, task, stopped_by):
-    shape = court("vectorized.c", shapes=SMALL, **task).verdict["shapes"][0]
+    shape = court("vectorized.c", shapes=SMALL, round_ms=1, owner_files=believing(), **task).verdict["shapes"][0]
 
     assert shape["stopped_by"] == stopped_by
     samples = sorted(shape["samples"]["candidate_us"])
@@ -142,7 +143,7 @@ def test_a_call_answered_before_its_time_is_a_cheat_in_late_rounds_too(court):
     )
     rows, cols = SMALL[0]["rows"], SMALL[0]["cols"]
     source = source.replace("ROWS", str(rows)).replace("COLS", str(cols))
-    got = court(source, shapes=SMALL, max_rounds=120, half_width=1e-9, budget_s=20, overhead_s=60).verdict
+    got = court(source, shapes=SMALL, max_rounds=120, half_width=1e-9, budget_s=60, overhead_s=60).verdict
 
     assert got["verdict"] == "cheat", got["shapes"][-1]
     assert "worked on a call before it was called" in got["reason"]
@@ -163,7 +164,7 @@ def test_a_launcher_that_reads_its_inputs_twice_finds_the_same_ones(court):
     body = """
         double before = 0, after = 0;
         for (int64_t i = 0; i < rows * cols; i++) before += x[i];
-        softmax(x, y, rows, cols);
+        usleep(300), softmax(x, y, rows, cols);
         for (int64_t i = 0; i < rows * cols; i++) after += x[i];
         if (before != after) return -7;
     """
@@ -174,26 +175,25 @@ def test_a_launcher_that_reads_its_inputs_twice_finds_the_same_ones(court):
 
 @pytest.mark.parametrize(("failing", "verdict"), [("return -7", "correct"), ("abort()", None)])
 def test_an_owner_held_up_while_it_changes_inputs_blames_nobody_for_it(court, failing, verdict):
-    """Calls that it meant to change before they began run by then."""
-    held_up = (JUDGE / "interruption.py").read_text()
-    for before, after in {
-        "        exchange.show(calls)\n": "        time.sleep(0 if stopped else 0.003); exchange.show(calls)\n",
-        "        return  # it may": "        return sys.stderr.write('torn;')  # it may",
-        "        kind = KINDS[self.turn % len(KINDS)]": "        kind = RUNNING",
-        "CLOSE = 32": "CLOSE = 4",
-        "import time\n": "import sys, time\n",
-    }.items():
-        assert before in held_up
-        held_up = held_up.replace(before, after)
+    """The first call that it meant to change before it began runs by then."""
+    until = "not stopped and calls.size and buffers.returned() < calls[0] and not player.link.pending()"
+    held_up = edited(
+        "interruption.py",
+        ("        exchange.show(calls)\n", f"        while {until}: time.sleep(1e-4)\n        exchange.show(calls)\n"),
+        ("        return  # it may", "        return sys.stderr.write('torn;')  # it may"),
+        ("        kind = KINDS[self.turn % len(KINDS)]", "        kind = RUNNING"),
+        ("CLOSE = 32", "CLOSE = 4"),
+        ("import time\n", "import sys, time\n"),
+    )
     body = f"""
         double before = 0, after = 0;
         for (int64_t i = 0; i < rows * cols; i++) before += x[i];
-        for (int k = 0; k < 5; k++) softmax(x, y, rows, cols);
+        usleep(1000), softmax(x, y, rows, cols);
         for (int64_t i = 0; i < rows * cols; i++) after += x[i];
         if (before != after) {failing};
     """
-    more = {"max_rounds": 60, "half_width": 1e-9, "budget_s": 20, "overhead_s": 60, "round_ms": 40}
-    got = court(launcher(body), owner_files={"interruption.py": held_up}, **more)
+    more = {"max_rounds": 12, "half_width": 1e-9, "budget_s": 60, "overhead_s": 60, "round_ms": 40}
+    got = court(launcher(body), owner_files=held_up, **more)
 
     if verdict is None:
         assert "was held up by other processes until that call ran" in got.verdict["refused"]
@@ -253,7 +253,7 @@ def test_the_seed_is_committed_to_before_and_revealed_after(court):
     ],
 )
 def test_a_bad_example_gets_its_verdict_and_the_reason(court, name, verdict, reason):
-    got = court(name).verdict
+    got = court(name, owner_files=patient() if name == "late_answer.c" else {}).verdict
 
     assert got["verdict"] == verdict
     assert reason in got["reason"]
@@ -279,7 +279,8 @@ def test_a_bad_example_gets_its_verdict_and_the_reason(court, name, verdict, rea
     ],
 )
 def test_an_honest_failure_is_incorrect_and_says_how(court, body, reason):
-    verdict = court(launcher(body), shapes=SMALL, round_timeout_s=1).verdict
+    timeout_s = 1 if "within 1 s" in reason else 20
+    verdict = court(launcher(body), shapes=SMALL, round_timeout_s=timeout_s).verdict
 
     assert verdict["verdict"] == "incorrect"
     assert reason in verdict["reason"]
@@ -315,7 +316,8 @@ def test_making_the_inputs_writable_is_refused_by_the_seal(court):
     if (mprotect(at, page, PROT_READ | PROT_WRITE) == 0) { *(float *)x = 7; }
     softmax(x, y, rows, cols);
     """
-    assert court(launcher(body), shapes=SMALL).verdict["verdict"] == "correct"
+    task = {"shapes": SMALL, "round_ms": 1, "max_rounds": 9, "owner_files": believing()}
+    assert court(launcher(body), **task).verdict["verdict"] == "correct"
 
 
 def test_a_verdict_that_the_candidate_prints_or_writes_counts_for_nothing(court):
@@ -362,7 +364,8 @@ def test_a_thread_that_computes_after_done_is_a_cheat(court, done_at_once):
     *w = (struct work){{x + {done_at_once} * cols, y + {done_at_once} * cols, rows - {done_at_once}, cols}};
     pthread_t t; pthread_create(&t, 0, later, w); pthread_detach(t);
     """
-    verdict = court(launcher(body).replace("int launch", LATE_THREAD + "int launch"), shapes=SMALL).verdict
+    source = launcher(body).replace("int launch", LATE_THREAD + "int launch")
+    verdict = court(source, shapes=SMALL, owner_files=patient()).verdict
 
     assert verdict["verdict"] == "cheat"
     assert "finished after it said done" in verdict["reason"]
@@ -370,7 +373,7 @@ def test_a_thread_that_computes_after_done_is_a_cheat(court, done_at_once):
 
 def test_a_second_process_that_computes_after_done_is_a_cheat(court):
     body = "if (fork() == 0) { usleep(20000); softmax(x, y, rows, cols); _exit(0); }"
-    verdict = court(launcher(body), shapes=SMALL).verdict
+    verdict = court(launcher(body), shapes=SMALL, owner_files=patient()).verdict
 
     assert verdict["verdict"] == "cheat"
     assert "finished after it said done" in verdict["reason"]
@@ -397,7 +400,9 @@ def test_allocating_without_end_does_not_hang_the_judge(court):
 BFLOAT16_SCALE = """
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 int launch(const uint16_t *x, const int32_t *k, uint16_t *y, int64_t n) {
+    usleep(200);
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits = (uint32_t)x[i] << 16; float v; memcpy(&v, &bits, 4);
         v *= (float)k[i]; memcpy(&bits, &v, 4);
@@ -427,6 +432,7 @@ def scale(x, k):
         rtol=1e-2,
         atol=1e-3,
         max_rounds=6,
+        round_ms=1,
     ).verdict
 
     assert (verdict["verdict"], verdict["reason"]) == ("correct", "")
@@ -434,8 +440,6 @@ def scale(x, k):
 
 
 def test_a_reference_that_raises_while_judging_is_nobodys_failure_and_told_in_its_words(tmp_path):
-    from tests.judge.harness import EXAMPLES, build, judge
-
     outcome = judge(tmp_path, "def softmax(x):\n    raise ValueError('no')\n", build(EXAMPLES / "naive.c"))
 
     assert outcome.exit_code == 0
@@ -524,7 +528,8 @@ def test_packed_floats_of_eight_and_four_bits_are_tensors_like_others(court, shi
 @pytest.mark.parametrize("call", [5, 12, 30])
 def test_a_stall_while_the_length_of_a_round_is_sought_makes_no_short_rounds(court, call):
     body = f"static long calls; if (rows == 8 && ++calls == {call}) usleep(200000); softmax(x, y, rows, cols);"
-    verdict = court(launcher(body), shapes=SMALL, fixed_shapes=True, distributions="declared").verdict
+    task = {"shapes": SMALL, "fixed_shapes": True, "distributions": "declared", "max_rounds": 9}
+    verdict = court(launcher(body), owner_files=believing(), **task).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
     shape = verdict["shapes"][0]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.judge.harness import EXAMPLES, judge, torch_python
-from tests.judge_package import JUDGE, packages
+from tests.judge.harness import EXAMPLES, edited, judge, torch_python
+from tests.judge_package import packages
 
 pytestmark = pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
 
@@ -63,11 +63,9 @@ def test_a_model_is_judged_and_timed_and_the_copy_is_said(court):
 
 def test_a_models_results_are_copied_at_once_in_rounds_that_say_so(court):
     """As a GPU's do, where they stay in an arena otherwise."""
-    text = (JUDGE / "devices.py").read_text()
-    copied = text.replace("    copied = False", "    copied = True")
-    assert copied != text
+    copied = edited("devices.py", ("    copied = False", "    copied = True"))
     body = MODEL.format(body="return torch.softmax(x, -1)")
-    shape = court(body, "model", round_ms=5, owner_files={"devices.py": copied})["shapes"][0]
+    shape = court(body, "model", round_ms=5, owner_files=copied)["shapes"][0]
 
     assert shape["verdict"] == "correct", shape["reason"]
     assert shape["samples"]["changed_calls"], "those rounds must have been played"

@@ -5,9 +5,8 @@ import re
 import pytest
 from gpu_mcp_judge import hidden, rounding
 
-from tests.judge.harness import SOFTMAX
+from tests.judge.harness import SOFTMAX, edited
 from tests.judge.test_candidates_cpu import HEAD, SMALL, launcher
-from tests.judge_package import JUDGE
 
 BFLOAT16 = """
 static float bf16(float v) { union { float f; uint32_t b; } u = {.f = v}; u.b &= 0xFFFF0000u; return u.f; }
@@ -101,10 +100,8 @@ def test_fixed_shapes_are_not_varied_and_the_verdict_says_so(court):
     [("if (cols == 100) softmax(x, y, rows, cols);", "incorrect"), ("softmax(x, y, rows, cols);", "correct")],
 )
 def test_one_hidden_shape_is_tried_however_long_the_trials_took(court, body, verdict):
-    text = (JUDGE / "trials.py").read_text()
-    late = text.replace("TRIALS_S, OWN_S = 20.0, 60.0", "TRIALS_S, OWN_S = -1.0, 0.0")
-    assert late != text
-    task = {"owner_files": {"trials.py": late}, "shapes": SMALL, "max_rounds": 6, "round_ms": 1}
+    late = edited("trials.py", ("TRIALS_S, OWN_S = 20.0, 60.0", "TRIALS_S, OWN_S = -1.0, 0.0"))
+    task = {"owner_files": late, "shapes": SMALL, "max_rounds": 6, "round_ms": 1}
     found = court(launcher(body), **task).verdict
 
     assert found["verdict"] == verdict, found["reason"]
@@ -116,11 +113,9 @@ def test_one_hidden_shape_is_tried_however_long_the_trials_took(court, body, ver
 
 
 def test_what_the_candidates_own_calls_take_is_not_taken_from_the_trials(court):
-    text = (JUDGE / "trials.py").read_text()
-    short = text.replace("TRIALS_S, OWN_S = 20.0, 60.0", "TRIALS_S, OWN_S = 1.5, 60.0")
-    assert short != text
-    body = "static int calls; if (calls++ < 4) usleep(600000); softmax(x, y, rows, cols);"
-    task = {"shapes": SMALL, "max_rounds": 6, "round_ms": 1, "owner_files": {"trials.py": short}}
+    short = edited("trials.py", ("TRIALS_S, OWN_S = 20.0, 60.0", "TRIALS_S, OWN_S = 3.0, 60.0"))
+    body = "static int calls; if (calls++ < 4) usleep(800000); softmax(x, y, rows, cols);"
+    task = {"shapes": SMALL, "max_rounds": 6, "round_ms": 1, "owner_files": short}
     verdict = court("#include <unistd.h>\n" + launcher(body), **task).verdict
 
     assert verdict["verdict"] == "correct" and "(no time)" not in verdict["trials_summary"], verdict["trials_summary"]
