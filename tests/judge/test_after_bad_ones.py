@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services import harness
 from gpu_mcp_server.services.lab import Lab
@@ -42,6 +43,7 @@ BAD = {
 
 
 TENSORS = {side: [TensorSpec(**t) for t in PROBLEM[side]] for side in ("inputs", "outputs")}
+UNTIMED = TimingOptions(tier="correctness")
 GIVEN = {**PROBLEM, **TENSORS, "shapes": PROBLEM["shapes"][:1]}
 
 
@@ -58,7 +60,7 @@ async def test_an_honest_candidate_is_correct_right_after_a_bad_one(lab: Lab, pr
     bad = await lab.evaluator.evaluate(problem_id, Source(source, "c", "bad.c"))
     assert (bad.verdict or bad.status) == verdict, bad.summary()
     assert reason in bad.reason
-    good = await lab.evaluator.evaluate(problem_id, Source(HONEST, "c", "good.c"))
+    good = await lab.evaluator.evaluate(problem_id, Source(HONEST, "c", "good.c"), timing=UNTIMED)
     assert good.verdict == "correct", good.summary()
 
 
@@ -88,5 +90,5 @@ async def test_a_reference_that_fails_is_nobodys_failure_and_says_so(lab: Lab, p
     refused = await lab.evaluator.evaluate(tired.problem_id, Source(HONEST, "c", "good.c"))
     assert (refused.status, refused.verdict) == ("refused", None), refused.summary()
     assert words in refused.reason and "register it again" in (refused.note or "")
-    good = await lab.evaluator.evaluate(problem_id, Source(HONEST, "c", "good.c"))
+    good = await lab.evaluator.evaluate(problem_id, Source(HONEST, "c", "good.c"), timing=UNTIMED)
     assert good.verdict == "correct", good.summary()

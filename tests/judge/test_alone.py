@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from gpu_mcp_judge import alone, ledger, owner, verdicts
 
+from tests.judge.harness import believing
+
 US = 1e-6
 NEW = 900.0
 """What the first round takes, whose buffers are new."""
@@ -92,7 +94,7 @@ def test_what_has_no_time_is_not_looked_at():
 
 
 def test_on_a_processor_the_reference_is_timed_without_the_candidate(court):
-    found = court("naive.c", shapes=[{"rows": 512, "cols": 4096}], round_ms=40).verdict
+    found = court("naive.c", shapes=[{"rows": 64, "cols": 4096}], owner_files=believing()).verdict
 
     assert found["verdict"] == "correct", found["reason"]
     assert len(found["shapes"][0]["samples"]["reference_alone_us"]) >= 1

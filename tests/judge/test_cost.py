@@ -1,6 +1,7 @@
 """What the clock takes off for a pass itself: from how many empty ones, and how a busy machine changes it."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 from gpu_mcp_judge import cost as costs
@@ -101,7 +102,9 @@ class Line:
         return lambda *given, **fields: self.done.append((name, *fields.items())) or {"spun_s": 0.25}
 
 
-def test_a_pass_is_like_a_round_the_player_frozen_before_and_after():
+def test_a_pass_is_like_a_round_the_player_frozen_before_and_after(monkeypatch):
+    """It takes what passes between two looks at the clock, less what the player was busy for."""
+    monkeypatch.setattr(costs, "time", SimpleNamespace(perf_counter=itertools.count(0.0, 0.125).__next__))
     line = Line()
     took_s = costs.empty_pass(line, line)
 
@@ -113,7 +116,7 @@ def test_a_pass_is_like_a_round_the_player_frozen_before_and_after():
         ("stop_idle",),
         ("freeze",),
     ]
-    assert -0.25 < took_s < 0
+    assert took_s == 0.125 - 0.25
 
 
 @pytest.mark.parametrize(("foreign", "error"), [(False, "ReferenceFailed"), (True, "JudgeFailed")])

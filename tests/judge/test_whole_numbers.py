@@ -105,14 +105,14 @@ def test_booleans_and_strings_of_a_json_text_are_no_numbers():
 def test_a_word_of_millions_of_digits_takes_no_longer_than_it_is_long(format):
     size = 131_000 if format == "csv" else 4_000_000  # Python's own limit of a cell is 131,072
     long, other = "1" * size, "1" * (size - 1) + "2"
-    begin = time.monotonic()
+    begin = time.process_time()
 
     assert reason(format, [long], [long]) == ""
     words = reason(format, [long], [other])
     assert f"is 111111112 (from character {size - 8} of {size}), expected 111111111 (" in words and len(words) < 300
     assert reason(format, [BIG], [long[:-2] + ".0"])
     assert reason(format, [1000], [long], rtol=1e-2)
-    assert time.monotonic() - begin < 10
+    assert time.process_time() - begin < 10
 
 
 def test_answers_without_work_are_tried_digit_by_digit_too():
