@@ -44,7 +44,7 @@ def scaling(body: str, before: str = "") -> str:
 
 @pytest.mark.parametrize("name", ["naive.c", "vectorized.c"])
 def test_an_honest_candidate_passes_every_trial_and_the_verdict_says_which(court, name):
-    verdict = court(name, shapes=[{"rows": 64, "cols": 1000}], max_rounds=6, round_ms=1).verdict
+    verdict = court(name, shapes=[{"rows": 64, "cols": 1000}], tier="correctness").verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
     assert verdict["trials_summary"].endswith(" hidden shapes, 7 distributions, deterministic")
@@ -89,7 +89,7 @@ def test_a_crash_at_a_hidden_shape_says_at_which(court):
 
 def test_fixed_shapes_are_not_varied_and_the_verdict_says_so(court):
     body = "if (cols == 100) softmax(x, y, rows, cols);"
-    verdict = court(launcher(body), shapes=SMALL, fixed_shapes=True, max_rounds=6, round_ms=1).verdict
+    verdict = court(launcher(body), shapes=SMALL, fixed_shapes=True, tier="correctness").verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
     assert verdict["trials_summary"].startswith("no hidden shapes (the problem fixes its shapes), 7 distributions")
@@ -101,7 +101,7 @@ def test_fixed_shapes_are_not_varied_and_the_verdict_says_so(court):
 )
 def test_one_hidden_shape_is_tried_however_long_the_trials_took(court, body, verdict):
     late = edited("trials.py", ("TRIALS_S, OWN_S = 20.0, 60.0", "TRIALS_S, OWN_S = -1.0, 0.0"))
-    task = {"owner_files": late, "shapes": SMALL, "max_rounds": 6, "round_ms": 1}
+    task = {"owner_files": late, "shapes": SMALL, "tier": "correctness"}
     found = court(launcher(body), **task).verdict
 
     assert found["verdict"] == verdict, found["reason"]
@@ -115,7 +115,7 @@ def test_one_hidden_shape_is_tried_however_long_the_trials_took(court, body, ver
 def test_what_the_candidates_own_calls_take_is_not_taken_from_the_trials(court):
     short = edited("trials.py", ("TRIALS_S, OWN_S = 20.0, 60.0", "TRIALS_S, OWN_S = 3.0, 60.0"))
     body = "static int calls; if (calls++ < 4) usleep(800000); softmax(x, y, rows, cols);"
-    task = {"shapes": SMALL, "max_rounds": 6, "round_ms": 1, "owner_files": short}
+    task = {"shapes": SMALL, "tier": "correctness", "owner_files": short}
     verdict = court("#include <unistd.h>\n" + launcher(body), **task).verdict
 
     assert verdict["verdict"] == "correct" and "(no time)" not in verdict["trials_summary"], verdict["trials_summary"]
@@ -128,7 +128,7 @@ def test_hidden_shapes_comply_with_the_constraints(court):
         {"symbol": "rows", "modulus": None, "operator": ">=", "right": 2},
     ]
     body = "if (cols % 4 || rows > cols || rows < 2) return 9; softmax(x, y, rows, cols);"
-    verdict = court(launcher(body), shapes=SMALL, constraints=constraints, max_rounds=6, round_ms=1).verdict
+    verdict = court(launcher(body), shapes=SMALL, constraints=constraints, tier="correctness").verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
     assert sum(t["hidden"] for t in verdict["trials"]) >= 5
@@ -142,7 +142,7 @@ def softmax(x):
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)
 """
-    verdict = court("naive.c", reference=reference, shapes=SMALL, max_rounds=6, round_ms=1).verdict
+    verdict = court("naive.c", reference=reference, shapes=SMALL, tier="correctness").verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
     assert re.search(r"left out: shape rows=\d+,cols=\d+ \(ValueError: cannot reshape", verdict["trials_summary"])
@@ -198,7 +198,7 @@ def test_a_softmax_without_its_maximum_fails_with_large_inputs(court):
 
 
 def test_other_distributions_can_be_left_to_the_problem(court):
-    more = {"shapes": SMALL, "distributions": "declared", "max_rounds": 6, "round_ms": 1}
+    more = {"shapes": SMALL, "distributions": "declared", "tier": "correctness"}
     verdict = court(launcher(NAIVE), **more).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
@@ -249,7 +249,7 @@ def test_of_a_large_output_some_elements_say_what_rounding_allows(court, slip, l
 
 def test_answers_that_differ_from_run_to_run_within_the_tolerance_are_noted(court):
     body = "static int calls; softmax(x, y, rows, cols); y[0] *= 1 + 1e-6f * (++calls % 2);"
-    verdict = court(launcher(body), shapes=SMALL, max_rounds=6, round_ms=1).verdict
+    verdict = court(launcher(body), shapes=SMALL, tier="correctness").verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]
     assert "not deterministic: max difference " in verdict["trials_summary"]
