@@ -1,12 +1,14 @@
 """What all tests share: how they wait, and one laboratory a module."""
 
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import closing
 
 import pytest
 
 from gpu_mcp_server.services.lab import Lab
 from tests import judge_package
+from tests.commands import Commands
 from tests.laboratory import laboratory
 
 judge_package.load()
@@ -17,6 +19,13 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"  # asyncssh knows no other
+
+
+@pytest.fixture(scope="session")
+def commands() -> Iterator[Commands]:
+    """What runs the commands of the program."""
+    with closing(Commands()) as commands:
+        yield commands
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,10 @@
 """`gpu-mcp-server backend check`, and that the suite can find fault."""
 
+import functools
 import json
 import os
-import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -14,20 +14,21 @@ from gpu_mcp_server.backends.contract.check import find
 from gpu_mcp_server.backends.contract.host import ContractHost
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.errors import HostUnavailable
+from tests.commands import Commands, Done
 
 
-def run(tmp_path: Path, state_dir: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def run(commands: Commands, tmp_path: Path, state_dir: str) -> Callable[..., Done]:
     environment = {
         "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "GPU_MCP_DATA_DIR": str(tmp_path / "data"), "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "GPU_MCP_HOSTS": json.dumps({"local": {"state_dir": state_dir}, "gone": {"kind": "ssh", "host": "127.0.0.1", "port": 1}}),
     }  # fmt: skip
-    command = [sys.executable, "-m", "gpu_mcp_server", "backend", "check", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
+    return functools.partial(commands.run, "backend", "check", env=environment, cwd=tmp_path)
 
 
-def test_the_command_prints_a_line_for_each_behaviour(tmp_path: Path, state_dir: str):
-    done = run(tmp_path, state_dir, "local", "--only", "exit_code")
+def test_the_command_prints_a_line_for_each_behaviour(run: Callable[..., Done]):
+    done = run("local", "--only", "exit_code")
 
     assert done.returncode == 0, done.stderr
     line, last = done.stdout.splitlines()
@@ -35,19 +36,19 @@ def test_the_command_prints_a_line_for_each_behaviour(tmp_path: Path, state_dir:
     assert last == "host local: 1 met, 0 not met, 0 skipped"
 
 
-def test_the_command_prints_json(tmp_path: Path, state_dir: str):
-    done = json.loads(run(tmp_path, state_dir, "local", "--only", "output", "--json").stdout)
+def test_the_command_prints_json(run: Callable[..., Done]):
+    done = json.loads(run("local", "--only", "output", "--json").stdout)
 
     assert done["counts"]["met"] == len(done["behaviours"]) > 5
     assert {row["room"] for row in done["behaviours"]} == {"output"}
 
 
-def test_a_host_that_does_not_answer_is_an_error(tmp_path: Path, state_dir: str):
-    done = run(tmp_path, state_dir, "gone", "--only", "exit_code")
+def test_a_host_that_does_not_answer_is_an_error(run: Callable[..., Done]):
+    done = run("gone", "--only", "exit_code")
 
     assert done.returncode == 2
     assert "'gone' (127.0.0.1) cannot be reached" in done.stderr
-    assert run(tmp_path, state_dir, "local", "--only", "nonsense").returncode == 2
+    assert run("local", "--only", "nonsense").returncode == 2
 
 
 class Liar(ContractHost):

@@ -1,9 +1,9 @@
 """`gpu-mcp-server hosts`, against a real sshd."""
 
+import functools
 import json
 import os
 import subprocess
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -16,33 +16,20 @@ from gpu_mcp_server.cli.app import app
 from gpu_mcp_server.errors import ConfigError
 from tests.backends.dockerd import Dockerd
 from tests.backends.sshd import USER, Sshd
+from tests.commands import Commands, Done
 from tests.hostd.laboratory import wrapped
 from tests.laboratory import Folder
 
-Done = subprocess.CompletedProcess[str]
 Run = Callable[..., Done]
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
+def run(commands: Commands, tmp_path: Path) -> Run:
     environment = {
         "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "GPU_MCP_DATA_DIR": str(tmp_path / "data"), "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
     }  # fmt: skip
-
-    def call(*arguments: str) -> Done:
-        command = [sys.executable, "-m", "gpu_mcp_server", "hosts", *arguments]
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            env=environment,
-            cwd=tmp_path,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-
-    return call
+    return functools.partial(commands.run, "hosts", env=environment, cwd=tmp_path)
 
 
 @pytest.fixture

@@ -1,11 +1,10 @@
 """A store of every earlier version opens with all that was in it; what is no store of ours is refused and left alone."""
 
 import asyncio
+import functools
 import json
 import random
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +21,7 @@ from gpu_mcp_server.store import backups, database
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import DATABASE, Database
 from gpu_mcp_server.store.schema import migrations
+from tests.commands import Commands, Done
 
 FIRST = Path(__file__).with_name("first_version.sql").read_text()
 """A dump of a store that the program wrote on the day it first had one: every table of version 1 has rows."""
@@ -161,18 +161,10 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def run(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+@pytest.fixture
+def run(commands: Commands, folder: Path) -> Callable[..., Done]:
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(folder.parent), "GPU_MCP_DATA_DIR": str(folder)}
-    command = [sys.executable, "-m", "gpu_mcp_server", *arguments]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        env=environment,
-        cwd=folder.parent,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    return functools.partial(commands.run, env=environment, cwd=folder.parent)
 
 
 @pytest.mark.parametrize("misfortune", MISFORTUNES)
@@ -205,7 +197,9 @@ def test_what_is_no_store_of_ours_is_refused_and_left_as_it_is(
 
 
 @pytest.mark.parametrize("misfortune", [empty, a_table_less, anothers])
-def test_every_command_refuses_in_plain_words(folder: Path, misfortune: Callable[[Path], str]):
+def test_every_command_refuses_in_plain_words(
+    run: Callable[..., Done], folder: Path, misfortune: Callable[[Path], str]
+):
     said = misfortune(folder / DATABASE)
     before = (folder / DATABASE).read_bytes()
     for arguments in (
@@ -219,14 +213,14 @@ def test_every_command_refuses_in_plain_words(folder: Path, misfortune: Callable
         ("store", "prune", "--older-than", "1d"),
         ("doctor",),
     ):
-        done = run(folder, *arguments)
+        done = run(*arguments)
         text = done.stdout + done.stderr
         assert done.returncode != 0 and " ".join(said.split()) in " ".join(text.split()), (arguments, text)
         assert "store restore FILE --replace" in " ".join(text.split()) and "Traceback" not in text, (arguments, text)
     assert (folder / DATABASE).read_bytes() == before
 
-    restored = run(folder, "store", "restore", "b.tar", "--replace")
-    listed = run(folder, "store", "check", "--json")
+    restored = run("store", "restore", "b.tar", "--replace")
+    listed = run("store", "check", "--json")
     assert restored.returncode == 0, restored.stderr
     assert json.loads(listed.stdout)["bytes"] > 0
 
