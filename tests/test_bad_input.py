@@ -114,7 +114,8 @@ async def test_an_unknown_argument_is_answered_with_the_known_ones(client: Clien
 async def test_a_candidate_that_misbehaves_gets_its_verdict_and_the_server_lives(
     client: Client, problem_id: str, monkeypatch: pytest.MonkeyPatch, body: str, verdict: str | None, words: str
 ):
-    monkeypatch.setattr(harness, "ROUND_TIMEOUT_S", 20.0 if "malloc" in body else 3.0)
+    if body.startswith(("for (;;) puts", "for (;;) if (fork()")):  # it never ends: its time is waited out
+        monkeypatch.setattr(harness, "ROUND_TIMEOUT_S", 1.0)
     monkeypatch.setattr(harness, "MEMORY_BYTES", 1 << 30)
     found = await called(
         client, "evaluate_kernel", problem_id=problem_id, source=HEAD + SIGNATURE + "{" + body + "}", language="c"
@@ -122,14 +123,15 @@ async def test_a_candidate_that_misbehaves_gets_its_verdict_and_the_server_lives
     assert found["status"] == "judged", found
     assert found["verdict"] == verdict if verdict else found["verdict"] in ("incorrect", "cheat"), found["reason"]
     assert words in found["reason"].lower()
-    anew = {"source": HONEST, "language": "c", "timing": {"fresh": True}}
+    monkeypatch.undo()
+    anew = {"source": HONEST, "language": "c", "timing": {"fresh": True, "tier": "correctness"}}
     again = await called(client, "evaluate_kernel", problem_id=problem_id, **anew)
     assert again["verdict"] == "correct", again["reason"]
 
 
 async def test_a_program_that_floods_its_output_is_kept_to_a_limit_that_is_said(client: Client):
-    found = await called(client, "run_command", command=["sh", "-c", "yes | head -c 2000000000"], timeout_s=30)
-    assert found["status"] == "ok" and "kept" in found["note"] and found["stdout_left_out_bytes"] > 1_900_000_000
+    found = await called(client, "run_command", command=["sh", "-c", "yes | head -c 400000000"], timeout_s=100)
+    assert found["status"] == "ok" and "kept" in found["note"] and found["stdout_left_out_bytes"] > 300_000_000
 
 
 async def test_a_host_without_a_compiler_is_a_clear_error(client: Client):

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.commands import Commands
 from tests.laboratory import HONEST, PROBLEM
 
 pytestmark = [
@@ -35,6 +36,7 @@ class Laboratory:
     """A data folder, and the server's programs upon it."""
 
     folder: Path
+    commands: Commands
 
     @property
     def environment(self) -> dict[str, str]:
@@ -57,20 +59,19 @@ class Laboratory:
         )
 
     def ask(self, *arguments: str) -> dict[str, Any]:
-        process = self.start(*arguments, "--json")
-        out, said = process.communicate()
-        assert process.returncode == 0, said
-        return json.loads(out)
+        done = self.commands.run(*arguments, "--json", env=self.environment, cwd=self.folder)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
 
     def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
         return self.ask("call", tool, "--args", json.dumps(arguments))
 
 
 @pytest.fixture(scope="module")
-def laboratory() -> Iterator[Laboratory]:
+def laboratory(commands: Commands) -> Iterator[Laboratory]:
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o711)
-        laboratory = Laboratory(Path(name))
+        laboratory = Laboratory(Path(name), commands)
         level = laboratory.ask("status")["hosts"][0].get("level")
         if level not in ("full", "namespaces"):
             pytest.skip(f"jobs cannot run here: sandbox level {level}")
@@ -223,7 +224,8 @@ def test_a_killed_call_leaves_one_job_with_one_final_record(laboratory: Laborato
 
     assert record["status"] == "caller_lost"
     assert (attempt["status"], attempt.get("verdict")) == ("caller_lost", None)
-    after = laboratory.call("evaluate_kernel", problem_id=problem_id, source=HONEST, language="c")
+    honest = {"source": HONEST, "language": "c", "timing": {"tier": "correctness"}}
+    after = laboratory.call("evaluate_kernel", problem_id=problem_id, **honest)
     assert after["verdict"] == "correct"
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.build import Wish
+from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.sources import Source
@@ -18,6 +19,7 @@ from tests.laboratory import HONEST, PROBLEM, Folder, laboratory, settings_for
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 C = Source(HONEST, "c", "twice.c")
 CHEAT = Source("int launch(void) { return 0; }", "c", "nothing.c")
+UNTIMED = TimingOptions(tier="correctness")
 
 
 async def registered(lab: Lab) -> str:
@@ -26,8 +28,8 @@ async def registered(lab: Lab) -> str:
 
 
 async def test_a_library_is_built_once_and_comes_from_the_cache_then(lab: Lab):
-    first = await lab.compiler.compile(C)
-    second = await lab.compiler.compile(C)
+    source = Source(HONEST + "// nobody else's", "c", "twice.c")
+    first, second = await lab.compiler.compile(source), await lab.compiler.compile(source)
     assert (first.status, first.cached, second.cached) == ("ok", False, True)
     assert first.artifact_id == second.artifact_id and first.attempt_id != second.attempt_id
     assert (await lab.artifacts.read(first.artifact_id or ""))[:4] == b"\x7fELF"
@@ -172,7 +174,9 @@ async def test_a_flood_of_words_is_shortened_and_a_correct_candidate_has_none(la
     bad = f"#include <stdio.h>\nint launch(void) {{ static int once; if (!once++) {flood} return 0; }}"
     good = HONEST.replace("{", '{ fprintf(stderr, "called\\n");', 1)
     flooded = await lab.evaluator.evaluate(problem_id, Source(bad, "c", "floods.c"))
-    correct = await lab.evaluator.evaluate(problem_id, Source("#include <stdio.h>\n" + good, "c", "says.c"))
+    correct = await lab.evaluator.evaluate(
+        problem_id, Source("#include <stdio.h>\n" + good, "c", "s.c"), timing=UNTIMED
+    )
     assert flooded.verdict == "cheat" and flooded.printed.startswith("line 0\n")
     assert len(flooded.printed) < PRINTED_CHARS + 60 and "characters left out" in flooded.printed
     assert (correct.verdict, correct.printed) == ("correct", ""), correct.reason
@@ -222,7 +226,7 @@ async def test_a_problem_is_the_hash_of_its_content(lab: Lab):
 
 async def test_a_verdict_that_was_not_waited_for_is_settled_by_job_status(lab: Lab):
     problem_id = await registered(lab)
-    started = await lab.evaluator.evaluate(problem_id, C, wait_s=0.0)
+    started = await lab.evaluator.evaluate(problem_id, C, timing=UNTIMED, wait_s=0.0)
     assert started.status == "running" and started.job_id
     result = await lab.runner.status(started.job_id, wait_s=60)
     assert result.note and "verdict correct" in result.note
@@ -253,7 +257,7 @@ async def test_an_audit_confirms_what_can_be_had_twice(lab: Lab):
 
 async def test_an_audit_voids_a_verdict_that_does_not_come_again_and_the_row_stays(lab: Lab):
     problem_id = await registered(lab)
-    good = await lab.evaluator.evaluate(problem_id, C)
+    good = await lab.evaluator.evaluate(problem_id, C, timing=UNTIMED)
     forged = await lab.experience.start(
         "evaluate", problem_id=problem_id, host="local", device=(await lab.experience.get(good.attempt_id)).device,
         language="c", entry="launch", source_artifact_id=await lab.artifacts.put(CHEAT.text.encode(), name="kernel.c"),

@@ -54,7 +54,8 @@ async def test_a_project_is_configured_built_and_tested(lab: Lab):
 
 
 @needs_cmake
-async def test_a_build_of_the_same_files_is_not_run_again_and_lays_its_products(lab: Lab):
+async def test_a_build_of_the_same_files_is_not_run_again_and_lays_its_products(own_lab: Lab):
+    lab = own_lab
     first = await built(lab, FILES)
     again = await lab.projects.build(first.workspace_id)
     elsewhere = await built(lab, FILES)

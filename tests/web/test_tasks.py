@@ -83,7 +83,7 @@ async def test_a_verdict_comes_as_the_result_of_its_task(site: Served):
     token = await site.token("ada")
     async with site.client(token) as client:
         problem = await called(client, "register_problem", **PROBLEM)
-    arguments = {"problem_id": problem["problem_id"], "source": HONEST, "language": "c"}
+    arguments = {"problem_id": problem["problem_id"], "source": HONEST, "language": "c", "timing": {"tier": "smoke"}}
     made = (await asked(site, token, "tools/call", {"name": "evaluate_kernel", "arguments": arguments}))["result"]
     end = await ended(site, token, made["taskId"])
 
