@@ -95,7 +95,7 @@ def test_one_whose_keeper_is_killed_before_it_has_changed_its_uid_does_not_go_on
     dropped = keeper._drop
 
     def slowly(*arguments: Any) -> None:
-        (state / "dropping").write_text(str(os.getppid()))
+        (state / "dropping").write_text(str(os.getpid()))
         time.sleep(0.3)
         dropped(*arguments)  # with the uid goes the wish to die with the parent
         time.sleep(0.3)
@@ -112,9 +112,9 @@ def test_one_whose_keeper_is_killed_before_it_has_changed_its_uid_does_not_go_on
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     pid = Sandbox("unconfined").spawn(["sleep", "1000"], {"MARKER": marker}, box, (null, null, null))
     os.close(null)
-    assert eventually((state / "dropping").exists)
+    assert eventually(lambda: (state / "dropping").exists() and (state / "dropping").read_text())
     end(pid)
-    time.sleep(0.8)
+    assert eventually(lambda: not alive(int((state / "dropping").read_text())))
     assert processes_with(marker) == []
 
 

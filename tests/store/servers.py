@@ -129,12 +129,15 @@ def posix_locks(pid: int) -> set[int]:
     return {int(line[5].rsplit(":", 1)[1]) for line in lines if line[1] == "POSIX" and line[4] == str(pid)}
 
 
-async def stress(store: Store, duration_s: float) -> set[str]:
+async def stress(store: Store, duration_s: float, at_least: int) -> set[str]:
     """Let six servers over HTTP and two commands live and die on a store for a while; return what was acknowledged.
 
-    The while begins when all six answer.
+    The while begins when all six answer, and lasts until as much is acknowledged as is asked for.
     """
     acknowledged, ended, barrier, until = set[str](), list[str](), asyncio.Barrier(8), 0.0
+
+    def is_over() -> bool:
+        return time.monotonic() > until and len(acknowledged) >= at_least
 
     async def together() -> None:
         nonlocal until
@@ -147,15 +150,15 @@ async def stress(store: Store, duration_s: float) -> set[str]:
                 if not until:
                     await together()
                 born = len(ended)
-                while time.monotonic() < until and len(ended) < born + COMMANDS_A_LIFE + number:
+                while not is_over() and len(ended) < born + COMMANDS_A_LIFE + number:
                     acknowledged.add(await one.write(f"{one.pid} {len(acknowledged)}"))
                 assert [path for path in store.open_files(one.pid) if "deleted" in path] == []
-            if time.monotonic() > until:
+            if is_over():
                 break
 
     async def command(*arguments: str) -> None:
         await together()
-        while time.monotonic() < until:
+        while not is_over():
             done = await store.ask(*arguments)
             assert done.returncode == 0, done.stderr
             ended.append(done.stdout)

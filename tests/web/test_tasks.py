@@ -191,7 +191,8 @@ async def test_who_subscribed_hears_of_a_jobs_end_and_of_other_tools_from_whiche
         client.listen(tools_list_changed=True, resource_subscriptions=[uri]) as heard,
     ):
         await called(client, "write_files", files={"a": "a"})
-        await asyncio.sleep(1)  # the other server has looked at what an earlier one may have left
+        if looking := [task for task in asyncio.all_tasks() if task.get_name() == "tidy"]:
+            await asyncio.wait(looking)  # for what an earlier server may have left
         await asked(site, token, "tasks/cancel", {"taskId": made["taskId"]})
         await site.team.users.put("ada", toolsets=["core"])
         names: set[str] = set()
