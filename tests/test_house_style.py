@@ -89,3 +89,13 @@ async def test_the_default_list_of_tools_is_small(tmp_path: Path):
 
     assert sum(len(tool.model_dump_json(by_alias=True, exclude_none=True)) for tool in listed.tools) <= 16_000
     assert len(server.instructions or "") <= INSTRUCTIONS_LIMIT
+
+
+def test_the_glossary_is_short_and_in_order():
+    lines = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")][2:]
+    words = [row[0] for row in rows]
+
+    assert 0 < len(rows) <= 60
+    assert words == sorted(set(words))
+    assert [row for row in rows if len(row) != 2 or not row[1].endswith(".") or len(row[1].split()) > 25] == []
