@@ -14,7 +14,7 @@ from tests.laboratory import laboratory
 judge_package.load()
 
 TOGETHER = ("judge", "hacks")
-"""Folders whose modules stay together: two tests that time the processor wait for each other's turns."""
+"""Folders whose modules, however deep, stay together: tests that time the processor wait for each other's turns."""
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored, and so below it
 
@@ -22,7 +22,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give what must stay on one worker to one."""
     for item in items:
-        if item.path.parent.name in TOGETHER:
+        if {*TOGETHER} & {*item.path.relative_to(item.config.rootpath).parts}:
             item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 

@@ -230,6 +230,7 @@ def believing(but: str = "") -> dict[str, str]:
         **edited("overlap.py", ("\nSLACK_S = 10e-6", "\nSLACK_S = 1e9")),
         **edited("separation.py", ("SLACK_S = 3.0, 6e-6", "SLACK_S = 3.0, 1e9")),
     }
+    assert not but or but in files, f"{but} is believed already"
     return {name: text for name, text in files.items() if name != but}
 
 
