@@ -28,7 +28,7 @@ pytestmark = [
 
 SERVER = [sys.executable, "-m", "gpu_mcp_server"]
 ENDLESS = "int launch(void) { for (volatile long i = 0;; i++) { } }"
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from gpu_mcp_server.hostd.protocol import (
     to_json,
 )
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)

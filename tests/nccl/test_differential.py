@@ -1,7 +1,7 @@
 """How runs are started, read and judged: real processes in the real sandbox, standing in for programs that need GPUs."""
 
 import subprocess
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,23 +12,11 @@ from gpu_mcp_server.nccl.program import Program
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.nccl_jobs import Built, Launch
 from gpu_mcp_server.services.nccl_trials import Subject, Trials
-from tests.laboratory import laboratory
 
 HERE = Path(__file__).parent
 Make = Callable[..., Built]
 TEXT = "#include <nccl.h>\nint main() { for (;;) ncclx::AlltoAll(a, b, n, ncclFloat, comm, stream); }\n"
 HOST = TEXT.replace("ncclx::A", "ncclA")
-
-
-@pytest.fixture(scope="module")
-async def lab() -> AsyncGenerator[Lab]:
-    async with laboratory() as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.nccl_pipeline import NcclPipeline, NcclPipelineOptions
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.nccl_pipeline import RECORD, Pipeline
-from tests.laboratory import laboratory
 
 PROGRAM = """#include <cuda_runtime.h>
 #include <nccl.h>
@@ -39,17 +37,6 @@ int main() {
 """
 STATIC = NcclPipelineOptions(until="static")
 STEPS = ["analyze", "original", "windows and device communicator", "verify stage A", "kernels", "verify stage B"]
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def lab() -> AsyncGenerator[Lab]:
-    async with laboratory() as opened:
-        yield opened
 
 
 async def run(lab: Lab, folder: Path, text: str = PROGRAM, options: NcclPipelineOptions = STATIC) -> NcclPipeline:

@@ -1,6 +1,5 @@
 """Verification on this machine: real NCCL headers, library and nvcc where there are some, no GPU needed."""
 
-from collections.abc import AsyncGenerator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,24 +16,12 @@ from gpu_mcp_server.services.nccl_hosts import Install, NcclHost, possible
 from gpu_mcp_server.services.nccl_jobs import Build, Launch
 from gpu_mcp_server.services.nccl_pipeline import chosen_api
 from gpu_mcp_server.services.nccl_trials import Subject, blocking_is_safe, builds
-from tests.laboratory import laboratory
 
 HERE = Path(__file__).parent
 EXCHANGE = (HERE / "clean" / "exchange.cu").read_text(encoding="utf-8")
 HOST = (HERE / "clean" / "host.cu").read_text(encoding="utf-8")
 GPU = {"uuid": "GPU-a", "name": "H200", "arch": "sm_90", "nvlink": ["GPU-b"]}
 PEER = {**GPU, "uuid": "GPU-b", "nvlink": ["GPU-a"]}
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def lab() -> AsyncGenerator[Lab]:
-    async with laboratory() as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

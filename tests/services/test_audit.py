@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_mcp_server.models.attempt import Attempt
-from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing
+from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.audit import timed_low
 from gpu_mcp_server.services.harness import GENERATION
@@ -99,7 +99,8 @@ async def test_an_old_record_below_a_trusted_best_is_listed_and_not_judged_again
 async def test_a_note_that_only_says_so_is_no_audit():
     async with laboratory() as lab:
         problem = await register(lab)
-        fresh = await lab.evaluator.evaluate(problem, Source(HONEST, "c", "kernel.c"))
+        untimed = TimingOptions(tier="correctness")
+        fresh = await lab.evaluator.evaluate(problem, Source(HONEST, "c", "kernel.c"), timing=untimed)
         old = await forged(lab, await lab.experience.get(fresh.attempt_id), 900.0)
         note = f"audit of {old}"
         said = await lab.evaluator.evaluate(problem, Source(HONEST, "c", "k.c"), parent_id=old, note=note)

@@ -18,18 +18,19 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None or shutil.which("g+
 SMOKE = {"timing": {"tier": "smoke"}}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def client() -> AsyncIterator[Client]:
     with Folder() as folder:
         async with client_of(folder) as client:
             yield client
 
 
-@pytest.fixture
-async def problem_id(client: Client, tmp_path: Path) -> str:
-    (tmp_path / "program.toml").write_text(TOML)
-    (tmp_path / "app.c").write_text(PROGRAM)
-    return (await called(client, "import_problem", path=str(tmp_path)))["problem_id"]
+@pytest.fixture(scope="module")
+async def problem_id(client: Client, tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("problem")
+    (folder / "program.toml").write_text(TOML)
+    (folder / "app.c").write_text(PROGRAM)
+    return (await called(client, "import_problem", path=str(folder)))["problem_id"]
 
 
 async def judged(client: Client, problem_id: str, **given: Any) -> Any:

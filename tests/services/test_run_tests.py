@@ -1,7 +1,6 @@
 """run_tests on real test programs: pytest, ctest, googletest, and those that are started by something else."""
 
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.job import JobResult, TestFailure, TestReport
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.toolchains import junit
-from tests.laboratory import client_of, laboratory
+from tests.laboratory import client_of
 
 needs_gtest = pytest.mark.skipif(not Path("/usr/include/gtest/gtest.h").exists(), reason="apt-get install libgtest-dev")
 PYTEST = """
@@ -29,17 +28,6 @@ TEST(Sum, Large) { EXPECT_EQ(1 + 1, 3) << "off by one"; }
 TEST(Sum, Late) { if (std::getenv("CRASH")) std::abort(); GTEST_SKIP(); }
 """
 OTHER = '<testsuite><testcase name="%s"/><testcase name="bad" classname="mine"><failure>gone</failure></testcase></testsuite>'
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def lab() -> AsyncIterator[Lab]:
-    async with laboratory() as lab:
-        yield lab
 
 
 async def outcome(lab: Lab, files: dict[str, str], *command: str, report: tuple[str, ...] = (), **more: object):

@@ -22,7 +22,7 @@ from tests.services.test_program_files import TOML
 WHY = "jobs can stop each other on this host, and the judge's clock with them"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 async def client() -> AsyncIterator[Client]:
     """Return a client whose host is an ordinary user's, on a kernel whose Landlock keeps no signals."""
     needed = landlock.SCOPES - 1

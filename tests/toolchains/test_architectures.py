@@ -1,7 +1,6 @@
 """Which GPU a build is for: `native`, architectures that nobody knows, and languages that have none."""
 
 import shutil
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,16 +10,9 @@ from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.plans import native
 from gpu_mcp_server.services.sources import Source
-from tests.laboratory import laboratory
 
 KERNELS = {"cuda": "__global__ void k(int *x) { x[0] = 1; }", "hip": "__global__ void k(int *x) { x[0] = 1; }"}
 MAKERS = {"cuda": "NVIDIA", "hip": "AMD"}
-
-
-@pytest.fixture(scope="module")
-async def lab() -> AsyncIterator[Lab]:
-    async with laboratory() as lab:
-        yield lab
 
 
 async def without_gpu(lab: Lab) -> HostProbe:

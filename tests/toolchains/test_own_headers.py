@@ -1,7 +1,6 @@
 """Headers of a source's own workspace or folder go with it to its compiler, and nothing else of it does."""
 
 import shutil
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ from gpu_mcp_server.models.build import CompileResult, Wish
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.sources import MAX_TEXTS
 from gpu_mcp_server.uploads import Sources
-from tests.laboratory import laboratory
 
 FILES = {
     "src/f.c": '#include "near.h"\n#include "../inc/far.h"\n#include <math.h>\nint f(void) { return NEAR + FAR; }\n',
@@ -20,12 +18,6 @@ FILES = {
     "inc/farther.h": '#include "far.h"\n#define FAR 2\n',
     "src/unread.h": "#error never included\n",
 }
-
-
-@pytest.fixture(scope="module")
-async def lab() -> AsyncIterator[Lab]:
-    async with laboratory() as lab:
-        yield lab
 
 
 async def compiled(lab: Lab, workspace_id: str | None, path: str, **wish: object) -> CompileResult:
