@@ -38,8 +38,9 @@ async def register(lab: Lab) -> str:
     return (await lab.registry.register(**{**PROBLEM, **tensors})).problem_id
 
 
-TIMED = "UPDATE attempts SET speedup = 3.0 WHERE attempt_id = ?"
-"""A busy machine may give no time."""
+UNTIMED = TimingOptions(tier="correctness")
+TIMED = "UPDATE attempts SET tier = 'performance', speedup = 1.0 WHERE attempt_id = ?"
+"""As on a machine that had time to give."""
 ASIDE = "UPDATE attempts SET evidence = json_remove(evidence, '$.generation') WHERE attempt_id = ?"
 
 
@@ -88,7 +89,7 @@ async def test_bests_of_versions_in_which_verdicts_could_be_forged_are_listed_an
 async def test_an_old_record_below_a_trusted_best_is_listed_and_not_judged_again():
     async with laboratory() as lab:
         problem = await register(lab)
-        fresh = await lab.evaluator.evaluate(problem, Source(HONEST, "c", "kernel.c"))
+        fresh = await lab.evaluator.evaluate(problem, Source(HONEST, "c", "kernel.c"), timing=UNTIMED)
         await lab.experience._db.execute(TIMED, (fresh.attempt_id,))
         old = await forged(lab, await lab.experience.get(fresh.attempt_id), 1e-6)
 
@@ -99,8 +100,7 @@ async def test_an_old_record_below_a_trusted_best_is_listed_and_not_judged_again
 async def test_a_note_that_only_says_so_is_no_audit():
     async with laboratory() as lab:
         problem = await register(lab)
-        untimed = TimingOptions(tier="correctness")
-        fresh = await lab.evaluator.evaluate(problem, Source(HONEST, "c", "kernel.c"), timing=untimed)
+        fresh = await lab.evaluator.evaluate(problem, Source(HONEST, "c", "kernel.c"), timing=UNTIMED)
         old = await forged(lab, await lab.experience.get(fresh.attempt_id), 900.0)
         note = f"audit of {old}"
         said = await lab.evaluator.evaluate(problem, Source(HONEST, "c", "k.c"), parent_id=old, note=note)
