@@ -55,6 +55,7 @@ def environment(tmp_path: Path, data_dir: Path) -> dict[str, str]:
         "HOME": str(tmp_path),
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "GPU_MCP_DATA_DIR": str(data_dir),
+        "GPU_MCP_INDEX_DOCUMENTATION": "false",
     }
 
 

@@ -44,6 +44,7 @@ class Laboratory:
             "PATH": "/usr/local/bin:/usr/bin:/bin",
             "HOME": str(self.folder),
             "GPU_MCP_DATA_DIR": str(self.folder / "data"),
+            "GPU_MCP_INDEX_DOCUMENTATION": "false",
         }
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:

@@ -1,6 +1,7 @@
 """The server as clients start it: choice of tools, stdio, HTTP."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from mcp.client.stdio import StdioServerParameters
 from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.server import build_server, instructions_for, selected
 from gpu_mcp_server.toolset import Toolset, discover
+from tests.laboratory import HONEST, PROBLEM, Folder, called
 from tests.stand_ins import Opener
 
 SERVER = [sys.executable, "-m", "gpu_mcp_server"]
@@ -108,6 +110,25 @@ async def test_stdio_serves_both_eras(tmp_path: Path, mode: str):
 
     assert [tool.name for tool in tools] == OFFERED
     assert result.is_error
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+async def test_kernels_are_judged_over_stdio_and_remembered():
+    """The main job, once: what an agent does with a server of its own."""
+    with Folder() as folder:
+        env = environment(folder, GPU_MCP_DATA_DIR=str(folder / "data"), GPU_MCP_INDEX_DOCUMENTATION="false")
+        async with Client(StdioServerParameters(command=SERVER[0], args=SERVER[1:], env=env)) as client:
+            host = (await called(client, "gpu_status"))["hosts"][0]
+            if host.get("level") not in ("full", "namespaces"):
+                pytest.skip(f"jobs cannot run here: sandbox level {host.get('level')}")
+            problem_id = (await called(client, "register_problem", **PROBLEM))["problem_id"]
+            wrong, cheat = HONEST.replace("+ 1;", "+ 1.5f;"), "int launch(void) { return 0; }"
+            given = {"problem_id": problem_id, "language": "c", "timing": {"tier": "correctness"}}
+            found = [await called(client, "evaluate_kernel", source=text, **given) for text in (HONEST, wrong, cheat)]
+            failures = await called(client, "list_attempts", problem_id=problem_id, view="failures")
+
+    assert [each["verdict"] for each in found] == ["correct", "incorrect", "cheat"]
+    assert {a["attempt_id"] for a in failures["attempts"]} == {each["attempt_id"] for each in found[1:]}
 
 
 def test_stdout_carries_nothing_but_the_protocol(tmp_path: Path):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from gpu_mcp_server.hostd import broker_link
 from gpu_mcp_server.hostd.broker_link import BrokerLink, shown
 from gpu_mcp_server.hostd.locks import GpuLocks
 from tests.hostd.brokers import ONE, THREE, TWO, Crowd, Inside, broker_pid, client, let_go, take, unserved, want_of
@@ -175,7 +176,8 @@ def test_kill_9_of_the_broker_frees_nobody_s_gpu_and_the_line_forms_anew(locks, 
     assert served.read_text().split() == ["0", "1", "2", "3"], "in the order of their first coming"
 
 
-def test_a_broker_that_is_stopped_holds_nobody_up_for_ever(locks, crowd, tmp_path):
+def test_a_broker_that_is_stopped_holds_nobody_up_for_ever(locks, monkeypatch):
+    monkeypatch.setattr(broker_link, "SILENCE_S", 0.5)
     let_go(take(locks, want_of()))
     pid = broker_pid(locks)
     os.kill(pid, signal.SIGSTOP)
