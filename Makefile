@@ -58,7 +58,7 @@ lint: setup ## format, types, layers
 # Tests of the judge stay together in their files (tests/conftest.py): two of them would time beside each other.
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadgroup --ignore=tests/real
 
-test: setup .venv/.toolchains ## the main job in three minutes: every test that is not marked slow
+test: setup .venv/.toolchains ## the main job in three minutes: what tests/quick.txt lists
 	$(PYTEST) -m "not slow and not slurm"
 
 test-slow: setup .venv/.toolchains ## the others

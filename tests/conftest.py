@@ -3,6 +3,7 @@
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -19,11 +20,21 @@ TOGETHER = ("judge", "hacks")
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it is ignored, and so below it
 
 
+QUICK = [line for line in (Path(__file__).parent / "quick.txt").read_text().splitlines() if not line.startswith("#")]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give what must stay on one worker to one."""
+    """Give what must stay together to one worker, and mark what `make test` leaves out."""
     for item in items:
         if {*TOGETHER} & {*item.path.relative_to(item.config.rootpath).parts}:
             item.add_marker(pytest.mark.xdist_group(item.path.name))
+        if not is_quick(item.nodeid):
+            item.add_marker(pytest.mark.slow)
+
+
+def is_quick(node: str) -> bool:
+    """Say whether a test is below one of the lines of quick.txt."""
+    return any(node == line or node.startswith((f"{line}/", f"{line}::", f"{line}[")) for line in QUICK)
 
 
 @pytest.fixture(scope="session")

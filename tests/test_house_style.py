@@ -9,6 +9,7 @@ from mcp import Client
 from gpu_mcp_server.package_files import PACKAGE
 from gpu_mcp_server.server import INSTRUCTIONS_LIMIT, build_server
 from gpu_mcp_server.toolset import discover
+from tests.conftest import QUICK
 from tests.stand_ins import Opener
 
 ROOT = Path(__file__).parents[1]
@@ -99,3 +100,15 @@ def test_the_glossary_is_short_and_in_order():
     assert 0 < len(rows) <= 60
     assert words == sorted(set(words))
     assert [row for row in rows if len(row) != 2 or not row[1].endswith(".") or len(row[1].split()) > 25] == []
+
+
+def test_what_make_test_runs_is_there():
+    lines = [line.split("::") for line in QUICK]
+    missing = [f"{at[0]}: no such file or folder" for at in lines if not (ROOT / at[0]).exists()]
+    missing += [
+        f"{at[0]}: no test {at[1]}"
+        for at in lines
+        if len(at) > 1 and f"def {at[1]}(" not in (ROOT / at[0]).read_text(encoding="utf-8")
+    ]
+
+    assert not missing, "\n".join(missing)

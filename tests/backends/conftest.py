@@ -122,9 +122,11 @@ def backend(request: pytest.FixtureRequest, folder_of_jobs: str) -> Backend:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs on the Slurm cluster."""
+    """Mark what runs on the Slurm cluster, and what runs on any host but this machine: all of that is slow."""
     for item in items:
         names = getattr(item, "fixturenames", ())
         parameters = getattr(getattr(item, "callspec", None), "params", {})
         if "slurm" in names or "slurm" in parameters.values():
             item.add_marker(pytest.mark.slurm)
+        if parameters.get("backend", "local") != "local":
+            item.add_marker(pytest.mark.slow)
