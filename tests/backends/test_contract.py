@@ -27,6 +27,7 @@ async def test_the_contract(host: ContractHost, behaviour: Behaviour):
         pytest.skip(str(reason))
 
 
+@pytest.mark.timeout(300)
 async def test_no_way_out_of_the_sandbox_is_open(host: ContractHost):
     places = asyncio.Semaphore(4)
 
