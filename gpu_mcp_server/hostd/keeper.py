@@ -176,11 +176,10 @@ def _become(link: socket.socket, join: Sequence[str]) -> None:
 
 
 def _take(fds: Sequence[int], numbers: Sequence[int]) -> None:
-    """Give descriptors their numbers, and close all others above 2."""
+    """Give descriptors their numbers. Others that this process has are closed on exec."""
     if len(fds) != len(numbers):
         raise OSError("%d of %d descriptors have arrived" % (len(fds), len(numbers)))
     above = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, max(numbers) + 1) for fd in fds]
-    descriptors.close_all_but(above)
     for number, fd in zip(numbers, above):
         os.dup2(fd, number)
 
