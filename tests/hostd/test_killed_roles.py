@@ -97,10 +97,12 @@ async def test_keepers_of_a_job_that_waits_in_line_end_with_it(open_lab, state: 
     while not told(lab, first.id):
         await asyncio.sleep(0.002)
     await lab.submit(second)
-    waiting: list[int] = []
-    while (await lab.record(second.id)).state != "queued" or len(waiting) < 3:
+    while not lab.supervisor(second.id) or (await lab.record(second.id)).state != "queued":
         await asyncio.sleep(0.002)
-        supervisor = lab.supervisor(second.id)
+    supervisor = lab.supervisor(second.id)
+    waiting: list[int] = []
+    while len(waiting) < 3:
+        await asyncio.sleep(0.002)
         keepers = processes.children(supervisor)
         waiting = [pid for each in keepers for pid in processes.children(each)]
     if what == "caller":
