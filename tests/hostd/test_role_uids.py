@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd import policy
+from gpu_mcp_server.hostd import policy, processes
 from gpu_mcp_server.hostd.host import Host
 from gpu_mcp_server.hostd.protocol import ProcessSpec
 from tests.hostd.conftest import needs_root
@@ -27,20 +27,20 @@ async def uids(lab: Laboratory, *about: tuple[str, str, str]) -> list[int]:
     """Return the uid of each role as the host sees it, after the owners of the workspaces were seen to be the same."""
     job = await lab.start("", until=b"ready", processes=roles(*about))
     supervisor = supervisor_of(lab.state, job)
+    assert supervisor
     found: dict[str, int] = {}
     deadline = time.monotonic() + 10
     while len(found) < len(about) and time.monotonic() < deadline:
-        for path in Path("/proc").glob("[0-9]*/status"):
+        for pid in processes.below(supervisor):  # others' jobs sleep as well
             try:
-                text, shown = path.read_text(), (path.parent / "cmdline").read_bytes()
+                text, shown = Path(f"/proc/{pid}/status").read_text(), Path(f"/proc/{pid}/cmdline").read_bytes()
             except OSError:
                 continue
             if b"sleep\x001000" in shown:
-                found[path.parent.name] = int(re.findall(r"Uid:\s+(\d+)", text)[0])
+                found[str(pid)] = int(re.findall(r"Uid:\s+(\d+)", text)[0])
     owners = sorted(Path(workdir).stat().st_uid for workdir in workspaces(lab.state, job))
     await lab.link.call("cancel", job=job)
     await lab.wait(job)
-    assert supervisor
     assert set(owners) == set(found.values())
     return sorted(found.values())
 
