@@ -206,7 +206,7 @@ def _confine(start: Start) -> None:
         resource.setrlimit(what, (soft, hard))
     os.umask(0o022)
     _drop(start)
-    die_with(keeper)  # anew: the kernel forgets it with the change of the uid
+    die_with(keeper)  # once more: the kernel forgets the first call when the uid changes
     if start.no_new_privs:
         _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if start.folder:
@@ -232,7 +232,7 @@ def _drop(start: Start) -> None:
 
 
 def _use_plain_signals() -> None:
-    """Undo what Python, hostd and whoever started it (nohup) ignore; an ignored signal would stay so in the job."""
+    """Reset every signal that Python, hostd or nohup ignores: a job inherits an ignored signal through exec."""
     for number in set(range(1, 32)) - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
 
@@ -280,7 +280,7 @@ def keep(start: Callable[[], None], held: Sequence[int], life: int, null: int, p
     try:
         os.write(life, END.pack(code, used.ru_utime + used.ru_stime))
     except OSError:
-        pass  # nobody listens
+        pass  # the supervisor has closed its end
     os._exit(code)
 
 

@@ -43,7 +43,7 @@ class ReferenceFailed(Refused):
 
 
 class Torn(Refused):
-    """The candidate died in a call whose inputs the judge changed while it ran: nobody knows whose fault that is."""
+    """The judge changed inputs of a running call and the candidate died in it: the cause is unknown."""
 
     advice = "judge it again, best while the machine is less busy"
 

@@ -21,7 +21,7 @@ SCRIPT = "echo ready; (sleep 1000 &) ; setsid sleep 1000 & head -c 100000 /dev/z
 
 
 def kill(pid: int) -> None:
-    assert pid > 1, "nobody's: one below process 1 may be what runs these tests"
+    assert pid > 1, "pid 0 names a whole process group, and process 1 may run these tests"
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, 9)
 
