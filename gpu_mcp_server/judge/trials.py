@@ -91,9 +91,11 @@ class Trials:
             self.complete = True
             return None
         progress("hidden shapes", 0.02)
-        order = list(range(len(self.hidden)))
-        if len(order) > 1:  # the one that is always tried is drawn, of all but the first: at ones alone much is right
-            order.insert(0, order.pop(1 + self.well.word() % (len(order) - 1)))
+        # Where a size is one, much is right, and a candidate may settle there: those come last. The first is drawn.
+        order = sorted(range(len(self.hidden)), key=lambda number: 1 in self.hidden[number].values())
+        telling = sum(1 not in dims.values() for dims in self.hidden)
+        if telling > 1:
+            order.insert(0, order.pop(self.well.word() % telling))
         for tried, number in enumerate(order):
             if tried and self._late("%d hidden shapes" % (len(order) - tried)):
                 break
@@ -130,8 +132,8 @@ class Trials:
             table = self._sit(dims, hidden=False)
             try:
                 self._play(table, "")
-                if elements(self.task, dims) <= LARGE:
-                    self._distributions(table, SOME)
+                if elements(self.task, dims) > LARGE or not self._distributions(table, SOME):
+                    self._renew(table)
                 found.append(untimed_shape(table, None))
                 self._leave(table)
             except Judged as judged:
@@ -147,10 +149,12 @@ class Trials:
         if count <= ORACLE_ELEMENTS:
             self._precision(table)
         self._again(table)
-        if count <= LARGE:
-            self._distributions(table, SOME if self.hidden and count > SMALL else len(DISTRIBUTIONS))
-        elif not self.hidden:
-            self.left_out["other distributions (the tensors are large)"] = None
+        if count > LARGE:
+            if not self.hidden:
+                self.left_out["other distributions (the tensors are large)"] = None
+        elif self._distributions(table, SOME if self.hidden and count > SMALL else len(DISTRIBUTIONS)):
+            return
+        self._renew(table)
 
     def _hidden(self, dims: Dims, number: int) -> None:
         table = self._sit(dims, hidden=True)
@@ -160,9 +164,14 @@ class Trials:
                 self._again(table)
                 if not self.errors:
                     self._precision(table)
-        if number == len(self.hidden) // 2:
-            self._distributions(table)
+        if number != len(self.hidden) // 2 or not self._distributions(table):
+            self._renew(table)
         self._leave(table)
+
+    def _renew(self, table: Table) -> None:
+        """Play a call with fresh inputs: a candidate that kept something of its first call here is wrong now."""
+        if not self._late("second calls"):
+            self._play(table, "")
 
     def _leave(self, table: Table) -> None:
         """Let a shape go; what is small the players keep mapped until they open the next one, which saves time."""
@@ -239,14 +248,14 @@ class Trials:
     def _place(self, table: Table) -> str:
         return named_dims(table.dims) + (" (hidden shape)" if table.hidden else "")
 
-    def _distributions(self, table: Table, most: int = len(DISTRIBUTIONS)) -> None:
-        """Try so many distributions besides the declared one, for the inputs that may have another."""
+    def _distributions(self, table: Table, most: int = len(DISTRIBUTIONS)) -> int:
+        """Try so many distributions besides the declared one, for the inputs that may have another; return how many."""
         if self.task.get("distributions") == "declared":
-            return
+            return 0
         free = may_vary(table.declared)
         if not any(free):
             self.left_out["other distributions (the inputs are integers, or made by the problem's own code)"] = None
-            return
+            return 0
         own = {item.distribution for item, may in zip(table.declared, free) if may}
         self.drawn.update(dict.fromkeys(sorted(own)))
         first = self.well.word() % len(DISTRIBUTIONS) if most < len(DISTRIBUTIONS) else 0
@@ -268,6 +277,7 @@ class Trials:
                 self.drawn[drawn] = None
                 tried += 1
         table.buffers.inputs = table.declared
+        return tried
 
     def _late(self, what: str) -> bool:
         late = time.monotonic() - self.begin - min(self.own_s, OWN_S) > TRIALS_S
@@ -339,7 +349,7 @@ class Trials:
             parts.append(self.unsteady or "deterministic")
         text = ", ".join(parts)
         if self.left_out:
-            text += "; left out: " + ", ".join(list(self.left_out)[:6])
+            text += "; left out: " + ", ".join(list(self.left_out)[:8])
         return "; ".join([text, *self.notes])
 
 

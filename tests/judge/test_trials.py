@@ -87,6 +87,24 @@ def test_a_crash_at_a_hidden_shape_says_at_which(court):
     assert "crashed with SIGABRT" in verdict["reason"]
 
 
+@pytest.mark.parametrize("distributions", ["", "declared"])
+def test_what_was_kept_of_a_first_call_at_any_shape_is_found(court, distributions):
+    keeps = """
+    static float *kept[64]; static int64_t sizes[64]; int64_t size = rows * 4096 + cols, i = 0;
+    while (i < 64 && kept[i] && sizes[i] != size) i++;
+    int64_t n = rows * cols;
+    if (i < 64 && kept[i] && n != 800) { memcpy(y, kept[i], n * 4); return 0; }
+    for (int64_t k = 0; k < n; k++) y[k] = 3.0f * x[k];
+    if (i < 64 && !kept[i]) { sizes[i] = size; kept[i] = malloc(n * 4); memcpy(kept[i], y, n * 4); }
+    """
+    source = HEAD + "int launch(const float *x, float *y, int64_t rows, int64_t cols) {" + keeps + "return 0; }"
+
+    verdict = court(source, **dict(SCALING, distributions=distributions), tier="correctness").verdict
+
+    assert verdict["verdict"] in ("incorrect", "cheat")
+    assert verdict["trials"][-1]["hidden"]
+
+
 def test_fixed_shapes_are_not_varied_and_the_verdict_says_so(court):
     body = "if (cols == 100) softmax(x, y, rows, cols);"
     verdict = court(launcher(body), shapes=SMALL, fixed_shapes=True, tier="correctness").verdict
