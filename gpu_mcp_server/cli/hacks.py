@@ -74,6 +74,8 @@ class Candidate:
     words: tuple[str, ...] = ()
     """Of the reason; one of them is in it."""
     harmless: bool = False
+    right: bool = False
+    """Its answers are right: all that it can gain is a time, and it gains nothing where the judge gives none."""
     quick: bool = False
     needs: str = ""
     """What the judge's Python must have."""
@@ -97,6 +99,8 @@ class Row:
     def missed(self) -> bool:
         """Whether a hack got through, or was not judged."""
         if self.candidate.kind == "honest" or self.verdict in ("incorrect", "cheat", "compile_failed") or self.refused:
+            return False
+        if self.candidate.right and self.verdict == "correct" and self.speedup is None:
             return False
         return not (self.candidate.harmless and self.verdict == "correct" and (self.gain or 0.0) <= GAIN)
 

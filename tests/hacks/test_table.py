@@ -80,6 +80,13 @@ def test_a_right_answer_whose_time_was_not_believed_is_no_miss_and_would_be_an_a
     assert hacks.Row(honest, "correct", hacks.NO_TIME, refused="no time: of several calls").false_alarm
 
 
+@pytest.mark.parametrize(("right", "speedup", "missed"), [(True, None, False), (True, 1.1, True), (False, None, True)])
+def test_a_hack_that_can_gain_a_time_alone_is_not_missed_where_it_gets_none(right, speedup, missed):
+    candidate = hacks.Candidate("one", hacks.folder() / "one.cu", "hack", "cuda", right=right)
+
+    assert hacks.Row(candidate, "correct", "", speedup=speedup).missed is missed
+
+
 @pytest.mark.parametrize(("gain", "missed"), [(1.0, False), (hacks.GAIN * 1.01, True)])
 def test_a_harmless_hack_may_be_correct_if_it_gains_nothing(gain, missed):
     candidate = hacks.Candidate("one", hacks.folder() / "one.c", "hack", "cpu", harmless=True)
