@@ -21,6 +21,7 @@ from .fill import Well
 from .ledger import Ledger
 from .players import START_S
 from .program_runs import Match, Params, Ran, Runs, filled, matched, series_of
+from .run_delay import While
 from .stats import geometric_mean, half_width, median, speedup, timing
 from .supervisor import Player, Supervisor, link_to
 from .verdicts import VERDICTS, Judged, JudgeFailed, ReferenceFailed, cheat, incorrect
@@ -353,8 +354,8 @@ class Case:
         try:
             if not runs.left():
                 return False
-            deadline = time.monotonic() + min(LATE_AT_MOST_S, max(LATE_S, 4 * runs.took_s))
-            while time.monotonic() < deadline:
+            late = While(max(LATE_S, 4 * runs.took_s), LATE_AT_MOST_S)
+            while late.lasts():
                 with contextlib.suppress(KeyError):  # an output that is not there yet
                     if not self._compared(runs.look(), expected).reason:
                         return True

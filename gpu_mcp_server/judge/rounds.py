@@ -12,6 +12,7 @@ from .devices import Buffers, Device, RoundCheck
 from .history import History
 from .ledger import Ledger
 from .made import draw
+from .run_delay import While
 from .supervisor import Player
 from .ties import Ties, told
 from .verdicts import Judged, ReferenceFailed, cheat, incorrect
@@ -19,7 +20,7 @@ from .whereabouts import grid
 
 LATE_S = 0.05
 LATE_AT_MOST_S = 5.0
-"""How long outputs that are wrong are watched for becoming right."""
+"""How long outputs that are wrong are watched for becoming right, not counting what others on the cores take of it."""
 OPEN_S = 60.0
 LARGE_SAMPLES = 1 << 16
 LONGEST_TOLD_US = 1e12
@@ -348,10 +349,10 @@ class Rounds:
 
     def _becomes_right(self, buffers: Buffers, before: RoundCheck, reference_s: float) -> bool:
         """Watch wrong outputs for a while, the candidate running; say whether they are right in the end."""
-        deadline = time.monotonic() + min(LATE_AT_MOST_S, max(LATE_S, 4 * reference_s))
         try:
             self.candidate.thaw()
-            while time.monotonic() < deadline:
+            late = While(max(LATE_S, 4 * reference_s), LATE_AT_MOST_S)
+            while late.lasts():
                 if buffers.check().passed:
                     return True
         finally:

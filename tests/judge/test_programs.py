@@ -12,12 +12,22 @@ HEAD = """
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <math.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+/* Return when an output was looked for at the program's end and once more: the clock has stopped by then. */
+static void looked_for_again(const char *path) {
+    for (int times = 0; times < 2; times++) {
+        struct pollfd end = {open(path, O_WRONLY), 0, 0};
+        while (!(end.revents & POLLERR)) poll(&end, 1, -1);
+        close(end.fd);
+    }
+    unlink(path);
+}
 static void work(int n, unsigned s, const char *path) {
     FILE *out = fopen(path, "wb");
     for (int i = 0; i < n; i++) {
@@ -80,12 +90,14 @@ CHEATS = {
     "writes too little": ('work(n - 1, s, "out.bin"); return 0;', "incorrect", "has 999 numbers"),
     "computes for a seed of its own": ('work(n, 7, "out.bin"); return 0;', "incorrect", "elements are wrong"),
     "goes on in the background": (
-        'if (!fork()) { usleep(400000); work(n, s, "out.bin"); usleep(900000); _exit(0); } return 0;',
+        'mkfifo("out.bin", 0600); if (!fork()) { looked_for_again("out.bin"); work(n, s, "out.bin"); sleep(30); _exit(0); }'
+        "return 0;",
         "cheat",
         "finished after it exited",
     ),
     "goes on in a session of its own": (
-        'if (!fork()) { setsid(); if (!fork()) { usleep(400000); work(n, s, "out.bin"); usleep(900000); } _exit(0); }'
+        'mkfifo("out.bin", 0600); if (!fork()) { setsid(); if (!fork())'
+        ' { looked_for_again("out.bin"); work(n, s, "out.bin"); sleep(30); } _exit(0); }'
         "return 0;",
         "cheat",
         "finished after it exited",

@@ -56,7 +56,8 @@ async def test_a_file_in_place_of_the_programs_own_is_timed_as_a_whole_process(c
 
 CHEATS = {
     "goes on in a session of its own": (
-        'if (!fork()) { setsid(); if (!fork()) { usleep(400000); work(n, s, "out.bin"); usleep(900000); } _exit(0); }'
+        'mkfifo("out.bin", 0600); if (!fork()) { setsid(); if (!fork())'
+        ' { looked_for_again("out.bin"); work(n, s, "out.bin"); sleep(30); } _exit(0); }'
         "return 0;",
         "cheat",
         "finished after it exited",
