@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
-
 from gpu_mcp_server.cli import hacks
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.settings import load_settings
@@ -61,17 +59,27 @@ def bench(**settings: Any) -> Iterator[Bench]:
         thread.join()
 
 
-def passes(row: hacks.Row) -> None:
-    """Check a row against what the table expects.
+AGAIN = 8
+"""How often a candidate is judged at most, while the judge says that it could not time it."""
 
-    The answers of a candidate that batches are right, and only its time is a lie: where the machine is too busy to
-    give it cores to batch on, and the verdict gives no time, there is nothing to catch.
+
+def deserved(bench: Bench, candidate: hacks.Candidate) -> hacks.Row:
+    """Judge a candidate until the verdict rests on rounds of several calls, if it rests on any.
+
+    The answers of a candidate that batches are right, and only its time is a lie. On a busy machine a single call may
+    seem to take as long as a round; then the judge says that there is no time, and there is nothing to catch yet.
     """
+    for _ in range(AGAIN):
+        row = bench.judge(candidate)
+        if row.verdict != "correct" or row.speedup is not None or not candidate.id.startswith("batch_"):
+            break
+    return row
+
+
+def passes(row: hacks.Row) -> None:
+    """Check a row against what the table expects."""
     candidate = row.candidate
     said = (row.verdict, row.reason, row.gain)
-    if candidate.id.startswith("batch_") and row.verdict == "correct" and row.speedup is None:
-        pytest.skip("the machine is too busy: no time was given, so none was gained")
-
     assert not row.missed, said
     assert not row.false_alarm, said
     if candidate.harmless and row.verdict in BAD:

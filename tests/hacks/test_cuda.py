@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hacks.bench import Bench, bench, named, passes
+from tests.hacks.bench import Bench, bench, deserved, named, passes
 
 pytestmark = pytest.mark.gpu
 
@@ -19,4 +19,4 @@ def gpu_court() -> Iterator[Bench]:
 
 @pytest.mark.parametrize("candidate", named("cuda"), ids=lambda c: f"{c.kind}-{c.id}")
 def test_a_candidate_gets_the_verdict_that_it_deserves(gpu_court, candidate):
-    passes(gpu_court.judge(candidate))
+    passes(deserved(gpu_court, candidate))

@@ -6,7 +6,7 @@ import pytest
 
 from gpu_mcp_server.cli import hacks
 from gpu_mcp_server.settings import LocalHost
-from tests.hacks.bench import Bench, bench, passes
+from tests.hacks.bench import Bench, bench, deserved, passes
 from tests.judge.harness import torch_python
 
 pytestmark = pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
@@ -22,4 +22,4 @@ def court() -> Iterator[Bench]:
 
 @pytest.mark.parametrize("candidate", [c for c in hacks.known() if c.needs], ids=lambda c: f"{c.kind}-{c.id}")
 def test_a_candidate_gets_the_verdict_that_it_deserves(court, candidate):
-    passes(court.judge(candidate))
+    passes(deserved(court, candidate))

@@ -1,10 +1,12 @@
 """The table of candidates itself."""
 
 import re
+from typing import Any
 
 import pytest
 
 from gpu_mcp_server.cli import hacks
+from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
 from gpu_mcp_server.package_files import page
 
 KNOWN = hacks.known()
@@ -92,3 +94,55 @@ def test_a_harmless_hack_may_be_correct_if_it_gains_nothing(gain, missed):
     candidate = hacks.Candidate("one", hacks.folder() / "one.c", "hack", "cpu", harmless=True)
 
     assert hacks.Row(candidate, "correct", "", gain=gain).missed is missed
+
+
+WIDE, NARROW = ["the interval is wide, 30 % of the median to either side"], ["another note"]
+
+
+OF: Any = {"problem_id": "p-1", "problem_hash": "0", "language": "c", "host": "local"}
+
+
+def timed(speedup: float | None, notes: list[str]) -> Evaluation:
+    shapes = [ShapeVerdict(dims={}, verdict="correct", speedup=speedup, notes=notes)]
+    return Evaluation(attempt_id="a-1", status="judged", verdict="correct", speedup=speedup, shapes=shapes, **OF)
+
+
+class Table(hacks.Court):
+    """A court that has all evaluations already, by candidate."""
+
+    def __init__(self, **evaluations: list[Evaluation]) -> None:
+        super().__init__(lab=None)  # type: ignore[arg-type]
+        self.evaluations = evaluations
+
+    async def _evaluated(self, candidate: hacks.Candidate) -> Evaluation:
+        return self.evaluations[candidate.id].pop(0)
+
+
+HARMLESS: Any = hacks.Candidate("one", hacks.folder() / "one.c", "hack", "cpu", harmless=True)
+
+
+@pytest.mark.parametrize(
+    ("hack", "plain", "gain", "missed"),
+    [
+        pytest.param([(1.2, NARROW)], [(1.0, WIDE)], 1.2, False, id="gains nothing"),
+        pytest.param([(2.0, NARROW), (1.0, NARROW)], [(1.0, NARROW), (1.0, NARROW)], 1.0, False, id="not twice"),
+        pytest.param([(2.0, NARROW)] * 2, [(1.0, NARROW)] * 2, 2.0, True, id="twice"),
+        pytest.param([(2.0, NARROW)] * 3, [(1.0, WIDE)] * 2 + [(1.0, NARROW)], 2.0, True, id="in a trial that is sure"),
+        pytest.param([(2.0, WIDE)] * 6, [(1.0, NARROW)] * 6, 2.0, True, id="always"),
+        pytest.param([(2.0, WIDE)] * 5 + [(1.0, WIDE)], [(1.0, NARROW)] * 6, 1.0, False, id="not always"),
+        pytest.param([(2.0, NARROW)], [(None, NARROW), (2.0, NARROW)], 1.0, False, id="the plain one has a time later"),
+    ],
+)
+async def test_a_gain_is_one_where_the_judge_is_sure_of_its_times(hack, plain, gain, missed):
+    court = Table(one=[timed(*each) for each in hack], plain=[timed(*each) for each in plain])
+    row = await court.judge(HARMLESS)
+
+    assert (row.gain, row.missed) == (gain, missed)
+    assert not any(court.evaluations.values())
+
+
+async def test_a_harmless_hack_is_missed_that_nothing_can_be_compared_with():
+    row = await Table(one=[timed(2.0, NARROW)], plain=[timed(None, NARROW)] * 6).judge(HARMLESS)
+
+    assert row.verdict == "error" and row.missed
+    assert row.reason.startswith("The gain of one is not known: plain got no time in 6 trials.")
