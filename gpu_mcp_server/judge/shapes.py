@@ -16,6 +16,7 @@ from .overlap import OneByOne
 from .rounds import Round, Rounds
 from .separation import Separation, expose
 from .series import LEAST_ROUNDS, Goal, Progress, Series
+from .stalls import outlasted
 from .stats import half_width, median, median_interval, speedup, timing, wide
 from .strict import Strict
 from .supervisor import Player
@@ -142,19 +143,18 @@ class Shape:
         progress("first call", 0.0)
         one = self.device.set_bytes(self.inputs, self.outputs)
         usual, most = (max(1, min(self.device.max_sets, size // one)) for size in self.device.max_bytes())
-        shortest = SURE * self.shortest_s
+        shortest, budget_s = SURE * self.shortest_s, float(self.task["budget_s"])
         buffers = self._open(1)
         played = self._play(buffers)
         while True:
             sets = buffers.sets
             enough = usual <= sets < most and shortest <= played.candidate_s
             if enough or played.candidate_s >= self.round_s:
-                # once more: a stall is no reason for short rounds, nor is what a candidate does at buffers that are new
-                self.last = self._play(buffers)
-                played = min(played, self.last, key=lambda one: one.candidate_s)
+                least_s, spread_s = shortest if enough else self.round_s, self.costs["candidate"].spread_s
+                played, self.last = outlasted(played, self._play, buffers, least_s, spread_s, budget_s)
             floor_s = self.costs["candidate"].spread_s / 2 + 1e-7
             each = max(played.candidate_s, floor_s) / sets
-            slow = max(1, int(float(self.task["budget_s"]) / 3 / (played.reference_s / sets)))
+            slow = max(1, int(budget_s / 3 / (played.reference_s / sets)))
             needed = math.ceil(AIM * shortest / each) if played.candidate_s < shortest else 0
             cap = min(max(usual, min(most, needed)), slow)
             wanted = min(cap, math.ceil(AIM * self.round_s / each))

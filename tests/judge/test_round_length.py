@@ -168,3 +168,48 @@ def test_on_a_gpu_with_a_reference_on_the_cpu_what_travels_through_files_is_the_
     device.framework, device.share, device.room_bytes = "numpy", 0.3, 80 << 30
 
     assert device.max_bytes() == (device_cuda.STAGED_BYTES, device_cuda.STAGED_BYTES)
+
+
+class Stalled(Calls):
+    """A shape of short calls on a machine that stalls some rounds, the first ones of each length."""
+
+    def __init__(self, stalls_s: list[float], spread_s: float) -> None:
+        super().__init__(0.1 * MILLISECOND, 0.4 * MILLISECOND, 1000, 4000)
+        self.stalls_s, self.left_s, self.played = stalls_s, [], 0
+        self.costs = {"candidate": cost.Cost(0.4 * MILLISECOND, spread_s)}
+
+    def _open(self, sets: int) -> SimpleNamespace:
+        self.left_s = list(self.stalls_s)
+        return super()._open(sets)
+
+    def _play(self, buffers: SimpleNamespace) -> rounds.Round:
+        self.played += 1
+        stall_s = self.left_s.pop(0) if self.left_s else 0.0
+        return rounds.Round(self.call_s * buffers.sets + stall_s, MILLISECOND * buffers.sets, None)
+
+
+@pytest.mark.parametrize(
+    ("stalls_s", "spread_s"),
+    [
+        pytest.param([0.02], 0.0, id="one"),
+        pytest.param([0.02, 0.05, 0.04], 0.0, id="some of which no two agree"),
+        pytest.param([0.02] * 6, 0.003, id="many that are alike where the clock's own cost varies"),
+    ],
+)
+def test_stalls_make_no_short_rounds(stalls_s, spread_s):
+    shape = Stalled(stalls_s, spread_s)
+
+    assert shape.sets() == 115
+
+
+@pytest.mark.parametrize(
+    ("stalls_s", "played"),
+    [([], 2), ([1.0], 3), ([float(2**n) for n in range(9)], 5)],
+    ids=["that are alike", "of which the first is slow", "until they have taken their part of the budget"],
+)
+def test_long_calls_are_played_no_more_often_than_it_takes(stalls_s, played):
+    shape = Stalled(stalls_s, 0.0)
+    shape.call_s = 0.5
+
+    assert shape.sets() == 1
+    assert shape.played == played
