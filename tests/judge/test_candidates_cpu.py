@@ -1,5 +1,7 @@
 """The examples and further candidates on the CPU, judged by the real three processes."""
 
+from typing import Any
+
 import pytest
 from gpu_mcp_judge import device_cpu
 
@@ -149,11 +151,16 @@ def test_a_call_answered_before_its_time_is_a_cheat_in_late_rounds_too(court):
     assert "worked on a call before it was called" in got["reason"]
 
 
-@pytest.mark.parametrize("task", [{}, {"shapes": [{"rows": 64, "cols": 16384}], "round_ms": 15}], ids=["many", "few"])
-def test_answers_that_were_kept_until_their_calls_are_seen_by_inputs_that_changed_meanwhile(court, task):
+@pytest.mark.parametrize("few", [False, True], ids=["many", "few"])
+def test_answers_that_were_kept_until_their_calls_are_seen_by_inputs_that_changed_meanwhile(court, few):
     """It looks for fresh inputs at their first two elements; the answers that it hands out are right otherwise."""
     source = (EXAMPLES.parent / "hacks" / "cpu" / "batch_private.c").read_text()
-    got = court(source, max_rounds=60, half_width=1e-9, budget_s=20, overhead_s=60, **task).verdict
+    task: dict[str, Any] = {"max_rounds": 60, "half_width": 1e-9, "budget_s": 60, "overhead_s": 60}
+    if few:  # however long one of these takes on a busy machine
+        first = "        buffers = self._open(1)\n        played = self._play(buffers)\n"
+        three = first.replace("(1)", "(3)").replace("played", "self.last") + "        return buffers\n"
+        task |= {"shapes": [{"rows": 64, "cols": 16384}], "owner_files": edited("shapes.py", (first, three))}
+    got = court(source, **task).verdict
 
     assert got["verdict"] == "cheat", got["shapes"][-1]
     assert "answered with what they had been" in got["reason"]

@@ -619,7 +619,10 @@ def test_calls_of_which_some_run_beside_others_have_no_time(court):
         got["evidence"]["separator_us"],
     )
     assert any("no time: calls run beside each other" in note for note in shape["notes"])
-    assert len(shape["samples"]["separated_us"]) >= 6 and min(shape["samples"]["separated_us"]) > 1400
+    samples = shape["samples"]
+    # a busy machine makes the clock's own cost larger, which is taken off; with it no call takes less than the GPU does
+    cost_us = got["evidence"]["candidate_pass_cost_us"] / samples["calls_per_round"]
+    assert len(samples["separated_us"]) >= 6 and min(samples["separated_us"]) + cost_us > 1499
 
 
 def test_who_takes_its_time_only_where_it_is_compared_has_none(court):
@@ -805,7 +808,9 @@ def test_what_rounding_does_to_wrong_elements_is_told_by_the_owners_kernels(cour
     #include <stdint.h>
     int launch(const float *x, float *y, int64_t rows, void *stream) {
         int64_t n = rows * 1000;
-        for (int64_t i = 0; i < n; i++) y[i] = x[i] + (fabsf(x[0] + x[1]) > 50 ? (SLIP) : 0);
+        int large = 0;
+        for (int64_t i = 0; i < 16; i++) large += fabsf(x[i]) > 50;
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] + (large > 8 ? (SLIP) : 0);
         return 0;
     }
     """
