@@ -71,7 +71,7 @@ def deserved(bench: Bench, candidate: hacks.Candidate) -> hacks.Row:
     """
     for _ in range(AGAIN):
         row = bench.judge(candidate)
-        if row.verdict != "correct" or row.speedup is not None or not candidate.id.startswith("batch_"):
+        if row.verdict != "correct" or row.speedup is not None or not candidate.right:
             break
     return row
 
