@@ -1,6 +1,7 @@
 """Compiled code of the judge's own, built once a host like any other source."""
 
 import asyncio
+from pathlib import PurePosixPath
 from typing import NamedTuple
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
@@ -46,7 +47,8 @@ async def judge_code(compiler: Compiler, artifacts: Artifacts, host: str, device
 
 
 async def _built(compiler: Compiler, artifacts: Artifacts, host: str, part: Part) -> bytes | None:
-    source = Source((JUDGE / part.source).read_text(encoding="utf-8"), part.language, part.source)
+    name = PurePosixPath(part.source).name
+    source = Source((JUDGE / part.source).read_text(encoding="utf-8"), part.language, name)
     try:
         built = await compiler.build(source, host=host, compiler=part.compiler)
     except (ToolMissing, BadRequest):

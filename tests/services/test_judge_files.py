@@ -13,10 +13,11 @@ from typing import Literal
 
 import pytest
 
+from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.services.harness import Candidate, role_program
-from gpu_mcp_server.services.judge_code import judge_code
+from gpu_mcp_server.services.judge_code import Part, _built, judge_code
 from gpu_mcp_server.services.judge_files import (
     JUDGE,
     PACKAGE,
@@ -244,6 +245,20 @@ async def test_the_evidence_names_the_hash_of_the_code_that_was_mapped(lab: Lab)
     assert {"elements.so", "calls.so"} == set(code)
     assert evidence["compiled_sha256"] == {name: hashlib.sha256(data).hexdigest() for name, data in code.items()}
     assert (evidence["elements_by"], evidence["candidate_calls_by"]) == ("compiled code", "compiled C")
+
+
+async def test_a_source_in_a_folder_is_compiled_under_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    named: list[str] = []
+
+    class Compiler:
+        async def build(self, source: Source, **_: object) -> None:
+            named.append(source.name)
+            raise ToolMissing("a C compiler", "local")
+
+    monkeypatch.setattr("gpu_mcp_server.services.judge_code.JUDGE", laid(tmp_path, {"room/loops.c": b"int one = 1;"}))
+
+    assert await _built(Compiler(), None, "local", Part("loops.so", "room/loops.c", "c")) is None
+    assert named == ["loops.c"]
 
 
 FORGING = """
