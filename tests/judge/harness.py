@@ -243,8 +243,9 @@ def patient() -> dict[str, str]:
 
 
 def loops(name: str) -> Path:
-    """Compile a source of the judge."""
-    return build(JUDGE / name)
+    """Compile a source of the judge, in whichever of its folders it lies."""
+    (source,) = JUDGE.rglob(name)
+    return build(source)
 
 
 def build(source: Path) -> Path:
