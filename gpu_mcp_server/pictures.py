@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from xml.sax.saxutils import escape, quoteattr
 
 from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
-from gpu_mcp_server.plain_text import visible
+from gpu_mcp_server.text_safety import visible
 
 COLOURS = {"correct": "#1a7f37", "incorrect": "#cf222e", "cheat": "#8250df", "voided": "#6e7781"}
 OTHER = "#9a6700"

@@ -13,12 +13,12 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from gpu_mcp_server import __version__, resources
 from gpu_mcp_server.errors import ConfigError
-from gpu_mcp_server.identity import current_user
 from gpu_mcp_server.messages import serve_lines
 from gpu_mcp_server.models.user import Scope, User
 from gpu_mcp_server.notices import Notices
 from gpu_mcp_server.progress import HEARTBEAT_S
 from gpu_mcp_server.recipes import prompts
+from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.tasks import Tasks
 from gpu_mcp_server.toolset import App, Effect, Toolset, ToolSpec, discover
 

@@ -20,10 +20,10 @@ from mcp.shared.exceptions import MCPError
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ValidationError
 
-from gpu_mcp_server.bounds import bounded
 from gpu_mcp_server.errors import ConfigError, GpuMcpError
 from gpu_mcp_server.models._base import ResultModel
 from gpu_mcp_server.progress import HEARTBEAT_S, Progress
+from gpu_mcp_server.runtime.result_limits import bounded
 from gpu_mcp_server.schemas import lean_schema, refused_nulls, said_of_arguments, without
 from gpu_mcp_server.services.errands import current_errand
 from gpu_mcp_server.uploads import Sources

@@ -12,7 +12,7 @@ from gpu_mcp_server.cli import session
 from gpu_mcp_server.cli.output import Json, emit, table
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.history import ExportedBranch, HistoryPoint, ProblemHistory
-from gpu_mcp_server.plain_text import visible
+from gpu_mcp_server.text_safety import visible
 
 FORMULA = ("=", "+", "-", "@", "\t")
 SHOWN = 60

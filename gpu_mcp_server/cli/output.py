@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpu_mcp_server.plain_text import visible
+from gpu_mcp_server.text_safety import visible
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 

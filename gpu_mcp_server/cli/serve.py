@@ -13,11 +13,11 @@ def over_stdio(toolsets: str | None, read_only: bool | None, exclude_tools: str 
     """Serve one client over stdin and stdout."""
     import asyncio
 
-    from gpu_mcp_server.identity import acting_as
+    from gpu_mcp_server.runtime.current_user import acting_as
+    from gpu_mcp_server.runtime.logging_setup import log_to_stderr
     from gpu_mcp_server.server import serve_stdio, server_from
     from gpu_mcp_server.settings import load_settings
     from gpu_mcp_server.team.team import chosen_user
-    from gpu_mcp_server.telemetry import log_to_stderr
 
     log_to_stderr()
     settings = load_settings(toolsets=toolsets, read_only=read_only, exclude_tools=exclude_tools)
@@ -65,9 +65,9 @@ def serve(
 def _over_http(where: tuple[str, int], auth: Any, chosen: dict[str, Any], *, as_json: bool) -> None:
     import asyncio
 
+    from gpu_mcp_server.runtime.logging_setup import log_to_stderr
     from gpu_mcp_server.server import server_from
     from gpu_mcp_server.settings import load_settings
-    from gpu_mcp_server.telemetry import log_to_stderr
     from gpu_mcp_server.web import listening
 
     address, port = where

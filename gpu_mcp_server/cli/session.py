@@ -111,11 +111,11 @@ async def session(settings: "Settings | None" = None) -> AsyncGenerator[Session]
     """Open the server in this process, with every toolset unless the options before the command chose some."""
     from mcp import Client
 
-    from gpu_mcp_server.identity import acting_as
+    from gpu_mcp_server.runtime.current_user import acting_as
+    from gpu_mcp_server.runtime.logging_setup import log_to_stderr
     from gpu_mcp_server.server import server_from
     from gpu_mcp_server.settings import load_settings
     from gpu_mcp_server.team.team import chosen_user
-    from gpu_mcp_server.telemetry import log_to_stderr
 
     log_to_stderr("WARNING")
     settings = settings or load_settings(**{"toolsets": "all", **OFFERED.get({})})
@@ -127,11 +127,11 @@ async def session(settings: "Settings | None" = None) -> AsyncGenerator[Session]
 @asynccontextmanager
 async def laboratory() -> AsyncGenerator["Lab"]:
     """Open the laboratory itself, for what no tool offers."""
-    from gpu_mcp_server.identity import acting_as
+    from gpu_mcp_server.runtime.current_user import acting_as
+    from gpu_mcp_server.runtime.logging_setup import log_to_stderr
     from gpu_mcp_server.services.lab import Lab
     from gpu_mcp_server.settings import load_settings
     from gpu_mcp_server.team.team import chosen_user
-    from gpu_mcp_server.telemetry import log_to_stderr
 
     log_to_stderr("WARNING")
     settings = load_settings()

@@ -3,7 +3,7 @@
 from typing import Any, Literal, get_args
 
 from gpu_mcp_server.models._base import Model, ResultModel
-from gpu_mcp_server.plain_text import lined
+from gpu_mcp_server.text_safety import lined
 
 AttemptKind = Literal["compile", "run", "evaluate", "check", "profile", "nccl"]
 Outcome = Literal["confirmed", "voided", "not_comparable", "not_judged"]

@@ -7,7 +7,7 @@ from pydantic import Field
 from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.evaluation import Tier, Verdict, ranged
-from gpu_mcp_server.plain_text import lined
+from gpu_mcp_server.text_safety import lined
 
 
 class CandidateSpec(Model):

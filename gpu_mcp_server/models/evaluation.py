@@ -7,7 +7,7 @@ from pydantic import Field
 
 from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.build import CandidateLanguage, Diagnostic, KernelResources
-from gpu_mcp_server.plain_text import lined
+from gpu_mcp_server.text_safety import lined
 
 Verdict = Literal["correct", "incorrect", "cheat"]
 Tier = Literal["smoke", "correctness", "performance"]

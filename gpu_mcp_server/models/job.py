@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from gpu_mcp_server.models._base import Model, ResultModel
-from gpu_mcp_server.plain_text import lined
+from gpu_mcp_server.text_safety import lined
 
 
 class OutputRef(Model):

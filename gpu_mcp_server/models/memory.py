@@ -3,7 +3,7 @@
 from typing import Literal
 
 from gpu_mcp_server.models._base import Model, ResultModel
-from gpu_mcp_server.plain_text import lined
+from gpu_mcp_server.text_safety import lined
 
 
 class Found(Model):

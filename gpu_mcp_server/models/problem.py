@@ -8,7 +8,7 @@ from pydantic import Field
 from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.program import Program, ProgramInfo
-from gpu_mcp_server.plain_text import lined
+from gpu_mcp_server.text_safety import lined
 
 DType = Literal[
     "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool",

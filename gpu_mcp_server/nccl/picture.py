@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from gpu_mcp_server.models.collective import CollectiveGraph, CollectiveSite
 from gpu_mcp_server.pictures import escaped
-from gpu_mcp_server.plain_text import visible
+from gpu_mcp_server.text_safety import visible
 
 MAX_SITES = 40
 """Sites in a picture; a person sees nothing in more."""

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_mcp_server.bounds import cut_text
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.models.recipe import Candidate, Specification, Stage, TestPlan, Verdict
 from gpu_mcp_server.models.run_plan import HintKind, Preparer, RunPlan
 from gpu_mcp_server.recipes.book import recipe
+from gpu_mcp_server.runtime.result_limits import cut_text
 from gpu_mcp_server.services.local_files import read_local
 from gpu_mcp_server.services.problems import Problems
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_mcp_server.bounds import cut_text
 from gpu_mcp_server.models.nccl_check import NcclRunOptions, NcclVerification
 from gpu_mcp_server.models.nccl_pipeline import NcclPipeline
 from gpu_mcp_server.models.recipe import Edit, ProgramEdit, Stage, Verdict
@@ -20,6 +19,7 @@ from gpu_mcp_server.recipes.book import recipe
 from gpu_mcp_server.recipes.composing import FILE_CHARS, HEADLESS, answer_form, hints
 from gpu_mcp_server.recipes.ground import Ending, Ground
 from gpu_mcp_server.recipes.structured import SILENT
+from gpu_mcp_server.runtime.result_limits import cut_text
 from gpu_mcp_server.services.collectives import local_program
 from gpu_mcp_server.services.error_signatures import signature
 from gpu_mcp_server.services.nccl_pipeline import STAGE_A, STAGE_B, Pipeline

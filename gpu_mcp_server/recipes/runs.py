@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpu_mcp_server.errors import NotFound, ProblemRefused
-from gpu_mcp_server.identity import acting_as
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.recipe import RunState, RunStep, Spent, Verdict
 from gpu_mcp_server.models.run_plan import Mode, RunPlan
@@ -21,6 +20,7 @@ from gpu_mcp_server.recipes.nccl import nccl
 from gpu_mcp_server.recipes.population import population
 from gpu_mcp_server.recipes.sessions import sessions
 from gpu_mcp_server.recipes.structured import structured
+from gpu_mcp_server.runtime.current_user import acting_as
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problem_files.reader import source_at
 

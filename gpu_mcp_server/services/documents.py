@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from gpu_mcp_server.bounds import json_size
 from gpu_mcp_server.knowledge.entries import KINDS
 from gpu_mcp_server.models.docs import DocHit, DocPage, DocSearch
 from gpu_mcp_server.package_files import CANDIDATES, CANDIDATES_URI
 from gpu_mcp_server.package_files import page as content_page
+from gpu_mcp_server.runtime.result_limits import json_size
 from gpu_mcp_server.settings import Settings
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.hostd.protocol import JobRecord, job_record_from_json, to_json
-from gpu_mcp_server.spans import job_spans
+from gpu_mcp_server.runtime.tracing import job_spans
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.events import Events
 from gpu_mcp_server.store.ownership import claim, require_own, visible

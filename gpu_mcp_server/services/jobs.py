@@ -11,14 +11,14 @@ from typing import Any
 
 from gpu_mcp_server.errors import HostUnavailable, JobBroken, NoFreeGpu, NotFound, SandboxTooWeak
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, job_record_from_json, to_json
-from gpu_mcp_server.identity import current_user
+from gpu_mcp_server.runtime.current_user import current_user
+from gpu_mcp_server.runtime.tracing import traced
 from gpu_mcp_server.services.brought import ALONG_BYTES, Brought, content_of, unasked
 from gpu_mcp_server.services.errands import current_errand
 from gpu_mcp_server.services.hosts import HostProbe, Hosts
 from gpu_mcp_server.services.job_table import JobRow, JobTable
 from gpu_mcp_server.services.long_jobs import Long, is_long
 from gpu_mcp_server.services.stewards import Gatekeeper, Steward
-from gpu_mcp_server.spans import traced
 
 Blobs = Mapping[str, bytes | Path]
 Answer = tuple[Any, bytes]

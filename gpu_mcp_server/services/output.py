@@ -3,7 +3,7 @@
 import json
 from typing import Any, cast
 
-from gpu_mcp_server.plain_text import visible
+from gpu_mcp_server.text_safety import visible
 
 SHOWN_CHARS = 2400
 """Of each stream in a result; the whole is an artifact."""

@@ -8,10 +8,10 @@ from typing import Literal
 
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.hostd.protocol import JobRecord
-from gpu_mcp_server.identity import current_user
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.overview import Around, Board, DayUse, ProblemLine
 from gpu_mcp_server.models.user import User
+from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.services.experience import BEST, Experience
 from gpu_mcp_server.services.job_table import JobRow, JobTable
 from gpu_mcp_server.services.jobs import JobRunner

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from gpu_mcp_server.errors import GpuMcpError, HostDrained, NoFreeGpu, NotFound
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobRecord, JobSpec, Limits, ProcessSpec
-from gpu_mcp_server.identity import as_server, current_user
 from gpu_mcp_server.models.lease import GpuLease, Reserved
+from gpu_mcp_server.runtime.current_user import as_server, current_user
 from gpu_mcp_server.services.job_table import JobRow, JobTable
 from gpu_mcp_server.services.jobs import JobRunner, raise_if_not_run
 from gpu_mcp_server.services.needs import QUEUE_S, Need, priority_of

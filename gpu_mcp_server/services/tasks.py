@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from gpu_mcp_server.errors import NotFound
-from gpu_mcp_server.identity import current_user
+from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.services.owners import Owner
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.ownership import is_own, visible

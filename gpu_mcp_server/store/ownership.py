@@ -1,7 +1,7 @@
 """Whose a handle is, and who may see it: one rule for workspaces, jobs, attempts, artifacts, problems and notes."""
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.identity import current_user
+from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.store.database import Database, Value
 
 EVERYBODY = "*"

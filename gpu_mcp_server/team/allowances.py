@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gpu_mcp_server.errors import GpuMcpError, QuotaExceeded
-from gpu_mcp_server.identity import current_user
 from gpu_mcp_server.models.user import User
+from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.store.database import Database
 
 Refresh = Callable[[str, str], Awaitable[Any]]

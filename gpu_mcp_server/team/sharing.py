@@ -4,8 +4,8 @@ import json
 import re
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.identity import current_user
 from gpu_mcp_server.models.sharing import Audience, Shared
+from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.ownership import EVERYBODY, require_own, visible
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.identity import acting_as
 from gpu_mcp_server.models.recipe import HANDOFFS, Verdict
 from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.recipes.agents import model_of
@@ -17,6 +16,7 @@ from gpu_mcp_server.recipes.journal import FILE, entries
 from gpu_mcp_server.recipes.plan import plan_of
 from gpu_mcp_server.recipes.report import report
 from gpu_mcp_server.recipes.runs import Runs, state_of
+from gpu_mcp_server.runtime.current_user import acting_as
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.team.team import Team
 from gpu_mcp_server.web.dashboard.runs import run_list

@@ -14,8 +14,8 @@ import pytest
 from gpu_mcp_server.errors import HostDrained, NoFreeGpu, NotFound
 from gpu_mcp_server.hostd.locks import GpuLocks
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, ProcessSpec
-from gpu_mcp_server.identity import acting_as
 from gpu_mcp_server.models.user import User
+from gpu_mcp_server.runtime.current_user import acting_as
 from gpu_mcp_server.services import pool
 from gpu_mcp_server.services.drains import drain, resume
 from gpu_mcp_server.services.lab import Lab

@@ -11,9 +11,9 @@ import pytest
 from mcp import Client
 from mcp.types import TextContent
 
-from gpu_mcp_server.bounds import RESULT_LIMIT
 from gpu_mcp_server.knowledge.index import write_index
 from gpu_mcp_server.knowledge.storage import DATABASE, Storage
+from gpu_mcp_server.runtime.result_limits import RESULT_LIMIT
 from gpu_mcp_server.server import build_server
 from gpu_mcp_server.services.collectives import Collectives
 from gpu_mcp_server.services.documents import Documents

@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, Response
 
 from gpu_mcp_server import __version__
 from gpu_mcp_server.package_files import PACKAGE
-from gpu_mcp_server.plain_text import visible
+from gpu_mcp_server.text_safety import visible
 from gpu_mcp_server.web.dashboard import texts
 
 HERE = PACKAGE / "web" / "dashboard"

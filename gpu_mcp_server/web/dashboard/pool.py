@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpu_mcp_server.errors import GpuMcpError
-from gpu_mcp_server.identity import as_server
 from gpu_mcp_server.models.host import Gpu, HostStatus
 from gpu_mcp_server.models.lease import Reserved, Waiting
+from gpu_mcp_server.runtime.current_user import as_server
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.overview import JobStanding
 

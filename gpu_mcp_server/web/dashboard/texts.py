@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from gpu_mcp_server.plain_text import visible
+from gpu_mcp_server.text_safety import visible
 
 LINES = 1500
 """Of a source, an output or a difference."""

@@ -13,7 +13,7 @@ import httpx2
 import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 
-from gpu_mcp_server.identity import acting_as
+from gpu_mcp_server.runtime.current_user import acting_as
 from gpu_mcp_server.web.authentication import SESSION_COOKIE
 from tests.web.dashboard.conftest import Dashboard
 from tests.web.dashboard.content import HOSTILE, TURNED

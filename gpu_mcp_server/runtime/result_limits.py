@@ -7,7 +7,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from gpu_mcp_server.models._base import ResultModel
-from gpu_mcp_server.plain_text import visible
+from gpu_mcp_server.text_safety import visible
 
 RESULT_LIMIT = 7_900
 """Characters of a result, as data and as text alike.

@@ -2,8 +2,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from gpu_mcp_server.bounds import RESULT_LIMIT, bounded, cut_text, json_size
 from gpu_mcp_server.models._base import ResultModel
+from gpu_mcp_server.runtime.result_limits import RESULT_LIMIT, bounded, cut_text, json_size
 
 
 class Log(ResultModel):

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from gpu_mcp_server.errors import ConfigError
+from gpu_mcp_server.runtime.tracing import export_spans
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.spans import export_spans
 
 pytest.importorskip("opentelemetry.sdk.trace", reason="opentelemetry-sdk is an extra")
 from opentelemetry import trace
