@@ -90,9 +90,12 @@ def _table(points: list[HistoryPoint]) -> list[str]:
 
 
 def _written(found: ProblemHistory, plot: Path | None, lineage: Path | None, export: Path | None) -> list[str]:
-    from gpu_mcp_server import pictures
+    from gpu_mcp_server.plots import history_plots
 
-    texts = {plot: pictures.course(found) if plot else "", lineage: pictures.lineage(found) if lineage else ""}
+    texts = {
+        plot: history_plots.course(found) if plot else "",
+        lineage: history_plots.lineage(found) if lineage else "",
+    }
     if export is not None:
         if export.suffix not in (".csv", ".json"):
             raise BadRequest(f"{export} is neither .csv nor .json.", hint="The suffix says the format.")

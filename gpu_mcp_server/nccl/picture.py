@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gpu_mcp_server.models.collective import CollectiveGraph, CollectiveSite
-from gpu_mcp_server.pictures import escaped
+from gpu_mcp_server.plots.history_plots import escaped
 from gpu_mcp_server.text_safety import visible
 
 MAX_SITES = 40

@@ -1,1 +1,5 @@
-"""What profilers and checkers print, understood; and what follows from it. Nothing here touches a file or a process."""
+"""What profilers and memory checkers print, read into models, and what follows from it.
+
+Formats of Nsight, Proton, torch, rocprof and compute-sanitizer each have a module. Nothing here runs a profiler;
+services/profiles does.
+"""

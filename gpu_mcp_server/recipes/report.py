@@ -6,17 +6,17 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpu_mcp_server import pictures
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing
 from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
 from gpu_mcp_server.models.recipe import RunState, RunStep
+from gpu_mcp_server.plots import history_plots
+from gpu_mcp_server.plots.roofline_plot import heat_map
 from gpu_mcp_server.recipes.journal import entries
 from gpu_mcp_server.recipes.judged import Judged, judged
 from gpu_mcp_server.recipes.page import block, folded, page, section, shown, table, text
 from gpu_mcp_server.recipes.roofed import roofs_of
 from gpu_mcp_server.recipes.runs import Runs, verdicts_of
-from gpu_mcp_server.roofs import heat_map
 from gpu_mcp_server.services.lab import Lab
 
 MAX_DIFF_LINES = 2000
@@ -46,7 +46,7 @@ async def report(lab: Lab, run_id: str) -> str:
         section("Cost", f"<p>{_cost(state)}</p>"),
         section("Best", _best(state, best)),
         section("Times at each shape", _shapes(first, best)),
-        section("Course", pictures.course(_history(state, candidates)) if candidates else ""),
+        section("Course", history_plots.course(_history(state, candidates)) if candidates else ""),
         section("Roofline, before and after", await _roofs(lab, state, ends)),
         section("From the first candidate to the best", _diff(candidates[0].source, best.source) if best else ""),
         section("The winning line", _line(candidates, best)),

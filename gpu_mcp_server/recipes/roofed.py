@@ -5,9 +5,9 @@ from typing import Any
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.plots.roofline_plot import RoofPoint, Roofs, roofline
 from gpu_mcp_server.recipes.judged import Judged
 from gpu_mcp_server.recipes.page import items, text
-from gpu_mcp_server.roofs import RoofPoint, Roofs, roofline
 from gpu_mcp_server.services.floors import floors
 
 WHEN = ("before", "after")

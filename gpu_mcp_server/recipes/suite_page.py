@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from gpu_mcp_server import pictures
 from gpu_mcp_server.models.suite import RepeatReport, SuiteReport, SuiteRow
+from gpu_mcp_server.plots import history_plots
 from gpu_mcp_server.recipes.page import items, page, section, table, text
 
 HEADS = ("problem", "stopped", "speed-up", "attempt", "run", "calls", "seconds", "USD as reported", "why")
@@ -38,7 +38,7 @@ def repeat_page(report: RepeatReport) -> str:
 
 
 def _speeds(rows: Sequence[SuiteRow]) -> str:
-    return pictures.speeds({row.name: row.speedup for row in rows if row.speedup is not None})
+    return history_plots.speeds({row.name: row.speedup for row in rows if row.speedup is not None})
 
 
 def _rows(rows: Sequence[SuiteRow]) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.profile import KernelReading, KernelVerdict, ProfileLevel, ProfileResult
 from gpu_mcp_server.models.target import RunTarget
-from gpu_mcp_server.profilers import chart, ncu, reader, verdict
+from gpu_mcp_server.plots import roofline_chart
+from gpu_mcp_server.profilers import ncu, reader, verdict
 from gpu_mcp_server.profilers.roofline import Peaks
 from gpu_mcp_server.profilers.sanitizer import line_of
 from gpu_mcp_server.services.job_table import JobRow
@@ -103,7 +104,7 @@ class Profiler:
         peaks = peaks_of(result.device)
         verdicts = verdict.verdicts(readings, peaks)
         text = verdict.text_of(verdicts, result.not_measured)
-        picture = chart.png(verdicts)
+        picture = roofline_chart.png(verdicts)
         artifacts = self._tools.artifacts
         document = json.dumps([k.model_dump(exclude_defaults=True) for k in readings]).encode()
         kept = await artifacts.put(document, name="profile.json", media_type="application/json")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from gpu_mcp_server.models.profile import KernelReading, Rule, SourceLine
-from gpu_mcp_server.profilers import chart, compare, ncu, proton, rocprof, units, verdict
+from gpu_mcp_server.plots import roofline_chart
+from gpu_mcp_server.profilers import compare, ncu, proton, rocprof, units, verdict
 from gpu_mcp_server.profilers.roofline import Peaks, roofline
 from tests.profilers.test_ncu import kernels, line_of, page
 
@@ -202,10 +203,10 @@ def test_profiles_of_two_kernels_of_a_capture_stand_side_by_side():
 
 
 def test_the_picture_is_a_png_of_its_size():
-    data = chart.png([verdict.kernel_verdict(k) for k in [*kernels(), *triton()]])
+    data = roofline_chart.png([verdict.kernel_verdict(k) for k in [*kernels(), *triton()]])
     assert data is not None and data[:8] == b"\x89PNG\r\n\x1a\n"
-    assert struct.unpack(">II", data[16:24]) == (chart.WIDTH, chart.HEIGHT)
-    assert chart.png([verdict.kernel_verdict(KernelReading(name="k"))]) is None
+    assert struct.unpack(">II", data[16:24]) == (roofline_chart.WIDTH, roofline_chart.HEIGHT)
+    assert roofline_chart.png([verdict.kernel_verdict(KernelReading(name="k"))]) is None
 
 
 METRICS = sorted({name for k in [*kernels(), *triton()] for name in k.metrics})

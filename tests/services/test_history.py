@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gpu_mcp_server import pictures
 from gpu_mcp_server.cli import history as command
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
+from gpu_mcp_server.plots import history_plots
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.store.database import Database
 
@@ -73,12 +73,12 @@ def test_pictures_are_well_formed_whatever_the_words(count: int):
         for n in range(1, count + 1)
     ]  # fmt: skip
     history = ProblemHistory(problem_id="p-1", name=words, device="d", points=points)
-    for text in (pictures.course(history), pictures.lineage(history)):
+    for text in (history_plots.course(history), history_plots.lineage(history)):
         root = ET.fromstring(text)
         assert "<script>" not in text and root.tag.endswith("svg")
         assert not set(text) & set(STEERING) and "\\x1b[31m" in text and "\\u202e" in text
         circles = [e for e in root.iter() if e.tag.endswith("circle")]
-        assert len(circles) == min(count, pictures.MAX_NODES if "who descends" in text else count)
+        assert len(circles) == min(count, history_plots.MAX_NODES if "who descends" in text else count)
         for circle in circles:
             assert 0 <= float(circle.get("cx", "-1")) <= float(root.get("width", "0"))
 
@@ -106,7 +106,7 @@ def test_a_child_stands_below_its_parent():
         HistoryPoint(number=n, attempt_id=a, parent_id=p, created_at="now", outcome="incorrect")
         for n, (a, p) in enumerate([("a", None), ("b", "a"), ("c", "a"), ("d", "c"), ("e", None)], 1)
     ]
-    root = ET.fromstring(pictures.lineage(ProblemHistory(problem_id="p", name="n", points=points)))
+    root = ET.fromstring(history_plots.lineage(ProblemHistory(problem_id="p", name="n", points=points)))
     where = [(float(c.get("cx", "")), float(c.get("cy", ""))) for c in root.iter() if c.tag.endswith("circle")]
     (ax, ay), (bx, by), (cx, cy), (dx, dy), (_, ey) = where
     assert ay < by == cy < dy and ey == ay and ax == bx < cx == dx

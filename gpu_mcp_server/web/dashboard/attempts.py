@@ -14,7 +14,7 @@ from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.evaluation import ShapeVerdict
 from gpu_mcp_server.models.overview import Around
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.roofs import heat_map
+from gpu_mcp_server.plots.roofline_plot import heat_map
 from gpu_mcp_server.services.harness import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.output import safe_text

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_mcp_server import pictures
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.history import ProblemHistory
 from gpu_mcp_server.models.overview import Board
 from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.plots import history_plots
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.web.dashboard.texts import Listing, listing, shown
 
@@ -79,7 +79,7 @@ async def course(lab: Lab, problem_id: str, number: int) -> dict[str, Any]:
 async def lineage(lab: Lab, problem_id: str, number: int) -> tuple[ProblemHistory, str]:
     """Return the history of one board, and the tree of who descends from whom as SVG."""
     history = await history_of(lab, problem_id, number)
-    return history, pictures.lineage(history, link=lambda attempt_id: f"/attempts/{attempt_id}")
+    return history, history_plots.lineage(history, link=lambda attempt_id: f"/attempts/{attempt_id}")
 
 
 async def history_of(lab: Lab, problem_id: str, number: int) -> ProblemHistory:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 from xml.sax.saxutils import quoteattr
 
-from gpu_mcp_server.pictures import escaped
+from gpu_mcp_server.plots.history_plots import escaped
 from gpu_mcp_server.web.dashboard.texts import figure, shade, shown, span
 
 LANES = ("Analyst", "Coder", "Builder", "Tester")

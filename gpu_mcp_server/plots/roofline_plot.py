@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_mcp_server.pictures import escaped, label, svg, ticks
+from gpu_mcp_server.plots.history_plots import escaped, label, svg, ticks
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 900, 460, 80, 30, 30, 60
 CELL_W, CELL_H = 16, 14
