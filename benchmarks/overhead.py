@@ -25,7 +25,7 @@ from mcp.client.stdio import StdioServerParameters
 from gpu_mcp_server.hostd.protocol import JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 
 ROOT = Path(__file__).parents[1]
 SERVER = [sys.executable, "-m", "gpu_mcp_server"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mcp.types import CallToolResult, InputRequiredResult, Tool
 
     from gpu_mcp_server.services.lab import Lab
-    from gpu_mcp_server.settings import Settings
+    from gpu_mcp_server.settings.server_settings import Settings
 
 INSTRUCTIONS_LIMIT = 2_000
 """Characters of the instructions, which stand in every conversation."""

@@ -12,7 +12,7 @@ from mcp import Client
 
 from gpu_mcp_server.server import server_from
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 
 REFERENCE = "import numpy as np\n\ndef reference(x):\n    return 2 * np.tanh(x) + 1\n"
 VECTOR = {"dtype": "float32", "shape": ["n"]}

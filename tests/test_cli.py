@@ -30,7 +30,7 @@ from gpu_mcp_server.cli.init import ssh_host_names
 from gpu_mcp_server.cli.session import ProgressLine
 from gpu_mcp_server.cli.tables import with_host, without_host
 from gpu_mcp_server.errors import ConfigError
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 from tests.commands import Commands, Done
 from tests.laboratory import HONEST, PROBLEM
 

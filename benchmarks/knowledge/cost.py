@@ -73,7 +73,7 @@ async def served(data_dir: Path) -> None:
     from mcp import Client
 
     from gpu_mcp_server.server import server_from
-    from gpu_mcp_server.settings import Settings
+    from gpu_mcp_server.settings.server_settings import Settings
 
     async with Client(server_from(Settings(data_dir=data_dir, index_documentation=False))) as client:
         await client.call_tool("list_problems", {})

@@ -28,7 +28,7 @@ from gpu_mcp_server.recipes.plan import plan_of
 from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.server import server_from
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 
 ROOT = Path(__file__).parents[2]
 SOFTMAX = ROOT / "examples" / "softmax"

@@ -148,7 +148,7 @@ class Team:
         return [self.data(n) / "hostd" for n in range(SERVERS)]
 
     async def _token(self, user: int) -> str:
-        from gpu_mcp_server.settings import Settings
+        from gpu_mcp_server.settings.server_settings import Settings
         from gpu_mcp_server.team.team import Team as Users
 
         data = self.data(user % SERVERS)

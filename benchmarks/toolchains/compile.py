@@ -24,7 +24,7 @@ from mcp.client.stdio import StdioServerParameters
 from gpu_mcp_server.models.build import Wish
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.sources import Source
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 
 KERNEL = """__global__ void add(const float *a, float *b, int n) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;

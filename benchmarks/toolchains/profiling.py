@@ -23,7 +23,7 @@ from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.models.target import RunTarget
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.sources import Source
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 
 HERE = Path(__file__).parent
 PLANTED = (

@@ -23,7 +23,7 @@ from gpu_mcp_server.backends.bundle import hostd_zip
 from gpu_mcp_server.backends.loading import LOADER, Address, load, start_words
 from gpu_mcp_server.backends.process import ChildProcess, run_here
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable, ToolMissing
-from gpu_mcp_server.host_settings import BatchHost, OpenSshHost
+from gpu_mcp_server.settings.host_settings import BatchHost, OpenSshHost
 
 COMMAND_S = 30.0
 POLL_S = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)

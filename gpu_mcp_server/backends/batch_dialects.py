@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 from gpu_mcp_server.backends.batch_states import State, pbs_end, pbs_state, reason_in_words, slurm_state
 from gpu_mcp_server.errors import HostUnavailable
-from gpu_mcp_server.host_settings import BatchHost
+from gpu_mcp_server.settings.host_settings import BatchHost
 
 SLURM_SENTENCE = re.compile(r"\bSubmitted batch job (\d{1,10})\b")
 SLURM_NUMBER = re.compile(r"(\d{1,10})(?:;[\w.-]{1,80})?")

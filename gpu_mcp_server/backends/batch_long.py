@@ -20,8 +20,8 @@ from gpu_mcp_server.backends.batch_dialects import BatchJob, LongJob, long_scrip
 from gpu_mcp_server.backends.bundle import hostd_zip
 from gpu_mcp_server.backends.loading import python_words, shell_word
 from gpu_mcp_server.errors import HostUnavailable, JobBroken
-from gpu_mcp_server.host_settings import BatchHost
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, job_record_from_json, to_json
+from gpu_mcp_server.settings.host_settings import BatchHost
 
 LOOK_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Growing intervals between two questions to the scheduler; a change begins them anew."""

@@ -13,7 +13,7 @@ from gpu_mcp_server.backends.base import Channel
 from gpu_mcp_server.backends.loading import Address, load, start_command
 from gpu_mcp_server.backends.process import ChildProcess, run_here
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostKeyUnknown, HostUnavailable, ToolMissing
-from gpu_mcp_server.host_settings import OpenSshHost
+from gpu_mcp_server.settings.host_settings import OpenSshHost
 
 SSH = "ssh"
 CONNECT_S = 10

@@ -16,7 +16,7 @@ from gpu_mcp_server.backends.base import Channel
 from gpu_mcp_server.backends.host_keys import KeyWatch, KnownHosts, ShownKey, refusal
 from gpu_mcp_server.backends.loading import Address, load, start_command
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable
-from gpu_mcp_server.host_settings import Login
+from gpu_mcp_server.settings.host_settings import Login
 
 CONNECT_S = 10.0
 LOGIN_S = 20.0

@@ -21,7 +21,7 @@ def check(
     """Prove every behaviour of the contract on a host: table, and exit code 1 if one is not met."""
     from gpu_mcp_server.backends.contract import check as findings_of
     from gpu_mcp_server.services.hosts import Hosts
-    from gpu_mcp_server.settings import load_settings
+    from gpu_mcp_server.settings.server_settings import load_settings
 
     hosts = Hosts(load_settings())
     rows: list[dict[str, Any]] = []

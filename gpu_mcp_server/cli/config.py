@@ -16,7 +16,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Print the settings as they are in force."""
-    from gpu_mcp_server.settings import load_settings
+    from gpu_mcp_server.settings.server_settings import load_settings
 
     settings = load_settings()
     sources = settings.config_sources()
@@ -33,7 +33,7 @@ def show(
 @app.command()
 def validate(as_json: Json = False) -> None:
     """Check the settings; exit code 2 and the file, key and reason if they are wrong."""
-    from gpu_mcp_server.settings import load_settings, user_config_file
+    from gpu_mcp_server.settings.server_settings import load_settings, user_config_file
 
     settings = load_settings()
     names = ", ".join(settings.hosts) or "none"

@@ -74,9 +74,9 @@ def _argument(name: str, one: dict[str, Any], schema: dict[str, Any]) -> str:
 
 def settings_text() -> str:
     """Return a table of the settings, from their docstrings."""
-    from gpu_mcp_server.host_settings import HOST_KINDS
-    from gpu_mcp_server.settings import Settings
-    from gpu_mcp_server.team_settings import TeamSettings
+    from gpu_mcp_server.settings.host_settings import HOST_KINDS
+    from gpu_mcp_server.settings.server_settings import Settings
+    from gpu_mcp_server.settings.team_settings import TeamSettings
 
     blocks = [_table("", Settings), "## A shared server: `[team]`\n\n" + _table("team.", TeamSettings)]
     for model in HOST_KINDS:

@@ -17,7 +17,7 @@ from gpu_mcp_server.hostd.protocol import BOXED
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.lab import Lab
-    from gpu_mcp_server.settings import Settings
+    from gpu_mcp_server.settings.server_settings import Settings
 
 MIN_FREE_BYTES = 1 << 30
 FEW_UIDS = 24
@@ -149,7 +149,7 @@ def _lacking(gpus: list[dict[str, Any]], tools: dict[str, str]) -> tuple[str, st
 
 def examined() -> list[Check]:
     """Run all checks."""
-    from gpu_mcp_server.settings import load_settings
+    from gpu_mcp_server.settings.server_settings import load_settings
 
     try:
         settings = load_settings()

@@ -18,7 +18,7 @@ from gpu_mcp_server.package_files import content
 if TYPE_CHECKING:
     from gpu_mcp_server.models.build import CandidateLanguage
     from gpu_mcp_server.services.lab import Lab
-    from gpu_mcp_server.settings import Settings
+    from gpu_mcp_server.settings.server_settings import Settings
 
 LANGUAGES: "dict[str, CandidateLanguage]" = {".c": "c", ".cpp": "cpp", ".cc": "cpp", ".cu": "cuda", ".py": "python"}
 SIDE_BY_SIDE = 2

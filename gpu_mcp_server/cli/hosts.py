@@ -128,7 +128,7 @@ def add(
     `hosts add box ada@gpu-box`, `hosts add local-docker my/image:1 --kind docker --set gpus=all`,
     `hosts add cluster ada@login-node --kind slurm --set partition=gpu --set gpus=4`.
     """
-    from gpu_mcp_server.settings import load_settings, user_config_file
+    from gpu_mcp_server.settings.server_settings import load_settings, user_config_file
 
     files = {"identity_file": identity_file, "known_hosts": known_hosts, "ssh_config": ssh_config}
     way: dict[str, Any] = {key: str(path.expanduser().absolute()) for key, path in files.items() if path}
@@ -156,7 +156,7 @@ def add(
 @app.command("list")
 def list_hosts(as_json: Json = False) -> None:
     """List the hosts in the settings."""
-    from gpu_mcp_server.settings import load_settings
+    from gpu_mcp_server.settings.server_settings import load_settings
 
     settings = load_settings()
     hosts = {name: host.model_dump(mode="json", exclude_none=True) for name, host in settings.hosts.items()}
@@ -199,8 +199,8 @@ def login(name: Annotated[str, typer.Argument(help="Host of kind openssh.")], as
     import subprocess
 
     from gpu_mcp_server.backends.openssh import OpenSshBackend
-    from gpu_mcp_server.host_settings import OpenSshHost
-    from gpu_mcp_server.settings import load_settings
+    from gpu_mcp_server.settings.host_settings import OpenSshHost
+    from gpu_mcp_server.settings.server_settings import load_settings
 
     host = load_settings().hosts.get(name)
     if not isinstance(host, OpenSshHost):
@@ -213,7 +213,7 @@ def login(name: Annotated[str, typer.Argument(help="Host of kind openssh.")], as
 @app.command()
 def remove(name: Annotated[str, typer.Argument(help="Host to take out.")], as_json: Json = False) -> None:
     """Take a host out of the settings; nothing on the host is touched."""
-    from gpu_mcp_server.settings import user_config_file
+    from gpu_mcp_server.settings.server_settings import user_config_file
 
     path = user_config_file()
     write_private(path, without_host(read_config(path), name))
@@ -271,8 +271,8 @@ def _key(name: str, accepted: str | None) -> dict[str, Any] | None:
         BadRequest: If the host shows another key, or is not reached by SSH.
         HostKeyUnknown: If known_hosts has another key of the host.
     """
-    from gpu_mcp_server.host_settings import OpenSshHost, SshHost
-    from gpu_mcp_server.settings import load_settings
+    from gpu_mcp_server.settings.host_settings import OpenSshHost, SshHost
+    from gpu_mcp_server.settings.server_settings import load_settings
 
     host = load_settings().hosts.get(name)
     if not isinstance(host, SshHost | OpenSshHost):

@@ -48,7 +48,7 @@ def probed(names: list[str]) -> dict[str, dict[str, Any]]:
     """Return the status of each name as an SSH host, and of the hosts in the settings."""
 
     async def work() -> dict[str, dict[str, Any]]:
-        from gpu_mcp_server.settings import SshHost, load_settings
+        from gpu_mcp_server.settings.server_settings import SshHost, load_settings
 
         settings = load_settings()
         added = {name: SshHost(host=name) for name in names if name not in settings.hosts}
@@ -68,7 +68,7 @@ def init(
     as_json: Json = False,
 ) -> None:
     """Find hosts, write the settings, register the server with the clients that are installed."""
-    from gpu_mcp_server.settings import user_config_file
+    from gpu_mcp_server.settings.server_settings import user_config_file
 
     names = ssh_host_names(ssh_config.expanduser())
     status = probed(names) if probe else {}

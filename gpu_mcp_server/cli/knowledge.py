@@ -14,7 +14,7 @@ app.add_typer(model, name="model")
 
 
 def _data_dir() -> Path:
-    from gpu_mcp_server.settings import load_settings
+    from gpu_mcp_server.settings.server_settings import load_settings
 
     return load_settings().data_dir
 

@@ -86,7 +86,7 @@ def keep(address: str, secret: str) -> None:
 
 
 def _file() -> Path:
-    from gpu_mcp_server.settings import user_config_file
+    from gpu_mcp_server.settings.server_settings import user_config_file
 
     return user_config_file().with_name("logins.json")
 

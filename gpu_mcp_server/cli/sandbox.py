@@ -18,7 +18,7 @@ def check(
     """Try every way out that we know, inside the sandbox: exit code 1 if one is open."""
     from gpu_mcp_server.backends.contract.escapes import tried
     from gpu_mcp_server.services.hosts import Hosts
-    from gpu_mcp_server.settings import load_settings
+    from gpu_mcp_server.settings.server_settings import load_settings
 
     hosts = Hosts(load_settings())
     rows: list[dict[str, Any]] = []

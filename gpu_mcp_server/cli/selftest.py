@@ -89,7 +89,7 @@ async def _judged(
     chosen: Callable[[bool], list[hacks.Candidate]], host: str | None
 ) -> tuple[list[hacks.Row], list[str]]:
     """Judge the candidates that fit the host; return their rows, and what was left out."""
-    from gpu_mcp_server.settings import load_settings
+    from gpu_mcp_server.settings.server_settings import load_settings
 
     def told(row: hacks.Row) -> None:
         word = "MISSED" if row.missed else "ALARM" if row.false_alarm else "ok"

@@ -16,7 +16,7 @@ def over_stdio(toolsets: str | None, read_only: bool | None, exclude_tools: str 
     from gpu_mcp_server.runtime.current_user import acting_as
     from gpu_mcp_server.runtime.logging_setup import log_to_stderr
     from gpu_mcp_server.server import serve_stdio, server_from
-    from gpu_mcp_server.settings import load_settings
+    from gpu_mcp_server.settings.server_settings import load_settings
     from gpu_mcp_server.team.team import chosen_user
 
     log_to_stderr()
@@ -67,7 +67,7 @@ def _over_http(where: tuple[str, int], auth: Any, chosen: dict[str, Any], *, as_
 
     from gpu_mcp_server.runtime.logging_setup import log_to_stderr
     from gpu_mcp_server.server import server_from
-    from gpu_mcp_server.settings import load_settings
+    from gpu_mcp_server.settings.server_settings import load_settings
     from gpu_mcp_server.web import listening
 
     address, port = where

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mcp import Client
 
     from gpu_mcp_server.services.lab import Lab
-    from gpu_mcp_server.settings import Settings
+    from gpu_mcp_server.settings.server_settings import Settings
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ async def session(settings: "Settings | None" = None) -> AsyncGenerator[Session]
     from gpu_mcp_server.runtime.current_user import acting_as
     from gpu_mcp_server.runtime.logging_setup import log_to_stderr
     from gpu_mcp_server.server import server_from
-    from gpu_mcp_server.settings import load_settings
+    from gpu_mcp_server.settings.server_settings import load_settings
     from gpu_mcp_server.team.team import chosen_user
 
     log_to_stderr("WARNING")
@@ -130,7 +130,7 @@ async def laboratory() -> AsyncGenerator["Lab"]:
     from gpu_mcp_server.runtime.current_user import acting_as
     from gpu_mcp_server.runtime.logging_setup import log_to_stderr
     from gpu_mcp_server.services.lab import Lab
-    from gpu_mcp_server.settings import load_settings
+    from gpu_mcp_server.settings.server_settings import load_settings
     from gpu_mcp_server.team.team import chosen_user
 
     log_to_stderr("WARNING")

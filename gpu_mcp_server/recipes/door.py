@@ -18,7 +18,7 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.recipes.inside.gate import MODEL, PORT_INSIDE, TOOLS
 from gpu_mcp_server.recipes.metering import Line, Meter, ToolCall
 from gpu_mcp_server.runtime.current_user import current_user
-from gpu_mcp_server.settings import PREFIX, Settings
+from gpu_mcp_server.settings.server_settings import PREFIX, Settings
 
 OnCall = Callable[[ToolCall], Awaitable[None]]
 

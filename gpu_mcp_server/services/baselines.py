@@ -20,7 +20,7 @@ from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.judge_code import judge_code
 from gpu_mcp_server.services.runner import device_name
 from gpu_mcp_server.services.verdicts import Verdicts, how_it_ended
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
 

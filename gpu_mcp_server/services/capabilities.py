@@ -13,7 +13,7 @@ from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.runner import environment_of, min_level, roots_of
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.database import Database
 
 WALL_S = 120.0

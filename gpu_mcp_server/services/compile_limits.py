@@ -1,7 +1,7 @@
 """How much processor time a compile may take, and what an answer says when it took more."""
 
 from gpu_mcp_server.hostd.protocol import JobRecord, Limits
-from gpu_mcp_server.settings import PREFIX, Settings
+from gpu_mcp_server.settings.server_settings import PREFIX, Settings
 
 SHORT, LONG = "compile_cpu_s", "long_compile_cpu_s"
 """Settings: of a compiler that reads one source, and of one that may read a tree of headers."""

@@ -22,7 +22,7 @@ from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.plans import Build, build_of, process_of
 from gpu_mcp_server.services.runner import min_level, roots_of
 from gpu_mcp_server.services.sources import Source, compiled
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.toolchains import diagnostics, hiprtc, nvrtc, objects, resources, triton

@@ -18,7 +18,7 @@ from gpu_mcp_server.models.docs import DocHit, DocPage, DocSearch
 from gpu_mcp_server.package_files import CANDIDATES, CANDIDATES_URI
 from gpu_mcp_server.package_files import page as content_page
 from gpu_mcp_server.runtime.result_limits import json_size
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 
 if TYPE_CHECKING:
     from gpu_mcp_server.knowledge.library import Library, Page

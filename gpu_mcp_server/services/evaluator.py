@@ -39,7 +39,7 @@ from gpu_mcp_server.services.runner import Progress, device_name
 from gpu_mcp_server.services.slots import Late, Slots
 from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.services.verdicts import Verdicts
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.toolchains.flags import linked_libraries
 

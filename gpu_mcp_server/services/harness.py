@@ -22,7 +22,7 @@ from gpu_mcp_server.services.output import progress_lines
 from gpu_mcp_server.services.plans import compiling_environment
 from gpu_mcp_server.services.problems import MAX_SHAPE_BYTES, largest, shape_bytes
 from gpu_mcp_server.services.runner import min_level, roots_of
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 
 ROUND_MS = 10.0
 

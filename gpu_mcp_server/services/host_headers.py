@@ -19,7 +19,7 @@ from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner
 from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.surroundings import environment_of, min_level, roots_of
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 
 FORMATS = ("headers", "classes", "manpages", "lapack")
 """What is read from files alone; Triton's docstrings are asked of the package itself, so only of this machine's."""

@@ -12,7 +12,14 @@ from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.errors import ConfigError, HostDrained, HostUnavailable, NotFound
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.toolchains import Compiler, Toolchains
-from gpu_mcp_server.settings import BatchHost, DockerHost, HostSettings, LocalHost, OpenSshHost, Settings
+from gpu_mcp_server.settings.server_settings import (
+    BatchHost,
+    DockerHost,
+    HostSettings,
+    LocalHost,
+    OpenSshHost,
+    Settings,
+)
 
 DRAINED_S = 30.0
 """For so long a host that takes nothing new is not chosen by itself; then it is asked again."""

@@ -16,7 +16,7 @@ from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.runner import min_level, roots_of
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.toolchains import objects

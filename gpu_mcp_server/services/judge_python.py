@@ -8,7 +8,7 @@ from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.runner import min_level, roots_of
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 
 WALL_S = 120.0
 """To import torch from a cold disk."""

@@ -43,7 +43,7 @@ from gpu_mcp_server.services.tasks import Tasks
 from gpu_mcp_server.services.tool_jobs import ToolJobs
 from gpu_mcp_server.services.verdicts import Verdicts
 from gpu_mcp_server.services.workspaces import Workspaces
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import CHECKED_BYTES, DATABASE, Database
 from gpu_mcp_server.store.events import Events

@@ -18,7 +18,7 @@ from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.job_table import JobRow, JobTable
 from gpu_mcp_server.services.surroundings import min_level
 from gpu_mcp_server.services.workspaces import Workspaces
-from gpu_mcp_server.settings import BatchHost, Settings
+from gpu_mcp_server.settings.server_settings import BatchHost, Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 
 if TYPE_CHECKING:

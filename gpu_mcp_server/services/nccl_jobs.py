@@ -19,7 +19,7 @@ from gpu_mcp_server.services.nccl_hosts import NcclHost, NcclHosts, needed
 from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.plans import nvidia_target
 from gpu_mcp_server.services.runner import Progress, environment_of, min_level
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.toolchains import diagnostics
 from gpu_mcp_server.toolchains.architectures import nvcc_options
 from gpu_mcp_server.toolchains.base import toolchains_of

@@ -20,7 +20,7 @@ from gpu_mcp_server.services.ongoing import Ongoing, Unfinished
 from gpu_mcp_server.services.runner import Progress
 from gpu_mcp_server.services.sources import texts_of
 from gpu_mcp_server.services.workspaces import Workspaces
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 
 STATIC = get_args(Rule)

@@ -18,7 +18,7 @@ from gpu_mcp_server.services.job_table import JobRow, JobTable
 from gpu_mcp_server.services.jobs import JobRunner, raise_if_not_run
 from gpu_mcp_server.services.needs import QUEUE_S, Need, priority_of
 from gpu_mcp_server.services.owners import Owner
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 
 Progress = Callable[[str], Awaitable[None]]
 HasBuild = Callable[[str], Awaitable[bool | None]]

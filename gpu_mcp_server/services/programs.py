@@ -11,7 +11,7 @@ from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.program_builds import ProgramBuilder, candidate_tree, project_of
 from gpu_mcp_server.services.program_job import program_spec
 from gpu_mcp_server.services.trees import Tree, TreeFile
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 
 MAX_FLAGS = 64
 

@@ -18,7 +18,7 @@ from gpu_mcp_server.models.job import RankOptions
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.jobs import Blobs, JobRunner
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 
 PURPOSE = "ranks"
 PEERS = "peers"

@@ -21,7 +21,7 @@ from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.services.programs import Programs
 from gpu_mcp_server.services.runner import Progress
 from gpu_mcp_server.services.verdicts import Verdicts, how_it_ended
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 
 LISTED = 10

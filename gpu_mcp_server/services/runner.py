@@ -28,7 +28,7 @@ from gpu_mcp_server.services.rank_hosts import PURPOSE as RANKS
 from gpu_mcp_server.services.rank_hosts import Group, RankHosts, peers
 from gpu_mcp_server.services.surroundings import device_name, environment_of, min_level, roots_of
 from gpu_mcp_server.services.workspaces import Workspaces
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.toolchains import junit
 

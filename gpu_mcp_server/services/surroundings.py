@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu_mcp_server.hostd.protocol import BOXED
 from gpu_mcp_server.services.hosts import HostProbe
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 
 
 def min_level(settings: Settings) -> str:

@@ -21,7 +21,7 @@ from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_ru
 from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.runner import Progress, device_name, environment_of, min_level, roots_of
 from gpu_mcp_server.services.targets import Target
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 
 GPU_WAIT_S = 600.0

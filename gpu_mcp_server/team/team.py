@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import structlog
 
 from gpu_mcp_server.models.user import LOCAL, User
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.database import CHECKED_BYTES, DATABASE, Database
 from gpu_mcp_server.store.locks import USE, held
 from gpu_mcp_server.team.allowances import Allowances

@@ -12,7 +12,7 @@ from gpu_mcp_server.backends.docker import DockerBackend
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.backends.openssh import OpenSshBackend
 from gpu_mcp_server.backends.ssh import SshBackend
-from gpu_mcp_server.settings import BatchHost
+from gpu_mcp_server.settings.server_settings import BatchHost
 from tests.backends.dockerd import DOCKERD, Dockerd, fake_gpu_hook
 from tests.backends.slurm import SlurmCluster, found_by_environment, missing
 from tests.backends.sshd import SSHD, Sshd

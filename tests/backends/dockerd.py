@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_mcp_server.backends.docker import knock
-from gpu_mcp_server.settings import DockerHost
+from gpu_mcp_server.settings.server_settings import DockerHost
 
 DOCKERD = shutil.which("dockerd", path="/usr/sbin:/usr/bin:/usr/local/bin:/usr/local/sbin") or ""
 IMAGE = "gpu-mcp-test:1"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import asyncssh
 
-from gpu_mcp_server.settings import OpenSshHost, SshHost
+from gpu_mcp_server.settings.server_settings import OpenSshHost, SshHost
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin") or ""
 USER = (

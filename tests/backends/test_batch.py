@@ -23,7 +23,7 @@ from gpu_mcp_server.hostd.gpus import leased_by_scheduler
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.sources import Source
-from gpu_mcp_server.settings import BatchHost, Settings
+from gpu_mcp_server.settings.server_settings import BatchHost, Settings
 from tests.backends.slurm import SlurmCluster
 from tests.backends.sshd import Sshd
 from tests.hostd.apptainers import PYTHON, account, surroundings

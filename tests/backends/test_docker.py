@@ -13,7 +13,7 @@ from gpu_mcp_server.backends.contract.host import ContractHost
 from gpu_mcp_server.backends.docker import DockerBackend
 from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable
-from gpu_mcp_server.settings import DockerHost
+from gpu_mcp_server.settings.server_settings import DockerHost
 from tests.backends.dockerd import Dockerd, asked
 
 

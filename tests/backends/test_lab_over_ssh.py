@@ -18,7 +18,7 @@ from gpu_mcp_server.models.problem import ProblemInfo, TensorSpec
 from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.sources import Source
-from gpu_mcp_server.settings import LocalHost, Settings
+from gpu_mcp_server.settings.server_settings import LocalHost, Settings
 from tests.backends.sshd import Sshd
 
 SOFTMAX = Path(__file__).parents[2] / "examples" / "softmax"

@@ -12,7 +12,7 @@ for name in ("memfd_create", "pipe2", "eventfd", "pidfd_open", "sched_getaffinit
     if hasattr(os, name):
         delattr(os, name)
 import json
-from gpu_mcp_server.settings import Settings, SshHost
+from gpu_mcp_server.settings.server_settings import Settings, SshHost
 settings = Settings()
 import gpu_mcp_server.services.lab, gpu_mcp_server.backends.ssh, gpu_mcp_server.server
 from gpu_mcp_server.services.hosts import Hosts

@@ -15,7 +15,7 @@ from gpu_mcp_server.models.job import JobResult
 from gpu_mcp_server.models.long_job import BatchRequest
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.long_jobs import indices
-from gpu_mcp_server.settings import BatchHost, Settings
+from gpu_mcp_server.settings.server_settings import BatchHost, Settings
 from tests.backends.slurm import SlurmCluster
 
 

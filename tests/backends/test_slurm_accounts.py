@@ -11,7 +11,7 @@ from gpu_mcp_server.backends.batch import BatchBackend
 from gpu_mcp_server.backends.contract.host import ContractHost
 from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable
-from gpu_mcp_server.settings import BatchHost
+from gpu_mcp_server.settings.server_settings import BatchHost
 from tests.backends.accounts import CountedCluster, lacking
 from tests.backends.slurm import SBIN, found_by_environment
 

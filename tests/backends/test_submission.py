@@ -15,7 +15,7 @@ from gpu_mcp_server.backends.link import HostLink
 from gpu_mcp_server.errors import ConfigError, HostUnavailable, JobBroken
 from gpu_mcp_server.models.long_job import BatchRequest
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.settings import BatchHost, Settings
+from gpu_mcp_server.settings.server_settings import BatchHost, Settings
 from tests.backends.slurm import SlurmCluster
 
 REAL = "/usr/bin/sbatch"

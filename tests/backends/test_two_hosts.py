@@ -14,7 +14,7 @@ from gpu_mcp_server.errors import HostUnavailable, NoFreeGpu
 from gpu_mcp_server.hostd.locks import GpuLocks
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.pool import Need
-from gpu_mcp_server.settings import SshHost
+from gpu_mcp_server.settings.server_settings import SshHost
 from tests.backends.apart import ip, lose, two_apart
 from tests.backends.sshd import Sshd
 from tests.hostd.brokers import broker_pid

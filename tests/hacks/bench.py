@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_mcp_server.cli import hacks
 from gpu_mcp_server.services.hosts import HostProbe
-from gpu_mcp_server.settings import load_settings
+from gpu_mcp_server.settings.server_settings import load_settings
 
 BAD = ("incorrect", "cheat")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpu_mcp_server.cli import hacks
-from gpu_mcp_server.settings import LocalHost
+from gpu_mcp_server.settings.server_settings import LocalHost
 from tests.hacks.bench import Bench, bench, deserved, passes
 from tests.judge.harness import torch_python
 

@@ -15,7 +15,7 @@ from gpu_mcp_server.knowledge.storage import DATABASE, Storage
 from gpu_mcp_server.runtime.result_limits import json_size
 from gpu_mcp_server.server import server_from
 from gpu_mcp_server.services.documents import ANSWER_CHARS
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 from tests.knowledge.conftest import BOXES, GUIDE, HEADER, HOSTILE, MANUAL, edition
 
 ROOT = Path(__file__).parents[2]

@@ -39,7 +39,7 @@ from mcp.types import (
 from gpu_mcp_server import tasks
 from gpu_mcp_server.runtime.logging_setup import log_to_stderr
 from gpu_mcp_server.server import LabServer, server_from
-from gpu_mcp_server.settings import load_settings
+from gpu_mcp_server.settings.server_settings import load_settings
 from gpu_mcp_server.web import listening
 
 PIXEL = b64encode(b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7")).decode()

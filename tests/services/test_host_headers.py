@@ -15,7 +15,7 @@ from gpu_mcp_server.knowledge.library import Library
 from gpu_mcp_server.knowledge.storage import Storage
 from gpu_mcp_server.services import host_headers
 from gpu_mcp_server.services.host_headers import Fetched, HostHeaders
-from gpu_mcp_server.settings import LocalHost
+from gpu_mcp_server.settings.server_settings import LocalHost
 from gpu_mcp_server.workers import headers
 from tests.knowledge.conftest import BOXES, HEADER
 from tests.laboratory import Folder, laboratory

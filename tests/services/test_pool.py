@@ -21,7 +21,7 @@ from gpu_mcp_server.services.drains import drain, resume
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.needs import Need, alone
 from gpu_mcp_server.services.owners import Owner
-from gpu_mcp_server.settings import LocalHost
+from gpu_mcp_server.settings.server_settings import LocalHost
 from tests.hostd.brokers import broker_pid
 from tests.hostd.laboratory import wrapped
 from tests.laboratory import Folder, client_of, settings_for

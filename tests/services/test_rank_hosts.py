@@ -18,7 +18,7 @@ from gpu_mcp_server.hostd.locks import GpuLocks
 from gpu_mcp_server.models.job import RankOptions
 from gpu_mcp_server.package_files import WORKERS
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.settings import LocalHost
+from gpu_mcp_server.settings.server_settings import LocalHost
 from tests.backends.apart import two_apart
 from tests.backends.sshd import Sshd
 from tests.hostd.brokers import broker_pid

@@ -11,7 +11,7 @@ from mcp import Client
 from gpu_mcp_server.backends.bundle import HOSTD
 from gpu_mcp_server.hostd import landlock
 from gpu_mcp_server.hostd.mounts import reachable_by
-from gpu_mcp_server.settings import LocalHost
+from gpu_mcp_server.settings.server_settings import LocalHost
 from tests.hostd.laboratory import wrapped
 from tests.hostd.test_ordinary_user import AS_USER, UID
 from tests.judge.program_harness import PROGRAM

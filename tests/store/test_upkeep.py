@@ -22,7 +22,7 @@ from gpu_mcp_server.cli.doctor import local_checks
 from gpu_mcp_server.errors import BadRequest, ConfigError
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.workspaces import Workspaces
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store import backups, database, pruning
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import DATABASE, Database

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_mcp_server import tasks
 from gpu_mcp_server.server import LabServer, server_from
-from gpu_mcp_server.settings import Settings
+from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.team.team import Team
 from gpu_mcp_server.web.listening import server_for
 from tests.laboratory import HONEST, PROBLEM, Folder, called, settings_for

@@ -2,7 +2,7 @@
 
 import json
 
-from gpu_mcp_server.settings import LocalHost
+from gpu_mcp_server.settings.server_settings import LocalHost
 from tests.hostd.laboratory import wrapped
 from tests.laboratory import Folder
 from tests.web.site import lab_of, served

@@ -5,7 +5,13 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import ConfigError
-from gpu_mcp_server.settings import LocalHost, SshHost, default_data_dir, load_settings, user_config_file
+from gpu_mcp_server.settings.server_settings import (
+    LocalHost,
+    SshHost,
+    default_data_dir,
+    load_settings,
+    user_config_file,
+)
 
 
 @pytest.fixture(autouse=True)

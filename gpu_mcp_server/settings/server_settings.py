@@ -27,8 +27,16 @@ from pydantic_settings import (
 )
 
 from gpu_mcp_server.errors import ConfigError
-from gpu_mcp_server.host_settings import BatchHost, DockerHost, HostName, HostSettings, LocalHost, OpenSshHost, SshHost
-from gpu_mcp_server.team_settings import TeamSettings
+from gpu_mcp_server.settings.host_settings import (
+    BatchHost,
+    DockerHost,
+    HostName,
+    HostSettings,
+    LocalHost,
+    OpenSshHost,
+    SshHost,
+)
+from gpu_mcp_server.settings.team_settings import TeamSettings
 
 __all__ = [
     "BatchHost",
