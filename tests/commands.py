@@ -15,7 +15,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-IMPORTED = ("gpu_mcp_server.cli.app", "gpu_mcp_server.server", "gpu_mcp_server.services.lab", "gpu_mcp_toolsets")
+IMPORTED = (
+    "gpu_mcp_server.cli.app",
+    "gpu_mcp_server.mcp_api.server",
+    "gpu_mcp_server.services.lab",
+    "gpu_mcp_toolsets",
+)
 Done = subprocess.CompletedProcess[str]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from mcp import Client
 
-from gpu_mcp_server.server import server_from
+from gpu_mcp_server.mcp_api.server import server_from
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings.server_settings import Settings
 

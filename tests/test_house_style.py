@@ -6,9 +6,9 @@ from pathlib import Path
 
 from mcp import Client
 
+from gpu_mcp_server.mcp_api.server import INSTRUCTIONS_LIMIT, build_server
+from gpu_mcp_server.mcp_api.toolset import discover
 from gpu_mcp_server.package_files import PACKAGE
-from gpu_mcp_server.server import INSTRUCTIONS_LIMIT, build_server
-from gpu_mcp_server.toolset import discover
 from tests.conftest import QUICK
 from tests.stand_ins import Opener
 

@@ -72,7 +72,7 @@ def answers(data_dir: Path, aside: Path) -> tuple[float, float, list[int]]:
 async def served(data_dir: Path) -> None:
     from mcp import Client
 
-    from gpu_mcp_server.server import server_from
+    from gpu_mcp_server.mcp_api.server import server_from
     from gpu_mcp_server.settings.server_settings import Settings
 
     async with Client(server_from(Settings(data_dir=data_dir, index_documentation=False))) as client:

@@ -32,7 +32,7 @@ def clients_text() -> str:
 
 def toolsets_text() -> str:
     """Return a table with a row for each tool: what it does in one line, and how it is switched on."""
-    from gpu_mcp_server.toolset import discover
+    from gpu_mcp_server.mcp_api.toolset import discover
 
     lines = ["| tool | what it does |", "| --- | --- |"]
     for toolset in discover().values():
@@ -46,7 +46,7 @@ def toolsets_text() -> str:
 
 def tools_text() -> str:
     """Return a section a toolset, with a table of parameters for each tool."""
-    from gpu_mcp_server.toolset import discover
+    from gpu_mcp_server.mcp_api.toolset import discover
 
     lines: list[str] = []
     for toolset in discover().values():

@@ -13,9 +13,9 @@ def over_stdio(toolsets: str | None, read_only: bool | None, exclude_tools: str 
     """Serve one client over stdin and stdout."""
     import asyncio
 
+    from gpu_mcp_server.mcp_api.server import serve_stdio, server_from
     from gpu_mcp_server.runtime.current_user import acting_as
     from gpu_mcp_server.runtime.logging_setup import log_to_stderr
-    from gpu_mcp_server.server import serve_stdio, server_from
     from gpu_mcp_server.settings.server_settings import load_settings
     from gpu_mcp_server.team.team import chosen_user
 
@@ -65,8 +65,8 @@ def serve(
 def _over_http(where: tuple[str, int], auth: Any, chosen: dict[str, Any], *, as_json: bool) -> None:
     import asyncio
 
+    from gpu_mcp_server.mcp_api.server import server_from
     from gpu_mcp_server.runtime.logging_setup import log_to_stderr
-    from gpu_mcp_server.server import server_from
     from gpu_mcp_server.settings.server_settings import load_settings
     from gpu_mcp_server.web import listening
 

@@ -111,9 +111,9 @@ async def session(settings: "Settings | None" = None) -> AsyncGenerator[Session]
     """Open the server in this process, with every toolset unless the options before the command chose some."""
     from mcp import Client
 
+    from gpu_mcp_server.mcp_api.server import server_from
     from gpu_mcp_server.runtime.current_user import acting_as
     from gpu_mcp_server.runtime.logging_setup import log_to_stderr
-    from gpu_mcp_server.server import server_from
     from gpu_mcp_server.settings.server_settings import load_settings
     from gpu_mcp_server.team.team import chosen_user
 

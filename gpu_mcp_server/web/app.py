@@ -15,9 +15,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from gpu_mcp_server import __version__
+from gpu_mcp_server.mcp_api.server import LabServer
 from gpu_mcp_server.models.user import SCOPES, Scope
 from gpu_mcp_server.runtime.current_user import as_server
-from gpu_mcp_server.server import LabServer
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.filesystem import free_bytes
 from gpu_mcp_server.team.team import Team

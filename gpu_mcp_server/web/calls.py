@@ -8,9 +8,9 @@ from typing import Any, cast
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.types import CallToolResult, TextContent
 
+from gpu_mcp_server.mcp_api.server import Offer
 from gpu_mcp_server.models.user import User
 from gpu_mcp_server.runtime.current_user import acting_as
-from gpu_mcp_server.server import Offer
 from gpu_mcp_server.team.audit import AuditLog
 from gpu_mcp_server.web.metrics import Metrics
 

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gpu_mcp_server.messages import refusal
+from gpu_mcp_server.mcp_api.malformed_messages import refusal
 
 MCP_PATH = "/mcp"
 BODY_S = 30.0

@@ -14,8 +14,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpu_mcp_server.errors import ConfigError
+from gpu_mcp_server.mcp_api.server import LabServer
 from gpu_mcp_server.runtime.tracing import export_spans
-from gpu_mcp_server.server import LabServer
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.database import CHECKED_BY_SERVER_BYTES
 from gpu_mcp_server.team.team import Team

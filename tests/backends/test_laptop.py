@@ -14,7 +14,7 @@ for name in ("memfd_create", "pipe2", "eventfd", "pidfd_open", "sched_getaffinit
 import json
 from gpu_mcp_server.settings.server_settings import Settings, SshHost
 settings = Settings()
-import gpu_mcp_server.services.lab, gpu_mcp_server.backends.ssh, gpu_mcp_server.server
+import gpu_mcp_server.services.lab, gpu_mcp_server.backends.ssh, gpu_mcp_server.mcp_api.server
 from gpu_mcp_server.services.hosts import Hosts
 none = list(settings.hosts)
 hosts = Hosts(Settings(hosts={"box": SshHost(host="box")}))

@@ -23,7 +23,7 @@ from gpu_mcp_server.knowledge.library import LONGEST_QUERY, Library
 from gpu_mcp_server.knowledge.sources import known_sources
 from gpu_mcp_server.knowledge.storage import DATABASE, Storage
 from gpu_mcp_server.knowledge.vectors import build_vectors
-from gpu_mcp_server.server import server_from
+from gpu_mcp_server.mcp_api.server import server_from
 from gpu_mcp_server.settings.server_settings import Settings
 from tests.knowledge.conftest import GUIDE
 from tests.knowledge.test_documents import FILLER, pdf

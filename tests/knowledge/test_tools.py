@@ -12,8 +12,8 @@ from gpu_mcp_server.knowledge.index import write_index
 from gpu_mcp_server.knowledge.reading import read_place
 from gpu_mcp_server.knowledge.sources import known_sources, place_at
 from gpu_mcp_server.knowledge.storage import DATABASE, Storage
+from gpu_mcp_server.mcp_api.server import server_from
 from gpu_mcp_server.runtime.result_limits import json_size
-from gpu_mcp_server.server import server_from
 from gpu_mcp_server.services.documents import ANSWER_CHARS
 from gpu_mcp_server.settings.server_settings import Settings
 from tests.knowledge.conftest import BOXES, GUIDE, HEADER, HOSTILE, MANUAL, edition

@@ -36,9 +36,9 @@ from mcp.types import (
     UnsubscribeRequestParams,
 )
 
-from gpu_mcp_server import tasks
+from gpu_mcp_server.mcp_api import tasks
+from gpu_mcp_server.mcp_api.server import LabServer, server_from
 from gpu_mcp_server.runtime.logging_setup import log_to_stderr
-from gpu_mcp_server.server import LabServer, server_from
 from gpu_mcp_server.settings.server_settings import load_settings
 from gpu_mcp_server.web import listening
 

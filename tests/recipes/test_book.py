@@ -8,10 +8,10 @@ from mcp import Client
 
 from gpu_mcp_server import __version__
 from gpu_mcp_server.errors import ConfigError, NotFound
+from gpu_mcp_server.mcp_api.server import build_server
+from gpu_mcp_server.mcp_api.toolset import discover
 from gpu_mcp_server.package_files import content
 from gpu_mcp_server.recipes.book import Recipe, read, recipe, recipes
-from gpu_mcp_server.server import build_server
-from gpu_mcp_server.toolset import discover
 from tests.laboratory import PROBLEM, Folder, called, client_of
 from tests.stand_ins import Opener
 

@@ -6,8 +6,8 @@ import pytest
 from mcp import Client
 from mcp.types import CallToolResult, TextContent
 
-from gpu_mcp_server.server import build_server
-from gpu_mcp_server.toolset import discover
+from gpu_mcp_server.mcp_api.server import build_server
+from gpu_mcp_server.mcp_api.toolset import discover
 from tests.stand_ins import Laboratory, Opener
 
 

@@ -11,8 +11,8 @@ from mcp import Client, MCPError
 from mcp.types import CallToolResult
 
 from gpu_mcp_server.errors import ConfigError, HostUnavailable
+from gpu_mcp_server.mcp_api.toolset import discover
 from gpu_mcp_server.runtime.result_limits import RESULT_LIMIT, json_size
-from gpu_mcp_server.toolset import discover
 from tests.stand_ins import Laboratory, Opener
 
 Said = Callable[[CallToolResult], str]

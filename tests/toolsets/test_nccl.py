@@ -13,12 +13,12 @@ from mcp.types import TextContent
 
 from gpu_mcp_server.knowledge.index import write_index
 from gpu_mcp_server.knowledge.storage import DATABASE, Storage
+from gpu_mcp_server.mcp_api.server import build_server
+from gpu_mcp_server.mcp_api.toolset import discover
 from gpu_mcp_server.runtime.result_limits import RESULT_LIMIT
-from gpu_mcp_server.server import build_server
 from gpu_mcp_server.services.collectives import Collectives
 from gpu_mcp_server.services.documents import Documents
 from gpu_mcp_server.settings.server_settings import Settings
-from gpu_mcp_server.toolset import discover
 from tests.knowledge.conftest import BOXES, edition
 from tests.stand_ins import Laboratory, Opener
 

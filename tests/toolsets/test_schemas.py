@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.toolset import ToolSpec, discover
+from gpu_mcp_server.mcp_api.toolset import ToolSpec, discover
 
 SNAPSHOTS = Path(__file__).parents[1] / "snapshots"
 SPECS = [spec for toolset in discover().values() for spec in toolset.tools]

@@ -10,7 +10,7 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from gpu_mcp_server.server import server_from
+from gpu_mcp_server.mcp_api.server import server_from
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.team.team import Team

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpu_mcp_server import tasks
-from gpu_mcp_server.server import LabServer, server_from
+from gpu_mcp_server.mcp_api import tasks
+from gpu_mcp_server.mcp_api.server import LabServer, server_from
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.team.team import Team
 from gpu_mcp_server.web.listening import server_for

@@ -4,11 +4,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from gpu_mcp_server.mcp_api.toolset import (
+    InspectorDep,
+    PorterDep,
+    ProgressDep,
+    ProjectsDep,
+    RunnerDep,
+    SourcesDep,
+    Toolset,
+)
 from gpu_mcp_server.models.inspection import CodeListing
 from gpu_mcp_server.models.job import JobResult
 from gpu_mcp_server.models.port import PortResult
 from gpu_mcp_server.models.project import ProjectBuild
-from gpu_mcp_server.toolset import InspectorDep, PorterDep, ProgressDep, ProjectsDep, RunnerDep, SourcesDep, Toolset
 from gpu_mcp_toolsets.arguments import FirstLine, Host, MaxLines, Source, SourcePath
 
 TOOLSET = Toolset(

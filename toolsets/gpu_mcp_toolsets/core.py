@@ -5,12 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
-from gpu_mcp_server.models.build import CompileResult, Wish
-from gpu_mcp_server.models.host import LabStatus
-from gpu_mcp_server.models.job import GpuNeeds, JobResult, RankOptions
-from gpu_mcp_server.models.workspace import FileContent, WorkspaceListing
-from gpu_mcp_server.services.texts import file_content
-from gpu_mcp_server.toolset import (
+from gpu_mcp_server.mcp_api.toolset import (
     ArtifactsDep,
     CompilerDep,
     GpusDep,
@@ -20,6 +15,11 @@ from gpu_mcp_server.toolset import (
     Toolset,
     WorkspacesDep,
 )
+from gpu_mcp_server.models.build import CompileResult, Wish
+from gpu_mcp_server.models.host import LabStatus
+from gpu_mcp_server.models.job import GpuNeeds, JobResult, RankOptions
+from gpu_mcp_server.models.workspace import FileContent, WorkspaceListing
+from gpu_mcp_server.services.texts import file_content
 from gpu_mcp_toolsets.arguments import (
     CompiledLanguage,
     FirstLine,

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from gpu_mcp_server.mcp_api.toolset import DocumentsDep, Toolset
 from gpu_mcp_server.models.docs import DocKind, DocPage, DocSearch
-from gpu_mcp_server.toolset import DocumentsDep, Toolset
 
 TOOLSET = Toolset(
     id="docs",

@@ -4,11 +4,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, WithJsonSchema
 
-from gpu_mcp_server.models.attempt import AttemptList
-from gpu_mcp_server.models.batch import CandidateSpec, Comparison
-from gpu_mcp_server.models.evaluation import Evaluation, Tier, TimingOptions
-from gpu_mcp_server.models.problem import DType, ProblemInfo, ProblemList, TensorSpec, TrialOptions, Wish
-from gpu_mcp_server.toolset import (
+from gpu_mcp_server.mcp_api.toolset import (
     BatchesDep,
     EvaluatorDep,
     ExperienceDep,
@@ -18,6 +14,10 @@ from gpu_mcp_server.toolset import (
     SourcesDep,
     Toolset,
 )
+from gpu_mcp_server.models.attempt import AttemptList
+from gpu_mcp_server.models.batch import CandidateSpec, Comparison
+from gpu_mcp_server.models.evaluation import Evaluation, Tier, TimingOptions
+from gpu_mcp_server.models.problem import DType, ProblemInfo, ProblemList, TensorSpec, TrialOptions, Wish
 from gpu_mcp_toolsets.arguments import (
     AnyLanguage,
     Flags,

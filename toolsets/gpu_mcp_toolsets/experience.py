@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from gpu_mcp_server.mcp_api.toolset import AuditorDep, MemoryDep, ProgressDep, Toolset
 from gpu_mcp_server.models.attempt import AuditResult
 from gpu_mcp_server.models.memory import FoundAttempts, Lessons, NoteKept
-from gpu_mcp_server.toolset import AuditorDep, MemoryDep, ProgressDep, Toolset
 
 TOOLSET = Toolset(
     id="experience",

@@ -4,10 +4,10 @@ from typing import Annotated
 
 from pydantic import Field, WithJsonSchema
 
+from gpu_mcp_server.mcp_api.toolset import CollectivesDep, NcclVerifierDep, ProgressDep, SourcesDep, Toolset
 from gpu_mcp_server.models.collective import CollectiveGraph
 from gpu_mcp_server.models.nccl_check import NcclRunOptions, NcclVerification
 from gpu_mcp_server.models.transform import Api, Stage, TransformResult
-from gpu_mcp_server.toolset import CollectivesDep, NcclVerifierDep, ProgressDep, SourcesDep, Toolset
 from gpu_mcp_toolsets.arguments import Source, version_of
 
 TOOLSET = Toolset(

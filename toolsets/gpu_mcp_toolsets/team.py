@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from gpu_mcp_server.mcp_api.toolset import SharingDep, Toolset
 from gpu_mcp_server.models.sharing import Shared
-from gpu_mcp_server.toolset import SharingDep, Toolset
 
 TOOLSET = Toolset(
     id="team",

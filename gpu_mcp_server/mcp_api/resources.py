@@ -15,8 +15,8 @@ from mcp.types import (
 )
 
 from gpu_mcp_server.errors import GpuMcpError, NotFound
+from gpu_mcp_server.mcp_api.toolset import App
 from gpu_mcp_server.package_files import CANDIDATES, CANDIDATES_URI, page
-from gpu_mcp_server.toolset import App
 
 MAX_COMPLETIONS = 50
 """Values that a client gets for what was typed so far; a list of more helps nobody choose."""

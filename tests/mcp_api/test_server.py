@@ -12,8 +12,8 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from gpu_mcp_server.errors import ConfigError
-from gpu_mcp_server.server import build_server, instructions_for, selected
-from gpu_mcp_server.toolset import Toolset, discover
+from gpu_mcp_server.mcp_api.server import build_server, instructions_for, selected
+from gpu_mcp_server.mcp_api.toolset import Toolset, discover
 from tests.laboratory import HONEST, PROBLEM, Folder, called
 from tests.stand_ins import Opener
 
@@ -93,7 +93,7 @@ def test_instructions_never_outgrow_their_budget():
 def test_starting_imports_nothing_heavy():
     heavy = "{'asyncssh', 'chromadb', 'docker', 'kernelguard', 'numpy', 'torch', 'aiosqlite', 'pynvml', 'msgpack'}"
     code = (
-        "import sys; from gpu_mcp_server.server import server_from; from gpu_mcp_server.settings.server_settings import load_settings; "
+        "import sys; from gpu_mcp_server.mcp_api.server import server_from; from gpu_mcp_server.settings.server_settings import load_settings; "
         f"import gpu_mcp_server.cli.app; server_from(load_settings()); print(sorted({heavy} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mcp.types import INVALID_REQUEST, PARSE_ERROR
 
-from gpu_mcp_server.messages import refusal
+from gpu_mcp_server.mcp_api.malformed_messages import refusal
 from tests.laboratory import Folder
 from tests.web.site import Served, served
 

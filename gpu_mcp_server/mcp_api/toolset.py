@@ -21,12 +21,12 @@ from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import ValidationError
 
 from gpu_mcp_server.errors import ConfigError, GpuMcpError
+from gpu_mcp_server.mcp_api.progress import HEARTBEAT_S, Progress
+from gpu_mcp_server.mcp_api.schemas import lean_schema, refused_nulls, said_of_arguments, without
+from gpu_mcp_server.mcp_api.tool_sources import Sources
 from gpu_mcp_server.models._base import ResultModel
-from gpu_mcp_server.progress import HEARTBEAT_S, Progress
 from gpu_mcp_server.runtime.result_limits import bounded
-from gpu_mcp_server.schemas import lean_schema, refused_nulls, said_of_arguments, without
 from gpu_mcp_server.services.errands import current_errand
-from gpu_mcp_server.uploads import Sources
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.audit import Auditor

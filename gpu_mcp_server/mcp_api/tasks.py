@@ -31,9 +31,9 @@ from mcp.types import (
 from pydantic import BaseModel, Field, ValidationError
 
 from gpu_mcp_server.errors import GpuMcpError, NotFound
+from gpu_mcp_server.mcp_api.toolset import App
 from gpu_mcp_server.runtime.result_limits import bounded
 from gpu_mcp_server.services.errands import Errand, running
-from gpu_mcp_server.toolset import App
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.tasks import TaskRow

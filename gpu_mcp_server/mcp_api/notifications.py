@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from mcp.server.subscriptions import ResourceUpdated, ServerEvent, ToolsListChanged
 
-from gpu_mcp_server.toolset import App
+from gpu_mcp_server.mcp_api.toolset import App
 
 POLL_S = 1.0
 """Between two looks into the store, while somebody has subscribed."""
