@@ -1,7 +1,7 @@
 """Somebody else's text in an answer."""
 
 from gpu_mcp_server.models.attempt import Attempt, AttemptList
-from gpu_mcp_server.models.batch import Comparison, Row
+from gpu_mcp_server.models.comparison import Comparison, Row
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
 from gpu_mcp_server.models.problem import ProblemInfo
 from gpu_mcp_server.runtime.result_limits import bounded

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
 
 if TYPE_CHECKING:
-    from gpu_mcp_server.models.batch import CandidateSpec
     from gpu_mcp_server.models.build import CandidateLanguage
+    from gpu_mcp_server.models.comparison import CandidateSpec
     from gpu_mcp_server.models.problem import Wish
     from gpu_mcp_server.models.workspace import WorkspaceListing
     from gpu_mcp_server.services.batches import Entrant

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_mcp_server.models.batch import Comparison
+from gpu_mcp_server.models.comparison import Comparison
 from gpu_mcp_server.models.recipe import Candidate, Verdict
 from gpu_mcp_server.nccl.markers import MarkerFault, blocks, frozen_text
 from gpu_mcp_server.recipes.answers import candidate_of

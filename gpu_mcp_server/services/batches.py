@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.batch import Comparison, Row
+from gpu_mcp_server.models.comparison import Comparison, Row
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Tier, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.evaluator import LATE, Evaluator

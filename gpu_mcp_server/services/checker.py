@@ -5,7 +5,7 @@ from typing import Any
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.memory_check import CheckReport, CheckTool, MemoryCheck
-from gpu_mcp_server.models.target import RunTarget
+from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.profilers import sanitizer
 from gpu_mcp_server.services.job_table import JobRow
 from gpu_mcp_server.services.jobs import FinishedJob

@@ -7,7 +7,7 @@ from typing import Protocol
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.models.memory_check import MemoryCheck
-from gpu_mcp_server.models.target import RunTarget
+from gpu_mcp_server.models.run_target import RunTarget
 
 BROKE = re.compile(
     r"ILLEGAL_ADDRESS|IllegalAddress|illegal memory access|MISALIGNED_ADDRESS|MisalignedAddress|misaligned address"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpu_mcp_server.errors import BadRequest, HostUnavailable
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobRecord, JobSpec, Limits, OutputFile, ProcessSpec
-from gpu_mcp_server.models.long_job import BatchRequest, BatchSubmission
+from gpu_mcp_server.models.batch_job import BatchRequest, BatchSubmission
 from gpu_mcp_server.services.commands import check_command
 from gpu_mcp_server.services.hosts import Hosts
 from gpu_mcp_server.services.job_ids import new_job_id

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.models.memory import Found, FoundAttempts, Lesson, Lessons, NoteKept
+from gpu_mcp_server.models.experience import Found, FoundAttempts, Lesson, Lessons, NoteKept
 from gpu_mcp_server.services.error_signatures import signature
 from gpu_mcp_server.store.database import Database, Value
 from gpu_mcp_server.store.ownership import claim, visible

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.attempt import Attempt
-from gpu_mcp_server.models.merging import MOST, Bundle, Merged, SentNote
 from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.models.store_merge import MOST, Bundle, Merged, SentNote
 from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.problems import Problems, content_hash

@@ -9,7 +9,7 @@ from typing import Literal
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.hostd.protocol import JobRecord
 from gpu_mcp_server.models.attempt import Attempt
-from gpu_mcp_server.models.overview import Around, Board, DayUse, ProblemLine
+from gpu_mcp_server.models.dashboard import Around, Board, DayUse, ProblemLine
 from gpu_mcp_server.models.user import User
 from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.services.experience import BEST, Experience

@@ -4,7 +4,7 @@ from typing import Any
 
 from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.models.profile import ProfileLevel
-from gpu_mcp_server.models.target import RunTarget
+from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.models.toolchains import Tool
 from gpu_mcp_server.package_files import WORKERS
 from gpu_mcp_server.profilers import ncu

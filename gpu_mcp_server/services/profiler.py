@@ -6,7 +6,7 @@ from typing import Any
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.profile import KernelReading, KernelVerdict, ProfileLevel, ProfileResult
-from gpu_mcp_server.models.target import RunTarget
+from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.plots import roofline_chart
 from gpu_mcp_server.profilers import ncu, reader, verdict
 from gpu_mcp_server.profilers.roofline import Peaks

@@ -3,7 +3,7 @@
 import functools
 import tomllib
 
-from gpu_mcp_server.models.spec import DeviceSpec
+from gpu_mcp_server.models.device_spec import DeviceSpec
 from gpu_mcp_server.package_files import content
 
 

@@ -11,7 +11,7 @@ from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.problem import Problem, TensorSpec
-from gpu_mcp_server.models.target import RunTarget
+from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.package_files import WORKERS
 from gpu_mcp_server.services.commands import check_command, laid
 from gpu_mcp_server.services.compiler import Compiler

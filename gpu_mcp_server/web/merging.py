@@ -6,7 +6,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from gpu_mcp_server.errors import BadRequest, GpuMcpError, QuotaExceeded
-from gpu_mcp_server.models.merging import Bundle
+from gpu_mcp_server.models.store_merge import Bundle
 from gpu_mcp_server.models.user import User
 
 

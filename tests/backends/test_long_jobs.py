@@ -11,8 +11,8 @@ from gpu_mcp_server.backends.batch_dialects import LongJob, Pbs, Slurm, long_scr
 from gpu_mcp_server.backends.batch_long import LongJobs
 from gpu_mcp_server.errors import BadRequest, ConfigError
 from gpu_mcp_server.hostd import once
+from gpu_mcp_server.models.batch_job import BatchRequest
 from gpu_mcp_server.models.job import JobResult
-from gpu_mcp_server.models.long_job import BatchRequest
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.long_jobs import indices
 from gpu_mcp_server.settings.server_settings import BatchHost, Settings

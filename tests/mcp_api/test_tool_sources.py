@@ -6,7 +6,7 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused, TooLarge
 from gpu_mcp_server.mcp_api.tool_sources import Sources
-from gpu_mcp_server.models.batch import CandidateSpec
+from gpu_mcp_server.models.comparison import CandidateSpec
 from gpu_mcp_server.services.sources import MAX_SOURCE_BYTES, Source, source_of
 from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts

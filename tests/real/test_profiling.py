@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.toolchains import profiling
-from gpu_mcp_server.models.target import RunTarget
+from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import laboratory
 

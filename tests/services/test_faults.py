@@ -7,7 +7,7 @@ import pytest
 from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
 from gpu_mcp_server.models.memory_check import Finding, MemoryCheck
-from gpu_mcp_server.models.target import RunTarget
+from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.services.faults import Faults
 
 ILLEGAL = "the launcher returned 700 in call 1 of round 1 (cudaErrorIllegalAddress, illegal address)"

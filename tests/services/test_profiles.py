@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound, ToolMissing
-from gpu_mcp_server.models.target import RunTarget
+from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.models.toolchains import Tool
 from gpu_mcp_server.services import checker, targets
 from gpu_mcp_server.services.checker import arguments

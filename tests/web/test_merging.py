@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.models.merging import Bundle
+from gpu_mcp_server.models.store_merge import Bundle
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.memory import Memory
 from gpu_mcp_server.services.merging import Merging

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from gpu_mcp_server.mcp_api.toolset import AuditorDep, MemoryDep, ProgressDep, Toolset
 from gpu_mcp_server.models.attempt import AuditResult
-from gpu_mcp_server.models.memory import FoundAttempts, Lessons, NoteKept
+from gpu_mcp_server.models.experience import FoundAttempts, Lessons, NoteKept
 
 TOOLSET = Toolset(
     id="experience",

@@ -7,7 +7,7 @@ from pydantic import Field, WithJsonSchema
 from gpu_mcp_server.mcp_api.toolset import CheckerDep, ProfilerDep, ProfilesDep, ProgressDep, Toolset
 from gpu_mcp_server.models.memory_check import CheckTool, MemoryCheck
 from gpu_mcp_server.models.profile import ProfileAnswer, ProfileLevel, ProfileResult
-from gpu_mcp_server.models.target import RunTarget
+from gpu_mcp_server.models.run_target import RunTarget
 
 TOOLSET = Toolset(
     id="profile",

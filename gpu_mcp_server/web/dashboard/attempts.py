@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.build import Diagnostic
+from gpu_mcp_server.models.dashboard import Around
 from gpu_mcp_server.models.evaluation import ShapeVerdict
-from gpu_mcp_server.models.overview import Around
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.plots.roofline_plot import heat_map
 from gpu_mcp_server.services.harness import parse_verdict, shape_verdicts

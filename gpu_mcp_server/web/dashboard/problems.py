@@ -6,8 +6,8 @@ from typing import Any
 
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.attempt import Attempt
+from gpu_mcp_server.models.dashboard import Board
 from gpu_mcp_server.models.history import ProblemHistory
-from gpu_mcp_server.models.overview import Board
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.plots import history_plots
 from gpu_mcp_server.services.lab import Lab
