@@ -149,7 +149,7 @@ class Team:
 
     async def _token(self, user: int) -> str:
         from gpu_mcp_server.settings.server_settings import Settings
-        from gpu_mcp_server.team.team import Team as Users
+        from gpu_mcp_server.team.team_services import Team as Users
 
         data = self.data(user % SERVERS)
         data.mkdir(exist_ok=True)

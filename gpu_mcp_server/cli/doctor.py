@@ -76,7 +76,7 @@ def _data_dir(path: Path) -> Check:
 
 def _store(data_dir: Path) -> list[Check]:
     from gpu_mcp_server.store import database
-    from gpu_mcp_server.store.locks import USE, held
+    from gpu_mcp_server.store.store_locks import USE, held
 
     path = data_dir / database.DATABASE
     if not path.exists():

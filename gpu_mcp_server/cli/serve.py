@@ -17,7 +17,7 @@ def over_stdio(toolsets: str | None, read_only: bool | None, exclude_tools: str 
     from gpu_mcp_server.runtime.current_user import acting_as
     from gpu_mcp_server.runtime.logging_setup import log_to_stderr
     from gpu_mcp_server.settings.server_settings import load_settings
-    from gpu_mcp_server.team.team import chosen_user
+    from gpu_mcp_server.team.team_services import chosen_user
 
     log_to_stderr()
     settings = load_settings(toolsets=toolsets, read_only=read_only, exclude_tools=exclude_tools)

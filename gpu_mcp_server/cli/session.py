@@ -115,7 +115,7 @@ async def session(settings: "Settings | None" = None) -> AsyncGenerator[Session]
     from gpu_mcp_server.runtime.current_user import acting_as
     from gpu_mcp_server.runtime.logging_setup import log_to_stderr
     from gpu_mcp_server.settings.server_settings import load_settings
-    from gpu_mcp_server.team.team import chosen_user
+    from gpu_mcp_server.team.team_services import chosen_user
 
     log_to_stderr("WARNING")
     settings = settings or load_settings(**{"toolsets": "all", **OFFERED.get({})})
@@ -131,7 +131,7 @@ async def laboratory() -> AsyncGenerator["Lab"]:
     from gpu_mcp_server.runtime.logging_setup import log_to_stderr
     from gpu_mcp_server.services.lab import Lab
     from gpu_mcp_server.settings.server_settings import load_settings
-    from gpu_mcp_server.team.team import chosen_user
+    from gpu_mcp_server.team.team_services import chosen_user
 
     log_to_stderr("WARNING")
     settings = load_settings()

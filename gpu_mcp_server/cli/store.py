@@ -72,7 +72,7 @@ def check(as_json: Json = False) -> None:
     It cannot see changed bytes inside a value, or rows that are gone: SQLite keeps no checksums.
     """
     from gpu_mcp_server.store import database
-    from gpu_mcp_server.store.locks import USE, held
+    from gpu_mcp_server.store.store_locks import USE, held
 
     path = _data_dir() / database.DATABASE
     if not path.exists():

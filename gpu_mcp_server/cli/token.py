@@ -25,7 +25,7 @@ Expires = Annotated[str, typer.Option(help="From now: 12h, 30d, 52w; `never`.")]
 def with_team(work: Callable[[Any], Awaitable[T]]) -> T:
     """Open the users of this machine's store and work with them."""
     from gpu_mcp_server.settings.server_settings import load_settings
-    from gpu_mcp_server.team.team import Team
+    from gpu_mcp_server.team.team_services import Team
 
     async def opened() -> T:
         async with Team.open(load_settings()) as team:

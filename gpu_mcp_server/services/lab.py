@@ -47,8 +47,8 @@ from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import CHECKED_BYTES, DATABASE, Database
 from gpu_mcp_server.store.events import Events
-from gpu_mcp_server.store.locks import USE, held
-from gpu_mcp_server.team.allowances import Allowances
+from gpu_mcp_server.store.store_locks import USE, held
+from gpu_mcp_server.team.quotas import Allowances
 from gpu_mcp_server.team.sharing import Sharing
 
 

@@ -16,7 +16,7 @@ from gpu_mcp_server.services.texts import file_content
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.ownership import claim, require_own, visible
-from gpu_mcp_server.team.allowances import Allowances
+from gpu_mcp_server.team.quotas import Allowances
 
 __all__ = ["MAX_FILES", "MAX_TEXT_BYTES", "Workspaces", "checked_path", "file_content"]
 

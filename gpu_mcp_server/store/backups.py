@@ -23,8 +23,8 @@ from typing import Any, Literal, cast
 from gpu_mcp_server.errors import BadRequest, ConfigError, DiskFull
 from gpu_mcp_server.store.database import DATABASE, check, connect, require_store, translated
 from gpu_mcp_server.store.filesystem import NO_ROOM, is_disk_full
-from gpu_mcp_server.store.locks import SHARED_WORK, USE, held
 from gpu_mcp_server.store.schema import migrations
+from gpu_mcp_server.store.store_locks import SHARED_WORK, USE, held
 
 MANIFEST = "gpu-mcp-backup.json"
 FORMAT = 1

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gpu_mcp_server.store.database import DATABASE, connected
-from gpu_mcp_server.store.locks import SHARED_WORK, USE, held
+from gpu_mcp_server.store.store_locks import SHARED_WORK, USE, held
 
 FRESH_S = 3600.0
 """What was used within this time stays whatever is asked for: a call that is under way may need it."""

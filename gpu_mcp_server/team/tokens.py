@@ -14,8 +14,8 @@ from typing import Any, Literal
 from gpu_mcp_server.errors import BadRequest, DiskFull, NotFound
 from gpu_mcp_server.models.user import SCOPES, Scope, User
 from gpu_mcp_server.store.database import Database
+from gpu_mcp_server.team.token_verifier import Refusal
 from gpu_mcp_server.team.users import user_of
-from gpu_mcp_server.team.verifier import Refusal
 
 PREFIX = "gpumcp"
 FORM = re.compile(rf"{PREFIX}_([0-9a-f]{{12}})_([A-Za-z0-9_-]{{43}})")

@@ -20,8 +20,8 @@ from gpu_mcp_server.models.user import SCOPES, Scope
 from gpu_mcp_server.runtime.current_user import as_server
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.filesystem import free_bytes
-from gpu_mcp_server.team.team import Team
-from gpu_mcp_server.team.verifier import Verifier
+from gpu_mcp_server.team.team_services import Team
+from gpu_mcp_server.team.token_verifier import Verifier
 from gpu_mcp_server.team.webhooks import Webhooks
 from gpu_mcp_server.web.authentication import Authentication, Scopes
 from gpu_mcp_server.web.calls import Calls

@@ -15,8 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gpu_mcp_server.models.user import LOCAL, User
 from gpu_mcp_server.models.user import Scope as UserScope
 from gpu_mcp_server.runtime.current_user import acting_as
-from gpu_mcp_server.team.flow import Flow, TooManyRequests
-from gpu_mcp_server.team.verifier import Refusal, Verifier
+from gpu_mcp_server.team.rate_limit import Flow, TooManyRequests
+from gpu_mcp_server.team.token_verifier import Refusal, Verifier
 from gpu_mcp_server.web.limits import MCP_PATH, is_endless
 from gpu_mcp_server.web.metrics import Metrics
 

@@ -18,8 +18,8 @@ from gpu_mcp_server.mcp_api.server import LabServer
 from gpu_mcp_server.runtime.tracing import export_spans
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.database import CHECKED_BY_SERVER_BYTES
-from gpu_mcp_server.team.team import Team
-from gpu_mcp_server.team.verifier import Verifier
+from gpu_mcp_server.team.team_services import Team
+from gpu_mcp_server.team.token_verifier import Verifier
 from gpu_mcp_server.web.app import Site, web_app
 from gpu_mcp_server.web.http1 import StrictConnection
 

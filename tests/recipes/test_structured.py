@@ -18,7 +18,7 @@ from gpu_mcp_server.recipes.report import report
 from gpu_mcp_server.recipes.runs import Runs, state_of
 from gpu_mcp_server.runtime.current_user import acting_as
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.team.team import Team
+from gpu_mcp_server.team.team_services import Team
 from gpu_mcp_server.web.dashboard.runs import run_list
 from tests.recipes.conftest import Begun
 

@@ -26,9 +26,9 @@ from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store import backups, database, pruning
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import DATABASE, Database
-from gpu_mcp_server.store.locks import SHARED_WORK, USE, held
 from gpu_mcp_server.store.schema import migrations
-from gpu_mcp_server.team.team import Team, chosen_user
+from gpu_mcp_server.store.store_locks import SHARED_WORK, USE, held
+from gpu_mcp_server.team.team_services import Team, chosen_user
 from gpu_mcp_server.web.listening import chosen_authentication
 
 DAY_S = 86_400.0
@@ -40,7 +40,7 @@ BUSY = textwrap.dedent(
     from gpu_mcp_server.services.workspaces import Workspaces
     from gpu_mcp_server.store.artifacts import Artifacts
     from gpu_mcp_server.store.database import DATABASE, Database
-    from gpu_mcp_server.store.locks import USE, held
+    from gpu_mcp_server.store.store_locks import USE, held
 
     async def main(folder):
         with held(folder, USE):

@@ -21,13 +21,13 @@ from gpu_mcp_server.services.memory import Memory
 from gpu_mcp_server.services.workspaces import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
-from gpu_mcp_server.team.allowances import Allowances
 from gpu_mcp_server.team.audit import AuditLog
-from gpu_mcp_server.team.flow import AT_ONCE, Flow, TooManyRequests
+from gpu_mcp_server.team.quotas import Allowances
+from gpu_mcp_server.team.rate_limit import AT_ONCE, Flow, TooManyRequests
 from gpu_mcp_server.team.sharing import Sharing
+from gpu_mcp_server.team.token_verifier import Refusal
 from gpu_mcp_server.team.tokens import Tokens
 from gpu_mcp_server.team.users import Users
-from gpu_mcp_server.team.verifier import Refusal
 from gpu_mcp_server.team.webhooks import Webhooks
 
 ADA, BOB = User(name="ada", project="kernels"), User(name="bob", scopes=("run",), project="kernels")

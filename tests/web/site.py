@@ -13,7 +13,7 @@ from mcp.client.streamable_http import streamable_http_client
 from gpu_mcp_server.mcp_api.server import server_from
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings.server_settings import Settings
-from gpu_mcp_server.team.team import Team
+from gpu_mcp_server.team.team_services import Team
 from gpu_mcp_server.web.listening import Server, server_for
 from tests.laboratory import Folder, settings_for
 

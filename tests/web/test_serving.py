@@ -14,7 +14,7 @@ from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.models.user import User
 from gpu_mcp_server.services.problems import Problems
-from gpu_mcp_server.team.verifier import Refusal
+from gpu_mcp_server.team.token_verifier import Refusal
 from tests.laboratory import PROBLEM, called, refused
 from tests.web.site import PING, Served, served
 

@@ -11,7 +11,7 @@ import pytest
 from gpu_mcp_server.mcp_api import tasks
 from gpu_mcp_server.mcp_api.server import LabServer, server_from
 from gpu_mcp_server.settings.server_settings import Settings
-from gpu_mcp_server.team.team import Team
+from gpu_mcp_server.team.team_services import Team
 from gpu_mcp_server.web.listening import server_for
 from tests.laboratory import HONEST, PROBLEM, Folder, called, settings_for
 from tests.real.conformance_server import offer_asking_tasks

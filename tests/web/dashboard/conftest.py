@@ -9,7 +9,7 @@ import pytest
 from gpu_mcp_server.models.user import User
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings.server_settings import LocalHost
-from gpu_mcp_server.team.team import Team
+from gpu_mcp_server.team.team_services import Team
 from tests.hostd.laboratory import wrapped
 from tests.laboratory import Folder
 from tests.web.dashboard.content import filled

@@ -9,10 +9,10 @@ import structlog
 from gpu_mcp_server.models.user import LOCAL, User
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.database import CHECKED_BYTES, DATABASE, Database
-from gpu_mcp_server.store.locks import USE, held
-from gpu_mcp_server.team.allowances import Allowances
+from gpu_mcp_server.store.store_locks import USE, held
 from gpu_mcp_server.team.audit import AuditLog
-from gpu_mcp_server.team.flow import Flow
+from gpu_mcp_server.team.quotas import Allowances
+from gpu_mcp_server.team.rate_limit import Flow
 from gpu_mcp_server.team.tokens import Tokens
 from gpu_mcp_server.team.users import Users
 
