@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from gpu_mcp_server.models.profile import KernelReading
+from gpu_mcp_server.profilers.bottleneck import LIMIT, kernel_verdict
 from gpu_mcp_server.profilers.roofline import Peaks
-from gpu_mcp_server.profilers.verdict import LIMIT, kernel_verdict
 
 SAME = 0.02
 """Part by which two times may differ and count as equal: one profiled call each is no benchmark."""

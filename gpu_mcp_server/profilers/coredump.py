@@ -6,7 +6,7 @@ Source: cuda-gdb 13.0 on a light core dump (CUDA_ENABLE_LIGHTWEIGHT_COREDUMP) of
 import re
 from collections.abc import Mapping
 
-from gpu_mcp_server.profilers.names import short
+from gpu_mcp_server.profilers.kernel_names import short
 from gpu_mcp_server.profilers.sanitizer import line_of
 
 ENVIRONMENT: Mapping[str, str] = {

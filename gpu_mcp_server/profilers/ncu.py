@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpu_mcp_server.models.profile import KernelReading, ProfileLevel, Rule, SourceLine
-from gpu_mcp_server.profilers.names import short
-from gpu_mcp_server.profilers.tables import as_list, as_mapping, dimensions, in_base_units, number, records, rows
+from gpu_mcp_server.profilers.csv_tables import as_list, as_mapping, dimensions, in_base_units, number, records, rows
+from gpu_mcp_server.profilers.kernel_names import short
 
 HEADER = '"ID",'
 FIXED = {"ID", "Process ID", "Process Name", "Host Name", "Context", "Stream", "Device", "CC"}

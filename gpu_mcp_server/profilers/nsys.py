@@ -5,9 +5,9 @@ header of a report; in the SQLite, tables appear only when they have rows, names
 """
 
 from gpu_mcp_server.models.profile import KernelReading
-from gpu_mcp_server.profilers.names import short
-from gpu_mcp_server.profilers.sqlite_bytes import query
-from gpu_mcp_server.profilers.tables import number, records, whole
+from gpu_mcp_server.profilers.csv_tables import number, records, whole
+from gpu_mcp_server.profilers.kernel_names import short
+from gpu_mcp_server.profilers.sqlite_reader import query
 
 _KERNELS = """
     SELECT s.value AS name, count(*) AS calls, sum(k.end - k.start) AS total_ns, max(k.registersPerThread) AS registers,

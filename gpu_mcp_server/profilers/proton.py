@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpu_mcp_server.models.profile import KernelReading
-from gpu_mcp_server.profilers.names import short
-from gpu_mcp_server.profilers.tables import as_list, as_mapping, number, total
+from gpu_mcp_server.profilers.csv_tables import as_list, as_mapping, number, total
+from gpu_mcp_server.profilers.kernel_names import short
 
 TIME, COUNT = "time (ns)", "count"
 NO_STALLS = ("selected", "not_selected", "not_Selected")

@@ -11,9 +11,9 @@ from statistics import fmean
 from typing import Any
 
 from gpu_mcp_server.models.profile import KernelReading
-from gpu_mcp_server.profilers.names import short
-from gpu_mcp_server.profilers.sqlite_bytes import query
-from gpu_mcp_server.profilers.tables import dimensions, first_of, number, records, whole
+from gpu_mcp_server.profilers.csv_tables import dimensions, first_of, number, records, whole
+from gpu_mcp_server.profilers.kernel_names import short
+from gpu_mcp_server.profilers.sqlite_reader import query
 
 RESOURCES = (
     "VGPR_Count",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gpu_mcp_server.models.memory_check import CheckReport, Finding
-from gpu_mcp_server.profilers.names import short
+from gpu_mcp_server.profilers.kernel_names import short
 
 MARK = "========="
 LONGEST_LINE = 4000

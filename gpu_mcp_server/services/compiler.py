@@ -25,7 +25,7 @@ from gpu_mcp_server.services.sources import Source, compiled
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
-from gpu_mcp_server.toolchains import diagnostics, hiprtc, nvrtc, objects, resources, triton
+from gpu_mcp_server.toolchains import diagnostics, hiprtc, nvrtc, object_files, resources, triton
 from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain
 from gpu_mcp_server.toolchains.occupancy import occupancy
 
@@ -277,9 +277,9 @@ def _resources(said: str, build: Build, binary: bytes, about: Mapping[str, Any])
     if build.toolchain.name in ("nvcc", "nvrtc"):
         return resources.parse(said)
     if build.toolchain.name == "triton":
-        return triton.with_launch(resources.parse(said) or objects.kernels_of(binary, arch), about)
+        return triton.with_launch(resources.parse(said) or object_files.kernels_of(binary, arch), about)
     if build.toolchain.name == hiprtc.NAME:
-        return objects.kernels_of(binary, arch)
+        return object_files.kernels_of(binary, arch)
     return resources.parse_amd(said, arch) if arch else []
 
 

@@ -19,8 +19,8 @@ from gpu_mcp_server.services.runner import min_level, roots_of
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
-from gpu_mcp_server.toolchains import objects
-from gpu_mcp_server.toolchains.listings import KernelCode, View, opcode_summary, parse, view_of
+from gpu_mcp_server.toolchains import object_files
+from gpu_mcp_server.toolchains.disassembly_listings import KernelCode, View, opcode_summary, parse, view_of
 
 LISTING = "listing.txt"
 SHOWN_KERNELS = 8
@@ -87,7 +87,7 @@ class Inspector:
             listing = _Listing(text, "the compiler", artifact_id)
         else:
             listing = await self._disassembled(data, chosen, host)
-        resources = [] if text is not None else objects.kernels_of(data)
+        resources = [] if text is not None else object_files.kernels_of(data)
         return _shown(
             parse(listing.text, chosen), kernel, first_line, max_lines, artifact_id, chosen, listing, resources
         )
@@ -107,7 +107,7 @@ class Inspector:
         probe = await self._jobs.probe(where)
         tools = probe.toolchains.tools
         paths = [tools[n].path if n in tools else "" for n in ("cuobjdump", "nvdisasm", "llvm-objdump")]
-        is_cubin = objects.machine_of(data) == objects.MACHINE_CUDA
+        is_cubin = object_files.machine_of(data) == object_files.MACHINE_CUDA
         enough = paths[2] if view == "amdgcn" else (paths[0] or (paths[1] if view == "sass" and is_cubin else ""))
         if not enough:
             raise ToolMissing(MISSING[view][0], where, hint=MISSING[view][1])
@@ -120,7 +120,7 @@ class Inspector:
             await self._artifacts.adopt([artifact_id])
         if artifact_id and await self._artifacts.ids(artifact_id):
             return _Listing((await self._artifacts.read(artifact_id)).decode("utf-8", "replace"), tool, artifact_id)
-        parts = [p for _, p in objects.code_objects(data)] if view == "amdgcn" else [data]
+        parts = [p for _, p in object_files.code_objects(data)] if view == "amdgcn" else [data]
         if not parts:
             raise BadRequest("It holds no code for AMD's GPUs.", hint="Compile it as HIP, or ask for another view.")
         text = await self._run(view, paths, parts, where, probe)
@@ -157,15 +157,15 @@ class Inspector:
 
 
 def _text(data: bytes) -> str | None:
-    if data[:4] == objects.ELF or b"\0" in data[:4096]:
+    if data[:4] == object_files.ELF or b"\0" in data[:4096]:
         return None
     return data.decode("utf-8", "replace")
 
 
 def _view(data: bytes) -> View | None:
-    if objects.machine_of(data) == objects.MACHINE_CUDA or b".nv_fatbin" in data:
+    if object_files.machine_of(data) == object_files.MACHINE_CUDA or b".nv_fatbin" in data:
         return "sass"
-    return "amdgcn" if next(objects.code_objects(data), None) else None
+    return "amdgcn" if next(object_files.code_objects(data), None) else None
 
 
 def _shown(
@@ -201,7 +201,7 @@ def _shown(
         artifact_id=artifact_id,
         view=view,
         tool=listing.tool,
-        arch=objects.architecture_in(listing.text) or (resources[0].arch if resources else None) or None,
+        arch=object_files.architecture_in(listing.text) or (resources[0].arch if resources else None) or None,
         kernels=[
             CodeKernel(name=f.name, instructions=len(f.instructions), opcodes=opcode_summary(f.instructions, view))
             for f in order[:SHOWN_KERNELS]

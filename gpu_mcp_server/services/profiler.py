@@ -8,7 +8,7 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.profile import KernelReading, KernelVerdict, ProfileLevel, ProfileResult
 from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.plots import roofline_chart
-from gpu_mcp_server.profilers import ncu, reader, verdict
+from gpu_mcp_server.profilers import bottleneck, ncu, report_detection
 from gpu_mcp_server.profilers.roofline import Peaks
 from gpu_mcp_server.profilers.sanitizer import line_of
 from gpu_mcp_server.services.job_table import JobRow
@@ -77,7 +77,7 @@ class Profiler:
         context = row.context
         log = ended.files.get(f"{FOLDER}/ncu.log", b"").decode("utf-8", "replace")
         found = {k: v for k, v in ended.files.items() if k != ABOUT and not k.endswith((".log", ".rep"))}
-        _, readings = reader.read(found)
+        _, readings = report_detection.read(found)
         readings = with_text(readings, await self._sources(context))
         missing = missing_of(context, readings, log + "\n" + ended.output)
         status = status_of(ended, readings, missing)
@@ -102,8 +102,8 @@ class Profiler:
         self, result: ProfileResult, readings: Sequence[KernelReading], attempt_id: str
     ) -> ProfileResult:
         peaks = peaks_of(result.device)
-        verdicts = verdict.verdicts(readings, peaks)
-        text = verdict.text_of(verdicts, result.not_measured)
+        verdicts = bottleneck.verdicts(readings, peaks)
+        text = bottleneck.text_of(verdicts, result.not_measured)
         picture = roofline_chart.png(verdicts)
         artifacts = self._tools.artifacts
         document = json.dumps([k.model_dump(exclude_defaults=True) for k in readings]).encode()
@@ -143,7 +143,7 @@ class Profiler:
         if not paths:
             raise BadRequest(f"{report!r} is no file or folder of workspace {workspace_id}.", hint="See list_files.")
         files = {p: await self._targets.workspaces.read_bytes(workspace_id, p) for p in paths[:MAX_REPORT_FILES]}
-        profiler, readings = reader.read(files)
+        profiler, readings = report_detection.read(files)
         attempt_id = await self._tools.experience.start("profile", note=f"report {report}"[:200], host=host)
         hint = (
             "none of these files is a report that is known: ncu's CSV, Proton, torch, nsys, rocprofv3, rocprof-compute"

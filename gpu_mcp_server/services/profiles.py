@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.profile import KernelReading, ProfileAnswer
-from gpu_mcp_server.profilers import verdict
+from gpu_mcp_server.profilers import bottleneck
 from gpu_mcp_server.profilers.compare import compared
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.profiler import peaks_of
@@ -51,7 +51,7 @@ class Profiles:
             beside = [r for r in beside if kernel is None or kernel in r.name] or beside
             return ProfileAnswer(profile_id=profile_id, about=f"against {other}", text=compared(chosen, beside, peaks))
         if about == "verdict":
-            text = verdict.text_of(verdict.verdicts(chosen, peaks))
+            text = bottleneck.text_of(bottleneck.verdicts(chosen, peaks))
             return ProfileAnswer(profile_id=profile_id, about="verdict", text=text)
         rows = _ROWS[about](chosen, name)
         return ProfileAnswer(
@@ -82,7 +82,7 @@ def _kernels(readings: Sequence[KernelReading], name: str) -> list[dict[str, Any
             "bound": v.bound,
             "bound_percent": v.bound_percent,
         }
-        for v in verdict.verdicts(readings)
+        for v in bottleneck.verdicts(readings)
     ]
 
 

@@ -1,1 +1,5 @@
-"""Toolchains: a request becomes a build plan, compiler output becomes diagnostics."""
+"""What compilers are told and what they say: flags, build plans, diagnostics, listings, object files.
+
+Each function takes text or data, and returns it. Nothing here starts a program; services/builds does, and hostd/probe
+finds what a host has.
+"""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.toolchains import allocations
+from gpu_mcp_server.toolchains import malloc_wrapper
 from gpu_mcp_server.toolchains.architectures import nvcc_options
 from gpu_mcp_server.toolchains.base import OUTPUT, BuildPlan, Toolchain, source_name
 from gpu_mcp_server.toolchains.flags import checked_nvcc_flags, libraries
@@ -77,9 +77,9 @@ def plan(
         argv.append("-keep")
         listings = (file.rpartition(".")[0] + ".ptx",)
     files = {file: source}
-    if allocations.MENTIONED.search(source):
-        argv += allocations.ARGUMENTS
-        files[allocations.HEADER] = allocations.TEXT
+    if malloc_wrapper.MENTIONED.search(source):
+        argv += malloc_wrapper.ARGUMENTS
+        files[malloc_wrapper.HEADER] = malloc_wrapper.TEXT
     late = libraries(given)
     given = tuple(f for f in given if f not in late)
     linking = linking or Linking(libraries=late)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_mcp_server.profilers import nsys, proton, rocprof, sqlite_bytes, torch_trace
-from gpu_mcp_server.profilers.sqlite_bytes import query
+from gpu_mcp_server.profilers import nsys, proton, rocprof, sqlite_reader, torch_trace
+from gpu_mcp_server.profilers.sqlite_reader import query
 
 DATA = Path(__file__).parent / "data"
 
@@ -170,7 +170,7 @@ def test_rocpd_is_read_through_its_views():
 
 
 def test_a_database_that_hides_an_endless_query_is_given_up(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sqlite_bytes, "STEPS", sqlite_bytes.STEPS // 100)
+    monkeypatch.setattr(sqlite_reader, "STEPS", sqlite_reader.STEPS // 100)
     endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT x AS name, x AS duration FROM n"
     data = database(f"CREATE VIEW kernels AS {endless};")
     assert query(data, "SELECT max(duration) AS m FROM kernels") == []

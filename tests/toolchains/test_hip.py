@@ -13,7 +13,7 @@ from gpu_mcp_server.services.plans import build_of
 from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.toolchains import diagnostics, hip, hiprtc, resources
 from gpu_mcp_server.toolchains.base import Toolchain
-from gpu_mcp_server.toolchains.objects import MACHINE_AMD, machine_of
+from gpu_mcp_server.toolchains.object_files import MACHINE_AMD, machine_of
 from gpu_mcp_server.workers.hip_clang import isa_version
 
 DATA = Path(__file__).parent / "data" / "hip"

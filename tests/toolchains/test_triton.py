@@ -9,7 +9,7 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.build import Wish
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.sources import Source
-from gpu_mcp_server.toolchains import objects, triton
+from gpu_mcp_server.toolchains import object_files, triton
 from gpu_mcp_server.toolchains.base import Toolchain
 from gpu_mcp_server.workers.triton_aot import split
 from tests.laboratory import laboratory
@@ -116,10 +116,10 @@ async def test_a_kernel_becomes_a_binary_with_resources_listing_and_occupancy(la
     assert kernel.arch == arch and 0 < kernel.registers_per_thread < 64
     assert kernel.occupancy and kernel.occupancy.block_threads == 4 * (64 if arch.startswith("gfx9") else 32)
     listing = (await lab.artifacts.read(result.listing_artifact_id or "")).decode()
-    assert objects.architecture_in(listing).rstrip("a") in (arch, arch.rstrip("a"))
+    assert object_files.architecture_in(listing).rstrip("a") in (arch, arch.rstrip("a"))
     assert "scaled" in listing
     binary = await lab.artifacts.read(result.artifact_id or "")
-    assert [k.registers_per_thread for k in objects.kernels_of(binary, arch)] == [kernel.registers_per_thread]
+    assert [k.registers_per_thread for k in object_files.kernels_of(binary, arch)] == [kernel.registers_per_thread]
 
 
 async def test_the_shared_memory_of_a_launch_is_counted_and_too_much_of_it_is_said(lab: Lab):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.toolchains import allocations, nvcc
+from gpu_mcp_server.toolchains import malloc_wrapper, nvcc
 from gpu_mcp_server.toolchains.base import Toolchain
 from tests.judge_package import packages
 
@@ -56,7 +56,7 @@ def test_the_judge_knows_the_functions_by_the_same_numbers():
     code = "import json, sys; sys.path.insert(0, sys.argv[1]); from gpu_mcp_judge import candidate_library as c; print(json.dumps(c.ALLOCATE))"
     found = subprocess.run([sys.executable, "-c", code, packages()], check=True, capture_output=True).stdout
 
-    assert json.loads(found) == list(allocations.FUNCTIONS)
+    assert json.loads(found) == list(malloc_wrapper.FUNCTIONS)
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")

@@ -10,8 +10,8 @@ from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.build import Wish
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.sources import Source
-from gpu_mcp_server.toolchains import objects
-from gpu_mcp_server.toolchains.listings import opcode_summary, parse, view_of
+from gpu_mcp_server.toolchains import object_files
+from gpu_mcp_server.toolchains.disassembly_listings import opcode_summary, parse, view_of
 
 DATA = Path(__file__).parent / "data"
 KERNEL = """__global__ void add(const float4 *a, float4 *b, int n) {
@@ -84,9 +84,9 @@ def test_no_text_and_no_bytes_make_the_readers_raise(text, data, view):
     for listing in (text, SASS + text, AMD[:50] + text + AMD[50:]):
         for kernel in parse(listing, view):
             opcode_summary(kernel.instructions, view)
-    objects.kernels_of(data)
-    objects.kernels_of(b"\x7fELF\x02\x01\x01" + bytes(11) + b"\xbe\x00" + data * 10)
-    objects.kernels_of(b"__CLANG_OFFLOAD_BUNDLE__" + data)
+    object_files.kernels_of(data)
+    object_files.kernels_of(b"\x7fELF\x02\x01\x01" + bytes(11) + b"\xbe\x00" + data * 10)
+    object_files.kernels_of(b"__CLANG_OFFLOAD_BUNDLE__" + data)
 
 
 async def compiled(lab: Lab, text: str, language: str, **wish: object):

@@ -4,9 +4,9 @@ import math
 from collections.abc import Sequence
 
 from gpu_mcp_server.models.profile import KernelReading, KernelVerdict, Roofline
+from gpu_mcp_server.profilers.csv_tables import shares
+from gpu_mcp_server.profilers.hardware_units import BUSY_PERCENT, HELP, STALL_HELP, units_of
 from gpu_mcp_server.profilers.roofline import Peaks, bandwidths, clock_hz, roofline
-from gpu_mcp_server.profilers.tables import shares
-from gpu_mcp_server.profilers.units import BUSY_PERCENT, HELP, STALL_HELP, units_of
 
 LIMIT = 1600
 """Characters of a verdict, about 400 tokens."""

@@ -11,7 +11,7 @@ from inline_snapshot import snapshot
 
 from gpu_mcp_server.models.profile import KernelReading, Rule, SourceLine
 from gpu_mcp_server.plots import roofline_chart
-from gpu_mcp_server.profilers import compare, ncu, proton, rocprof, units, verdict
+from gpu_mcp_server.profilers import bottleneck, compare, hardware_units, ncu, proton, rocprof
 from gpu_mcp_server.profilers.roofline import Peaks, roofline
 from tests.profilers.test_ncu import kernels, line_of, page
 
@@ -23,7 +23,7 @@ def triton():
 
 
 def bounds(readings: list[KernelReading]) -> dict[str, str | None]:
-    return {r.name: verdict.kernel_verdict(r).bound for r in readings}
+    return {r.name: bottleneck.kernel_verdict(r).bound for r in readings}
 
 
 def test_the_limit_is_the_busiest_unit_not_the_headline():
@@ -38,13 +38,13 @@ def test_the_limit_is_the_busiest_unit_not_the_headline():
 
 
 def test_a_verdict_of_a_capture_says_all_in_1600_characters():
-    text = verdict.text_of([verdict.kernel_verdict(kernels()[1])])
+    text = bottleneck.text_of([bottleneck.kernel_verdict(kernels()[1])])
     heads = ["tiled<32>", "BOUND", "ROOFLINE", "MEMORY", "STALLS", "HOT LINES", "OCCUPANCY", "TRY 1", "TRY 2"]
     assert [line.partition(":")[0] for line in text.splitlines()] == heads
     assert f"HOT LINES: kernels.cu:{line_of('HOT')} " in text and "`for (int i = 0; i < T; ++i)" in text
-    assert len(text) <= verdict.LIMIT
-    every = verdict.text_of(verdict.verdicts([*kernels(), *triton()]), ["the counters of NVLink"])
-    assert len(every) <= verdict.LIMIT and every.count("\nalso ") == 5 and "NOT MEASURED: the counters" in every
+    assert len(text) <= bottleneck.LIMIT
+    every = bottleneck.text_of(bottleneck.verdicts([*kernels(), *triton()]), ["the counters of NVLink"])
+    assert len(every) <= bottleneck.LIMIT and every.count("\nalso ") == 5 and "NOT MEASURED: the counters" in every
 
 
 def by_hand() -> KernelReading:
@@ -59,8 +59,8 @@ def by_hand() -> KernelReading:
         "dram__cycles_elapsed.avg.per_second": 1e9,
         "l1tex__t_sector_hit_rate.pct": 12.4,
         "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio": 16.0,
-        f"dram__cycles_active{units.PERCENT}": 80.0,
-        f"lts__t_sectors{units.PERCENT}": 40.0,
+        f"dram__cycles_active{hardware_units.PERCENT}": 80.0,
+        f"lts__t_sectors{hardware_units.PERCENT}": 40.0,
         "launch__waves_per_multiprocessor": 2.5,
         "launch__occupancy_limit_registers": 4.0,
         "launch__occupancy_limit_warps": 8.0,
@@ -77,7 +77,7 @@ def by_hand() -> KernelReading:
 
 
 def test_a_verdict_by_hand():
-    found = verdict.kernel_verdict(by_hand())
+    found = bottleneck.kernel_verdict(by_hand())
     assert found.verdict == snapshot("""\
 blur: 12.5 us x 2; SM at 1000 MHz, not locked; grid 8x8 x block 128, 2.5 waves
 BOUND: DRAM (DRAM 80 %, L2 40 %)
@@ -127,16 +127,16 @@ def test_operations_that_the_author_declared_are_held_against_the_sheet():
 def test_an_amd_table_has_a_limit_by_its_own_percentages():
     table = "Metric,Avg,Unit,Peak,Pct of Peak\nL2-Fabric Read BW,1105.9,Gb/s,1638.4,67.5\nVALU FLOPs,8,Gflop,22630,3.5\nActive CUs,104,Cus,104,100\n"
     (kernel,) = rocprof.parse_compute({"t.csv": table})
-    found = verdict.kernel_verdict(kernel)
+    found = bottleneck.kernel_verdict(kernel)
     assert (found.bound, found.bound_percent) == ("L2-Fabric Read BW", 67.5)
     assert "move fewer bytes" in found.advice[0]
 
 
 def test_nothing_busy_is_latency_and_the_advice_is_about_the_first_stall():
     reading = KernelReading(
-        name="k", metrics={f"lts__t_sectors{units.PERCENT}": 22.0}, stalls={"barrier": 6.0, "wait": 4.0}
+        name="k", metrics={f"lts__t_sectors{hardware_units.PERCENT}": 22.0}, stalls={"barrier": 6.0, "wait": 4.0}
     )
-    found = verdict.kernel_verdict(reading)
+    found = bottleneck.kernel_verdict(reading)
     assert found.bound == "latency" and "__syncthreads" in found.advice[0] and "60 % of stalled time" in found.advice[0]
 
 
@@ -150,11 +150,11 @@ def test_advice_is_at_most_three_and_says_what_it_may_bring():
         Rule(name="MemoryL2Compression", kind="OPT", text="no", scope="global", speedup_percent=80),
     ]
     metrics = {
-        f"dram__cycles_active{units.PERCENT}": 90.0,
-        f"lts__t_sectors{units.PERCENT}": 45.0,
+        f"dram__cycles_active{hardware_units.PERCENT}": 90.0,
+        f"lts__t_sectors{hardware_units.PERCENT}": 45.0,
         "launch__waves_per_multiprocessor": 1.1,
     }
-    advice = verdict.kernel_verdict(KernelReading(name="k", metrics=metrics, rules=rules)).advice
+    advice = bottleneck.kernel_verdict(KernelReading(name="k", metrics=metrics, rules=rules)).advice
     assert advice == snapshot(
         [
             "move fewer bytes: fuse with neighbours, keep values in registers or shared memory, a smaller type (up to 2x, then L2 is next)",
@@ -165,20 +165,22 @@ def test_advice_is_at_most_three_and_says_what_it_may_bring():
 
 
 def test_what_was_not_measured_is_said_also_when_nothing_was():
-    text = verdict.text_of([], ["hardware counters are closed"])
+    text = bottleneck.text_of([], ["hardware counters are closed"])
     assert text == "NOT MEASURED: hardware counters are closed"
     many = [KernelReading(name=f"kernel_{n}", total_us=100.0 - n, time_us=100.0 - n) for n in range(60)]
-    text = verdict.text_of(verdict.verdicts(many), ["counters"])
+    text = bottleneck.text_of(bottleneck.verdicts(many), ["counters"])
     assert (
-        text.endswith("NOT MEASURED: counters") and "more kernels: query_profile" in text and len(text) <= verdict.LIMIT
+        text.endswith("NOT MEASURED: counters")
+        and "more kernels: query_profile" in text
+        and len(text) <= bottleneck.LIMIT
     )
 
 
 def test_two_profiles_stand_side_by_side():
     before = by_hand()
     changed = {
-        f"dram__cycles_active{units.PERCENT}": 50.0,
-        f"lts__t_sectors{units.PERCENT}": 70.0,
+        f"dram__cycles_active{hardware_units.PERCENT}": 50.0,
+        f"lts__t_sectors{hardware_units.PERCENT}": 70.0,
         "launch__registers_per_thread": 32.0,
     }
     update = {"time_us": 10.0, "metrics": {**before.metrics, **changed}, "stalls": {"long_scoreboard": 1.0}}
@@ -203,10 +205,10 @@ def test_profiles_of_two_kernels_of_a_capture_stand_side_by_side():
 
 
 def test_the_picture_is_a_png_of_its_size():
-    data = roofline_chart.png([verdict.kernel_verdict(k) for k in [*kernels(), *triton()]])
+    data = roofline_chart.png([bottleneck.kernel_verdict(k) for k in [*kernels(), *triton()]])
     assert data is not None and data[:8] == b"\x89PNG\r\n\x1a\n"
     assert struct.unpack(">II", data[16:24]) == (roofline_chart.WIDTH, roofline_chart.HEIGHT)
-    assert roofline_chart.png([verdict.kernel_verdict(KernelReading(name="k"))]) is None
+    assert roofline_chart.png([bottleneck.kernel_verdict(KernelReading(name="k"))]) is None
 
 
 METRICS = sorted({name for k in [*kernels(), *triton()] for name in k.metrics})
@@ -239,5 +241,5 @@ READINGS = st.builds(
 @given(st.lists(READINGS, max_size=3), st.lists(st.text(max_size=400), max_size=4))
 def test_whatever_was_measured_the_verdict_keeps_its_budget(readings: list[KernelReading], missing: list[str]):
     for sheet in (None, SHEET):
-        assert len(verdict.text_of(verdict.verdicts(readings, sheet), missing)) <= verdict.LIMIT
-        assert len(compare.compared(readings, readings[::-1], sheet)) <= verdict.LIMIT
+        assert len(bottleneck.text_of(bottleneck.verdicts(readings, sheet), missing)) <= bottleneck.LIMIT
+        assert len(compare.compared(readings, readings[::-1], sheet)) <= bottleneck.LIMIT
