@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from gpu_mcp_server.backends.link import HostLink  # noqa: E402
+from gpu_mcp_server.backends.hostd_client import HostLink  # noqa: E402
 from gpu_mcp_server.backends.local import LocalBackend  # noqa: E402
 from tests.hostd.laboratory import Laboratory, wrapped  # noqa: E402
 

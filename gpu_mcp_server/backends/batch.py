@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from gpu_mcp_server.backends.base import Channel
-from gpu_mcp_server.backends.batch_dialects import BatchJob, Dialect, Pbs, Slurm, script, sequence
 from gpu_mcp_server.backends.bundle import hostd_zip
-from gpu_mcp_server.backends.loading import LOADER, Address, load, start_words
-from gpu_mcp_server.backends.process import ChildProcess, run_here
+from gpu_mcp_server.backends.child_process import ChildProcess, run_here
+from gpu_mcp_server.backends.deploy import LOADER, Address, load, start_words
+from gpu_mcp_server.backends.schedulers import BatchJob, Dialect, Pbs, Slurm, script, sequence
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable, ToolMissing
 from gpu_mcp_server.settings.host_settings import BatchHost, OpenSshHost
 

@@ -5,7 +5,7 @@ import sys
 
 from gpu_mcp_server.backends.base import Channel
 from gpu_mcp_server.backends.bundle import HOSTD, nvml_module
-from gpu_mcp_server.backends.process import ChildProcess
+from gpu_mcp_server.backends.child_process import ChildProcess
 from gpu_mcp_server.errors import HostUnavailable
 
 KEPT_ENVIRONMENT = (

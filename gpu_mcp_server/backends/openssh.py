@@ -10,8 +10,8 @@ import re
 from pathlib import Path
 
 from gpu_mcp_server.backends.base import Channel
-from gpu_mcp_server.backends.loading import Address, load, start_command
-from gpu_mcp_server.backends.process import ChildProcess, run_here
+from gpu_mcp_server.backends.child_process import ChildProcess, run_here
+from gpu_mcp_server.backends.deploy import Address, load, start_command
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostKeyUnknown, HostUnavailable, ToolMissing
 from gpu_mcp_server.settings.host_settings import OpenSshHost
 

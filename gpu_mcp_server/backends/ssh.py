@@ -13,8 +13,8 @@ import asyncssh
 import stamina
 
 from gpu_mcp_server.backends.base import Channel
+from gpu_mcp_server.backends.deploy import Address, load, start_command
 from gpu_mcp_server.backends.host_keys import KeyWatch, KnownHosts, ShownKey, refusal
-from gpu_mcp_server.backends.loading import Address, load, start_command
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable
 from gpu_mcp_server.settings.host_settings import Login
 

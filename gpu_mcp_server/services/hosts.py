@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from gpu_mcp_server.backends.base import Backend
-from gpu_mcp_server.backends.link import HostLink
+from gpu_mcp_server.backends.hostd_client import HostLink
 from gpu_mcp_server.errors import ConfigError, HostDrained, HostUnavailable, NotFound
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.toolchains import Compiler, Toolchains

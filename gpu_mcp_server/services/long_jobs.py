@@ -22,7 +22,7 @@ from gpu_mcp_server.settings.server_settings import BatchHost, Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 
 if TYPE_CHECKING:
-    from gpu_mcp_server.backends.batch_long import LongJobs, Seen, Task
+    from gpu_mcp_server.backends.batch_jobs import LongJobs, Seen, Task
 
 PURPOSE = "batch"
 CONTEXT = "batch"
@@ -80,7 +80,7 @@ class Long:
             BadRequest: If it would cost more GPU hours than the settings allow, or an argument is beyond its limits.
             ConfigError: If the scheduler refuses it.
         """
-        from gpu_mcp_server.backends.batch_dialects import LongJob
+        from gpu_mcp_server.backends.schedulers import LongJob
 
         where, settings = self._host(host)
         check_command(asked.argv, asked.env, min(asked.time_s, DAY_S), "")
@@ -153,7 +153,7 @@ class Long:
         return hours
 
     def _of(self, where: str, host: BatchHost | None = None) -> "LongJobs":
-        from gpu_mcp_server.backends.batch_long import LongJobs
+        from gpu_mcp_server.backends.batch_jobs import LongJobs
 
         if host is not None:
             return LongJobs(where, host)
@@ -216,7 +216,7 @@ def is_long(row: JobRow) -> bool:
 
 
 def _task(row: JobRow) -> "Task":
-    from gpu_mcp_server.backends.batch_long import Task
+    from gpu_mcp_server.backends.batch_jobs import Task
 
     return Task(**row.context[CONTEXT])
 

@@ -13,11 +13,11 @@ import pytest
 
 from gpu_mcp_server.backends import batch
 from gpu_mcp_server.backends.batch import BatchBackend
-from gpu_mcp_server.backends.batch_dialects import BatchJob, Pbs, Slurm, script
-from gpu_mcp_server.backends.batch_states import PBS, SLURM, pbs_state, reason_in_words, slurm_state
 from gpu_mcp_server.backends.contract.escapes import ATTEMPTS, tried_on
 from gpu_mcp_server.backends.contract.host import ContractHost
-from gpu_mcp_server.backends.link import HostLink
+from gpu_mcp_server.backends.hostd_client import HostLink
+from gpu_mcp_server.backends.scheduler_states import PBS, SLURM, pbs_state, reason_in_words, slurm_state
+from gpu_mcp_server.backends.schedulers import BatchJob, Pbs, Slurm, script
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable, JobBroken, ToolMissing
 from gpu_mcp_server.hostd.gpus import leased_by_scheduler
 from gpu_mcp_server.models.problem import TensorSpec

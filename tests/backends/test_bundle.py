@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.backends import bundle, loading
+from gpu_mcp_server.backends import bundle, deploy
 from gpu_mcp_server.backends.bundle import HOSTD, hostd_zip
 
-SHIPPED = [*sorted(HOSTD.rglob("*.py")), loading.LOADER]
+SHIPPED = [*sorted(HOSTD.rglob("*.py")), deploy.LOADER]
 
 
 def imported(path: Path) -> set[str]:

@@ -11,7 +11,7 @@ import pytest
 from gpu_mcp_server.backends import docker as backend
 from gpu_mcp_server.backends.contract.host import ContractHost
 from gpu_mcp_server.backends.docker import DockerBackend
-from gpu_mcp_server.backends.link import HostLink
+from gpu_mcp_server.backends.hostd_client import HostLink
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable
 from gpu_mcp_server.settings.server_settings import DockerHost
 from tests.backends.dockerd import Dockerd, asked

@@ -12,7 +12,7 @@ import pytest
 
 from gpu_mcp_server.backends import openssh
 from gpu_mcp_server.backends.contract.host import ContractHost
-from gpu_mcp_server.backends.link import HostLink
+from gpu_mcp_server.backends.hostd_client import HostLink
 from gpu_mcp_server.backends.openssh import OpenSshBackend
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostKeyUnknown, HostUnavailable, ToolMissing
 from tests.backends.sshd import Sshd

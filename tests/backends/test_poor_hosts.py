@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.backends.contract.host import ContractHost
-from gpu_mcp_server.backends.link import HostLink
+from gpu_mcp_server.backends.hostd_client import HostLink
 from gpu_mcp_server.backends.ssh import SshBackend
 from gpu_mcp_server.errors import DiskFull, GpuMcpError, HostUnavailable, NoFreeGpu
 from gpu_mcp_server.services.gpus import trouble

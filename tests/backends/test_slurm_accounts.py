@@ -9,7 +9,7 @@ import pytest
 
 from gpu_mcp_server.backends.batch import BatchBackend
 from gpu_mcp_server.backends.contract.host import ContractHost
-from gpu_mcp_server.backends.link import HostLink
+from gpu_mcp_server.backends.hostd_client import HostLink
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable
 from gpu_mcp_server.settings.server_settings import BatchHost
 from tests.backends.accounts import CountedCluster, lacking

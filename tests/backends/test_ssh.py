@@ -12,12 +12,12 @@ from pathlib import Path
 import asyncssh
 import pytest
 
-from gpu_mcp_server.backends import loading, ssh
+from gpu_mcp_server.backends import deploy, ssh
 from gpu_mcp_server.backends.bundle import hostd_zip
 from gpu_mcp_server.backends.contract.host import ContractHost, job
+from gpu_mcp_server.backends.deploy import start_command
 from gpu_mcp_server.backends.host_keys import accept
-from gpu_mcp_server.backends.link import HostLink
-from gpu_mcp_server.backends.loading import start_command
+from gpu_mcp_server.backends.hostd_client import HostLink
 from gpu_mcp_server.backends.openssh import OpenSshBackend
 from gpu_mcp_server.backends.ssh import SshBackend
 from gpu_mcp_server.errors import BadRequest, ConfigError, GpuMcpError, HostKeyUnknown, HostUnavailable, ToolMissing
@@ -211,7 +211,7 @@ async def test_a_host_without_python_says_which_were_tried(
     assert "/opt/none/bin/python3" in str(error)
     assert "Correct `python`" in str(error)
 
-    monkeypatch.setattr(loading, "PYTHONS", ("python3", "python"))
+    monkeypatch.setattr(deploy, "PYTHONS", ("python3", "python"))
     bare = start_sshd("SetEnv PATH=/nowhere")
     bare_error = await refused(SshBackend("box", bare.settings()))
     assert isinstance(bare_error, ToolMissing)
@@ -253,7 +253,7 @@ async def test_a_login_that_runs_something_else_is_said_with_what_it_printed(sta
 
 
 async def test_a_login_that_never_runs_the_command_is_given_up(start_sshd: StartSshd, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(loading, "START_S", 0.5)
+    monkeypatch.setattr(deploy, "START_S", 0.5)
     server = start_sshd("ForceCommand echo Password: ; exec sleep 600")
 
     error = await refused(SshBackend("box", server.settings()))
@@ -287,7 +287,7 @@ async def test_every_login_shell_reads_the_command_alike(shell: str):
         )
         said, _ = await process.communicate(repr("import sys\nprint(f.read().decode())").encode() + b"\nfor hostd")
         assert "\n" not in command
-        assert (process.returncode, said) == ((0, b"for hostd\n") if python is None else (loading.NO_PYTHON, b""))
+        assert (process.returncode, said) == ((0, b"for hostd\n") if python is None else (deploy.NO_PYTHON, b""))
 
 
 async def test_hostd_is_pushed_once_and_again_if_its_copy_is_damaged(start_sshd: StartSshd):
@@ -312,9 +312,9 @@ async def test_an_interrupted_push_leaves_no_half_hostd(start_sshd: StartSshd, m
     server = start_sshd()
     backend = SshBackend("box", server.settings())
     digest, content = hostd_zip()
-    answer = loading.answer
+    answer = deploy.answer
 
-    async def cut_after_half(talk: loading.Talk, mark: str, said: bytearray) -> str | None:
+    async def cut_after_half(talk: deploy.Talk, mark: str, said: bytearray) -> str | None:
         word = await answer(talk, mark, said)
         if word == "need":
             talk.write(content[: len(content) // 2])
@@ -322,11 +322,11 @@ async def test_an_interrupted_push_leaves_no_half_hostd(start_sshd: StartSshd, m
             server.cut()
         return word
 
-    monkeypatch.setattr(loading, "answer", cut_after_half)
+    monkeypatch.setattr(deploy, "answer", cut_after_half)
     assert isinstance(await refused(backend), HostUnavailable)
     assert server.pushed() == []
 
-    monkeypatch.setattr(loading, "answer", answer)
+    monkeypatch.setattr(deploy, "answer", answer)
     assert await answers(backend)
     assert server.pushed() == [f"hostd-{digest}.pyz"]
 

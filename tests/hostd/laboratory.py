@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_mcp_server.backends.link import HostLink
+from gpu_mcp_server.backends.hostd_client import HostLink
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.hostd.jobs import JobFolder
 from gpu_mcp_server.hostd.protocol import (

@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from gpu_mcp_server.backends.bundle import HOSTD
-from gpu_mcp_server.backends.link import HostLink
+from gpu_mcp_server.backends.hostd_client import HostLink
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.hostd import descriptors, launch, launcher, processes
 from gpu_mcp_server.hostd.host import LOCKS

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.backends.bundle import HOSTD
-from gpu_mcp_server.backends.link import HostLink
+from gpu_mcp_server.backends.hostd_client import HostLink
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.hostd.mounts import reachable_by
 from gpu_mcp_server.hostd.protocol import ProcessSpec

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from gpu_mcp_server.backends.base import Backend
-from gpu_mcp_server.backends.link import HostLink
+from gpu_mcp_server.backends.hostd_client import HostLink
 from gpu_mcp_server.hostd.protocol import (
     BOXED,
     FileRef,

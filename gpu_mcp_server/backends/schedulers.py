@@ -10,7 +10,7 @@ import shlex
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from gpu_mcp_server.backends.batch_states import State, pbs_end, pbs_state, reason_in_words, slurm_state
+from gpu_mcp_server.backends.scheduler_states import State, pbs_end, pbs_state, reason_in_words, slurm_state
 from gpu_mcp_server.errors import HostUnavailable
 from gpu_mcp_server.settings.host_settings import BatchHost
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.backends import batch_long
-from gpu_mcp_server.backends.batch_dialects import LongJob, Pbs, Slurm, long_script
-from gpu_mcp_server.backends.batch_long import LongJobs
+from gpu_mcp_server.backends import batch_jobs
+from gpu_mcp_server.backends.batch_jobs import LongJobs
+from gpu_mcp_server.backends.schedulers import LongJob, Pbs, Slurm, long_script
 from gpu_mcp_server.errors import BadRequest, ConfigError
 from gpu_mcp_server.hostd import once
 from gpu_mcp_server.models.batch_job import BatchRequest
@@ -23,7 +23,7 @@ from tests.backends.slurm import SlurmCluster
 async def lab(
     slurm: SlurmCluster, tmp_path: Path, state_dir: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Lab]:
-    monkeypatch.setattr(batch_long, "LOOK_S", (0.1, 0.2))
+    monkeypatch.setattr(batch_jobs, "LOOK_S", (0.1, 0.2))
     box = BatchHost(gpus=0, queue_wait_s=60, state_dir=state_dir, ranks_network=True)
     async with Lab.open(Settings(data_dir=tmp_path, hosts={"box": box}, default_host="box")) as opened:
         yield opened

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.backends import batch_long
+from gpu_mcp_server.backends import batch_jobs
 from gpu_mcp_server.backends.batch import BatchBackend
-from gpu_mcp_server.backends.batch_dialects import LongJob, Pbs, Slurm
-from gpu_mcp_server.backends.batch_long import LongJobs, Task
-from gpu_mcp_server.backends.link import HostLink
+from gpu_mcp_server.backends.batch_jobs import LongJobs, Task
+from gpu_mcp_server.backends.hostd_client import HostLink
+from gpu_mcp_server.backends.schedulers import LongJob, Pbs, Slurm
 from gpu_mcp_server.errors import ConfigError, HostUnavailable, JobBroken
 from gpu_mcp_server.models.batch_job import BatchRequest
 from gpu_mcp_server.services.lab import Lab
@@ -49,7 +49,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
 
 @pytest.fixture
 async def long_jobs(slurm: SlurmCluster, state_dir: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LongJobs]:
-    monkeypatch.setattr(batch_long, "LOOK_S", (0.1, 0.2))
+    monkeypatch.setattr(batch_jobs, "LOOK_S", (0.1, 0.2))
     yield LongJobs("site", BatchHost(gpus=0, queue_wait_s=60, state_dir=state_dir))
     for job in slurm.jobs():
         slurm.say("scancel", "--full", job.partition("|")[0])

@@ -20,7 +20,7 @@ BANNER_BYTES = 64 << 10
 """What a login shell may print before hostd starts."""
 NO_PYTHON = 77
 PYTHONS = ("python3", "/usr/bin/python3", "/usr/local/bin/python3", "python")
-LOADER = Path(__file__).with_name("loader.py")
+LOADER = Path(__file__).with_name("bootstrap.py")
 
 
 class Talk(Protocol):

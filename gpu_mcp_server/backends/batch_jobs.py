@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_mcp_server.backends.batch import BatchBackend
-from gpu_mcp_server.backends.batch_dialects import BatchJob, LongJob, long_script, sequence
 from gpu_mcp_server.backends.bundle import hostd_zip
-from gpu_mcp_server.backends.loading import python_words, shell_word
+from gpu_mcp_server.backends.deploy import python_words, shell_word
+from gpu_mcp_server.backends.schedulers import BatchJob, LongJob, long_script, sequence
 from gpu_mcp_server.errors import HostUnavailable, JobBroken
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, job_record_from_json, to_json
 from gpu_mcp_server.settings.host_settings import BatchHost
