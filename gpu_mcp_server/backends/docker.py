@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from gpu_mcp_server.backends.base import Channel
 from gpu_mcp_server.backends.deploy import PYTHONS, Address, load, start_words
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable, ToolMissing
-from gpu_mcp_server.hostd import seccomp
+from gpu_mcp_server.hostd.sandbox import seccomp
 from gpu_mcp_server.settings.host_settings import DockerHost
 
 T = TypeVar("T")

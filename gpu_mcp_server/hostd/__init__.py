@@ -1,5 +1,5 @@
-"""The host side: runs jobs in sandboxes and speaks frames over stdio.
+"""The host side: it runs jobs in sandboxes, and speaks frames over stdio.
 
-Standard library only and written for Python 3.8, because it is pushed to other machines as it stands.
-It imports nothing else of this project. `protocol` is what both sides share; the rest runs on the host.
+Standard library and Python 3.8 syntax only, as it is copied to other machines as it stands. It imports nothing else
+of this project; protocol is what both sides share.
 """

@@ -19,8 +19,9 @@ if "threading" not in sys.modules:
     # who draws from it: neither is so here. They take half of the 0.8 ms of each of three forks before a job's start.
     os.register_at_fork = _ignore
 
-from . import broker, gate, once, probe, scope  # noqa: E402
+from . import broker, gate, once, probe  # noqa: E402
 from .host import Host  # noqa: E402
+from .sandbox import systemd_scope  # noqa: E402
 from .serve import Channel  # noqa: E402
 
 NO_STATE = 4
@@ -49,7 +50,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     if verb == "once":
         return once.run(os.path.abspath(words[1]))
     if verb == "serve":
-        scope.enter(scope.own_command())
+        systemd_scope.enter(systemd_scope.own_command())
     try:
         host = Host(os.path.abspath(os.path.expanduser(state)))
     except OSError as error:

@@ -8,9 +8,10 @@ import socket
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, cast
 
-from . import descriptors, keeper, own_code
+from . import own_code
 from .broker import MESSAGE_BYTES, NAME
 from .locks import GpuLocks, Held
+from .sandbox import descriptors, keeper
 
 START_S = 5.0
 """For a broker to start."""

@@ -11,10 +11,10 @@ import select
 import socket
 from typing import Any, Dict, Iterable, List, Mapping, Optional, cast
 
-from . import descriptors
 from .job_folders import JobFolders
 from .jobs import JobFolder
 from .locks import GpuLocks
+from .sandbox import descriptors
 
 NAME = "door"
 ANSWER_S = 2.0

@@ -9,16 +9,17 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence, Set, Tuple
 
-from . import amd, apptainer, cgroup, descriptors, gpus, landlock, undertaker
+from . import amd, gpus, undertaker
 from .files import Blobs
 from .job_folders import JobFolders
 from .locks import FOLDER, GpuLocks
-from .mounts import RUN, reachable_by
 from .policy import JOB_UIDS, job_uids
-from .processes import descendants, end, runs_as
 from .protocol import BOXED, LEVELS, JobSpec, Limits
 from .read_only_trees import ReadOnlyTrees
-from .sandbox import SYSTEM_FOLDERS, Confinement, Sandbox
+from .sandbox import apptainer, cgroup, descriptors, landlock
+from .sandbox.confinement import SYSTEM_FOLDERS, Confinement, Sandbox
+from .sandbox.mounts import RUN, reachable_by
+from .sandbox.processes import descendants, end, runs_as
 from .working_copies import WorkingCopies
 
 RANKS = ("batch", "ranks")

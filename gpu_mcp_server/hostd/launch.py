@@ -4,15 +4,15 @@ import os
 import socket
 from typing import Dict, List, Sequence, Tuple
 
-from . import descriptors, launcher
 from .control import ControlLink
 from .host import Host
 from .lease import Lease
-from .mounts import Mounts
 from .place import Place
 from .protocol import JobSpec, ProcessSpec
 from .role import Role
-from .sandbox import BY_BUBBLEWRAP, Confinement
+from .sandbox import descriptors, sandbox_stub
+from .sandbox.confinement import BY_BUBBLEWRAP, Confinement
+from .sandbox.mounts import Mounts
 
 Ends = Dict[str, List[Tuple[str, socket.socket]]]
 
@@ -93,7 +93,7 @@ def start(
         fds = (stdin if role is roles[0] else host.null, role.out_write, role.err_write)
         argv = argv_of(process, host)
         if box.writes_proc and sandbox.level in BY_BUBBLEWRAP:
-            argv = [*interpreter("", host), "-c", launcher.WALLED, *argv]
+            argv = [*interpreter("", host), "-c", sandbox_stub.WALLED, *argv]
         sandbox.spawn(argv, env, box, fds, [end.fileno() for _, end in own], role.keeper)
         role.started()
     close(ends)

@@ -11,9 +11,9 @@ from .broker_link import BrokerGone, BrokerLink, Want, wait_in_line
 from .drain import Drains
 from .host import Host, HostRefuses
 from .locks import PROCESSOR, Held
-from .processes import Identity
 from .protocol import GpuRequest, JobSpec, has_memory
 from .queue import joined
+from .sandbox.processes import Identity
 from .vacancy import DYING_S
 
 LEAST_WAIT_S = 0.25

@@ -23,7 +23,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from .lock_text import STILL_THERE, as_list, left_over, read_text, write_text
-from .processes import Identity
+from .sandbox.processes import Identity
 
 FOLDER = "/run/lock/gpu-mcp-server"
 PROCESSOR = "processor"

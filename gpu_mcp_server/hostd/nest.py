@@ -7,16 +7,17 @@ import socket
 from dataclasses import replace
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from . import descriptors, keeper, launch, launcher, rehearsal, sandbox, trees, undertaker
+from . import launch, rehearsal, trees, undertaker
 from .control import ControlLink
 from .host import Host
 from .jobs import JobFolder
-from .mounts import Mounts
 from .place import Place, Premade
 from .protocol import JobSpec, Limits, ProcessSpec
 from .read_only_trees import Shown
 from .role import Role, identities
-from .sandbox import Confinement
+from .sandbox import confinement, descriptors, keeper, sandbox_stub
+from .sandbox.confinement import Confinement
+from .sandbox.mounts import Mounts
 from .shape import Part, Shape
 from .supervisor import Supervisor
 
@@ -116,7 +117,7 @@ class Nest(Premade):
 
     def _spawn(self, part: Part, role: Role, box: Confinement, env: Dict[str, str], number: int) -> None:
         host, inside = self._host, self._ends[number][1]
-        argv = [*launch.interpreter(part.python, host), "-c", launcher.SOURCE, str(inside.fileno())]
+        argv = [*launch.interpreter(part.python, host), "-c", sandbox_stub.SOURCE, str(inside.fileno())]
         argv += [part.program] if part.program else []
         fds = (host.null, role.out_write, role.err_write)
         host.sandbox().spawn(argv, env, box, fds, [inside.fileno()], role.keeper)
@@ -200,10 +201,10 @@ class Nest(Premade):
         """Return descriptors of a command and of its stdin, which the job's uid can read."""
         uid = self.place.uid_of(process.workspace)
         box = Confinement("", limits=spec.limits, uid=uid, pids_by_cgroup=self._pids_by_group(role))
-        env = dict(sandbox.environment(process.env), PWD="/job", **self._trees.env)
+        env = dict(confinement.environment(process.env), PWD="/job", **self._trees.env)
         env.update(self._host.gpu_view(self._gpus)[1] if self._gpus and process.gpu else {"CUDA_VISIBLE_DEVICES": ""})
         argv = list(process.argv) if process.program else launch.argv_of(process, self._host)
-        command = {"argv": argv, "env": env, "rlimits": sandbox.rlimits(box), "links": links}
+        command = {"argv": argv, "env": env, "rlimits": confinement.rlimits(box), "links": links}
         leads = process is spec.processes[0]
         stdin = launch.stdin_of(spec) if leads else os.dup(self._host.null)
         fds = [descriptors.memory_file("command", json.dumps(command).encode()), stdin]

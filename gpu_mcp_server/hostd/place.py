@@ -6,12 +6,13 @@ import select
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from . import descriptors, files, trees
+from . import files, trees
 from .control import ControlLink
 from .host import Account, Host, HostRefuses
-from .mounts import Mounts
 from .protocol import FileRef, JobSpec
 from .role import Role
+from .sandbox import descriptors
+from .sandbox.mounts import Mounts
 
 UID_WAIT_S = 3600.0
 """How long a job that could start waits for its uids, where too many are in use by jobs that run."""

@@ -5,9 +5,10 @@ import os
 import time
 from typing import Callable, Dict, FrozenSet, List, Optional, Set, Tuple
 
-from . import processes, trees
+from . import trees
 from .protocol import Limits
 from .role import Role
+from .sandbox import processes
 
 WATCH_S = 0.2
 SYSTEM_PROCESSES = 4

@@ -15,8 +15,8 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from . import trees
 from .files import Blobs, FilesError, with_folders, write_all, write_whole
-from .mounts import Mounts
 from .protocol import FileRef
+from .sandbox.mounts import Mounts
 
 INSIDE = "/trees"
 """Where they are shown to who has namespaces, each under its name."""

@@ -10,11 +10,11 @@ import select
 import time
 from typing import Any, Dict, List, Optional
 
-from . import descriptors
 from .broker_link import BrokerGone, BrokerLink
 from .door import Door, asked
 from .host import HostRefuses
 from .job_folders import JobFolders
+from .sandbox import descriptors
 from .supervisor import Supervisor
 
 PURPOSE = "reserve"

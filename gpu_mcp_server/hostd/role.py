@@ -6,11 +6,12 @@ import os
 import signal
 from typing import Dict, Iterable, List, Optional, Sequence
 
-from . import files, processes
-from .cgroup import Group
+from . import files
 from .jobs import JobFolder
-from .keeper import END, Keeper
 from .protocol import Limits, ProcessRecord
+from .sandbox import processes
+from .sandbox.cgroup import Group
+from .sandbox.keeper import END, Keeper
 
 PIPE_BYTES = 256 << 10
 """An ordinary user may have 64 MiB of pipes in all. Source: pipe(7), pipe-user-pages-soft."""

@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, cast
 
-from . import descriptors, probe, processes
+from . import probe
 from .broker_link import shown
 from .caller import LEAVING
 from .drain import Drains
@@ -31,6 +31,7 @@ from .protocol import (
 )
 from .reservation import PURPOSE, Reservation, standings
 from .running import Running
+from .sandbox import descriptors, processes
 from .specification import checked
 from .supervisor import Supervisor, fork_supervisor
 from .waiter import Waiter

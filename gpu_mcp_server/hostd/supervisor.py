@@ -10,7 +10,7 @@ import socket
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
 
-from . import descriptors, files, keeper, launch, processes, undertaker
+from . import files, launch, undertaker
 from .caller import Caller
 from .children import Children
 from .control import ControlLink
@@ -21,6 +21,7 @@ from .place import Place, Premade
 from .protocol import JobRecord, JobSpec, ProcessRecord
 from .quota import Quota, cpu_limit_note, others_memory
 from .role import Role, identities
+from .sandbox import descriptors, keeper, processes
 
 DRAIN_S = 1.0
 OTHER_ROLES_KEEP = 65536

@@ -12,12 +12,13 @@ import time
 import traceback
 from typing import Any, Dict, List, Mapping, Optional
 
-from . import descriptors, rehearsal
+from . import rehearsal
 from .host import Host
 from .jobs import JobFolder
 from .locks import PROCESSOR
 from .nest import Nest, handed
 from .protocol import BOXED, JobSpec
+from .sandbox import descriptors
 from .shape import Shape, shape_of
 
 SIZES: Mapping[str, int] = {"plain": 2, "program": 1, "several": 1}

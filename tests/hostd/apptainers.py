@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.backends.bundle import HOSTD
-from gpu_mcp_server.hostd.mounts import reachable_by
+from gpu_mcp_server.hostd.sandbox.mounts import reachable_by
 
 PYTHON = "/usr/bin/python3"
 STAND_IN = '''#!/usr/bin/python3

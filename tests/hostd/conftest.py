@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd import landlock
+from gpu_mcp_server.hostd.sandbox import landlock
 from tests.hostd.laboratory import Laboratory
 
 Opener = Callable[..., Awaitable[Laboratory]]

@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from gpu_mcp_server.hostd import processes
 from gpu_mcp_server.hostd.protocol import ProcessSpec
+from gpu_mcp_server.hostd.sandbox import processes
 
 RUNNERS = r"""
 import os, threading, mmap, time

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd import processes
-from gpu_mcp_server.hostd.descriptors import Bundle
 from gpu_mcp_server.hostd.host import LOCKS
 from gpu_mcp_server.hostd.locks import GpuLocks
 from gpu_mcp_server.hostd.protocol import GpuRequest
+from gpu_mcp_server.hostd.sandbox import processes
+from gpu_mcp_server.hostd.sandbox.descriptors import Bundle
 from tests.hostd.conftest import needs_root
 from tests.hostd.laboratory import eventually
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd import processes
 from gpu_mcp_server.hostd.host import LOCKS
 from gpu_mcp_server.hostd.jobs import JobFolder
 from gpu_mcp_server.hostd.locks import PROCESSOR, GpuLocks
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, ProcessSpec
+from gpu_mcp_server.hostd.sandbox import processes
 from tests.hostd.brokers import broker_pid
 from tests.hostd.laboratory import Laboratory, alive, eventually, processes_with
 from tests.hostd.test_survival import check_nothing_is_left, final_record, kill

@@ -11,9 +11,9 @@ import pytest
 from gpu_mcp_server.backends.bundle import HOSTD
 from gpu_mcp_server.backends.hostd_client import HostLink
 from gpu_mcp_server.backends.local import LocalBackend
-from gpu_mcp_server.hostd import landlock
-from gpu_mcp_server.hostd.mounts import reachable_by
-from gpu_mcp_server.hostd.sandbox import BY_BUBBLEWRAP, Confinement, Sandbox
+from gpu_mcp_server.hostd.sandbox import landlock
+from gpu_mcp_server.hostd.sandbox.confinement import BY_BUBBLEWRAP, Confinement, Sandbox
+from gpu_mcp_server.hostd.sandbox.mounts import reachable_by
 from tests.hostd.apptainers import surroundings
 from tests.hostd.conftest import needs_root
 from tests.hostd.laboratory import Laboratory, eventually, processes_with, workspaces, wrapped

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from gpu_mcp_server.hostd import descriptors, keeper, processes, trees, undertaker
+from gpu_mcp_server.hostd import trees, undertaker
 from gpu_mcp_server.hostd.jobs import JobFolder
-from gpu_mcp_server.hostd.sandbox import MARK, Confinement, Sandbox
+from gpu_mcp_server.hostd.sandbox import descriptors, keeper, processes
+from gpu_mcp_server.hostd.sandbox.confinement import MARK, Confinement, Sandbox
 from tests.hostd.conftest import needs_root
 from tests.hostd.laboratory import Laboratory, alive, eventually, names, processes_with, workspaces
 

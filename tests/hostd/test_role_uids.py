@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd import policy, processes
+from gpu_mcp_server.hostd import policy
 from gpu_mcp_server.hostd.host import Host
 from gpu_mcp_server.hostd.protocol import ProcessSpec
+from gpu_mcp_server.hostd.sandbox import processes
 from tests.hostd.conftest import needs_root
 from tests.hostd.laboratory import Laboratory, supervisor_of, workspaces
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import HostUnavailable
-from gpu_mcp_server.hostd import cgroup
 from gpu_mcp_server.hostd.protocol import JobRecord, ProcessSpec
+from gpu_mcp_server.hostd.sandbox import cgroup
 from tests.hostd.laboratory import Laboratory, eventually, names, processes_with, supervisor_of, workspaces
 
 ROUNDS = 8

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd import cgroup
 from gpu_mcp_server.hostd.jobs import JobFolder
 from gpu_mcp_server.hostd.protocol import ProcessSpec
+from gpu_mcp_server.hostd.sandbox import cgroup
 from tests.hostd.laboratory import Laboratory, alive, eventually, names, processes_with
 
 

@@ -9,8 +9,8 @@ import pytest
 from mcp import Client
 
 from gpu_mcp_server.backends.bundle import HOSTD
-from gpu_mcp_server.hostd import landlock
-from gpu_mcp_server.hostd.mounts import reachable_by
+from gpu_mcp_server.hostd.sandbox import landlock
+from gpu_mcp_server.hostd.sandbox.mounts import reachable_by
 from gpu_mcp_server.settings.server_settings import LocalHost
 from tests.hostd.laboratory import wrapped
 from tests.hostd.test_ordinary_user import AS_USER, UID

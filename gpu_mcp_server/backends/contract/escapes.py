@@ -25,7 +25,7 @@ from gpu_mcp_server.backends.contract.attempt import (
 )
 from gpu_mcp_server.backends.contract.host import PATH, ContractHost, Done
 from gpu_mcp_server.hostd.protocol import LEVELS, Limits, ProcessSpec
-from gpu_mcp_server.hostd.sandbox import BY_BUBBLEWRAP
+from gpu_mcp_server.hostd.sandbox.confinement import BY_BUBBLEWRAP
 
 NOT_PREWARMED = 99
 """Exit code of a program that was to be tried in a sandbox made ahead, and is in another one."""

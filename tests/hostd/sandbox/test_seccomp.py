@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd import seccomp
+from gpu_mcp_server.hostd.sandbox import seccomp
 
 EPERM = seccomp.RET_ERRNO | errno.EPERM
 ENOSYS = seccomp.RET_ERRNO | errno.ENOSYS
@@ -36,7 +36,7 @@ UNKNOWN_ON_PURPOSE = {"file_getattr", "file_setattr", "listns"}
 
 CALLS = """
 import ctypes, json, os, socket, sys
-from gpu_mcp_server.hostd import seccomp
+from gpu_mcp_server.hostd.sandbox import seccomp
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 def call(number, *arguments):
@@ -300,7 +300,7 @@ def test_bubblewrap_takes_the_same_bytes(tmp_path):
 def test_threads_and_subprocesses_work_under_the_filter():
     script = (
         "import subprocess, threading\n"
-        "from gpu_mcp_server.hostd import seccomp\n"
+        "from gpu_mcp_server.hostd.sandbox import seccomp\n"
         "seccomp.install(seccomp.architecture())\n"
         "t = threading.Thread(target=print, args=('thread',)); t.start(); t.join()\n"
         "subprocess.run(['echo', 'process'], check=True)\n"

@@ -10,7 +10,7 @@ from tests.hostd.conftest import needs_root
 REACH = textwrap.dedent(
     """
     import os, sys
-    from gpu_mcp_server.hostd import mounts
+    from gpu_mcp_server.hostd.sandbox import mounts
     closed, mounts.LAST = sys.argv[1:]
     mounts.RUN = closed + "/run"
     place = mounts.Mounts(closed + "/state").reach(closed + "/wanted", 61500)

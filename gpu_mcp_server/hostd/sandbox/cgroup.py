@@ -13,7 +13,7 @@ import os
 import re
 from typing import Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
-from .cgroup_group import Files, Group, GroupV1, GroupV2
+from .cgroup_ops import Files, Group, GroupV1, GroupV2
 
 __all__ = ["Files", "Group", "Hierarchy", "advice", "find", "in_brief", "search", "why_not"]
 

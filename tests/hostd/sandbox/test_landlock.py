@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from gpu_mcp_server.hostd import landlock
+from gpu_mcp_server.hostd.sandbox import landlock
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux" or landlock.abi() == 0, reason="this kernel has no Landlock")
 
 SCRIPT = """
 import errno, json, os, signal, socket, subprocess, sys
-from gpu_mcp_server.hostd import landlock
+from gpu_mcp_server.hostd.sandbox import landlock
 given = json.loads(sys.argv[1])
 rules = landlock.Ruleset(given["read_only"], given["read_write"], given["devices"], given["allow_tcp"])
 rules.apply()

@@ -17,10 +17,10 @@ import subprocess
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ..protocol import BOXED, Limits
 from . import apptainer, descriptors, landlock, seccomp
 from .apptainer import Apptainer
 from .keeper import Keeper, Start
-from .protocol import BOXED, Limits
 
 INNER_UID = 10001
 BASE_ENV = {

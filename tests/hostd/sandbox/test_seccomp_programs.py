@@ -30,7 +30,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd import seccomp
+from gpu_mcp_server.hostd.sandbox import seccomp
 
 pytestmark = pytest.mark.skipif(
     platform.system() != "Linux" or platform.machine() not in seccomp.AUDIT_ARCH, reason="the filter is for Linux"
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.skipif(
 
 BIND = """
 import os, sys
-from gpu_mcp_server.hostd import seccomp
+from gpu_mcp_server.hostd.sandbox import seccomp
 seccomp.install(seccomp.architecture(), sys.argv[1] == "profiler")
 os.execvp(sys.argv[2], sys.argv[2:])
 """

@@ -17,12 +17,13 @@ import pytest
 from gpu_mcp_server.backends.bundle import HOSTD
 from gpu_mcp_server.backends.hostd_client import HostLink
 from gpu_mcp_server.backends.local import LocalBackend
-from gpu_mcp_server.hostd import descriptors, launch, launcher, processes
+from gpu_mcp_server.hostd import launch
 from gpu_mcp_server.hostd.host import LOCKS
 from gpu_mcp_server.hostd.locks import PROCESSOR, GpuLocks
-from gpu_mcp_server.hostd.mounts import reachable_by
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, ProcessSpec, to_json
-from gpu_mcp_server.hostd.sandbox import Confinement, Sandbox, environment
+from gpu_mcp_server.hostd.sandbox import descriptors, processes, sandbox_stub
+from gpu_mcp_server.hostd.sandbox.confinement import Confinement, Sandbox, environment
+from gpu_mcp_server.hostd.sandbox.mounts import reachable_by
 from tests.hostd.conftest import skip_unless
 from tests.hostd.laboratory import Done, Laboratory, wrapped
 from tests.hostd.test_ordinary_user import AS_USER, PYTHON, UID
@@ -276,7 +277,7 @@ def test_a_job_waits_for_a_process_one_that_takes_its_time(state, late, writes_p
     (work / "a").write_bytes(compiled(GLANCE, state))
     (work / "a").chmod(0o755)
     argv = (
-        [*launch.interpreter("", cast("Any", SimpleNamespace(python=PYTHON))), "-c", launcher.WALLED]
+        [*launch.interpreter("", cast("Any", SimpleNamespace(python=PYTHON))), "-c", sandbox_stub.WALLED]
         if writes_proc
         else []
     )

@@ -16,8 +16,8 @@ from gpu_mcp_server.backends.contract import BEHAVIOURS, DoesNotApply
 from gpu_mcp_server.backends.contract.escapes import TRIES, Attempt, Outcome, kinds_on, tried_on
 from gpu_mcp_server.backends.contract.host import ContractHost
 from gpu_mcp_server.backends.local import LocalBackend
-from gpu_mcp_server.hostd import apptainer, landlock
 from gpu_mcp_server.hostd.protocol import GpuRequest
+from gpu_mcp_server.hostd.sandbox import apptainer, landlock
 from tests.hostd.apptainers import PYTHON, account, surroundings
 from tests.hostd.conftest import needs_root
 from tests.hostd.laboratory import Laboratory, alive, eventually, processes_with, workspaces, wrapped

@@ -7,32 +7,33 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd import scope
+from gpu_mcp_server.hostd.sandbox import systemd_scope
 from tests.hostd.conftest import needs_root
 
 USEFUL = {"euid": 1000, "environ": {}, "unified": True, "limits": False, "bus": True}
 
 
 def test_a_scope_is_useful_to_an_ordinary_user_without_limits():
-    assert scope.useful(**USEFUL)
+    assert systemd_scope.useful(**USEFUL)
 
 
 @pytest.mark.parametrize(
-    "change", [{"euid": 0}, {"environ": {scope.MARK: "1"}}, {"unified": False}, {"limits": True}, {"bus": False}]
+    "change",
+    [{"euid": 0}, {"environ": {systemd_scope.MARK: "1"}}, {"unified": False}, {"limits": True}, {"bus": False}],
 )
 def test_a_scope_is_not_asked_for_otherwise(change):
-    assert not scope.useful(**{**USEFUL, **change})
+    assert not systemd_scope.useful(**{**USEFUL, **change})
 
 
 def test_the_bus_is_found_where_the_environment_or_custom_says(tmp_path):
-    assert scope.runtime_folder({"XDG_RUNTIME_DIR": str(tmp_path)}, 1000) is None
+    assert systemd_scope.runtime_folder({"XDG_RUNTIME_DIR": str(tmp_path)}, 1000) is None
     (tmp_path / "bus").touch()
-    assert scope.runtime_folder({"XDG_RUNTIME_DIR": str(tmp_path)}, 1000) == str(tmp_path)
-    assert scope.runtime_folder({}, 4_000_000) is None
+    assert systemd_scope.runtime_folder({"XDG_RUNTIME_DIR": str(tmp_path)}, 1000) == str(tmp_path)
+    assert systemd_scope.runtime_folder({}, 4_000_000) is None
 
 
 def test_the_command_is_the_one_that_this_process_was_started_with():
-    words = scope.own_command()
+    words = systemd_scope.own_command()
     assert words[0] == sys.executable
     assert words[1:] == Path("/proc/self/cmdline").read_bytes().decode().split("\0")[1:-1]
 
@@ -41,7 +42,7 @@ def test_the_command_is_the_one_that_this_process_was_started_with():
 @pytest.mark.parametrize("knows_policy", [True, False])
 def test_it_starts_itself_in_the_first_scope_that_works(tmp_path, knows_policy):
     """A stand-in for systemd-run does what the real one does with stdio and environment: nothing."""
-    package = Path(scope.__file__).parents[1]
+    package = Path(systemd_scope.__file__).parents[2]
     stand_in = tmp_path / "systemd-run"
     check = "" if knows_policy else 'case "$*" in *OOMPolicy*) exit 1;; esac\n'
     stand_in.write_text(f'#!/bin/sh\n{check}case "$*" in *"-- true") exit 0;; esac\necho "$@"\n')
@@ -62,5 +63,5 @@ def test_it_starts_itself_in_the_first_scope_that_works(tmp_path, knows_policy):
     done = subprocess.run(run, env=environ, capture_output=True, text=True)
     policy = "-p OOMPolicy=continue " if knows_policy else ""
     assert done.stdout == f"--user --scope --quiet --collect -p Delegate=yes {policy}-- python x\n", done.stderr
-    again = subprocess.run(run, env={**environ, scope.MARK: "1"}, capture_output=True, text=True)
+    again = subprocess.run(run, env={**environ, systemd_scope.MARK: "1"}, capture_output=True, text=True)
     assert again.stdout == "stayed\n"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd import cgroup
+from gpu_mcp_server.hostd.sandbox import cgroup
 
 HIERARCHY = cgroup.find()
 real = pytest.mark.skipif(

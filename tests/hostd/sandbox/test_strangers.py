@@ -12,8 +12,8 @@ import pytest
 from gpu_mcp_server.backends.bundle import HOSTD
 from gpu_mcp_server.backends.hostd_client import HostLink
 from gpu_mcp_server.backends.local import LocalBackend
-from gpu_mcp_server.hostd.mounts import reachable_by
 from gpu_mcp_server.hostd.protocol import ProcessSpec
+from gpu_mcp_server.hostd.sandbox.mounts import reachable_by
 from tests.hostd.conftest import needs_root, skip_unless
 from tests.hostd.laboratory import Laboratory, eventually, wrapped
 from tests.hostd.test_ordinary_user import AS_USER, PYTHON, UID
