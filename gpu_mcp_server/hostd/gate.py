@@ -15,7 +15,7 @@ import sys
 import time
 from typing import List, Set
 
-from . import trees
+from .files import file_trees
 from .host import Host
 from .serve import Channel
 
@@ -137,7 +137,7 @@ def hold(state: str, idle_s: float) -> int:
     path = checked_folder(folder_of_allocation()) if own else state
     status = Gate(Host(path), idle_s).run()
     if own:
-        trees.remove(path)
+        file_trees.remove(path)
     return status
 
 

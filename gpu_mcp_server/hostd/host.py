@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence, Set, Tuple
 
 from . import amd, gpus, undertaker
-from .files import Blobs
+from .files.job_files import Blobs
+from .files.read_only_trees import ReadOnlyTrees
+from .files.workspace_cache import WorkingCopies
 from .job_folders import JobFolders
 from .locks import FOLDER, GpuLocks
 from .policy import JOB_UIDS, job_uids
 from .protocol import BOXED, LEVELS, JobSpec, Limits
-from .read_only_trees import ReadOnlyTrees
 from .sandbox import apptainer, cgroup, descriptors, landlock
 from .sandbox.confinement import SYSTEM_FOLDERS, Confinement, Sandbox
 from .sandbox.mounts import RUN, reachable_by
 from .sandbox.processes import descendants, end, runs_as
-from .working_copies import WorkingCopies
 
 RANKS = ("batch", "ranks")
 """Purposes of jobs whose processes may be on several hosts; the settings let them use the network."""

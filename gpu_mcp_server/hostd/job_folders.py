@@ -7,7 +7,8 @@ import signal
 import time
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from . import trees, undertaker
+from . import undertaker
+from .files import file_trees
 from .jobs import JobFolder
 from .protocol import JobSpec, ProtocolError
 from .specification import ID
@@ -59,7 +60,7 @@ class JobFolders:
             os.rename(folder.path, final)
         except OSError as error:
             folder.leave_life()
-            trees.remove(folder.path)
+            file_trees.remove(folder.path)
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 return None
             raise
@@ -94,7 +95,7 @@ class JobFolders:
     def drop_prepared(self) -> None:
         """Remove what was prepared for a job that did not come; of one that is killed the sweep does."""
         if self._prepared is not None:
-            trees.remove(self._prepared.path)
+            file_trees.remove(self._prepared.path)
 
     def _list(self, folder: JobFolder, job_id: str) -> None:
         """Enter a job into `open`; a second name for a file is cheaper than a file."""
@@ -155,7 +156,7 @@ class JobFolders:
 
     def drop_nest(self, nest: JobFolder) -> None:
         """Remove a nest's folder: its sandbox is gone, or has a job."""
-        trees.remove(nest.path)
+        file_trees.remove(nest.path)
         nest.leave_life()
 
     def clear_nests(self) -> None:
@@ -199,7 +200,7 @@ class JobFolders:
         old = sorted(self._all(), key=lambda pair: -pair[1])
         for number, (path, changed) in enumerate(old):
             if (number > KEEP_JOBS or now - changed > KEEP_S) and not JobFolder(path).is_alive():
-                trees.remove(path)
+                file_trees.remove(path)
 
     def _drop_broken_claims(self) -> Set[str]:
         """Delete what a hostd left that was killed while it claimed; return the jobs that others are claiming."""
@@ -211,7 +212,7 @@ class JobFolders:
             if JobFolder(os.path.join(self.root, name)).is_alive() or os.path.exists("/proc/" + pid):
                 claiming.add(job_id)
             else:
-                trees.remove(os.path.join(self.root, name))
+                file_trees.remove(os.path.join(self.root, name))
         return claiming
 
     def _drop_stale(self, path: str, now: float) -> None:
@@ -224,7 +225,7 @@ class JobFolders:
             return
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            trees.remove(path) if os.path.isdir(path) else os.unlink(path)
+            file_trees.remove(path) if os.path.isdir(path) else os.unlink(path)
         except OSError:
             pass
         finally:

@@ -14,7 +14,8 @@ import time
 from dataclasses import replace
 from typing import Any, Dict, Optional, cast
 
-from . import files, trees, undertaker
+from . import undertaker
+from .files import file_trees, job_files
 from .protocol import JobRecord, JobSpec, job_record_from_json, job_spec_from_json, to_json
 
 SPACE_BYTES = 64 << 10
@@ -53,7 +54,7 @@ class JobFolder:
         """Add to what is known of the job while it runs; whoever is killed in between leaves what was there."""
         fd = os.open(self.at("state"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            files.write_all(fd, json.dumps(about).encode() + b"\n")
+            job_files.write_all(fd, json.dumps(about).encode() + b"\n")
         finally:
             os.close(fd)
 
@@ -77,7 +78,7 @@ class JobFolder:
     def take_life(self) -> bool:
         """Lock the folder; False when somebody holds it, or it is gone."""
         try:
-            fd = os.open(self.path, trees.FLAGS)
+            fd = os.open(self.path, file_trees.FLAGS)
         except OSError:
             return False
         try:
@@ -96,7 +97,7 @@ class JobFolder:
 
     def is_alive(self) -> bool:
         """Say whether somebody answers for the job."""
-        return trees.is_locked(self.path)
+        return file_trees.is_locked(self.path)
 
     def finish(self, record: JobRecord) -> bool:
         """Write the final record; only the first one counts.
@@ -107,7 +108,7 @@ class JobFolder:
         try:
             return self._write_record(record)
         except OSError as error:
-            if not files.no_room(error):
+            if not job_files.no_room(error):
                 raise
         self._use_space()
         note = "; ".join(n for n in (record.note, "disk_full: the list of outputs is lost") if n)
@@ -117,7 +118,7 @@ class JobFolder:
     def _write_record(self, record: JobRecord) -> bool:
         if self.finished():  # who writes it holds the lock, and the dead leave it, half written, to the next
             return False
-        files.write_whole(self.at("record.json"), json.dumps(to_json(record)).encode(), self.at("record.partial"))
+        job_files.write_whole(self.at("record.json"), json.dumps(to_json(record)).encode(), self.at("record.partial"))
         return True
 
     def keep(self) -> None:
@@ -132,7 +133,7 @@ class JobFolder:
         data = json.dumps(to_json(spec)).encode()
         fd = os.open(self.at("spec.json"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            files.write_all(fd, data)
+            job_files.write_all(fd, data)
             disk = os.fstatvfs(fd)
             if disk.f_bavail * disk.f_frsize < AMPLE_BYTES:
                 os.posix_fallocate(fd, 0, len(data) + SPACE_BYTES)

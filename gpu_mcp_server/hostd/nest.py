@@ -7,13 +7,14 @@ import socket
 from dataclasses import replace
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from . import launch, rehearsal, trees, undertaker
+from . import launch, rehearsal, undertaker
 from .control import ControlLink
+from .files import file_trees
+from .files.read_only_trees import Shown
 from .host import Host
 from .jobs import JobFolder
 from .place import Place, Premade
 from .protocol import JobSpec, Limits, ProcessSpec
-from .read_only_trees import Shown
 from .role import Role, identities
 from .sandbox import confinement, descriptors, keeper, sandbox_stub
 from .sandbox.confinement import Confinement
@@ -220,4 +221,4 @@ class Nest(Premade):
             role.close(UNLIMITED)
             role.clear()
         for workdir in self.place.paths():
-            trees.remove(workdir)
+            file_trees.remove(workdir)

@@ -6,8 +6,8 @@ import select
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from . import files, trees
 from .control import ControlLink
+from .files import file_trees, job_files
 from .host import Account, Host, HostRefuses
 from .protocol import FileRef, JobSpec
 from .role import Role
@@ -58,10 +58,10 @@ class Place:
         """Make the folders, empty."""
         for workdir in self.workdirs.values():
             os.mkdir(workdir, 0o700)
-            self.locks.append(os.open(workdir, trees.FLAGS))
+            self.locks.append(os.open(workdir, file_trees.FLAGS))
             fcntl.flock(self.locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def settle(self, laid: Mapping[str, files.Stamps]) -> Optional[Dict[str, files.Stamps]]:
+    def settle(self, laid: Mapping[str, job_files.Stamps]) -> Optional[Dict[str, job_files.Stamps]]:
         """Take the accounts and give them the folders; return how the files that lie there look then.
 
         Returns:
@@ -74,7 +74,7 @@ class Place:
         if not self._accounts:
             return None
         self.locks += [account.lock for account in self._accounts.values()]
-        given: Dict[str, files.Stamps] = {}
+        given: Dict[str, job_files.Stamps] = {}
         for name, at in self.workdirs.items():
             uid, before = self.uid_of(name), laid.get(name, {})
             given[name] = before if uid is None else _given(at, before, uid)
@@ -82,11 +82,11 @@ class Place:
 
     def settle_in_turn(
         self,
-        laid: Mapping[str, files.Stamps],
+        laid: Mapping[str, job_files.Stamps],
         stop: Callable[[], bool],
         wakers: Callable[[], Sequence[int]],
         said: Callable[[str], None],
-    ) -> Dict[str, files.Stamps]:
+    ) -> Dict[str, job_files.Stamps]:
         """Do the same, and wait where all are in use, unless `stop()` says so; `wakers` tell when to ask it.
 
         Raises:
@@ -112,18 +112,18 @@ class Place:
         (account,) = self._names.values()
         self.workdirs, self._names = {name: workdir}, {name: account}
 
-    def lay(self, wanted: Mapping[str, Sequence[FileRef]]) -> Dict[str, files.Stamps]:
+    def lay(self, wanted: Mapping[str, Sequence[FileRef]]) -> Dict[str, job_files.Stamps]:
         """Lay files, before any process of the job runs; return how they look, by workspace."""
-        found: Dict[str, files.Stamps] = {}
+        found: Dict[str, job_files.Stamps] = {}
         host = self._host
         for name, workdir in self.workdirs.items():
             uid, refs = self.uid_of(name), wanted.get(name, ())
             copy = host.copies.take(workdir, refs, uid)
             fresh = [ref for ref in refs if ref.path not in copy.stamps]
-            found[name] = {**copy.stamps, **files.lay(workdir, fresh, host.blobs, uid, copy.folders)}
+            found[name] = {**copy.stamps, **job_files.lay(workdir, fresh, host.blobs, uid, copy.folders)}
         return found
 
-    def keep(self, wanted: Mapping[str, Sequence[FileRef]], stamps: Mapping[str, files.Stamps]) -> None:
+    def keep(self, wanted: Mapping[str, Sequence[FileRef]], stamps: Mapping[str, job_files.Stamps]) -> None:
         """Set the files aside that are as they were laid, for a job that wants them again; all of this one is dead.
 
         Where jobs have no namespaces nobody can be sure of the last.
@@ -179,9 +179,9 @@ class Premade:
         raise NotImplementedError
 
 
-def _given(folder: str, laid: files.Stamps, uid: int) -> files.Stamps:
+def _given(folder: str, laid: job_files.Stamps, uid: int) -> job_files.Stamps:
     """Give a folder and what was laid in it to a uid, itself last: until then nobody else gets in."""
-    stamps: files.Stamps = {}
+    stamps: job_files.Stamps = {}
     for at in sorted({parent for path in laid for parent in _parents(path)}):
         os.chown(os.path.join(folder, at), uid, uid)
     for path in laid:
@@ -194,5 +194,5 @@ def _given(folder: str, laid: files.Stamps, uid: int) -> files.Stamps:
 
 
 def _parents(path: str) -> List[str]:
-    parts = files.checked_path(path)
+    parts = job_files.checked_path(path)
     return ["/".join(parts[:level]) for level in range(1, len(parts))]

@@ -5,7 +5,7 @@ import os
 import time
 from typing import Callable, Dict, FrozenSet, List, Optional, Set, Tuple
 
-from . import trees
+from .files import file_trees
 from .protocol import Limits
 from .role import Role
 from .sandbox import processes
@@ -81,7 +81,7 @@ class Quota:
         for name, workdir in workdirs.items():
             if not os.path.isdir(workdir):
                 continue
-            used = trees.usage(workdir, limits.disk_files, mend=final)
+            used = file_trees.usage(workdir, limits.disk_files, mend=final)
             total = used.bytes
             if not final and total <= limits.disk_bytes:
                 device = os.stat(workdir).st_dev
@@ -95,7 +95,9 @@ class Quota:
                     "disk_quota", "workspace %s holds more than the limit of %d files" % (name, limits.disk_files)
                 )
             elif used.too_deep:
-                self._end("disk_quota", "workspace %s has folders nested deeper than %d" % (name, trees.MAX_NESTING))
+                self._end(
+                    "disk_quota", "workspace %s has folders nested deeper than %d" % (name, file_trees.MAX_NESTING)
+                )
 
     def _memory_and_processes(self, role: Role, roles: List[Role]) -> None:
         limits = self._limits

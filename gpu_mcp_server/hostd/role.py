@@ -6,7 +6,7 @@ import os
 import signal
 from typing import Dict, Iterable, List, Optional, Sequence
 
-from . import files
+from .files import job_files
 from .jobs import JobFolder
 from .protocol import Limits, ProcessRecord
 from .sandbox import processes
@@ -163,7 +163,7 @@ class Role:
                 self._kept[name] += written
                 rest = rest[written:]
         except OSError as error:  # the count goes on, the output is lost, and the record says so
-            self.lost = files.no_room(error) or "%s cannot be written: %s" % (name, error)
+            self.lost = job_files.no_room(error) or "%s cannot be written: %s" % (name, error)
             self._room[name] = 0
             return False
         return True

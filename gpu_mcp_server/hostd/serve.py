@@ -15,7 +15,7 @@ from . import probe
 from .broker_link import shown
 from .caller import LEAVING
 from .drain import Drains
-from .files import FilesError
+from .files.job_files import FilesError
 from .host import Host
 from .jobs import JobFolder
 from .protocol import (

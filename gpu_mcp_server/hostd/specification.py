@@ -7,7 +7,7 @@ import math
 import re
 from typing import Any, Dict, Iterable, Set, Tuple
 
-from .files import FilesError, checked_path
+from .files.job_files import FilesError, checked_path
 from .protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec, ProtocolError
 from .queue import PRIORITIES
 

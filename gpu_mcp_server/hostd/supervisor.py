@@ -10,10 +10,11 @@ import socket
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
 
-from . import files, launch, undertaker
+from . import launch, undertaker
 from .caller import Caller
 from .children import Children
 from .control import ControlLink
+from .files import job_files
 from .host import Host, HostRefuses
 from .jobs import JobFolder
 from .lease import Lease
@@ -51,7 +52,7 @@ class Supervisor:
         self.started_at: Optional[float] = None
         self.ended_at: Optional[float] = None
         self.place: Optional[Place] = None
-        self.stamps: Dict[str, files.Stamps] = {}
+        self.stamps: Dict[str, job_files.Stamps] = {}
         self.clock = time.monotonic()
         self.groups: List[str] = []
         self.held = premade.held if premade is not None else descriptors.Bundle()
@@ -325,7 +326,7 @@ class Supervisor:
         name = self.spec.processes[0].workspace
         laid, stamps = {f.path: f.sha256 for f in self.spec.files.get(name, ())}, self.stamps.get(name, {})
         started_ns = int((self.started_at or 0.0) * 1e9)
-        collector = files.Collector(self.place.workdirs[name], laid, stamps, started_ns, self.host.blobs)
+        collector = job_files.Collector(self.place.workdirs[name], laid, stamps, started_ns, self.host.blobs)
         taken, left = collector.collect(self.spec.outputs)
         if collector.lost:
             self.notes.append(collector.lost)
@@ -366,7 +367,7 @@ class Supervisor:
 
 
 def _explained(error: Exception) -> str:
-    return files.no_room(error) or "%s: %s" % (type(error).__name__, error)
+    return job_files.no_room(error) or "%s: %s" % (type(error).__name__, error)
 
 
 def fork_supervisor(

@@ -9,7 +9,7 @@ import os
 import time
 from typing import Any, Dict, List
 
-from . import trees
+from .files import file_trees
 from .sandbox import cgroup, processes
 from .sandbox.confinement import MARK
 
@@ -25,7 +25,7 @@ def clear(path: str, private: Dict[str, Any]) -> None:
     state = os.path.dirname(os.path.dirname(path))
     for workdir in private.get("workdirs", []):
         if os.path.dirname(workdir) == os.path.join(state, "work"):
-            trees.remove(workdir)
+            file_trees.remove(workdir)
     try:
         os.unlink(os.path.join(state, "open", os.path.basename(path)))
     except OSError:
@@ -53,7 +53,7 @@ def kill_all(private: Dict[str, Any]) -> str:
         inside = [pid for pid, _, _ in processes.still_alive(private.get("sandboxes", []))]
         inside += [pid for workdir in workdirs for pid in processes.at_home_in(workdir, MARK)]
         waited = time.monotonic() - began
-        if not keepers and not inside and not any(trees.is_locked(w) for w in workdirs):
+        if not keepers and not inside and not any(file_trees.is_locked(w) for w in workdirs):
             return ""
         if waited > PATIENCE_S:
             return "processes that do not die: %s" % (sorted({*keepers, *inside}) or "not found")

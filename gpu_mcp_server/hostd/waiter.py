@@ -4,7 +4,7 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from .caller import note_asked
-from .files import Blobs
+from .files.job_files import Blobs
 from .jobs import JobFolder
 from .protocol import to_json
 

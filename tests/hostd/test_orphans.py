@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from gpu_mcp_server.hostd import trees, undertaker
+from gpu_mcp_server.hostd import undertaker
+from gpu_mcp_server.hostd.files import file_trees
 from gpu_mcp_server.hostd.jobs import JobFolder
 from gpu_mcp_server.hostd.sandbox import descriptors, keeper, processes
 from gpu_mcp_server.hostd.sandbox.confinement import MARK, Confinement, Sandbox
@@ -142,7 +143,7 @@ def test_a_pid_that_another_process_has_by_now_is_not_killed(tmp_path):
 def test_the_undertaker_goes_on_looking_while_the_lock_of_a_workspace_is_held(monkeypatch, tmp_path):
     """What a look has missed holds the lock all the same."""
     held = descriptors.Bundle()
-    lock = os.open(tmp_path, trees.FLAGS)
+    lock = os.open(tmp_path, file_trees.FLAGS)
     fcntl.flock(lock, fcntl.LOCK_EX)
     held.add([lock])
     os.close(lock)
@@ -156,7 +157,7 @@ def test_the_undertaker_goes_on_looking_while_the_lock_of_a_workspace_is_held(mo
     if not killed:
         end(orphan)
     assert (said, killed) == ("", True)
-    assert not trees.is_locked(str(tmp_path))
+    assert not file_trees.is_locked(str(tmp_path))
 
 
 async def test_a_keeper_that_was_stopped_holds_the_lock_and_is_told_to_end(open_lab, marker):
@@ -169,7 +170,7 @@ async def test_a_keeper_that_was_stopped_holds_the_lock_and_is_told_to_end(open_
     os.kill(lab.pid, signal.SIGSTOP)  # or it would see to the job before we have looked
     os.kill(lab.supervisor(job), signal.SIGKILL)
     assert eventually(lambda: state_of(lab.supervisor(job)) == "Z")
-    assert trees.is_locked(workdir)
+    assert file_trees.is_locked(workdir)
     os.kill(lab.pid, signal.SIGCONT)
     record = (await lab.wait(job)).record
     assert (record.status, record.note) == ("broken", "its supervisor was killed; the sandbox died with it")

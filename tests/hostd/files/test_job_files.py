@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.hostd import trees
-from gpu_mcp_server.hostd.files import Blobs, Collector, FilesError, checked_path, lay, open_beneath
+from gpu_mcp_server.hostd.files import file_trees
+from gpu_mcp_server.hostd.files.job_files import Blobs, Collector, FilesError, checked_path, lay, open_beneath
 from gpu_mcp_server.hostd.protocol import FileRef
 from tests.hostd.laboratory import eventually, workspaces
 
@@ -119,7 +119,7 @@ def test_a_race_of_links_never_leads_outside(tmp_path):
             with os.fdopen(file) as text:
                 assert text.read() == "inside"
         for _ in range(300):
-            for relative, _, entries in trees.walk(str(inside), 5):
+            for relative, _, entries in file_trees.walk(str(inside), 5):
                 assert not (relative == "d/" and entries)
     finally:
         over.set()

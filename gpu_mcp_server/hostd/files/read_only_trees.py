@@ -13,10 +13,10 @@ import stat
 import time
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from . import trees
-from .files import Blobs, FilesError, with_folders, write_all, write_whole
-from .protocol import FileRef
-from .sandbox.mounts import Mounts
+from ..protocol import FileRef
+from ..sandbox.mounts import Mounts
+from . import file_trees
+from .job_files import Blobs, FilesError, with_folders, write_all, write_whole
 
 INSIDE = "/trees"
 """Where they are shown to who has namespaces, each under its name."""
@@ -76,7 +76,7 @@ class ReadOnlyTrees:
         is_new = False
         while True:
             try:
-                lock = os.open(home, trees.FLAGS)
+                lock = os.open(home, file_trees.FLAGS)
             except FileNotFoundError:
                 self._make(home, refs)
                 is_new = True  # a file system whose inodes have other numbers each time must not keep us here
@@ -106,13 +106,13 @@ class ReadOnlyTrees:
             write_whole(os.path.join(partial, _STAMPS), json.dumps(_stamps(tree)).encode("ascii"))
             os.rename(partial, home)
         except FileExistsError:
-            trees.remove(partial)
+            file_trees.remove(partial)
         except OSError as error:
-            trees.remove(partial)
+            file_trees.remove(partial)
             if not os.path.isdir(home):
                 raise FilesError("a read-only tree cannot be made in %s: %s" % (self._root, error)) from error
         except FilesError:
-            trees.remove(partial)
+            file_trees.remove(partial)
             raise
 
     def _copy(self, ref: FileRef, target: str) -> None:
@@ -146,13 +146,13 @@ class ReadOnlyTrees:
         for name in os.listdir(self._root):
             path = os.path.join(self._root, name)
             try:
-                fd = os.open(path, trees.FLAGS)
+                fd = os.open(path, file_trees.FLAGS)
             except OSError:
                 continue
             try:
                 if os.fstat(fd).st_mtime < oldest:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    trees.remove(path)
+                    file_trees.remove(path)
             except OSError:
                 pass  # a job holds it
             finally:
@@ -170,7 +170,7 @@ def _is_as_made(home: str) -> bool:
 def _stamps(tree: str) -> Stamps:
     """Return what shows that nothing in a tree was changed. A folder's own time changes with its name, so it is out."""
     found: Stamps = [_stamp("", os.stat(tree))]
-    for relative, _, entries in trees.walk(tree, trees.MAX_NESTING):
+    for relative, _, entries in file_trees.walk(tree, file_trees.MAX_NESTING):
         found += [_stamp(relative + entry.name, entry.stat(follow_symlinks=False)) for entry in entries]
     return sorted(found, key=lambda each: str(each[0]))
 

@@ -12,9 +12,9 @@ import stat
 import time
 from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
 
-from . import trees
-from .files import Stamps, hash_of, mode_of, open_beneath, with_folders, write_whole
-from .protocol import FileRef
+from ..protocol import FileRef
+from . import file_trees
+from .job_files import Stamps, hash_of, mode_of, open_beneath, with_folders, write_whole
 
 LEAST_FILES = 32
 """Fewer are laid faster than they are looked for."""
@@ -66,7 +66,7 @@ class WorkingCopies:
                 self._drop_beyond(MOST_COPIES)
         except OSError:
             pass  # a full disk, say: the next job lays its files
-        trees.remove(aside)
+        file_trees.remove(aside)
 
     def _scarce(self) -> bool:
         """Say whether the disk has better uses for its room."""
@@ -77,7 +77,7 @@ class WorkingCopies:
         """Move what is untouched into another folder; return what that was."""
         kept: List[FileRef] = []
         made = {tree}
-        top = os.open(workdir, trees.FLAGS)
+        top = os.open(workdir, file_trees.FLAGS)
         try:
             for ref in refs:
                 if _untouched(top, ref, stamps.get(ref.path)):
@@ -116,9 +116,9 @@ class WorkingCopies:
                 return _move_in(ours, workdir, wanted, uid)
             except FileNotFoundError:  # somebody cleaned up here: what came along goes as well, and all is laid
                 for name in os.listdir(workdir):
-                    trees.remove(os.path.join(workdir, name))
+                    file_trees.remove(os.path.join(workdir, name))
             finally:
-                trees.remove(ours)
+                file_trees.remove(ours)
         return nothing
 
     def _fit(self, name: str, wanted: Dict[str, Tuple[str, int]]) -> int:
@@ -137,7 +137,7 @@ class WorkingCopies:
             except OSError:
                 continue
             if age > (STALE_S if name.startswith(".") else KEEP_S):
-                trees.remove(path)
+                file_trees.remove(path)
 
     def _drop_beyond(self, most: int) -> None:
         whole: List[Tuple[float, str]] = []
@@ -153,7 +153,7 @@ class WorkingCopies:
                 os.rename(os.path.join(self.root, name), ours)
             except OSError:
                 continue
-            trees.remove(ours)
+            file_trees.remove(ours)
 
 
 def _key(ref: FileRef) -> Tuple[str, int]:

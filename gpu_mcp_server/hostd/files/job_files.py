@@ -11,8 +11,8 @@ import stat
 import time
 from typing import Dict, Iterable, List, Optional, Sequence, Set, Tuple, Union
 
-from . import trees
-from .protocol import FileRef, OutputFile
+from ..protocol import FileRef, OutputFile
+from . import file_trees
 
 MAX_OUTPUT_BYTES = 64 << 20
 MAX_OUTPUTS = 500
@@ -137,7 +137,7 @@ class Blobs:
     def sweep(self) -> None:
         """Drop what nobody has asked for in a week."""
         oldest = time.time() - KEEP_BLOBS_S
-        for relative, _, entries in trees.walk(self.root, 1):
+        for relative, _, entries in file_trees.walk(self.root, 1):
             for entry in entries:
                 try:
                     if _is_file(entry) and entry.stat(follow_symlinks=False).st_mtime < oldest:
@@ -301,7 +301,7 @@ class Collector:
         taken: List[OutputFile] = []
         names = self._everything(mend) if "*" in wanted else list(wanted)
         try:
-            fd = os.open(self._folder, trees.FLAGS)
+            fd = os.open(self._folder, file_trees.FLAGS)
         except OSError as error:
             return [], ["all outputs: %s" % error]
         try:
@@ -359,12 +359,12 @@ class Collector:
 
     def _everything(self, mend: bool) -> List[str]:
         names: List[str] = []
-        for relative, level, entries in trees.walk(self._folder, MAX_DEPTH, mend):
+        for relative, level, entries in file_trees.walk(self._folder, MAX_DEPTH, mend):
             for entry in entries:
                 name = relative + entry.name
                 if entry.is_symlink():
                     self.left.append("%s: a link" % printable(name))
-                elif trees.is_folder(entry):
+                elif file_trees.is_folder(entry):
                     if level == MAX_DEPTH:
                         self.left.append("%s: deeper than %d folders" % (printable(name)[:80], MAX_DEPTH))
                 elif not _is_file(entry):

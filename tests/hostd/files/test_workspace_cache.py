@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd.files import Blobs, lay
+from gpu_mcp_server.hostd.files.job_files import Blobs, lay
+from gpu_mcp_server.hostd.files.workspace_cache import KEEP_S, MOST_COPIES, STALE_S, WorkingCopies
 from gpu_mcp_server.hostd.protocol import FileRef
-from gpu_mcp_server.hostd.working_copies import KEEP_S, MOST_COPIES, STALE_S, WorkingCopies
 from tests.hostd.laboratory import Laboratory, eventually, names
 
 LOOK = """
