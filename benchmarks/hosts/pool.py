@@ -20,8 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from gpu_mcp_server.hostd.broker_link import shown  # noqa: E402
-from gpu_mcp_server.hostd.locks import GpuLocks  # noqa: E402
+from gpu_mcp_server.hostd.gpus.broker_client import shown  # noqa: E402
+from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks  # noqa: E402
 from tests.hostd.brokers import ONE, THREE, TWO, Crowd, Inside, broker_pid, client, let_go, take, unserved, want_of  # noqa: E402
 
 SHARED_S = 0.1

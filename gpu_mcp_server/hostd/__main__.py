@@ -19,7 +19,8 @@ if "threading" not in sys.modules:
     # who draws from it: neither is so here. They take half of the 0.8 ms of each of three forks before a job's start.
     os.register_at_fork = _ignore
 
-from . import broker, gate, once, probe  # noqa: E402
+from . import gate, once, probe  # noqa: E402
+from .gpus import broker  # noqa: E402
 from .host import Host  # noqa: E402
 from .sandbox import systemd_scope  # noqa: E402
 from .serve import Channel  # noqa: E402

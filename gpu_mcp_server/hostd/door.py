@@ -11,9 +11,9 @@ import select
 import socket
 from typing import Any, Dict, Iterable, List, Mapping, Optional, cast
 
+from .gpus.gpu_locks import GpuLocks
 from .job_folders import JobFolders
 from .jobs import JobFolder
-from .locks import GpuLocks
 from .sandbox import descriptors
 
 NAME = "door"

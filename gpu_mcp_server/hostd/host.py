@@ -9,13 +9,14 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence, Set, Tuple
 
-from . import amd, gpus, undertaker
+from . import undertaker
 from .files.job_files import Blobs
 from .files.read_only_trees import ReadOnlyTrees
 from .files.workspace_cache import WorkingCopies
+from .gpus import amd, nvml
+from .gpus.gpu_locks import FOLDER, GpuLocks
+from .gpus.login_policy import JOB_UIDS, job_uids
 from .job_folders import JobFolders
-from .locks import FOLDER, GpuLocks
-from .policy import JOB_UIDS, job_uids
 from .protocol import BOXED, LEVELS, JobSpec, Limits
 from .sandbox import apptainer, cgroup, descriptors, landlock
 from .sandbox.confinement import SYSTEM_FOLDERS, Confinement, Sandbox
@@ -69,7 +70,7 @@ class Host:
         self.copies = WorkingCopies(os.path.join(state, "copies"))
         self.trees = ReadOnlyTrees(os.path.join(state, "trees"), self.blobs)
         self.locks = GpuLocks(lock_folder or os.environ.get(LOCKS) or FOLDER)
-        self.nvml = gpus.Nvml()
+        self.nvml = nvml.Nvml()
         self.amd = amd.AmdSmi()
         self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self.job_uids = job_uids()
@@ -255,7 +256,7 @@ class Host:
 
     def groups(self, devices: Sequence[str]) -> List[int]:
         """Return the supplementary groups that a job needs to open its devices."""
-        return gpus.device_groups(list(devices))
+        return nvml.device_groups(list(devices))
 
     def gpu_view(self, leased: List[Dict[str, Any]]) -> Tuple[List[str], Dict[str, str]]:
         """Return device nodes and environment for leased GPUs.
@@ -263,12 +264,12 @@ class Host:
         Only leased nodes are shown, so CUDA numbers them from 0 and CUDA_VISIBLE_DEVICES is not needed.
         """
         env: Dict[str, str] = {}
-        library = gpus.driver_library()
+        library = nvml.driver_library()
         if library is not None:
             env["LD_LIBRARY_PATH"] = library[1]
         if self.level in ("landlock", "unconfined"):
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str(g["uuid"]) for g in leased)
-        return gpus.device_nodes(leased), env
+        return nvml.device_nodes(leased), env
 
     def ours(self) -> Set[int]:
         """Return the pids of all jobs on this host."""

@@ -6,15 +6,15 @@ import zlib
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from . import door
-from .broker import NAME
-from .broker_link import BrokerGone, BrokerLink, Want, wait_in_line
-from .drain import Drains
+from .gpus.broker import NAME
+from .gpus.broker_client import BrokerGone, BrokerLink, Want, wait_in_line
+from .gpus.drain import Drains
+from .gpus.gpu_availability import DYING_S
+from .gpus.gpu_locks import PROCESSOR, Held
+from .gpus.gpu_queue import joined
 from .host import Host, HostRefuses
-from .locks import PROCESSOR, Held
 from .protocol import GpuRequest, JobSpec, has_memory
-from .queue import joined
 from .sandbox.processes import Identity
-from .vacancy import DYING_S
 
 LEAST_WAIT_S = 0.25
 """For a broker to start and answer, for those who will not wait."""

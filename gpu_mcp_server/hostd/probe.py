@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional, Set
 
 from . import setup_lines, toolchains
 from .answers import Answers
-from .gpus import driver_library
+from .gpus.nvml import driver_library
 from .host import Host
 
 SIOCGIFADDR = 0x8915

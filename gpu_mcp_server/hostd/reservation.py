@@ -10,8 +10,8 @@ import select
 import time
 from typing import Any, Dict, List, Optional
 
-from .broker_link import BrokerGone, BrokerLink
 from .door import Door, asked
+from .gpus.broker_client import BrokerGone, BrokerLink
 from .host import HostRefuses
 from .job_folders import JobFolders
 from .sandbox import descriptors

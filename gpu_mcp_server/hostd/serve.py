@@ -12,10 +12,10 @@ import time
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, cast
 
 from . import probe
-from .broker_link import shown
 from .caller import LEAVING
-from .drain import Drains
 from .files.job_files import FilesError
+from .gpus.broker_client import shown
+from .gpus.drain import Drains
 from .host import Host
 from .jobs import JobFolder
 from .protocol import (

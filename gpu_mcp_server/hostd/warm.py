@@ -13,9 +13,9 @@ import traceback
 from typing import Any, Dict, List, Mapping, Optional
 
 from . import rehearsal
+from .gpus.gpu_locks import PROCESSOR
 from .host import Host
 from .jobs import JobFolder
-from .locks import PROCESSOR
 from .nest import Nest, handed
 from .protocol import BOXED, JobSpec
 from .sandbox import descriptors

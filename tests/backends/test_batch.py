@@ -19,7 +19,7 @@ from gpu_mcp_server.backends.hostd_client import HostLink
 from gpu_mcp_server.backends.scheduler_states import PBS, SLURM, pbs_state, reason_in_words, slurm_state
 from gpu_mcp_server.backends.schedulers import BatchJob, Pbs, Slurm, script
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable, JobBroken, ToolMissing
-from gpu_mcp_server.hostd.gpus import leased_by_scheduler
+from gpu_mcp_server.hostd.gpus.nvml import leased_by_scheduler
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.sources import Source

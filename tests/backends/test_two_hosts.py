@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import HostUnavailable, NoFreeGpu
-from gpu_mcp_server.hostd.locks import GpuLocks
+from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.pool import Need
 from gpu_mcp_server.settings.server_settings import SshHost

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpu_mcp_server.hostd.broker_link import BrokerGone, Want, wait_in_line
-from gpu_mcp_server.hostd.locks import GpuLocks
+from gpu_mcp_server.hostd.gpus.broker_client import BrokerGone, Want, wait_in_line
+from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
 
 ONE, TWO, THREE = "GPU-00000000-1111", "GPU-22222222-3333", "GPU-44444444-5555"
 FORK = multiprocessing.get_context("fork")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gpu_mcp_server.hostd.gpus.gpu_locks import PROCESSOR, GpuLocks
 from gpu_mcp_server.hostd.host import LOCKS
 from gpu_mcp_server.hostd.jobs import JobFolder
-from gpu_mcp_server.hostd.locks import PROCESSOR, GpuLocks
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, ProcessSpec
 from gpu_mcp_server.hostd.sandbox import processes
 from tests.hostd.brokers import broker_pid

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd import policy
+from gpu_mcp_server.hostd.gpus import login_policy
 from gpu_mcp_server.hostd.host import Host
 from gpu_mcp_server.hostd.protocol import ProcessSpec
 from gpu_mcp_server.hostd.sandbox import processes
@@ -87,7 +87,7 @@ async def test_a_role_that_is_handed_a_folder_of_another_can_do_nothing_in_it(op
 def use_range(state: Path, monkeypatch: pytest.MonkeyPatch, first: int, last: int) -> None:
     file = state.parent / "pool.json"
     file.write_text(json.dumps({"job_uids": [first, last]}))
-    monkeypatch.setenv(policy.ELSEWHERE, str(file))
+    monkeypatch.setenv(login_policy.ELSEWHERE, str(file))
 
 
 @needs_root
@@ -135,4 +135,4 @@ def test_the_range_of_uids_is_a_setting_of_the_host(state, monkeypatch):
 def test_a_range_that_is_none_is_not_used(tmp_path, said):
     file = tmp_path / "pool.json"
     file.write_text(json.dumps({"job_uids": said}))
-    assert policy.job_uids(str(file)) == policy.JOB_UIDS
+    assert login_policy.job_uids(str(file)) == login_policy.JOB_UIDS

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import HostDrained, NoFreeGpu, NotFound
-from gpu_mcp_server.hostd.locks import GpuLocks
+from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, ProcessSpec
 from gpu_mcp_server.models.user import User
 from gpu_mcp_server.runtime.current_user import acting_as

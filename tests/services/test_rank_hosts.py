@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.hostd.locks import GpuLocks
+from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
 from gpu_mcp_server.models.job import RankOptions
 from gpu_mcp_server.package_files import WORKERS
 from gpu_mcp_server.services.lab import Lab

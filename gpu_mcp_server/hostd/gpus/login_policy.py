@@ -11,7 +11,7 @@ import pwd
 import stat
 from typing import Any, Dict, List, Optional, cast
 
-from .shares import Policy
+from .fair_share import Policy
 
 JOB_UIDS = range(61000, 61184)
 """Unless the file says otherwise. Source: systemd's UIDS-GIDS.md leaves them unused."""

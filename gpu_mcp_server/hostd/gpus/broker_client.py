@@ -8,10 +8,10 @@ import socket
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, cast
 
-from . import own_code
+from .. import own_code
+from ..sandbox import descriptors, keeper
 from .broker import MESSAGE_BYTES, NAME
-from .locks import GpuLocks, Held
-from .sandbox import descriptors, keeper
+from .gpu_locks import GpuLocks, Held
 
 START_S = 5.0
 """For a broker to start."""

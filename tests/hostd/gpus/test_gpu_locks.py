@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
 from gpu_mcp_server.hostd.host import LOCKS
-from gpu_mcp_server.hostd.locks import GpuLocks
 from gpu_mcp_server.hostd.protocol import GpuRequest
 from gpu_mcp_server.hostd.sandbox import processes
 from gpu_mcp_server.hostd.sandbox.descriptors import Bundle
@@ -199,9 +199,9 @@ def test_users_share_the_locks_of_a_host(locks, tmp_path):
     held = take(shared)
     try:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
-        package = Path(__file__).parents[2] / "gpu_mcp_server"
+        package = Path(__file__).parents[3] / "gpu_mcp_server"
         script = (
-            f"import sys, json; sys.path.insert(0, {str(package)!r})\nfrom hostd.locks import GpuLocks\n"
+            f"import sys, json; sys.path.insert(0, {str(package)!r})\nfrom hostd.gpus.gpu_locks import GpuLocks\n"
             f"locks = GpuLocks({str(folder)!r})\n"
             f"def take(u): return len(locks.acquire([u], 1, 'exclusive', {{'job': 'other'}}, 0, lambda: False))\n"
             f"print(json.dumps([locks.holder({ONE!r}), take({ONE!r}), take({TWO!r})]))"

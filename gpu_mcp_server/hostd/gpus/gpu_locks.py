@@ -22,8 +22,8 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
+from ..sandbox.processes import Identity
 from .lock_text import STILL_THERE, as_list, left_over, read_text, write_text
-from .sandbox.processes import Identity
 
 FOLDER = "/run/lock/gpu-mcp-server"
 PROCESSOR = "processor"

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.cli.doctor import host_checks
-from gpu_mcp_server.hostd import locks as module
-from gpu_mcp_server.hostd.drain import Drains
-from gpu_mcp_server.hostd.locks import GpuLocks
+from gpu_mcp_server.hostd.gpus import gpu_locks as module
+from gpu_mcp_server.hostd.gpus.drain import Drains
+from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
 from gpu_mcp_server.hostd.protocol import GpuRequest
 from tests.hostd.conftest import Opener, needs_root
 from tests.hostd.laboratory import Laboratory
 
 ONE = "GPU-00000000-1111"
 STRANGER = 61500
-HOSTD = Path(__file__).parents[2] / "gpu_mcp_server"
+HOSTD = Path(__file__).parents[3] / "gpu_mcp_server"
 TAKE = "locks.acquire(['GPU-00000000-1111'], 1, 'exclusive', {'job': 'other'}, 0, lambda: False)"
 
 
@@ -46,7 +46,7 @@ def let_go(held: list[tuple[str, int]]) -> None:
 
 def as_stranger(folder: Path, script: str) -> str:
     """Run Python under another uid, with `locks` of the folder; return what it prints."""
-    code = f"import os, sys; sys.path.insert(0, {str(HOSTD)!r})\nfrom hostd.locks import GpuLocks\n"
+    code = f"import os, sys; sys.path.insert(0, {str(HOSTD)!r})\nfrom hostd.gpus.gpu_locks import GpuLocks\n"
     code += f"locks = GpuLocks({str(folder)!r})\n{script}"
     user = ["setpriv", "--reuid", str(STRANGER), "--regid", str(STRANGER), "--clear-groups"]
     done = subprocess.run([*user, sys.executable, "-I", "-B", "-c", code], capture_output=True, text=True, check=False)

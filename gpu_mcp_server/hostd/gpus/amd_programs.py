@@ -13,7 +13,7 @@ import shutil
 import subprocess
 from typing import Any, Dict, List, Optional, cast
 
-from .gpus import process
+from .nvml import process
 
 TIMEOUT_S = 10
 FOLDERS = os.pathsep.join((os.environ.get("PATH", ""), "/opt/rocm/bin:/usr/bin"))

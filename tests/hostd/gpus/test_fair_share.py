@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd.drain import Drains
-from gpu_mcp_server.hostd.habits import ENOUGH, MARGIN
-from gpu_mcp_server.hostd.policy import policy
-from gpu_mcp_server.hostd.queue import NO_GAPS_S, Look
-from gpu_mcp_server.hostd.shares import HALF_LIFE_S, Policy, Shares, Who
-from tests.hostd.test_queue import A, B, Bench
+from gpu_mcp_server.hostd.gpus.drain import Drains
+from gpu_mcp_server.hostd.gpus.fair_share import HALF_LIFE_S, Policy, Shares, Who
+from gpu_mcp_server.hostd.gpus.gpu_queue import NO_GAPS_S, Look
+from gpu_mcp_server.hostd.gpus.login_policy import policy
+from gpu_mcp_server.hostd.gpus.runtime_history import ENOUGH, MARGIN
+from tests.hostd.gpus.test_gpu_queue import A, B, Bench
 
 TEAM, OTHER = 1000, 1001
 

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from gpu_mcp_server.cli import status
-from gpu_mcp_server.hostd import gpus
+from gpu_mcp_server.hostd.gpus import nvml
 from gpu_mcp_server.hostd.protocol import GpuRequest
 from gpu_mcp_server.models.host import Gpu, HostStatus, LabStatus
 from gpu_mcp_server.services.hosts import HostProbe
@@ -24,7 +24,7 @@ from tests.hostd.laboratory import wrapped
 from tests.laboratory import Folder, called, client_of
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
-FAKE = Path(__file__).parents[1] / "judge" / "fake_nvml.cpp"
+FAKE = Path(__file__).parents[2] / "judge" / "fake_nvml.cpp"
 FIELDS = set(Gpu.model_fields)
 UUIDS = [f"GPU-abababab-0000-0000-0000-00000000000{n}" for n in range(3)]
 ANSWERS = {
@@ -52,9 +52,9 @@ GB10 = " ".join(
 ASK = """
 import json, sys
 sys.path[:0] = sys.argv[1:]
-from gpu_mcp_server.hostd import gpus
-gpus.DRIVER_NODES = ("/dev/null",)
-nvml = gpus.Nvml()
+from gpu_mcp_server.hostd.gpus import nvml as gpus_nvml
+gpus_nvml.DRIVER_NODES = ("/dev/null",)
+nvml = gpus_nvml.Nvml()
 first, again = nvml.gpus(), nvml.gpus()
 assert first == again, (first, again)
 print(json.dumps({"gpus": first, "left_out": nvml.left_out, "why": nvml.why_none(), "driver": nvml.driver(),
@@ -203,5 +203,5 @@ async def test_a_host_of_unified_memory_and_of_a_lost_gpu_works(folder: Path):
 def test_a_pretended_gpu_may_lack_answers_as_well(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     listed = tmp_path / "gpus.json"
     listed.write_text(json.dumps([{"uuid": "GPU-a", "pids": None, "memory_total_bytes": None}]))
-    monkeypatch.setenv(gpus.PRETEND, str(listed))
-    assert gpus.Nvml().gpus()[0]["memory_total_bytes"] is None and gpus.Nvml().pids("GPU-a") == []
+    monkeypatch.setenv(nvml.PRETEND, str(listed))
+    assert nvml.Nvml().gpus()[0]["memory_total_bytes"] is None and nvml.Nvml().pids("GPU-a") == []

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gpu_mcp_server.hostd.queue import AGE_S, MAX_SHARERS, Look, Queue, Request, joined
+from gpu_mcp_server.hostd.gpus.gpu_queue import AGE_S, MAX_SHARERS, Look, Queue, Request, joined
 
 A, B, C, D = "GPU-a", "GPU-b", "GPU-c", "GPU-d"
 

@@ -21,11 +21,11 @@ import time
 from typing import Any, Dict, List, Optional, Tuple, cast
 
 from .drain import Drains
-from .gpus import Nvml
-from .locks import GpuLocks
-from .policy import job_uids, policy
-from .queue import Lease, Queue, Request
-from .vacancy import Vacancy
+from .gpu_availability import Vacancy
+from .gpu_locks import GpuLocks
+from .gpu_queue import Lease, Queue, Request
+from .login_policy import job_uids, policy
+from .nvml import Nvml
 
 NAME = "broker"
 IDLE_S = 600.0

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import HostDrained
-from gpu_mcp_server.hostd.broker_link import shown
-from gpu_mcp_server.hostd.locks import GpuLocks
+from gpu_mcp_server.hostd.gpus.broker_client import shown
+from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
 from gpu_mcp_server.hostd.protocol import GpuRequest, ProcessSpec
 from tests.hostd.brokers import broker_pid
 from tests.hostd.conftest import needs_root

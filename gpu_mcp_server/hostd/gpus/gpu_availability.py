@@ -4,9 +4,9 @@ import os
 import time
 from typing import Dict, List, Tuple
 
-from .gpus import Nvml
-from .locks import PROCESSOR, GpuLocks
-from .queue import Look
+from .gpu_locks import PROCESSOR, GpuLocks
+from .gpu_queue import Look
+from .nvml import Nvml
 
 DYING_S = 10.0
 """After that, processes of the last job that do not die are in nobody's way any more; the grant says so."""

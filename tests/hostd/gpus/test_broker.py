@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd import broker_link
-from gpu_mcp_server.hostd.broker_link import BrokerLink, shown
-from gpu_mcp_server.hostd.locks import GpuLocks
+from gpu_mcp_server.hostd.gpus import broker_client
+from gpu_mcp_server.hostd.gpus.broker_client import BrokerLink, shown
+from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
 from tests.hostd.brokers import ONE, THREE, TWO, Crowd, Inside, broker_pid, client, let_go, take, unserved, want_of
 from tests.hostd.conftest import needs_root
 from tests.hostd.laboratory import alive, eventually, processes_with
@@ -177,7 +177,7 @@ def test_kill_9_of_the_broker_frees_nobody_s_gpu_and_the_line_forms_anew(locks, 
 
 
 def test_a_broker_that_is_stopped_holds_nobody_up_for_ever(locks, monkeypatch):
-    monkeypatch.setattr(broker_link, "SILENCE_S", 0.5)
+    monkeypatch.setattr(broker_client, "SILENCE_S", 0.5)
     let_go(take(locks, want_of()))
     pid = broker_pid(locks)
     os.kill(pid, signal.SIGSTOP)
@@ -206,8 +206,8 @@ def test_the_next_one_waits_until_the_last_job_s_group_is_empty(locks, tmp_path,
     groups = tmp_path / "groups"
     group = groups / "job" / "cgroup.procs"
     group.parent.mkdir(parents=True)
-    monkeypatch.setattr("gpu_mcp_server.hostd.lock_text.GROUPS", str(groups))
-    from gpu_mcp_server.hostd.vacancy import Vacancy
+    monkeypatch.setattr("gpu_mcp_server.hostd.gpus.lock_text.GROUPS", str(groups))
+    from gpu_mcp_server.hostd.gpus.gpu_availability import Vacancy
 
     class NoNvml:
         def pids(self, uuid: str) -> list[int]:

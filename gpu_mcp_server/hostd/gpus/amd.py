@@ -12,7 +12,7 @@ import sys
 from typing import Any, Dict, List, Optional
 
 from . import amd_programs
-from .gpus import ask, process
+from .nvml import ask, process
 
 DRIVER_NODE = "/dev/kfd"
 PLACES = ("/opt/rocm/share/amd_smi",)

@@ -8,7 +8,7 @@ import json
 import os
 from typing import Any, Callable, Dict, List, Sequence, cast
 
-from .sandbox.processes import Identity, still_alive
+from ..sandbox.processes import Identity, still_alive
 
 TEXT_BYTES = 16384
 MAX_NAMED = 64

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_mcp_server.hostd import amd, amd_programs
+from gpu_mcp_server.hostd.gpus import amd, amd_programs
 from gpu_mcp_server.models.host import Gpu, HostStatus, LabStatus
 
 FIELDS = set(Gpu.model_fields)

@@ -11,8 +11,8 @@ Grants are all or none.
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .habits import Habits, Kind
-from .shares import Shares, Who
+from .fair_share import Shares, Who
+from .runtime_history import Habits, Kind
 
 PRIORITIES = ("interactive", "batch", "background")
 AGE_S = 600.0
