@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from faults_server import Journal  # noqa: E402
 
-from gpu_mcp_server.hostd.job_folders import JobFolders  # noqa: E402
+from gpu_mcp_server.hostd.jobs.job_store import JobFolders  # noqa: E402
 from gpu_mcp_server.hostd.sandbox.processes import descendants  # noqa: E402
 from tests.backends.sshd import Sshd  # noqa: E402
 

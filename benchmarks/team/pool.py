@@ -45,7 +45,7 @@ from benchmarks.team.figures import (  # noqa: E402
 )
 from gpu_mcp_server.hostd.gpus.broker_client import shown  # noqa: E402
 from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks  # noqa: E402
-from gpu_mcp_server.hostd.jobs import JobFolder  # noqa: E402
+from gpu_mcp_server.hostd.jobs.job_folder import JobFolder  # noqa: E402
 from tests.hostd.brokers import broker_pid  # noqa: E402
 from tests.hostd.laboratory import processes_with, wrapped  # noqa: E402
 

@@ -19,9 +19,10 @@ if "threading" not in sys.modules:
     # who draws from it: neither is so here. They take half of the 0.8 ms of each of three forks before a job's start.
     os.register_at_fork = _ignore
 
-from . import gate, once, probe  # noqa: E402
+from . import gate, probe  # noqa: E402
 from .gpus import broker  # noqa: E402
-from .host import Host  # noqa: E402
+from .jobs import batch_task  # noqa: E402
+from .jobs.host_resources import Host  # noqa: E402
 from .sandbox import systemd_scope  # noqa: E402
 from .serve import Channel  # noqa: E402
 
@@ -49,7 +50,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
         given = os.path.abspath(os.path.expanduser(words[1])) if len(words) > 1 and words[1] else ""
         return gate.relay(given) if verb == "relay" else gate.hold(given, float(verb.partition("=")[2]))
     if verb == "once":
-        return once.run(os.path.abspath(words[1]))
+        return batch_task.run(os.path.abspath(words[1]))
     if verb == "serve":
         systemd_scope.enter(systemd_scope.own_command())
     try:

@@ -16,7 +16,7 @@ import time
 from typing import List, Set
 
 from .files import file_trees
-from .host import Host
+from .jobs.host_resources import Host
 from .serve import Channel
 
 SOCKET = "gate"

@@ -7,20 +7,21 @@ import socket
 from dataclasses import replace
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from . import launch, rehearsal, undertaker
-from .control import ControlLink
+from . import rehearsal
 from .files import file_trees
 from .files.read_only_trees import Shown
-from .host import Host
-from .jobs import JobFolder
-from .place import Place, Premade
+from .jobs import launch, orphan_cleanup
+from .jobs.host_resources import Host
+from .jobs.job_folder import JobFolder
+from .jobs.job_workdir import Place, Premade
+from .jobs.owner_control import ControlLink
+from .jobs.role_process import Role, identities
+from .jobs.supervisor import Supervisor
 from .protocol import JobSpec, Limits, ProcessSpec
-from .role import Role, identities
 from .sandbox import confinement, descriptors, keeper, sandbox_stub
 from .sandbox.confinement import Confinement
 from .sandbox.mounts import Mounts
 from .shape import Part, Shape
-from .supervisor import Supervisor
 
 MAX_MESSAGE_BYTES = 64 << 10
 UNLIMITED = Limits(file_bytes=1 << 60, processes=1 << 20)
@@ -41,7 +42,7 @@ class Nest(Premade):
         self.place = Place(host, {name: name for name in shape.names()})
         self.roles = [Role(name) for name in shape.names()]
         token = os.urandom(8).hex()
-        self.group_names = ["%s%s.%s" % (undertaker.WARM, token, name) for name in shape.names()]
+        self.group_names = ["%s%s.%s" % (orphan_cleanup.WARM, token, name) for name in shape.names()]
         self.held = descriptors.Bundle()
         self._trees = Shown([], {}, [])
         self._nest: Optional[JobFolder] = None

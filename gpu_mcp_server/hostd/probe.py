@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional, Set
 from . import setup_lines, toolchains
 from .answers import Answers
 from .gpus.nvml import driver_library
-from .host import Host
+from .jobs.host_resources import Host
 
 SIOCGIFADDR = 0x8915
 INNER = ("docker", "br-", "virbr", "veth", "cni", "podman", "lxc")

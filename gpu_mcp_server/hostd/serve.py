@@ -12,12 +12,15 @@ import time
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, cast
 
 from . import probe
-from .caller import LEAVING
 from .files.job_files import FilesError
 from .gpus.broker_client import shown
 from .gpus.drain import Drains
-from .host import Host
-from .jobs import JobFolder
+from .jobs.client_liveness import LEAVING
+from .jobs.host_resources import Host
+from .jobs.job_folder import JobFolder
+from .jobs.reservation import PURPOSE, Reservation, standings
+from .jobs.spec_validation import checked
+from .jobs.supervisor import Supervisor, fork_supervisor
 from .protocol import (
     HEADER,
     PROTOCOL_VERSION,
@@ -29,11 +32,8 @@ from .protocol import (
     split_attachment,
     to_json,
 )
-from .reservation import PURPOSE, Reservation, standings
 from .running import Running
 from .sandbox import descriptors, processes
-from .specification import checked
-from .supervisor import Supervisor, fork_supervisor
 from .waiter import Waiter
 from .warm import Pool, is_disturbed
 

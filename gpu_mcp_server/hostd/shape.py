@@ -2,8 +2,8 @@
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from . import launch
-from .lease import fits
+from .jobs import launch
+from .jobs.lease import fits
 from .protocol import FileRef, JobSpec, Limits, ProcessSpec
 
 LEAST_MEMORY_BYTES = 64 << 20

@@ -3,9 +3,9 @@
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from .caller import note_asked
 from .files.job_files import Blobs
-from .jobs import JobFolder
+from .jobs.client_liveness import note_asked
+from .jobs.job_folder import JobFolder
 from .protocol import to_json
 
 ASKED_S = 0.25

@@ -14,8 +14,8 @@ from typing import Any, Dict, List, Mapping, Optional
 
 from . import rehearsal
 from .gpus.gpu_locks import PROCESSOR
-from .host import Host
-from .jobs import JobFolder
+from .jobs.host_resources import Host
+from .jobs.job_folder import JobFolder
 from .nest import Nest, handed
 from .protocol import BOXED, JobSpec
 from .sandbox import descriptors

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpu_mcp_server.backends.hostd_client import HostLink
 from gpu_mcp_server.backends.local import LocalBackend
-from gpu_mcp_server.hostd.jobs import JobFolder
+from gpu_mcp_server.hostd.jobs.job_folder import JobFolder
 from gpu_mcp_server.hostd.protocol import (
     FileRef,
     JobRecord,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd.jobs import JobFolder
+from gpu_mcp_server.hostd.jobs.job_folder import JobFolder
 from gpu_mcp_server.hostd.protocol import ProcessSpec
 from gpu_mcp_server.hostd.sandbox import cgroup
 from tests.hostd.laboratory import Laboratory, alive, eventually, names, processes_with

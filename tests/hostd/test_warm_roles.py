@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpu_mcp_server.hostd.host import LOCKS
-from gpu_mcp_server.hostd.jobs import JobFolder
+from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
+from gpu_mcp_server.hostd.jobs.job_folder import JobFolder
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, ProcessSpec, to_json
 from gpu_mcp_server.hostd.shape import shape_of
 from gpu_mcp_server.hostd.warm import IDLE, SHAPES

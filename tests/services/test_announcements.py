@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gpu_mcp_server.hostd.host import LOCKS
-from gpu_mcp_server.hostd.jobs import JobFolder
+from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
+from gpu_mcp_server.hostd.jobs.job_folder import JobFolder
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.lab import Lab

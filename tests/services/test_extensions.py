@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd.host import LOCKS
-from gpu_mcp_server.hostd.jobs import JobFolder
+from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
+from gpu_mcp_server.hostd.jobs.job_folder import JobFolder
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.services.extensions import may_go_on, requests_in
 from gpu_mcp_server.services.lab import Lab

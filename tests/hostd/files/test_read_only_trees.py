@@ -8,8 +8,8 @@ import pytest
 
 from gpu_mcp_server.hostd.files.job_files import Blobs, FilesError
 from gpu_mcp_server.hostd.files.read_only_trees import KEEP_S, ReadOnlyTrees
+from gpu_mcp_server.hostd.jobs.spec_validation import checked
 from gpu_mcp_server.hostd.protocol import BOXED, FileRef, JobSpec, ProcessSpec, ProtocolError, to_json
-from gpu_mcp_server.hostd.specification import checked
 from tests.hostd.conftest import Opener
 from tests.hostd.laboratory import Done, Laboratory
 from tests.hostd.test_ordinary_user import user

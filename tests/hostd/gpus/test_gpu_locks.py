@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
-from gpu_mcp_server.hostd.host import LOCKS
+from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
 from gpu_mcp_server.hostd.protocol import GpuRequest
 from gpu_mcp_server.hostd.sandbox import processes
 from gpu_mcp_server.hostd.sandbox.descriptors import Bundle

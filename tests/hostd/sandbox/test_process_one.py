@@ -17,9 +17,9 @@ import pytest
 from gpu_mcp_server.backends.bundle import HOSTD
 from gpu_mcp_server.backends.hostd_client import HostLink
 from gpu_mcp_server.backends.local import LocalBackend
-from gpu_mcp_server.hostd import launch
 from gpu_mcp_server.hostd.gpus.gpu_locks import PROCESSOR, GpuLocks
-from gpu_mcp_server.hostd.host import LOCKS
+from gpu_mcp_server.hostd.jobs import launch
+from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, ProcessSpec, to_json
 from gpu_mcp_server.hostd.sandbox import descriptors, processes, sandbox_stub
 from gpu_mcp_server.hostd.sandbox.confinement import Confinement, Sandbox, environment

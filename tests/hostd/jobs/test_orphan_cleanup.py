@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from gpu_mcp_server.hostd import undertaker
 from gpu_mcp_server.hostd.files import file_trees
-from gpu_mcp_server.hostd.jobs import JobFolder
+from gpu_mcp_server.hostd.jobs import orphan_cleanup
+from gpu_mcp_server.hostd.jobs.job_folder import JobFolder
 from gpu_mcp_server.hostd.sandbox import descriptors, keeper, processes
 from gpu_mcp_server.hostd.sandbox.confinement import MARK, Confinement, Sandbox
 from tests.hostd.conftest import needs_root
@@ -137,7 +137,7 @@ def test_a_pid_that_another_process_has_by_now_is_not_killed(tmp_path):
     earlier = [now[0], now[1] - 1, now[2]]
     elsewhere = [now[0], now[1], now[2] + 1]
     assert processes.still_alive([earlier, elsewhere, [1 << 22, 1, now[2]], [], None, "x", ["1", 2, 3]]) == []
-    assert undertaker.kill_all({"sandboxes": [earlier, elsewhere], "workdirs": [str(tmp_path)]}) == ""
+    assert orphan_cleanup.kill_all({"sandboxes": [earlier, elsewhere], "workdirs": [str(tmp_path)]}) == ""
 
 
 def test_the_undertaker_goes_on_looking_while_the_lock_of_a_workspace_is_held(monkeypatch, tmp_path):
@@ -152,7 +152,7 @@ def test_the_undertaker_goes_on_looking_while_the_lock_of_a_workspace_is_held(mo
     keepers = [list(processes.identity_of(orphan) or ())]
     look, misses = processes.still_alive, [True, True]
     monkeypatch.setattr(processes, "still_alive", lambda known: [] if misses and misses.pop() else look(known))
-    said = undertaker.kill_all({"keepers": keepers, "workdirs": [str(tmp_path)]})
+    said = orphan_cleanup.kill_all({"keepers": keepers, "workdirs": [str(tmp_path)]})
     killed = os.waitpid(orphan, os.WNOHANG)[0] == orphan
     if not killed:
         end(orphan)

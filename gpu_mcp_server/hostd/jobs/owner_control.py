@@ -4,7 +4,7 @@ import json
 import socket
 from typing import Any, Dict, List
 
-from .role import Role
+from .role_process import Role
 
 
 class ControlLink:

@@ -11,10 +11,10 @@ import sys
 from dataclasses import replace
 from typing import Dict, Mapping, Tuple
 
-from .host import Host
-from .jobs import JobFolder
-from .protocol import JobSpec, job_spec_from_json
-from .specification import checked
+from ..protocol import JobSpec, job_spec_from_json
+from .host_resources import Host
+from .job_folder import JobFolder
+from .spec_validation import checked
 from .supervisor import fork_supervisor
 
 NOT_OK, CLAIMED = 1, 6

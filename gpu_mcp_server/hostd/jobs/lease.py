@@ -5,16 +5,16 @@ import time
 import zlib
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import door
-from .gpus.broker import NAME
-from .gpus.broker_client import BrokerGone, BrokerLink, Want, wait_in_line
-from .gpus.drain import Drains
-from .gpus.gpu_availability import DYING_S
-from .gpus.gpu_locks import PROCESSOR, Held
-from .gpus.gpu_queue import joined
-from .host import Host, HostRefuses
-from .protocol import GpuRequest, JobSpec, has_memory
-from .sandbox.processes import Identity
+from ..gpus.broker import NAME
+from ..gpus.broker_client import BrokerGone, BrokerLink, Want, wait_in_line
+from ..gpus.drain import Drains
+from ..gpus.gpu_availability import DYING_S
+from ..gpus.gpu_locks import PROCESSOR, Held
+from ..gpus.gpu_queue import joined
+from ..protocol import GpuRequest, JobSpec, has_memory
+from ..sandbox.processes import Identity
+from . import reservation_socket
+from .host_resources import Host, HostRefuses
 
 LEAST_WAIT_S = 0.25
 """For a broker to start and answer, for those who will not wait."""
@@ -40,7 +40,7 @@ class Lease:
         self._gpus = {g["uuid"]: g for g in gpus if fits(g, spec.gpus)}
         self._locks: Held = []
         self._uuids: List[str] = []
-        self._door: Optional[door.Visit] = None
+        self._door: Optional[reservation_socket.Visit] = None
         self._said, self._say_at, self._moved_at = "", 0.0, 0.0
         self.link: Optional[BrokerLink] = None
         self.notes: List[str] = []
@@ -99,7 +99,7 @@ class Lease:
 
     def _from_reservation(self, turn: "_Turn") -> bool:
         """Use the GPUs of a reservation, in turn with its other jobs; False when it has ended."""
-        visit = door.Visit.to(self._host.folders, self._spec.gpus.lease)
+        visit = reservation_socket.Visit.to(self._host.folders, self._spec.gpus.lease)
         if visit is None:
             self.notes.append("reservation %s has ended; the job waited like others" % self._spec.gpus.lease)
             return False

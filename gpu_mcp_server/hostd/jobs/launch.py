@@ -4,15 +4,15 @@ import os
 import socket
 from typing import Dict, List, Sequence, Tuple
 
-from .control import ControlLink
-from .host import Host
+from ..protocol import JobSpec, ProcessSpec
+from ..sandbox import descriptors, sandbox_stub
+from ..sandbox.confinement import BY_BUBBLEWRAP, Confinement
+from ..sandbox.mounts import Mounts
+from .host_resources import Host
+from .job_workdir import Place
 from .lease import Lease
-from .place import Place
-from .protocol import JobSpec, ProcessSpec
-from .role import Role
-from .sandbox import descriptors, sandbox_stub
-from .sandbox.confinement import BY_BUBBLEWRAP, Confinement
-from .sandbox.mounts import Mounts
+from .owner_control import ControlLink
+from .role_process import Role
 
 Ends = Dict[str, List[Tuple[str, socket.socket]]]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.hostd.gpus import login_policy
-from gpu_mcp_server.hostd.host import Host
+from gpu_mcp_server.hostd.jobs.host_resources import Host
 from gpu_mcp_server.hostd.protocol import ProcessSpec
 from gpu_mcp_server.hostd.sandbox import processes
 from tests.hostd.conftest import needs_root

@@ -9,9 +9,9 @@ import os
 import time
 from typing import Any, Dict, List
 
-from .files import file_trees
-from .sandbox import cgroup, processes
-from .sandbox.confinement import MARK
+from ..files import file_trees
+from ..sandbox import cgroup, processes
+from ..sandbox.confinement import MARK
 
 WARM = "warm-"
 """How the groups of sandboxes begin that wait for a job; they are entered as soon as they are made."""

@@ -10,11 +10,11 @@ import select
 import time
 from typing import Any, Dict, List, Optional
 
-from .door import Door, asked
-from .gpus.broker_client import BrokerGone, BrokerLink
-from .host import HostRefuses
-from .job_folders import JobFolders
-from .sandbox import descriptors
+from ..gpus.broker_client import BrokerGone, BrokerLink
+from ..sandbox import descriptors
+from .host_resources import HostRefuses
+from .job_store import JobFolders
+from .reservation_socket import Door, asked
 from .supervisor import Supervisor
 
 PURPOSE = "reserve"

@@ -6,12 +6,12 @@ import os
 import signal
 from typing import Dict, Iterable, List, Optional, Sequence
 
-from .files import job_files
-from .jobs import JobFolder
-from .protocol import Limits, ProcessRecord
-from .sandbox import processes
-from .sandbox.cgroup import Group
-from .sandbox.keeper import END, Keeper
+from ..files import job_files
+from ..protocol import Limits, ProcessRecord
+from ..sandbox import processes
+from ..sandbox.cgroup import Group
+from ..sandbox.keeper import END, Keeper
+from .job_folder import JobFolder
 
 PIPE_BYTES = 256 << 10
 """An ordinary user may have 64 MiB of pipes in all. Source: pipe(7), pipe-user-pages-soft."""

@@ -10,19 +10,19 @@ import socket
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Type
 
-from . import launch, undertaker
-from .caller import Caller
-from .children import Children
-from .control import ControlLink
-from .files import job_files
-from .host import Host, HostRefuses
-from .jobs import JobFolder
+from ..files import job_files
+from ..protocol import JobRecord, JobSpec, ProcessRecord
+from ..sandbox import descriptors, keeper, processes
+from . import launch, orphan_cleanup
+from .child_reaping import Children
+from .client_liveness import Caller
+from .host_resources import Host, HostRefuses
+from .job_folder import JobFolder
+from .job_workdir import Place, Premade
 from .lease import Lease
-from .place import Place, Premade
-from .protocol import JobRecord, JobSpec, ProcessRecord
-from .quota import Quota, cpu_limit_note, others_memory
-from .role import Role, identities
-from .sandbox import descriptors, keeper, processes
+from .limit_watcher import Quota, cpu_limit_note, others_memory
+from .owner_control import ControlLink
+from .role_process import Role, identities
 
 DRAIN_S = 1.0
 OTHER_ROLES_KEEP = 65536
@@ -82,7 +82,7 @@ class Supervisor:
         if self.place is not None and self.children.are_gone():
             self.place.vacate()
             self.place.keep(self.spec.files, self.stamps)
-        undertaker.clear(self.folder.path, self.folder.noted())
+        orphan_cleanup.clear(self.folder.path, self.folder.noted())
 
     def _settle(self) -> None:
         keeper.adopt()

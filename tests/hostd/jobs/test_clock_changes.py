@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd.host import LOCKS
+from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
 from gpu_mcp_server.hostd.protocol import GpuRequest
 
 DAY_S = 86400

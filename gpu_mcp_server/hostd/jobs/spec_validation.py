@@ -7,9 +7,9 @@ import math
 import re
 from typing import Any, Dict, Iterable, Set, Tuple
 
-from .files.job_files import FilesError, checked_path
-from .gpus.gpu_queue import PRIORITIES
-from .protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec, ProtocolError
+from ..files.job_files import FilesError, checked_path
+from ..gpus.gpu_queue import PRIORITIES
+from ..protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec, ProtocolError
 
 ID = re.compile(r"[a-z0-9][a-z0-9-]{3,63}\Z")
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")

@@ -11,10 +11,10 @@ import select
 import socket
 from typing import Any, Dict, Iterable, List, Mapping, Optional, cast
 
-from .gpus.gpu_locks import GpuLocks
-from .job_folders import JobFolders
-from .jobs import JobFolder
-from .sandbox import descriptors
+from ..gpus.gpu_locks import GpuLocks
+from ..sandbox import descriptors
+from .job_folder import JobFolder
+from .job_store import JobFolders
 
 NAME = "door"
 ANSWER_S = 2.0

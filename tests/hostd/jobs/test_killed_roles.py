@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.hostd.gpus.gpu_locks import PROCESSOR, GpuLocks
-from gpu_mcp_server.hostd.host import LOCKS
-from gpu_mcp_server.hostd.jobs import JobFolder
+from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
+from gpu_mcp_server.hostd.jobs.job_folder import JobFolder
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, ProcessSpec
 from gpu_mcp_server.hostd.sandbox import processes
 from tests.hostd.brokers import broker_pid
+from tests.hostd.jobs.test_killed_processes import check_nothing_is_left, final_record, kill
 from tests.hostd.laboratory import Laboratory, alive, eventually, processes_with
-from tests.hostd.test_survival import check_nothing_is_left, final_record, kill
 
 ROUNDS = 10
 VICTIMS = ("owner", "candidate", "keeper", "supervisor", "broker", "all keepers", "keepers and supervisor")

@@ -7,11 +7,11 @@ import signal
 import time
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from . import undertaker
-from .files import file_trees
-from .jobs import JobFolder
-from .protocol import JobSpec, ProtocolError
-from .specification import ID
+from ..files import file_trees
+from ..protocol import JobSpec, ProtocolError
+from . import orphan_cleanup
+from .job_folder import JobFolder
+from .spec_validation import ID
 
 KEEP_JOBS = 2000
 KEEP_S = 7 * 86400
@@ -164,8 +164,8 @@ class JobFolders:
         for name in os.listdir(self.nests):
             nest = JobFolder(os.path.join(self.nests, name))
             if not nest.is_alive() and nest.noted() and nest.take_life():
-                undertaker.kill_all(nest.noted())
-                undertaker.clear(nest.path, nest.noted())
+                orphan_cleanup.kill_all(nest.noted())
+                orphan_cleanup.clear(nest.path, nest.noted())
                 self.drop_nest(nest)
             else:
                 self._drop_stale(nest.path, time.time())
@@ -177,8 +177,8 @@ class JobFolders:
         while folder is not None and folder.is_alive() and time.monotonic() < limit:
             time.sleep(0.005)  # its end of the socket may close before its lock does
         if folder is not None and folder.record().state == "finished" and not folder.is_alive():
-            undertaker.drop_groups(folder.noted())
-            undertaker.clear(folder.path, folder.noted())
+            orphan_cleanup.drop_groups(folder.noted())
+            orphan_cleanup.clear(folder.path, folder.noted())
 
     def sweep(self) -> None:
         """Finish the jobs of dead supervisors; drop old folders, and workspaces that nobody uses."""
@@ -191,12 +191,12 @@ class JobFolders:
                 if name not in claiming:
                     _unlink_quietly(os.path.join(self.open, name))
             elif folder.record().state == "finished" and not folder.is_alive():
-                undertaker.drop_groups(folder.noted())
-                undertaker.clear(folder.path, folder.noted())
+                orphan_cleanup.drop_groups(folder.noted())
+                orphan_cleanup.clear(folder.path, folder.noted())
         self.clear_nests()
         for name in os.listdir(self.work):
             self._drop_stale(os.path.join(self.work, name), now)
-        undertaker.drop_stale_groups()
+        orphan_cleanup.drop_stale_groups()
         old = sorted(self._all(), key=lambda pair: -pair[1])
         for number, (path, changed) in enumerate(old):
             if (number > KEEP_JOBS or now - changed > KEEP_S) and not JobFolder(path).is_alive():

@@ -9,7 +9,7 @@ import socket
 import time
 from typing import Optional
 
-from .jobs import JobFolder
+from .job_folder import JobFolder
 
 LEAVING = b"bye"
 ASKED = "asked"

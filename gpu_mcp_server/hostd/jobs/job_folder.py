@@ -14,9 +14,9 @@ import time
 from dataclasses import replace
 from typing import Any, Dict, Optional, cast
 
-from . import undertaker
-from .files import file_trees, job_files
-from .protocol import JobRecord, JobSpec, job_record_from_json, job_spec_from_json, to_json
+from ..files import file_trees, job_files
+from ..protocol import JobRecord, JobSpec, job_record_from_json, job_spec_from_json, to_json
+from . import orphan_cleanup
 
 SPACE_BYTES = 64 << 10
 """Set aside on the disk for the record of each job, so that a full disk does not cost it."""
@@ -177,9 +177,9 @@ class JobFolder:
         if self.finished():
             os.unlink(self.at("record.json"))  # unreadable: power was lost while it was written
         private = self.noted()
-        left = undertaker.kill_all(private)
+        left = orphan_cleanup.kill_all(private)
         self.finish(self._record_of_killed("its supervisor was killed; %s" % (left or "the sandbox died with it")))
-        undertaker.clear(self.path, private)
+        orphan_cleanup.clear(self.path, private)
 
     def _record_of_killed(self, note: str) -> JobRecord:
         private, spec = self.noted(), self.read_json("spec.json") or {}

@@ -5,9 +5,9 @@ import select
 import time
 from typing import List
 
-from .control import ControlLink
-from .role import Role
-from .sandbox import descriptors, processes
+from ..sandbox import descriptors, processes
+from .owner_control import ControlLink
+from .role_process import Role
 
 DYING_S = 5.0
 VANISHING_S = 0.0005

@@ -9,19 +9,19 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence, Set, Tuple
 
-from . import undertaker
-from .files.job_files import Blobs
-from .files.read_only_trees import ReadOnlyTrees
-from .files.workspace_cache import WorkingCopies
-from .gpus import amd, nvml
-from .gpus.gpu_locks import FOLDER, GpuLocks
-from .gpus.login_policy import JOB_UIDS, job_uids
-from .job_folders import JobFolders
-from .protocol import BOXED, LEVELS, JobSpec, Limits
-from .sandbox import apptainer, cgroup, descriptors, landlock
-from .sandbox.confinement import SYSTEM_FOLDERS, Confinement, Sandbox
-from .sandbox.mounts import RUN, reachable_by
-from .sandbox.processes import descendants, end, runs_as
+from ..files.job_files import Blobs
+from ..files.read_only_trees import ReadOnlyTrees
+from ..files.workspace_cache import WorkingCopies
+from ..gpus import amd, nvml
+from ..gpus.gpu_locks import FOLDER, GpuLocks
+from ..gpus.login_policy import JOB_UIDS, job_uids
+from ..protocol import BOXED, LEVELS, JobSpec, Limits
+from ..sandbox import apptainer, cgroup, descriptors, landlock
+from ..sandbox.confinement import SYSTEM_FOLDERS, Confinement, Sandbox
+from ..sandbox.mounts import RUN, reachable_by
+from ..sandbox.processes import descendants, end, runs_as
+from . import orphan_cleanup
+from .job_store import JobFolders
 
 RANKS = ("batch", "ranks")
 """Purposes of jobs whose processes may be on several hosts; the settings let them use the network."""
@@ -150,7 +150,7 @@ class Host:
             said = _read_for(read, PROBE_S)
             if said is None:
                 end([pid])
-                undertaker.kill_all(nest.noted())
+                orphan_cleanup.kill_all(nest.noted())
             status = os.waitpid(pid, 0)[1]
         finally:
             os.close(read)

@@ -6,13 +6,13 @@ import select
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
-from .control import ControlLink
-from .files import file_trees, job_files
-from .host import Account, Host, HostRefuses
-from .protocol import FileRef, JobSpec
-from .role import Role
-from .sandbox import descriptors
-from .sandbox.mounts import Mounts
+from ..files import file_trees, job_files
+from ..protocol import FileRef, JobSpec
+from ..sandbox import descriptors
+from ..sandbox.mounts import Mounts
+from .host_resources import Account, Host, HostRefuses
+from .owner_control import ControlLink
+from .role_process import Role
 
 UID_WAIT_S = 3600.0
 """How long a job that could start waits for its uids, where too many are in use by jobs that run."""

@@ -5,10 +5,10 @@ import os
 import time
 from typing import Callable, Dict, FrozenSet, List, Optional, Set, Tuple
 
-from .files import file_trees
-from .protocol import Limits
-from .role import Role
-from .sandbox import processes
+from ..files import file_trees
+from ..protocol import Limits
+from ..sandbox import processes
+from .role_process import Role
 
 WATCH_S = 0.2
 SYSTEM_PROCESSES = 4
