@@ -21,6 +21,7 @@ from .jobs.job_folder import JobFolder
 from .jobs.reservation import PURPOSE, Reservation, standings
 from .jobs.spec_validation import checked
 from .jobs.supervisor import Supervisor, fork_supervisor
+from .prewarm.prewarm_pool import Pool, is_disturbed
 from .protocol import (
     HEADER,
     PROTOCOL_VERSION,
@@ -35,7 +36,6 @@ from .protocol import (
 from .running import Running
 from .sandbox import descriptors, processes
 from .waiter import Waiter
-from .warm import Pool, is_disturbed
 
 POLL_S = 0.05
 SWEEP_S = 900.0

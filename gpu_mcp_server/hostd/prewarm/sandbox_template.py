@@ -2,9 +2,9 @@
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
-from .jobs import launch
-from .jobs.lease import fits
-from .protocol import FileRef, JobSpec, Limits, ProcessSpec
+from ..jobs import launch
+from ..jobs.lease import fits
+from ..protocol import FileRef, JobSpec, Limits, ProcessSpec
 
 LEAST_MEMORY_BYTES = 64 << 20
 MOST_PARTS = 4

@@ -12,12 +12,12 @@ import pytest
 
 from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
 from gpu_mcp_server.hostd.jobs.job_folder import JobFolder
+from gpu_mcp_server.hostd.prewarm.prewarm_pool import IDLE, SHAPES
+from gpu_mcp_server.hostd.prewarm.sandbox_template import shape_of
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, ProcessSpec, to_json
-from gpu_mcp_server.hostd.shape import shape_of
-from gpu_mcp_server.hostd.warm import IDLE, SHAPES
 from tests.hostd.conftest import Opener
 from tests.hostd.laboratory import Done, Laboratory, alive, eventually, names
-from tests.hostd.test_warm import took_one, until
+from tests.hostd.prewarm.test_prewarm_pool import took_one, until
 
 SOURCE = """
 import os, socket, sys

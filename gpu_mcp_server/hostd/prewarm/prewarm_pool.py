@@ -12,14 +12,14 @@ import time
 import traceback
 from typing import Any, Dict, List, Mapping, Optional
 
-from . import rehearsal
-from .gpus.gpu_locks import PROCESSOR
-from .jobs.host_resources import Host
-from .jobs.job_folder import JobFolder
-from .nest import Nest, handed
-from .protocol import BOXED, JobSpec
-from .sandbox import descriptors
-from .shape import Shape, shape_of
+from ..gpus.gpu_locks import PROCESSOR
+from ..jobs.host_resources import Host
+from ..jobs.job_folder import JobFolder
+from ..protocol import BOXED, JobSpec
+from ..sandbox import descriptors
+from . import code_warmup
+from .prewarmed_supervisor import Nest, handed
+from .sandbox_template import Shape, shape_of
 
 SIZES: Mapping[str, int] = {"plain": 2, "program": 1, "several": 1}
 """How many wait, by the kind of their shape. What a program prepares takes memory: NVRTC about 80 MB."""
@@ -233,7 +233,7 @@ class Pool:
         if os.fork():
             theirs.close()
             shelf.waiting[ours.fileno()] = Waiting(ours)
-            rehearsal.of_claim()
+            code_warmup.of_claim()
             return
         try:
             os.setsid()

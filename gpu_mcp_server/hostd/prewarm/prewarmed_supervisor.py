@@ -7,21 +7,21 @@ import socket
 from dataclasses import replace
 from typing import Any, Dict, List, Optional, Set, Tuple
 
-from . import rehearsal
-from .files import file_trees
-from .files.read_only_trees import Shown
-from .jobs import launch, orphan_cleanup
-from .jobs.host_resources import Host
-from .jobs.job_folder import JobFolder
-from .jobs.job_workdir import Place, Premade
-from .jobs.owner_control import ControlLink
-from .jobs.role_process import Role, identities
-from .jobs.supervisor import Supervisor
-from .protocol import JobSpec, Limits, ProcessSpec
-from .sandbox import confinement, descriptors, keeper, sandbox_stub
-from .sandbox.confinement import Confinement
-from .sandbox.mounts import Mounts
-from .shape import Part, Shape
+from ..files import file_trees
+from ..files.read_only_trees import Shown
+from ..jobs import launch, orphan_cleanup
+from ..jobs.host_resources import Host
+from ..jobs.job_folder import JobFolder
+from ..jobs.job_workdir import Place, Premade
+from ..jobs.owner_control import ControlLink
+from ..jobs.role_process import Role, identities
+from ..jobs.supervisor import Supervisor
+from ..protocol import JobSpec, Limits, ProcessSpec
+from ..sandbox import confinement, descriptors, keeper, sandbox_stub
+from ..sandbox.confinement import Confinement
+from ..sandbox.mounts import Mounts
+from . import code_warmup
+from .sandbox_template import Part, Shape
 
 MAX_MESSAGE_BYTES = 64 << 10
 UNLIMITED = Limits(file_bytes=1 << 60, processes=1 << 20)
@@ -175,10 +175,10 @@ class Nest(Premade):
     def _rehearse(self) -> None:
         """Do once for nothing what a job will wait for."""
         assert self._nest is not None
-        self._nest.write_spec(rehearsal.of_claim([part.program for part in self._shape.parts]))
+        self._nest.write_spec(code_warmup.of_claim([part.program for part in self._shape.parts]))
         spec = self._nest.spec()
         assert spec is not None
-        rehearsal.of_record(spec)
+        code_warmup.of_record(spec)
         for process, part, role in zip(spec.processes, self._shape.parts, self.roles):
             for fd in self._command(spec, replace(process, workspace=part.workspace), role, []):
                 os.close(fd)

@@ -8,8 +8,8 @@ microseconds a page.
 import json
 from typing import Sequence
 
-from .jobs.spec_validation import checked
-from .protocol import JobRecord, JobSpec, ProcessRecord, ProcessSpec, job_spec_from_json, pack, to_json
+from ..jobs.spec_validation import checked
+from ..protocol import JobRecord, JobSpec, ProcessRecord, ProcessSpec, job_spec_from_json, pack, to_json
 
 
 def of_claim(programs: Sequence[str] = ("",)) -> JobSpec:
