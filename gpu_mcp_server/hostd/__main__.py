@@ -19,10 +19,11 @@ if "threading" not in sys.modules:
     # who draws from it: neither is so here. They take half of the 0.8 ms of each of three forks before a job's start.
     os.register_at_fork = _ignore
 
-from . import gate, probe  # noqa: E402
+from . import gate  # noqa: E402
 from .gpus import broker  # noqa: E402
 from .jobs import batch_task  # noqa: E402
 from .jobs.host_resources import Host  # noqa: E402
+from .probe import host_probe  # noqa: E402
 from .sandbox import systemd_scope  # noqa: E402
 from .serve import Channel  # noqa: E402
 
@@ -59,7 +60,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
         sys.stderr.write("the folder for jobs cannot be used: %s; set state_dir of this host to another\n" % error)
         return NO_STATE
     if verb == "probe":
-        sys.stdout.write(json.dumps({**probe.about_host(host, {}), **probe.about_gpus(host)}, indent=1) + "\n")
+        sys.stdout.write(
+            json.dumps({**host_probe.about_host(host, {}), **host_probe.about_gpus(host)}, indent=1) + "\n"
+        )
         return 0
     if verb != "serve":
         sys.stderr.write("hostd: unknown verb %r; known: serve, probe\n" % verb)

@@ -11,7 +11,6 @@ import sys
 import time
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, cast
 
-from . import probe
 from .files.job_files import FilesError
 from .gpus.broker_client import shown
 from .gpus.drain import Drains
@@ -22,6 +21,7 @@ from .jobs.reservation import PURPOSE, Reservation, standings
 from .jobs.spec_validation import checked
 from .jobs.supervisor import Supervisor, fork_supervisor
 from .prewarm.prewarm_pool import Pool, is_disturbed
+from .probe import host_probe
 from .protocol import (
     HEADER,
     PROTOCOL_VERSION,
@@ -205,8 +205,8 @@ class Channel:
             self._waiters.append(Waiter(request, self._folder(request), self.host.blobs))
             return
         if name == "probe":
-            gpus = probe.about_gpus(self.host)
-            self._fork(request["id"], lambda: dict(probe.about_host(self.host, request), **gpus))
+            gpus = host_probe.about_gpus(self.host)
+            self._fork(request["id"], lambda: dict(host_probe.about_host(self.host, request), **gpus))
             return
         verb = self._verbs.get(name) if isinstance(name, str) else None
         if verb is None:
@@ -322,7 +322,7 @@ class Channel:
         return {}, b""
 
     def _gpus(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
-        about = probe.gpus_now(self.host)
+        about = host_probe.gpus_now(self.host)
         return dict(about, drained=self._drains.words(os.geteuid()), pool=self._pool_now(request, _)[0]), b""
 
     def _pool_now(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.hostd import probe as hostd_probe
-from gpu_mcp_server.hostd.answers import Answers
+from gpu_mcp_server.hostd.probe import host_probe as hostd_probe
+from gpu_mcp_server.hostd.probe.version_cache import Answers
 from gpu_mcp_server.models.build import Wish
 from gpu_mcp_server.services.hosts import HostProbe, JudgePython, Nvcc
 from gpu_mcp_server.services.lab import Lab

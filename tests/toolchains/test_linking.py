@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import ToolMissing
-from gpu_mcp_server.hostd import libraries
+from gpu_mcp_server.hostd.probe import nvidia_libraries
 from gpu_mcp_server.models.build import CompileResult, Wish
 from gpu_mcp_server.models.toolchains import Libraries
 from gpu_mcp_server.services.lab import Lab
@@ -101,7 +101,7 @@ def known_in(folder: Path, *files: str) -> Libraries:
         path = folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    return Libraries.model_validate(libraries.found([], [{"site": str(folder), "roots": [str(folder.parent)]}]))
+    return Libraries.model_validate(nvidia_libraries.found([], [{"site": str(folder), "roots": [str(folder.parent)]}]))
 
 
 def test_names_with_numbers_alone_and_headers_beside_them_are_found(tmp_path: Path):
@@ -145,8 +145,8 @@ def test_a_folder_of_ld_library_path_counts_where_sandboxes_see_it(tmp_path: Pat
     own.mkdir(parents=True)
     (own / "libcudnn.so.9").touch()
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{own}/:relative")
-    assert str(own) not in libraries.found([], [])["places"]
-    found = libraries.found([], [], [str(tmp_path / "own")])
+    assert str(own) not in nvidia_libraries.found([], [])["places"]
+    found = nvidia_libraries.found([], [], [str(tmp_path / "own")])
     assert found["places"][0] == str(own) and found["found"]["cudnn"]["path"] == f"{own}/libcudnn.so.9"
 
 
@@ -154,5 +154,5 @@ def test_a_stub_comes_before_the_driver_and_needs_no_run_path(tmp_path: Path):
     stubs = tmp_path / "lib64" / "stubs"
     stubs.mkdir(parents=True)
     (stubs / "libcuda.so").touch()
-    about = libraries.found([str(tmp_path)], [])["found"]["cuda"]
+    about = nvidia_libraries.found([str(tmp_path)], [])["found"]["cuda"]
     assert about == {"path": f"{stubs}/libcuda.so", "run": "", "include": about["include"], "roots": [str(tmp_path)]}

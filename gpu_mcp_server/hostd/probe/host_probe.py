@@ -11,10 +11,10 @@ import socket
 import struct
 from typing import Any, Dict, List, Optional, Set
 
-from . import setup_lines, toolchains
-from .answers import Answers
-from .gpus.nvml import driver_library
-from .jobs.host_resources import Host
+from ..gpus.nvml import driver_library
+from ..jobs.host_resources import Host
+from . import setup_lines, toolchain_probe
+from .version_cache import Answers
 
 SIOCGIFADDR = 0x8915
 INNER = ("docker", "br-", "virbr", "veth", "cni", "podman", "lxc")
@@ -113,7 +113,7 @@ def about_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
         "compilers": _compilers(answers, setup.get("path", [])),
         "nvcc": nvcc,
         "cuda_without_nvcc": _without_nvcc(wishes.get("cuda"), nvcc),
-        "toolchains": toolchains.found(dict(wishes, shown=setup.get("roots", [])), nvcc, answers),
+        "toolchains": toolchain_probe.found(dict(wishes, shown=setup.get("roots", [])), nvcc, answers),
         "judge": _judge_python(answers, [str(p) for p in wishes.get("judge_pythons", [])]),
     }
     answers.keep()
@@ -125,7 +125,7 @@ def _compilers(answers: Answers, first: List[str]) -> Dict[str, Dict[str, str]]:
     folders = os.pathsep.join([*first, "/usr/local/bin:/usr/bin:/bin"])
     found: Dict[str, Dict[str, str]] = {}
     for name in COMPILERS:
-        names = [name] + ["%s-%d" % (name, v) for v in toolchains.CLANG_VERSIONS if name.startswith("clang")]
+        names = [name] + ["%s-%d" % (name, v) for v in toolchain_probe.CLANG_VERSIONS if name.startswith("clang")]
         path = next(filter(None, (shutil.which(n, path=folders) for n in names)), None)
         if path:
             found[name] = {"path": path, "version": _version(answers, path)}
@@ -134,7 +134,7 @@ def _compilers(answers: Answers, first: List[str]) -> Dict[str, Dict[str, str]]:
 
 def _version(answers: Answers, path: str) -> str:
     line = answers.right([path, "--version"]).partition("\n")[0]
-    return toolchains.version_in(line.rpartition(")")[2]) or toolchains.version_in(line) or line
+    return toolchain_probe.version_in(line.rpartition(")")[2]) or toolchain_probe.version_in(line) or line
 
 
 def _nvcc(answers: Answers, root: Any, pythons: List[str]) -> Optional[Dict[str, Any]]:

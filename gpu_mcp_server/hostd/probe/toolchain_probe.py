@@ -15,8 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from . import libraries
-from .answers import Answers
+from . import nvidia_libraries
+from .version_cache import Answers
 
 CLANG_VERSIONS = range(30, 13, -1)
 SYCL_CLANG = "clang-sycl"
@@ -113,7 +113,7 @@ def found(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], answers: Answe
             "nvrtc": nvrtc.result(),
             "tools": tools.result(),
             "pythons": pythons,
-            "libraries": libraries.found(_cuda_roots(wishes, nvcc), pythons, wishes.get("shown", [])),
+            "libraries": nvidia_libraries.found(_cuda_roots(wishes, nvcc), pythons, wishes.get("shown", [])),
         }
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd import answers
-from gpu_mcp_server.hostd.answers import Answers
+from gpu_mcp_server.hostd.probe import version_cache
+from gpu_mcp_server.hostd.probe.version_cache import Answers
 
 
 class Compiler:
@@ -65,7 +65,7 @@ def test_other_words_another_input_and_another_path_are_other_questions(
 
 def test_an_answer_holds_for_an_hour_and_no_longer(compiler: Compiler, monkeypatch: pytest.MonkeyPatch):
     compiler.say()
-    monkeypatch.setattr(answers, "HOLDS_S", 0)
+    monkeypatch.setattr(version_cache, "HOLDS_S", 0)
     compiler.say()
 
     assert compiler.times() == 2
@@ -92,7 +92,7 @@ def test_a_file_that_is_not_ours_or_damaged_counts_for_nothing(compiler: Compile
         kept.rename(tmp_path / "elsewhere")
         kept.symlink_to(tmp_path / "elsewhere")
     elif harm == "too large":
-        kept.write_text(kept.read_text() + " " * answers.MOST_BYTES)
+        kept.write_text(kept.read_text() + " " * version_cache.MOST_BYTES)
     else:
         kept.write_text({"no json": "{", "no table": "[1]", "rows of another form": '{"a": {"said": 1}}'}[harm])
 
@@ -108,14 +108,14 @@ def test_where_nothing_can_be_written_the_program_is_asked_each_time(compiler: C
 
 
 def test_a_long_answer_is_not_kept_and_the_oldest_go_first(compiler: Compiler, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(answers, "MOST", 2)
+    monkeypatch.setattr(version_cache, "MOST", 2)
     for word in ("a", "b", "c"):
         compiler.say(word)
     compiler.say("a")
     assert compiler.times() == 4
-    assert len(answers._read(compiler.kept)) == 2  # pyright: ignore[reportPrivateUsage]
+    assert len(version_cache._read(compiler.kept)) == 2  # pyright: ignore[reportPrivateUsage]
 
-    monkeypatch.setattr(answers, "MOST_CHARACTERS", 5)
+    monkeypatch.setattr(version_cache, "MOST_CHARACTERS", 5)
     compiler.write("echo version 3.0")
     compiler.say()
     assert compiler.say() == "version 3.0\n"

@@ -10,7 +10,7 @@ import platform
 import re
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from .gpus.nvml import driver_library
+from ..gpus.nvml import driver_library
 
 HEADERS = {
     "cuda": "cuda.h",

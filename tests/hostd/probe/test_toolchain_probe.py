@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd import probe, toolchains
-from gpu_mcp_server.hostd.answers import Answers
+from gpu_mcp_server.hostd.probe import host_probe, toolchain_probe
+from gpu_mcp_server.hostd.probe.version_cache import Answers
 from tests.laboratory import Folder, laboratory
 
 
@@ -32,16 +32,16 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_nvcc_is_found_in_the_wheels_of_an_interpreter(wheels: Path):
-    assert probe._nvcc(Answers(), None, []) is None
-    found = probe._nvcc(Answers(), None, [str(wheels / "bin" / "python")])
+    assert host_probe._nvcc(Answers(), None, []) is None
+    found = host_probe._nvcc(Answers(), None, [str(wheels / "bin" / "python")])
     assert found is not None and found["path"].startswith(str(wheels)) and "sm_90" in found["archs"]
 
 
 def test_hiprtc_names_the_processors_that_its_libraries_were_built_for(tmp_path: Path):
-    assert toolchains._built_archs(str(tmp_path)) == []
+    assert toolchain_probe._built_archs(str(tmp_path)) == []
     for name in ("oclc_isa_version_90a.bc", "oclc_isa_version_1030.bc", "ocml.bc"):
         (tmp_path / name).touch()
-    assert sorted(toolchains._built_archs(str(tmp_path))) == ["gfx1030", "gfx90a"]
+    assert sorted(toolchain_probe._built_archs(str(tmp_path))) == ["gfx1030", "gfx90a"]
 
 
 def test_a_variable_names_a_tool_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -49,7 +49,7 @@ def test_a_variable_names_a_tool_before_the_path(tmp_path: Path, monkeypatch: py
     mine.write_text("#!/bin/sh\necho Version 2026.1.0\n")
     mine.chmod(0o755)
     monkeypatch.setenv("NCU", str(mine))
-    tools = toolchains._tools(Answers(), {}, None, [])
+    tools = toolchain_probe._tools(Answers(), {}, None, [])
     assert tools["ncu"] == {"path": str(mine), "version": "2026.1.0", "roots": [str(tmp_path)]}
     assert os.access(tools["ncu"]["path"], os.X_OK)
 
@@ -64,17 +64,20 @@ def test_a_program_outside_of_usr_is_shown_with_its_prefix_and_never_a_home(
         (".local/bin/hipify-perl", ".local/bin"),
         ("tools/ncu", "tools"),
     ):
-        assert toolchains._roots_around(str(tmp_path / path)) == [str(tmp_path / root)]
+        assert toolchain_probe._roots_around(str(tmp_path / path)) == [str(tmp_path / root)]
     nothing = ("/home/ada/ncu", "/usr/local/cuda/bin/ncu", "/usr/bin/make", "/bin/make", "/ncu")
     for path in (str(tmp_path / "ncu"), *nothing):
-        assert toolchains._roots_around(path) == [], path
-    assert toolchains._roots_around("/home/ada/bin/ncu") == ["/home/ada/bin"], "another's home is one as well"
-    assert toolchains._roots_around("/opt/bin/tool") == ["/opt/bin"]
+        assert toolchain_probe._roots_around(path) == [], path
+    assert toolchain_probe._roots_around("/home/ada/bin/ncu") == ["/home/ada/bin"], "another's home is one as well"
+    assert toolchain_probe._roots_around("/opt/bin/tool") == ["/opt/bin"]
     (tmp_path / "rocm" / "bin").mkdir(parents=True)
     (tmp_path / "rocm" / "bin" / "tool").touch()
     (tmp_path / "link").mkdir()
     (tmp_path / "link" / "tool").symlink_to(tmp_path / "rocm" / "bin" / "tool")
-    assert toolchains._roots_around(str(tmp_path / "link" / "tool")) == [str(tmp_path / "link"), str(tmp_path / "rocm")]
+    assert toolchain_probe._roots_around(str(tmp_path / "link" / "tool")) == [
+        str(tmp_path / "link"),
+        str(tmp_path / "rocm"),
+    ]
 
 
 async def test_a_program_on_the_path_can_be_started_in_the_sandbox(monkeypatch: pytest.MonkeyPatch):
@@ -108,10 +111,10 @@ def test_a_clang_counts_for_sycl_only_with_headers_and_library(tmp_path: Path, m
     mine.write_text(DPCPP.format(include=headers.parent))
     mine.chmod(0o755)
     monkeypatch.setenv("CLANG_SYCL", str(mine))
-    assert toolchains._sycl_clang(Answers()) is None, "no headers"
+    assert toolchain_probe._sycl_clang(Answers()) is None, "no headers"
     (headers / "sycl.hpp").touch()
-    found = toolchains._sycl_clang(Answers())
+    found = toolchain_probe._sycl_clang(Answers())
     assert found == {"path": str(mine), "version": "21.0.0", "roots": [str(tmp_path)]}
     monkeypatch.delenv("CLANG_SYCL")
     monkeypatch.setenv("CPATH", str(headers.parent))  # a distribution's clang, with somebody's headers beside it
-    assert toolchains._sycl_clang(Answers()) is None
+    assert toolchain_probe._sycl_clang(Answers()) is None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import ConfigError
-from gpu_mcp_server.hostd import setup_lines
+from gpu_mcp_server.hostd.probe import setup_lines
 from gpu_mcp_server.services.sources import Source
 from tests.laboratory import Folder, laboratory
 
