@@ -1,9 +1,9 @@
 """Nodes of a batch system: one allocation is held while there is work, with hostd inside, and given back when idle.
 
 A call then costs what it costs over SSH, not the second that a job of the scheduler takes. The allocation is found by
-its name, so servers of one user share it and a server that comes back finds it. The gate inside it (`hostd/gate.py`)
-ends it when it is idle, also when no server is left. Nothing runs on the login node but the scheduler's commands,
-each of which is given up after a while: they hang when their server is down.
+its name, so servers of one user share it and a server that comes back finds it. The gate inside it
+(`hostd/channel/allocation_server.py`) ends it when it is idle, also when no server is left. Nothing runs on the login
+node but the scheduler's commands, each of which is given up after a while: they hang when their server is down.
 """
 
 import asyncio

@@ -19,13 +19,13 @@ if "threading" not in sys.modules:
     # who draws from it: neither is so here. They take half of the 0.8 ms of each of three forks before a job's start.
     os.register_at_fork = _ignore
 
-from . import gate  # noqa: E402
+from .channel import allocation_server  # noqa: E402
+from .channel.channel_server import Channel  # noqa: E402
 from .gpus import broker  # noqa: E402
 from .jobs import batch_task  # noqa: E402
 from .jobs.host_resources import Host  # noqa: E402
 from .probe import host_probe  # noqa: E402
 from .sandbox import systemd_scope  # noqa: E402
-from .serve import Channel  # noqa: E402
 
 NO_STATE = 4
 
@@ -49,7 +49,11 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return broker.serve(words[1], int(words[2]))
     if verb == "relay" or verb.startswith("gate="):
         given = os.path.abspath(os.path.expanduser(words[1])) if len(words) > 1 and words[1] else ""
-        return gate.relay(given) if verb == "relay" else gate.hold(given, float(verb.partition("=")[2]))
+        return (
+            allocation_server.relay(given)
+            if verb == "relay"
+            else allocation_server.hold(given, float(verb.partition("=")[2]))
+        )
     if verb == "once":
         return batch_task.run(os.path.abspath(words[1]))
     if verb == "serve":

@@ -11,18 +11,18 @@ import sys
 import time
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, cast
 
-from .files.job_files import FilesError
-from .gpus.broker_client import shown
-from .gpus.drain import Drains
-from .jobs.client_liveness import LEAVING
-from .jobs.host_resources import Host
-from .jobs.job_folder import JobFolder
-from .jobs.reservation import PURPOSE, Reservation, standings
-from .jobs.spec_validation import checked
-from .jobs.supervisor import Supervisor, fork_supervisor
-from .prewarm.prewarm_pool import Pool, is_disturbed
-from .probe import host_probe
-from .protocol import (
+from ..files.job_files import FilesError
+from ..gpus.broker_client import shown
+from ..gpus.drain import Drains
+from ..jobs.client_liveness import LEAVING
+from ..jobs.host_resources import Host
+from ..jobs.job_folder import JobFolder
+from ..jobs.reservation import PURPOSE, Reservation, standings
+from ..jobs.spec_validation import checked
+from ..jobs.supervisor import Supervisor, fork_supervisor
+from ..prewarm.prewarm_pool import Pool, is_disturbed
+from ..probe import host_probe
+from ..protocol import (
     HEADER,
     PROTOCOL_VERSION,
     JobSpec,
@@ -33,9 +33,9 @@ from .protocol import (
     split_attachment,
     to_json,
 )
-from .running import Running
-from .sandbox import descriptors, processes
-from .waiter import Waiter
+from ..sandbox import descriptors, processes
+from .running_job import Running
+from .wait_request import Waiter
 
 POLL_S = 0.05
 SWEEP_S = 900.0

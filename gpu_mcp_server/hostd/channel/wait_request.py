@@ -3,10 +3,10 @@
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from .files.job_files import Blobs
-from .jobs.client_liveness import note_asked
-from .jobs.job_folder import JobFolder
-from .protocol import to_json
+from ..files.job_files import Blobs
+from ..jobs.client_liveness import note_asked
+from ..jobs.job_folder import JobFolder
+from ..protocol import to_json
 
 ASKED_S = 0.25
 """Between two notes that somebody waits for a job of another channel."""

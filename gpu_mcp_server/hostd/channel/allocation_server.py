@@ -15,9 +15,9 @@ import sys
 import time
 from typing import List, Set
 
-from .files import file_trees
-from .jobs.host_resources import Host
-from .serve import Channel
+from ..files import file_trees
+from ..jobs.host_resources import Host
+from .channel_server import Channel
 
 SOCKET = "gate"
 LOOK_S = 1.0
