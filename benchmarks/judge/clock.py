@@ -71,7 +71,7 @@ def said_by(*command: str) -> str:
 
 def interval(values: list[float]) -> tuple[float, float, float]:
     """Return median and 95 % interval as the judge computes them."""
-    spec = importlib.util.spec_from_file_location("stats", ROOT / "gpu_mcp_server/judge/stats.py")
+    spec = importlib.util.spec_from_file_location("stats", ROOT / "gpu_mcp_server/judge/numerics/stats.py")
     assert spec and spec.loader
     stats: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(stats)

@@ -9,9 +9,9 @@ import time
 from typing import Any, Dict, List
 
 from .devices import Buffers
+from .numerics.stats import median
+from .numerics.tensors import symbols
 from .shapes import Shape
-from .stats import median
-from .tensors import symbols
 
 ROUNDS, MORE_ROUNDS = 3, 6
 """That count; more of them where the reference is faster than it was: a machine may have been busy at either time."""

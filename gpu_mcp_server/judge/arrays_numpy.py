@@ -6,11 +6,11 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 
 from .bad_result import BadResult
-from .check import STORAGE
-from .fill import SHORT, short_bits
 from .mapping import Mapping
+from .numerics.compare import STORAGE
+from .numerics.random_inputs import SHORT, short_bits
+from .numerics.tensors import Array, Tensor
 from .spinning import spin
-from .tensors import Array, Tensor
 
 NATIVE: Dict[str, Any] = dict(STORAGE, bool=np.bool_)
 """What the reference's function gets and returns; to the owner a bool is a byte, 0 or 1."""

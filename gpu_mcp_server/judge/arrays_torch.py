@@ -7,7 +7,7 @@ import numpy as np
 
 from .arrays_numpy import NumpyArrays
 from .bad_result import BadResult
-from .tensors import FLOATS, Array, Tensor
+from .numerics.tensors import FLOATS, Array, Tensor
 from .torch_views import VIEWED
 
 torch: Any = importlib.import_module("torch")

@@ -7,8 +7,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from .arrays_torch import accepted, torch
 from .bad_result import BadResult
 from .cuda_driver import Driver, Shared
+from .numerics.tensors import Tensor
 from .switching import GpuTurns
-from .tensors import Tensor
 from .torch_views import tensors_at
 from .verdicts import JudgeFailed
 

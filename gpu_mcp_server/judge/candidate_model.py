@@ -184,7 +184,7 @@ class ModelFile(PythonFile):
         forward = int(self.task.get("backward") or 0)
         if not forward:
             return self.model(*self.arguments(inputs))
-        from .backward import with_gradients
+        from .numerics.autograd import with_gradients
 
         kinds = [spec["dtype"] for spec in self.task["inputs"][:forward]]
         return with_gradients(self.torch, self.model, inputs[:forward], inputs[forward:], kinds)

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Tuple
 
 from .calls import saying
 from .folders import WORK
-from .tensors import tensors
+from .numerics.tensors import tensors
 from .torch_views import tensors_at
 
 Reply = Dict[str, Any]

@@ -7,7 +7,7 @@ import numpy as np
 
 from .devices import Buffers, Device
 from .memory_cpu import Region, share
-from .tensors import Layout
+from .numerics.tensors import Layout
 from .verdicts import TooLarge
 
 AT_ONCE_BYTES = 256 << 20

@@ -5,7 +5,7 @@ import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .devices import Device
-from .stats import median
+from .numerics.stats import median
 
 State = Dict[str, Any]
 

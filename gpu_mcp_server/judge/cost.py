@@ -4,7 +4,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from .devices import Device
-from .stats import median, median_interval
+from .numerics.stats import median, median_interval
 from .supervisor import Player
 from .verdicts import JudgeFailed, ReferenceFailed
 

@@ -9,11 +9,11 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from .check import STORAGE
 from .cuda_driver import CudaError, Driver, Kernels
 from .folders import CODE, JUDGE
-from .kept import Kept, Pair
-from .tensors import ITEM_BYTES, Array, Layout, Tensor
+from .numerics.compare import STORAGE
+from .numerics.determinism_check import Kept, Pair
+from .numerics.tensors import ITEM_BYTES, Array, Layout, Tensor
 
 TYPES = {name: number for number, name in enumerate(ITEM_BYTES)}
 TYPES.update(dict.fromkeys(list(TYPES)[8:], TYPES["uint8"]))

@@ -4,10 +4,10 @@ import os
 from typing import Any, Dict, List, Sequence, Set, Tuple
 
 from .devices import Buffers, Device
-from .fill import Well
 from .memory_cpu import COUNT_BYTES, CpuBuffers, Files
+from .numerics.random_inputs import Well
+from .numerics.tensors import Tensor, layout, tensors
 from .supervisor import Player
-from .tensors import Tensor, layout, tensors
 
 MAX_BYTES = 100 << 20
 """Of a round: beyond it new pages, filling and checking take longer than timing."""

@@ -8,12 +8,12 @@ from .cuda_driver import L2_BYTES, MAJOR, MINOR, OutOfMemory
 from .cuda_errors import meaning
 from .cuda_tools import FENCE_SAMPLES, TYPES, Fence, Tools, answer_of
 from .devices import Buffers, Device
-from .fill import Well
 from .idleness import Idleness
 from .memory_cuda import CudaBuffers
+from .numerics.random_inputs import Well
+from .numerics.tensors import Tensor, layout
 from .nvml import Nvml
 from .supervisor import Player
-from .tensors import Tensor, layout
 from .verdicts import JudgeFailed, TooLarge
 
 ALLOWED = 8

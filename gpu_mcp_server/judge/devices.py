@@ -4,11 +4,11 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from .check import compare, numbers
-from .fill import Well
-from .kept import Kept
+from .numerics.compare import compare, numbers
+from .numerics.determinism_check import Kept
+from .numerics.random_inputs import Well
+from .numerics.tensors import Array, Tensor
 from .supervisor import Player
-from .tensors import Array, Tensor
 
 
 class RoundCheck(NamedTuple):

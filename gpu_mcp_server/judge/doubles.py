@@ -6,13 +6,13 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from .check import numbers
 from .devices import Buffers, RoundCheck
 from .memory_cpu import Region
+from .numerics.compare import numbers
+from .numerics.tensors import Array
 from .oracle import EPSILON, available
 from .rounding import Known, beyond, slack
 from .rounds import Rounds
-from .tensors import Array
 
 LOOKED_AT = 1 << 16
 """Elements of a larger output of which double precision is asked: so many of the wrong ones that are farthest beyond

@@ -10,13 +10,13 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 
 from .agenda import Agenda
-from .check import LARGE, numbers
 from .devices import Buffers, RoundCheck
 from .doubles import InDouble
-from .fill import Well
+from .numerics.compare import LARGE, numbers
+from .numerics.random_inputs import Well
+from .numerics.tensors import Tensor
 from .rounds import Rounds
 from .table import DISTRIBUTIONS, SELDOM_DRAWN, may_vary
-from .tensors import Tensor
 from .verdicts import Judged, ReferenceFailed, incorrect
 
 LOOKED_AT = 4

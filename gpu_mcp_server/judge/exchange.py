@@ -10,8 +10,8 @@ from typing import List, NamedTuple
 import numpy as np
 
 from .devices import Buffers
-from .fill import Well
-from .tensors import ITEM_BYTES, MADE, Array
+from .numerics.random_inputs import Well
+from .numerics.tensors import ITEM_BYTES, MADE, Array
 
 MANY_CALLS = 64
 MOST_PART = 2

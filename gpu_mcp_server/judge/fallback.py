@@ -4,13 +4,13 @@ from typing import Any, Dict, List, Tuple
 
 from .cost import Cost
 from .devices import Buffers, Device
-from .fill import Well
 from .hidden import elements
 from .history import History
 from .ledger import Ledger
+from .numerics.random_inputs import Well
+from .numerics.tensors import symbols, tensors
 from .rounds import Rounds, timed_pass
 from .supervisor import Player
-from .tensors import symbols, tensors
 from .verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect
 
 TIES_S = 5.0

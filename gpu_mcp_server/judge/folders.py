@@ -9,4 +9,7 @@ JUDGE = os.path.dirname(os.path.abspath(__file__))
 WORK = os.getcwd()
 """A process begins in its workspace. `main` imports this early: somebody else's code may go elsewhere."""
 CODE = os.path.join(JUDGE, "compiled")
-"""Code that was compiled for this host. Not beside the sources: `elements.so` would be imported for `elements.py`."""
+"""Code that was compiled for this host.
+
+Not beside the sources: a library would be imported for a module of its name.
+"""

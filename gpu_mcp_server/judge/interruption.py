@@ -10,14 +10,14 @@ from typing import Any, Dict, Generator, List, Tuple
 
 import numpy as np
 
-from .check import STORAGE
 from .devices import Buffers
 from .exchange import Exchange
-from .fill import Well
 from .memory_cpu import WORDS
+from .numerics.compare import STORAGE
+from .numerics.random_inputs import Well
+from .numerics.tensors import ITEM_BYTES, Array
 from .rounds import Rounds
 from .sharing import Sharing, Short
-from .tensors import ITEM_BYTES, Array
 from .verdicts import Judged, Torn, cheat
 
 STOPS = 8

@@ -4,8 +4,8 @@ from typing import Any, List
 
 from .carriers import ByFile, carrier_of
 from .devices import Buffers, Device
+from .numerics.tensors import Layout, layout
 from .supervisor import Player
-from .tensors import Layout, layout
 
 
 def draw(device: Device, buffers: Buffers, reference: Player, seed: int, timeout_s: float) -> str:

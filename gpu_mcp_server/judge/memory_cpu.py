@@ -7,12 +7,12 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
 
-from .check import CHUNK, STORAGE, compare, scratch_for
 from .devices import Buffers, RoundCheck
-from .fill import SLAB, Well
-from .lanes import spread
+from .numerics.compare import CHUNK, STORAGE, compare, scratch_for
+from .numerics.parallel_map import spread
+from .numerics.random_inputs import SLAB, Well
+from .numerics.tensors import MADE, Array, Layout, Tensor, layout
 from .supervisor import Player
-from .tensors import MADE, Array, Layout, Tensor, layout
 
 F_ADD_SEALS = 1033
 F_SEAL_SEAL = 0x1

@@ -5,17 +5,17 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from .check import LARGE, STORAGE, numbers, relative_to
 from .cuda_driver import Shared
 from .cuda_tools import TYPES, Fence, KeptOnGpu
 from .devices import Buffers, RoundCheck
-from .eight_bits import FLOAT8
-from .fill import LONG
-from .kept import Kept
 from .memory_cpu import Region, poison_word
 from .memory_cpu import share as share_file
+from .numerics.compare import LARGE, STORAGE, numbers, relative_to
+from .numerics.determinism_check import Kept
+from .numerics.random_inputs import LONG
+from .numerics.small_floats import FLOAT8
+from .numerics.tensors import ALIGNMENT_BYTES, ITEM_BYTES, MADE, Array, Layout, Tensor, layout
 from .supervisor import Player
-from .tensors import ALIGNMENT_BYTES, ITEM_BYTES, MADE, Array, Layout, Tensor, layout
 
 DISTRIBUTIONS = {
     name: number

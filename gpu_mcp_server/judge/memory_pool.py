@@ -16,8 +16,8 @@ from .cuda_tools import TYPES, Fence
 from .devices import RoundCheck
 from .memory_cpu import Region
 from .memory_cuda import CudaBuffers
+from .numerics.tensors import ITEM_BYTES, Array, Tensor, layout
 from .supervisor import Player
-from .tensors import ITEM_BYTES, Array, Tensor, layout
 from .verdicts import incorrect
 
 SPARE_BYTES = 512 << 20

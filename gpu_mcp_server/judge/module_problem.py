@@ -11,8 +11,8 @@ import math
 import re
 from typing import Any, Dict, List, Sequence, Tuple, cast
 
+from .numerics.tensors import ITEM_BYTES, Tensor
 from .recorder import Recorder, dtype_of
-from .tensors import ITEM_BYTES, Tensor
 from .torch_views import tensors_at
 
 torch: Any = importlib.import_module("torch")

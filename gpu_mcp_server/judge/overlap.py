@@ -12,9 +12,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 from .cost import request_s
 from .devices import Buffers
-from .fill import Well
+from .numerics.random_inputs import Well
+from .numerics.stats import median
 from .rounds import Rounds, told_us
-from .stats import median
 from .verdicts import cheat
 
 FEWEST, MOST = 6, 32

@@ -11,16 +11,16 @@ import numpy as np
 
 from .description import describe
 from .devices import Device
-from .elements import ELEMENTS
 from .evidence import VERSION, compiled_hashes, harness_hash, say
-from .fill import Well
 from .folders import WORK
 from .hidden import hidden_shapes
 from .hoarding import kept_from
 from .ledger import Ledger
+from .numerics.element_loops import ELEMENTS
+from .numerics.random_inputs import Well
+from .numerics.stats import geometric_mean
 from .players import Players
 from .shapes import Shape
-from .stats import geometric_mean
 from .supervisor import Player
 from .trials import Trials
 from .verdicts import VERDICTS, Judged, JudgeFailed, Refused, where_of

@@ -13,7 +13,7 @@ from . import heap
 from .bad_result import BadResult
 from .folders import WORK
 from .link import Link, LinkClosed
-from .tensors import FLOATS, tensors
+from .numerics.tensors import FLOATS, tensors
 
 Reply = Dict[str, Any]
 
@@ -121,7 +121,7 @@ class Reference:
         if not callable(self.entry):
             return {"error": "the reference defines no function %s" % self.task["entry"]}
         if self.task.get("backward"):
-            from .backward import differentiated
+            from .numerics.autograd import differentiated
 
             kinds = [spec["dtype"] for spec in self.task["inputs"][: int(self.task["backward"])]]
             self.entry = differentiated(importlib.import_module("torch"), self.entry, kinds)

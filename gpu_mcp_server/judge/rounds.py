@@ -5,18 +5,18 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from .check import LARGE, apart, compare, describe, numbers
 from .conditions import State, Watch
 from .cost import Cost
 from .devices import Buffers, Device, RoundCheck
 from .history import History
 from .ledger import Ledger
 from .made import draw
+from .numerics.compare import LARGE, apart, compare, describe, numbers
+from .numerics.error_location import grid
 from .run_delay import While
 from .supervisor import Player
 from .ties import Ties, told
 from .verdicts import Judged, ReferenceFailed, cheat, incorrect
-from .whereabouts import grid
 
 LATE_S = 0.05
 LATE_AT_MOST_S = 5.0

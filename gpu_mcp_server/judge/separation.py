@@ -12,9 +12,9 @@ from typing import Any, Callable, Dict, List, NamedTuple
 
 from .agenda import Agenda
 from .devices import Buffers
-from .fill import Well
+from .numerics.random_inputs import Well
+from .numerics.stats import median
 from .rounds import Rounds
-from .stats import median
 from .verdicts import incorrect
 
 AT_END = 2

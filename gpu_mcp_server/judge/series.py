@@ -6,10 +6,10 @@ from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 from .cost import Cost
 from .devices import Buffers
 from .ledger import Ledger
+from .numerics.stats import half_width, median, median_interval
 from .overlap import Single
 from .rounds import Round
 from .sharing import Sharing
-from .stats import half_width, median, median_interval
 
 LEAST_ROUNDS = 7
 PATIENCE = 4

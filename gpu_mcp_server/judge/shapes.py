@@ -7,22 +7,22 @@ from .conditions import Watch, summary
 from .cost import Cost, empty_pass
 from .devices import Buffers, Device
 from .elsewhere import Elsewhere
-from .fill import Well
 from .floor import floor_of
 from .history import History
 from .interruption import Interruption, stops
 from .ledger import Ledger
+from .numerics.error_location import ordinal
+from .numerics.random_inputs import Well
+from .numerics.stats import half_width, median, median_interval, speedup, timing, wide
+from .numerics.tensors import symbols, tensors
 from .overlap import OneByOne
 from .rounds import Round, Rounds
 from .separation import Separation, expose
 from .series import LEAST_ROUNDS, Goal, Progress, Series
 from .stalls import outlasted
-from .stats import half_width, median, median_interval, speedup, timing, wide
 from .strict import Strict
 from .supervisor import Player
-from .tensors import symbols, tensors
 from .verdicts import Judged, TooLarge, where_of
-from .whereabouts import ordinal
 
 SURE = 1.5
 """Times the shortest round that can be timed, which is what a round lasts at least: the clock's cost was measured on

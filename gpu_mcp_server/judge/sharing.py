@@ -10,7 +10,7 @@ which are not seen before a round's end, is told to copy each in those.
 
 from typing import Callable, List, NamedTuple
 
-from .stats import median
+from .numerics.stats import median
 from .verdicts import cheat
 
 DOUBTED = 0.1

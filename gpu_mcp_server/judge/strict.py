@@ -4,14 +4,14 @@ from typing import Any, Dict
 
 import numpy as np
 
-from .check import numbers
 from .devices import Buffers
-from .fill import Well
 from .memory_cpu import Region
+from .numerics.compare import numbers
+from .numerics.random_inputs import Well
+from .numerics.tensors import Array
 from .oracle import EPSILON, available
 from .precision import distribution, suspicion
 from .rounds import Rounds
-from .tensors import Array
 from .verdicts import incorrect
 
 ELEMENTS = 1 << 22

@@ -4,8 +4,8 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from .devices import Buffers
 from .hidden import Dims
+from .numerics.tensors import FLOATS, MADE, Tensor
 from .rounds import Rounds
-from .tensors import FLOATS, MADE, Tensor
 from .verdicts import Judged, where_of
 
 DISTRIBUTIONS = ("uniform", "normal", "offset", "outliers", "zeros", "large", "small")

@@ -23,14 +23,14 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from .check import compare
 from .devices import Buffers, RoundCheck
-from .fill import Well
 from .lines import Lines
 from .memory_cpu import Region
+from .numerics.compare import compare
+from .numerics.random_inputs import Well
+from .numerics.tensors import FLOATS, Array, Tensor
 from .oracle import EPSILON
 from .supervisor import Player
-from .tensors import FLOATS, Array, Tensor
 from .verdicts import JudgeFailed
 
 TRIES = 48

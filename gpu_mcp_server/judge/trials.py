@@ -6,21 +6,21 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from .check import LARGE, numbers
 from .cost import Cost
 from .devices import Device
 from .doubles import InDouble
 from .elsewhere import answered
-from .fill import Well
 from .hidden import Dims, elements
 from .history import History
 from .ledger import Ledger
+from .numerics.compare import LARGE, numbers
+from .numerics.random_inputs import Well
+from .numerics.tensors import FLOATS, symbols, tensors
 from .oracle import EPSILON, split
 from .precision import distribution, suspicion
 from .rounds import Rounds
 from .supervisor import Player
 from .table import DISTRIBUTIONS, SELDOM_DRAWN, Table, may_vary, named_dims, untimed_shape
-from .tensors import FLOATS, symbols, tensors
 from .verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect
 
 SMALL = 1 << 18

@@ -9,8 +9,8 @@ from typing import List, Optional, Tuple
 import numpy as np
 
 from .extractors import Series
-from .tensors import Array, Tensor
-from .whereabouts import whereabouts
+from .numerics.error_location import whereabouts
+from .numerics.tensors import Array, Tensor
 
 FROM = 2.0**53
 """The first double that more than one whole number becomes."""

@@ -26,7 +26,7 @@ CALLS = Part("calls.so", "calls.c", "c")
 """Makes the calls of a library's launcher; without it Python does, and the evidence says so (`candidate_calls_by`)."""
 POOL = Part("pool.so", "pool.cu", "cuda")
 """Lets a model's results lie in the judge's memory; without it they are copied."""
-ELEMENTS = Part("elements.so", "elements.c", "c")
+ELEMENTS = Part("elements.so", "numerics/elements.c", "c")
 """Fills and checks on the processor; without it NumPy does (`elements_by`)."""
 KERNELS = Part("kernels.cubin", "kernels.cu", "cuda", "nvrtc")
 """Fills and checks on a GPU; without it the driver compiles the PTX in every evaluation (`kernels_compiled_by`)."""

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from gpu_mcp_judge.tensors import SMALL_GUARD_BYTES
+from gpu_mcp_judge.numerics.tensors import SMALL_GUARD_BYTES
 
 from tests.judge.harness import EXAMPLES, believing, build, edited, judge, patient
 from tests.judge_package import JUDGE

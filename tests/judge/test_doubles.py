@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from gpu_mcp_judge.check import compare
 from gpu_mcp_judge.devices import Buffers
 from gpu_mcp_judge.doubles import LOOKED_AT, MOST, InDouble
-from gpu_mcp_judge.fill import Well
-from gpu_mcp_judge.tensors import Tensor
+from gpu_mcp_judge.numerics.compare import compare
+from gpu_mcp_judge.numerics.random_inputs import Well
+from gpu_mcp_judge.numerics.tensors import Tensor
 
 RTOL, ATOL = 1e-4, 1e-3
 COUNT = 1 << 20

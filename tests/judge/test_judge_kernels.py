@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_mcp_judge.check import STORAGE, compare, numbers
-from gpu_mcp_judge.tensors import ITEM_BYTES
+from gpu_mcp_judge.numerics.compare import STORAGE, compare, numbers
+from gpu_mcp_judge.numerics.tensors import ITEM_BYTES
 
 KIND = list(ITEM_BYTES).index
 """The number of a type in kernels.cu."""

@@ -15,11 +15,11 @@ sys.path.insert(0, sys.argv[1])
 import numpy as np
 from gpu_mcp_judge import memory_pool
 memory_pool.SPARE_BYTES = 1 << 16
-from gpu_mcp_judge.fill import Well
+from gpu_mcp_judge.numerics.random_inputs import Well
 from gpu_mcp_judge.device_cuda import CudaDevice
 from gpu_mcp_judge.memory_pool import PooledBuffers
 from gpu_mcp_judge.supervisor import Player
-from gpu_mcp_judge.tensors import Tensor
+from gpu_mcp_judge.numerics.tensors import Tensor
 from gpu_mcp_judge.verdicts import Judged
 
 task = {"framework": "torch", "rtol": 1e-5, "atol": 1e-6, "pool": True, "gpu_index": 0}

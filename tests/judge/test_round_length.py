@@ -3,7 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-from gpu_mcp_judge import cost, device_cuda, fill, rounds, shapes, verdicts
+from gpu_mcp_judge import cost, device_cuda, rounds, shapes, verdicts
+from gpu_mcp_judge.numerics import random_inputs
 
 MILLISECOND = 1e-3
 
@@ -124,7 +125,7 @@ def shape_of(kind: str, framework: str, when: str, passes: cost.Cost) -> shapes.
     task = {"shapes": [{}], "inputs": [], "outputs": [], "rtol": 0, "atol": 0, "round_timeout_s": 1, "round_ms": 10}
     task |= {"max_rounds": 9, "budget_s": 1, "framework": framework, "calibrate": when, "candidate": "library"}
     costs, log = dict.fromkeys(("candidate", "reference"), passes), SimpleNamespace(besides_s=lambda: 0.0)
-    return shapes.Shape(task, 0, device, (candidate, reference), costs, fill.Well("00" * 32), log, 1.0)
+    return shapes.Shape(task, 0, device, (candidate, reference), costs, random_inputs.Well("00" * 32), log, 1.0)
 
 
 KINDS = [

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from gpu_mcp_judge import ties
 from gpu_mcp_judge.devices import RoundCheck
-from gpu_mcp_judge.fill import Well
-from gpu_mcp_judge.tensors import Tensor
+from gpu_mcp_judge.numerics.random_inputs import Well
+from gpu_mcp_judge.numerics.tensors import Tensor
 
 from tests.judge.harness import torch_python
 

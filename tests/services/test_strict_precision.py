@@ -5,7 +5,8 @@ import re
 from typing import get_args
 
 import pytest
-from gpu_mcp_judge import oracle, tensors
+from gpu_mcp_judge import oracle
+from gpu_mcp_judge.numerics import tensors
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import DType, Problem, TensorSpec

@@ -7,7 +7,7 @@ from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 
-from .folders import CODE
+from ..folders import CODE
 from .tensors import Array
 
 LIBRARY = os.path.join(CODE, "elements.so")

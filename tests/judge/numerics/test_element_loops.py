@@ -8,23 +8,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_mcp_judge import check, device_cpu, elements, fill, ledger, memory_cpu
+from gpu_mcp_judge import device_cpu, ledger, memory_cpu
+from gpu_mcp_judge.numerics import compare, element_loops, random_inputs
 
 from tests.judge import harness
 
 
 @pytest.fixture(scope="module")
-def compiled() -> elements.Elements:
-    made = elements.Elements()
+def compiled() -> element_loops.Elements:
+    made = element_loops.Elements()
     made.load(str(harness.loops("elements.c")))
-    assert made.by == elements.COMPILED
+    assert made.by == element_loops.COMPILED
     return made
 
 
 @pytest.fixture
-def loops(compiled: elements.Elements, monkeypatch: pytest.MonkeyPatch) -> Iterator[elements.Elements]:
-    monkeypatch.setattr(check, "ELEMENTS", compiled)
-    monkeypatch.setattr(fill, "ELEMENTS", compiled)
+def loops(compiled: element_loops.Elements, monkeypatch: pytest.MonkeyPatch) -> Iterator[element_loops.Elements]:
+    monkeypatch.setattr(compare, "ELEMENTS", compiled)
+    monkeypatch.setattr(random_inputs, "ELEMENTS", compiled)
     yield compiled
 
 
@@ -32,9 +33,9 @@ def loops(compiled: elements.Elements, monkeypatch: pytest.MonkeyPatch) -> Itera
 @pytest.mark.parametrize("shape", [(1, 5), (3, 64_000), (2, (1 << 20) + 77), (7, 1023)], ids=str)
 def test_inputs_are_the_same_whoever_draws_them(compiled, monkeypatch, distribution, shape):
     found = []
-    for loops in (elements.Elements(), compiled):
-        monkeypatch.setattr(fill, "ELEMENTS", loops)
-        well, into = fill.Well("ab" * 32), np.full(shape, np.nan, dtype=np.float32)
+    for loops in (element_loops.Elements(), compiled):
+        monkeypatch.setattr(random_inputs, "ELEMENTS", loops)
+        well, into = random_inputs.Well("ab" * 32), np.full(shape, np.nan, dtype=np.float32)
         for _ in range(2):
             well.fill(into, "float32", distribution)
         found.append(into)
@@ -45,9 +46,9 @@ def test_errors_are_the_same_whoever_compares(compiled, monkeypatch):
     rng = np.random.default_rng(5)
     expected = rng.standard_normal(200_001).astype(np.float32)
     got = (expected * (1 + rng.uniform(-1e-5, 1e-5, expected.size))).astype(np.float32)
-    plain = check.compare(expected, got, "float32", 1e-4, 1e-6)
-    monkeypatch.setattr(check, "ELEMENTS", compiled)
-    assert check.compare(expected, got, "float32", 1e-4, 1e-6)[:3] == pytest.approx(plain[:3], rel=1e-6)
+    plain = compare.compare(expected, got, "float32", 1e-4, 1e-6)
+    monkeypatch.setattr(compare, "ELEMENTS", compiled)
+    assert compare.compare(expected, got, "float32", 1e-4, 1e-6)[:3] == pytest.approx(plain[:3], rel=1e-6)
     assert plain.wrong == 0 < plain.max_abs
 
 
@@ -60,7 +61,7 @@ def test_what_is_wrong_passes_no_compiled_loop(loops, place, want, have):
     expected = np.ones(70_001, dtype=np.float32)
     got = expected.copy()
     expected[place], got[place] = want, have
-    difference = check.compare(expected, got, "float32", 1e-4, 1e-6)
+    difference = compare.compare(expected, got, "float32", 1e-4, 1e-6)
     assert difference.wrong == 1
     assert difference.mask is not None
     assert np.flatnonzero(difference.mask).tolist() == [place]
@@ -72,9 +73,9 @@ def test_wrong_elements_are_the_same_whoever_marks_them(compiled, monkeypatch, a
     expected = np.concatenate([rng.standard_normal(100_003).astype(np.float32), np.repeat(special, special.size)])
     noise = rng.uniform(-3e-4, 3e-4, 100_003).astype(np.float32)
     got = np.concatenate([expected[:100_003] + noise, np.tile(special, special.size)])
-    plain = check.compare(expected, got, "float32", 1e-4, atol)
-    monkeypatch.setattr(check, "ELEMENTS", compiled)
-    difference = check.compare(expected, got, "float32", 1e-4, atol)
+    plain = compare.compare(expected, got, "float32", 1e-4, atol)
+    monkeypatch.setattr(compare, "ELEMENTS", compiled)
+    difference = compare.compare(expected, got, "float32", 1e-4, atol)
     assert plain.mask is not None
     assert difference.mask is not None
     assert 10_000 < plain.wrong == difference.wrong == np.count_nonzero(difference.mask)
@@ -84,14 +85,14 @@ def test_wrong_elements_are_the_same_whoever_marks_them(compiled, monkeypatch, a
 
 def test_a_nan_matches_a_nan_and_an_infinity_itself_all_the_same(loops):
     same = np.array([np.nan, np.inf, -np.inf, 1], dtype=np.float32)
-    assert check.compare(same, same.copy(), "float32", 1e-4, 1e-6).wrong == 0
+    assert compare.compare(same, same.copy(), "float32", 1e-4, 1e-6).wrong == 0
 
 
 def test_without_the_library_numpy_serves(tmp_path):
-    loops = elements.Elements()
+    loops = element_loops.Elements()
     loops.load(str(tmp_path / "elements.so"))
     one = np.ones(4, dtype=np.float32)
-    assert (loops.by, loops.compare(one, one, 0, 0, 1)) == (elements.INTERPRETED, None)
+    assert (loops.by, loops.compare(one, one, 0, 0, 1)) == (element_loops.INTERPRETED, None)
 
 
 def test_memory_made_ahead_is_taken_by_the_first_task_that_it_is_large_enough_for():
@@ -99,7 +100,7 @@ def test_memory_made_ahead_is_taken_by_the_first_task_that_it_is_large_enough_fo
 
     def device(n: int) -> device_cpu.CpuDevice:
         task = {"inputs": [tensor], "outputs": [tensor], "shapes": [{"n": n}], "rtol": 0, "atol": 0}
-        return device_cpu.CpuDevice(fill.Well("ab" * 32), task)
+        return device_cpu.CpuDevice(random_inputs.Well("ab" * 32), task)
 
     memory_cpu.prepare()
     large = device(48 << 20)

@@ -4,7 +4,7 @@ from typing import Any, Optional, Tuple
 
 import numpy as np
 
-from .check import LARGE
+from .compare import LARGE
 from .tensors import Array
 
 SAMPLES = 1 << 16

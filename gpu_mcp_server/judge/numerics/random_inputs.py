@@ -5,9 +5,9 @@ from typing import Any, Dict, Union
 
 import numpy as np
 
-from .eight_bits import FLOAT4, FLOAT8, float8_bits
-from .elements import ELEMENTS
-from .lanes import spread
+from .element_loops import ELEMENTS
+from .parallel_map import spread
+from .small_floats import FLOAT4, FLOAT8, float8_bits
 from .tensors import FLOATS, Array
 
 CHUNK = 1 << 16

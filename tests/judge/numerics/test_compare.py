@@ -7,19 +7,8 @@ import zlib
 
 import numpy as np
 import pytest
-from gpu_mcp_judge import (
-    check,
-    eight_bits,
-    fill,
-    lanes,
-    ledger,
-    link,
-    memory_cpu,
-    stats,
-    tensors,
-    verdicts,
-    whereabouts,
-)
+from gpu_mcp_judge import ledger, link, memory_cpu, verdicts
+from gpu_mcp_judge.numerics import compare, error_location, parallel_map, random_inputs, small_floats, stats, tensors
 
 from tests.judge.harness import torch_python
 from tests.judge_package import packages
@@ -76,13 +65,13 @@ NAN, INF = float("nan"), float("inf")
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_comparison_of_single_values(expected, got, wrong, dtype):
     arrays = (np.array(values, dtype=dtype) for values in (expected, got))
-    assert check.compare(*arrays, dtype, rtol=1e-3, atol=1e-2).wrong == wrong
+    assert compare.compare(*arrays, dtype, rtol=1e-3, atol=1e-2).wrong == wrong
 
 
 def test_large_integers_are_compared_exactly():
     expected = np.array([2**62 + 1, 5], dtype=np.int64)
-    assert check.compare(expected, expected.copy(), "int64", 0, 0).wrong == 0
-    assert check.compare(expected, np.array([2**62 + 1, 6]), "int64", 0, 0).wrong == 1
+    assert compare.compare(expected, expected.copy(), "int64", 0, 0).wrong == 0
+    assert compare.compare(expected, np.array([2**62 + 1, 6]), "int64", 0, 0).wrong == 1
 
 
 @pytest.mark.parametrize(
@@ -108,7 +97,7 @@ def test_wrong_elements_are_located_in_words(where, words):
     mask = np.zeros((10, 100), dtype=bool)
     mask[where] = True
     tensor = tensors.Tensor("y", "float32", (10, 100), ("rows", "cols"), "normal")
-    assert check.whereabouts(mask.ravel(), tensor) == words
+    assert compare.whereabouts(mask.ravel(), tensor) == words
 
 
 def test_a_grid_shows_in_which_part_of_a_tensor_what_share_is_wrong():
@@ -116,14 +105,14 @@ def test_a_grid_shows_in_which_part_of_a_tensor_what_share_is_wrong():
     mask = np.zeros((400, 96), dtype=bool)
     mask[:, -1] = True
     mask[399] = True
-    found = whereabouts.grid(tensor, np.flatnonzero(mask))
+    found = error_location.grid(tensor, np.flatnonzero(mask))
     assert (len(found["share"]), {len(line) for line in found["share"]}) == (24, {48})
     assert (found["share"][0][0], found["share"][0][47], found["wrong"]) == (0.0, 0.5, 495)
     assert found["share"][23][0] == round(1 / 16, 3), "400 rows in 24: the last cell has 16"
     some = np.arange(0, tensor.count // 2, 97)
-    looked = whereabouts.grid(tensor, some[mask.ravel()[some]], some)
+    looked = error_location.grid(tensor, some[mask.ravel()[some]], some)
     assert looked["looked_at"] == some.size and looked["share"][23][0] == -1 and looked["share"][0][0] == 0
-    scalar = whereabouts.grid(tensors.Tensor("s", "float32", (), (), "normal"), np.array([0]))
+    scalar = error_location.grid(tensors.Tensor("s", "float32", (), (), "normal"), np.array([0]))
     assert scalar["share"] == [[1.0]]
 
 
@@ -133,16 +122,16 @@ def test_a_grid_shows_in_which_part_of_a_tensor_what_share_is_wrong():
 )
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_inputs_have_the_distribution_that_was_asked_for(distribution, mean, deviation, dtype):
-    well = fill.Well("ab" * 32)
-    into = np.zeros((3, 100_000), dtype=check.STORAGE[dtype])
+    well = random_inputs.Well("ab" * 32)
+    into = np.zeros((3, 100_000), dtype=compare.STORAGE[dtype])
     well.fill(into, dtype, distribution)
-    values = check.numbers(into, dtype).astype(np.float64)
+    values = compare.numbers(into, dtype).astype(np.float64)
     assert values.mean() == pytest.approx(mean, abs=0.03 * deviation)
     assert values.std() == pytest.approx(deviation, rel=0.03)
 
 
 def test_one_in_a_thousand_inputs_is_an_outlier():
-    well = fill.Well("ab" * 32)
+    well = random_inputs.Well("ab" * 32)
     into = np.zeros((1, 3_000_000), dtype=np.float32)
     well.fill(into, "float32", "outliers")
     assert 0.0003 < (np.abs(into) > 10).mean() < 0.002
@@ -150,7 +139,7 @@ def test_one_in_a_thousand_inputs_is_an_outlier():
 
 def test_two_rounds_share_no_input_and_a_seed_gives_the_same_again():
     def rounds(seed):
-        well, found = fill.Well(seed), []
+        well, found = random_inputs.Well(seed), []
         for _ in range(2):
             into = np.zeros((2, 100_000), dtype=np.float32)
             well.fill(into, "float32", "normal")
@@ -165,17 +154,17 @@ def test_two_rounds_share_no_input_and_a_seed_gives_the_same_again():
 def test_what_is_drawn_does_not_depend_on_the_number_of_cores(monkeypatch):
     def drawn():
         into = np.zeros((5, 700_000), dtype=np.float32)
-        fill.Well("02" * 32).fill(into, "float32", "normal")
+        random_inputs.Well("02" * 32).fill(into, "float32", "normal")
         return into
 
     alone = drawn()
-    monkeypatch.setattr(lanes, "MOST", 1)
+    monkeypatch.setattr(parallel_map, "MOST", 1)
     assert (drawn() == alone).all()
 
 
 def test_hardly_any_two_inputs_are_equal():
     into = np.zeros((1, 100_000), dtype=np.float32)
-    fill.Well("03" * 32).fill(into, "float32", "normal")
+    random_inputs.Well("03" * 32).fill(into, "float32", "normal")
     assert np.unique(into).size > 99_000
 
 
@@ -185,8 +174,8 @@ def test_hardly_any_two_inputs_are_equal():
 )
 @pytest.mark.parametrize("distribution", ["normal", "integers"])
 def test_bytes_have_every_value_and_longer_integers_few(distribution, dtype, least, most):
-    into = np.zeros((3, 100_000), dtype=check.STORAGE[dtype])
-    fill.Well("03" * 32).fill(into, dtype, distribution)
+    into = np.zeros((3, 100_000), dtype=compare.STORAGE[dtype])
+    random_inputs.Well("03" * 32).fill(into, dtype, distribution)
     values, times = np.unique(into, return_counts=True)
     assert values.tolist() == list(range(least, most + 1))
     assert times.tolist() == pytest.approx([times.mean()] * times.size, rel=0.2)
@@ -195,7 +184,7 @@ def test_bytes_have_every_value_and_longer_integers_few(distribution, dtype, lea
 @pytest.mark.parametrize("dtype", ["int32", "int64"])
 def test_longer_integers_that_are_drawn_in_full_have_every_bit(dtype):
     into = np.zeros((3, 100_001), dtype=dtype)
-    fill.Well("04" * 32).fill(into, dtype, "full")
+    random_inputs.Well("04" * 32).fill(into, dtype, "full")
     bits = np.unpackbits(into.view(np.uint8).reshape(-1, into.itemsize), axis=1)
     assert bits.mean(axis=0).tolist() == pytest.approx([0.5] * bits.shape[1], abs=0.02)
     assert np.unique(into).size > 299_900
@@ -204,7 +193,7 @@ def test_longer_integers_that_are_drawn_in_full_have_every_bit(dtype):
 @pytest.mark.parametrize("distribution", ["normal", "uniform", "offset", "outliers", "large"])
 def test_inputs_of_float64_have_all_bits_of_a_double(distribution):
     into = np.zeros((3, 100_003))
-    fill.Well("03" * 32).fill(into, "float64", distribution)
+    random_inputs.Well("03" * 32).fill(into, "float64", distribution)
     assert np.unique(into).size == into.size
     assert (into.astype(np.float32) == into).mean() < 1e-4
     if distribution == "uniform":
@@ -219,7 +208,7 @@ def test_normal_inputs_have_the_quantiles_of_the_normal_distribution():
     from statistics import NormalDist
 
     into = np.zeros((1, 1_000_000), dtype=np.float32)
-    fill.Well("04" * 32).fill(into, "float32", "normal")
+    random_inputs.Well("04" * 32).fill(into, "float32", "normal")
     parts = [0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999]
     expected = [NormalDist().inv_cdf(part) for part in parts]
     assert np.quantile(into, parts) == pytest.approx(expected, abs=0.03)
@@ -231,7 +220,7 @@ def test_an_error_in_one_lane_is_raised():
             raise ValueError("three")
 
     with pytest.raises(ValueError, match="three"):
-        lanes.spread(8, work)
+        parallel_map.spread(8, work)
 
 
 def test_the_account_adds_up_and_an_inner_part_is_not_counted_twice():
@@ -249,7 +238,14 @@ def test_the_account_adds_up_and_an_inner_part_is_not_counted_twice():
 
 def test_bfloat16_rounds_to_the_nearest_even():
     values = np.array([1.0, 1.00390625, 1.01171875, 3.0e38, NAN, -2.5], dtype=np.float32)
-    assert [hex(v) for v in fill.bfloat16_bits(values)] == ["0x3f80", "0x3f80", "0x3f82", "0x7f62", "0x7fc0", "0xc020"]
+    assert [hex(v) for v in random_inputs.bfloat16_bits(values)] == [
+        "0x3f80",
+        "0x3f80",
+        "0x3f82",
+        "0x7f62",
+        "0x7fc0",
+        "0xc020",
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "bool", "float4_e2m1fn_x2"])
@@ -263,9 +259,9 @@ def test_a_poisoned_byte_is_no_common_answer(dtype):
 def test_poison_is_a_quiet_nan_with_random_payload(dtype):
     size = tensors.ITEM_BYTES[dtype]
     words = {memory_cpu.poison_word(dtype, size, r) for r in (0, 1 << 63, 12345, (1 << 64) - 1)}
-    stored = np.array(sorted(words), dtype=memory_cpu.WORDS[size]).view(check.STORAGE[dtype])
+    stored = np.array(sorted(words), dtype=memory_cpu.WORDS[size]).view(compare.STORAGE[dtype])
     assert len(words) == 4
-    assert np.isnan(check.numbers(stored, dtype)).all()
+    assert np.isnan(compare.numbers(stored, dtype)).all()
 
 
 def test_guards_touch_their_tensor_on_both_sides_and_tensors_stay_aligned():
@@ -278,11 +274,11 @@ def test_guards_touch_their_tensor_on_both_sides_and_tensors_stay_aligned():
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
 def test_numbers_that_differ_are_told_apart_in_the_reason(dtype: str):
-    kind = check.STORAGE[dtype]
+    kind = compare.STORAGE[dtype]
     expected = np.array([2**40 if dtype == "int64" else 0.1], dtype=kind)
     got = expected + 1 if dtype == "int64" else np.nextafter(expected, kind(1))
-    difference = check.compare(expected, got, dtype, 0.0, 0.0)
-    reason = check.describe(expected, got, difference, tensors.Tensor("y", dtype, (1,), ("n",), "normal"))
+    difference = compare.compare(expected, got, dtype, 0.0, 0.0)
+    reason = compare.describe(expected, got, difference, tensors.Tensor("y", dtype, (1,), ("n",), "normal"))
     have, want = reason.split(";")[0].removeprefix("output y[0] is ").split(", expected ")
     assert have != want and (float(have) != float(want) or int(have) != int(want))
 
@@ -312,39 +308,39 @@ E2M1 = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
 
 
 def test_eight_and_four_bits_stand_for_the_numbers_of_the_standard():
-    e4m3, e5m2 = (eight_bits.table(name) for name in eight_bits.FLOAT8)
+    e4m3, e5m2 = (small_floats.table(name) for name in small_floats.FLOAT8)
 
     assert [e4m3[c] for c in (0x00, 0x01, 0x08, 0x38, 0x7E, 0xFE)] == [0, 2.0**-9, 2.0**-6, 1, 448, -448]
     assert [e5m2[c] for c in (0x01, 0x04, 0x3C, 0x7B, 0xFC)] == [2.0**-16, 2.0**-14, 1, 57344, -np.inf]
     assert np.flatnonzero(np.isnan(e4m3)).tolist() == [0x7F, 0xFF]
     assert np.flatnonzero(np.isnan(e5m2)).tolist() == [0x7D, 0x7E, 0x7F, 0xFD, 0xFE, 0xFF]
-    assert eight_bits.table(eight_bits.FLOAT4).tolist() == [*E2M1, *(-v for v in E2M1)]
-    assert eight_bits.float4_values(np.array([[0x21, 0xF7]], dtype=np.uint8)).tolist() == [[0.5, 1, 6, -6]]
+    assert small_floats.table(small_floats.FLOAT4).tolist() == [*E2M1, *(-v for v in E2M1)]
+    assert small_floats.float4_values(np.array([[0x21, 0xF7]], dtype=np.uint8)).tolist() == [[0.5, 1, 6, -6]]
 
 
-@pytest.mark.parametrize("name", eight_bits.FLOAT8)
+@pytest.mark.parametrize("name", small_floats.FLOAT8)
 def test_every_number_of_eight_bits_rounds_to_its_own_code_and_a_middle_to_the_even_one(name):
-    values = eight_bits.table(name)
+    values = small_floats.table(name)
     finite = np.flatnonzero(np.isfinite(values))
-    assert eight_bits.float8_bits(values[finite], name).tolist() == finite.tolist()
+    assert small_floats.float8_bits(values[finite], name).tolist() == finite.tolist()
     low = finite[finite < 128][:-1]
     middles = (values[low].astype(np.float64) + values[low + 1]) / 2
-    assert eight_bits.float8_bits(middles, name).tolist() == (low + (low & 1)).tolist()
+    assert small_floats.float8_bits(middles, name).tolist() == (low + (low & 1)).tolist()
 
 
 TORCH_ROUNDS = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np, torch
-from gpu_mcp_judge import eight_bits
+from gpu_mcp_judge.numerics import small_floats
 rng = np.random.default_rng(0)
 numbers = np.concatenate([rng.standard_normal(20000) * s for s in (1e-4, 1e-2, 1, 100, 1e4)]).astype(np.float32)
-for name in eight_bits.FLOAT8:
+for name in small_floats.FLOAT8:
     kind = getattr(torch, name)
     codes = torch.arange(256, dtype=torch.uint8).view(kind).float().numpy()
-    assert np.array_equal(codes, eight_bits.table(name), equal_nan=True)
+    assert np.array_equal(codes, small_floats.table(name), equal_nan=True)
     some = numbers[np.abs(numbers) <= np.nanmax(np.where(np.isfinite(codes), codes, np.nan))]
-    assert np.array_equal(torch.from_numpy(some).to(kind).view(torch.uint8).numpy(), eight_bits.float8_bits(some, name))
+    assert np.array_equal(torch.from_numpy(some).to(kind).view(torch.uint8).numpy(), small_floats.float8_bits(some, name))
 """
 
 

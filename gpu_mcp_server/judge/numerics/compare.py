@@ -5,11 +5,11 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from .eight_bits import FLOAT8, float8_values
-from .elements import ELEMENTS
-from .fill import bfloat16_values
+from .element_loops import ELEMENTS
+from .error_location import misplaced, whereabouts
+from .random_inputs import bfloat16_values
+from .small_floats import FLOAT8, float8_values
 from .tensors import FLOATS, Array, Tensor
-from .whereabouts import misplaced, whereabouts
 
 CHUNK = 1 << 16
 """Elements compared at a time: in the cache for every step, and long enough steps for threads to run side by side."""
