@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 
 from .bad_result import BadResult
-from .mapping import Mapping
+from .memory.mapped_file import Mapping
 from .numerics.compare import STORAGE
 from .numerics.random_inputs import SHORT, short_bits
 from .numerics.tensors import Array, Tensor

@@ -7,8 +7,8 @@ import numpy as np
 
 from .arrays_numpy import NumpyArrays
 from .bad_result import BadResult
+from .memory.torch_views import VIEWED
 from .numerics.tensors import FLOATS, Array, Tensor
-from .torch_views import VIEWED
 
 torch: Any = importlib.import_module("torch")
 """Untyped on purpose: the machine that checks types need not have it."""

@@ -6,9 +6,9 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from . import heap
-from .link import Link, LinkClosed
-from .mapping import Mapping
+from .channel.packet_link import Link, LinkClosed
+from .memory import malloc_tuning
+from .memory.mapped_file import Mapping
 from .spinning import spin
 
 Reply = Dict[str, Any]
@@ -223,7 +223,7 @@ def main() -> int:
     if link is None:
         print("no LINK_OWNER in the environment", file=sys.stderr)
         return 2
-    heap.keep()
+    malloc_tuning.keep()
     write_by_lines()
     Candidate(link).serve()
     return 0

@@ -9,8 +9,8 @@ from typing import Any, Dict, List, Tuple
 
 from .calls import saying
 from .folders import WORK
+from .memory.torch_views import tensors_at
 from .numerics.tensors import tensors
-from .torch_views import tensors_at
 
 Reply = Dict[str, Any]
 

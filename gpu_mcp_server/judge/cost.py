@@ -3,9 +3,9 @@
 import time
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
+from .channel.supervisor_client import Player
 from .devices import Device
 from .numerics.stats import median, median_interval
-from .supervisor import Player
 from .verdicts import JudgeFailed, ReferenceFailed
 
 ANSWER_S = 60.0

@@ -4,6 +4,7 @@ import os
 import time
 from typing import Any, Dict, List, Sequence, Tuple
 
+from .channel.supervisor_client import Player
 from .cuda_driver import L2_BYTES, MAJOR, MINOR, OutOfMemory
 from .cuda_errors import meaning
 from .cuda_tools import FENCE_SAMPLES, TYPES, Fence, Tools, answer_of
@@ -13,7 +14,6 @@ from .memory_cuda import CudaBuffers
 from .numerics.random_inputs import Well
 from .numerics.tensors import Tensor, layout
 from .nvml import Nvml
-from .supervisor import Player
 from .verdicts import JudgeFailed, TooLarge
 
 ALLOWED = 8

@@ -2,6 +2,7 @@
 
 from typing import Any, Dict, List, Tuple
 
+from .channel.supervisor_client import Player
 from .cost import Cost
 from .devices import Buffers, Device
 from .hidden import elements
@@ -10,7 +11,6 @@ from .ledger import Ledger
 from .numerics.random_inputs import Well
 from .numerics.tensors import symbols, tensors
 from .rounds import Rounds, timed_pass
-from .supervisor import Player
 from .verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect
 
 TIES_S = 5.0

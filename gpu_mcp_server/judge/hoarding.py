@@ -2,8 +2,8 @@
 
 import time
 
+from .channel.supervisor_client import Player
 from .devices import Device
-from .supervisor import Player
 from .verdicts import JudgeFailed, ReferenceFailed, TooLarge
 
 RELEASE_S = 2.0

@@ -3,9 +3,9 @@
 from typing import Any, List
 
 from .carriers import ByFile, carrier_of
+from .channel.supervisor_client import Player
 from .devices import Buffers, Device
 from .numerics.tensors import Layout, layout
-from .supervisor import Player
 
 
 def draw(device: Device, buffers: Buffers, reference: Player, seed: int, timeout_s: float) -> str:

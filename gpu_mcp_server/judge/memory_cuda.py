@@ -5,6 +5,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from .channel.supervisor_client import Player
 from .cuda_driver import Shared
 from .cuda_tools import TYPES, Fence, KeptOnGpu
 from .devices import Buffers, RoundCheck
@@ -15,7 +16,6 @@ from .numerics.determinism_check import Kept
 from .numerics.random_inputs import LONG
 from .numerics.small_floats import FLOAT8
 from .numerics.tensors import ALIGNMENT_BYTES, ITEM_BYTES, MADE, Array, Layout, Tensor, layout
-from .supervisor import Player
 
 DISTRIBUTIONS = {
     name: number

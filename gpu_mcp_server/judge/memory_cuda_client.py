@@ -3,7 +3,7 @@
 from typing import Any, Dict, List, Optional, Sequence
 
 from .cuda_driver import CudaError, Driver, Shared
-from .mapping import Mapping
+from .memory.mapped_file import Mapping
 from .separators import Separators, separators
 from .switching import GpuTurns
 

@@ -11,13 +11,13 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
+from .channel.supervisor_client import Player
 from .cuda_driver import Shared
 from .cuda_tools import TYPES, Fence
 from .devices import RoundCheck
 from .memory_cpu import Region
 from .memory_cuda import CudaBuffers
 from .numerics.tensors import ITEM_BYTES, Array, Tensor, layout
-from .supervisor import Player
 from .verdicts import incorrect
 
 SPARE_BYTES = 512 << 20

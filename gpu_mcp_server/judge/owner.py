@@ -9,6 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, cast
 
 import numpy as np
 
+from .channel.supervisor_client import Player
 from .description import describe
 from .devices import Device
 from .evidence import VERSION, compiled_hashes, harness_hash, say
@@ -21,7 +22,6 @@ from .numerics.random_inputs import Well
 from .numerics.stats import geometric_mean
 from .players import Players
 from .shapes import Shape
-from .supervisor import Player
 from .trials import Trials
 from .verdicts import VERDICTS, Judged, JudgeFailed, Refused, where_of
 

@@ -4,11 +4,11 @@ import contextlib
 import time
 from typing import Any, Dict, Generator
 
+from .channel.supervisor_client import Player, Supervisor, link_to
 from .cost import Cost, rehearsed_costs
 from .devices import Device
 from .rounds import OPEN_S, named
 from .series import HALF_WIDTH
-from .supervisor import Player, Supervisor, link_to
 from .verdicts import JudgeFailed, incorrect
 
 START_S = 120.0

@@ -6,10 +6,10 @@ import signal
 import time
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, cast
 
+from .channel.supervisor_client import Player
 from .extractors import READ_S, TEXT_BYTES, Series, Unreadable, contents, extract, within
 from .numerics.compare import compare, describe
 from .numerics.tensors import Tensor
-from .supervisor import Player
 from .verdicts import HINTS, Judged, JudgeFailed, ReferenceFailed, incorrect
 from .whole_numbers import by_digits, unlike
 

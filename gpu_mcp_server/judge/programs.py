@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from .channel.supervisor_client import Player, Supervisor, link_to
 from .evidence import VERSION, harness_hash, say
 from .extractors import READ_S, Series, Unreadable, said, within
 from .ledger import Ledger
@@ -23,7 +24,6 @@ from .numerics.stats import geometric_mean, half_width, median, speedup, timing
 from .players import START_S
 from .program_runs import Match, Params, Ran, Runs, filled, matched, series_of
 from .run_delay import While
-from .supervisor import Player, Supervisor, link_to
 from .verdicts import VERDICTS, Judged, JudgeFailed, ReferenceFailed, cheat, incorrect
 
 FEWEST = 6

@@ -9,10 +9,10 @@ import traceback
 import warnings
 from typing import Any, Callable, Dict, List, Sequence, cast
 
-from . import heap
 from .bad_result import BadResult
+from .channel.packet_link import Link, LinkClosed
 from .folders import WORK
-from .link import Link, LinkClosed
+from .memory import malloc_tuning
 from .numerics.tensors import FLOATS, tensors
 
 Reply = Dict[str, Any]
@@ -153,7 +153,7 @@ class Reference:
         if "gpu_bytes" in message:
             memory = self.arrays.adopt(descriptors[0], message["gpu_bytes"])
         else:
-            from .mapping import Mapping
+            from .memory.mapped_file import Mapping
 
             memory = Mapping(descriptors[0], writable=True)
         try:
@@ -313,7 +313,7 @@ def main() -> int:
     if link is None:
         print("no LINK_OWNER in the environment", file=sys.stderr)
         return 2
-    heap.keep()
+    malloc_tuning.keep()
     hasten()
     Reference(link).serve()
     return 0

@@ -5,13 +5,13 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
+from .channel.supervisor_client import Player
 from .devices import Buffers, Device
 from .made import draw
 from .numerics.compare import LARGE, STORAGE, compare, numbers
 from .numerics.random_inputs import SHORT, Well, short_bits
 from .numerics.tensors import FLOATS, Array, Tensor, symbols, tensors
 from .rounds import LARGE_SAMPLES, OPEN_S, named
-from .supervisor import Player
 from .verdicts import JudgeFailed, ReferenceFailed
 
 SEEDS = 2

@@ -5,6 +5,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
+from .channel.supervisor_client import Player
 from .conditions import State, Watch
 from .cost import Cost
 from .devices import Buffers, Device, RoundCheck
@@ -14,7 +15,6 @@ from .made import draw
 from .numerics.compare import LARGE, apart, compare, describe, numbers
 from .numerics.error_location import grid
 from .run_delay import While
-from .supervisor import Player
 from .ties import Ties, told
 from .verdicts import Judged, ReferenceFailed, cheat, incorrect
 

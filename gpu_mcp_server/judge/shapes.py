@@ -3,6 +3,7 @@
 import math
 from typing import Any, Dict, List, Optional, Tuple
 
+from .channel.supervisor_client import Player
 from .conditions import Watch, summary
 from .cost import Cost, empty_pass
 from .devices import Buffers, Device
@@ -21,7 +22,6 @@ from .separation import Separation, expose
 from .series import LEAST_ROUNDS, Goal, Progress, Series
 from .stalls import outlasted
 from .strict import Strict
-from .supervisor import Player
 from .verdicts import Judged, TooLarge, where_of
 
 SURE = 1.5

@@ -23,6 +23,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
+from .channel.supervisor_client import Player
 from .devices import Buffers, RoundCheck
 from .lines import Lines
 from .memory_cpu import Region
@@ -30,7 +31,6 @@ from .numerics.compare import compare
 from .numerics.random_inputs import Well
 from .numerics.tensors import FLOATS, Array, Tensor
 from .oracle import EPSILON
-from .supervisor import Player
 from .verdicts import JudgeFailed
 
 TRIES = 48

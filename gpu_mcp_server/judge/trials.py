@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from .channel.supervisor_client import Player
 from .cost import Cost
 from .devices import Device
 from .doubles import InDouble
@@ -19,7 +20,6 @@ from .numerics.tensors import FLOATS, symbols, tensors
 from .oracle import EPSILON, split
 from .precision import distribution, suspicion
 from .rounds import Rounds
-from .supervisor import Player
 from .table import DISTRIBUTIONS, SELDOM_DRAWN, Table, may_vary, named_dims, untimed_shape
 from .verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect
 

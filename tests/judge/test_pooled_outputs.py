@@ -18,7 +18,7 @@ memory_pool.SPARE_BYTES = 1 << 16
 from gpu_mcp_judge.numerics.random_inputs import Well
 from gpu_mcp_judge.device_cuda import CudaDevice
 from gpu_mcp_judge.memory_pool import PooledBuffers
-from gpu_mcp_judge.supervisor import Player
+from gpu_mcp_judge.channel.supervisor_client import Player
 from gpu_mcp_judge.numerics.tensors import Tensor
 from gpu_mcp_judge.verdicts import Judged
 

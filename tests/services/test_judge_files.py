@@ -165,7 +165,14 @@ def test_the_bytecode_that_goes_along_is_what_python_runs(tmp_path: Path):
     done = ran(role_source() + "\nmain(['candidate'])", tree, tmp_path / "work", "-v")
 
     assert "no LINK_OWNER" in done.stderr
-    for path in ("__init__.py", "main.py", "folders.py", "candidate.py", "link.py", "mapping.py"):
+    for path in (
+        "__init__.py",
+        "main.py",
+        "folders.py",
+        "candidate.py",
+        "channel/packet_link.py",
+        "memory/mapped_file.py",
+    ):
         assert f"{tree}/{PACKAGE}/{_bytecode_path(path)} matches" in done.stderr
 
 

@@ -7,7 +7,8 @@ import zlib
 
 import numpy as np
 import pytest
-from gpu_mcp_judge import ledger, link, memory_cpu, verdicts
+from gpu_mcp_judge import ledger, memory_cpu, verdicts
+from gpu_mcp_judge.channel import packet_link
 from gpu_mcp_judge.numerics import compare, error_location, parallel_map, random_inputs, small_floats, stats, tensors
 
 from tests.judge.harness import torch_python
@@ -291,13 +292,17 @@ def test_a_process_that_ran_out_of_memory_is_told_how_much_there_was():
 
 def test_long_messages_travel_packed_and_what_does_not_unpack_is_garbage():
     ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    one, other = link.Link(ends[0]), link.Link(ends[1])
+    one, other = packet_link.Link(ends[0]), packet_link.Link(ends[1])
     long = {"inputs": [{"name": f"weight_{i}", "shape": [8, 8]} for i in range(2000)]}
     one.send(long)
-    assert len(json.dumps(long)) > link.MAX_PACKET_BYTES and other.receive(1) == long
-    for bomb in (b"z" + zlib.compress(b" " * (link.MAX_MESSAGE_BYTES + 1)), b"z" + zlib.compress(b"{}")[:-3], b"zz"):
+    assert len(json.dumps(long)) > packet_link.MAX_PACKET_BYTES and other.receive(1) == long
+    for bomb in (
+        b"z" + zlib.compress(b" " * (packet_link.MAX_MESSAGE_BYTES + 1)),
+        b"z" + zlib.compress(b"{}")[:-3],
+        b"zz",
+    ):
         ends[0].send(bomb)
-        with pytest.raises(link.LinkGarbage):
+        with pytest.raises(packet_link.LinkGarbage):
             other.receive(1)
     for end in ends:
         end.close()

@@ -3,7 +3,7 @@
 import ctypes
 from typing import Any, Dict, List, Sequence, Tuple
 
-from .numerics.tensors import ITEM_BYTES, Tensor
+from ..numerics.tensors import ITEM_BYTES, Tensor
 
 TYPE_STRINGS = {
     "float16": "<f2",

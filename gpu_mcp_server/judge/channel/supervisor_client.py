@@ -4,8 +4,8 @@ import os
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from .link import Link, LinkClosed, LinkGarbage, LinkTimeout
-from .verdicts import Judged, JudgeFailed, ReferenceFailed, cheat, death, incorrect
+from ..verdicts import Judged, JudgeFailed, ReferenceFailed, cheat, death, incorrect
+from .packet_link import Link, LinkClosed, LinkGarbage, LinkTimeout
 
 REPLY_S = 20.0
 """How long the supervisor may take to freeze, thaw or kill."""

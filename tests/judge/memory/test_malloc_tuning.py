@@ -10,8 +10,8 @@ from tests.judge_package import packages
 PROGRAM = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])
-from gpu_mcp_judge import heap
-if not heap.keep():
+from gpu_mcp_judge.memory import malloc_tuning
+if not malloc_tuning.keep():
     sys.exit("unknown")
 import numpy as np
 def call():
