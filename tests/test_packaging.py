@@ -137,7 +137,7 @@ def test_the_wheel_has_everything_that_runs_elsewhere_and_no_tests(wheel: Path):
     for content in ("examples", "knowledge_base", "agent_recipes"):
         inside = {f"gpu_mcp_server/_content/{name}" for name in in_the_working_tree(content)}
         assert inside <= names
-    assert "gpu_mcp_server/judge/kernels.ptx" in names
+    assert "gpu_mcp_server/judge/devices/kernels.ptx" in names
     assert "gpu_mcp_server/hostd/jobs/supervisor.py" in names
     assert [name for name in names if "test" in Path(name).parts[0] or "/tests/" in name or "__pycache__" in name] == []
     assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == {

@@ -22,7 +22,7 @@ from tests import judge_package  # noqa: E402
 
 judge_package.load()
 
-from gpu_mcp_judge.cuda_driver import Driver, Kernels  # noqa: E402
+from gpu_mcp_judge.devices.cuda_driver import Driver, Kernels  # noqa: E402
 
 SIZES = [2, 2, 4, 8, 1, 1, 4, 8]
 """Bytes of an element, by the number of its type in kernels.cu."""
@@ -72,7 +72,7 @@ class Bench:
         self.driver = Driver(0)
         self.versions = {
             name: Kernels(self.driver, path.read_bytes() + b"\0")
-            for name, path in (("old", old), ("new", judge_package.JUDGE / "kernels.ptx"))
+            for name, path in (("old", old), ("new", judge_package.JUDGE / "devices/kernels.ptx"))
         }
 
     def bytes(self, at: int, size: int) -> np.ndarray[Any, Any]:

@@ -8,7 +8,7 @@ the candidate look faster. What goes with the candidate was the candidate's.
 import time
 from typing import Any, Dict, List
 
-from .devices import Buffers
+from .devices.device import Buffers
 from .numerics.stats import median
 from .numerics.tensors import symbols
 from .shapes import Shape

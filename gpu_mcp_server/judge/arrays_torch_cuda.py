@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from .arrays_torch import accepted, torch
 from .bad_result import BadResult
-from .cuda_driver import Driver, Shared
+from .devices.cuda_driver import Driver, Shared
 from .memory.torch_views import tensors_at
 from .numerics.tensors import Tensor
 from .switching import GpuTurns

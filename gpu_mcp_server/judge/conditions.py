@@ -4,7 +4,7 @@ import math
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from .devices import Device
+from .devices.device import Device
 from .numerics.stats import median
 
 State = Dict[str, Any]

@@ -4,7 +4,7 @@ import time
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 from .channel.supervisor_client import Player
-from .devices import Device
+from .devices.device import Device
 from .numerics.stats import median, median_interval
 from .verdicts import JudgeFailed, ReferenceFailed
 

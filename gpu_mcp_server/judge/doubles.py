@@ -6,8 +6,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from .devices import Buffers, RoundCheck
-from .memory_cpu import Region
+from .devices.device import Buffers, RoundCheck
+from .devices.memory_cpu import Region
 from .numerics.compare import numbers
 from .numerics.tensors import Array
 from .oracle import EPSILON, available

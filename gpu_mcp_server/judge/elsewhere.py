@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 
 from .agenda import Agenda
-from .devices import Buffers, RoundCheck
+from .devices.device import Buffers, RoundCheck
 from .doubles import InDouble
 from .numerics.compare import LARGE, numbers
 from .numerics.random_inputs import Well

@@ -9,7 +9,7 @@ from typing import List, NamedTuple
 
 import numpy as np
 
-from .devices import Buffers
+from .devices.device import Buffers
 from .numerics.random_inputs import Well
 from .numerics.tensors import ITEM_BYTES, MADE, Array
 

@@ -4,7 +4,7 @@ from typing import Any, Dict, List, Tuple
 
 from .channel.supervisor_client import Player
 from .cost import Cost
-from .devices import Buffers, Device
+from .devices.device import Buffers, Device
 from .hidden import elements
 from .history import History
 from .ledger import Ledger

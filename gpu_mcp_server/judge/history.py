@@ -4,7 +4,7 @@ from typing import List, NamedTuple, Sequence
 
 import numpy as np
 
-from .devices import Buffers
+from .devices.device import Buffers
 from .numerics.compare import compare
 from .numerics.random_inputs import Well
 from .numerics.tensors import FLOATS, Array, Tensor

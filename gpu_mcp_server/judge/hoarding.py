@@ -3,7 +3,7 @@
 import time
 
 from .channel.supervisor_client import Player
-from .devices import Device
+from .devices.device import Device
 from .verdicts import JudgeFailed, ReferenceFailed, TooLarge
 
 RELEASE_S = 2.0

@@ -10,9 +10,9 @@ from typing import Any, Dict, Generator, List, Tuple
 
 import numpy as np
 
-from .devices import Buffers
+from .devices.device import Buffers
+from .devices.memory_cpu import WORDS
 from .exchange import Exchange
-from .memory_cpu import WORDS
 from .numerics.compare import STORAGE
 from .numerics.random_inputs import Well
 from .numerics.tensors import ITEM_BYTES, Array

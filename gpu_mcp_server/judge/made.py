@@ -4,7 +4,7 @@ from typing import Any, List
 
 from .carriers import ByFile, carrier_of
 from .channel.supervisor_client import Player
-from .devices import Buffers, Device
+from .devices.device import Buffers, Device
 from .numerics.tensors import Layout, layout
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, List, Optional, Sequence
 
-from .cuda_driver import CudaError, Driver, Shared
+from .devices.cuda_driver import CudaError, Driver, Shared
 from .memory.mapped_file import Mapping
 from .separators import Separators, separators
 from .switching import GpuTurns

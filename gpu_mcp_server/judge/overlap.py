@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 from .cost import request_s
-from .devices import Buffers
+from .devices.device import Buffers
 from .numerics.random_inputs import Well
 from .numerics.stats import median
 from .rounds import Rounds, told_us

@@ -11,7 +11,7 @@ import numpy as np
 
 from .channel.supervisor_client import Player
 from .description import describe
-from .devices import Device
+from .devices.device import Device
 from .evidence import VERSION, compiled_hashes, harness_hash, say
 from .folders import WORK
 from .hidden import hidden_shapes
@@ -40,10 +40,10 @@ TRIAL_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 22}
 def device_of(task: Dict[str, Any], well: Well) -> Device:
     """Return the task's device."""
     if task["device"] == "cuda":
-        from .device_cuda import CudaDevice
+        from .devices.cuda import CudaDevice
 
         return CudaDevice(well, task)
-    from .device_cpu import CpuDevice
+    from .devices.cpu import CpuDevice
 
     return CpuDevice(well, task)
 

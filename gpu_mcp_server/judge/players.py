@@ -6,7 +6,7 @@ from typing import Any, Dict, Generator
 
 from .channel.supervisor_client import Player, Supervisor, link_to
 from .cost import Cost, rehearsed_costs
-from .devices import Device
+from .devices.device import Device
 from .rounds import OPEN_S, named
 from .series import HALF_WIDTH
 from .verdicts import JudgeFailed, incorrect

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 
 from .channel.supervisor_client import Player
-from .devices import Buffers, Device
+from .devices.device import Buffers, Device
 from .made import draw
 from .numerics.compare import LARGE, STORAGE, compare, numbers
 from .numerics.random_inputs import SHORT, Well, short_bits

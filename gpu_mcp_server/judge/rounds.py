@@ -8,7 +8,7 @@ import numpy as np
 from .channel.supervisor_client import Player
 from .conditions import State, Watch
 from .cost import Cost
-from .devices import Buffers, Device, RoundCheck
+from .devices.device import Buffers, Device, RoundCheck
 from .history import History
 from .ledger import Ledger
 from .made import draw

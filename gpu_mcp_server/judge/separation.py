@@ -11,7 +11,7 @@ themselves are only held up by work that is there; then a call takes longer with
 from typing import Any, Callable, Dict, List, NamedTuple
 
 from .agenda import Agenda
-from .devices import Buffers
+from .devices.device import Buffers
 from .numerics.random_inputs import Well
 from .numerics.stats import median
 from .rounds import Rounds

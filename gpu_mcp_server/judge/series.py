@@ -4,7 +4,7 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 from .cost import Cost
-from .devices import Buffers
+from .devices.device import Buffers
 from .ledger import Ledger
 from .numerics.stats import half_width, median, median_interval
 from .overlap import Single

@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from .channel.supervisor_client import Player
 from .conditions import Watch, summary
 from .cost import Cost, empty_pass
-from .devices import Buffers, Device
+from .devices.device import Buffers, Device
 from .elsewhere import Elsewhere
 from .floor import floor_of
 from .history import History

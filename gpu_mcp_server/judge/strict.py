@@ -4,8 +4,8 @@ from typing import Any, Dict
 
 import numpy as np
 
-from .devices import Buffers
-from .memory_cpu import Region
+from .devices.device import Buffers
+from .devices.memory_cpu import Region
 from .numerics.compare import numbers
 from .numerics.random_inputs import Well
 from .numerics.tensors import Array

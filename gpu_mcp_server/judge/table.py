@@ -2,7 +2,7 @@
 
 from typing import Any, Dict, List, Optional, Sequence
 
-from .devices import Buffers
+from .devices.device import Buffers
 from .hidden import Dims
 from .numerics.tensors import FLOATS, MADE, Tensor
 from .rounds import Rounds

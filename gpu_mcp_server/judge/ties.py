@@ -24,9 +24,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 import numpy as np
 
 from .channel.supervisor_client import Player
-from .devices import Buffers, RoundCheck
+from .devices.device import Buffers, RoundCheck
+from .devices.memory_cpu import Region
 from .lines import Lines
-from .memory_cpu import Region
 from .numerics.compare import compare
 from .numerics.random_inputs import Well
 from .numerics.tensors import FLOATS, Array, Tensor

@@ -8,7 +8,7 @@ import numpy as np
 
 from .channel.supervisor_client import Player
 from .cost import Cost
-from .devices import Device
+from .devices.device import Device
 from .doubles import InDouble
 from .elsewhere import answered
 from .hidden import Dims, elements

@@ -166,9 +166,9 @@ def role_program(role: str, problem: Problem, device: str, candidate: Candidate 
 def _modules(role: str, problem: Problem, device: str, candidate: Candidate | None) -> list[str]:
     """Return the modules that a role will need."""
     on_gpu = device == "cuda"
-    driver = ["cuda_driver"] if on_gpu else []
+    driver = ["devices.cuda_driver"] if on_gpu else []
     if role == "owner":
-        modules = [*driver, "nvml", "device_cuda"] if on_gpu else ["memory_cpu", "device_cpu"]
+        modules = [*driver, "devices.nvml", "devices.cuda"] if on_gpu else ["devices.memory_cpu", "devices.cpu"]
         return ["main", "owner", *modules, *([] if candidate else ["registration"])]
     if role == "reference" and problem.framework != "torch":
         return ["main", "reference", "arrays_numpy"]

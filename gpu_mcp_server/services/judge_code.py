@@ -28,7 +28,7 @@ POOL = Part("pool.so", "pool.cu", "cuda")
 """Lets a model's results lie in the judge's memory; without it they are copied."""
 ELEMENTS = Part("elements.so", "numerics/elements.c", "c")
 """Fills and checks on the processor; without it NumPy does (`elements_by`)."""
-KERNELS = Part("kernels.cubin", "kernels.cu", "cuda", "nvrtc")
+KERNELS = Part("kernels.cubin", "devices/kernels.cu", "cuda", "nvrtc")
 """Fills and checks on a GPU; without it the driver compiles the PTX in every evaluation (`kernels_compiled_by`)."""
 
 

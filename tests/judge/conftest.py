@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a libcuda.so.1 made from kernels.cu and the fake, and of a fake NVML."""
     folder = tmp_path_factory.mktemp("driver")
-    kernels = re.sub(r"(?m)^#(include|pragma).*", "", (JUDGE / "kernels.cu").read_text())
+    kernels = re.sub(r"(?m)^#(include|pragma).*", "", (JUDGE / "devices/kernels.cu").read_text())
     cuda = {"fake_cuda.cpp": (HERE / "fake_cuda.cpp").read_text(), "kernels_without_includes.h": kernels}
     nvml = {"fake_nvml.cpp": (HERE / "fake_nvml.cpp").read_text()}
     for library, files in (("libcuda.so.1", cuda), ("libnvidia-ml.so.1", nvml)):

@@ -225,7 +225,7 @@ def believing(but: str = "") -> dict[str, str]:
     """
     files = {
         **edited("cost.py", ("RESOLVED = 2.0", "RESOLVED = 0.0"), ("COSTLY = 4.0", "COSTLY = 0.0")),
-        **edited("idleness.py", ("BUSY_US = 1000.0", "BUSY_US = 1e9")),
+        **edited("devices/gpu_idle_check.py", ("BUSY_US = 1000.0", "BUSY_US = 1e9")),
         **edited("sharing.py", ("DOUBTED = 0.1", "DOUBTED = 1e9")),
         **edited("overlap.py", ("\nSLACK_S = 10e-6", "\nSLACK_S = 1e9")),
         **edited("separation.py", ("SLACK_S = 3.0, 6e-6", "SLACK_S = 3.0, 1e9")),

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from gpu_mcp_judge import device_cpu
+from gpu_mcp_judge.devices import cpu
 
 from tests.judge.harness import EXAMPLES, believing, build, edited, judge, patient
 
@@ -213,7 +213,7 @@ def test_an_owner_held_up_while_it_changes_inputs_blames_nobody_for_it(court, fa
 def test_warm_rounds_hold_what_half_the_cache_has_room_for_and_stand_beside_the_cold_ones(court):
     more = {"shapes": [{"rows": 64, "cols": 1000}], "overhead_s": 60, "max_rounds": 8}
     shape = court("naive.c", cache="both", **more).verdict["shapes"][0]
-    cache = device_cpu.largest_cache_bytes()
+    cache = cpu.largest_cache_bytes()
     if not cache:
         assert any(note.startswith("no warm time") for note in shape["notes"])
         pytest.skip("the system does not say how large its cache is")
@@ -228,7 +228,7 @@ def test_warm_rounds_hold_what_half_the_cache_has_room_for_and_stand_beside_the_
 
 
 def test_warm_time_of_a_call_that_exceeds_the_cache_does_not_exist(court):
-    cache = device_cpu.largest_cache_bytes() or 1
+    cache = cpu.largest_cache_bytes() or 1
     cols = 1 << 10
     rows = min(cache // (2 * 8 * cols) + 2, 1 << 14)
     if rows * cols * 8 <= cache / 2:

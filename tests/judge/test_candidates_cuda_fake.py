@@ -71,7 +71,7 @@ def test_the_owners_kernels_are_those_made_for_the_gpu_or_the_drivers_own(court,
 
     assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]
     assert outcome.verdict["evidence"]["kernels_compiled_by"] == by
-    taken = files[CUBIN].encode() if by == "NVRTC" else (JUDGE / "kernels.ptx").read_bytes()
+    taken = files[CUBIN].encode() if by == "NVRTC" else (JUDGE / "devices/kernels.ptx").read_bytes()
     assert outcome.verdict["evidence"]["kernels_sha256"] == hashlib.sha256(taken).hexdigest()
     assert set(outcome.verdict["evidence"]["device_seconds"]) == {"driver", "context", "kernels", "probes"}
 
@@ -765,7 +765,15 @@ def test_timing_under_mps_is_refused(driver, tmp_path, monkeypatch):
 def test_the_committed_ptx_is_that_of_the_committed_kernels(tmp_path):
     if not shutil.which("nvcc"):
         pytest.skip("no nvcc here")
-    command = ["nvcc", "-ptx", "-O3", "-arch=compute_75", str(JUDGE / "kernels.cu"), "-o", str(tmp_path / "k.ptx")]
+    command = [
+        "nvcc",
+        "-ptx",
+        "-O3",
+        "-arch=compute_75",
+        str(JUDGE / "devices/kernels.cu"),
+        "-o",
+        str(tmp_path / "k.ptx"),
+    ]
     subprocess.run(command, check=True)
 
     def code(path: Path) -> str:
@@ -774,7 +782,7 @@ def test_the_committed_ptx_is_that_of_the_committed_kernels(tmp_path):
     version = subprocess.run(["nvcc", "--version"], capture_output=True, text=True, check=True).stdout
     if "release 13.0" not in version:
         pytest.skip("another nvcc than the one that made it")
-    assert code(tmp_path / "k.ptx") == code(JUDGE / "kernels.ptx")
+    assert code(tmp_path / "k.ptx") == code(JUDGE / "devices/kernels.ptx")
 
 
 def test_bools_are_drawn_and_compared_as_bytes_of_0_and_1(court):

@@ -15,9 +15,9 @@ import ctypes, os, sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
 from gpu_mcp_judge import carriers, made
-from gpu_mcp_judge.cuda_driver import Shared
+from gpu_mcp_judge.devices.cuda_driver import Shared
 from gpu_mcp_judge.numerics.random_inputs import Well
-from gpu_mcp_judge.device_cuda import CudaDevice
+from gpu_mcp_judge.devices.cuda import CudaDevice
 from gpu_mcp_judge.numerics.tensors import Tensor
 
 COUNT, SETS = 300, 5

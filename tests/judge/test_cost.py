@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from gpu_mcp_judge import cost as costs
-from gpu_mcp_judge import devices
+from gpu_mcp_judge.devices import device
 
 QUIET = [500e-6, 540e-6, 480e-6, 520e-6, 510e-6, 490e-6, 530e-6, 505e-6, 515e-6]
 BUSY = [567e-6, 522e-6, 494e-6, 2414e-6, 488e-6, 541e-6, 1363e-6, 4069e-6, 501e-6]
@@ -31,7 +31,7 @@ def rehearsed(monkeypatch):
         turns = []
         monkeypatch.setattr(costs, "empty_pass", lambda player, device: turns.append(player.role) or next(player.times))
         stubs = [Stub(str(number), each) for number, each in enumerate(times)]
-        found = costs.rehearsed_costs(stubs, devices.Device(), error_s, patience_s)
+        found = costs.rehearsed_costs(stubs, device.Device(), error_s, patience_s)
         assert all(stub.frozen for stub in stubs)
         assert turns == [stub.role for stub in stubs] * (len(turns) // len(stubs))
         return [found[stub.role] for stub in stubs]
@@ -60,7 +60,7 @@ def test_passes_are_even_unless_most_of_them_were_disturbed(samples, even):
 
 
 def test_even_passes_are_measured_as_often_as_the_device_says(rehearsed):
-    assert len(rehearsed([0.1, *QUIET, *LOST])[0].samples_s) == devices.Device.rehearsals + 1
+    assert len(rehearsed([0.1, *QUIET, *LOST])[0].samples_s) == device.Device.rehearsals + 1
 
 
 def test_uneven_ones_go_on_until_they_are_even_and_no_longer(rehearsed):
@@ -79,13 +79,13 @@ def test_those_whose_median_is_not_known_well_enough_go_on_too(rehearsed):
 
 
 def test_patience_ends_what_never_gets_even(rehearsed):
-    assert len(rehearsed(itertools.cycle([0.1, *LOST]), patience_s=0.0)[0].samples_s) == devices.Device.rehearsals + 1
+    assert len(rehearsed(itertools.cycle([0.1, *LOST]), patience_s=0.0)[0].samples_s) == device.Device.rehearsals + 1
 
 
 def test_players_take_turns_until_the_passes_of_each_are_even(rehearsed, monkeypatch):
     even, uneven = rehearsed([0.1, *QUIET * 9], [0.1, *LOST, *QUIET * 5])
 
-    assert len(even.samples_s) == len(uneven.samples_s) > devices.Device.rehearsals + 1
+    assert len(even.samples_s) == len(uneven.samples_s) > device.Device.rehearsals + 1
     assert even.exact(1.0)
     assert uneven.exact(1.0)
 

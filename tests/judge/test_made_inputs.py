@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_mcp_judge import carriers, made
-from gpu_mcp_judge.devices import Device
+from gpu_mcp_judge.devices.device import Device
 from gpu_mcp_judge.numerics.tensors import Tensor
 from gpu_mcp_judge.verdicts import TooLarge
 

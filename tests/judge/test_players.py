@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from gpu_mcp_judge import players, reference
-from gpu_mcp_judge.devices import Device
+from gpu_mcp_judge.devices.device import Device
 
 SEED = 11
 TASK: dict[str, Any] = {"device": "cuda", "problem": "module", "candidate": "library", "round_ms": 10}

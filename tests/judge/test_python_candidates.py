@@ -63,7 +63,7 @@ def test_a_model_is_judged_and_timed_and_the_copy_is_said(court):
 
 def test_a_models_results_are_copied_at_once_in_rounds_that_say_so(court):
     """As a GPU's do, where they stay in an arena otherwise."""
-    copied = edited("devices.py", ("    copied = False", "    copied = True"))
+    copied = edited("devices/device.py", ("    copied = False", "    copied = True"))
     body = MODEL.format(body="return torch.softmax(x, -1)")
     shape = court(body, "model", round_ms=5, owner_files=copied)["shapes"][0]
 

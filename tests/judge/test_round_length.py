@@ -3,7 +3,8 @@
 from types import SimpleNamespace
 
 import pytest
-from gpu_mcp_judge import cost, device_cuda, rounds, shapes, verdicts
+from gpu_mcp_judge import cost, rounds, shapes, verdicts
+from gpu_mcp_judge.devices import cuda
 from gpu_mcp_judge.numerics import random_inputs
 
 MILLISECOND = 1e-3
@@ -158,17 +159,17 @@ def test_where_more_may_be_taken_off_for_the_clock_rounds_last_longer(when, time
 
 @pytest.mark.parametrize(("share", "limits"), [(0.3, (0.3, 0.6)), (0.6, (0.6, 0.6))])
 def test_on_a_gpu_a_round_may_take_more_memory_to_be_timed_at_all(share, limits):
-    device = object.__new__(device_cuda.CudaDevice)
+    device = object.__new__(cuda.CudaDevice)
     device.framework, device.share, device.room_bytes = "torch", share, 80 << 30
 
     assert [size / device.room_bytes for size in device.max_bytes()] == pytest.approx(limits)
 
 
 def test_on_a_gpu_with_a_reference_on_the_cpu_what_travels_through_files_is_the_limit():
-    device = object.__new__(device_cuda.CudaDevice)
+    device = object.__new__(cuda.CudaDevice)
     device.framework, device.share, device.room_bytes = "numpy", 0.3, 80 << 30
 
-    assert device.max_bytes() == (device_cuda.STAGED_BYTES, device_cuda.STAGED_BYTES)
+    assert device.max_bytes() == (cuda.STAGED_BYTES, cuda.STAGED_BYTES)
 
 
 class Stalled(Calls):

@@ -3,7 +3,8 @@
 import time
 
 import pytest
-from gpu_mcp_judge import conditions, cost, devices, ledger, rounds, series, shapes
+from gpu_mcp_judge import conditions, cost, ledger, rounds, series, shapes
+from gpu_mcp_judge.devices import device
 
 US = 1e-6
 COSTS = {
@@ -151,7 +152,7 @@ def test_passes_that_are_much_slower_between_the_rounds_are_told(empty, said):
     }
 
 
-class Slow(devices.Device):
+class Slow(device.Device):
     """A device that takes 5 ms to say how it is, as NVML may."""
 
     def state(self):

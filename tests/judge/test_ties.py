@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gpu_mcp_judge import ties
-from gpu_mcp_judge.devices import RoundCheck
+from gpu_mcp_judge.devices.device import RoundCheck
 from gpu_mcp_judge.numerics.random_inputs import Well
 from gpu_mcp_judge.numerics.tensors import Tensor
 

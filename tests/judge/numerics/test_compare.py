@@ -7,8 +7,9 @@ import zlib
 
 import numpy as np
 import pytest
-from gpu_mcp_judge import ledger, memory_cpu, verdicts
+from gpu_mcp_judge import ledger, verdicts
 from gpu_mcp_judge.channel import packet_link
+from gpu_mcp_judge.devices import memory_cpu
 from gpu_mcp_judge.numerics import compare, error_location, parallel_map, random_inputs, small_floats, stats, tensors
 
 from tests.judge.harness import torch_python

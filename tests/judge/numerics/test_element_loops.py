@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_mcp_judge import device_cpu, ledger, memory_cpu
+from gpu_mcp_judge import ledger
+from gpu_mcp_judge.devices import cpu, memory_cpu
 from gpu_mcp_judge.numerics import compare, element_loops, random_inputs
 
 from tests.judge import harness
@@ -98,9 +99,9 @@ def test_without_the_library_numpy_serves(tmp_path):
 def test_memory_made_ahead_is_taken_by_the_first_task_that_it_is_large_enough_for():
     tensor = {"name": "x", "dtype": "float32", "shape": ["n"], "distribution": "normal"}
 
-    def device(n: int) -> device_cpu.CpuDevice:
+    def device(n: int) -> cpu.CpuDevice:
         task = {"inputs": [tensor], "outputs": [tensor], "shapes": [{"n": n}], "rtol": 0, "atol": 0}
-        return device_cpu.CpuDevice(random_inputs.Well("ab" * 32), task)
+        return cpu.CpuDevice(random_inputs.Well("ab" * 32), task)
 
     memory_cpu.prepare()
     large = device(48 << 20)

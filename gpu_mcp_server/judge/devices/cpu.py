@@ -3,11 +3,11 @@
 import os
 from typing import Any, Dict, List, Sequence, Set, Tuple
 
-from .channel.supervisor_client import Player
-from .devices import Buffers, Device
+from ..channel.supervisor_client import Player
+from ..numerics.random_inputs import Well
+from ..numerics.tensors import Tensor, layout, tensors
+from .device import Buffers, Device
 from .memory_cpu import COUNT_BYTES, CpuBuffers, Files
-from .numerics.random_inputs import Well
-from .numerics.tensors import Tensor, layout, tensors
 
 MAX_BYTES = 100 << 20
 """Of a round: beyond it new pages, filling and checking take longer than timing."""

@@ -4,17 +4,17 @@ import os
 import time
 from typing import Any, Dict, List, Sequence, Tuple
 
-from .channel.supervisor_client import Player
+from ..channel.supervisor_client import Player
+from ..numerics.random_inputs import Well
+from ..numerics.tensors import Tensor, layout
+from ..verdicts import JudgeFailed, TooLarge
 from .cuda_driver import L2_BYTES, MAJOR, MINOR, OutOfMemory
 from .cuda_errors import meaning
-from .cuda_tools import FENCE_SAMPLES, TYPES, Fence, Tools, answer_of
-from .devices import Buffers, Device
-from .idleness import Idleness
+from .device import Buffers, Device
+from .gpu_idle_check import Idleness
 from .memory_cuda import CudaBuffers
-from .numerics.random_inputs import Well
-from .numerics.tensors import Tensor, layout
 from .nvml import Nvml
-from .verdicts import JudgeFailed, TooLarge
+from .owner_kernels import FENCE_SAMPLES, TYPES, Fence, Tools, answer_of
 
 ALLOWED = 8
 """One of so many parts of the memory may be a candidate's own; its workspace and context are seldom more."""
@@ -92,7 +92,7 @@ class CudaDevice(Device):
             raise TooLarge(text % (sets, wanted / 1e9, free / 1e9))
         try:
             if self.pooled:
-                from .memory_pool import PooledBuffers
+                from .memory_arena import PooledBuffers
 
                 return PooledBuffers(self, inputs, outputs, sets)
             return CudaBuffers(self, inputs, outputs, sets)

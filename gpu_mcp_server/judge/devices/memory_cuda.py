@@ -5,17 +5,17 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from .channel.supervisor_client import Player
+from ..channel.supervisor_client import Player
+from ..numerics.compare import LARGE, STORAGE, numbers, relative_to
+from ..numerics.determinism_check import Kept
+from ..numerics.random_inputs import LONG
+from ..numerics.small_floats import FLOAT8
+from ..numerics.tensors import ALIGNMENT_BYTES, ITEM_BYTES, MADE, Array, Layout, Tensor, layout
 from .cuda_driver import Shared
-from .cuda_tools import TYPES, Fence, KeptOnGpu
-from .devices import Buffers, RoundCheck
+from .device import Buffers, RoundCheck
 from .memory_cpu import Region, poison_word
 from .memory_cpu import share as share_file
-from .numerics.compare import LARGE, STORAGE, numbers, relative_to
-from .numerics.determinism_check import Kept
-from .numerics.random_inputs import LONG
-from .numerics.small_floats import FLOAT8
-from .numerics.tensors import ALIGNMENT_BYTES, ITEM_BYTES, MADE, Array, Layout, Tensor, layout
+from .owner_kernels import TYPES, Fence, KeptOnGpu
 
 DISTRIBUTIONS = {
     name: number

@@ -13,11 +13,11 @@ SCRIPT = """
 import ctypes, sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
-from gpu_mcp_judge import memory_pool
-memory_pool.SPARE_BYTES = 1 << 16
+from gpu_mcp_judge.devices import memory_arena
+memory_arena.SPARE_BYTES = 1 << 16
 from gpu_mcp_judge.numerics.random_inputs import Well
-from gpu_mcp_judge.device_cuda import CudaDevice
-from gpu_mcp_judge.memory_pool import PooledBuffers
+from gpu_mcp_judge.devices.cuda import CudaDevice
+from gpu_mcp_judge.devices.memory_arena import PooledBuffers
 from gpu_mcp_judge.channel.supervisor_client import Player
 from gpu_mcp_judge.numerics.tensors import Tensor
 from gpu_mcp_judge.verdicts import Judged

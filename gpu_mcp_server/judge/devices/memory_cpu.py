@@ -7,12 +7,12 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
 
 import numpy as np
 
-from .channel.supervisor_client import Player
-from .devices import Buffers, RoundCheck
-from .numerics.compare import CHUNK, STORAGE, compare, scratch_for
-from .numerics.parallel_map import spread
-from .numerics.random_inputs import SLAB, Well
-from .numerics.tensors import MADE, Array, Layout, Tensor, layout
+from ..channel.supervisor_client import Player
+from ..numerics.compare import CHUNK, STORAGE, compare, scratch_for
+from ..numerics.parallel_map import spread
+from ..numerics.random_inputs import SLAB, Well
+from ..numerics.tensors import MADE, Array, Layout, Tensor, layout
+from .device import Buffers, RoundCheck
 
 F_ADD_SEALS = 1033
 F_SEAL_SEAL = 0x1

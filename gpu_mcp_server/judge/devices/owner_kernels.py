@@ -9,11 +9,11 @@ from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
 
+from ..folders import CODE, JUDGE
+from ..numerics.compare import STORAGE
+from ..numerics.determinism_check import Kept, Pair
+from ..numerics.tensors import ITEM_BYTES, Array, Layout, Tensor
 from .cuda_driver import CudaError, Driver, Kernels
-from .folders import CODE, JUDGE
-from .numerics.compare import STORAGE
-from .numerics.determinism_check import Kept, Pair
-from .numerics.tensors import ITEM_BYTES, Array, Layout, Tensor
 
 TYPES = {name: number for number, name in enumerate(ITEM_BYTES)}
 TYPES.update(dict.fromkeys(list(TYPES)[8:], TYPES["uint8"]))
@@ -22,7 +22,7 @@ FENCE_SAMPLES = 64
 """Positions of every output that the fence looks at."""
 WORD_BYTES = 8
 AFTERMATH_S = 10.0
-PTX = os.path.join(JUDGE, "kernels.ptx")
+PTX = os.path.join(JUDGE, "devices/kernels.ptx")
 CUBIN = os.path.join(CODE, "kernels.cubin")
 """Made of the same source for this GPU, where the host has NVRTC; the driver needs 0.3 s to compile the PTX."""
 

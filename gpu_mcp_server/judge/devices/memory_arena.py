@@ -11,14 +11,14 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from .channel.supervisor_client import Player
+from ..channel.supervisor_client import Player
+from ..numerics.tensors import ITEM_BYTES, Array, Tensor, layout
+from ..verdicts import incorrect
 from .cuda_driver import Shared
-from .cuda_tools import TYPES, Fence
-from .devices import RoundCheck
+from .device import RoundCheck
 from .memory_cpu import Region
 from .memory_cuda import CudaBuffers
-from .numerics.tensors import ITEM_BYTES, Array, Tensor, layout
-from .verdicts import incorrect
+from .owner_kernels import TYPES, Fence
 
 SPARE_BYTES = 512 << 20
 """Of the arena, for what a model allocates besides its outputs; beyond it its memory comes from the device."""

@@ -8,7 +8,7 @@ clock starts.
 import time
 from typing import Any, Callable, Dict, List
 
-from .numerics.stats import median
+from ..numerics.stats import median
 
 ALONE_PROBES = 7
 FENCES = 5

@@ -6,7 +6,7 @@ import time
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_size_t, c_ubyte, c_uint, c_uint64, c_ushort, c_void_p
 from typing import Any, Dict, List, Sequence, Tuple
 
-from .verdicts import JudgeFailed, TooLarge
+from ..verdicts import JudgeFailed, TooLarge
 
 LIBRARY = "libcuda.so.1"
 CONTROL = "/dev/nvidiactl"

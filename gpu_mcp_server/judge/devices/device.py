@@ -4,11 +4,11 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from .channel.supervisor_client import Player
-from .numerics.compare import compare, numbers
-from .numerics.determinism_check import Kept
-from .numerics.random_inputs import Well
-from .numerics.tensors import Array, Tensor
+from ..channel.supervisor_client import Player
+from ..numerics.compare import compare, numbers
+from ..numerics.determinism_check import Kept
+from ..numerics.random_inputs import Well
+from ..numerics.tensors import Array, Tensor
 
 
 class RoundCheck(NamedTuple):
