@@ -5,8 +5,8 @@ from typing import Any, Dict, List, Tuple
 from .channel.supervisor_client import Player
 from .cost import Cost
 from .devices.device import Buffers, Device
-from .hidden import elements
 from .history import History
+from .inputs.hidden_shapes import elements
 from .ledger import Ledger
 from .numerics.random_inputs import Well
 from .numerics.tensors import symbols, tensors

@@ -14,8 +14,8 @@ from .description import describe
 from .devices.device import Device
 from .evidence import VERSION, compiled_hashes, harness_hash, say
 from .folders import WORK
-from .hidden import hidden_shapes
 from .hoarding import kept_from
+from .inputs.hidden_shapes import hidden_shapes
 from .ledger import Ledger
 from .numerics.element_loops import ELEMENTS
 from .numerics.random_inputs import Well

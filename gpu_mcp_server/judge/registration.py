@@ -7,7 +7,7 @@ import numpy as np
 
 from .channel.supervisor_client import Player
 from .devices.device import Buffers, Device
-from .made import draw
+from .inputs.problem_inputs import draw
 from .numerics.compare import LARGE, STORAGE, compare, numbers
 from .numerics.random_inputs import SHORT, Well, short_bits
 from .numerics.tensors import FLOATS, Array, Tensor, symbols, tensors

@@ -10,8 +10,8 @@ from .conditions import State, Watch
 from .cost import Cost
 from .devices.device import Buffers, Device, RoundCheck
 from .history import History
+from .inputs.problem_inputs import draw
 from .ledger import Ledger
-from .made import draw
 from .numerics.compare import LARGE, apart, compare, describe, numbers
 from .numerics.error_location import grid
 from .run_delay import While

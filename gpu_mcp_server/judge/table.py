@@ -3,7 +3,7 @@
 from typing import Any, Dict, List, Optional, Sequence
 
 from .devices.device import Buffers
-from .hidden import Dims
+from .inputs.hidden_shapes import Dims
 from .numerics.tensors import FLOATS, MADE, Tensor
 from .rounds import Rounds
 from .verdicts import Judged, where_of

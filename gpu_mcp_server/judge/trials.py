@@ -11,8 +11,8 @@ from .cost import Cost
 from .devices.device import Device
 from .doubles import InDouble
 from .elsewhere import answered
-from .hidden import Dims, elements
 from .history import History
+from .inputs.hidden_shapes import Dims, elements
 from .ledger import Ledger
 from .numerics.compare import LARGE, numbers
 from .numerics.random_inputs import Well

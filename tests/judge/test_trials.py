@@ -3,7 +3,8 @@
 import re
 
 import pytest
-from gpu_mcp_judge import hidden, rounding
+from gpu_mcp_judge import rounding
+from gpu_mcp_judge.inputs import hidden_shapes
 
 from tests.judge.harness import SOFTMAX, edited
 from tests.judge.test_candidates_cpu import HEAD, SMALL, launcher
@@ -338,10 +339,10 @@ def test_strict_precision_is_not_escaped_by(court, name):
 
 def test_hidden_shapes_follow_from_the_seed_and_are_none_of_the_declared():
     task = {**SOFTMAX, "seed": "01" * 32}
-    first = hidden.hidden_shapes(task, 1 << 20)
-    other = hidden.hidden_shapes({**task, "seed": "02" * 32}, 1 << 20)
+    first = hidden_shapes.hidden_shapes(task, 1 << 20)
+    other = hidden_shapes.hidden_shapes({**task, "seed": "02" * 32}, 1 << 20)
 
-    assert first == hidden.hidden_shapes(task, 1 << 20) != other
+    assert first == hidden_shapes.hidden_shapes(task, 1 << 20) != other
     for shapes in (first, other):
         assert not [dims for dims in shapes if dims in task["shapes"]]
         assert all(dims["rows"] * dims["cols"] <= 1 << 20 for dims in shapes)

@@ -5,7 +5,7 @@ import itertools
 import random
 from typing import Any, Callable, Dict, List, Optional
 
-from .numerics.tensors import symbols, tensors
+from ..numerics.tensors import symbols, tensors
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 ODD = (67, 97, 131, 193, 259, 331, 389, 509, 523, 1027)

@@ -9,19 +9,19 @@ import pytest
 
 from tests.judge_package import packages
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 SCRIPT = """
 import ctypes, os, sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
-from gpu_mcp_judge import carriers, made
+from gpu_mcp_judge.inputs import input_transfer, problem_inputs
 from gpu_mcp_judge.devices.cuda_driver import Shared
 from gpu_mcp_judge.numerics.random_inputs import Well
 from gpu_mcp_judge.devices.cuda import CudaDevice
 from gpu_mcp_judge.numerics.tensors import Tensor
 
 COUNT, SETS = 300, 5
-carriers.AT_ONCE_BYTES = 2 * 2560
+input_transfer.AT_ONCE_BYTES = 2 * 2560
 task = {"framework": "torch", "rtol": 1e-5, "atol": 1e-6, "gpu_index": 0}
 device = CudaDevice(Well("11" * 32), task)
 kinds = ("made", "weights", "weights", "made")

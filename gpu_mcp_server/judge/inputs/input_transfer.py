@@ -5,10 +5,10 @@ from typing import Any, Dict
 
 import numpy as np
 
-from .devices.device import Buffers, Device
-from .devices.memory_cpu import Region, share
-from .numerics.tensors import Layout
-from .verdicts import TooLarge
+from ..devices.device import Buffers, Device
+from ..devices.memory_cpu import Region, share
+from ..numerics.tensors import Layout
+from ..verdicts import TooLarge
 
 AT_ONCE_BYTES = 256 << 20
 """Of inputs that travel together: a job's files are limited, and a round's inputs may be many."""
@@ -59,7 +59,7 @@ class ByGpu:
     """Memory of a GPU on which the reference computes: what it makes there need not leave it."""
 
     def __init__(self, driver: Any, size: int, most_calls: int = 1) -> None:
-        from .devices.cuda_driver import Shared
+        from ..devices.cuda_driver import Shared
 
         self.driver = driver
         self.calls = min(most_calls, max(1, AT_ONCE_BYTES // size))
@@ -93,7 +93,7 @@ class ByGpu:
 def carrier_of(device: Device, buffers: Buffers, size: int, most_calls: int = 1) -> Any:
     """Return what `size` bytes for each of several calls, or as many of them as it holds, travel in."""
     if buffers.stores_later and device.kind == "cuda":
-        from .devices.cuda_driver import OutOfMemory
+        from ..devices.cuda_driver import OutOfMemory
 
         try:
             return ByGpu(buffers.tools.driver, size, most_calls)  # type: ignore[attr-defined]

@@ -2,10 +2,10 @@
 
 from typing import Any, List
 
-from .carriers import ByFile, carrier_of
-from .channel.supervisor_client import Player
-from .devices.device import Buffers, Device
-from .numerics.tensors import Layout, layout
+from ..channel.supervisor_client import Player
+from ..devices.device import Buffers, Device
+from ..numerics.tensors import Layout, layout
+from .input_transfer import ByFile, carrier_of
 
 
 def draw(device: Device, buffers: Buffers, reference: Player, seed: int, timeout_s: float) -> str:
