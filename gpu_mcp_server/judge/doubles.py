@@ -6,18 +6,18 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from .correctness.fp64_reference import EPSILON, available
+from .correctness.rounding_bounds import Known, beyond, slack
 from .devices.device import Buffers, RoundCheck
 from .devices.memory_cpu import Region
 from .numerics.compare import numbers
 from .numerics.tensors import Array
-from .oracle import EPSILON, available
-from .rounding import Known, beyond, slack
 from .rounds import Rounds
 
 LOOKED_AT = 1 << 16
 """Elements of a larger output of which double precision is asked: so many of the wrong ones that are farthest beyond
 the tolerance, so many of them drawn, and as many others, as what rounding does to an element is told by those of its
-size too (judge/rounding.py)."""
+size too (judge/correctness/rounding_bounds.py)."""
 MOST = 4 * LOOKED_AT
 """Elements of an output that is looked at whole, and wrong ones that are ordered by how far off they are."""
 COARSEST = 1e30

@@ -3,9 +3,9 @@
 from typing import Any, Dict, List, Tuple
 
 from .channel.supervisor_client import Player
+from .correctness.replay_detector import History
 from .cost import Cost
 from .devices.device import Buffers, Device
-from .history import History
 from .inputs.hidden_shapes import elements
 from .ledger import Ledger
 from .numerics.random_inputs import Well

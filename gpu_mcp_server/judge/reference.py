@@ -214,11 +214,11 @@ class Reference:
 
     def _wide(self, *, nudge: bool, call: int = 0) -> Sequence[Any]:
         """Answer a call's inputs once more in double precision."""
-        from . import oracle
+        from .correctness import fp64_reference
 
         specs, given = tensors(self.task["inputs"], self.dims), self.arrays.inputs[call]
-        rest = nudge and oracle.at_rest(specs, given)
-        return self._in_double([oracle.widened(i, x, nudge, rest=rest) for i, x in zip(specs, given)])
+        rest = nudge and fp64_reference.at_rest(specs, given)
+        return self._in_double([fp64_reference.widened(i, x, nudge, rest=rest) for i, x in zip(specs, given)])
 
     def sensitivity(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Write of elements of some outputs how far the answer is from the exact one, and what half a last place moves.
@@ -227,11 +227,11 @@ class Reference:
         """
         import numpy as np
 
-        from . import oracle
+        from .correctness import fp64_reference
 
         begin, call = time.perf_counter(), int(message.get("call", 0))
         try:
-            picked = oracle.positions(descriptors[0], message["picked"])
+            picked = fp64_reference.positions(descriptors[0], message["picked"])
             exact, answers = self._wide(nudge=False, call=call), self.arrays.answers(call)
             nudged = [self._wide(nudge=True, call=call) for _ in range(NUDGES)]
         except BaseException:
@@ -239,14 +239,14 @@ class Reference:
             raise
         found: List[Any] = []
         for number, at in picked.items():
-            found.append(oracle.apart(answers[number], exact[number], at))
-            found.append(np.maximum.reduce([oracle.apart(one[number], exact[number], at) for one in nudged]))
-        oracle.write(descriptors[0], found)
+            found.append(fp64_reference.apart(answers[number], exact[number], at))
+            found.append(np.maximum.reduce([fp64_reference.apart(one[number], exact[number], at) for one in nudged]))
+        fp64_reference.write(descriptors[0], found)
         return {"ran_s": time.perf_counter() - begin}
 
     def oracle(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Answer a call's inputs once more in double precision, into a memory file; all of it, or `some`."""
-        from . import oracle
+        from .correctness import fp64_reference
 
         begin = time.perf_counter()
         try:
@@ -256,27 +256,27 @@ class Reference:
             raise
         ran_s = time.perf_counter() - begin
         some = message.get("some") or [[0, 1]] * len(found)
-        oracle.write(descriptors[0], [oracle.doubles(result, *of) for result, of in zip(found, some)])
+        fp64_reference.write(descriptors[0], [fp64_reference.doubles(result, *of) for result, of in zip(found, some)])
         return {"ran_s": ran_s}
 
     def decide(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Answer inputs of some calls, as they are or moved, in double precision; write what is discrete of it."""
-        from . import oracle
+        from .correctness import fp64_reference
 
         specs, outputs = tensors(self.task["inputs"], self.dims), tensors(self.task["outputs"], self.dims)
         try:
-            if self.task["framework"] == "numpy" and any(item.dtype in oracle.SHORT for item in specs):
+            if self.task["framework"] == "numpy" and any(item.dtype in fp64_reference.SHORT for item in specs):
                 raise BadResult("NumPy does not have the inputs' types")
             whole: List[Any] = []
             for call in message["calls"]:
                 given = enumerate(zip(specs, self.arrays.inputs[call]), call * len(specs))
-                wide = [oracle.moved(*pair, message, number) for number, pair in given]
+                wide = [fp64_reference.moved(*pair, message, number) for number, pair in given]
                 found = zip(outputs, self._in_double(wide))
-                whole += [oracle.whole(result) for item, result in found if item.dtype not in FLOATS]
+                whole += [fp64_reference.whole(result) for item, result in found if item.dtype not in FLOATS]
         except BaseException:
             os.close(descriptors[0])
             raise
-        oracle.write(descriptors[0], whole)
+        fp64_reference.write(descriptors[0], whole)
         return {}
 
     def _in_double(self, wide: List[Any]) -> Sequence[Any]:

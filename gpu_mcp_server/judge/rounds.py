@@ -7,15 +7,15 @@ import numpy as np
 
 from .channel.supervisor_client import Player
 from .conditions import State, Watch
+from .correctness.discrete_ties import Ties, told
+from .correctness.replay_detector import History
 from .cost import Cost
 from .devices.device import Buffers, Device, RoundCheck
-from .history import History
 from .inputs.problem_inputs import draw
 from .ledger import Ledger
 from .numerics.compare import LARGE, apart, compare, describe, numbers
 from .numerics.error_location import grid
 from .run_delay import While
-from .ties import Ties, told
 from .verdicts import Judged, ReferenceFailed, cheat, incorrect
 
 LATE_S = 0.05

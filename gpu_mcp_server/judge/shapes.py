@@ -5,11 +5,11 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from .channel.supervisor_client import Player
 from .conditions import Watch, summary
+from .correctness.replay_detector import History
 from .cost import Cost, empty_pass
 from .devices.device import Buffers, Device
 from .elsewhere import Elsewhere
 from .floor import floor_of
-from .history import History
 from .interruption import Interruption, stops
 from .ledger import Ledger
 from .numerics.error_location import ordinal

@@ -4,13 +4,13 @@ from typing import Any, Dict
 
 import numpy as np
 
+from .correctness.error_statistics import distribution, suspicion
+from .correctness.fp64_reference import EPSILON, available
 from .devices.device import Buffers
 from .devices.memory_cpu import Region
 from .numerics.compare import numbers
 from .numerics.random_inputs import Well
 from .numerics.tensors import Array
-from .oracle import EPSILON, available
-from .precision import distribution, suspicion
 from .rounds import Rounds
 from .verdicts import incorrect
 

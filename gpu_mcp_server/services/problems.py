@@ -318,7 +318,7 @@ def _check_tensors(problem: Problem) -> None:
 
 
 def _check_precision(problem: Problem) -> None:
-    """Refuse strict precision where the judge has nothing to hold it against (`available` of judge/oracle.py)."""
+    """Refuse strict precision where nothing can judge it (`available` of judge/correctness/fp64_reference.py)."""
     if problem.precision != "strict":
         return
     given, answered = ({tensor.dtype for tensor in side} for side in (problem.inputs, problem.outputs))

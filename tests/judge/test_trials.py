@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from gpu_mcp_judge import rounding
+from gpu_mcp_judge.correctness import rounding_bounds
 from gpu_mcp_judge.inputs import hidden_shapes
 
 from tests.judge.harness import SOFTMAX, edited
@@ -398,10 +398,10 @@ def test_an_index_among_equals_is_not_asked_for(court):
     ],
 )
 def test_what_a_sum_in_order_may_lose_is_bounded_by_its_terms(cols, out, dtype, expected):
-    given = rounding.Tensor("x", "float32", (4, cols), ("rows", "cols"), "normal")
-    answer = rounding.Tensor("y", dtype, (out,), ("cols",), "normal")
+    given = rounding_bounds.Tensor("x", "float32", (4, cols), ("rows", "cols"), "normal")
+    answer = rounding_bounds.Tensor("y", dtype, (out,), ("cols",), "normal")
 
-    assert rounding.summation([given], answer) == expected
+    assert rounding_bounds.summation([given], answer) == expected
 
 
 def test_a_sum_in_order_is_forgiven_what_it_loses_next_to_a_large_term(court):

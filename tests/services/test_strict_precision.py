@@ -5,7 +5,7 @@ import re
 from typing import get_args
 
 import pytest
-from gpu_mcp_judge import oracle
+from gpu_mcp_judge.correctness import fp64_reference
 from gpu_mcp_judge.numerics import tensors
 
 from gpu_mcp_server.errors import BadRequest
@@ -39,7 +39,7 @@ def test_it_is_refused_exactly_where_the_judge_has_no_double_precision(framework
             taken = True
         except BadRequest:
             taken, refused = False, refused + 1
-        assert taken == oracle.available(task, outputs), (given, answered)
+        assert taken == fp64_reference.available(task, outputs), (given, answered)
     assert refused
 
 

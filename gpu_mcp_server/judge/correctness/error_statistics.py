@@ -4,8 +4,8 @@ from typing import Any, Dict
 
 import numpy as np
 
-from .numerics.tensors import Array
-from .oracle import EPSILON
+from ..numerics.tensors import Array
+from .fp64_reference import EPSILON
 
 COARSE = 50.0
 """Times the noise floor from which biased errors look like lower precision."""

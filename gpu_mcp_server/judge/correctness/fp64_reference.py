@@ -7,8 +7,8 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from .numerics.random_inputs import SHORT
-from .numerics.tensors import Array, Tensor
+from ..numerics.random_inputs import SHORT
+from ..numerics.tensors import Array, Tensor
 
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}
 EPSILON.update({"float8_e4m3fn": 2.0**-3, "float8_e5m2": 2.0**-2})

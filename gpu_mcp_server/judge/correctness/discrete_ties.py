@@ -14,7 +14,7 @@ in double precision, to the inputs as they are or to inputs moved by no more tha
 
 How inputs are moved follows from the owner's secret seed. Where the answer depends on more than the order, no more
 elements are forgiven than chance explains. What each element could be is not yet what all of them can: an answer
-must keep what stays as it is of all answers to moved inputs, as the reference's own must (lines.py).
+must keep what stays as it is of all answers to moved inputs, as the reference's own must (line_invariants.py).
 """
 
 import math
@@ -23,15 +23,15 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from .channel.supervisor_client import Player
-from .devices.device import Buffers, RoundCheck
-from .devices.memory_cpu import Region
-from .lines import Lines
-from .numerics.compare import compare
-from .numerics.random_inputs import Well
-from .numerics.tensors import FLOATS, Array, Tensor
-from .oracle import EPSILON
-from .verdicts import JudgeFailed
+from ..channel.supervisor_client import Player
+from ..devices.device import Buffers, RoundCheck
+from ..devices.memory_cpu import Region
+from ..numerics.compare import compare
+from ..numerics.random_inputs import Well
+from ..numerics.tensors import FLOATS, Array, Tensor
+from ..verdicts import JudgeFailed
+from .fp64_reference import EPSILON
+from .line_invariants import Lines
 
 TRIES = 48
 """Of moved inputs, in a row and in vain. Each decides a tie of two either way, of two that rounding has parted with a

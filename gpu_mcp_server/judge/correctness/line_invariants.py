@@ -9,7 +9,7 @@ from typing import List, Sequence, Set, Tuple
 
 import numpy as np
 
-from .numerics.tensors import Array, Tensor
+from ..numerics.tensors import Array, Tensor
 
 Axis = Tuple[int, int]
 """An output's number, and one of its axes, counted from 1."""

@@ -8,8 +8,8 @@ from typing import NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from .numerics.tensors import Array, Tensor
-from .oracle import EPSILON
+from ..numerics.tensors import Array, Tensor
+from .fp64_reference import EPSILON
 
 NOISE = 8.0
 """How many times its sensitivity to half a last place of the inputs an answer may be off."""

@@ -4,10 +4,10 @@ from typing import List, NamedTuple, Sequence
 
 import numpy as np
 
-from .devices.device import Buffers
-from .numerics.compare import compare
-from .numerics.random_inputs import Well
-from .numerics.tensors import FLOATS, Array, Tensor
+from ..devices.device import Buffers
+from ..numerics.compare import compare
+from ..numerics.random_inputs import Well
+from ..numerics.tensors import FLOATS, Array, Tensor
 
 SAMPLES = 64
 """Positions kept of each output."""

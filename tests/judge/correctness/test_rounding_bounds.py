@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from gpu_mcp_judge import oracle, rounding
+from gpu_mcp_judge.correctness import fp64_reference, rounding_bounds
 
 SINGLE = np.float32
 
@@ -38,20 +38,20 @@ PAIRS = {
 
 
 def tensor(name, dtype, *shape):
-    return rounding.Tensor(name, dtype, shape, tuple(str(n) for n in range(len(shape))), "normal")
+    return rounding_bounds.Tensor(name, dtype, shape, tuple(str(n) for n in range(len(shape))), "normal")
 
 
 def allowed(reference, x, dtype="float32"):
     """Return the reference's answer and the slack of each element."""
     rng, exact = np.random.default_rng(1), reference(x.astype(np.float64))
-    half = oracle.EPSILON[dtype] / 2
+    half = fp64_reference.EPSILON[dtype] / 2
     nudged = [reference(x.astype(np.float64) * (1 + half * rng.uniform(-1, 1, x.shape))) for _ in range(4)]
     expected = reference(x)
     at = np.arange(expected.size)
-    moved = np.maximum.reduce([oracle.apart(one, exact, at) for one in nudged])
-    known = rounding.Known(oracle.apart(expected, exact, at), moved)
+    moved = np.maximum.reduce([fp64_reference.apart(one, exact, at) for one in nudged])
+    known = rounding_bounds.Known(fp64_reference.apart(expected, exact, at), moved)
     flat = np.ravel(expected).astype(np.float64)
-    return flat, rounding.slack(flat, [tensor("x", dtype, *x.shape)], tensor("y", dtype, flat.size), known)
+    return flat, rounding_bounds.slack(flat, [tensor("x", dtype, *x.shape)], tensor("y", dtype, flat.size), known)
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -65,7 +65,7 @@ def test_sums_in_order_are_forgiven_wherever_they_differ_from_the_reference(name
     expected, slack = allowed(reference, x.astype(SINGLE))
     got = np.ravel(candidate(x.astype(SINGLE))).astype(np.float64)
 
-    assert not rounding.beyond(got, expected, 1e-7 + 1e-5 * np.abs(expected) + slack).any()
+    assert not rounding_bounds.beyond(got, expected, 1e-7 + 1e-5 * np.abs(expected) + slack).any()
 
 
 @pytest.mark.parametrize("huge", [-1e9, -3e38])
@@ -80,17 +80,17 @@ def test_what_a_mask_is_filled_with_forgives_nothing_beside_it(huge, every):
     expected, slack = allowed(masked, x)
     ordinary = ~filled.ravel()
     assert (slack[ordinary] <= 1e-4 * np.abs(expected[ordinary])).all()
-    assert rounding.beyond(np.zeros(x.size), expected, slack)[ordinary].all()
+    assert rounding_bounds.beyond(np.zeros(x.size), expected, slack)[ordinary].all()
 
 
-@pytest.mark.parametrize("dtype", [*oracle.EPSILON])
+@pytest.mark.parametrize("dtype", [*fp64_reference.EPSILON])
 @pytest.mark.parametrize("sizes", ["ordinary", "masked"])
 def test_without_double_precision_zeros_are_not_forgiven_in_any_type(dtype, sizes):
     expected = np.random.default_rng(4).standard_normal(1000)
     expected[::3] = -1e9 if sizes == "masked" else 1.0
-    slack = rounding.slack(expected, [tensor("x", "int32", 1000)], tensor("y", dtype, 1000), None)
+    slack = rounding_bounds.slack(expected, [tensor("x", "int32", 1000)], tensor("y", dtype, 1000), None)
 
-    assert rounding.beyond(np.zeros(1000), expected, slack).mean() > 0.95
+    assert rounding_bounds.beyond(np.zeros(1000), expected, slack).mean() > 0.95
 
 
 def test_with_it_zeros_are_not_forgiven_where_inputs_have_eight_bits():
@@ -102,20 +102,20 @@ def test_with_it_zeros_are_not_forgiven_where_inputs_have_eight_bits():
 
 def test_infinities_must_be_met():
     expected, got = np.array([np.inf, -np.inf, np.inf, 1.0]), np.array([np.inf, 7.0, np.nan, np.inf])
-    slack = rounding.slack(expected, [tensor("x", "float32", 4)], tensor("y", "float32", 4), None)
+    slack = rounding_bounds.slack(expected, [tensor("x", "float32", 4)], tensor("y", "float32", 4), None)
 
     assert np.isfinite(slack).all()
-    assert rounding.beyond(got, expected, slack + 1e30).tolist() == [False, True, True, True]
+    assert rounding_bounds.beyond(got, expected, slack + 1e30).tolist() == [False, True, True, True]
 
 
 @pytest.mark.parametrize("given", [True, False])
 def test_what_is_below_the_smallest_normal_number_may_become_zero(given):
     expected = np.array([1e-39, -1e-45, 1e-30, 1.0])
-    known = rounding.Known(np.zeros(4), np.zeros(4)) if given else None
-    slack = rounding.slack(expected, [tensor("x", "float32", 1)], tensor("y", "float32", 4), known)
+    known = rounding_bounds.Known(np.zeros(4), np.zeros(4)) if given else None
+    slack = rounding_bounds.slack(expected, [tensor("x", "float32", 1)], tensor("y", "float32", 4), known)
 
-    assert rounding.beyond(np.zeros(4), expected, slack).tolist()[:2] == [False, False]
-    assert not given or rounding.beyond(np.zeros(4), expected, slack).tolist()[2:] == [True, True]
+    assert rounding_bounds.beyond(np.zeros(4), expected, slack).tolist()[:2] == [False, False]
+    assert not given or rounding_bounds.beyond(np.zeros(4), expected, slack).tolist()[2:] == [True, True]
 
 
 def rows_of_zeros(dtype="float32"):
@@ -132,29 +132,29 @@ def rows_of_zeros(dtype="float32"):
     items = [
         dataclasses.replace(item, distribution=drawn) for item, drawn in zip(items, ("zeros", "weights"), strict=True)
     ]
-    assert oracle.at_rest(items, [x, weights]) and not oracle.at_rest(items, [x + 1, weights])
+    assert fp64_reference.at_rest(items, [x, weights]) and not fp64_reference.at_rest(items, [x + 1, weights])
     exact = layer(x.astype(np.float64), lambda y: y.mean(axis=0))
-    nudged = [layer(oracle.widened(items[0], x, True, rest=True), lambda y: y.mean(axis=0)) for _ in range(4)]
+    nudged = [layer(fp64_reference.widened(items[0], x, True, rest=True), lambda y: y.mean(axis=0)) for _ in range(4)]
     expected = layer(x, lambda y: y.mean(axis=0, dtype=np.float64).astype(y.dtype))
     got = layer(x, lambda y: np.cumsum(y, axis=0, dtype=y.dtype)[-1] / y.dtype.type(len(y)))
     at = np.arange(expected.size)
-    moved = np.maximum.reduce([oracle.apart(one, exact, at) for one in nudged])
-    known = rounding.Known(oracle.apart(expected, exact, at), moved)
+    moved = np.maximum.reduce([fp64_reference.apart(one, exact, at) for one in nudged])
+    known = rounding_bounds.Known(fp64_reference.apart(expected, exact, at), moved)
     flat = np.ravel(expected).astype(np.float64)
-    return flat, np.ravel(got), rounding.slack(flat, items, tensor("y", dtype, flat.size), known)
+    return flat, np.ravel(got), rounding_bounds.slack(flat, items, tensor("y", dtype, flat.size), known)
 
 
 def test_what_a_norm_over_samples_that_are_all_alike_makes_of_rounding_is_forgiven():
     expected, got, slack = rows_of_zeros()
 
     assert np.abs(got - expected).max() > 1e-3
-    assert not rounding.beyond(got, expected, 1e-4 + 1e-4 * np.abs(expected) + slack).any()
-    assert rounding.beyond(np.full(expected.size, 2.0), expected, slack).all()
+    assert not rounding_bounds.beyond(got, expected, 1e-4 + 1e-4 * np.abs(expected) + slack).any()
+    assert rounding_bounds.beyond(np.full(expected.size, 2.0), expected, slack).all()
 
 
 def test_a_norm_of_a_model_may_add_up_all_its_data_and_a_problem_without_weights_one_extent():
     x, y = tensor("x", "float32", 4, 8, 64, 64), tensor("y", "float32", 4, 8, 64, 64)
     weights = dataclasses.replace(tensor("w", "float32", 8), distribution="weights")
 
-    assert rounding.summation([x], y) == pytest.approx(63 * 2.0**-24)
-    assert rounding.summation([x, weights], y) == pytest.approx((rounding.MOST_TERMS - 1) * 2.0**-24)
+    assert rounding_bounds.summation([x], y) == pytest.approx(63 * 2.0**-24)
+    assert rounding_bounds.summation([x, weights], y) == pytest.approx((rounding_bounds.MOST_TERMS - 1) * 2.0**-24)

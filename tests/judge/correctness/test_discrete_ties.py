@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_mcp_judge import ties
+from gpu_mcp_judge.correctness import discrete_ties
 from gpu_mcp_judge.devices.device import RoundCheck
 from gpu_mcp_judge.numerics.random_inputs import Well
 from gpu_mcp_judge.numerics.tensors import Tensor
@@ -309,16 +309,20 @@ class Reference:
 
 @pytest.mark.parametrize(
     ("after", "passed", "most"),
-    [((1, 150), True, 150), ((1, np.inf), False, 1 + ties.MORE_TRIES), ((np.inf, np.inf), False, ties.TRIES)],
+    [
+        ((1, 150), True, 150),
+        ((1, np.inf), False, 1 + discrete_ties.MORE_TRIES),
+        ((np.inf, np.inf), False, discrete_ties.TRIES),
+    ],
 )
 def test_tries_go_on_for_long_only_where_some_ties_were_found(monkeypatch, after, passed, most):
     """Of many that tie each try decides for one, and a parallel reduction may name any of them."""
-    monkeypatch.setattr(ties, "MORE_S", 60.0)
+    monkeypatch.setattr(discrete_ties, "MORE_S", 60.0)
     reference = Reference(*after)
-    one = ties.Ties(reference, Well("ab" * 32), 0.0, 0.0, 1.0)
+    one = discrete_ties.Ties(reference, Well("ab" * 32), 0.0, 0.0, 1.0)
 
     assert one.explained(Two(), RoundCheck(np.array([[2]]), 1.0, 1.0)).passed is passed
-    assert reference.moved == most - (0 if after[0] == 1 else len(ties.ONE_WAY))
+    assert reference.moved == most - (0 if after[0] == 1 else len(discrete_ties.ONE_WAY))
 
 
 def test_a_wrong_index_that_is_another_calls_by_chance_is_no_cheat(court):
