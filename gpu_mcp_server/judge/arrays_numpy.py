@@ -10,7 +10,7 @@ from .memory.mapped_file import Mapping
 from .numerics.compare import STORAGE
 from .numerics.random_inputs import SHORT, short_bits
 from .numerics.tensors import Array, Tensor
-from .spinning import spin
+from .timing.busy_wait import spin
 
 NATIVE: Dict[str, Any] = dict(STORAGE, bool=np.bool_)
 """What the reference's function gets and returns; to the owner a bool is a byte, 0 or 1."""

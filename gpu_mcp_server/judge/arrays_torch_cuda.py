@@ -9,7 +9,7 @@ from .bad_result import BadResult
 from .devices.cuda_driver import Driver, Shared
 from .memory.torch_views import tensors_at
 from .numerics.tensors import Tensor
-from .switching import GpuTurns
+from .timing.gpu_context_switch import GpuTurns
 from .verdicts import JudgeFailed
 
 

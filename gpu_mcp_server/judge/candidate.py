@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from .channel.packet_link import Link, LinkClosed
 from .memory import malloc_tuning
 from .memory.mapped_file import Mapping
-from .spinning import spin
+from .timing.busy_wait import spin
 
 Reply = Dict[str, Any]
 

@@ -4,7 +4,7 @@ from typing import Any, Dict, List, cast
 
 from .channel.supervisor_client import Player
 from .numerics.tensors import ITEM_BYTES, layout, tensors
-from .rounds import named
+from .timing.rounds import named
 from .verdicts import ReferenceFailed
 
 TOLERANCES = {"float64": 1e-4, "float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}

@@ -12,7 +12,7 @@ from .devices.device import Buffers, RoundCheck
 from .devices.memory_cpu import Region
 from .numerics.compare import numbers
 from .numerics.tensors import Array
-from .rounds import Rounds
+from .timing.rounds import Rounds
 
 LOOKED_AT = 1 << 16
 """Elements of a larger output of which double precision is asked: so many of the wrong ones that are farthest beyond

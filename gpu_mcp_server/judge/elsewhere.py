@@ -15,8 +15,8 @@ from .doubles import InDouble
 from .numerics.compare import LARGE, numbers
 from .numerics.random_inputs import Well
 from .numerics.tensors import Tensor
-from .rounds import Rounds
 from .table import DISTRIBUTIONS, SELDOM_DRAWN, may_vary
+from .timing.rounds import Rounds
 from .verdicts import Judged, ReferenceFailed, incorrect
 
 LOOKED_AT = 4

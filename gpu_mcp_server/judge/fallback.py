@@ -4,13 +4,13 @@ from typing import Any, Dict, List, Tuple
 
 from .channel.supervisor_client import Player
 from .correctness.replay_detector import History
-from .cost import Cost
 from .devices.device import Buffers, Device
 from .inputs.hidden_shapes import elements
-from .ledger import Ledger
 from .numerics.random_inputs import Well
 from .numerics.tensors import symbols, tensors
-from .rounds import Rounds, timed_pass
+from .timing.clock_overhead import Cost
+from .timing.rounds import Rounds, timed_pass
+from .timing.time_accounting import Ledger
 from .verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect
 
 TIES_S = 5.0

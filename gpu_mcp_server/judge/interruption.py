@@ -16,8 +16,8 @@ from .exchange import Exchange
 from .numerics.compare import STORAGE
 from .numerics.random_inputs import Well
 from .numerics.tensors import ITEM_BYTES, Array
-from .rounds import Rounds
-from .sharing import Sharing, Short
+from .timing.rounds import Rounds
+from .timing.shared_work import Sharing, Short
 from .verdicts import Judged, Torn, cheat
 
 STOPS = 8

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from .devices.cuda_driver import CudaError, Driver, Shared
 from .memory.mapped_file import Mapping
 from .separators import Separators, separators
-from .switching import GpuTurns
+from .timing.gpu_context_switch import GpuTurns
 
 
 class CudaMemory:

@@ -16,12 +16,12 @@ from .evidence import VERSION, compiled_hashes, harness_hash, say
 from .folders import WORK
 from .hoarding import kept_from
 from .inputs.hidden_shapes import hidden_shapes
-from .ledger import Ledger
 from .numerics.element_loops import ELEMENTS
 from .numerics.random_inputs import Well
 from .numerics.stats import geometric_mean
 from .players import Players
 from .shapes import Shape
+from .timing.time_accounting import Ledger
 from .trials import Trials
 from .verdicts import VERDICTS, Judged, JudgeFailed, Refused, where_of
 

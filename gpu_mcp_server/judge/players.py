@@ -5,10 +5,10 @@ import time
 from typing import Any, Dict, Generator
 
 from .channel.supervisor_client import Player, Supervisor, link_to
-from .cost import Cost, rehearsed_costs
 from .devices.device import Device
-from .rounds import OPEN_S, named
-from .series import HALF_WIDTH
+from .timing.clock_overhead import Cost, rehearsed_costs
+from .timing.rounds import OPEN_S, named
+from .timing.series import HALF_WIDTH
 from .verdicts import JudgeFailed, incorrect
 
 START_S = 120.0

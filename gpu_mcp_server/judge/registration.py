@@ -11,7 +11,7 @@ from .inputs.problem_inputs import draw
 from .numerics.compare import LARGE, STORAGE, compare, numbers
 from .numerics.random_inputs import SHORT, Well, short_bits
 from .numerics.tensors import FLOATS, Array, Tensor, symbols, tensors
-from .rounds import LARGE_SAMPLES, OPEN_S, named
+from .timing.rounds import LARGE_SAMPLES, OPEN_S, named
 from .verdicts import JudgeFailed, ReferenceFailed
 
 SEEDS = 2

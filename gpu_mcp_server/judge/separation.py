@@ -14,7 +14,7 @@ from .agenda import Agenda
 from .devices.device import Buffers
 from .numerics.random_inputs import Well
 from .numerics.stats import median
-from .rounds import Rounds
+from .timing.rounds import Rounds
 from .verdicts import incorrect
 
 AT_END = 2

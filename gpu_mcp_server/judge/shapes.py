@@ -4,24 +4,24 @@ import math
 from typing import Any, Dict, List, Optional, Tuple
 
 from .channel.supervisor_client import Player
-from .conditions import Watch, summary
 from .correctness.replay_detector import History
-from .cost import Cost, empty_pass
 from .devices.device import Buffers, Device
 from .elsewhere import Elsewhere
-from .floor import floor_of
 from .interruption import Interruption, stops
-from .ledger import Ledger
 from .numerics.error_location import ordinal
 from .numerics.random_inputs import Well
 from .numerics.stats import half_width, median, median_interval, speedup, timing, wide
 from .numerics.tensors import symbols, tensors
-from .overlap import OneByOne
-from .rounds import Round, Rounds
 from .separation import Separation, expose
-from .series import LEAST_ROUNDS, Goal, Progress, Series
-from .stalls import outlasted
 from .strict import Strict
+from .timing.clock_overhead import Cost, empty_pass
+from .timing.machine_state import Watch, summary
+from .timing.rounds import Round, Rounds
+from .timing.serial_calls import OneByOne
+from .timing.series import LEAST_ROUNDS, Goal, Progress, Series
+from .timing.stalls import outlasted
+from .timing.time_accounting import Ledger
+from .timing.time_floor import floor_of
 from .verdicts import Judged, TooLarge, where_of
 
 SURE = 1.5

@@ -11,7 +11,7 @@ from .devices.memory_cpu import Region
 from .numerics.compare import numbers
 from .numerics.random_inputs import Well
 from .numerics.tensors import Array
-from .rounds import Rounds
+from .timing.rounds import Rounds
 from .verdicts import incorrect
 
 ELEMENTS = 1 << 22

@@ -5,7 +5,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from .devices.device import Buffers
 from .inputs.hidden_shapes import Dims
 from .numerics.tensors import FLOATS, MADE, Tensor
-from .rounds import Rounds
+from .timing.rounds import Rounds
 from .verdicts import Judged, where_of
 
 DISTRIBUTIONS = ("uniform", "normal", "offset", "outliers", "zeros", "large", "small")

@@ -10,17 +10,17 @@ from .channel.supervisor_client import Player
 from .correctness.error_statistics import distribution, suspicion
 from .correctness.fp64_reference import EPSILON, split
 from .correctness.replay_detector import History
-from .cost import Cost
 from .devices.device import Device
 from .doubles import InDouble
 from .elsewhere import answered
 from .inputs.hidden_shapes import Dims, elements
-from .ledger import Ledger
 from .numerics.compare import LARGE, numbers
 from .numerics.random_inputs import Well
 from .numerics.tensors import FLOATS, symbols, tensors
-from .rounds import Rounds
 from .table import DISTRIBUTIONS, SELDOM_DRAWN, Table, may_vary, named_dims, untimed_shape
+from .timing.clock_overhead import Cost
+from .timing.rounds import Rounds
+from .timing.time_accounting import Ledger
 from .verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect
 
 SMALL = 1 << 18

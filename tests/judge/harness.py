@@ -224,10 +224,10 @@ def believing(but: str = "") -> dict[str, str]:
     On a busy machine it rightly gives no time of some.
     """
     files = {
-        **edited("cost.py", ("RESOLVED = 2.0", "RESOLVED = 0.0"), ("COSTLY = 4.0", "COSTLY = 0.0")),
+        **edited("timing/clock_overhead.py", ("RESOLVED = 2.0", "RESOLVED = 0.0"), ("COSTLY = 4.0", "COSTLY = 0.0")),
         **edited("devices/gpu_idle_check.py", ("BUSY_US = 1000.0", "BUSY_US = 1e9")),
-        **edited("sharing.py", ("DOUBTED = 0.1", "DOUBTED = 1e9")),
-        **edited("overlap.py", ("\nSLACK_S = 10e-6", "\nSLACK_S = 1e9")),
+        **edited("timing/shared_work.py", ("DOUBTED = 0.1", "DOUBTED = 1e9")),
+        **edited("timing/serial_calls.py", ("\nSLACK_S = 10e-6", "\nSLACK_S = 1e9")),
         **edited("separation.py", ("SLACK_S = 3.0, 6e-6", "SLACK_S = 3.0, 1e9")),
     }
     assert not but or but in files, f"{but} is believed already"
@@ -239,7 +239,7 @@ def patient() -> dict[str, str]:
 
     On a busy machine a thread that sleeps for milliseconds may take much longer.
     """
-    return edited("rounds.py", ("\nLATE_S = 0.05", "\nLATE_S = 5.0"))
+    return edited("timing/rounds.py", ("\nLATE_S = 0.05", "\nLATE_S = 5.0"))
 
 
 def loops(name: str) -> Path:

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gpu_mcp_judge import alone, ledger, owner, verdicts
+from gpu_mcp_judge import alone, owner, verdicts
+from gpu_mcp_judge.timing import time_accounting
 
 from tests.judge.harness import believing
 
@@ -105,7 +106,7 @@ def owner_of(*shapes: dict[str, Any], look: Any, monkeypatch: Any) -> Any:
     monkeypatch.setattr(alone, "SETTLED_S", 0.0)
     monkeypatch.setattr(alone, "Alone", look)
     one = object.__new__(owner.Owner)
-    one.judged, one.shapes, one.ledger = [object() for _ in shapes], list(shapes), ledger.Ledger()
+    one.judged, one.shapes, one.ledger = [object() for _ in shapes], list(shapes), time_accounting.Ledger()
     return one
 
 

@@ -345,7 +345,10 @@ def test_the_state_of_the_gpu_stands_beside_every_round_and_a_strange_one_is_mar
     usual = "1980,0,2"
     monkeypatch.setenv("CUDA_FAKE_NVML", ";".join([usual] * USUAL_LOOKS + [strange, usual]))
     fast = with_stream("naive.c")
-    files = {**believing(), **edited("conditions.py", ("SHARE_S = 0.002", "SHARE_S = 1e9"))}  # looks at each round
+    files = {
+        **believing(),
+        **edited("timing/machine_state.py", ("SHARE_S = 0.002", "SHARE_S = 1e9")),
+    }  # looks at each round
     more = {"half_width": 1e-9, "budget_s": 60, "overhead_s": 60, "shapes": SHAPES[:1], "fixed_shapes": True}
     shape = court(fast, owner_files=files, **more).verdict["shapes"][0]
 
@@ -486,7 +489,7 @@ def test_calls_that_run_beside_each_other_take_their_time_when_they_are_asked_fo
     }
     """.replace("BESIDE", str(int(beside)))
     source = with_stream("naive.c").replace("int launch(", "static int honest(") + source
-    files = believing(but="overlap.py" if beside else "")
+    files = believing(but="timing/serial_calls.py" if beside else "")
     got = court(source, shapes=SHAPES[:1], fixed_shapes=True, round_ms=10, owner_files=files).verdict
 
     if not beside:
@@ -707,7 +710,7 @@ def test_one_that_answers_ahead_and_looks_at_its_inputs_again_is_as_slow_as_it_i
     """.replace("AHEAD", str(int(ahead)))
     source = with_stream("naive.c").replace("int launch(", "static int honest(") + source
     task = {"shapes": [{"rows": 2, "cols": 50}], "fixed_shapes": True, "round_ms": 20}
-    got = court(source, owner_files=believing(but="overlap.py" if ahead else ""), **task).verdict
+    got = court(source, owner_files=believing(but="timing/serial_calls.py" if ahead else ""), **task).verdict
 
     if not ahead:
         assert got["verdict"] == "correct" and got["shapes"][0]["candidate"]["median_us"] > 2700, got["reason"]

@@ -1,7 +1,7 @@
 """Peak figures, formulas, and what a call costs at least."""
 
 import pytest
-from gpu_mcp_judge import floor
+from gpu_mcp_judge.timing import time_floor
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import TensorSpec
@@ -22,7 +22,7 @@ def matmul(**more):
 
 
 def floor_at(problem, number, sets):
-    return floor.floor_of({"floors": floors(problem, [H200])}, H200, number, sets)
+    return time_floor.floor_of({"floors": floors(problem, [H200])}, H200, number, sets)
 
 
 def test_every_described_device_has_plausible_figures_with_sources():
@@ -56,7 +56,7 @@ def test_every_described_device_has_plausible_figures_with_sources():
 def test_a_device_that_nobody_described_has_no_floor():
     assert spec_of("NVIDIA H2000") is None
     assert floors(matmul(), ["NVIDIA H2000"]) == {}
-    assert floor.floor_of({"floors": {}}, H200, 0, 10) is None
+    assert time_floor.floor_of({"floors": {}}, H200, 0, 10) is None
 
 
 def test_a_multiplication_of_matrices_is_bound_by_its_operations():
@@ -73,7 +73,7 @@ def test_a_multiplication_of_matrices_is_bound_by_its_operations():
 def test_what_fits_the_cache_is_not_bound_by_memory():
     found = floor_at(matmul(), 1, 1000)
 
-    assert (found.by, found.least_us, found.roof_us) == ("launch", floor.LAUNCH_US, None)
+    assert (found.by, found.least_us, found.roof_us) == ("launch", time_floor.LAUNCH_US, None)
 
 
 def test_only_outputs_count_for_the_floor_unless_the_problem_says_what_must_be_moved():

@@ -7,10 +7,11 @@ import zlib
 
 import numpy as np
 import pytest
-from gpu_mcp_judge import ledger, verdicts
+from gpu_mcp_judge import verdicts
 from gpu_mcp_judge.channel import packet_link
 from gpu_mcp_judge.devices import memory_cpu
 from gpu_mcp_judge.numerics import compare, error_location, parallel_map, random_inputs, small_floats, stats, tensors
+from gpu_mcp_judge.timing import time_accounting
 
 from tests.judge.harness import torch_python
 from tests.judge_package import packages
@@ -226,13 +227,13 @@ def test_an_error_in_one_lane_is_raised():
 
 
 def test_the_account_adds_up_and_an_inner_part_is_not_counted_twice():
-    book = ledger.Ledger()
+    book = time_accounting.Ledger()
     with book.part("wait"):
         with book.part("fill"):
             sum(range(100_000))
         book.move(0.5, "candidate")
     found = book.report()
-    assert sum(found[name] for name in (*ledger.PARTS, "other")) == pytest.approx(found["total"], abs=1e-3)
+    assert sum(found[name] for name in (*time_accounting.PARTS, "other")) == pytest.approx(found["total"], abs=1e-3)
     assert found["candidate"] == 0.5
     assert found["fill"] > 0
     assert found["wait"] < 0

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gpu_mcp_judge import ledger
 from gpu_mcp_judge.devices import cpu, memory_cpu
 from gpu_mcp_judge.numerics import compare, element_loops, random_inputs
+from gpu_mcp_judge.timing import time_accounting
 
 from tests.judge import harness
 
@@ -115,8 +115,8 @@ def test_memory_made_ahead_is_taken_by_the_first_task_that_it_is_large_enough_fo
 def test_a_process_that_waited_began_when_it_was_told_to(monkeypatch):
     import time
 
-    monkeypatch.setenv(ledger.BEGAN, repr(time.clock_gettime(time.CLOCK_BOOTTIME) - 5))
-    assert 5 <= ledger.since_start_s() < 60
+    monkeypatch.setenv(time_accounting.BEGAN, repr(time.clock_gettime(time.CLOCK_BOOTTIME) - 5))
+    assert 5 <= time_accounting.since_start_s() < 60
 
 
 def test_what_the_tests_compile_for_themselves_goes_with_them(tmp_path: Path):

@@ -4,8 +4,8 @@ import itertools
 from types import SimpleNamespace
 
 import pytest
-from gpu_mcp_judge import cost as costs
 from gpu_mcp_judge.devices import device
+from gpu_mcp_judge.timing import clock_overhead as costs
 
 QUIET = [500e-6, 540e-6, 480e-6, 520e-6, 510e-6, 490e-6, 530e-6, 505e-6, 515e-6]
 BUSY = [567e-6, 522e-6, 494e-6, 2414e-6, 488e-6, 541e-6, 1363e-6, 4069e-6, 501e-6]

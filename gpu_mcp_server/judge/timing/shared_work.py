@@ -10,8 +10,8 @@ which are not seen before a round's end, is told to copy each in those.
 
 from typing import Callable, List, NamedTuple
 
-from .numerics.stats import median
-from .verdicts import cheat
+from ..numerics.stats import median
+from ..verdicts import cheat
 
 DOUBTED = 0.1
 """Part of a round from which on there is no time: what several calls share, none of them takes. The median of six

@@ -5,18 +5,18 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
-from .channel.supervisor_client import Player
-from .conditions import State, Watch
-from .correctness.discrete_ties import Ties, told
-from .correctness.replay_detector import History
-from .cost import Cost
-from .devices.device import Buffers, Device, RoundCheck
-from .inputs.problem_inputs import draw
-from .ledger import Ledger
-from .numerics.compare import LARGE, apart, compare, describe, numbers
-from .numerics.error_location import grid
+from ..channel.supervisor_client import Player
+from ..correctness.discrete_ties import Ties, told
+from ..correctness.replay_detector import History
+from ..devices.device import Buffers, Device, RoundCheck
+from ..inputs.problem_inputs import draw
+from ..numerics.compare import LARGE, apart, compare, describe, numbers
+from ..numerics.error_location import grid
+from ..verdicts import Judged, ReferenceFailed, cheat, incorrect
+from .clock_overhead import Cost
+from .machine_state import State, Watch
 from .run_delay import While
-from .verdicts import Judged, ReferenceFailed, cheat, incorrect
+from .time_accounting import Ledger
 
 LATE_S = 0.05
 LATE_AT_MOST_S = 5.0

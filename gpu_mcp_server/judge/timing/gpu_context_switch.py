@@ -3,7 +3,7 @@
 import time
 from ctypes import c_size_t, c_uint64, c_void_p
 
-from .devices.cuda_driver import Driver, Kernels
+from ..devices.cuda_driver import Driver, Kernels
 
 SCRATCH_BYTES = 256
 KERNELS = b"""

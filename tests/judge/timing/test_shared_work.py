@@ -1,7 +1,8 @@
 """Calls of a round that share work, told by rounds of fewer calls."""
 
 import pytest
-from gpu_mcp_judge import sharing, verdicts
+from gpu_mcp_judge import verdicts
+from gpu_mcp_judge.timing import shared_work
 
 SETS = 40
 CALL_S = 250e-6
@@ -12,11 +13,11 @@ def rounds(shared_s, call_s=CALL_S, delays_s=(), later_s=0.0):
 
     Whole ones that are played later are delayed by `later_s`.
     """
-    one = sharing.Sharing()
+    one = shared_work.Sharing()
     delays, whole_s = iter(delays_s), shared_s + SETS * call_s
 
     def shorten(calls=5):
-        one.short.append(sharing.Short(calls, SETS, shared_s + calls * call_s + next(delays, 0.0)))
+        one.short.append(shared_work.Short(calls, SETS, shared_s + calls * call_s + next(delays, 0.0)))
 
     shorten()
     shorten(20)
@@ -38,13 +39,13 @@ def test_threads_that_have_to_be_woken_are_no_doubt():
 def test_a_machine_that_delays_some_of_the_rounds_is_no_doubt():
     one, doubt = rounds(0.0, delays_s=[20e-3] * 4)
 
-    assert doubt() == "" and len(one.short) == 2 + sharing.MORE
+    assert doubt() == "" and len(one.short) == 2 + shared_work.MORE
 
 
 @pytest.mark.parametrize("later_s", [2e-3, 3e-3, 20e-3])
 def test_a_machine_that_became_busy_since_the_rounds_were_timed_makes_no_cheat(later_s):
     """It delays rounds of fewer calls and whole ones alike."""
-    _, doubt = rounds(0.0, delays_s=[2e-3, 2e-3, *[later_s] * sharing.MORE], later_s=later_s)
+    _, doubt = rounds(0.0, delays_s=[2e-3, 2e-3, *[later_s] * shared_work.MORE], later_s=later_s)
 
     assert doubt().startswith("no time: ")
 
@@ -68,7 +69,7 @@ def test_a_round_that_is_answered_at_its_first_call_is_a_cheat():
     with pytest.raises(verdicts.Judged, match=r"5 of 40 took 8\.05 of 8\.4 ms") as judged:
         doubt()
     assert judged.value.verdict == "cheat" and "before it was called" in judged.value.reason
-    assert len(one.short) == 2 + sharing.MORE
+    assert len(one.short) == 2 + shared_work.MORE
 
 
 def test_a_third_of_a_round_that_is_shared_is_no_cheat_but_no_time_either():
@@ -78,4 +79,4 @@ def test_a_third_of_a_round_that_is_shared_is_no_cheat_but_no_time_either():
 
 
 def test_nothing_is_said_where_no_round_was_shorter():
-    assert sharing.Sharing().doubt(1e-3, lambda: None, lambda: 1e-3) == ""
+    assert shared_work.Sharing().doubt(1e-3, lambda: None, lambda: 1e-3) == ""

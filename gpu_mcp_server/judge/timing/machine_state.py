@@ -4,8 +4,8 @@ import math
 import time
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from .devices.device import Device
-from .numerics.stats import median
+from ..devices.device import Device
+from ..numerics.stats import median
 
 State = Dict[str, Any]
 

@@ -3,10 +3,10 @@
 import time
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 
-from .channel.supervisor_client import Player
-from .devices.device import Device
-from .numerics.stats import median, median_interval
-from .verdicts import JudgeFailed, ReferenceFailed
+from ..channel.supervisor_client import Player
+from ..devices.device import Device
+from ..numerics.stats import median, median_interval
+from ..verdicts import JudgeFailed, ReferenceFailed
 
 ANSWER_S = 60.0
 REQUESTS = 21

@@ -10,12 +10,12 @@ for one is held against its part of a round.
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
-from .cost import request_s
-from .devices.device import Buffers
-from .numerics.random_inputs import Well
-from .numerics.stats import median
+from ..devices.device import Buffers
+from ..numerics.random_inputs import Well
+from ..numerics.stats import median
+from ..verdicts import cheat
+from .clock_overhead import request_s
 from .rounds import Rounds, told_us
-from .verdicts import cheat
 
 FEWEST, MOST = 6, 32
 """Calls that are asked for one by one. How many is drawn, so that nobody knows behind which one it is stopped."""

@@ -3,9 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
-from gpu_mcp_judge import cost, rounds, shapes, verdicts
+from gpu_mcp_judge import shapes, verdicts
 from gpu_mcp_judge.devices import cuda
 from gpu_mcp_judge.numerics import random_inputs
+from gpu_mcp_judge.timing import clock_overhead, rounds
 
 MILLISECOND = 1e-3
 
@@ -17,7 +18,7 @@ class Calls(shapes.Shape):
         self.task, self.inputs, self.outputs = {"budget_s": 60.0}, [], []
         limits = {"max_sets": 10_000, "set_bytes": lambda *of: 1, "max_bytes": lambda: (usual, most)}
         self.device = SimpleNamespace(**limits)
-        self.costs = {"candidate": cost.Cost(cost_s, 0.0)}
+        self.costs = {"candidate": clock_overhead.Cost(cost_s, 0.0)}
         self.shortest_s = self.costs["candidate"].shortest_s(calibrates=False)
         self.rounds = SimpleNamespace(close=lambda buffers: None)
         self.call_s, self.notes, self.last = call_s, {}, None
@@ -120,7 +121,7 @@ def test_a_round_that_a_slow_reference_keeps_short_says_so():
     assert "the reference is slow" in str(shape.notes)
 
 
-def shape_of(kind: str, framework: str, when: str, passes: cost.Cost) -> shapes.Shape:
+def shape_of(kind: str, framework: str, when: str, passes: clock_overhead.Cost) -> shapes.Shape:
     reference, candidate = SimpleNamespace(role="reference"), SimpleNamespace(role="candidate", prepare_s=0.0)
     device = SimpleNamespace(kind=kind, stops_calls=False, state=dict)
     task = {"shapes": [{}], "inputs": [], "outputs": [], "rtol": 0, "atol": 0, "round_timeout_s": 1, "round_ms": 10}
@@ -139,7 +140,7 @@ KINDS = [
 
 @pytest.mark.parametrize(("kind", "framework", "when"), KINDS)
 def test_a_reference_on_the_same_gpu_makes_empty_passes_after_each_round(monkeypatch, kind, framework, when):
-    shape = shape_of(kind, framework, when, cost.Cost(MILLISECOND, 0.0))
+    shape = shape_of(kind, framework, when, clock_overhead.Cost(MILLISECOND, 0.0))
     shape._play = lambda buffers: rounds.Round(MILLISECOND, MILLISECOND, None)
     shape.interruption = SimpleNamespace(play=lambda buffers: None)
     monkeypatch.setattr(shapes, "empty_pass", lambda player, on: {"reference": 2, "candidate": 5}[player.role])
@@ -150,10 +151,12 @@ def test_a_reference_on_the_same_gpu_makes_empty_passes_after_each_round(monkeyp
 
 @pytest.mark.parametrize(("when", "times"), [("before", 1.0), ("rounds", 1.5)])
 def test_where_more_may_be_taken_off_for_the_clock_rounds_last_longer(when, times):
-    passes = cost.Cost.of([9.0, *[each * MILLISECOND for each in (1.0, 1.0, 1.1, 1.2, 1.3, 1.4, 1.4, 1.5, 1.5)]])
+    passes = clock_overhead.Cost.of(
+        [9.0, *[each * MILLISECOND for each in (1.0, 1.0, 1.1, 1.2, 1.3, 1.4, 1.4, 1.5, 1.5)]]
+    )
     shape = shape_of("cuda", "torch", when, passes)
 
-    assert shape.shortest_s == pytest.approx(cost.COSTLY * times * MILLISECOND)
+    assert shape.shortest_s == pytest.approx(clock_overhead.COSTLY * times * MILLISECOND)
     assert shape.round_s == pytest.approx(max(10 * MILLISECOND, shapes.SURE * shape.shortest_s))
 
 
@@ -178,7 +181,7 @@ class Stalled(Calls):
     def __init__(self, stalls_s: list[float], spread_s: float) -> None:
         super().__init__(0.1 * MILLISECOND, 0.4 * MILLISECOND, 1000, 4000)
         self.stalls_s, self.left_s, self.played = stalls_s, [], 0
-        self.costs = {"candidate": cost.Cost(0.4 * MILLISECOND, spread_s)}
+        self.costs = {"candidate": clock_overhead.Cost(0.4 * MILLISECOND, spread_s)}
 
     def _open(self, sets: int) -> SimpleNamespace:
         self.left_s = list(self.stalls_s)

@@ -3,13 +3,13 @@
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
-from .cost import Cost
-from .devices.device import Buffers
-from .ledger import Ledger
-from .numerics.stats import half_width, median, median_interval
-from .overlap import Single
+from ..devices.device import Buffers
+from ..numerics.stats import half_width, median, median_interval
+from .clock_overhead import Cost
 from .rounds import Round
-from .sharing import Sharing
+from .serial_calls import Single
+from .shared_work import Sharing
+from .time_accounting import Ledger
 
 LEAST_ROUNDS = 7
 PATIENCE = 4

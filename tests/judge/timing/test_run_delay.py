@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from gpu_mcp_judge import run_delay
+from gpu_mcp_judge.timing import run_delay
 
 from tests.judge.harness import edited
 from tests.judge.test_candidates_cpu import SMALL, launcher
@@ -31,7 +31,7 @@ def test_what_a_thread_waits_for_a_core_is_no_part_of_a_while(monkeypatch, delay
 
 BESIDE = """
 import os, subprocess, sys, time
-from gpu_mcp_judge.run_delay import While, run_delay_s
+from gpu_mcp_judge.timing.run_delay import While, run_delay_s
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 others = [subprocess.Popen([sys.executable, "-c", "while 1: pass"]) for _ in range(2)]
 one = While(0.2, at_most_s=60.0)
@@ -55,7 +55,7 @@ def test_the_kernel_says_how_long_a_thread_waited_for_its_core():
 
 
 def test_work_after_done_is_seen_on_a_machine_so_busy_that_it_takes_seconds(court):
-    busy = edited("run_delay.py", ("return int(text.read().split()[1]) / 1e9", "return 0.99 * time.monotonic()"))
+    busy = edited("timing/run_delay.py", ("return int(text.read().split()[1]) / 1e9", "return 0.99 * time.monotonic()"))
     late = """
     struct work { const float *x; float *y; int64_t rows, cols; };
     static void *later(void *p) { struct work w = *(struct work *)p; sleep(1); softmax(w.x, w.y, w.rows, w.cols); return 0; }

@@ -3,15 +3,16 @@
 import time
 
 import pytest
-from gpu_mcp_judge import conditions, cost, ledger, rounds, series, shapes
+from gpu_mcp_judge import shapes
 from gpu_mcp_judge.devices import device
+from gpu_mcp_judge.timing import clock_overhead, machine_state, rounds, series, time_accounting
 
 US = 1e-6
 COSTS = {
-    "candidate": cost.Cost(
+    "candidate": clock_overhead.Cost(
         500 * US, 0.0, [9000 * US, *[each * US for each in (480, 500, 520, 540, 560, 580, 600, 800)]]
     ),
-    "reference": cost.Cost(300 * US, 0.0, [9000 * US, *[each * US for each in (290, 300, 310, 320)]]),
+    "reference": clock_overhead.Cost(300 * US, 0.0, [9000 * US, *[each * US for each in (290, 300, 310, 320)]]),
 }
 
 
@@ -19,7 +20,7 @@ def played(times, empty=None, passes=1, **task):
     """Play rounds whose times are known, the reference always a millisecond."""
     limit_s = task.pop("limit_s", 1e9)
     goal = series.Goal.of({"max_rounds": 200, "budget_s": 60, **task}, limit_s)
-    one = series.Series(goal, ledger.Ledger(), COSTS, 10, passes)
+    one = series.Series(goal, time_accounting.Ledger(), COSTS, 10, passes)
 
     def play(buffers, count):
         return rounds.Round(times(count), 1e-3, None, empty_s=empty(count) if empty else ())
@@ -163,7 +164,7 @@ class Slow(device.Device):
 
 
 def test_a_machine_that_takes_long_to_say_how_it_is_is_looked_at_less_often():
-    watch = conditions.Watch(Slow())
+    watch = machine_state.Watch(Slow())
     found = []
     for _ in range(2 * watch.every):
         watch.before()
@@ -177,8 +178,8 @@ def test_rounds_that_were_not_looked_at_are_not_called_undisturbed():
     state = {"before": {"steal_s": 1.0, "cpu_mhz": 3000}, "after": {"steal_s": 1.0, "cpu_mhz": 3000}}
     robbed = {"before": {"steal_s": 1.0}, "after": {"steal_s": 1.01, "cpu_mhz": 2000}}
 
-    assert conditions.summary([None, None]) == ("", [[], []])
-    assert conditions.summary([state, None])[0] == "processor 3000 MHz, nothing unusual in 1 rounds looked at"
-    text, marks = conditions.summary([state, robbed, state])
+    assert machine_state.summary([None, None]) == ("", [[], []])
+    assert machine_state.summary([state, None])[0] == "processor 3000 MHz, nothing unusual in 1 rounds looked at"
+    text, marks = machine_state.summary([state, robbed, state])
     assert text.startswith("1 of 3 rounds at another clock (cpu), 1 of 3 rounds robbed of processor time")
     assert [len(mine) for mine in marks] == [0, 2, 0]

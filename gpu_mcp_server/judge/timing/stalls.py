@@ -2,7 +2,7 @@
 
 from typing import Callable, Tuple
 
-from .devices.device import Buffers
+from ..devices.device import Buffers
 from .rounds import Round
 
 AGREE = 1.5
