@@ -4,8 +4,8 @@ Candidates of examples/hacks/cuda, honest ones and some whose calls run beside e
 the judge's own processes, without a sandbox; a launcher of Triton and a ModelNew, whose short calls the processor
 makes what they take, beside them. For each shape: the median of a call in rounds; what the same calls took
 one by one (`judge/timing/serial_calls.py`): from request to reply, of it the launching, and a request for no call; and
-what one took with copies behind the calls (`judge/separation.py`). "separator": what such a copy takes by itself. Needs
-a GPU, nvcc and a Python with torch; about ten seconds a candidate.
+what one took with copies behind the calls (`judge/checks/stream_order_rounds.py`). "separator": what such a copy takes
+by itself. Needs a GPU, nvcc and a Python with torch; about ten seconds a candidate.
 """
 
 import argparse

@@ -10,11 +10,11 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, cast
 import numpy as np
 
 from .channel.supervisor_client import Player
+from .checks.memory_hog_check import kept_from
 from .description import describe
 from .devices.device import Device
 from .evidence import VERSION, compiled_hashes, harness_hash, say
 from .folders import WORK
-from .hoarding import kept_from
 from .inputs.hidden_shapes import hidden_shapes
 from .numerics.element_loops import ELEMENTS
 from .numerics.random_inputs import Well
@@ -195,7 +195,7 @@ class Owner:
         if self.task["candidate"] == "library":
             self.ghost = "no ghost replay of a compiled launcher: the linker was given no library instead"
             return
-        from .fallback import ghost_replay
+        from .checks.ghost_replay_owner import ghost_replay
 
         with self.ledger.undivided("trials"):
             self.ghost = ghost_replay(self.task, device, pair, self.players.costs, self.well, self.ledger)

@@ -4,16 +4,16 @@ import math
 from typing import Any, Dict, List, Optional, Tuple
 
 from .channel.supervisor_client import Player
+from .checks.distribution_rounds import Elsewhere
+from .checks.interrupted_rounds import Interruption, stops
+from .checks.stream_order_rounds import Separation, expose
+from .checks.strict_precision import Strict
 from .correctness.replay_detector import History
 from .devices.device import Buffers, Device
-from .elsewhere import Elsewhere
-from .interruption import Interruption, stops
 from .numerics.error_location import ordinal
 from .numerics.random_inputs import Well
 from .numerics.stats import half_width, median, median_interval, speedup, timing, wide
 from .numerics.tensors import symbols, tensors
-from .separation import Separation, expose
-from .strict import Strict
 from .timing.clock_overhead import Cost, empty_pass
 from .timing.machine_state import Watch, summary
 from .timing.rounds import Round, Rounds

@@ -7,17 +7,17 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from .channel.supervisor_client import Player
+from .checks.distribution_rounds import answered
+from .checks.fp64_check import InDouble
+from .checks.trial_setup import DISTRIBUTIONS, SELDOM_DRAWN, Table, may_vary, named_dims, untimed_shape
 from .correctness.error_statistics import distribution, suspicion
 from .correctness.fp64_reference import EPSILON, split
 from .correctness.replay_detector import History
 from .devices.device import Device
-from .doubles import InDouble
-from .elsewhere import answered
 from .inputs.hidden_shapes import Dims, elements
 from .numerics.compare import LARGE, numbers
 from .numerics.random_inputs import Well
 from .numerics.tensors import FLOATS, symbols, tensors
-from .table import DISTRIBUTIONS, SELDOM_DRAWN, Table, may_vary, named_dims, untimed_shape
 from .timing.clock_overhead import Cost
 from .timing.rounds import Rounds
 from .timing.time_accounting import Ledger

@@ -228,7 +228,7 @@ def believing(but: str = "") -> dict[str, str]:
         **edited("devices/gpu_idle_check.py", ("BUSY_US = 1000.0", "BUSY_US = 1e9")),
         **edited("timing/shared_work.py", ("DOUBTED = 0.1", "DOUBTED = 1e9")),
         **edited("timing/serial_calls.py", ("\nSLACK_S = 10e-6", "\nSLACK_S = 1e9")),
-        **edited("separation.py", ("SLACK_S = 3.0, 6e-6", "SLACK_S = 3.0, 1e9")),
+        **edited("checks/stream_order_rounds.py", ("SLACK_S = 3.0, 6e-6", "SLACK_S = 3.0, 1e9")),
     }
     assert not but or but in files, f"{but} is believed already"
     return {name: text for name, text in files.items() if name != but}

@@ -185,7 +185,7 @@ def test_an_owner_held_up_while_it_changes_inputs_blames_nobody_for_it(court, fa
     """The first call that it meant to change before it began runs by then."""
     until = "not stopped and calls.size and buffers.returned() < calls[0] and not player.link.pending()"
     held_up = edited(
-        "interruption.py",
+        "checks/interrupted_rounds.py",
         ("        exchange.show(calls)\n", f"        while {until}: time.sleep(1e-4)\n        exchange.show(calls)\n"),
         ("        return  # it may", "        return sys.stderr.write('torn;')  # it may"),
         ("        kind = KINDS[self.turn % len(KINDS)]", "        kind = RUNNING"),

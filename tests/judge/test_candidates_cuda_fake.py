@@ -586,7 +586,7 @@ def test_an_answer_that_is_there_before_its_stream_has_come_to_the_call_is_told(
     """
     source = with_stream("naive.c").replace("int launch(", "static int honest(") + source
     # which would see it by rounds of fewer calls
-    files = edited("interruption.py", ("        short = buffers.sets < STOPPED_CALLS", "        return"))
+    files = edited("checks/interrupted_rounds.py", ("        short = buffers.sets < STOPPED_CALLS", "        return"))
     got = court(source, shapes=SHAPES[:1], fixed_shapes=True, round_ms=20, owner_files=files).verdict
 
     assert got["verdict"] == "incorrect", got["shapes"]
@@ -612,7 +612,7 @@ def two_at_a_time() -> str:
 
 def test_calls_of_which_some_run_beside_others_have_no_time(court):
     task = {"shapes": [{"rows": 2, "cols": 50}], "fixed_shapes": True, "round_ms": 20}
-    got = court(two_at_a_time(), owner_files=believing(but="separation.py"), **task).verdict
+    got = court(two_at_a_time(), owner_files=believing(but="checks/stream_order_rounds.py"), **task).verdict
 
     shape = got["shapes"][0]
     assert got["verdict"] == "correct" and shape["speedup"] is None, (

@@ -4,8 +4,8 @@ All inputs of a round lie before the candidate when its clock starts, and it kno
 that computes every answer at the first call, on all cores or by one large launch, into memory of its own, and only
 copies each when it is called for, writes nothing before its time; but a round of few calls takes as long as one of
 many. Of an honest one it takes as long as those few calls. Asked where freezing a candidate does not stop its work,
-besides what inputs tell without a clock that change beside it (judge/exchange.py): one that returns results of its own,
-which are not seen before a round's end, is told to copy each in those.
+besides what inputs tell without a clock that change beside it (judge/checks/input_swap.py): one that returns results of
+its own, which are not seen before a round's end, is told to copy each in those.
 """
 
 from typing import Callable, List, NamedTuple

@@ -2,9 +2,9 @@
 
 import time
 
-from .channel.supervisor_client import Player
-from .devices.device import Device
-from .verdicts import JudgeFailed, ReferenceFailed, TooLarge
+from ..channel.supervisor_client import Player
+from ..devices.device import Device
+from ..verdicts import JudgeFailed, ReferenceFailed, TooLarge
 
 RELEASE_S = 2.0
 """For the driver to free what it had, then."""

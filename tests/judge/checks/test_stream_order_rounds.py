@@ -3,7 +3,8 @@
 import ctypes
 
 import pytest
-from gpu_mcp_judge import calls, separation, separators
+from gpu_mcp_judge import calls, separators
+from gpu_mcp_judge.checks import stream_order_rounds
 
 from tests.judge.harness import loops
 from tests.judge_package import JUDGE
@@ -11,14 +12,16 @@ from tests.judge_package import JUDGE
 US = 1e-6
 
 
-def found(apart_us: list[float], share_us: float, more: list[tuple[float, float]] = (), **given) -> separation.Found:
+def found(
+    apart_us: list[float], share_us: float, more: list[tuple[float, float]] = (), **given
+) -> stream_order_rounds.Found:
     left = list(more)
 
-    def again() -> separation.Pair:
-        return separation.Pair(*(each * US for each in left.pop(0)))
+    def again() -> stream_order_rounds.Pair:
+        return stream_order_rounds.Pair(*(each * US for each in left.pop(0)))
 
-    noted_s = given.get("noted_s", separation.NOTED_S)
-    result = separation.found([each * US for each in apart_us], share_us * US, 1.5 * US, noted_s, again)
+    noted_s = given.get("noted_s", stream_order_rounds.NOTED_S)
+    result = stream_order_rounds.found([each * US for each in apart_us], share_us * US, 1.5 * US, noted_s, again)
     assert not left
     return result
 
@@ -79,7 +82,7 @@ def test_what_a_call_takes_with_something_behind_it_is_told_where_it_is_more(apa
 
 def test_what_python_needs_for_a_copy_is_not_held_against_a_candidate_of_python():
     assert found([18.0, 18.5], 10.0).exposed_s == pytest.approx(13.75 * US)
-    assert found([18.0, 18.5], 10.0, noted_s=separation.NOTED_PYTHON_S).exposed_s == 0
+    assert found([18.0, 18.5], 10.0, noted_s=stream_order_rounds.NOTED_PYTHON_S).exposed_s == 0
 
 
 def test_calls_that_take_their_time_only_when_they_are_kept_apart_have_none():

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from gpu_mcp_judge.checks.fp64_check import LOOKED_AT, MOST, InDouble
 from gpu_mcp_judge.devices.device import Buffers
-from gpu_mcp_judge.doubles import LOOKED_AT, MOST, InDouble
 from gpu_mcp_judge.numerics.compare import compare
 from gpu_mcp_judge.numerics.random_inputs import Well
 from gpu_mcp_judge.numerics.tensors import Tensor

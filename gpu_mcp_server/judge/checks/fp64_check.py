@@ -6,13 +6,13 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from .correctness.fp64_reference import EPSILON, available
-from .correctness.rounding_bounds import Known, beyond, slack
-from .devices.device import Buffers, RoundCheck
-from .devices.memory_cpu import Region
-from .numerics.compare import numbers
-from .numerics.tensors import Array
-from .timing.rounds import Rounds
+from ..correctness.fp64_reference import EPSILON, available
+from ..correctness.rounding_bounds import Known, beyond, slack
+from ..devices.device import Buffers, RoundCheck
+from ..devices.memory_cpu import Region
+from ..numerics.compare import numbers
+from ..numerics.tensors import Array
+from ..timing.rounds import Rounds
 
 LOOKED_AT = 1 << 16
 """Elements of a larger output of which double precision is asked: so many of the wrong ones that are farthest beyond

@@ -2,11 +2,11 @@
 
 from typing import Any, Dict, List, Optional, Sequence
 
-from .devices.device import Buffers
-from .inputs.hidden_shapes import Dims
-from .numerics.tensors import FLOATS, MADE, Tensor
-from .timing.rounds import Rounds
-from .verdicts import Judged, where_of
+from ..devices.device import Buffers
+from ..inputs.hidden_shapes import Dims
+from ..numerics.tensors import FLOATS, MADE, Tensor
+from ..timing.rounds import Rounds
+from ..verdicts import Judged, where_of
 
 DISTRIBUTIONS = ("uniform", "normal", "offset", "outliers", "zeros", "large", "small")
 """Besides the declared one, what inputs of floats are drawn from where candidates are tried."""

@@ -9,9 +9,9 @@ from typing import List, NamedTuple
 
 import numpy as np
 
-from .devices.device import Buffers
-from .numerics.random_inputs import Well
-from .numerics.tensors import ITEM_BYTES, MADE, Array
+from ..devices.device import Buffers
+from ..numerics.random_inputs import Well
+from ..numerics.tensors import ITEM_BYTES, MADE, Array
 
 MANY_CALLS = 64
 MOST_PART = 2

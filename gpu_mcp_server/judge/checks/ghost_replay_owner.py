@@ -2,16 +2,16 @@
 
 from typing import Any, Dict, List, Tuple
 
-from .channel.supervisor_client import Player
-from .correctness.replay_detector import History
-from .devices.device import Buffers, Device
-from .inputs.hidden_shapes import elements
-from .numerics.random_inputs import Well
-from .numerics.tensors import symbols, tensors
-from .timing.clock_overhead import Cost
-from .timing.rounds import Rounds, timed_pass
-from .timing.time_accounting import Ledger
-from .verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect
+from ..channel.supervisor_client import Player
+from ..correctness.replay_detector import History
+from ..devices.device import Buffers, Device
+from ..inputs.hidden_shapes import elements
+from ..numerics.random_inputs import Well
+from ..numerics.tensors import symbols, tensors
+from ..timing.clock_overhead import Cost
+from ..timing.rounds import Rounds, timed_pass
+from ..timing.time_accounting import Ledger
+from ..verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect
 
 TIES_S = 5.0
 """For elements that may tie. What kernels left undone is mostly explained by nothing, and takes all of it."""

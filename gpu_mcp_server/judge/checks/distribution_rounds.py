@@ -9,15 +9,15 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from .agenda import Agenda
-from .devices.device import Buffers, RoundCheck
-from .doubles import InDouble
-from .numerics.compare import LARGE, numbers
-from .numerics.random_inputs import Well
-from .numerics.tensors import Tensor
-from .table import DISTRIBUTIONS, SELDOM_DRAWN, may_vary
-from .timing.rounds import Rounds
-from .verdicts import Judged, ReferenceFailed, incorrect
+from ..devices.device import Buffers, RoundCheck
+from ..numerics.compare import LARGE, numbers
+from ..numerics.random_inputs import Well
+from ..numerics.tensors import Tensor
+from ..timing.rounds import Rounds
+from ..verdicts import Judged, ReferenceFailed, incorrect
+from .fp64_check import InDouble
+from .schedule import Agenda
+from .trial_setup import DISTRIBUTIONS, SELDOM_DRAWN, may_vary
 
 LOOKED_AT = 4
 """Wrong calls of a round of which it is asked whether rounding explains them; fewer where outputs are large."""

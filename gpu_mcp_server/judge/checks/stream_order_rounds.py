@@ -10,12 +10,12 @@ themselves are only held up by work that is there; then a call takes longer with
 
 from typing import Any, Callable, Dict, List, NamedTuple
 
-from .agenda import Agenda
-from .devices.device import Buffers
-from .numerics.random_inputs import Well
-from .numerics.stats import median
-from .timing.rounds import Rounds
-from .verdicts import incorrect
+from ..devices.device import Buffers
+from ..numerics.random_inputs import Well
+from ..numerics.stats import median
+from ..timing.rounds import Rounds
+from ..verdicts import incorrect
+from .schedule import Agenda
 
 AT_END = 2
 """Rounds that are played so at a shape's end, as among its first ones by turns of the two kinds."""

@@ -2,7 +2,7 @@
 
 from typing import List
 
-from .numerics.random_inputs import Well
+from ..numerics.random_inputs import Well
 
 ROUNDS = 2
 """That are due behind the first ones."""

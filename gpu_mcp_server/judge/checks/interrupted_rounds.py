@@ -10,15 +10,15 @@ from typing import Any, Dict, Generator, List, Tuple
 
 import numpy as np
 
-from .devices.device import Buffers
-from .devices.memory_cpu import WORDS
-from .exchange import Exchange
-from .numerics.compare import STORAGE
-from .numerics.random_inputs import Well
-from .numerics.tensors import ITEM_BYTES, Array
-from .timing.rounds import Rounds
-from .timing.shared_work import Sharing, Short
-from .verdicts import Judged, Torn, cheat
+from ..devices.device import Buffers
+from ..devices.memory_cpu import WORDS
+from ..numerics.compare import STORAGE
+from ..numerics.random_inputs import Well
+from ..numerics.tensors import ITEM_BYTES, Array
+from ..timing.rounds import Rounds
+from ..timing.shared_work import Sharing, Short
+from ..verdicts import Judged, Torn, cheat
+from .input_swap import Exchange
 
 STOPS = 8
 """Rounds of a shape that are interrupted."""

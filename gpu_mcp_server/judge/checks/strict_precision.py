@@ -4,15 +4,15 @@ from typing import Any, Dict
 
 import numpy as np
 
-from .correctness.error_statistics import distribution, suspicion
-from .correctness.fp64_reference import EPSILON, available
-from .devices.device import Buffers
-from .devices.memory_cpu import Region
-from .numerics.compare import numbers
-from .numerics.random_inputs import Well
-from .numerics.tensors import Array
-from .timing.rounds import Rounds
-from .verdicts import incorrect
+from ..correctness.error_statistics import distribution, suspicion
+from ..correctness.fp64_reference import EPSILON, available
+from ..devices.device import Buffers
+from ..devices.memory_cpu import Region
+from ..numerics.compare import numbers
+from ..numerics.random_inputs import Well
+from ..numerics.tensors import Array
+from ..timing.rounds import Rounds
+from ..verdicts import incorrect
 
 ELEMENTS = 1 << 22
 """Of all outputs of a call that are looked at; of more, one in so many, and the more seldom."""
