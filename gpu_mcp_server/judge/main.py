@@ -18,9 +18,9 @@ def main(arguments: Sequence[str]) -> int:
 
         return reference.main()
     if role == "candidate":
-        from . import candidate
+        from .candidate import candidate_process
 
-        return candidate.main()
+        return candidate_process.main()
     if role == "program":
         from . import program_player
 

@@ -83,7 +83,10 @@ class ExtensionBuilder:
     async def _requests(
         self, source: Source, problem: Problem, probe: HostProbe, python: JudgePython, host: str
     ) -> list[dict[str, Any]]:
-        files = {"candidate.py": source.text, "judge_extensions.py": (JUDGE / "extensions.py").read_text("utf-8")}
+        files = {
+            "candidate.py": source.text,
+            "judge_extensions.py": (JUDGE / "candidate/torch_extensions.py").read_text("utf-8"),
+        }
         if problem.kind == "module":
             files["problem.py"] = problem.reference
         plan = BuildPlan(
@@ -120,7 +123,7 @@ def _sound(request: Any) -> bool:
 
 
 def key_of(request: Mapping[str, Any]) -> str:
-    """Return a request's name, as judge/extensions.py has it."""
+    """Return a request's name, as judge/candidate/torch_extensions.py has it."""
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 

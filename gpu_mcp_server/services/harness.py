@@ -176,13 +176,22 @@ def _modules(role: str, problem: Problem, device: str, candidate: Candidate | No
         module = ["module_problem"] if problem.kind == "module" else []
         return ["main", "reference", *driver, "arrays_torch_cuda" if on_gpu else "arrays_torch", *module]
     kind = candidate.kind if candidate else "library"
-    memory = [*driver, "memory_cuda_client"] if on_gpu else []
+    memory = [*driver, "candidate.memory_cuda_client"] if on_gpu else []
     if kind == "library":
-        return ["main", "candidate", "candidate_library", *memory]
+        return ["main", "candidate.candidate_process", "candidate.shared_library", *memory]
     # One set that waits serves every kind of Python file. Triton reads at its import whether it is to interpret, which
     # the candidate's process decides later.
     triton = ["triton"] if on_gpu else []
-    return ["main", "candidate", *memory, "torch", *triton, "candidate_triton", "candidate_model", "extensions"]
+    return [
+        "main",
+        "candidate.candidate_process",
+        *memory,
+        "torch",
+        *triton,
+        "candidate.triton_file",
+        "candidate.kernelbench_model",
+        "candidate.torch_extensions",
+    ]
 
 
 def _environment(role: str, device: str, compiling: Mapping[str, str]) -> dict[str, str]:

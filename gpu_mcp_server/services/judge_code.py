@@ -22,9 +22,9 @@ class Part(NamedTuple):
     compiler: str | None = None
 
 
-CALLS = Part("calls.so", "calls.c", "c")
+CALLS = Part("calls.so", "candidate/calls.c", "c")
 """Makes the calls of a library's launcher; without it Python does, and the evidence says so (`candidate_calls_by`)."""
-POOL = Part("pool.so", "pool.cu", "cuda")
+POOL = Part("pool.so", "candidate/pool.cu", "cuda")
 """Lets a model's results lie in the judge's memory; without it they are copied."""
 ELEMENTS = Part("elements.so", "numerics/elements.c", "c")
 """Fills and checks on the processor; without it NumPy does (`elements_by`)."""

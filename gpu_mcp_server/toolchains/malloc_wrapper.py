@@ -19,7 +19,7 @@ FUNCTIONS: Final = {
     "cudaHostAlloc": ("G **at, S bytes, unsigned flags", "at, bytes, flags"),
     "cudaMallocPitch": ("G **at, S *pitch, S width, S bytes", "at, pitch, width, bytes"),
 }
-"""By name, in the order in which judge/candidate_library.py knows them; `bytes` of the last are rows."""
+"""By name, in the order in which judge/candidate/shared_library.py knows them; `bytes` of the last are rows."""
 
 
 def _wrapper(number: int, name: str, parameters: str, arguments: str) -> str:

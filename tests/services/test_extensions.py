@@ -128,16 +128,16 @@ async def two_candidates(lab: Lab) -> None:
 RECALLED = """
 import json, os, sys
 sys.path.insert(0, sys.argv[1])
-from gpu_mcp_judge import extensions
+from gpu_mcp_judge.candidate import torch_extensions
 from torch.utils import cpp_extension
-step, take, asked = getattr(cpp_extension, extensions.STEP), getattr(cpp_extension, extensions.TAKE), []
-extensions.record(asked.append)
+step, take, asked = getattr(cpp_extension, torch_extensions.STEP), getattr(cpp_extension, torch_extensions.TAKE), []
+torch_extensions.record(asked.append)
 build = lambda: cpp_extension.load_inline("x", ["int f();"], no_implicit_headers=True, is_python_module=False)
 build()
-setattr(cpp_extension, extensions.STEP, step), setattr(cpp_extension, extensions.TAKE, take)
-open(extensions.key_of(asked[0]) + ".txt", "w").write("main.cpp:1:1: error: no luck")
+setattr(cpp_extension, torch_extensions.STEP, step), setattr(cpp_extension, torch_extensions.TAKE, take)
+open(torch_extensions.key_of(asked[0]) + ".txt", "w").write("main.cpp:1:1: error: no luck")
 cpp_extension.JIT_EXTENSION_VERSIONER.entries.clear()
-extensions.take_from(os.getcwd())
+torch_extensions.take_from(os.getcwd())
 try:
     build()
 except RuntimeError as error:

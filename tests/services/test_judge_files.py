@@ -140,7 +140,7 @@ def test_a_process_made_ahead_has_its_modules_and_the_driver_and_does_not_look_f
     tree = laid(tmp_path / "tree", judge_files())
     problem, candidate = Problem.model_construct(framework="torch", kind="module"), Candidate("library", b"")
     program = role_program("candidate", problem, "cuda", candidate)
-    asked = f"import gc; print(gc.isenabled(), gc.get_freeze_count() > 0, '{PACKAGE}.candidate_library' in sys.modules)"
+    asked = f"import gc; print(gc.isenabled(), gc.get_freeze_count() > 0, '{PACKAGE}.candidate.shared_library' in sys.modules)"
     shown = "print('libcuda.so.1' in open('/proc/self/maps').read(), 'torch' in sys.modules, 'numpy' in sys.modules)"
     text = f"{program}\nprepare()\n{asked}\n{shown}"
 
@@ -169,7 +169,7 @@ def test_the_bytecode_that_goes_along_is_what_python_runs(tmp_path: Path):
         "__init__.py",
         "main.py",
         "folders.py",
-        "candidate.py",
+        "candidate/candidate_process.py",
         "channel/packet_link.py",
         "memory/mapped_file.py",
     ):

@@ -30,8 +30,8 @@ extern "C" int launch(int64_t which, int64_t bytes) {
 ASK = """
 import ctypes, json, sys
 sys.path.insert(0, sys.argv[1])
-from gpu_mcp_judge import candidate_library as library
-from gpu_mcp_judge.candidate import CpuMemory
+from gpu_mcp_judge.candidate import shared_library as library
+from gpu_mcp_judge.candidate.candidate_process import CpuMemory
 library.LIBRARY = sys.argv[2]
 for which in (0, 1, 3, 4, 5, 6):
     one = library.Library({"symbol": "launch"}, CpuMemory({}))
@@ -53,7 +53,7 @@ def test_a_source_that_allocates_nothing_is_built_as_ever():
 
 
 def test_the_judge_knows_the_functions_by_the_same_numbers():
-    code = "import json, sys; sys.path.insert(0, sys.argv[1]); from gpu_mcp_judge import candidate_library as c; print(json.dumps(c.ALLOCATE))"
+    code = "import json, sys; sys.path.insert(0, sys.argv[1]); from gpu_mcp_judge.candidate import shared_library as c; print(json.dumps(c.ALLOCATE))"
     found = subprocess.run([sys.executable, "-c", code, packages()], check=True, capture_output=True).stdout
 
     assert json.loads(found) == list(malloc_wrapper.FUNCTIONS)

@@ -3,7 +3,7 @@
 import ctypes
 
 import pytest
-from gpu_mcp_judge import calls, separators
+from gpu_mcp_judge.candidate import call_loop, stream_copies
 from gpu_mcp_judge.checks import stream_order_rounds
 
 from tests.judge.harness import loops
@@ -94,7 +94,7 @@ def test_calls_that_take_their_time_only_when_they_are_kept_apart_have_none():
 
 @pytest.mark.parametrize("compiled", [True, False], ids=["C", "Python"])
 def test_each_call_is_followed_by_a_copy_of_its_answer(monkeypatch, compiled):
-    monkeypatch.setattr(calls, "LOOP", str(loops("calls.c") if compiled else JUDGE / "none.so"))
+    monkeypatch.setattr(call_loop, "LOOP", str(loops("calls.c") if compiled else JUDGE / "none.so"))
     answers, copies = (ctypes.c_int64 * 12)(), (ctypes.c_int32 * 6)()
     order = []
 
@@ -115,8 +115,8 @@ def test_each_call_is_followed_by_a_copy_of_its_answer(monkeypatch, compiled):
     rows = [[start + 16 * number, value] for number, value in enumerate(values)]
     numbers = {"outputs": 2, "first": 1, "stride": 16, "slot": 4, "offset": 3, "step": 2, "count": 5, "code": 0}
     of_each = ((ctypes.c_int64 * 2)(*each) for each in ([start + 1, start], [2, 4], [4, 5]))
-    behind = separators.Separators(separators.Copy(copy), ctypes.addressof(copies), *of_each, *numbers.values())
-    made = calls.Calls(calls.loop_or_why(), launch, rows)
+    behind = stream_copies.Separators(stream_copies.Copy(copy), ctypes.addressof(copies), *of_each, *numbers.values())
+    made = call_loop.Calls(call_loop.loop_or_why(), launch, rows)
 
     assert (made.loop is not None) == compiled
     assert made.make(6, 0, behind) == {}

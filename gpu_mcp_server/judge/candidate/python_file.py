@@ -7,10 +7,10 @@ import sys
 import traceback
 from typing import Any, Dict, List, Tuple
 
-from .calls import saying
-from .folders import WORK
-from .memory.torch_views import tensors_at
-from .numerics.tensors import tensors
+from ..folders import WORK
+from ..memory.torch_views import tensors_at
+from ..numerics.tensors import tensors
+from .call_loop import saying
 
 Reply = Dict[str, Any]
 
@@ -67,12 +67,12 @@ class PythonFile:
         self.before_torch()
         self.torch: Any = importlib.import_module("torch")
         if os.path.isdir(BUILT):
-            from .extensions import take_from
+            from .torch_extensions import take_from
 
             take_from(BUILT)
         self.extensions: List[Any] = []
         if task.get("libraries") == "forbidden":
-            from .ghost import watch_extensions
+            from .ghost_replay import watch_extensions
 
             self.extensions = watch_extensions()
         self.module: Any = None
@@ -139,7 +139,7 @@ class PythonFile:
 
     def ghost(self, calls: int) -> Reply:
         """Answer the first `calls` sets with this file's own kernels doing nothing."""
-        from .ghost import Ghost, parts
+        from .ghost_replay import Ghost, parts
 
         with Ghost(self.torch, self.extensions, parts(self.module, getattr(self, "model", None))) as ghost:
             reply = self.run(calls)

@@ -4,8 +4,8 @@ import ctypes
 import os
 from typing import Any, Dict, List, Optional
 
-from .calls import COMPILED, Calls, loop_or_why
-from .folders import WORK
+from ..folders import WORK
+from .call_loop import COMPILED, Calls, loop_or_why
 
 Reply = Dict[str, Any]
 
@@ -87,7 +87,7 @@ class Library:
     def capture(self, calls: int) -> Reply:
         """Record the first calls as a graph, to be replayed; only a GPU's memory has a driver."""
         if self.graph is None:
-            from .graphs import Graph
+            from .cuda_graphs import Graph
 
             self.graph = Graph(self.memory.driver)
         if self.recorded is None:

@@ -3,9 +3,9 @@
 import os
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, cast
 
-from .candidate_pool import HERE, Pool
-from .candidate_python import PythonFile, Reply, load_file, words
-from .folders import WORK
+from ..folders import WORK
+from .python_file import PythonFile, Reply, load_file, words
+from .torch_mempool import HERE, Pool
 
 PROBLEM = os.path.join(WORK, "problem.py")
 """The problem's file: it says what ModelNew is constructed with."""
@@ -184,7 +184,7 @@ class ModelFile(PythonFile):
         forward = int(self.task.get("backward") or 0)
         if not forward:
             return self.model(*self.arguments(inputs))
-        from .numerics.autograd import with_gradients
+        from ..numerics.autograd import with_gradients
 
         kinds = [spec["dtype"] for spec in self.task["inputs"][:forward]]
         return with_gradients(self.torch, self.model, inputs[:forward], inputs[forward:], kinds)

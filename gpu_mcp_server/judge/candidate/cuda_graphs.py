@@ -3,7 +3,7 @@
 from ctypes import POINTER, byref, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any, Callable, Dict, List, Tuple
 
-from .devices.cuda_driver import CudaError, Driver
+from ..devices.cuda_driver import CudaError, Driver
 
 Reply = Dict[str, Any]
 

@@ -278,7 +278,7 @@ GHOSTS = """
 import sys, types
 sys.path.insert(0, sys.argv[1])
 import torch
-from gpu_mcp_judge.ghost import Ghost
+from gpu_mcp_judge.candidate.ghost_replay import Ghost
 own = types.ModuleType("own")
 def fresh(x): return x + 1
 def within(x, y): y.copy_(x); return y

@@ -4,15 +4,15 @@ import os
 import sys
 from typing import Any, Dict
 
-from .candidate_python import PythonFile, Reply
+from .python_file import PythonFile, Reply
 
 
 def prepare() -> None:
     """Use the compiler once ahead of the job, where Triton was imported: that is where there is a GPU."""
     if "triton" in sys.modules:
-        from . import triton_compiler
+        from . import triton_warmup
 
-        triton_compiler.prepare()
+        triton_warmup.prepare()
 
 
 class TritonFile(PythonFile):

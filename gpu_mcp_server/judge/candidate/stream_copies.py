@@ -3,7 +3,7 @@
 from ctypes import CFUNCTYPE, POINTER, Structure, c_int, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any, Dict, Optional
 
-from .devices.cuda_driver import Driver
+from ..devices.cuda_driver import Driver
 
 Copy = CFUNCTYPE(c_int, c_uint64, c_uint64, c_size_t, c_void_p)
 """cuMemcpyDtoDAsync: where to, where from, bytes, stream. Source: cuda.h."""

@@ -17,12 +17,12 @@ PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
 import triton
-from gpu_mcp_judge import candidate_triton
-candidate_triton.prepare()
+from gpu_mcp_judge.candidate import triton_file
+triton_file.prepare()
 from triton.compiler import ASTSource
 from triton.backends.compiler import GPUTarget
-from gpu_mcp_judge import triton_compiler
-triton.compile(ASTSource(triton_compiler.scale, triton_compiler.SIGNATURE, {}), target=GPUTarget("cuda", 90, 32))
+from gpu_mcp_judge.candidate import triton_warmup
+triton.compile(ASTSource(triton_warmup.scale, triton_warmup.SIGNATURE, {}), target=GPUTarget("cuda", 90, 32))
 """
 
 
@@ -55,7 +55,7 @@ def test_a_kernel_and_tritons_own_module_are_made_ahead(work, compiler, has_modu
 BESIDE = """
 import sys, threading, time, types
 sys.path.insert(0, sys.argv[1])
-from gpu_mcp_judge import triton_compiler
+from gpu_mcp_judge.candidate import triton_warmup
 made, compiled = threading.Event(), threading.Event()
 class Driver:
     include_dirs, libraries = ["i"], ["l"]
@@ -74,7 +74,7 @@ def compile(source, target):
         raise ValueError("no such target")
     return target
 compiler = types.SimpleNamespace(compile=compile)
-triton_compiler.make_launchers_beside(compiler, Driver())
+triton_warmup.make_launchers_beside(compiler, Driver())
 fn = types.SimpleNamespace(arg_names=["x", "n", "BLOCK"])
 source = types.SimpleNamespace(fn=fn, constants={"BLOCK": 64, (1,): 1}, signature={"x": "*fp32", "n": "constexpr"})
 assert compiler.compile(source, target="sm_90") == "sm_90" and made.is_set(), "it is there when the kernel is"

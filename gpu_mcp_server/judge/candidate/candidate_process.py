@@ -6,10 +6,10 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from .channel.packet_link import Link, LinkClosed
-from .memory import malloc_tuning
-from .memory.mapped_file import Mapping
-from .timing.busy_wait import spin
+from ..channel.packet_link import Link, LinkClosed
+from ..memory import malloc_tuning
+from ..memory.mapped_file import Mapping
+from ..timing.busy_wait import spin
 
 Reply = Dict[str, Any]
 
@@ -74,14 +74,14 @@ def memory_of(task: Dict[str, Any]) -> Any:
 def kind_of(task: Dict[str, Any], memory: Any) -> Any:
     """Return what is called, by the task's kind of candidate."""
     if task["candidate"] == "triton":
-        from .candidate_triton import TritonFile
+        from .triton_file import TritonFile
 
         return TritonFile(task, memory)
     if task["candidate"] == "model":
-        from .candidate_model import ModelFile
+        from .kernelbench_model import ModelFile
 
         return ModelFile(task, memory)
-    from .candidate_library import Library
+    from .shared_library import Library
 
     return Library(task, memory)
 
@@ -159,7 +159,7 @@ class Candidate:
         if message.get("ghost"):
             return self.ghost(message["calls"])
         if message.get("events"):
-            from .graphs import by_events
+            from .cuda_graphs import by_events
 
             return by_events(self.memory.driver, lambda: self.called(message["calls"]))
         if message.get("copied"):

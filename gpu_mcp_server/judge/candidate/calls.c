@@ -103,7 +103,7 @@ static void say(I *returned, I calls) {
         } \
         return 0;
 
-// Copies of some bytes of answers behind calls, on the stream that these are given, if that is asked for (separators.py).
+// Copies of some bytes of answers behind calls, on the stream that these are given, if that is asked for (stream_copies.py).
 struct separators {
     int (*copy)(uint64_t to, uint64_t at, size_t bytes, void *stream);
     uint64_t to;

@@ -4,7 +4,7 @@ import ctypes
 import os
 from typing import Any, Callable, Dict, List, Optional
 
-from .folders import CODE
+from ..folders import CODE
 
 Reply = Dict[str, Any]
 

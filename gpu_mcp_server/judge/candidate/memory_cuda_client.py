@@ -2,10 +2,10 @@
 
 from typing import Any, Dict, List, Optional, Sequence
 
-from .devices.cuda_driver import CudaError, Driver, Shared
-from .memory.mapped_file import Mapping
-from .separators import Separators, separators
-from .timing.gpu_context_switch import GpuTurns
+from ..devices.cuda_driver import CudaError, Driver, Shared
+from ..memory.mapped_file import Mapping
+from ..timing.gpu_context_switch import GpuTurns
+from .stream_copies import Separators, separators
 
 
 class CudaMemory:

@@ -13,8 +13,8 @@ import os
 import threading
 from typing import Any
 
-from .candidate_python import CACHES
-from .folders import WORK
+from ..folders import WORK
+from .python_file import CACHES
 
 triton: Any = importlib.import_module("triton")
 tl: Any = importlib.import_module("triton.language")

@@ -4,7 +4,7 @@ import ctypes
 import os
 from typing import Any, Sequence, Set
 
-from .folders import CODE
+from ..folders import CODE
 
 LIBRARY = os.path.join(CODE, "pool.so")
 HERE = -1
