@@ -14,9 +14,9 @@ def main(arguments: Sequence[str]) -> int:
 
         return owner.main()
     if role == "reference":
-        from . import reference
+        from .reference import reference_process
 
-        return reference.main()
+        return reference_process.main()
     if role == "candidate":
         from .candidate import candidate_process
 

@@ -171,10 +171,16 @@ def _modules(role: str, problem: Problem, device: str, candidate: Candidate | No
         modules = [*driver, "devices.nvml", "devices.cuda"] if on_gpu else ["devices.memory_cpu", "devices.cpu"]
         return ["main", "owner", *modules, *([] if candidate else ["registration"])]
     if role == "reference" and problem.framework != "torch":
-        return ["main", "reference", "arrays_numpy"]
+        return ["main", "reference.reference_process", "reference.arrays_numpy"]
     if role == "reference":
-        module = ["module_problem"] if problem.kind == "module" else []
-        return ["main", "reference", *driver, "arrays_torch_cuda" if on_gpu else "arrays_torch", *module]
+        module = ["reference.kernelbench_problem"] if problem.kind == "module" else []
+        return [
+            "main",
+            "reference.reference_process",
+            *driver,
+            "reference.arrays_torch_cuda" if on_gpu else "reference.arrays_torch",
+            *module,
+        ]
     kind = candidate.kind if candidate else "library"
     memory = [*driver, "candidate.memory_cuda_client"] if on_gpu else []
     if kind == "library":

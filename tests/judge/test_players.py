@@ -4,8 +4,9 @@ import types
 from typing import Any
 
 import pytest
-from gpu_mcp_judge import players, reference
+from gpu_mcp_judge import players
 from gpu_mcp_judge.devices.device import Device
+from gpu_mcp_judge.reference import reference_process
 
 SEED = 11
 TASK: dict[str, Any] = {"device": "cuda", "problem": "module", "candidate": "library", "round_ms": 10}
@@ -105,7 +106,7 @@ def test_a_reference_that_cannot_be_loaded_is_told_as_that(bring):
 
 def test_a_reference_loads_the_problem_while_its_context_is_made(monkeypatch):
     done: list[str] = []
-    one = reference.Reference(None)
+    one = reference_process.Reference(None)
     one.arrays = types.SimpleNamespace(begin=lambda: done.append("begin"), start=lambda: done.append("start"))
     monkeypatch.setattr(
         one, "load", lambda message, descriptors: done.append("load") or {"said": message["torch_seed"]}

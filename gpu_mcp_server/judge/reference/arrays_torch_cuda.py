@@ -4,13 +4,13 @@ import contextlib
 import threading
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from ..devices.cuda_driver import Driver, Shared
+from ..memory.torch_views import tensors_at
+from ..numerics.tensors import Tensor
+from ..timing.gpu_context_switch import GpuTurns
+from ..verdicts import JudgeFailed
 from .arrays_torch import accepted, torch
 from .bad_result import BadResult
-from .devices.cuda_driver import Driver, Shared
-from .memory.torch_views import tensors_at
-from .numerics.tensors import Tensor
-from .timing.gpu_context_switch import GpuTurns
-from .verdicts import JudgeFailed
 
 
 class TorchCudaArrays:

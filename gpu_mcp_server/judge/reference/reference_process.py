@@ -9,11 +9,11 @@ import traceback
 import warnings
 from typing import Any, Callable, Dict, List, Sequence, cast
 
+from ..channel.packet_link import Link, LinkClosed
+from ..folders import WORK
+from ..memory import malloc_tuning
+from ..numerics.tensors import FLOATS, tensors
 from .bad_result import BadResult
-from .channel.packet_link import Link, LinkClosed
-from .folders import WORK
-from .memory import malloc_tuning
-from .numerics.tensors import FLOATS, tensors
 
 Reply = Dict[str, Any]
 
@@ -121,14 +121,14 @@ class Reference:
         if not callable(self.entry):
             return {"error": "the reference defines no function %s" % self.task["entry"]}
         if self.task.get("backward"):
-            from .numerics.autograd import differentiated
+            from ..numerics.autograd import differentiated
 
             kinds = [spec["dtype"] for spec in self.task["inputs"][: int(self.task["backward"])]]
             self.entry = differentiated(importlib.import_module("torch"), self.entry, kinds)
         return {}
 
     def _load_module(self, module: Any, message: Dict[str, Any]) -> Reply:
-        from .module_problem import ModuleProblem
+        from .kernelbench_problem import ModuleProblem
 
         self.module = ModuleProblem(module, self.task, int(message["torch_seed"]), getattr(self.arrays, "device", None))
         if self.task.get("inputs"):
@@ -153,7 +153,7 @@ class Reference:
         if "gpu_bytes" in message:
             memory = self.arrays.adopt(descriptors[0], message["gpu_bytes"])
         else:
-            from .memory.mapped_file import Mapping
+            from ..memory.mapped_file import Mapping
 
             memory = Mapping(descriptors[0], writable=True)
         try:
@@ -214,7 +214,7 @@ class Reference:
 
     def _wide(self, *, nudge: bool, call: int = 0) -> Sequence[Any]:
         """Answer a call's inputs once more in double precision."""
-        from .correctness import fp64_reference
+        from ..correctness import fp64_reference
 
         specs, given = tensors(self.task["inputs"], self.dims), self.arrays.inputs[call]
         rest = nudge and fp64_reference.at_rest(specs, given)
@@ -227,7 +227,7 @@ class Reference:
         """
         import numpy as np
 
-        from .correctness import fp64_reference
+        from ..correctness import fp64_reference
 
         begin, call = time.perf_counter(), int(message.get("call", 0))
         try:
@@ -246,7 +246,7 @@ class Reference:
 
     def oracle(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Answer a call's inputs once more in double precision, into a memory file; all of it, or `some`."""
-        from .correctness import fp64_reference
+        from ..correctness import fp64_reference
 
         begin = time.perf_counter()
         try:
@@ -261,7 +261,7 @@ class Reference:
 
     def decide(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Answer inputs of some calls, as they are or moved, in double precision; write what is discrete of it."""
-        from .correctness import fp64_reference
+        from ..correctness import fp64_reference
 
         specs, outputs = tensors(self.task["inputs"], self.dims), tensors(self.task["outputs"], self.dims)
         try:

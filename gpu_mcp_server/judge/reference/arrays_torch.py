@@ -5,10 +5,10 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
+from ..memory.torch_views import VIEWED
+from ..numerics.tensors import FLOATS, Array, Tensor
 from .arrays_numpy import NumpyArrays
 from .bad_result import BadResult
-from .memory.torch_views import VIEWED
-from .numerics.tensors import FLOATS, Array, Tensor
 
 torch: Any = importlib.import_module("torch")
 """Untyped on purpose: the machine that checks types need not have it."""

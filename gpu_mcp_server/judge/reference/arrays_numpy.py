@@ -5,12 +5,12 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
+from ..memory.mapped_file import Mapping
+from ..numerics.compare import STORAGE
+from ..numerics.random_inputs import SHORT, short_bits
+from ..numerics.tensors import Array, Tensor
+from ..timing.busy_wait import spin
 from .bad_result import BadResult
-from .memory.mapped_file import Mapping
-from .numerics.compare import STORAGE
-from .numerics.random_inputs import SHORT, short_bits
-from .numerics.tensors import Array, Tensor
-from .timing.busy_wait import spin
 
 NATIVE: Dict[str, Any] = dict(STORAGE, bool=np.bool_)
 """What the reference's function gets and returns; to the owner a bool is a byte, 0 or 1."""

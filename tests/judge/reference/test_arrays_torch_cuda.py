@@ -11,7 +11,7 @@ from tests.judge_package import packages
 SCRIPT = """
 import json, sys, threading
 sys.path.insert(0, sys.argv[1])
-from gpu_mcp_judge import arrays_torch_cuda as arrays
+from gpu_mcp_judge.reference import arrays_torch_cuda as arrays
 from gpu_mcp_judge.verdicts import JudgeFailed
 
 made, gate, main = [], threading.Event(), threading.get_ident()

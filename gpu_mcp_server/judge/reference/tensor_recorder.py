@@ -3,7 +3,7 @@
 import importlib
 from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Sequence, Set, Tuple, cast
 
-from .numerics.tensors import FLOATS
+from ..numerics.tensors import FLOATS
 
 torch: Any = importlib.import_module("torch")
 modes: Any = importlib.import_module("torch.overrides")

@@ -11,9 +11,9 @@ import math
 import re
 from typing import Any, Dict, List, Sequence, Tuple, cast
 
-from .memory.torch_views import tensors_at
-from .numerics.tensors import ITEM_BYTES, Tensor
-from .recorder import Recorder, dtype_of
+from ..memory.torch_views import tensors_at
+from ..numerics.tensors import ITEM_BYTES, Tensor
+from .tensor_recorder import Recorder, dtype_of
 
 torch: Any = importlib.import_module("torch")
 
