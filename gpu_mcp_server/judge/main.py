@@ -10,9 +10,9 @@ def main(arguments: Sequence[str]) -> int:
     """Play the role that is named."""
     role = arguments[0] if len(arguments) == 1 else ""
     if role == "owner":
-        from . import owner
+        from .owner import owner_process
 
-        return owner.main()
+        return owner_process.main()
     if role == "reference":
         from .reference import reference_process
 

@@ -169,7 +169,7 @@ def _modules(role: str, problem: Problem, device: str, candidate: Candidate | No
     driver = ["devices.cuda_driver"] if on_gpu else []
     if role == "owner":
         modules = [*driver, "devices.nvml", "devices.cuda"] if on_gpu else ["devices.memory_cpu", "devices.cpu"]
-        return ["main", "owner", *modules, *([] if candidate else ["registration"])]
+        return ["main", "owner.owner_process", *modules, *([] if candidate else ["owner.registration"])]
     if role == "reference" and problem.framework != "torch":
         return ["main", "reference.reference_process", "reference.arrays_numpy"]
     if role == "reference":

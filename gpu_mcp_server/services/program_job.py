@@ -70,7 +70,10 @@ def program_spec(
     trees = _trees(task, reference, candidate or {}, roles)
     blobs = {hashlib.sha256(file.data).hexdigest(): file.data for tree in trees.values() for file in tree.values()}
     refs = {id(tree): refs_of(tree) for tree in trees.values()}
-    programs = {"owner": role_source("main", "owner", "programs"), "program": role_source("main", "program_player")}
+    programs = {
+        "owner": role_source("main", "owner.owner_process", "owner.program_owner"),
+        "program": role_source("main", "program_player"),
+    }
     environment = environment_of(probe, {"OMP_PROC_BIND": "false"})
     spec = JobSpec(
         id=new_job_id(),

@@ -159,7 +159,7 @@ def test_answers_that_were_kept_until_their_calls_are_seen_by_inputs_that_change
     if few:  # however long one of these takes on a busy machine
         first = "        buffers = self._open(1)\n        played = self._play(buffers)\n"
         three = first.replace("(1)", "(3)").replace("played", "self.last") + "        return buffers\n"
-        task |= {"shapes": [{"rows": 64, "cols": 16384}], "owner_files": edited("shapes.py", (first, three))}
+        task |= {"shapes": [{"rows": 64, "cols": 16384}], "owner_files": edited("owner/shape_judge.py", (first, three))}
     got = court(source, **task).verdict
 
     assert got["verdict"] == "cheat", got["shapes"][-1]

@@ -98,7 +98,7 @@ def test_a_reference_on_the_processor_does_not_say_what_passes_on_the_gpu_take(c
 
 def test_what_passes_between_the_rounds_take_is_taken_off_and_told(court):
     # there is no torch on this GPU; NumPy stands for it
-    shared = edited("shapes.py", ('task["framework"] == "torch"', "True"))
+    shared = edited("owner/shape_judge.py", ('task["framework"] == "torch"', "True"))
     more = {"cache": "both", "calls_as": "graph", "half_width": 1e-9, "overhead_s": 60.0, "calibrate": "rounds"}
     outcome = court(with_stream("naive.c"), owner_files={**believing(), **shared}, **more)
     assert outcome.verdict["verdict"] == "correct", outcome.verdict["reason"]
@@ -120,7 +120,7 @@ def test_what_passes_between_the_rounds_take_is_taken_off_and_told(court):
     ("ready_s", "order"), [("60", ["wait for reference", "device"]), ("0", ["device", "wait for reference"])]
 )
 def test_a_reference_that_is_there_starts_beside_the_owner_and_others_after_it(court, ready_s, order):
-    files = edited("players.py", ("READY_S = 0.02\n", f"READY_S = {ready_s}\n"))
+    files = edited("owner/peer_processes.py", ("READY_S = 0.02\n", f"READY_S = {ready_s}\n"))
     got = court(with_stream("naive.c"), tier="smoke", owner_files=files).verdict
 
     assert got["verdict"] == "correct", got["reason"]
@@ -129,7 +129,7 @@ def test_a_reference_that_is_there_starts_beside_the_owner_and_others_after_it(c
 
 
 def test_a_reference_that_cannot_be_loaded_beside_the_others_is_told_as_such(court, tmp_path):
-    files = edited("players.py", ("READY_S = 0.02\n", "READY_S = 60\n"))
+    files = edited("owner/peer_processes.py", ("READY_S = 0.02\n", "READY_S = 60\n"))
     broken = tmp_path / "broken.py"
     broken.write_text("import numpy as np\nraise OSError('no weights on this disk')\n")
     got = court(with_stream("naive.c"), reference=broken, owner_files=files).verdict

@@ -3,7 +3,8 @@
 import time
 
 import pytest
-from gpu_mcp_judge import extractors, program_runs, programs, whole_numbers
+from gpu_mcp_judge import extractors, program_runs, whole_numbers
+from gpu_mcp_judge.owner import program_owner
 
 from tests.judge.program_harness import judge_program
 
@@ -118,7 +119,7 @@ def test_a_word_of_millions_of_digits_takes_no_longer_than_it_is_long(format):
 def test_answers_without_work_are_tried_digit_by_digit_too():
     def passes(words):
         (series,) = written("text", [str(word) for word in words])
-        tried = {name: programs.trivial([series], name) for name in programs.TRIVIAL}
+        tried = {name: program_owner.trivial([series], name) for name in program_owner.TRIVIAL}
         return [name for name, answer in tried.items() if not program_runs.matched([series], answer, 0.0, 0.0).reason]
 
     assert passes([BIG, BIG]) == ["mean"]

@@ -3,15 +3,16 @@
 from types import SimpleNamespace
 
 import pytest
-from gpu_mcp_judge import shapes, verdicts
+from gpu_mcp_judge import verdicts
 from gpu_mcp_judge.devices import cuda
 from gpu_mcp_judge.numerics import random_inputs
+from gpu_mcp_judge.owner import shape_judge
 from gpu_mcp_judge.timing import clock_overhead, rounds
 
 MILLISECOND = 1e-3
 
 
-class Calls(shapes.Shape):
+class Calls(shape_judge.Shape):
     """A shape whose calls take a known time; a set takes a byte."""
 
     def __init__(self, call_s: float, cost_s: float, usual: int, most: int) -> None:
@@ -22,7 +23,7 @@ class Calls(shapes.Shape):
         self.shortest_s = self.costs["candidate"].shortest_s(calibrates=False)
         self.rounds = SimpleNamespace(close=lambda buffers: None)
         self.call_s, self.notes, self.last = call_s, {}, None
-        self.round_s = max(10 * MILLISECOND, shapes.SURE * self.shortest_s)
+        self.round_s = max(10 * MILLISECOND, shape_judge.SURE * self.shortest_s)
         self.opened: list[int] = []
 
     def _open(self, sets: int) -> SimpleNamespace:
@@ -63,7 +64,7 @@ def test_a_round_has_the_calls_that_it_needs(call_s, cost_s, usual, most, sets):
 def test_a_round_that_can_be_timed_is_not_made_longer_for_good_measure():
     """Of a candidate whose every round takes a tenth more than the shortest, however many calls it has."""
     shape = Calls(MILLISECOND, 0.6 * MILLISECOND, 30, 4000)
-    shortest = shapes.SURE * shape.shortest_s
+    shortest = shape_judge.SURE * shape.shortest_s
     shape._play = lambda buffers: rounds.Round(1.1 * shortest, MILLISECOND * buffers.sets, None)
 
     assert shape.sets() <= 30
@@ -121,13 +122,13 @@ def test_a_round_that_a_slow_reference_keeps_short_says_so():
     assert "the reference is slow" in str(shape.notes)
 
 
-def shape_of(kind: str, framework: str, when: str, passes: clock_overhead.Cost) -> shapes.Shape:
+def shape_of(kind: str, framework: str, when: str, passes: clock_overhead.Cost) -> shape_judge.Shape:
     reference, candidate = SimpleNamespace(role="reference"), SimpleNamespace(role="candidate", prepare_s=0.0)
     device = SimpleNamespace(kind=kind, stops_calls=False, state=dict)
     task = {"shapes": [{}], "inputs": [], "outputs": [], "rtol": 0, "atol": 0, "round_timeout_s": 1, "round_ms": 10}
     task |= {"max_rounds": 9, "budget_s": 1, "framework": framework, "calibrate": when, "candidate": "library"}
     costs, log = dict.fromkeys(("candidate", "reference"), passes), SimpleNamespace(besides_s=lambda: 0.0)
-    return shapes.Shape(task, 0, device, (candidate, reference), costs, random_inputs.Well("00" * 32), log, 1.0)
+    return shape_judge.Shape(task, 0, device, (candidate, reference), costs, random_inputs.Well("00" * 32), log, 1.0)
 
 
 KINDS = [
@@ -143,7 +144,7 @@ def test_a_reference_on_the_same_gpu_makes_empty_passes_after_each_round(monkeyp
     shape = shape_of(kind, framework, when, clock_overhead.Cost(MILLISECOND, 0.0))
     shape._play = lambda buffers: rounds.Round(MILLISECOND, MILLISECOND, None)
     shape.interruption = SimpleNamespace(play=lambda buffers: None)
-    monkeypatch.setattr(shapes, "empty_pass", lambda player, on: {"reference": 2, "candidate": 5}[player.role])
+    monkeypatch.setattr(shape_judge, "empty_pass", lambda player, on: {"reference": 2, "candidate": 5}[player.role])
 
     found = [shape._next(SimpleNamespace(outputs=[], sets=1), number).empty_s for number in range(2)]
     assert found == ([(2, 2)] * 2 if (kind, framework, when) == KINDS[0] else [()] * 2)
@@ -157,7 +158,7 @@ def test_where_more_may_be_taken_off_for_the_clock_rounds_last_longer(when, time
     shape = shape_of("cuda", "torch", when, passes)
 
     assert shape.shortest_s == pytest.approx(clock_overhead.COSTLY * times * MILLISECOND)
-    assert shape.round_s == pytest.approx(max(10 * MILLISECOND, shapes.SURE * shape.shortest_s))
+    assert shape.round_s == pytest.approx(max(10 * MILLISECOND, shape_judge.SURE * shape.shortest_s))
 
 
 @pytest.mark.parametrize(("share", "limits"), [(0.3, (0.3, 0.6)), (0.6, (0.6, 0.6))])

@@ -3,8 +3,8 @@
 import time
 
 import pytest
-from gpu_mcp_judge import shapes
 from gpu_mcp_judge.devices import device
+from gpu_mcp_judge.owner import shape_judge
 from gpu_mcp_judge.timing import clock_overhead, machine_state, rounds, series, time_accounting
 
 US = 1e-6
@@ -138,7 +138,7 @@ def test_rounds_that_were_not_followed_by_one_count_all_the_same():
     ],
 )
 def test_passes_that_are_much_slower_between_the_rounds_are_told(empty, said):
-    shape = shapes.Shape.__new__(shapes.Shape)
+    shape = shape_judge.Shape.__new__(shape_judge.Shape)
     shape.costs, shape.notes = COSTS, {}
 
     told = shape._clock(played(lambda count: 1e-3, empty=lambda count: (empty,)), "warm: ")

@@ -5,14 +5,14 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from .channel.supervisor_client import Player
-from .devices.device import Buffers, Device
-from .inputs.problem_inputs import draw
-from .numerics.compare import LARGE, STORAGE, compare, numbers
-from .numerics.random_inputs import SHORT, Well, short_bits
-from .numerics.tensors import FLOATS, Array, Tensor, symbols, tensors
-from .timing.rounds import LARGE_SAMPLES, OPEN_S, named
-from .verdicts import JudgeFailed, ReferenceFailed
+from ..channel.supervisor_client import Player
+from ..devices.device import Buffers, Device
+from ..inputs.problem_inputs import draw
+from ..numerics.compare import LARGE, STORAGE, compare, numbers
+from ..numerics.random_inputs import SHORT, Well, short_bits
+from ..numerics.tensors import FLOATS, Array, Tensor, symbols, tensors
+from ..timing.rounds import LARGE_SAMPLES, OPEN_S, named
+from ..verdicts import JudgeFailed, ReferenceFailed
 
 SEEDS = 2
 HIDDEN_S = 5.0

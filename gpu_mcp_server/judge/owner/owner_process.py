@@ -9,21 +9,21 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, cast
 
 import numpy as np
 
-from .channel.supervisor_client import Player
-from .checks.memory_hog_check import kept_from
-from .description import describe
-from .devices.device import Device
-from .evidence import VERSION, compiled_hashes, harness_hash, say
-from .folders import WORK
-from .inputs.hidden_shapes import hidden_shapes
-from .numerics.element_loops import ELEMENTS
-from .numerics.random_inputs import Well
-from .numerics.stats import geometric_mean
-from .players import Players
-from .shapes import Shape
-from .timing.time_accounting import Ledger
-from .trials import Trials
-from .verdicts import VERDICTS, Judged, JudgeFailed, Refused, where_of
+from ..channel.supervisor_client import Player
+from ..checks.memory_hog_check import kept_from
+from ..devices.device import Device
+from ..evidence import VERSION, compiled_hashes, harness_hash, say
+from ..folders import WORK
+from ..inputs.hidden_shapes import hidden_shapes
+from ..numerics.element_loops import ELEMENTS
+from ..numerics.random_inputs import Well
+from ..numerics.stats import geometric_mean
+from ..timing.time_accounting import Ledger
+from ..verdicts import VERDICTS, Judged, JudgeFailed, Refused, where_of
+from .module_signature import describe
+from .peer_processes import Players
+from .shape_judge import Shape
+from .untimed_trials import Trials
 
 FIRST_CALLS = 32
 """How many of them evidence lists."""
@@ -40,10 +40,10 @@ TRIAL_ELEMENTS = {"cpu": 1 << 20, "cuda": 1 << 22}
 def device_of(task: Dict[str, Any], well: Well) -> Device:
     """Return the task's device."""
     if task["device"] == "cuda":
-        from .devices.cuda import CudaDevice
+        from ..devices.cuda import CudaDevice
 
         return CudaDevice(well, task)
-    from .devices.cpu import CpuDevice
+    from ..devices.cpu import CpuDevice
 
     return CpuDevice(well, task)
 
@@ -195,7 +195,7 @@ class Owner:
         if self.task["candidate"] == "library":
             self.ghost = "no ghost replay of a compiled launcher: the linker was given no library instead"
             return
-        from .checks.ghost_replay_owner import ghost_replay
+        from ..checks.ghost_replay_owner import ghost_replay
 
         with self.ledger.undivided("trials"):
             self.ghost = ghost_replay(self.task, device, pair, self.players.costs, self.well, self.ledger)
@@ -204,7 +204,7 @@ class Owner:
         """End a correct candidate, and see whether the reference is faster without it."""
         if not self.judged or not device.stops_calls or any(shape["verdict"] != "correct" for shape in self.shapes):
             return
-        from .alone import SETTLED_S, Alone
+        from .reference_recheck import SETTLED_S, Alone
 
         try:
             if not candidate.end():
@@ -305,7 +305,7 @@ def main() -> int:
         with open(os.path.join(WORK, "task.json"), encoding="utf-8") as file:
             task = json.load(file)
         if task.get("kind") == "program":
-            from .programs import ProgramOwner
+            from .program_owner import ProgramOwner
 
             owner: Any = ProgramOwner(task, ledger)
         else:

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from gpu_mcp_judge import alone, owner, verdicts
+from gpu_mcp_judge import verdicts
+from gpu_mcp_judge.owner import owner_process, reference_recheck
 from gpu_mcp_judge.timing import time_accounting
 
 from tests.judge.harness import believing
@@ -45,7 +46,7 @@ class Reference:
         self.closed += 1
 
     def look(self) -> dict[str, Any]:
-        alone.Alone(self.shape, self.result).look()
+        reference_recheck.Alone(self.shape, self.result).look()
         return self.result
 
 
@@ -61,7 +62,7 @@ def test_a_reference_that_is_as_fast_as_it_was_changes_nothing():
 def test_one_that_is_faster_without_the_candidate_lowers_the_low_end_of_the_speed_up():
     found = Reference(NEW, 60.0).look()
 
-    assert len(found["samples"]["reference_alone_us"]) == alone.ROUNDS + alone.MORE_ROUNDS
+    assert len(found["samples"]["reference_alone_us"]) == reference_recheck.ROUNDS + reference_recheck.MORE_ROUNDS
     assert (found["speedup"], found["speedup_low"]) == (2.0, pytest.approx(1.2))
     assert "60 us since the candidate was ended, 100 beside it" in found["notes"][0]
 
@@ -69,7 +70,7 @@ def test_one_that_is_faster_without_the_candidate_lowers_the_low_end_of_the_spee
 def test_one_that_is_faster_for_a_moment_is_timed_longer_and_changes_nothing():
     found = Reference(NEW, 60.0, 60.0, 60.0, 100.0).look()
 
-    assert len(found["samples"]["reference_alone_us"]) == alone.ROUNDS + alone.MORE_ROUNDS
+    assert len(found["samples"]["reference_alone_us"]) == reference_recheck.ROUNDS + reference_recheck.MORE_ROUNDS
     assert (found["speedup_low"], found["notes"]) == (1.9, [])
 
 
@@ -79,8 +80,8 @@ def test_faster_is_clearly_below_the_interval_that_it_had(takes_us, noted):
 
 
 def test_a_slow_one_is_timed_once(monkeypatch):
-    clock = iter([0.0, *[alone.MOST_S + 1] * 9])
-    monkeypatch.setattr(alone, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    clock = iter([0.0, *[reference_recheck.MOST_S + 1] * 9])
+    monkeypatch.setattr(reference_recheck, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     found = Reference(100.0, 1.0).look()
 
     assert found["samples"]["reference_alone_us"] == pytest.approx([100.0])
@@ -103,9 +104,9 @@ def test_on_a_processor_the_reference_is_timed_without_the_candidate(court):
 
 def owner_of(*shapes: dict[str, Any], look: Any, monkeypatch: Any) -> Any:
     """Return an owner that has judged some shapes on a processor, and what it does to the candidate."""
-    monkeypatch.setattr(alone, "SETTLED_S", 0.0)
-    monkeypatch.setattr(alone, "Alone", look)
-    one = object.__new__(owner.Owner)
+    monkeypatch.setattr(reference_recheck, "SETTLED_S", 0.0)
+    monkeypatch.setattr(reference_recheck, "Alone", look)
+    one = object.__new__(owner_process.Owner)
     one.judged, one.shapes, one.ledger = [object() for _ in shapes], list(shapes), time_accounting.Ledger()
     return one
 

@@ -6,22 +6,22 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from .channel.supervisor_client import Player
-from .checks.distribution_rounds import answered
-from .checks.fp64_check import InDouble
-from .checks.trial_setup import DISTRIBUTIONS, SELDOM_DRAWN, Table, may_vary, named_dims, untimed_shape
-from .correctness.error_statistics import distribution, suspicion
-from .correctness.fp64_reference import EPSILON, split
-from .correctness.replay_detector import History
-from .devices.device import Device
-from .inputs.hidden_shapes import Dims, elements
-from .numerics.compare import LARGE, numbers
-from .numerics.random_inputs import Well
-from .numerics.tensors import FLOATS, symbols, tensors
-from .timing.clock_overhead import Cost
-from .timing.rounds import Rounds
-from .timing.time_accounting import Ledger
-from .verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect
+from ..channel.supervisor_client import Player
+from ..checks.distribution_rounds import answered
+from ..checks.fp64_check import InDouble
+from ..checks.trial_setup import DISTRIBUTIONS, SELDOM_DRAWN, Table, may_vary, named_dims, untimed_shape
+from ..correctness.error_statistics import distribution, suspicion
+from ..correctness.fp64_reference import EPSILON, split
+from ..correctness.replay_detector import History
+from ..devices.device import Device
+from ..inputs.hidden_shapes import Dims, elements
+from ..numerics.compare import LARGE, numbers
+from ..numerics.random_inputs import Well
+from ..numerics.tensors import FLOATS, symbols, tensors
+from ..timing.clock_overhead import Cost
+from ..timing.rounds import Rounds
+from ..timing.time_accounting import Ledger
+from ..verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect
 
 SMALL = 1 << 18
 """Elements of a tensor up to which a declared shape is tried with every distribution, where hidden ones are as well."""

@@ -119,7 +119,7 @@ def test_fixed_shapes_are_not_varied_and_the_verdict_says_so(court):
     [("if (cols == 100) softmax(x, y, rows, cols);", "incorrect"), ("softmax(x, y, rows, cols);", "correct")],
 )
 def test_one_hidden_shape_is_tried_however_long_the_trials_took(court, body, verdict):
-    late = edited("trials.py", ("TRIALS_S, OWN_S = 20.0, 60.0", "TRIALS_S, OWN_S = -1.0, 0.0"))
+    late = edited("owner/untimed_trials.py", ("TRIALS_S, OWN_S = 20.0, 60.0", "TRIALS_S, OWN_S = -1.0, 0.0"))
     task = {"owner_files": late, "shapes": SMALL, "tier": "correctness"}
     found = court(launcher(body), **task).verdict
 
@@ -132,7 +132,7 @@ def test_one_hidden_shape_is_tried_however_long_the_trials_took(court, body, ver
 
 
 def test_what_the_candidates_own_calls_take_is_not_taken_from_the_trials(court):
-    short = edited("trials.py", ("TRIALS_S, OWN_S = 20.0, 60.0", "TRIALS_S, OWN_S = 3.0, 60.0"))
+    short = edited("owner/untimed_trials.py", ("TRIALS_S, OWN_S = 20.0, 60.0", "TRIALS_S, OWN_S = 3.0, 60.0"))
     body = "static int calls; if (calls++ < 4) usleep(800000); softmax(x, y, rows, cols);"
     task = {"shapes": SMALL, "tier": "correctness", "owner_files": short}
     verdict = court("#include <unistd.h>\n" + launcher(body), **task).verdict

@@ -15,16 +15,16 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from .channel.supervisor_client import Player, Supervisor, link_to
-from .evidence import VERSION, harness_hash, say
-from .extractors import READ_S, Series, Unreadable, said, within
-from .numerics.random_inputs import Well
-from .numerics.stats import geometric_mean, half_width, median, speedup, timing
-from .players import START_S
-from .program_runs import Match, Params, Ran, Runs, filled, matched, series_of
-from .timing.run_delay import While
-from .timing.time_accounting import Ledger
-from .verdicts import VERDICTS, Judged, JudgeFailed, ReferenceFailed, cheat, incorrect
+from ..channel.supervisor_client import Player, Supervisor, link_to
+from ..evidence import VERSION, harness_hash, say
+from ..extractors import READ_S, Series, Unreadable, said, within
+from ..numerics.random_inputs import Well
+from ..numerics.stats import geometric_mean, half_width, median, speedup, timing
+from ..program_runs import Match, Params, Ran, Runs, filled, matched, series_of
+from ..timing.run_delay import While
+from ..timing.time_accounting import Ledger
+from ..verdicts import VERDICTS, Judged, JudgeFailed, ReferenceFailed, cheat, incorrect
+from .peer_processes import START_S
 
 FEWEST = 6
 """Timed runs below which no pair of order statistics reaches 95 %."""

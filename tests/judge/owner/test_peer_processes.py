@@ -4,8 +4,8 @@ import types
 from typing import Any
 
 import pytest
-from gpu_mcp_judge import players
 from gpu_mcp_judge.devices.device import Device
+from gpu_mcp_judge.owner import peer_processes
 from gpu_mcp_judge.reference import reference_process
 
 SEED = 11
@@ -67,10 +67,10 @@ def bring(monkeypatch):
                 player.freeze()
             return {}
 
-        monkeypatch.setattr(players, "link_to", lambda role: None)
-        monkeypatch.setattr(players, "rehearsed_costs", rehearsed)
+        monkeypatch.setattr(peer_processes, "link_to", lambda role: None)
+        monkeypatch.setattr(peer_processes, "rehearsed_costs", rehearsed)
         first, other = Stub("reference", diary, ready=ready, reply=refuses), Stub("candidate", diary)
-        both = players.Players({**TASK, "device": device.kind}, SEED)
+        both = peer_processes.Players({**TASK, "device": device.kind}, SEED)
         beside = both.starts_beside(first)
         diary.append(("owner", "device", {}))
         both.start(device, other, first, beside)
@@ -100,7 +100,7 @@ def test_on_a_processor_nothing_is_loaded_before_both_are_calibrated(bring):
 
 
 def test_a_reference_that_cannot_be_loaded_is_told_as_that(bring):
-    with pytest.raises(players.JudgeFailed, match="start and load: no torch"):
+    with pytest.raises(peer_processes.JudgeFailed, match="start and load: no torch"):
         bring(Gpu(), refuses={"error": "no torch"})
 
 

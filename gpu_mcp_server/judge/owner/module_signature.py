@@ -2,10 +2,10 @@
 
 from typing import Any, Dict, List, cast
 
-from .channel.supervisor_client import Player
-from .numerics.tensors import ITEM_BYTES, layout, tensors
-from .timing.rounds import named
-from .verdicts import ReferenceFailed
+from ..channel.supervisor_client import Player
+from ..numerics.tensors import ITEM_BYTES, layout, tensors
+from ..timing.rounds import named
+from ..verdicts import ReferenceFailed
 
 TOLERANCES = {"float64": 1e-4, "float32": 1e-4, "float16": 1e-2, "bfloat16": 1e-2}
 TOLERANCES.update({"float8_e4m3fn": 0.13, "float8_e5m2": 0.26})

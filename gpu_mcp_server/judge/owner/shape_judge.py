@@ -3,26 +3,26 @@
 import math
 from typing import Any, Dict, List, Optional, Tuple
 
-from .channel.supervisor_client import Player
-from .checks.distribution_rounds import Elsewhere
-from .checks.interrupted_rounds import Interruption, stops
-from .checks.stream_order_rounds import Separation, expose
-from .checks.strict_precision import Strict
-from .correctness.replay_detector import History
-from .devices.device import Buffers, Device
-from .numerics.error_location import ordinal
-from .numerics.random_inputs import Well
-from .numerics.stats import half_width, median, median_interval, speedup, timing, wide
-from .numerics.tensors import symbols, tensors
-from .timing.clock_overhead import Cost, empty_pass
-from .timing.machine_state import Watch, summary
-from .timing.rounds import Round, Rounds
-from .timing.serial_calls import OneByOne
-from .timing.series import LEAST_ROUNDS, Goal, Progress, Series
-from .timing.stalls import outlasted
-from .timing.time_accounting import Ledger
-from .timing.time_floor import floor_of
-from .verdicts import Judged, TooLarge, where_of
+from ..channel.supervisor_client import Player
+from ..checks.distribution_rounds import Elsewhere
+from ..checks.interrupted_rounds import Interruption, stops
+from ..checks.stream_order_rounds import Separation, expose
+from ..checks.strict_precision import Strict
+from ..correctness.replay_detector import History
+from ..devices.device import Buffers, Device
+from ..numerics.error_location import ordinal
+from ..numerics.random_inputs import Well
+from ..numerics.stats import half_width, median, median_interval, speedup, timing, wide
+from ..numerics.tensors import symbols, tensors
+from ..timing.clock_overhead import Cost, empty_pass
+from ..timing.machine_state import Watch, summary
+from ..timing.rounds import Round, Rounds
+from ..timing.serial_calls import OneByOne
+from ..timing.series import LEAST_ROUNDS, Goal, Progress, Series
+from ..timing.stalls import outlasted
+from ..timing.time_accounting import Ledger
+from ..timing.time_floor import floor_of
+from ..verdicts import Judged, TooLarge, where_of
 
 SURE = 1.5
 """Times the shortest round that can be timed, which is what a round lasts at least: the clock's cost was measured on

@@ -8,10 +8,10 @@ the candidate look faster. What goes with the candidate was the candidate's.
 import time
 from typing import Any, Dict, List
 
-from .devices.device import Buffers
-from .numerics.stats import median
-from .numerics.tensors import symbols
-from .shapes import Shape
+from ..devices.device import Buffers
+from ..numerics.stats import median
+from ..numerics.tensors import symbols
+from .shape_judge import Shape
 
 ROUNDS, MORE_ROUNDS = 3, 6
 """That count; more of them where the reference is faster than it was: a machine may have been busy at either time."""

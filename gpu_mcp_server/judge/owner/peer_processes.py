@@ -4,12 +4,12 @@ import contextlib
 import time
 from typing import Any, Dict, Generator
 
-from .channel.supervisor_client import Player, Supervisor, link_to
-from .devices.device import Device
-from .timing.clock_overhead import Cost, rehearsed_costs
-from .timing.rounds import OPEN_S, named
-from .timing.series import HALF_WIDTH
-from .verdicts import JudgeFailed, incorrect
+from ..channel.supervisor_client import Player, Supervisor, link_to
+from ..devices.device import Device
+from ..timing.clock_overhead import Cost, rehearsed_costs
+from ..timing.rounds import OPEN_S, named
+from ..timing.series import HALF_WIDTH
+from ..verdicts import JudgeFailed, incorrect
 
 START_S = 120.0
 """For the other processes to import what they need; torch on a cold disk takes most of it."""
