@@ -22,8 +22,8 @@ def main(arguments: Sequence[str]) -> int:
 
         return candidate_process.main()
     if role == "program":
-        from . import program_player
+        from .programs import program_process
 
-        return program_player.main()
+        return program_process.main()
     print("the judge has no role %r: owner, reference, candidate, program" % " ".join(arguments), file=sys.stderr)
     return 2

@@ -72,7 +72,7 @@ def program_spec(
     refs = {id(tree): refs_of(tree) for tree in trees.values()}
     programs = {
         "owner": role_source("main", "owner.owner_process", "owner.program_owner"),
-        "program": role_source("main", "program_player"),
+        "program": role_source("main", "programs.program_process"),
     }
     environment = environment_of(probe, {"OMP_PROC_BIND": "false"})
     spec = JobSpec(

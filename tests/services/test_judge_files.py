@@ -199,7 +199,10 @@ def test_nothing_in_a_workspace_takes_the_place_of_the_judge_or_of_what_it_impor
     env = {"PYTHONPATH": str(work), "PYTHONSTARTUP": str(work / "main.py"), "HOME": str(work), "MARK": str(mark)}
     show = f"print(*[sys.modules[f'{PACKAGE}' + each].__file__ for each in ('', '.main')])"
 
-    for role, module in {**dict.fromkeys(("candidate", "reference", "owner")), "program": "program_player"}.items():
+    for role, module in {
+        **dict.fromkeys(("candidate", "reference", "owner")),
+        "program": "programs.program_process",
+    }.items():
         play = f"prepare()\ntry:\n    main([{role!r}])\nfinally:\n    {show}"
         done = ran(f"{role_source('main', module or role)}\n{play}", tree, work, **env)
         assert done.stdout == f"{tree}/{PACKAGE}/__init__.py {tree}/{PACKAGE}/main.py\n", done.stderr

@@ -10,7 +10,7 @@ import pytest
 from mcp import Client
 
 from tests.judge.program_harness import PROGRAM
-from tests.judge.test_programs import program
+from tests.judge.programs.test_program_runs import program
 from tests.laboratory import HONEST, PROBLEM, Folder, called, client_of, refused
 from tests.services.test_program_files import EXTRACTOR, MAKEFILE, TASK, TOML
 

@@ -15,7 +15,7 @@ from gpu_mcp_server.settings.server_settings import LocalHost
 from tests.hostd.laboratory import wrapped
 from tests.hostd.test_ordinary_user import AS_USER, UID
 from tests.judge.program_harness import PROGRAM
-from tests.judge.test_programs import program
+from tests.judge.programs.test_program_runs import program
 from tests.laboratory import HONEST, PROBLEM, Folder, called, client_of
 from tests.services.test_program_files import TOML
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from ..channel.supervisor_client import Player, Supervisor, link_to
 from ..evidence import VERSION, harness_hash, say
-from ..extractors import READ_S, Series, Unreadable, said, within
 from ..numerics.random_inputs import Well
 from ..numerics.stats import geometric_mean, half_width, median, speedup, timing
-from ..program_runs import Match, Params, Ran, Runs, filled, matched, series_of
+from ..programs.output_parsers import READ_S, Series, Unreadable, said, within
+from ..programs.program_runs import Match, Params, Ran, Runs, filled, matched, series_of
 from ..timing.run_delay import While
 from ..timing.time_accounting import Ledger
 from ..verdicts import VERDICTS, Judged, JudgeFailed, ReferenceFailed, cheat, incorrect

@@ -3,8 +3,8 @@
 import time
 
 import pytest
-from gpu_mcp_judge import extractors, program_runs, whole_numbers
 from gpu_mcp_judge.owner import program_owner
+from gpu_mcp_judge.programs import exact_integers, output_parsers, program_runs
 
 from tests.judge.program_harness import judge_program
 
@@ -26,7 +26,7 @@ def written(format, words):
         "csv": "i, h\n" + "".join(f"0, {word} \n" for word in words),
         "regex": "".join(f"h={word}\n" for word in words),
     }[format]
-    return extractors.extract({"name": "h", "format": format, **RULES[format]}, text.encode())
+    return output_parsers.extract({"name": "h", "format": format, **RULES[format]}, text.encode())
 
 
 def reason(format, expected, got, rtol=0.0, atol=0.0):
@@ -92,13 +92,13 @@ def test_what_the_candidate_writes_does_not_choose_how_it_is_compared(format):
 def test_all_ways_to_write_a_whole_number_are_alike():
     assert reason("text", [BIG, "-0", -BIG], [f"+000{BIG}", "0", f"-00{BIG}"]) == ""
     assert reason("csv", [BIG], [f"\t{BIG} "]) == ""
-    assert [whole_numbers.literal(word) for word in ("", "-", "+-1", "1_0", "1.", "٣", "0x1", "--1")] == [None] * 8
+    assert [exact_integers.literal(word) for word in ("", "-", "+-1", "1_0", "1.", "٣", "0x1", "--1")] == [None] * 8
     assert reason("text", [BIG], ["4_611686018427387909"]) and reason("text", [BIG], [f"{BIG}".replace("4", "٤")])
 
 
 def test_booleans_and_strings_of_a_json_text_are_no_numbers():
     for word in ("true", '"5"', "null", "{}"):
-        with pytest.raises(extractors.Unreadable, match="where a number should be"):
+        with pytest.raises(output_parsers.Unreadable, match="where a number should be"):
             written("json", [word])
 
 

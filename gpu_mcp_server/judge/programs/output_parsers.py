@@ -19,8 +19,8 @@ from typing import Any, Dict, Generator, List, NamedTuple, cast
 
 import numpy as np
 
-from .numerics.compare import STORAGE
-from .numerics.tensors import ITEM_BYTES, Array
+from ..numerics.compare import STORAGE
+from ..numerics.tensors import ITEM_BYTES, Array
 
 READ_S = 10.0
 """Longest for reading the outputs of one run: a pattern may go wrong on a text that is made for it."""

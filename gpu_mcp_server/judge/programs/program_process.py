@@ -16,8 +16,8 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from .channel.packet_link import Link, LinkClosed
-from .folders import WORK
+from ..channel.packet_link import Link, LinkClosed
+from ..folders import WORK
 
 Reply = Dict[str, Any]
 Answer = Tuple[Reply, List[int]]

@@ -258,9 +258,9 @@ def test_a_pattern_that_never_ends_on_a_hostile_text_is_broken_off(tmp_path):
     from tests.judge_package import packages
 
     code = (
-        "from gpu_mcp_judge import extractors\n"
+        "from gpu_mcp_judge.programs import output_parsers\n"
         "rules = [{'name': 'x', 'source': 's', 'format': 'regex', 'pattern': '(a+)+$'}]\n"
-        "with extractors.within(0.2):\n    extractors.extract(rules[0], b'a' * 40 + b'b')\n"
+        "with output_parsers.within(0.2):\n    output_parsers.extract(rules[0], b'a' * 40 + b'b')\n"
     )
     ran = subprocess.run([sys.executable, "-c", code], cwd=packages(), capture_output=True, timeout=60, check=False)
     assert b"Unreadable: takes more than 0 s to read" in ran.stderr

@@ -8,9 +8,9 @@ from typing import List, Optional, Tuple
 
 import numpy as np
 
-from .extractors import Series
-from .numerics.error_location import whereabouts
-from .numerics.tensors import Array, Tensor
+from ..numerics.error_location import whereabouts
+from ..numerics.tensors import Array, Tensor
+from .output_parsers import Series
 
 FROM = 2.0**53
 """The first double that more than one whole number becomes."""

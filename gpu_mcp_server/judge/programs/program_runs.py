@@ -6,12 +6,12 @@ import signal
 import time
 from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, cast
 
-from .channel.supervisor_client import Player
-from .extractors import READ_S, TEXT_BYTES, Series, Unreadable, contents, extract, within
-from .numerics.compare import compare, describe
-from .numerics.tensors import Tensor
-from .verdicts import HINTS, Judged, JudgeFailed, ReferenceFailed, incorrect
-from .whole_numbers import by_digits, unlike
+from ..channel.supervisor_client import Player
+from ..numerics.compare import compare, describe
+from ..numerics.tensors import Tensor
+from ..verdicts import HINTS, Judged, JudgeFailed, ReferenceFailed, incorrect
+from .exact_integers import by_digits, unlike
+from .output_parsers import READ_S, TEXT_BYTES, Series, Unreadable, contents, extract, within
 
 OPEN_S = 60.0
 FILES_BYTES = 512 << 20
