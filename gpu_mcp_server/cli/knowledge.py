@@ -36,7 +36,7 @@ def list_libraries(as_json: Json = False) -> None:
 @app.command()
 def sources(as_json: Json = False) -> None:
     """Show every source that is known, its licence, and whether it is on this machine."""
-    from gpu_mcp_server.knowledge.sources import installed_places, known_sources
+    from gpu_mcp_server.knowledge.readers.sources import installed_places, known_sources
 
     found = {place.source.id: str(place.root) for place in reversed(installed_places())}
     rows = [

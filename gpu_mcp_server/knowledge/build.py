@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.knowledge.index import Counts, outdated, write_index
-from gpu_mcp_server.knowledge.reading import Edition, read_place
-from gpu_mcp_server.knowledge.sources import (
+from gpu_mcp_server.knowledge.readers.reader_dispatch import Edition, read_place
+from gpu_mcp_server.knowledge.readers.sources import (
     Place,
     Source,
     added_source,

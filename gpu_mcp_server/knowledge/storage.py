@@ -25,7 +25,7 @@ from typing import Any, cast
 import msgpack  # pyright: ignore[reportMissingTypeStubs]  # it has none
 
 from gpu_mcp_server.errors import BadRequest, ConfigError, DiskFull
-from gpu_mcp_server.knowledge.entries import Entry
+from gpu_mcp_server.knowledge.readers.entries import Entry
 from gpu_mcp_server.store.filesystem import NO_ROOM, is_disk_full
 
 DATABASE = "docs.sqlite"

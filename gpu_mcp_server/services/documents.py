@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from gpu_mcp_server.knowledge.entries import KINDS
+from gpu_mcp_server.knowledge.readers.entries import KINDS
 from gpu_mcp_server.models.docs import DocHit, DocPage, DocSearch
 from gpu_mcp_server.package_files import CANDIDATES, CANDIDATES_URI
 from gpu_mcp_server.package_files import page as content_page

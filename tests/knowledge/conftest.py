@@ -7,8 +7,8 @@ import pytest
 
 from gpu_mcp_server.knowledge.index import write_index
 from gpu_mcp_server.knowledge.library import Library
-from gpu_mcp_server.knowledge.reading import Edition, read_place
-from gpu_mcp_server.knowledge.sources import Place, Source, place_at
+from gpu_mcp_server.knowledge.readers.reader_dispatch import Edition, read_place
+from gpu_mcp_server.knowledge.readers.sources import Place, Source, place_at
 from gpu_mcp_server.knowledge.storage import DATABASE
 
 HEADER = """\

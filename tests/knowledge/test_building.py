@@ -14,7 +14,7 @@ from gpu_mcp_server.errors import BadRequest, ConfigError, DiskFull
 from gpu_mcp_server.knowledge import build as building
 from gpu_mcp_server.knowledge.build import build, stale
 from gpu_mcp_server.knowledge.library import Library
-from gpu_mcp_server.knowledge.sources import known_sources
+from gpu_mcp_server.knowledge.readers.sources import known_sources
 from gpu_mcp_server.knowledge.storage import DATABASE, Storage
 from tests.knowledge.conftest import GUIDE
 

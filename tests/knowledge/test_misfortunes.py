@@ -18,15 +18,15 @@ from gpu_mcp_server.errors import DiskFull
 from gpu_mcp_server.knowledge import build as building
 from gpu_mcp_server.knowledge import embedding, vectors
 from gpu_mcp_server.knowledge.build import build
-from gpu_mcp_server.knowledge.documents import read_documents
 from gpu_mcp_server.knowledge.library import LONGEST_QUERY, Library
-from gpu_mcp_server.knowledge.sources import known_sources
+from gpu_mcp_server.knowledge.readers.sources import known_sources
+from gpu_mcp_server.knowledge.readers.user_documents import read_documents
 from gpu_mcp_server.knowledge.storage import DATABASE, Storage
 from gpu_mcp_server.knowledge.vectors import build_vectors
 from gpu_mcp_server.mcp_api.server import server_from
 from gpu_mcp_server.settings.server_settings import Settings
 from tests.knowledge.conftest import GUIDE
-from tests.knowledge.test_documents import FILLER, pdf
+from tests.knowledge.readers.test_user_documents import FILLER, pdf
 from tests.knowledge.test_vectors import Words
 
 _installed = building.installed_places

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpu_mcp_server.knowledge.entries import Entry, Section, section_entries
-from gpu_mcp_server.knowledge.markup import document_entries
-from gpu_mcp_server.knowledge.webpages import page_markdown
+from gpu_mcp_server.knowledge.readers.entries import Entry, Section, section_entries
+from gpu_mcp_server.knowledge.readers.html_documents import page_markdown
+from gpu_mcp_server.knowledge.readers.markup import document_entries
 from gpu_mcp_server.package_files import WORKERS
 
 FILE_BYTES = 64 * 2**20

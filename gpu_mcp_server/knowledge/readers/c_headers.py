@@ -7,10 +7,10 @@ understand it leaves out.
 import re
 from collections.abc import Callable
 
-from gpu_mcp_server.knowledge import doxygen
-from gpu_mcp_server.knowledge.declarations import SIGNATURE_CHARS, declared, members, record_text, signature
-from gpu_mcp_server.knowledge.entries import ENTRY_CHARS, Entry
-from gpu_mcp_server.knowledge.glossary import blas_meaning
+from gpu_mcp_server.knowledge.readers import doxygen
+from gpu_mcp_server.knowledge.readers.blas_names import blas_meaning
+from gpu_mcp_server.knowledge.readers.declarations import SIGNATURE_CHARS, declared, members, record_text, signature
+from gpu_mcp_server.knowledge.readers.entries import ENTRY_CHARS, Entry
 
 LONGEST_DECLARATION = 200_000
 """Characters after which a declaration that does not end is given up: braces that do not match."""

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from gpu_mcp_server.knowledge.classes import Classes
-from gpu_mcp_server.knowledge.docstrings import UnreadablePackage, package_entries
-from gpu_mcp_server.knowledge.documents import FORMS, decoded, read_documents
-from gpu_mcp_server.knowledge.documents import Reading as DocumentReading
-from gpu_mcp_server.knowledge.entries import Entry
-from gpu_mcp_server.knowledge.headers import Headers
-from gpu_mcp_server.knowledge.manpages import lapack_entries, page_entries
-from gpu_mcp_server.knowledge.markup import document_entries
-from gpu_mcp_server.knowledge.ptxdocs import instruction_entry
-from gpu_mcp_server.knowledge.sources import Place
+from gpu_mcp_server.knowledge.readers.c_headers import Headers
+from gpu_mcp_server.knowledge.readers.cpp_headers import Classes
+from gpu_mcp_server.knowledge.readers.docstrings import UnreadablePackage, package_entries
+from gpu_mcp_server.knowledge.readers.entries import Entry
+from gpu_mcp_server.knowledge.readers.manpages import lapack_entries, page_entries
+from gpu_mcp_server.knowledge.readers.markup import document_entries
+from gpu_mcp_server.knowledge.readers.ptxdocs import instruction_entry
+from gpu_mcp_server.knowledge.readers.sources import Place
+from gpu_mcp_server.knowledge.readers.user_documents import FORMS, decoded, read_documents
+from gpu_mcp_server.knowledge.readers.user_documents import Reading as DocumentReading
 
 KEYWORDS = 30
 _FRONT = re.compile(r"^---\n(.*?)\n---\n", re.DOTALL)

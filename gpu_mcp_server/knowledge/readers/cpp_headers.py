@@ -6,9 +6,9 @@ Methods are entries by their full name, `cub::BlockReduce::Sum`; what is private
 import re
 from dataclasses import dataclass, field, replace
 
-from gpu_mcp_server.knowledge import doxygen
-from gpu_mcp_server.knowledge.declarations import SIGNATURE_CHARS
-from gpu_mcp_server.knowledge.entries import ENTRY_CHARS, Entry
+from gpu_mcp_server.knowledge.readers import doxygen
+from gpu_mcp_server.knowledge.readers.declarations import SIGNATURE_CHARS
+from gpu_mcp_server.knowledge.readers.entries import ENTRY_CHARS, Entry
 
 LISTED_OVERLOADS = 6
 LISTED_MEMBERS = 40

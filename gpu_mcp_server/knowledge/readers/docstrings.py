@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import cast
 
-from gpu_mcp_server.knowledge.entries import Entry
+from gpu_mcp_server.knowledge.readers.entries import Entry
 from gpu_mcp_server.package_files import WORKERS
 
 LIMIT_S = 60.0

@@ -3,7 +3,7 @@
 import re
 import textwrap
 
-from gpu_mcp_server.knowledge.entries import Entry
+from gpu_mcp_server.knowledge.readers.entries import Entry
 
 VARIANTS = 40
 _TYPES = re.compile(r"\b(?:[us]?\d+|f\d+|bf\d+(?:x2)?|int\d+_t|uint\d+_t|[.](?:[sub]f?\d+\w*))\b")

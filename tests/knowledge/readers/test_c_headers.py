@@ -1,7 +1,7 @@
-from gpu_mcp_server.knowledge.classes import Classes
-from gpu_mcp_server.knowledge.entries import Entry
-from gpu_mcp_server.knowledge.glossary import blas_meaning
-from gpu_mcp_server.knowledge.headers import Headers
+from gpu_mcp_server.knowledge.readers.blas_names import blas_meaning
+from gpu_mcp_server.knowledge.readers.c_headers import Headers
+from gpu_mcp_server.knowledge.readers.cpp_headers import Classes
+from gpu_mcp_server.knowledge.readers.entries import Entry
 from tests.knowledge.conftest import HEADER
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from gpu_mcp_server.knowledge.entries import Entry, Section, section_entries, words
+from gpu_mcp_server.knowledge.readers.entries import Entry, Section, section_entries, words
 
 TUTORIAL_WORDS = 15
 

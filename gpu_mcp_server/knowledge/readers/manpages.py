@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_mcp_server.knowledge.entries import Entry
+from gpu_mcp_server.knowledge.readers.entries import Entry
 
 PAGE_BYTES = 4 * 2**20
 """Largest page that is read; LAPACK's grouped pages have about 1 MB."""

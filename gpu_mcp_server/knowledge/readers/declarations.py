@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from gpu_mcp_server.knowledge import doxygen
+from gpu_mcp_server.knowledge.readers import doxygen
 
 SIGNATURE_CHARS = 1_500
 """Of all overloads of a function together."""

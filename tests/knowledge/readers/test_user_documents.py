@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.knowledge import documents
-from gpu_mcp_server.knowledge.documents import read_documents
-from gpu_mcp_server.knowledge.manpages import lapack_entries, page_entries
-from gpu_mcp_server.knowledge.markup import document_entries
-from gpu_mcp_server.knowledge.webpages import page_markdown
+from gpu_mcp_server.knowledge.readers import user_documents
+from gpu_mcp_server.knowledge.readers.html_documents import page_markdown
+from gpu_mcp_server.knowledge.readers.manpages import lapack_entries, page_entries
+from gpu_mcp_server.knowledge.readers.markup import document_entries
+from gpu_mcp_server.knowledge.readers.user_documents import read_documents
 from tests.knowledge.conftest import GUIDE
 
 FILLER = "It says so in as many words as a section needs to be kept at all. "
@@ -84,8 +84,8 @@ def test_a_pdf_is_read_by_pages(tmp_path: Path):
 
 
 def test_what_is_broken_is_said_and_the_rest_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(documents, "FILE_BYTES", 100_000)
-    monkeypatch.setattr(documents, "TEXT_BYTES", 5_000)
+    monkeypatch.setattr(user_documents, "FILE_BYTES", 100_000)
+    monkeypatch.setattr(user_documents, "TEXT_BYTES", 5_000)
     (tmp_path / "broken.pdf").write_bytes(b"%PDF-1.4 and then nothing that is one")
     (tmp_path / "binary.txt").write_bytes(b"\0\1\2" * 100)
     (tmp_path / "latin.md").write_bytes(f"# Größe\n\n{FILLER}".encode("cp1252"))
@@ -110,9 +110,9 @@ def test_what_is_broken_is_said_and_the_rest_is_read(tmp_path: Path, monkeypatch
 def test_a_folder_has_a_limit_of_bytes_and_of_sections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for number in range(6):
         (tmp_path / f"{number}.md").write_text(f"# N{number}\n\n{FILLER * 40}")
-    monkeypatch.setattr(documents, "MOST_ENTRIES", 3)
+    monkeypatch.setattr(user_documents, "MOST_ENTRIES", 3)
     assert "more than 3 sections" in read_documents(tmp_path).notes[0]
-    monkeypatch.setattr(documents, "FOLDER_BYTES", 6_000)
+    monkeypatch.setattr(user_documents, "FOLDER_BYTES", 6_000)
     assert "stopped at 2.md: the folder has more than" in read_documents(tmp_path).notes[0]
 
 
