@@ -12,7 +12,7 @@ FIRST = """
 import sys, time; t = time.perf_counter()
 from pathlib import Path
 from gpu_mcp_server.knowledge.library import Library
-from gpu_mcp_server.knowledge.storage import Storage
+from gpu_mcp_server.knowledge.index.index_store import Storage
 library = Library(Storage(Path(sys.argv[1])).current())
 library.ask("copy memory without blocking the host")
 if sys.argv[2] == "hybrid":
@@ -39,8 +39,8 @@ def first_answers(data_dir: Path, kind: str) -> tuple[float, float]:
 
 def rebuilt(data_dir: Path, aside: Path) -> tuple[int, float, float]:
     """Read again what the index was made of, with nothing kept: entries, seconds, seconds of the processor."""
-    from gpu_mcp_server.knowledge import build
-    from gpu_mcp_server.knowledge.storage import Storage
+    from gpu_mcp_server.knowledge.index import build
+    from gpu_mcp_server.knowledge.index.index_store import Storage
 
     storage, fresh = Storage(data_dir), Storage(aside)
     for each in storage.added():

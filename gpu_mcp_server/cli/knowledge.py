@@ -57,8 +57,8 @@ def add(
 ) -> None:
     """Add documentation that you own, and index it."""
     from gpu_mcp_server.errors import BadRequest
-    from gpu_mcp_server.knowledge.build import added_place, source_called
-    from gpu_mcp_server.knowledge.storage import Storage
+    from gpu_mcp_server.knowledge.index.build import added_place, source_called
+    from gpu_mcp_server.knowledge.index.index_store import Storage
 
     if not library and not source:
         raise BadRequest("What it documents is missing.", hint="Give --library, or --source for a known repository.")
@@ -79,7 +79,7 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Read the headers and manual pages of another host: the versions that jobs there compile against."""
-    from gpu_mcp_server.knowledge.storage import Storage
+    from gpu_mcp_server.knowledge.index.index_store import Storage
 
     storage = Storage(_data_dir())
     if forget:
@@ -105,7 +105,7 @@ def fetch(
 @app.command()
 def remove(path: Annotated[Path, typer.Argument(help="As it was added.")], as_json: Json = False) -> None:
     """Forget documentation that was added; the files stay."""
-    from gpu_mcp_server.knowledge.storage import Storage
+    from gpu_mcp_server.knowledge.index.index_store import Storage
 
     storage = Storage(_data_dir())
     with storage.building():
@@ -121,14 +121,14 @@ def build(
     as_json: Json = False,
 ) -> None:
     """Index what is installed and what was added; only what changed is read."""
-    from gpu_mcp_server.knowledge.storage import Storage
+    from gpu_mcp_server.knowledge.index.index_store import Storage
 
     storage = Storage(_data_dir())
     _build(storage, anew=anew, vectors=vectors, as_json=as_json)
 
 
 def _build(storage: Any, *, anew: bool = False, vectors: bool = False, as_json: bool = False) -> None:
-    from gpu_mcp_server.knowledge.build import build as build_index
+    from gpu_mcp_server.knowledge.index.build import build as build_index
 
     built = build_index(storage, anew=anew, said=lambda what: typer.echo(f"reading {what}", err=True))
     made = ""
@@ -197,7 +197,7 @@ def install(
 ) -> None:
     """Get the embedding model (80 MB), check it against its known hash, and make the vectors."""
     from gpu_mcp_server.knowledge.embedding import install_model
-    from gpu_mcp_server.knowledge.storage import Storage
+    from gpu_mcp_server.knowledge.index.index_store import Storage
     from gpu_mcp_server.knowledge.vectors import build_vectors
 
     data_dir = _data_dir()

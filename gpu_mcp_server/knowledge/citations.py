@@ -5,7 +5,7 @@ import sqlite3
 import zlib
 from collections.abc import Mapping, Sequence
 
-from gpu_mcp_server.knowledge.identifiers import IDENTIFIER, compound, normal
+from gpu_mcp_server.knowledge.index.identifiers import IDENTIFIER, compound, normal
 from gpu_mcp_server.knowledge.readers.entries import API_KINDS, SECTION_KINDS
 from gpu_mcp_server.knowledge.scope import Scope
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.knowledge.identifiers import normal
+from gpu_mcp_server.knowledge.index.identifiers import normal
 
 DEPTH = 10
 """Hits that are looked at."""

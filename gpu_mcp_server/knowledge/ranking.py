@@ -4,7 +4,7 @@ import re
 import sqlite3
 from collections.abc import Mapping, Sequence, Set
 
-from gpu_mcp_server.knowledge.identifiers import STOPWORDS, split, tokens
+from gpu_mcp_server.knowledge.index.identifiers import STOPWORDS, split, tokens
 from gpu_mcp_server.knowledge.scope import FAMILY_WORDS, Scope
 
 WEIGHTS = (6.0, 4.0, 2.0, 1.0, 3.0, 2.0)

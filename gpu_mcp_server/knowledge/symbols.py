@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gpu_mcp_server.knowledge.identifiers import FAMILIES, STOPWORDS, compound, normal, split, tokens
+from gpu_mcp_server.knowledge.index.identifiers import FAMILIES, STOPWORDS, compound, normal, split, tokens
 from gpu_mcp_server.knowledge.scope import Scope
 
 MOST_WORDS = 6

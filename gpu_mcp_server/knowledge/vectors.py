@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gpu_mcp_server.knowledge.embedding import WIDTH, Embedder, model_folder
-from gpu_mcp_server.knowledge.index import open_index, texts_of_briefs, texts_of_pieces
-from gpu_mcp_server.knowledge.storage import DATABASE, Storage, room
+from gpu_mcp_server.knowledge.index.index_schema import open_index, texts_of_briefs, texts_of_pieces
+from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage, room
 
 if TYPE_CHECKING:
     from gpu_mcp_server.knowledge.search import Dense

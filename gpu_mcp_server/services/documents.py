@@ -207,8 +207,8 @@ class Documents:
         if self._library is not None and self._library.folder == folder:
             return self._library
         if folder is None:
-            from gpu_mcp_server.knowledge.build import build
-            from gpu_mcp_server.knowledge.storage import Storage
+            from gpu_mcp_server.knowledge.index.build import build
+            from gpu_mcp_server.knowledge.index.index_store import Storage
 
             build(Storage(self._settings.data_dir), only={"guides", "messages"})
             folder = self._current()
@@ -222,7 +222,7 @@ class Documents:
         return opened
 
     def _current(self) -> Path | None:
-        from gpu_mcp_server.knowledge.storage import Storage
+        from gpu_mcp_server.knowledge.index.index_store import Storage
 
         return Storage(self._settings.data_dir).current()
 

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from gpu_mcp_server.errors import JobBroken
 from gpu_mcp_server.hostd.protocol import JobSpec, Limits, ProcessSpec
+from gpu_mcp_server.knowledge.index.index_store import Storage
 from gpu_mcp_server.knowledge.readers.sources import known_sources
-from gpu_mcp_server.knowledge.storage import Storage
 from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.hosts import HostProbe
 from gpu_mcp_server.services.job_ids import new_job_id

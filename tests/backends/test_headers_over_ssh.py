@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from gpu_mcp_server.cli.app import app
 from gpu_mcp_server.errors import HostUnavailable
-from gpu_mcp_server.knowledge import build as building
+from gpu_mcp_server.knowledge.index import build as building
 from gpu_mcp_server.knowledge.readers.sources import known_sources
 from gpu_mcp_server.services import host_headers
 from tests.backends.sshd import Sshd

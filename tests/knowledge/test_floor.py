@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.knowledge.build import build
 from gpu_mcp_server.knowledge.evaluation import read_questions
+from gpu_mcp_server.knowledge.index.build import build
+from gpu_mcp_server.knowledge.index.index_store import Storage
 from gpu_mcp_server.knowledge.measuring import measure, our_questions
-from gpu_mcp_server.knowledge.storage import Storage
 
 ASKED = {
     *("cuda-runtime", "cuda-driver", "cuda-device", "nvrtc", "nccl", "triton", "hip", "mpi-header", "openmpi-man"),

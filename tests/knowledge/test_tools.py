@@ -8,10 +8,10 @@ import pytest
 from mcp import Client
 from mcp.types import CallToolResult, ResourceTemplateReference, TextContent, TextResourceContents
 
-from gpu_mcp_server.knowledge.index import write_index
+from gpu_mcp_server.knowledge.index.index_schema import write_index
+from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage
 from gpu_mcp_server.knowledge.readers.reader_dispatch import read_place
 from gpu_mcp_server.knowledge.readers.sources import known_sources, place_at
-from gpu_mcp_server.knowledge.storage import DATABASE, Storage
 from gpu_mcp_server.mcp_api.server import server_from
 from gpu_mcp_server.runtime.result_limits import json_size
 from gpu_mcp_server.services.documents import ANSWER_CHARS

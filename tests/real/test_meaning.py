@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.knowledge import embedding
-from gpu_mcp_server.knowledge.build import build
 from gpu_mcp_server.knowledge.embedding import install_model
+from gpu_mcp_server.knowledge.index.build import build
+from gpu_mcp_server.knowledge.index.index_store import Storage
 from gpu_mcp_server.knowledge.measuring import measure
-from gpu_mcp_server.knowledge.storage import Storage
 from gpu_mcp_server.knowledge.vectors import build_vectors
 
 pytestmark = [

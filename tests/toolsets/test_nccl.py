@@ -11,8 +11,8 @@ import pytest
 from mcp import Client
 from mcp.types import TextContent
 
-from gpu_mcp_server.knowledge.index import write_index
-from gpu_mcp_server.knowledge.storage import DATABASE, Storage
+from gpu_mcp_server.knowledge.index.index_schema import write_index
+from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage
 from gpu_mcp_server.mcp_api.server import build_server
 from gpu_mcp_server.mcp_api.toolset import discover
 from gpu_mcp_server.runtime.result_limits import RESULT_LIMIT

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, ConfigError, DiskFull
-from gpu_mcp_server.knowledge import build as building
-from gpu_mcp_server.knowledge.build import build, stale
+from gpu_mcp_server.knowledge.index import build as building
+from gpu_mcp_server.knowledge.index.build import build, stale
+from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage
 from gpu_mcp_server.knowledge.library import Library
 from gpu_mcp_server.knowledge.readers.sources import known_sources
-from gpu_mcp_server.knowledge.storage import DATABASE, Storage
 from tests.knowledge.conftest import GUIDE
 
 OURS = {"messages"}
@@ -75,7 +75,7 @@ def test_a_builder_that_was_killed_leaves_the_index_in_use_and_the_lock_free(sto
     build(storage)
     before = storage.current()
     program = (
-        "import sys, time\nfrom pathlib import Path\nfrom gpu_mcp_server.knowledge.storage import Storage\n"
+        "import sys, time\nfrom pathlib import Path\nfrom gpu_mcp_server.knowledge.index.index_store import Storage\n"
         "storage = Storage(Path(sys.argv[1]))\n"
         "with storage.building(), storage.new_index() as folder:\n"
         "    (folder / 'docs.sqlite').write_bytes(b'half')\n    print('half', flush=True)\n    time.sleep(600)\n"

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.knowledge.index import Counts, outdated, write_index
+from gpu_mcp_server.knowledge.index.index_schema import Counts, outdated, write_index
+from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage
 from gpu_mcp_server.knowledge.readers.reader_dispatch import Edition, read_place
 from gpu_mcp_server.knowledge.readers.sources import (
     Place,
@@ -17,7 +18,6 @@ from gpu_mcp_server.knowledge.readers.sources import (
     place_at,
     with_version,
 )
-from gpu_mcp_server.knowledge.storage import DATABASE, Storage
 
 
 @dataclass

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_mcp_server.errors import ConfigError, DiskFull
-from gpu_mcp_server.knowledge.identifiers import expanded, normal, split
+from gpu_mcp_server.knowledge.index.identifiers import expanded, normal, split
 from gpu_mcp_server.knowledge.readers.entries import API_KINDS, Entry, pieces, slug, summary_of
 from gpu_mcp_server.knowledge.readers.reader_dispatch import Edition
 from gpu_mcp_server.store.filesystem import NO_ROOM

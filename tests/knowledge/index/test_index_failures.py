@@ -15,13 +15,13 @@ from mcp import Client
 from mcp.types import TextContent
 
 from gpu_mcp_server.errors import DiskFull
-from gpu_mcp_server.knowledge import build as building
 from gpu_mcp_server.knowledge import embedding, vectors
-from gpu_mcp_server.knowledge.build import build
+from gpu_mcp_server.knowledge.index import build as building
+from gpu_mcp_server.knowledge.index.build import build
+from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage
 from gpu_mcp_server.knowledge.library import LONGEST_QUERY, Library
 from gpu_mcp_server.knowledge.readers.sources import known_sources
 from gpu_mcp_server.knowledge.readers.user_documents import read_documents
-from gpu_mcp_server.knowledge.storage import DATABASE, Storage
 from gpu_mcp_server.knowledge.vectors import build_vectors
 from gpu_mcp_server.mcp_api.server import server_from
 from gpu_mcp_server.settings.server_settings import Settings
@@ -184,7 +184,7 @@ READER = """
 import json, sys
 from pathlib import Path
 from gpu_mcp_server.knowledge.library import Library
-from gpu_mcp_server.knowledge.storage import Storage
+from gpu_mcp_server.knowledge.index.index_store import Storage
 storage, seen = Storage(Path(sys.argv[1])), set()
 print("ready", flush=True)
 for _ in sys.stdin:
