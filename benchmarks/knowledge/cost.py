@@ -11,7 +11,7 @@ RUNS = 3
 FIRST = """
 import sys, time; t = time.perf_counter()
 from pathlib import Path
-from gpu_mcp_server.knowledge.library import Library
+from gpu_mcp_server.knowledge.search.index_reader import Library
 from gpu_mcp_server.knowledge.index.index_store import Storage
 library = Library(Storage(Path(sys.argv[1])).current())
 library.ask("copy memory without blocking the host")

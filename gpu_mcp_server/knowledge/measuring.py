@@ -9,9 +9,9 @@ from typing import Any, cast
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.knowledge.evaluation import DEPTH, Evaluation, Question, evaluate, read_questions, table
 from gpu_mcp_server.knowledge.index.index_store import Storage
-from gpu_mcp_server.knowledge.library import Library
 from gpu_mcp_server.knowledge.readers.sources import content_folder
-from gpu_mcp_server.knowledge.search import Dense
+from gpu_mcp_server.knowledge.search.hybrid_search import Dense
+from gpu_mcp_server.knowledge.search.index_reader import Library
 
 
 @dataclass

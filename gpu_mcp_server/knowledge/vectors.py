@@ -23,7 +23,7 @@ from gpu_mcp_server.knowledge.index.index_schema import open_index, texts_of_bri
 from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage, room
 
 if TYPE_CHECKING:
-    from gpu_mcp_server.knowledge.search import Dense
+    from gpu_mcp_server.knowledge.search.hybrid_search import Dense
 
 COLLECTIONS: dict[str, Callable[[sqlite3.Connection], Iterator[tuple[str, str]]]] = {
     "pieces": texts_of_pieces,

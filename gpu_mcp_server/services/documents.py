@@ -21,8 +21,8 @@ from gpu_mcp_server.runtime.result_limits import json_size
 from gpu_mcp_server.settings.server_settings import Settings
 
 if TYPE_CHECKING:
-    from gpu_mcp_server.knowledge.library import Library, Page
-    from gpu_mcp_server.knowledge.search import Hit
+    from gpu_mcp_server.knowledge.search.hybrid_search import Hit
+    from gpu_mcp_server.knowledge.search.index_reader import Library, Page
     from gpu_mcp_server.knowledge.vectors import Vectors
 
 T = TypeVar("T")
@@ -144,7 +144,7 @@ class Documents:
 
         Where no index is there yet nothing is explained, and none is begun: the first search does that.
         """
-        from gpu_mcp_server.knowledge.explaining import address_of
+        from gpu_mcp_server.knowledge.search.error_lookup import address_of
 
         if not messages:
             return []
@@ -169,7 +169,7 @@ class Documents:
 
     async def of_output(self, *outputs: str) -> str:
         """Return "see ..." with the entries for errors of CUDA, NCCL or MPI that a program printed, "" for none."""
-        from gpu_mcp_server.knowledge.explaining import complaints
+        from gpu_mcp_server.knowledge.search.error_lookup import complaints
 
         found = await self.explaining([line for text in outputs for line in complaints(text)])
         uris = list(dict.fromkeys(uri for uri in found if uri))[:2]
@@ -201,7 +201,7 @@ class Documents:
 
     def _opened(self) -> "Library":
         """Return the current index; without one, that of our own guides, made on the spot."""
-        from gpu_mcp_server.knowledge.library import Library
+        from gpu_mcp_server.knowledge.search.index_reader import Library
 
         folder = self._current()
         if self._library is not None and self._library.folder == folder:

@@ -7,9 +7,9 @@ import pytest
 
 from gpu_mcp_server.knowledge.index.index_schema import write_index
 from gpu_mcp_server.knowledge.index.index_store import DATABASE
-from gpu_mcp_server.knowledge.library import Library
 from gpu_mcp_server.knowledge.readers.reader_dispatch import Edition, read_place
 from gpu_mcp_server.knowledge.readers.sources import Place, Source, place_at
+from gpu_mcp_server.knowledge.search.index_reader import Library
 
 HEADER = """\
 #ifndef BOXES_H

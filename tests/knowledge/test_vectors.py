@@ -12,8 +12,8 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.knowledge import embedding, vectors
 from gpu_mcp_server.knowledge.embedding import WIDTH, Embedder, install_model, model_folder
 from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage
-from gpu_mcp_server.knowledge.library import Library
 from gpu_mcp_server.knowledge.onnx_model import WORDS
+from gpu_mcp_server.knowledge.search.index_reader import Library
 from gpu_mcp_server.knowledge.vectors import Vectors, build_vectors, vectors_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:chromadb.*", "ignore::ResourceWarning")

@@ -12,7 +12,7 @@ from gpu_mcp_server.errors import JobBroken
 from gpu_mcp_server.knowledge.index import build as building
 from gpu_mcp_server.knowledge.index.build import build
 from gpu_mcp_server.knowledge.index.index_store import Storage
-from gpu_mcp_server.knowledge.library import Library
+from gpu_mcp_server.knowledge.search.index_reader import Library
 from gpu_mcp_server.services import host_headers
 from gpu_mcp_server.services.host_headers import Fetched, HostHeaders
 from gpu_mcp_server.settings.server_settings import LocalHost

@@ -14,8 +14,8 @@ from gpu_mcp_server.errors import BadRequest, ConfigError, DiskFull
 from gpu_mcp_server.knowledge.index import build as building
 from gpu_mcp_server.knowledge.index.build import build, stale
 from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage
-from gpu_mcp_server.knowledge.library import Library
 from gpu_mcp_server.knowledge.readers.sources import known_sources
+from gpu_mcp_server.knowledge.search.index_reader import Library
 from tests.knowledge.conftest import GUIDE
 
 OURS = {"messages"}

@@ -19,9 +19,9 @@ from gpu_mcp_server.knowledge import embedding, vectors
 from gpu_mcp_server.knowledge.index import build as building
 from gpu_mcp_server.knowledge.index.build import build
 from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage
-from gpu_mcp_server.knowledge.library import LONGEST_QUERY, Library
 from gpu_mcp_server.knowledge.readers.sources import known_sources
 from gpu_mcp_server.knowledge.readers.user_documents import read_documents
+from gpu_mcp_server.knowledge.search.index_reader import LONGEST_QUERY, Library
 from gpu_mcp_server.knowledge.vectors import build_vectors
 from gpu_mcp_server.mcp_api.server import server_from
 from gpu_mcp_server.settings.server_settings import Settings
@@ -183,7 +183,7 @@ def test_an_index_that_only_a_new_one_can_replace_is_replaced_and_a_newer_one_is
 READER = """
 import json, sys
 from pathlib import Path
-from gpu_mcp_server.knowledge.library import Library
+from gpu_mcp_server.knowledge.search.index_reader import Library
 from gpu_mcp_server.knowledge.index.index_store import Storage
 storage, seen = Storage(Path(sys.argv[1])), set()
 print("ready", flush=True)

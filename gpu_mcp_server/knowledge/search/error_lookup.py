@@ -2,7 +2,7 @@
 
 import re
 
-from gpu_mcp_server.knowledge.library import Library
+from gpu_mcp_server.knowledge.search.index_reader import Library
 
 MESSAGE_CHARS = 600
 MENTIONED = 6

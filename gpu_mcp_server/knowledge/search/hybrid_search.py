@@ -8,10 +8,10 @@ import zlib
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from gpu_mcp_server.knowledge.citations import named_in, spread
-from gpu_mcp_server.knowledge.ranking import CANDIDATES, by_words, fused, ordered
-from gpu_mcp_server.knowledge.scope import EditionRow, Scope
-from gpu_mcp_server.knowledge.symbols import Symbols
+from gpu_mcp_server.knowledge.search.citations import named_in, spread
+from gpu_mcp_server.knowledge.search.edition_scope import EditionRow, Scope
+from gpu_mcp_server.knowledge.search.ranking import CANDIDATES, by_words, fused, ordered
+from gpu_mcp_server.knowledge.search.symbols import Symbols
 
 SAME_FILE = 3
 """Hits from one file."""

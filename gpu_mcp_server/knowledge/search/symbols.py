@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gpu_mcp_server.knowledge.index.identifiers import FAMILIES, STOPWORDS, compound, normal, split, tokens
-from gpu_mcp_server.knowledge.scope import Scope
+from gpu_mcp_server.knowledge.search.edition_scope import Scope
 
 MOST_WORDS = 6
 """Adjacent words of a question that may be one name."""

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.knowledge.citations import spread
-from gpu_mcp_server.knowledge.explaining import address_of, complaints
 from gpu_mcp_server.knowledge.index.index_schema import write_index
 from gpu_mcp_server.knowledge.index.index_store import DATABASE
-from gpu_mcp_server.knowledge.library import Library
-from gpu_mcp_server.knowledge.ranking import ordered, words_of
-from gpu_mcp_server.knowledge.search import balanced
+from gpu_mcp_server.knowledge.search.citations import spread
+from gpu_mcp_server.knowledge.search.error_lookup import address_of, complaints
+from gpu_mcp_server.knowledge.search.hybrid_search import balanced
+from gpu_mcp_server.knowledge.search.index_reader import Library
+from gpu_mcp_server.knowledge.search.ranking import ordered, words_of
 from tests.knowledge.conftest import BOXES, edition
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from gpu_mcp_server.knowledge.index.identifiers import IDENTIFIER, compound, normal
 from gpu_mcp_server.knowledge.readers.entries import API_KINDS, SECTION_KINDS
-from gpu_mcp_server.knowledge.scope import Scope
+from gpu_mcp_server.knowledge.search.edition_scope import Scope
 
 LOOKED_AT = 20
 """Entries, best first, among which sections are read."""

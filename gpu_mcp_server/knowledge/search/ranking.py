@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence, Set
 
 from gpu_mcp_server.knowledge.index.identifiers import STOPWORDS, split, tokens
-from gpu_mcp_server.knowledge.scope import FAMILY_WORDS, Scope
+from gpu_mcp_server.knowledge.search.edition_scope import FAMILY_WORDS, Scope
 
 WEIGHTS = (6.0, 4.0, 2.0, 1.0, 3.0, 2.0)
 """Of names, title, signature, text, taken-apart names and first sentence in bm25."""

@@ -11,8 +11,8 @@ from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.knowledge.index.identifiers import IDENTIFIER, compound, normal
 from gpu_mcp_server.knowledge.index.index_schema import open_index
 from gpu_mcp_server.knowledge.index.index_store import DATABASE
-from gpu_mcp_server.knowledge.scope import EditionRow, read_editions, scope_of
-from gpu_mcp_server.knowledge.search import GROUPS, SURE, Answer, Dense, Search
+from gpu_mcp_server.knowledge.search.edition_scope import EditionRow, read_editions, scope_of
+from gpu_mcp_server.knowledge.search.hybrid_search import GROUPS, SURE, Answer, Dense, Search
 
 LONGEST_QUERY = 10_000
 SCHEME = "doc://"
