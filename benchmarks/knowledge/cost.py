@@ -16,7 +16,7 @@ from gpu_mcp_server.knowledge.index.index_store import Storage
 library = Library(Storage(Path(sys.argv[1])).current())
 library.ask("copy memory without blocking the host")
 if sys.argv[2] == "hybrid":
-    from gpu_mcp_server.knowledge.vectors import Vectors
+    from gpu_mcp_server.knowledge.vectors.vector_index import Vectors
     dense = Vectors(library.folder, Path(sys.argv[1])).wait()
     library.ask("copy memory without blocking the host", dense=dense)
 took = time.perf_counter() - t

@@ -20,12 +20,12 @@ from pathlib import Path
 from cost import answers, first_answers, rebuilt
 from systems import System, Windows, meaning, ours, plain, scope_without_ours
 
-from gpu_mcp_server.knowledge.embedding import model_folder
-from gpu_mcp_server.knowledge.evaluation import WRONG, Evaluation, Question, evaluate, read_questions
+from gpu_mcp_server.knowledge.evaluation.retrieval_metrics import WRONG, Evaluation, Question, evaluate, read_questions
 from gpu_mcp_server.knowledge.index.index_store import Storage
 from gpu_mcp_server.knowledge.search.edition_scope import scope_of
 from gpu_mcp_server.knowledge.search.index_reader import Library
-from gpu_mcp_server.knowledge.vectors import Vectors
+from gpu_mcp_server.knowledge.vectors.embedding import model_folder
+from gpu_mcp_server.knowledge.vectors.vector_index import Vectors
 
 HERE = Path(__file__).parent
 RESULT = HERE.parent / "results" / "knowledge.md"

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from gpu_mcp_server.knowledge.embedding import Embedder
-from gpu_mcp_server.knowledge.evaluation import DEPTH, Accepted, Question
+from gpu_mcp_server.knowledge.evaluation.retrieval_metrics import DEPTH, Accepted, Question
 from gpu_mcp_server.knowledge.search.edition_scope import Scope, scope_of
 from gpu_mcp_server.knowledge.search.hybrid_search import Dense, Search
 from gpu_mcp_server.knowledge.search.index_reader import Library
+from gpu_mcp_server.knowledge.vectors.embedding import Embedder
 
 WINDOW, OVERLAP = 375, 75
 """Words: about 500 and 100 tokens."""

@@ -133,7 +133,7 @@ def _build(storage: Any, *, anew: bool = False, vectors: bool = False, as_json: 
     built = build_index(storage, anew=anew, said=lambda what: typer.echo(f"reading {what}", err=True))
     made = ""
     if vectors:
-        from gpu_mcp_server.knowledge.vectors import build_vectors
+        from gpu_mcp_server.knowledge.vectors.vector_index import build_vectors
 
         made = build_vectors(storage, storage.root.parent, lambda what: typer.echo(what, err=True))
     lines = ["up to date"] if built.unchanged else []
@@ -177,7 +177,7 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Ask questions with known answers: recall at 1 and 5, mean reciprocal rank, latency, by kind."""
-    from gpu_mcp_server.knowledge.measuring import measure
+    from gpu_mcp_server.knowledge.evaluation.retrieval_benchmark import measure
 
     measured = measure(_data_dir(), questions, dense=not lexical)
     rows = measured.rows()
@@ -196,9 +196,9 @@ def install(
     as_json: Json = False,
 ) -> None:
     """Get the embedding model (80 MB), check it against its known hash, and make the vectors."""
-    from gpu_mcp_server.knowledge.embedding import install_model
     from gpu_mcp_server.knowledge.index.index_store import Storage
-    from gpu_mcp_server.knowledge.vectors import build_vectors
+    from gpu_mcp_server.knowledge.vectors.embedding import install_model
+    from gpu_mcp_server.knowledge.vectors.vector_index import build_vectors
 
     data_dir = _data_dir()
     folder = install_model(data_dir, wheel)

@@ -23,7 +23,7 @@ from gpu_mcp_server.settings.server_settings import Settings
 if TYPE_CHECKING:
     from gpu_mcp_server.knowledge.search.hybrid_search import Hit
     from gpu_mcp_server.knowledge.search.index_reader import Library, Page
-    from gpu_mcp_server.knowledge.vectors import Vectors
+    from gpu_mcp_server.knowledge.vectors.vector_index import Vectors
 
 T = TypeVar("T")
 
@@ -249,7 +249,7 @@ class Documents:
 
     def _dense(self, found: "Library"):  # noqa: ANN202 - Dense is only imported for types
         if self._vectors is None:
-            from gpu_mcp_server.knowledge.vectors import Vectors
+            from gpu_mcp_server.knowledge.vectors.vector_index import Vectors
 
             self._vectors = Vectors(found.folder, self._settings.data_dir)
         return self._vectors.channel()

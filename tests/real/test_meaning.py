@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.knowledge import embedding
-from gpu_mcp_server.knowledge.embedding import install_model
+from gpu_mcp_server.knowledge.evaluation.retrieval_benchmark import measure
 from gpu_mcp_server.knowledge.index.build import build
 from gpu_mcp_server.knowledge.index.index_store import Storage
-from gpu_mcp_server.knowledge.measuring import measure
-from gpu_mcp_server.knowledge.vectors import build_vectors
+from gpu_mcp_server.knowledge.vectors import embedding
+from gpu_mcp_server.knowledge.vectors.embedding import install_model
+from gpu_mcp_server.knowledge.vectors.vector_index import build_vectors
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:chromadb.*", "ignore::ResourceWarning"),

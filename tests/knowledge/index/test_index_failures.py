@@ -15,19 +15,19 @@ from mcp import Client
 from mcp.types import TextContent
 
 from gpu_mcp_server.errors import DiskFull
-from gpu_mcp_server.knowledge import embedding, vectors
 from gpu_mcp_server.knowledge.index import build as building
 from gpu_mcp_server.knowledge.index.build import build
 from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage
 from gpu_mcp_server.knowledge.readers.sources import known_sources
 from gpu_mcp_server.knowledge.readers.user_documents import read_documents
 from gpu_mcp_server.knowledge.search.index_reader import LONGEST_QUERY, Library
-from gpu_mcp_server.knowledge.vectors import build_vectors
+from gpu_mcp_server.knowledge.vectors import embedding, vector_index
+from gpu_mcp_server.knowledge.vectors.vector_index import build_vectors
 from gpu_mcp_server.mcp_api.server import server_from
 from gpu_mcp_server.settings.server_settings import Settings
 from tests.knowledge.conftest import GUIDE
 from tests.knowledge.readers.test_user_documents import FILLER, pdf
-from tests.knowledge.test_vectors import Words
+from tests.knowledge.vectors.test_vector_index import Words
 
 _installed = building.installed_places
 
@@ -94,14 +94,14 @@ def test_vectors_for_which_there_is_no_room_leave_words(small_disk: Path, monkey
     model.mkdir(parents=True)
     for name in ("model.onnx", "tokenizer.json"):
         (model / name).touch()
-    monkeypatch.setattr(vectors, "Embedder", Words)
+    monkeypatch.setattr(vector_index, "Embedder", Words)
     fill(small_disk)
 
     with pytest.raises(DiskFull, match="no room"):
         build_vectors(storage, small_disk)
 
     assert not [path for path in storage.root.iterdir() if path.name.startswith(("building-", "vectors-"))]
-    assert "are being made" in vectors.Vectors(folder, small_disk).missing()
+    assert "are being made" in vector_index.Vectors(folder, small_disk).missing()
     assert Library(folder).ask("an illegal memory access was encountered").hits
 
 

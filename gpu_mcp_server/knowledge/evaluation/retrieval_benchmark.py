@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.knowledge.evaluation import DEPTH, Evaluation, Question, evaluate, read_questions, table
+from gpu_mcp_server.knowledge.evaluation.retrieval_metrics import (
+    DEPTH,
+    Evaluation,
+    Question,
+    evaluate,
+    read_questions,
+    table,
+)
 from gpu_mcp_server.knowledge.index.index_store import Storage
 from gpu_mcp_server.knowledge.readers.sources import content_folder
 from gpu_mcp_server.knowledge.search.hybrid_search import Dense
@@ -95,6 +102,6 @@ def answering(library: Library, dense: Dense | None = None) -> Any:
 
 
 def _channel(folder: Path, data_dir: Path) -> Dense | None:
-    from gpu_mcp_server.knowledge.vectors import Vectors
+    from gpu_mcp_server.knowledge.vectors.vector_index import Vectors
 
     return Vectors(folder, data_dir).wait()

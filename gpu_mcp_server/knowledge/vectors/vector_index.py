@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from gpu_mcp_server.knowledge.embedding import WIDTH, Embedder, model_folder
 from gpu_mcp_server.knowledge.index.index_schema import open_index, texts_of_briefs, texts_of_pieces
 from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage, room
+from gpu_mcp_server.knowledge.vectors.embedding import WIDTH, Embedder, model_folder
 
 if TYPE_CHECKING:
     from gpu_mcp_server.knowledge.search.hybrid_search import Dense
