@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from gpu_mcp_server.nccl.checks import rules
-from gpu_mcp_server.nccl.program import Program
+from gpu_mcp_server.nccl.program_model.program import Program
 
 PROGRAMS = Path(__file__).parents[2] / "tests" / "nccl"
 SOURCES = ("*.cu", "*.cc")

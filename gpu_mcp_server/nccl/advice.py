@@ -1,6 +1,6 @@
 """What the agent has to do where the program cannot, with the API of the NCCL that is installed."""
 
-from gpu_mcp_server.nccl.api import GIN_FIRST, RUNTIME_FIRST
+from gpu_mcp_server.nccl.program_model.api_names import GIN_FIRST, RUNTIME_FIRST
 
 Version = tuple[int, int, int]
 CHECKED_FIRST: Version = (2, 29, 2)

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from posixpath import basename
 
-from gpu_mcp_server.nccl import api
 from gpu_mcp_server.nccl.exchange import Pattern, patterns
 from gpu_mcp_server.nccl.flow import Flow, Partner
-from gpu_mcp_server.nccl.memory import Allocation, Place, Ref
 from gpu_mcp_server.nccl.phases import Phases
-from gpu_mcp_server.nccl.places import Places
-from gpu_mcp_server.nccl.program import Call, Program
+from gpu_mcp_server.nccl.program_model import api_names
+from gpu_mcp_server.nccl.program_model.memory_model import Allocation, Place, Ref
+from gpu_mcp_server.nccl.program_model.pointer_resolution import Places
+from gpu_mcp_server.nccl.program_model.program import Call, Program
+from gpu_mcp_server.nccl.program_model.trace import Event, Expression, Trace
 from gpu_mcp_server.nccl.templates import INFRASTRUCTURE, KERNELS
-from gpu_mcp_server.nccl.trace import Event, Expression, Trace
 
 OURS = frozenset({INFRASTRUCTURE, KERNELS})
 """Generated headers are not part of what the program says."""
@@ -68,7 +68,7 @@ class Site:
 
     def argument(self, role: str) -> str | None:
         """Return an argument's text."""
-        given = dict(zip(api.ROLES[self.call.name], self.call.arguments, strict=False))
+        given = dict(zip(api_names.ROLES[self.call.name], self.call.arguments, strict=False))
         return given.get(role)
 
     def buffer(self, role: str) -> Buffer | None:
@@ -162,7 +162,7 @@ class Analysis:
         first = events[0]
         assert first.call is not None
         buffers: list[Buffer] = []
-        for role, node in zip(api.ROLES[first.call.name], first.call.nodes, strict=False):
+        for role, node in zip(api_names.ROLES[first.call.name], first.call.nodes, strict=False):
             if role in {"send", "recv"}:
                 buffers.append(self._buffer(role, Expression(first.call.source, node, first.frame), events))
         phase = self._phases.phase(first, firsts)

@@ -4,10 +4,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_mcp_server.nccl.api import POINT_TO_POINT, ROLES
-from gpu_mcp_server.nccl.places import Places
-from gpu_mcp_server.nccl.scopes import declaration_of, initializer_of
-from gpu_mcp_server.nccl.trace import Event, Expression
+from gpu_mcp_server.nccl.program_model.api_names import POINT_TO_POINT, ROLES
+from gpu_mcp_server.nccl.program_model.pointer_resolution import Places
+from gpu_mcp_server.nccl.program_model.scopes import declaration_of, initializer_of
+from gpu_mcp_server.nccl.program_model.trace import Event, Expression
 
 _NEXT = re.compile(r"\(?(\w*rank\w*|\w*[Rr]ank\w*|me|my\w*|i|r|dev)\+1\)?%")
 _PREVIOUS = re.compile(r"\((\w+)-1\+\w+\)%|\((\w+)\+\w+-1\)%|\(?\w+-1\)?%|\(\w+\+\(?\w+-1\)?\)%")

@@ -5,10 +5,10 @@ Stage B: calls go to generated device kernels, with the host's collective as the
 """
 
 from gpu_mcp_server.nccl.analysis import Analysis, Buffer, Site
-from gpu_mcp_server.nccl.api import COMM_SPLIT
-from gpu_mcp_server.nccl.memory import Place
+from gpu_mcp_server.nccl.program_model.api_names import COMM_SPLIT
+from gpu_mcp_server.nccl.program_model.memory_model import Place
+from gpu_mcp_server.nccl.program_model.trace import Event, Expression
 from gpu_mcp_server.nccl.sweep import sweep_of
-from gpu_mcp_server.nccl.trace import Event, Expression
 
 REPLACED = {
     "ncclAlltoAll": "AlltoAll",

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpu_mcp_server.nccl import api
-from gpu_mcp_server.nccl.kernels import Access, Effects
-from gpu_mcp_server.nccl.memory import Place
-from gpu_mcp_server.nccl.places import Places
-from gpu_mcp_server.nccl.program import Program
-from gpu_mcp_server.nccl.trace import Event, Expression, Loop, Trace
+from gpu_mcp_server.nccl.program_model import api_names
+from gpu_mcp_server.nccl.program_model.kernel_effects import Access, Effects
+from gpu_mcp_server.nccl.program_model.memory_model import Place
+from gpu_mcp_server.nccl.program_model.pointer_resolution import Places
+from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.trace import Event, Expression, Loop, Trace
 
 
 @dataclass(frozen=True)
@@ -116,17 +116,17 @@ class Flow:
         elif call is None:
             return
         elif event.kind == "collective":
-            for role, node in zip(api.ROLES[call.name], call.nodes, strict=False):
+            for role, node in zip(api_names.ROLES[call.name], call.nodes, strict=False):
                 if role in {"send", "recv"}:
                     both = call.name == "ncclBcast"
                     for place in self._places.origins(Expression(call.source, node, event.frame)):
                         yield Use(event, place, role == "send" or both, role == "recv")
-        elif event.kind == "copy" or call.name in api.COPIES:
-            to, of = api.COPIES[call.name]
+        elif event.kind == "copy" or call.name in api_names.COPIES:
+            to, of = api_names.COPIES[call.name]
             yield from self._plain(event, to, reads=False)
             yield from self._plain(event, of, reads=True)
         elif event.kind == "fill":
-            yield from self._plain(event, api.FILLS[call.name], reads=False)
+            yield from self._plain(event, api_names.FILLS[call.name], reads=False)
 
     def _plain(self, event: Event, which: int, *, reads: bool) -> Iterable[Use]:
         call = event.call

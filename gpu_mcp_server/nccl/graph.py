@@ -9,10 +9,10 @@ from gpu_mcp_server.models.collective import (
     KernelUse,
 )
 from gpu_mcp_server.nccl.analysis import Analysis, Buffer, Site
-from gpu_mcp_server.nccl.api import DEVICE_API, ROLES
 from gpu_mcp_server.nccl.feasibility import stage_a, stage_b
 from gpu_mcp_server.nccl.flow import Partner
-from gpu_mcp_server.nccl.syntax import conditions_of
+from gpu_mcp_server.nccl.program_model.api_names import DEVICE_API, ROLES
+from gpu_mcp_server.nccl.program_model.syntax import conditions_of
 
 
 def graph_of(analysis: Analysis) -> CollectiveGraph:

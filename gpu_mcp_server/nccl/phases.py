@@ -2,8 +2,8 @@
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.syntax import statement_of
-from gpu_mcp_server.nccl.trace import Event, Frame, Trace
+from gpu_mcp_server.nccl.program_model.syntax import statement_of
+from gpu_mcp_server.nccl.program_model.trace import Event, Frame, Trace
 
 
 class Phases:

@@ -8,17 +8,17 @@ from posixpath import basename, dirname, join, relpath, splitext
 from gpu_mcp_server.models.transform import Api, Stage, TransformResult
 from gpu_mcp_server.nccl.advice import advice, is_old
 from gpu_mcp_server.nccl.analysis import OURS, Analysis
-from gpu_mcp_server.nccl.edits import EditConflict, Edits
 from gpu_mcp_server.nccl.feasibility import stage_a, stage_b
-from gpu_mcp_server.nccl.markers import MarkerFault
-from gpu_mcp_server.nccl.program import GENERATED, Program, resolved
+from gpu_mcp_server.nccl.program_model.edits import EditConflict, Edits
+from gpu_mcp_server.nccl.program_model.markers import MarkerFault
+from gpu_mcp_server.nccl.program_model.program import GENERATED, Program, resolved
+from gpu_mcp_server.nccl.program_model.syntax import field as child
+from gpu_mcp_server.nccl.program_model.syntax import parse, walk
 from gpu_mcp_server.nccl.stages.anchor import NoAnchor
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, add_infrastructure, is_done
 from gpu_mcp_server.nccl.stages.mark import mark
 from gpu_mcp_server.nccl.stages.replace import replace_calls
 from gpu_mcp_server.nccl.stages.warmup import warm_up
-from gpu_mcp_server.nccl.syntax import field as child
-from gpu_mcp_server.nccl.syntax import parse, walk
 from gpu_mcp_server.nccl.templates import INFRASTRUCTURE, KERNELS, infrastructure, kernels
 
 STAGES: tuple[Stage, ...] = ("infrastructure", "warmup", "replace", "mark")

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpu_mcp_server.models.comparison import Comparison
 from gpu_mcp_server.models.recipe import Candidate, Verdict
-from gpu_mcp_server.nccl.markers import MarkerFault, blocks, frozen_text
+from gpu_mcp_server.nccl.program_model.markers import MarkerFault, blocks, frozen_text
 from gpu_mcp_server.recipes.answers import candidate_of
 from gpu_mcp_server.recipes.compiling import source_for
 from gpu_mcp_server.recipes.composing import Turn, offspring_prompt

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from gpu_mcp_server.models.nccl_check import NcclCheck, NcclCheckStatus, NcclTiming
 from gpu_mcp_server.nccl.checks import dumps, instrument, kernels, readings
 from gpu_mcp_server.nccl.checks.communication import sites_of
-from gpu_mcp_server.nccl.edits import Edits
-from gpu_mcp_server.nccl.program import Program
+from gpu_mcp_server.nccl.program_model.edits import Edits
+from gpu_mcp_server.nccl.program_model.program import Program
 from gpu_mcp_server.services.nccl_hosts import NcclHost
 from gpu_mcp_server.services.nccl_jobs import DUMPS, FOUND_CODE, Build, Built, Launch, NcclJobs, Ran, Run
 from gpu_mcp_server.services.runner import Progress

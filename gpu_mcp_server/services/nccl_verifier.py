@@ -10,7 +10,7 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.nccl_check import NcclCheck, NcclRunOptions, NcclVerification, Verdict
 from gpu_mcp_server.nccl.checks import rules
 from gpu_mcp_server.nccl.checks.findings import Rule
-from gpu_mcp_server.nccl.program import Program
+from gpu_mcp_server.nccl.program_model.program import Program
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.nccl_hosts import ENOUGH_GPUS, NcclHost, NcclHosts, needed, possible

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_mcp_server.models.nccl_check import NcclCheck
 from gpu_mcp_server.nccl.checks import dumps, readings
-from gpu_mcp_server.nccl.program import Program
+from gpu_mcp_server.nccl.program_model.program import Program
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.nccl_jobs import Built, Launch
 from gpu_mcp_server.services.nccl_trials import Subject, Trials

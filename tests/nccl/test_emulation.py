@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.nccl.checks import dumps, instrument, kernels, readings
-from gpu_mcp_server.nccl.program import Program
+from gpu_mcp_server.nccl.program_model.program import Program
 from gpu_mcp_server.nccl.transformation import transform
 
 HERE = Path(__file__).parent

@@ -4,7 +4,7 @@ import pytest
 
 from gpu_mcp_server.nccl.checks import rules
 from gpu_mcp_server.nccl.checks.findings import Finding
-from gpu_mcp_server.nccl.program import Program
+from gpu_mcp_server.nccl.program_model.program import Program
 from gpu_mcp_server.nccl.transformation import transform
 
 HERE = Path(__file__).parent

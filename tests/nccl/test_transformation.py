@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.models.transform import TransformResult
-from gpu_mcp_server.nccl.api import ROLES
-from gpu_mcp_server.nccl.markers import blocks, frozen_text
-from gpu_mcp_server.nccl.program import Program
+from gpu_mcp_server.nccl.program_model.api_names import ROLES
+from gpu_mcp_server.nccl.program_model.markers import blocks, frozen_text
+from gpu_mcp_server.nccl.program_model.program import Program
 from gpu_mcp_server.nccl.templates import KernelApi, infrastructure, kernels
 from gpu_mcp_server.nccl.transformation import STAGES, transform
 from tests.nccl.headers import compiled, homes

@@ -10,7 +10,7 @@ from gpu_mcp_server.models.nccl_check import NcclRunOptions
 from gpu_mcp_server.models.nccl_pipeline import NcclPipelineOptions
 from gpu_mcp_server.models.transform import Api
 from gpu_mcp_server.nccl.checks import instrument, kernels
-from gpu_mcp_server.nccl.program import Program
+from gpu_mcp_server.nccl.program_model.program import Program
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.nccl_hosts import Install, NcclHost, possible
 from gpu_mcp_server.services.nccl_jobs import Build, Launch

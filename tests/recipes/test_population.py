@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from gpu_mcp_server.models.recipe import Candidate, Verdict
-from gpu_mcp_server.nccl.markers import frozen_text
+from gpu_mcp_server.nccl.program_model.markers import frozen_text
 from gpu_mcp_server.recipes.journal import FILE, entries
 from gpu_mcp_server.recipes.population import Member, ancestors, refusal
 from gpu_mcp_server.recipes.runs import Runs

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.functions import declared
-from gpu_mcp_server.nccl.syntax import Source, arguments, field, walk
+from gpu_mcp_server.nccl.program_model.functions import declared
+from gpu_mcp_server.nccl.program_model.syntax import Source, arguments, field, walk
 
 SESSION = re.compile(r"^nccl(?:Lsa|Gin)?BarrierSession\b")
 GIN = re.compile(r"^ncclGin(?:_\w+)?$")

@@ -4,9 +4,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from gpu_mcp_server.nccl.checks.findings import Finding, Severity, error, note
-from gpu_mcp_server.nccl.functions import Function
-from gpu_mcp_server.nccl.program import Call, Program
-from gpu_mcp_server.nccl.syntax import stripped
+from gpu_mcp_server.nccl.program_model.functions import Function
+from gpu_mcp_server.nccl.program_model.program import Call, Program
+from gpu_mcp_server.nccl.program_model.syntax import stripped
 
 COLLECTIVES = (
     "ncclAllReduce",

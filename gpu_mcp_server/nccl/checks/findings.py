@@ -5,7 +5,7 @@ from typing import Literal
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.syntax import Source
+from gpu_mcp_server.nccl.program_model.syntax import Source
 
 Severity = Literal["error", "note"]
 Rule = Literal[

@@ -11,8 +11,17 @@ from gpu_mcp_server.nccl.checks.barriers import ACQUIRING, RELEASING, Point, gin
 from gpu_mcp_server.nccl.checks.findings import Finding, Rule, Severity
 from gpu_mcp_server.nccl.checks.peers import is_array_of_pointers, is_block, is_gin, use_of, writes
 from gpu_mcp_server.nccl.checks.taint import NOTHING, Dependence, Names
-from gpu_mcp_server.nccl.functions import Function
-from gpu_mcp_server.nccl.syntax import CALL, PREPROCESSOR, arguments, field, is_inactive, name_of, receiver_of, walk
+from gpu_mcp_server.nccl.program_model.functions import Function
+from gpu_mcp_server.nccl.program_model.syntax import (
+    CALL,
+    PREPROCESSOR,
+    arguments,
+    field,
+    is_inactive,
+    name_of,
+    receiver_of,
+    walk,
+)
 
 DEPTH = 4
 """Device functions within device functions are followed so far."""

@@ -7,11 +7,11 @@ from tree_sitter import Node
 
 from gpu_mcp_server.nccl.checks.barriers import Session, sessions_of
 from gpu_mcp_server.nccl.checks.findings import Finding, Severity
-from gpu_mcp_server.nccl.functions import Function
-from gpu_mcp_server.nccl.launches import Launch
-from gpu_mcp_server.nccl.program import Program
-from gpu_mcp_server.nccl.scopes import declaration_of, initializer_of
-from gpu_mcp_server.nccl.syntax import CALL, Source, arguments, field, name_of, walk
+from gpu_mcp_server.nccl.program_model.functions import Function
+from gpu_mcp_server.nccl.program_model.launches import Launch
+from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.scopes import declaration_of, initializer_of
+from gpu_mcp_server.nccl.program_model.syntax import CALL, Source, arguments, field, name_of, walk
 
 DEPTH = 4
 """Helper functions within helper functions."""

@@ -12,10 +12,10 @@ from tree_sitter import Node
 
 from gpu_mcp_server.nccl.checks.barriers import sessions_of
 from gpu_mcp_server.nccl.checks.communication import GENERATED, SWEEP, Site, plain_name, sites_of
-from gpu_mcp_server.nccl.edits import Edits
-from gpu_mcp_server.nccl.functions import Function
-from gpu_mcp_server.nccl.program import Call, Program
-from gpu_mcp_server.nccl.syntax import CALL, Source, field, name_of, receiver_of, walk
+from gpu_mcp_server.nccl.program_model.edits import Edits
+from gpu_mcp_server.nccl.program_model.functions import Function
+from gpu_mcp_server.nccl.program_model.program import Call, Program
+from gpu_mcp_server.nccl.program_model.syntax import CALL, Source, field, name_of, receiver_of, walk
 
 HEADER = "gmcp_stress.cuh"
 RENAMED = {

@@ -7,9 +7,9 @@ from tree_sitter import Node
 from gpu_mcp_server.nccl.checks.findings import Finding, error
 from gpu_mcp_server.nccl.checks.flow import KernelFlow
 from gpu_mcp_server.nccl.checks.peers import pointer_functions
-from gpu_mcp_server.nccl.functions import Function
-from gpu_mcp_server.nccl.program import Program
-from gpu_mcp_server.nccl.syntax import field
+from gpu_mcp_server.nccl.program_model.functions import Function
+from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.syntax import field
 
 Assumed = frozenset[tuple[str, bool]]
 

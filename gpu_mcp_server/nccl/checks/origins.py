@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.api import ALLOCATIONS
-from gpu_mcp_server.nccl.functions import Function
-from gpu_mcp_server.nccl.program import Call, Program
-from gpu_mcp_server.nccl.scopes import declaration_of, initializer_of
-from gpu_mcp_server.nccl.syntax import Source, field, stripped
+from gpu_mcp_server.nccl.program_model.api_names import ALLOCATIONS
+from gpu_mcp_server.nccl.program_model.functions import Function
+from gpu_mcp_server.nccl.program_model.program import Call, Program
+from gpu_mcp_server.nccl.program_model.scopes import declaration_of, initializer_of
+from gpu_mcp_server.nccl.program_model.syntax import Source, field, stripped
 
 DEPTH = 5
 

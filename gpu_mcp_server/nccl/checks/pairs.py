@@ -1,11 +1,11 @@
 """What is made is unmade, in the right order: windows and device communicators before memory and communicators."""
 
-from gpu_mcp_server.nccl.api import HOST_SYNCS
 from gpu_mcp_server.nccl.checks.findings import Finding, error
 from gpu_mcp_server.nccl.checks.origins import allocations_of
-from gpu_mcp_server.nccl.functions import Function
-from gpu_mcp_server.nccl.program import Call, Program
-from gpu_mcp_server.nccl.syntax import enclosing, stripped
+from gpu_mcp_server.nccl.program_model.api_names import HOST_SYNCS
+from gpu_mcp_server.nccl.program_model.functions import Function
+from gpu_mcp_server.nccl.program_model.program import Call, Program
+from gpu_mcp_server.nccl.program_model.syntax import enclosing, stripped
 
 PAIRS = (
     ("ncclCommWindowRegister", "ncclCommWindowDeregister"),

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.functions import Function, declared
-from gpu_mcp_server.nccl.syntax import CALL, Source, enclosing, field, is_cast, name_of, receiver_of, walk
+from gpu_mcp_server.nccl.program_model.functions import Function, declared
+from gpu_mcp_server.nccl.program_model.syntax import CALL, Source, enclosing, field, is_cast, name_of, receiver_of, walk
 
 POINTERS = frozenset(
     {

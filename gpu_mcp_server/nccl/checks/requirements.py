@@ -3,9 +3,9 @@
 import re
 
 from gpu_mcp_server.nccl.checks.findings import Finding, error, note
-from gpu_mcp_server.nccl.functions import Function
-from gpu_mcp_server.nccl.program import Call, Program
-from gpu_mcp_server.nccl.syntax import stripped
+from gpu_mcp_server.nccl.program_model.functions import Function
+from gpu_mcp_server.nccl.program_model.program import Call, Program
+from gpu_mcp_server.nccl.program_model.syntax import stripped
 
 INITIALIZER = "NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER"
 FIRST_DEVICE_API = (2, 28, 3)

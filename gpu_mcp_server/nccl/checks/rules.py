@@ -7,8 +7,8 @@ from gpu_mcp_server.models.nccl_check import NcclCheck
 from gpu_mcp_server.nccl.checks import communication, grids, kernels, pairs, requirements, texts, verification, windows
 from gpu_mcp_server.nccl.checks.findings import Finding, Rule
 from gpu_mcp_server.nccl.checks.requirements import Version
-from gpu_mcp_server.nccl.functions import Function
-from gpu_mcp_server.nccl.program import Program
+from gpu_mcp_server.nccl.program_model.functions import Function
+from gpu_mcp_server.nccl.program_model.program import Program
 
 SHOWN = 4
 """Findings of one rule that are said; the rest is counted."""

@@ -6,8 +6,8 @@ from typing import Literal
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.functions import declared
-from gpu_mcp_server.nccl.syntax import CALL, Source, field, name_of, walk
+from gpu_mcp_server.nccl.program_model.functions import declared
+from gpu_mcp_server.nccl.program_model.syntax import CALL, Source, field, name_of, walk
 
 Dependence = Literal["thread", "rank", "memory"]
 Names = Mapping[str, frozenset[Dependence]]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from difflib import SequenceMatcher
 
 from gpu_mcp_server.nccl.checks.findings import Finding
-from gpu_mcp_server.nccl.markers import MarkerFault, blocks, frozen_text
+from gpu_mcp_server.nccl.program_model.markers import MarkerFault, blocks, frozen_text
 from gpu_mcp_server.nccl.templates import INFRASTRUCTURE, infrastructure
 
 SHOWN = 100

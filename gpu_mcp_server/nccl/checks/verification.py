@@ -7,9 +7,9 @@ from tree_sitter import Node
 
 from gpu_mcp_server.nccl.checks.communication import COLLECTIVES
 from gpu_mcp_server.nccl.checks.findings import Finding, error
-from gpu_mcp_server.nccl.functions import declared
-from gpu_mcp_server.nccl.program import Call, Program
-from gpu_mcp_server.nccl.syntax import Source, arguments, field, is_inactive, name_of, walk
+from gpu_mcp_server.nccl.program_model.functions import declared
+from gpu_mcp_server.nccl.program_model.program import Call, Program
+from gpu_mcp_server.nccl.program_model.syntax import Source, arguments, field, is_inactive, name_of, walk
 
 PRINTS = frozenset({"printf", "fprintf", "puts", "fputs", "print", "println", "format"})
 PASSES = re.compile(r"\b(?:PASS(?:ED)?|SUCCESS|verified)\b|\bverification:?\s*(?:ok|passed|succeeded)\b", re.IGNORECASE)

@@ -8,8 +8,8 @@ from gpu_mcp_server.nccl.checks import taint
 from gpu_mcp_server.nccl.checks.findings import Finding, error, note
 from gpu_mcp_server.nccl.checks.grids import alternatives
 from gpu_mcp_server.nccl.checks.origins import Allocation, Origin, allocations_of, origins
-from gpu_mcp_server.nccl.program import Call, Program
-from gpu_mcp_server.nccl.syntax import Source, enclosing, field, walk
+from gpu_mcp_server.nccl.program_model.program import Call, Program
+from gpu_mcp_server.nccl.program_model.syntax import Source, enclosing, field, walk
 
 ALIGNMENT_BYTES = 4096
 """Source: NCCL_WIN_REQUIRED_ALIGNMENT, nccl.h 2.28.9; measured: `Window address must be suitably aligned.`"""

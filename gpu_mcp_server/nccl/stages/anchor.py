@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.analysis import Analysis, Site
-from gpu_mcp_server.nccl.api import COMM_INIT, ROLES
-from gpu_mcp_server.nccl.memory import uncast
-from gpu_mcp_server.nccl.syntax import BLOCKS, Source, field, statement_of
-from gpu_mcp_server.nccl.trace import Event, Expression, Frame
+from gpu_mcp_server.nccl.program_model.api_names import COMM_INIT, ROLES
+from gpu_mcp_server.nccl.program_model.memory_model import uncast
+from gpu_mcp_server.nccl.program_model.syntax import BLOCKS, Source, field, statement_of
+from gpu_mcp_server.nccl.program_model.trace import Event, Expression, Frame
 
 
 @dataclass(frozen=True)

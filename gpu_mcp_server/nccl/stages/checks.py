@@ -4,8 +4,8 @@ from collections import Counter
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.program import Call, Program
-from gpu_mcp_server.nccl.syntax import CALL, name_of
+from gpu_mcp_server.nccl.program_model.program import Call, Program
+from gpu_mcp_server.nccl.program_model.syntax import CALL, name_of
 
 
 def wrapper_of(program: Program, call: Call) -> tuple[str, Node] | None:

@@ -6,15 +6,15 @@ from posixpath import basename, dirname, relpath
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.analysis import Analysis, Site
-from gpu_mcp_server.nccl.edits import Edits
 from gpu_mcp_server.nccl.feasibility import stage_a
-from gpu_mcp_server.nccl.memory import Place
-from gpu_mcp_server.nccl.program import Call, includes_of
+from gpu_mcp_server.nccl.program_model.edits import Edits
+from gpu_mcp_server.nccl.program_model.memory_model import Place
+from gpu_mcp_server.nccl.program_model.program import Call, includes_of
+from gpu_mcp_server.nccl.program_model.syntax import BLOCKS, field
+from gpu_mcp_server.nccl.program_model.trace import Expression
 from gpu_mcp_server.nccl.stages.anchor import Anchor, anchors
 from gpu_mcp_server.nccl.stages.checks import Checked
-from gpu_mcp_server.nccl.syntax import BLOCKS, field
 from gpu_mcp_server.nccl.templates import INFRASTRUCTURE
-from gpu_mcp_server.nccl.trace import Expression
 
 CONVERTED = {"cudaMalloc", "ncclMemAlloc"}
 FREED = {"cudaFree", "ncclMemFree"}

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.analysis import Analysis
-from gpu_mcp_server.nccl.markers import EVOLVE_END, EVOLVE_START, blocks
-from gpu_mcp_server.nccl.program import GENERATED, Call
+from gpu_mcp_server.nccl.program_model.markers import EVOLVE_END, EVOLVE_START, blocks
+from gpu_mcp_server.nccl.program_model.program import GENERATED, Call
+from gpu_mcp_server.nccl.program_model.syntax import BLOCKS, CALL, Source, enclosing, name_of, statement_of, walk
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles
-from gpu_mcp_server.nccl.syntax import BLOCKS, CALL, Source, enclosing, name_of, statement_of, walk
 
 COLLECTIVES = frozenset(GENERATED + n for n in ("AlltoAll", "AllGather", "ReduceScatter", "AllReduce", "Sweep"))
 

@@ -2,10 +2,10 @@
 
 from gpu_mcp_server.nccl.analysis import Analysis, Site
 from gpu_mcp_server.nccl.feasibility import REPLACED, stage_b
+from gpu_mcp_server.nccl.program_model.syntax import field
 from gpu_mcp_server.nccl.stages.checks import Checked
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, include
 from gpu_mcp_server.nccl.sweep import Sweep, sweep_of
-from gpu_mcp_server.nccl.syntax import field
 
 
 def replace_calls(analysis: Analysis, files: EditedFiles) -> list[str]:

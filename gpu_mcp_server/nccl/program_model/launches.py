@@ -5,9 +5,9 @@ from dataclasses import field as data_field
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.api import LAUNCH_CALLS
-from gpu_mcp_server.nccl.scopes import declaration_of, initializer_of
-from gpu_mcp_server.nccl.syntax import Source, arguments, field, last_name, name_of, stripped, walk
+from gpu_mcp_server.nccl.program_model.api_names import LAUNCH_CALLS
+from gpu_mcp_server.nccl.program_model.scopes import declaration_of, initializer_of
+from gpu_mcp_server.nccl.program_model.syntax import Source, arguments, field, last_name, name_of, stripped, walk
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl import api
-from gpu_mcp_server.nccl.functions import Function, declared
-from gpu_mcp_server.nccl.launches import Launch
-from gpu_mcp_server.nccl.program import Call, Program
-from gpu_mcp_server.nccl.scopes import Declaration
-from gpu_mcp_server.nccl.syntax import CALL, Source, is_inactive, receiver_of
-from gpu_mcp_server.nccl.syntax import field as child
+from gpu_mcp_server.nccl.program_model import api_names
+from gpu_mcp_server.nccl.program_model.functions import Function, declared
+from gpu_mcp_server.nccl.program_model.launches import Launch
+from gpu_mcp_server.nccl.program_model.program import Call, Program
+from gpu_mcp_server.nccl.program_model.scopes import Declaration
+from gpu_mcp_server.nccl.program_model.syntax import CALL, Source, is_inactive, receiver_of
+from gpu_mcp_server.nccl.program_model.syntax import field as child
 
 MAX_DEPTH = 12
 MAX_EVENTS = 20_000
@@ -266,17 +266,17 @@ class Trace:
 def kind_of(name: str) -> str:
     """Return what a call of a library does, "" if it does not matter here."""
     kinds: tuple[tuple[str, object], ...] = (
-        ("collective", api.ROLES),
-        ("alloc", api.ALLOCATIONS),
-        ("free", api.FREES),
-        ("copy", api.COPIES),
-        ("fill", api.FILLS),
-        ("comm_init", api.COMM_INIT),
-        ("comm_end", api.COMM_END),
-        ("sync", api.HOST_SYNCS),
-        ("order", api.STREAM_ORDER),
-        ("capture", api.GRAPH_CAPTURE),
-        ("timer", api.TIMERS),
+        ("collective", api_names.ROLES),
+        ("alloc", api_names.ALLOCATIONS),
+        ("free", api_names.FREES),
+        ("copy", api_names.COPIES),
+        ("fill", api_names.FILLS),
+        ("comm_init", api_names.COMM_INIT),
+        ("comm_end", api_names.COMM_END),
+        ("sync", api_names.HOST_SYNCS),
+        ("order", api_names.STREAM_ORDER),
+        ("capture", api_names.GRAPH_CAPTURE),
+        ("timer", api_names.TIMERS),
     )
     plain = {"ncclGroupStart": "group_start", "ncclGroupEnd": "group_end", "ncclCommWindowRegister": "window"}
     if name in plain:

@@ -4,10 +4,10 @@ from dataclasses import dataclass, field, replace
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.scopes import Declaration
-from gpu_mcp_server.nccl.syntax import CALL, arguments, is_cast
-from gpu_mcp_server.nccl.syntax import field as child
-from gpu_mcp_server.nccl.trace import Event, Expression
+from gpu_mcp_server.nccl.program_model.scopes import Declaration
+from gpu_mcp_server.nccl.program_model.syntax import CALL, arguments, is_cast
+from gpu_mcp_server.nccl.program_model.syntax import field as child
+from gpu_mcp_server.nccl.program_model.trace import Event, Expression
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpu_mcp_server.nccl.api import INTERESTING
-from gpu_mcp_server.nccl.syntax import CALL, Source, field, is_inactive, name_of, parse, walk
+from gpu_mcp_server.nccl.program_model.api_names import INTERESTING
+from gpu_mcp_server.nccl.program_model.syntax import CALL, Source, field, is_inactive, name_of, parse, walk
 
 NESTING = 6
 """Macros within macros that are followed."""

@@ -4,9 +4,9 @@ import ast
 import re
 from collections.abc import Iterable, Mapping
 
-from gpu_mcp_server.nccl.functions import declared
-from gpu_mcp_server.nccl.macros import Macro
-from gpu_mcp_server.nccl.syntax import Source, field, walk
+from gpu_mcp_server.nccl.program_model.functions import declared
+from gpu_mcp_server.nccl.program_model.macros import Macro
+from gpu_mcp_server.nccl.program_model.syntax import Source, field, walk
 
 NESTING = 8
 _SUFFIX = re.compile(r"\b(0[xX][0-9a-fA-F]+|\d+)[uUlLzZ]+\b")

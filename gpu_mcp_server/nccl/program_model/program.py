@@ -9,13 +9,13 @@ from posixpath import dirname, join, normpath
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.api import ROLES
-from gpu_mcp_server.nccl.constants import constants_of, folded
-from gpu_mcp_server.nccl.functions import Function, functions_of
-from gpu_mcp_server.nccl.launches import Launch, launch_at
-from gpu_mcp_server.nccl.macros import Macro, expanded, hiding, macros_of
-from gpu_mcp_server.nccl.scopes import declaration_of, initializer_of
-from gpu_mcp_server.nccl.syntax import (
+from gpu_mcp_server.nccl.program_model.api_names import ROLES
+from gpu_mcp_server.nccl.program_model.constants import constants_of, folded
+from gpu_mcp_server.nccl.program_model.functions import Function, functions_of
+from gpu_mcp_server.nccl.program_model.launches import Launch, launch_at
+from gpu_mcp_server.nccl.program_model.macros import Macro, expanded, hiding, macros_of
+from gpu_mcp_server.nccl.program_model.scopes import declaration_of, initializer_of
+from gpu_mcp_server.nccl.program_model.syntax import (
     CALL,
     Source,
     arguments,

@@ -5,7 +5,7 @@ from dataclasses import field as data_field
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.syntax import Source, enclosing, field, is_inactive, last_name, walk
+from gpu_mcp_server.nccl.program_model.syntax import Source, enclosing, field, is_inactive, last_name, walk
 
 DECLARATORS = ("pointer_declarator", "reference_declarator", "array_declarator", "parenthesized_declarator")
 PARAMETERS = ("parameter_declaration", "optional_parameter_declaration", "variadic_parameter_declaration")

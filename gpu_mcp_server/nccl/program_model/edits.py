@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.syntax import Source
+from gpu_mcp_server.nccl.program_model.syntax import Source
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from gpu_mcp_server.nccl.api import ROLES
-from gpu_mcp_server.nccl.edits import EditConflict, Edits
-from gpu_mcp_server.nccl.markers import MarkerFault, blocks, frozen_text
-from gpu_mcp_server.nccl.program import Program
-from gpu_mcp_server.nccl.syntax import parse
+from gpu_mcp_server.nccl.program_model.api_names import ROLES
+from gpu_mcp_server.nccl.program_model.edits import EditConflict, Edits
+from gpu_mcp_server.nccl.program_model.markers import MarkerFault, blocks, frozen_text
+from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.syntax import parse
 
 
 def collectives(text: str, **files: str) -> list[tuple[str, int]]:

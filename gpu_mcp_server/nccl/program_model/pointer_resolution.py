@@ -8,14 +8,22 @@ from dataclasses import replace
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl import api
-from gpu_mcp_server.nccl.functions import Function
-from gpu_mcp_server.nccl.memory import Allocation, Place, Ref, is_number_like, place_of, plain_type, uncast
-from gpu_mcp_server.nccl.program import Program
-from gpu_mcp_server.nccl.scopes import Declaration, declaration_of, global_declaration, initializer_of
-from gpu_mcp_server.nccl.syntax import CALL, Source, arguments, name_of, walk
-from gpu_mcp_server.nccl.syntax import field as child
-from gpu_mcp_server.nccl.trace import Event, Expression, Frame, Trace
+from gpu_mcp_server.nccl.program_model import api_names
+from gpu_mcp_server.nccl.program_model.functions import Function
+from gpu_mcp_server.nccl.program_model.memory_model import (
+    Allocation,
+    Place,
+    Ref,
+    is_number_like,
+    place_of,
+    plain_type,
+    uncast,
+)
+from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.scopes import Declaration, declaration_of, global_declaration, initializer_of
+from gpu_mcp_server.nccl.program_model.syntax import CALL, Source, arguments, name_of, walk
+from gpu_mcp_server.nccl.program_model.syntax import field as child
+from gpu_mcp_server.nccl.program_model.trace import Event, Expression, Frame, Trace
 
 MAX_STEPS = 40
 TRANSPARENT = frozenset({"data", "get", "begin", "raw_pointer_cast", "device_pointer_cast", "move", "forward"})
@@ -116,7 +124,7 @@ class Places:
         call = event.call
         if call is None:
             return
-        target, size, kind = api.ALLOCATIONS[call.full_name]
+        target, size, kind = api_names.ALLOCATIONS[call.full_name]
         if target < 0 or len(call.nodes) <= max(target, size):
             return
         amount = Expression(call.source, call.nodes[size], event.frame)
@@ -180,7 +188,7 @@ class Places:
 
     def _called(self, of: Expression, seen: frozenset[Place], steps: int) -> list[Ref]:
         name, given = name_of(of.source, of.node), arguments(of.node)
-        if name in api.POINTER_GETTERS or (name in TRANSPARENT and given):
+        if name in api_names.POINTER_GETTERS or (name in TRANSPARENT and given):
             return self._value(replace(of, node=given[0]), seen, steps - 1) if given else []
         if name in TRANSPARENT:
             callee = child(of.node, "function")

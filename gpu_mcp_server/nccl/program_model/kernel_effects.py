@@ -4,10 +4,20 @@ from dataclasses import dataclass, replace
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl import api
-from gpu_mcp_server.nccl.functions import Function, declared, is_pointer
-from gpu_mcp_server.nccl.program import Program
-from gpu_mcp_server.nccl.syntax import CALL, Source, arguments, enclosing, field, is_cast, name_of, receiver_of, walk
+from gpu_mcp_server.nccl.program_model import api_names
+from gpu_mcp_server.nccl.program_model.functions import Function, declared, is_pointer
+from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.syntax import (
+    CALL,
+    Source,
+    arguments,
+    enclosing,
+    field,
+    is_cast,
+    name_of,
+    receiver_of,
+    walk,
+)
 
 MAX_DEPTH = 6
 READERS = frozenset({"__ldg", "__ldcs", "__ldca", "__ldcg", "__ldcv", "__ldlu", "__nv_ptr_builtin_ocg_ld", "load"})
@@ -135,7 +145,7 @@ class _Body:
 
     def _roots_of_call(self, node: Node) -> set[str]:
         given, name = arguments(node), name_of(self.source, node)
-        if is_cast(node) or name in api.POINTER_GETTERS:
+        if is_cast(node) or name in api_names.POINTER_GETTERS:
             return self.roots(given[0]) if given else set()
         callee = field(node, "function")
         if callee is not None and callee.type == "field_expression" and name in MEMBERS:
@@ -144,7 +154,7 @@ class _Body:
 
     def _is_peer(self, node: Node) -> bool:
         for inner in walk(node):
-            if inner.type == CALL and name_of(self.source, inner) in {*api.PEER_POINTERS, "lsaPtr", "peerPtr"}:
+            if inner.type == CALL and name_of(self.source, inner) in {*api_names.PEER_POINTERS, "lsaPtr", "peerPtr"}:
                 return True
             if inner.type == "identifier" and self.source.text(inner) in self.peers:
                 return True
@@ -184,7 +194,7 @@ class _Body:
         elif name == "put" and len(given) > 4 and receiver_of(self.source, node):
             self._note(given[2], replace(WRITE, is_peer=True), is_access=True)
             self._note(given[4], READ, is_access=True)
-        elif not is_cast(node) and name not in api.POINTER_GETTERS:
+        elif not is_cast(node) and name not in api_names.POINTER_GETTERS:
             self._handed_on(name, given)
 
     def _handed_on(self, name: str, given: list[Node]) -> None:

@@ -5,8 +5,8 @@ from functools import cached_property
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.functions import PARAMETERS, declared, is_pointer
-from gpu_mcp_server.nccl.syntax import PREPROCESSOR, Names, Source, field
+from gpu_mcp_server.nccl.program_model.functions import PARAMETERS, declared, is_pointer
+from gpu_mcp_server.nccl.program_model.syntax import PREPROCESSOR, Names, Source, field
 
 
 @dataclass(frozen=True)
