@@ -14,8 +14,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from gpu_mcp_server.nccl.analysis import Analysis
-from gpu_mcp_server.nccl.graph import graph_of
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
+from gpu_mcp_server.nccl.analysis.graph_export import graph_of
 
 OWN = Path(__file__).parents[2] / "tests" / "nccl" / "programs"
 SUFFIXES = {".cu", ".cuh", ".h", ".hpp", ".hh", ".cc", ".cpp"}

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from posixpath import basename, dirname, join, relpath, splitext
 
 from gpu_mcp_server.models.transform import Api, Stage, TransformResult
-from gpu_mcp_server.nccl.advice import advice, is_old
-from gpu_mcp_server.nccl.analysis import OURS, Analysis
-from gpu_mcp_server.nccl.feasibility import stage_a, stage_b
+from gpu_mcp_server.nccl.analysis.advice import advice, is_old
+from gpu_mcp_server.nccl.analysis.communication_graph import OURS, Analysis
+from gpu_mcp_server.nccl.analysis.feasibility import stage_a, stage_b
 from gpu_mcp_server.nccl.program_model.edits import EditConflict, Edits
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault
 from gpu_mcp_server.nccl.program_model.program import GENERATED, Program, resolved

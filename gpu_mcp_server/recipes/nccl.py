@@ -10,7 +10,7 @@ from typing import Any
 from gpu_mcp_server.models.nccl_check import NcclRunOptions, NcclVerification
 from gpu_mcp_server.models.nccl_pipeline import NcclPipeline
 from gpu_mcp_server.models.recipe import Edit, ProgramEdit, Stage, Verdict
-from gpu_mcp_server.nccl.analysis import OURS, Analysis
+from gpu_mcp_server.nccl.analysis.communication_graph import OURS, Analysis
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles
 from gpu_mcp_server.nccl.stages.mark import mark

@@ -170,9 +170,9 @@ def _main_of(sources: Mapping[str, str]) -> str:
 
 
 def _analyzed(sources: Mapping[str, str], main: str) -> tuple[CollectiveGraph, dict[str, str]]:
-    from gpu_mcp_server.nccl.analysis import Analysis
-    from gpu_mcp_server.nccl.graph import graph_of
-    from gpu_mcp_server.nccl.picture import mermaid, svg
+    from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
+    from gpu_mcp_server.nccl.analysis.graph_export import graph_of
+    from gpu_mcp_server.nccl.analysis.graph_rendering import mermaid, svg
 
     graph = graph_of(Analysis(sources, main))
     return graph, {"graph.mmd": mermaid(graph), "graph.svg": svg(graph)}

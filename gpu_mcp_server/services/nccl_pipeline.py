@@ -17,7 +17,7 @@ from gpu_mcp_server.errors import DiskFull, PathRefused
 from gpu_mcp_server.models.nccl_check import NcclRunOptions, NcclVerification
 from gpu_mcp_server.models.nccl_pipeline import NcclPipeline, NcclPipelineOptions, NcclStep, StepStatus
 from gpu_mcp_server.models.transform import Api, Stage, TransformResult
-from gpu_mcp_server.nccl.analysis import Analysis
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
 from gpu_mcp_server.nccl.program_model.api_names import GIN_FIRST
 from gpu_mcp_server.nccl.transformation import STAGES, transform
 from gpu_mcp_server.services.experience import Experience

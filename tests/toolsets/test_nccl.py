@@ -84,9 +84,9 @@ async def test_what_is_advised_cites_the_installed_nccls_entries(client: Client,
 
 
 async def test_the_pictures_are_well_formed_whatever_names_there_are():
-    from gpu_mcp_server.nccl.analysis import Analysis
-    from gpu_mcp_server.nccl.graph import graph_of
-    from gpu_mcp_server.nccl.picture import mermaid, svg
+    from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
+    from gpu_mcp_server.nccl.analysis.graph_export import graph_of
+    from gpu_mcp_server.nccl.analysis.graph_rendering import mermaid, svg
 
     text = "".join(f'ncclSend(f<{n}>("<&>") + {n}, 1, t, 0, c, s);' for n in range(50))
     graph = graph_of(Analysis({"m.cu": f"void run() {{ {text} }}"}, "m.cu"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.analysis import Analysis, Site
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Site
 from gpu_mcp_server.nccl.program_model.api_names import COMM_INIT, ROLES
 from gpu_mcp_server.nccl.program_model.memory_model import uncast
 from gpu_mcp_server.nccl.program_model.syntax import BLOCKS, Source, field, statement_of

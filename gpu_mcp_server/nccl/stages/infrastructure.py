@@ -5,8 +5,8 @@ from posixpath import basename, dirname, relpath
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.analysis import Analysis, Site
-from gpu_mcp_server.nccl.feasibility import stage_a
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Site
+from gpu_mcp_server.nccl.analysis.feasibility import stage_a
 from gpu_mcp_server.nccl.program_model.edits import Edits
 from gpu_mcp_server.nccl.program_model.memory_model import Place
 from gpu_mcp_server.nccl.program_model.program import Call, includes_of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.analysis import Analysis
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
 from gpu_mcp_server.nccl.program_model.markers import EVOLVE_END, EVOLVE_START, blocks
 from gpu_mcp_server.nccl.program_model.program import GENERATED, Call
 from gpu_mcp_server.nccl.program_model.syntax import BLOCKS, CALL, Source, enclosing, name_of, statement_of, walk

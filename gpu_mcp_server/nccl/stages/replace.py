@@ -1,11 +1,11 @@
 """Stage B: calls of the host's collectives become calls of generated device kernels with a counted fallback."""
 
-from gpu_mcp_server.nccl.analysis import Analysis, Site
-from gpu_mcp_server.nccl.feasibility import REPLACED, stage_b
+from gpu_mcp_server.nccl.analysis.alltoall_loop import Sweep, sweep_of
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Site
+from gpu_mcp_server.nccl.analysis.feasibility import REPLACED, stage_b
 from gpu_mcp_server.nccl.program_model.syntax import field
 from gpu_mcp_server.nccl.stages.checks import Checked
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, include
-from gpu_mcp_server.nccl.sweep import Sweep, sweep_of
 
 
 def replace_calls(analysis: Analysis, files: EditedFiles) -> list[str]:

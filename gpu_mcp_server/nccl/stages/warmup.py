@@ -4,7 +4,7 @@ import re
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.analysis import Analysis, Site
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Site
 from gpu_mcp_server.nccl.program_model.scopes import declaration_of
 from gpu_mcp_server.nccl.program_model.syntax import Source, enclosing, statement_of, walk
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, insert_before

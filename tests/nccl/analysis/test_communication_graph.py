@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.models.collective import CollectiveGraph
-from gpu_mcp_server.nccl.analysis import Analysis
-from gpu_mcp_server.nccl.graph import graph_of
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
+from gpu_mcp_server.nccl.analysis.graph_export import graph_of
 from gpu_mcp_server.nccl.program_model.kernel_effects import Effects
 from gpu_mcp_server.nccl.program_model.program import Program
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 INIT = "ncclComm_t comm; cudaStream_t s; void init() { ncclCommInitRank(&comm, 2, id, 0); }\n"
 
 

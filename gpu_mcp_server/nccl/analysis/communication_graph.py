@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from posixpath import basename
 
-from gpu_mcp_server.nccl.exchange import Pattern, patterns
-from gpu_mcp_server.nccl.flow import Flow, Partner
-from gpu_mcp_server.nccl.phases import Phases
+from gpu_mcp_server.nccl.analysis.buffer_dataflow import Flow, Partner
+from gpu_mcp_server.nccl.analysis.p2p_patterns import Pattern, patterns
+from gpu_mcp_server.nccl.analysis.timing_context import Phases
 from gpu_mcp_server.nccl.program_model import api_names
 from gpu_mcp_server.nccl.program_model.memory_model import Allocation, Place, Ref
 from gpu_mcp_server.nccl.program_model.pointer_resolution import Places

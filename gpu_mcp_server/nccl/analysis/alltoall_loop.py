@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.exchange import Pattern, Sent, loop_variable
+from gpu_mcp_server.nccl.analysis.p2p_patterns import Pattern, Sent, loop_variable
 from gpu_mcp_server.nccl.program_model.memory_model import uncast
 from gpu_mcp_server.nccl.program_model.program import Call
 from gpu_mcp_server.nccl.program_model.syntax import CALL, Source, arguments, field, name_of, statement_of, walk

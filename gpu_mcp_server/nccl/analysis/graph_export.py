@@ -8,9 +8,9 @@ from gpu_mcp_server.models.collective import (
     Feasibility,
     KernelUse,
 )
-from gpu_mcp_server.nccl.analysis import Analysis, Buffer, Site
-from gpu_mcp_server.nccl.feasibility import stage_a, stage_b
-from gpu_mcp_server.nccl.flow import Partner
+from gpu_mcp_server.nccl.analysis.buffer_dataflow import Partner
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Buffer, Site
+from gpu_mcp_server.nccl.analysis.feasibility import stage_a, stage_b
 from gpu_mcp_server.nccl.program_model.api_names import DEVICE_API, ROLES
 from gpu_mcp_server.nccl.program_model.syntax import conditions_of
 

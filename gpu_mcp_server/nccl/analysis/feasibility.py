@@ -4,11 +4,11 @@ Stage A: buffers in windows, a device communicator; the host's collectives stay.
 Stage B: calls go to generated device kernels, with the host's collective as the counted fallback.
 """
 
-from gpu_mcp_server.nccl.analysis import Analysis, Buffer, Site
+from gpu_mcp_server.nccl.analysis.alltoall_loop import sweep_of
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Buffer, Site
 from gpu_mcp_server.nccl.program_model.api_names import COMM_SPLIT
 from gpu_mcp_server.nccl.program_model.memory_model import Place
 from gpu_mcp_server.nccl.program_model.trace import Event, Expression
-from gpu_mcp_server.nccl.sweep import sweep_of
 
 REPLACED = {
     "ncclAlltoAll": "AlltoAll",
