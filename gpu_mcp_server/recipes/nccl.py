@@ -12,8 +12,8 @@ from gpu_mcp_server.models.nccl_pipeline import NcclPipeline
 from gpu_mcp_server.models.recipe import Edit, ProgramEdit, Stage, Verdict
 from gpu_mcp_server.nccl.analysis.communication_graph import OURS, Analysis
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault
+from gpu_mcp_server.nccl.stages.evolve_markers import mark
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles
-from gpu_mcp_server.nccl.stages.mark import mark
 from gpu_mcp_server.recipes.answers import handed_over
 from gpu_mcp_server.recipes.book import recipe
 from gpu_mcp_server.recipes.composing import FILE_CHARS, HEADLESS, answer_form, hints

@@ -78,7 +78,7 @@ class Collectives:
         Raises:
             BadRequest: As `analyze`.
         """
-        from gpu_mcp_server.nccl.transformation import STAGES, transform
+        from gpu_mcp_server.nccl.stages.transformation import STAGES, transform
 
         sources, main = sources_of(files, main)
         chosen = tuple(stages or STAGES)

@@ -15,7 +15,7 @@ import pytest
 
 from gpu_mcp_server.nccl.checks import dumps, instrument, kernels, readings
 from gpu_mcp_server.nccl.program_model.program import Program
-from gpu_mcp_server.nccl.transformation import transform
+from gpu_mcp_server.nccl.stages.transformation import transform
 
 HERE = Path(__file__).parent
 TIMER = re.compile(r"asm volatile\(\"mov\.u64 %0, %%globaltimer;\" : \"=l\"\((\w+)\)\);")

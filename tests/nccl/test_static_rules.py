@@ -5,7 +5,7 @@ import pytest
 from gpu_mcp_server.nccl.checks import rules
 from gpu_mcp_server.nccl.checks.findings import Finding
 from gpu_mcp_server.nccl.program_model.program import Program
-from gpu_mcp_server.nccl.transformation import transform
+from gpu_mcp_server.nccl.stages.transformation import transform
 
 HERE = Path(__file__).parent
 FAULTS = sorted((HERE / "faults").glob("*.cu"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.models.nccl_check import NcclRunOptions
-from gpu_mcp_server.nccl.transformation import transform
+from gpu_mcp_server.nccl.stages.transformation import transform
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import laboratory
 

@@ -12,8 +12,8 @@ from gpu_mcp_server.nccl.program_model.memory_model import Place
 from gpu_mcp_server.nccl.program_model.program import Call, includes_of
 from gpu_mcp_server.nccl.program_model.syntax import BLOCKS, field
 from gpu_mcp_server.nccl.program_model.trace import Expression
-from gpu_mcp_server.nccl.stages.anchor import Anchor, anchors
-from gpu_mcp_server.nccl.stages.checks import Checked
+from gpu_mcp_server.nccl.stages.error_macros import Checked
+from gpu_mcp_server.nccl.stages.setup_location import Anchor, anchors
 from gpu_mcp_server.nccl.templates import INFRASTRUCTURE
 
 CONVERTED = {"cudaMalloc", "ncclMemAlloc"}

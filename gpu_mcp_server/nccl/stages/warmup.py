@@ -7,8 +7,8 @@ from tree_sitter import Node
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Site
 from gpu_mcp_server.nccl.program_model.scopes import declaration_of
 from gpu_mcp_server.nccl.program_model.syntax import Source, enclosing, statement_of, walk
+from gpu_mcp_server.nccl.stages.evolve_markers import region
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, insert_before
-from gpu_mcp_server.nccl.stages.mark import region
 
 SAID = "// ncclx warm-up: connections are made and kernels loaded before the clock starts"
 

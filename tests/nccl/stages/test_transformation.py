@@ -9,11 +9,11 @@ from gpu_mcp_server.models.transform import TransformResult
 from gpu_mcp_server.nccl.program_model.api_names import ROLES
 from gpu_mcp_server.nccl.program_model.markers import blocks, frozen_text
 from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.stages.transformation import STAGES, transform
 from gpu_mcp_server.nccl.templates import KernelApi, infrastructure, kernels
-from gpu_mcp_server.nccl.transformation import STAGES, transform
 from tests.nccl.headers import compiled, homes
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 NAMES = ("alltoall.cu", "alltoall_warm.cu", "allreduce.cu", "sendrecv.cu", "threads.cu", "mpi.cu")
 
 

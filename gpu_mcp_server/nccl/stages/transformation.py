@@ -14,10 +14,10 @@ from gpu_mcp_server.nccl.program_model.markers import MarkerFault
 from gpu_mcp_server.nccl.program_model.program import GENERATED, Program, resolved
 from gpu_mcp_server.nccl.program_model.syntax import field as child
 from gpu_mcp_server.nccl.program_model.syntax import parse, walk
-from gpu_mcp_server.nccl.stages.anchor import NoAnchor
+from gpu_mcp_server.nccl.stages.evolve_markers import mark
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, add_infrastructure, is_done
-from gpu_mcp_server.nccl.stages.mark import mark
-from gpu_mcp_server.nccl.stages.replace import replace_calls
+from gpu_mcp_server.nccl.stages.replace_calls import replace_calls
+from gpu_mcp_server.nccl.stages.setup_location import NoAnchor
 from gpu_mcp_server.nccl.stages.warmup import warm_up
 from gpu_mcp_server.nccl.templates import INFRASTRUCTURE, KERNELS, infrastructure, kernels
 

@@ -4,7 +4,7 @@ from gpu_mcp_server.nccl.analysis.alltoall_loop import Sweep, sweep_of
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Site
 from gpu_mcp_server.nccl.analysis.feasibility import REPLACED, stage_b
 from gpu_mcp_server.nccl.program_model.syntax import field
-from gpu_mcp_server.nccl.stages.checks import Checked
+from gpu_mcp_server.nccl.stages.error_macros import Checked
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, include
 
 
