@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpu_mcp_server.models.nccl_check import NcclCheck, NcclCheckStatus, NcclTiming
-from gpu_mcp_server.nccl.checks import dumps, instrument, kernels, readings
+from gpu_mcp_server.nccl.checks import buffer_dumps, instrument, kernels, run_output
 from gpu_mcp_server.nccl.checks.communication import sites_of
 from gpu_mcp_server.nccl.program_model.edits import Edits
 from gpu_mcp_server.nccl.program_model.program import Program
@@ -98,10 +98,12 @@ class Trials:
     async def _plain(self, ran: Ran) -> NcclCheck:
         if not ran.ok:
             return _check("run", "failed", await self._why(ran))
-        if readings.SAYS_FAIL.search(ran.text):
+        if run_output.SAYS_FAIL.search(ran.text):
             return _check("run", "failed", "it ended with 0 and printed that its own verification failed")
         said = (
-            "its own verification passed" if readings.SAYS_PASS.search(ran.text) else "it prints no verdict of its own"
+            "its own verification passed"
+            if run_output.SAYS_PASS.search(ran.text)
+            else "it prints no verdict of its own"
         )
         return _check("run", "passed", f"{len(ran.ranks)} processes ended with 0 in {ran.seconds or 0:.1f} s; {said}")
 
@@ -116,7 +118,7 @@ class Trials:
         return text
 
     def _counters(self, ran: Ran) -> NcclCheck:
-        counted = readings.counters(ran.texts)
+        counted = run_output.counters(ran.texts)
         sites = sites_of(self._subject.program, kernels.communicating(self._subject.program))
         if not any(s.kind == "wrapper" for s in sites):
             return _check(
@@ -152,9 +154,9 @@ class Trials:
     def _stressed(self, ran: Ran) -> NcclCheck:
         if not ran.ok:
             return _check("stress", "failed", failure(ran, self._subject.program))
-        if readings.SAYS_FAIL.search(ran.text):
+        if run_output.SAYS_FAIL.search(ran.text):
             return _check("stress", "failed", "under skew and poison its own verification failed")
-        seen = readings.stress(ran.texts)
+        seen = run_output.stress(ran.texts)
         if seen is None:
             return _check("stress", "noted", "the stress build said nothing at its end")
         if seen.guards_broken:
@@ -168,8 +170,8 @@ class Trials:
         found: list[NcclCheck] = []
         ran = await self._run("stress", {**STRESS, **SILENT})
         if ran is not None:
-            passed = ran.ok and not readings.SAYS_FAIL.search(ran.text)
-            claims = passed and readings.SAYS_PASS.search(ran.text)
+            passed = ran.ok and not run_output.SAYS_FAIL.search(ran.text)
+            claims = passed and run_output.SAYS_PASS.search(ran.text)
             text = "without communication the program itself " + (
                 "still says PASS: its verification proves nothing"
                 if claims
@@ -180,7 +182,7 @@ class Trials:
             found.append(_check("negative control", "failed" if claims else "noted" if passed else "passed", text))
         if "differential" in self._subject.built:
             silent = await self._run("differential", arguments=("silent", _seed()))
-            cases = readings.cases(silent.text) if silent is not None else []
+            cases = run_output.cases(silent.text) if silent is not None else []
             missed = [c.title for c in cases if not c.bad]
             # a case of one rank or of one element that stays in place needs no communication at all
             text = f"{len(cases) - len(missed)} of {len(cases)} cases of the differential program are bad without it"
@@ -229,8 +231,8 @@ class Trials:
                 )
             ]
         ran = await self._run("differential", arguments=("time",))
-        found = readings.timings(ran.text) if ran is not None else []
-        if ran is None or not found or not readings.ended_well(ran.text):
+        found = run_output.timings(ran.text) if ran is not None else []
+        if ran is None or not found or not run_output.ended_well(ran.text):
             return [_check("timing", "failed", ran.ending() if ran is not None else "it was not built")]
         self._subject.timings = found
         slower = [t for t in found if t.device_us > 1.4 * min(t.original_us, t.stage_a_us)]
@@ -249,13 +251,13 @@ class Trials:
         ran = await self._run(name, arguments=(mode, _seed()))
         if ran is None:
             return _check(check, "failed", f"the {name} program was not built: {self._first(name)}")
-        cases = readings.cases(ran.text)
+        cases = run_output.cases(ran.text)
         wrong = [c for c in cases if c.bad or c.guard]
         if wrong:
             first = wrong[0]
             what = f"{first.bad} elements wrong" if first.bad else f"{first.guard} bytes written outside"
             return _check(check, "failed", f"{name}: {len(wrong)} of {len(cases)} cases, first {first.title}: {what}")
-        if not readings.ended_well(ran.text):
+        if not run_output.ended_well(ran.text):
             return _check(check, "failed", f"{name}: after {len(cases)} cases: {failure(ran, self._subject.program)}")
         return _check(check, "passed", f"{name}: {len(cases)} cases equal to host NCCL")
 
@@ -276,11 +278,11 @@ class Trials:
         if not want:
             return _check(check, "noted", "the original frees no buffer that it communicated, so none can be compared")
         got = _dumped(ran)
-        different = dumps.compare(want, got, reduces=self._reduces())
+        different = buffer_dumps.compare(want, got, reduces=self._reduces())
         if not different:
             return _check(check, "passed", f"{len(want)} buffers as the original leaves them")
         again = await self._run("original", dumps=True)
-        if again is not None and dumps.compare(want, _dumped(again), reduces=self._reduces()):
+        if again is not None and buffer_dumps.compare(want, _dumped(again), reduces=self._reduces()):
             return _check(check, "noted", "the original itself leaves other data each time: buffers cannot be compared")
         first = different[0]
         return _check(check, "failed", f"{len(different)} of {len(want)} buffers differ: {first.name} {first.text}")
@@ -332,10 +334,10 @@ class Trials:
 
 def failure(ran: Ran, program: Program) -> str:
     """Say how a run failed: a hang by kernel, barrier and rank, otherwise NCCL's and CUDA's own words."""
-    words = "; ".join(readings.words(ran.texts)[:3])
+    words = "; ".join(run_output.words(ran.texts)[:3])
     if ran.status != "timeout":
         return "; ".join(w for w in (ran.ending(), words) if w)[:900]
-    stood = readings.stood(ran.texts)
+    stood = run_output.stood(ran.texts)
     where = (
         "; ".join(s.line_text() for s in stood[:8]) or "which rank waits is not known: this build does not record it"
     )

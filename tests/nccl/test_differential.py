@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.models.nccl_check import NcclCheck
-from gpu_mcp_server.nccl.checks import dumps, readings
+from gpu_mcp_server.nccl.checks import buffer_dumps, run_output
 from gpu_mcp_server.nccl.program_model.program import Program
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.nccl_jobs import Built, Launch
@@ -116,11 +116,11 @@ async def test_a_slow_collective_is_noted_and_its_times_are_kept(lab: Lab, progr
 
 
 def test_junk_is_no_reading():
-    assert readings.cases("case op=\ncase x\ncase op=A count=1 bad=x guard=0")[0].bad == -1
-    assert readings.timings("time op=A bytes=x original_us=1") == []
-    assert readings.counters(["", "ncclx: nothing"]) is None
-    assert readings.stood(["gmcp: rank=x ended after="]) == []
-    assert not readings.ended_well("end ranks=2 failed=1")
+    assert run_output.cases("case op=\ncase x\ncase op=A count=1 bad=x guard=0")[0].bad == -1
+    assert run_output.timings("time op=A bytes=x original_us=1") == []
+    assert run_output.counters(["", "ncclx: nothing"]) is None
+    assert run_output.stood(["gmcp: rank=x ended after="]) == []
+    assert not run_output.ended_well("end ranks=2 failed=1")
 
 
 def test_sums_may_differ_by_rounding_and_moves_may_not():
@@ -130,8 +130,8 @@ def test_sums_may_differ_by_rounding_and_moves_may_not():
     near, off = want * np.float32(1 + 2**-23), want.copy()
     off[700] += 0.001
 
-    assert dumps.compare({"b": want.tobytes()}, {"b": near.tobytes()}, reduces=True) == []
-    assert dumps.compare({"b": want.tobytes()}, {"b": near.tobytes()}, reduces=False) != []
-    (wrong,) = dumps.compare({"b": want.tobytes()}, {"b": off.tobytes()}, reduces=True)
+    assert buffer_dumps.compare({"b": want.tobytes()}, {"b": near.tobytes()}, reduces=True) == []
+    assert buffer_dumps.compare({"b": want.tobytes()}, {"b": near.tobytes()}, reduces=False) != []
+    (wrong,) = buffer_dumps.compare({"b": want.tobytes()}, {"b": off.tobytes()}, reduces=True)
     assert "1 of 1000 float32" in wrong.text and "element 700" in wrong.text
-    assert "not among" in dumps.compare({"b": b"x"}, {}, reduces=False)[0].text
+    assert "not among" in buffer_dumps.compare({"b": b"x"}, {}, reduces=False)[0].text

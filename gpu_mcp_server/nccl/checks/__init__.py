@@ -1,4 +1,4 @@
-"""Checks of programs that use NCCL's device interface: static rules, builds under stress, what runs say.
+"""Checks of programs that use NCCL's device interface: static rules, stress builds, and what runs print.
 
-Nothing here starts or reads anything: rules take a parsed program, plans are data, outputs are texts.
+Nothing here starts or reads anything. The builds and runs themselves are made in services/nccl.
 """

@@ -5,8 +5,8 @@ from functools import lru_cache
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.checks.findings import Finding, error
-from gpu_mcp_server.nccl.checks.flow import KernelFlow
-from gpu_mcp_server.nccl.checks.peers import pointer_functions
+from gpu_mcp_server.nccl.checks.kernel_paths import KernelFlow
+from gpu_mcp_server.nccl.checks.peer_accesses import pointer_functions
 from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.program import Program
 from gpu_mcp_server.nccl.program_model.syntax import field

@@ -4,7 +4,16 @@ from collections.abc import Mapping
 from typing import get_args
 
 from gpu_mcp_server.models.nccl_check import NcclCheck
-from gpu_mcp_server.nccl.checks import communication, grids, kernels, pairs, requirements, texts, verification, windows
+from gpu_mcp_server.nccl.checks import (
+    communication,
+    frozen_text,
+    grids,
+    kernels,
+    requirements,
+    resource_lifetimes,
+    self_check,
+    windows,
+)
 from gpu_mcp_server.nccl.checks.findings import Finding, Rule
 from gpu_mcp_server.nccl.checks.requirements import Version
 from gpu_mcp_server.nccl.program_model.functions import Function
@@ -34,13 +43,13 @@ def findings(
     found = kernels.findings(program)
     found += grids.findings(program, communicating)
     found += windows.findings(program)
-    found += pairs.findings(program, communicating)
+    found += resource_lifetimes.findings(program, communicating)
     found += requirements.findings(program, communicating, header)
     found += communication.findings(program, communicating, original)
-    found += texts.marker_findings(files)
-    found += texts.infrastructure_findings(files)
-    found += texts.findings(before, files) if before is not None else []
-    found += verification.findings(program)
+    found += frozen_text.marker_findings(files)
+    found += frozen_text.infrastructure_findings(files)
+    found += frozen_text.findings(before, files) if before is not None else []
+    found += self_check.findings(program)
     generated = {f for f in found if f.severity == "note" and f.path.rpartition("/")[2] in communication.GENERATED}
     return sorted(set(found) - generated)
 

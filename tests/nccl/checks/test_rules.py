@@ -7,7 +7,7 @@ from gpu_mcp_server.nccl.checks.findings import Finding
 from gpu_mcp_server.nccl.program_model.program import Program
 from gpu_mcp_server.nccl.stages.transformation import transform
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 FAULTS = sorted((HERE / "faults").glob("*.cu"))
 CLEAN = sorted((HERE / "clean").glob("*.cu"))
 EXCHANGE = (HERE / "clean" / "exchange.cu").read_text(encoding="utf-8")

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.nccl.checks import dumps, instrument, kernels, readings
+from gpu_mcp_server.nccl.checks import buffer_dumps, instrument, kernels, run_output
 from gpu_mcp_server.nccl.program_model.program import Program
 from gpu_mcp_server.nccl.stages.transformation import transform
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 TIMER = re.compile(r"asm volatile\(\"mov\.u64 %0, %%globaltimer;\" : \"=l\"\((\w+)\)\);")
 LAUNCH = re.compile(r"(\w+)<<<[^>]*>>>\(")
 
@@ -55,9 +55,9 @@ def gathering(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_case_of_right_collectives_is_equal_to_the_hosts(gathering: Path, tmp_path: Path):
     ran = run(gathering, ["3", "check", "5"], tmp_path / "run")
-    cases = readings.cases(ran.out)
+    cases = run_output.cases(ran.out)
 
-    assert ran.code == 0 and readings.ended_well(ran.out), ran.err
+    assert ran.code == 0 and run_output.ended_well(ran.out), ran.err
     assert len(cases) == 25 and [c for c in cases if c.bad or c.guard] == []
     assert {"AllGather of 1003 in place, seed 10", "ReduceScatter of 65537 of fractions, seed 9"} <= {
         c.title for c in cases
@@ -73,7 +73,7 @@ def test_every_case_of_right_collectives_is_equal_to_the_hosts(gathering: Path, 
     ],
 )
 def test_a_fault_is_found_in_every_case(gathering: Path, tmp_path: Path, fault: str, mode: str, bad: bool, guard: bool):
-    cases = readings.cases(run(gathering, ["2", mode, "5"], tmp_path / "run", FAULT=fault).out)
+    cases = run_output.cases(run(gathering, ["2", mode, "5"], tmp_path / "run", FAULT=fault).out)
 
     assert len(cases) == 25
     assert {(c.bad > 0, c.guard > 0) for c in cases} == {(bad, guard)}
@@ -100,18 +100,18 @@ ARGUMENTS = ["2", "1003"]
 def test_a_transformed_program_leaves_the_buffers_of_the_original(programs: tuple[Path, Path], tmp_path: Path):
     original = run(programs[0], ARGUMENTS, tmp_path / "a")
     device = run(programs[1], ARGUMENTS, tmp_path / "b", GMCP_STRESS="1")
-    seen = readings.stress([device.err])
+    seen = run_output.stress([device.err])
 
     assert "PASS" in original.out and "PASS" in device.out
     assert sorted(original.files) == [f"rank{r}-buffer{b}.bin" for r in (0, 1) for b in (0, 1)]
-    assert dumps.compare(original.files, device.files, reduces=False) == []
+    assert buffer_dumps.compare(original.files, device.files, reduces=False) == []
     assert seen is not None and seen.ranks == 2 and seen.guards_broken == 0
     assert seen.poisoned == 2 * 21 and seen.skewed == 20 and seen.dumped == 4
 
 
 def test_a_write_past_the_end_breaks_a_guard_although_the_program_passes(programs: tuple[Path, Path], tmp_path: Path):
     ran = run(programs[1], ARGUMENTS, tmp_path / "run", GMCP_STRESS="1", FAULT="beyond")
-    seen = readings.stress([ran.err])
+    seen = run_output.stress([ran.err])
 
     assert "PASS" in ran.out
     assert seen is not None and seen.guards_broken == 2
@@ -120,7 +120,7 @@ def test_a_write_past_the_end_breaks_a_guard_although_the_program_passes(program
 def test_without_communication_the_verification_fails(programs: tuple[Path, Path], tmp_path: Path):
     ran = run(programs[1], ARGUMENTS, tmp_path / "run", GMCP_STRESS="1", GMCP_SILENT="1")
 
-    assert ran.code != 0 and readings.SAYS_FAIL.search(ran.out)
+    assert ran.code != 0 and run_output.SAYS_FAIL.search(ran.out)
 
 
 def test_a_rank_that_hangs_says_where_it_stood(programs: tuple[Path, Path], tmp_path: Path):
@@ -133,6 +133,6 @@ def test_a_rank_that_hangs_says_where_it_stood(programs: tuple[Path, Path], tmp_
         assert process.stderr is not None
         process.stderr.readline()  # rank 1 said that it stays away, after rank 0 came
         os.killpg(process.pid, signal.SIGTERM)
-        stood = readings.stood([process.stderr.read()])
+        stood = run_output.stood([process.stderr.read()])
 
     assert stood and stood[0].site.startswith("ncclx::AlltoAll alltoall.device.cu:")

@@ -9,7 +9,7 @@ from tree_sitter import Node
 from gpu_mcp_server.nccl.checks import taint
 from gpu_mcp_server.nccl.checks.barriers import ACQUIRING, RELEASING, Point, gins_of, order_of, sessions_of
 from gpu_mcp_server.nccl.checks.findings import Finding, Rule, Severity
-from gpu_mcp_server.nccl.checks.peers import is_array_of_pointers, is_block, is_gin, use_of, writes
+from gpu_mcp_server.nccl.checks.peer_accesses import is_array_of_pointers, is_block, is_gin, use_of, writes
 from gpu_mcp_server.nccl.checks.taint import NOTHING, Dependence, Names
 from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.syntax import (
