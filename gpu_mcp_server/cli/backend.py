@@ -20,7 +20,7 @@ def check(
 ) -> None:
     """Prove every behaviour of the contract on a host: table, and exit code 1 if one is not met."""
     from gpu_mcp_server.backends.contract import check as findings_of
-    from gpu_mcp_server.services.hosts import Hosts
+    from gpu_mcp_server.services.hosts.host_connections import Hosts
     from gpu_mcp_server.settings.server_settings import load_settings
 
     hosts = Hosts(load_settings())

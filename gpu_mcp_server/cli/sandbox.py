@@ -17,7 +17,7 @@ def check(
 ) -> None:
     """Try every way out that we know, inside the sandbox: exit code 1 if one is open."""
     from gpu_mcp_server.backends.contract.escapes import tried
-    from gpu_mcp_server.services.hosts import Hosts
+    from gpu_mcp_server.services.hosts.host_connections import Hosts
     from gpu_mcp_server.settings.server_settings import load_settings
 
     hosts = Hosts(load_settings())

@@ -12,7 +12,7 @@ from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, OutputFile, 
 from gpu_mcp_server.models.job import RankOptions, RankResult, TestReport
 from gpu_mcp_server.package_files import WORKERS
 from gpu_mcp_server.profilers import coredump
-from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.job_table import JobRow
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner

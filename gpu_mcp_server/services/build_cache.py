@@ -7,7 +7,7 @@ from typing import Any, cast
 import msgpack  # pyright: ignore[reportMissingTypeStubs] - it ships none
 
 from gpu_mcp_server.errors import NotFound
-from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
 

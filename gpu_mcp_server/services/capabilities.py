@@ -9,7 +9,7 @@ from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, Limits, ProcessSp
 from gpu_mcp_server.models.host import Capability
 from gpu_mcp_server.package_files import WORKERS, worker_source
 from gpu_mcp_server.services.commands import laid
-from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.runner import environment_of, min_level, roots_of

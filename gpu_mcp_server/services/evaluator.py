@@ -26,7 +26,7 @@ from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.extensions import ExtensionBuilder
 from gpu_mcp_server.services.faults import Faults
 from gpu_mcp_server.services.harness import GENERATION, QUICK, Candidate, Kind, judge_spec, lines_of
-from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.judge_code import judge_code

@@ -14,7 +14,7 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.announcements import Announcements
 from gpu_mcp_server.services.compiler import Compiler
-from gpu_mcp_server.services.hosts import HostProbe, JudgePython
+from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePython
 from gpu_mcp_server.services.judge_files import JUDGE
 from gpu_mcp_server.services.plans import Build, compiling_environment
 from gpu_mcp_server.services.sources import Source

@@ -9,7 +9,7 @@ from gpu_mcp_server.hostd.protocol import BOXED
 from gpu_mcp_server.models.host import Capability, Gpu, HostStatus, LabStatus
 from gpu_mcp_server.models.lease import Reserved, Waiting
 from gpu_mcp_server.services.capabilities import Capabilities
-from gpu_mcp_server.services.hosts import HostProbe, Hosts
+from gpu_mcp_server.services.hosts.host_connections import HostProbe, Hosts
 
 PATIENCE_S = 30.0
 TRIAL_S = 60.0

@@ -15,7 +15,7 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services import module_problems
 from gpu_mcp_server.services.constraints import parsed
 from gpu_mcp_server.services.floors import floors
-from gpu_mcp_server.services.hosts import HostProbe, JudgePython
+from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePython
 from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.judge_files import judge_tree, role_source
 from gpu_mcp_server.services.output import progress_lines

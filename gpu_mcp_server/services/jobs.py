@@ -15,7 +15,7 @@ from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.runtime.tracing import traced
 from gpu_mcp_server.services.brought import ALONG_BYTES, Brought, content_of, unasked
 from gpu_mcp_server.services.errands import current_errand
-from gpu_mcp_server.services.hosts import HostProbe, Hosts
+from gpu_mcp_server.services.hosts.host_connections import HostProbe, Hosts
 from gpu_mcp_server.services.job_table import JobRow, JobTable
 from gpu_mcp_server.services.long_jobs import Long, is_long
 from gpu_mcp_server.services.stewards import Gatekeeper, Steward

@@ -18,7 +18,7 @@ from gpu_mcp_server.services.documents import Documents
 from gpu_mcp_server.services.evaluator import Evaluator
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.gpus import Gpus
-from gpu_mcp_server.services.hosts import Hosts
+from gpu_mcp_server.services.hosts.host_connections import Hosts
 from gpu_mcp_server.services.inspector import Inspector
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.jobs import JobRunner

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from gpu_mcp_server.errors import BadRequest, NoFreeGpu
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, has_memory
 from gpu_mcp_server.models.job import GpuNeeds
-from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.hosts.host_connections import HostProbe
 
 QUEUE_S, DETACHED_QUEUE_S = 3600.0, 86_400.0
 """How long a job or reservation waits in line, and a job that outlives its caller."""

@@ -11,7 +11,7 @@ from gpu_mcp_server.models.build import CompileResult, Wish
 from gpu_mcp_server.models.port import PortFinding, PortResult
 from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.compiler import Compiler
-from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner
 from gpu_mcp_server.services.output import safe_text

@@ -9,7 +9,7 @@ from gpu_mcp_server.models.build import CompileResult
 from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.compile_limits import LONG, compile_limits, note_of
-from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.output import safe_text

@@ -14,7 +14,7 @@ from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services import aftermath, sycl_checks
 from gpu_mcp_server.services.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.compiler import understood
-from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.output import safe_text

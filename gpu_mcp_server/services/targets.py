@@ -16,7 +16,7 @@ from gpu_mcp_server.package_files import WORKERS
 from gpu_mcp_server.services.commands import check_command, laid
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.experience import Experience
-from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.services.sources import NAMES, Source

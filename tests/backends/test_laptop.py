@@ -15,7 +15,7 @@ import json
 from gpu_mcp_server.settings.server_settings import Settings, SshHost
 settings = Settings()
 import gpu_mcp_server.services.lab, gpu_mcp_server.backends.ssh, gpu_mcp_server.mcp_api.server
-from gpu_mcp_server.services.hosts import Hosts
+from gpu_mcp_server.services.hosts.host_connections import Hosts
 none = list(settings.hosts)
 hosts = Hosts(Settings(hosts={"box": SshHost(host="box")}))
 print(json.dumps({"none": none, "hosts": hosts.names(), "default": hosts.choose(None), "kind": hosts.backend("box").kind,

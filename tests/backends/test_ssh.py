@@ -21,7 +21,7 @@ from gpu_mcp_server.backends.hostd_client import HostLink
 from gpu_mcp_server.backends.openssh import OpenSshBackend
 from gpu_mcp_server.backends.ssh import SshBackend
 from gpu_mcp_server.errors import BadRequest, ConfigError, GpuMcpError, HostKeyUnknown, HostUnavailable, ToolMissing
-from gpu_mcp_server.services.hosts import Hosts
+from gpu_mcp_server.services.hosts.host_connections import Hosts
 from gpu_mcp_server.settings.server_settings import Settings
 from tests.backends.sshd import USER, Sshd
 

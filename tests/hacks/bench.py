@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpu_mcp_server.cli import hacks
-from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.settings.server_settings import load_settings
 
 BAD = ("incorrect", "cheat")

@@ -17,7 +17,7 @@ from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, ProcessSpec
 from gpu_mcp_server.models.user import User
 from gpu_mcp_server.runtime.current_user import acting_as
 from gpu_mcp_server.services import pool
-from gpu_mcp_server.services.drains import drain, resume
+from gpu_mcp_server.services.hosts.host_drain import drain, resume
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.needs import Need, alone
 from gpu_mcp_server.services.owners import Owner

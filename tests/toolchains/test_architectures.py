@@ -6,7 +6,7 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.build import Wish
-from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.plans import native
 from gpu_mcp_server.services.sources import Source

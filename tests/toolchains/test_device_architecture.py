@@ -13,7 +13,7 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.probe import host_probe as hostd_probe
 from gpu_mcp_server.hostd.probe.version_cache import Answers
 from gpu_mcp_server.models.build import Wish
-from gpu_mcp_server.services.hosts import HostProbe, JudgePython, Nvcc
+from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePython, Nvcc
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.nccl_hosts import Install, NcclHost
 from gpu_mcp_server.services.nccl_jobs import Build, command

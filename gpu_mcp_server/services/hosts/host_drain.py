@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.services.hosts import Hosts
+from gpu_mcp_server.services.hosts.host_connections import Hosts
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from gpu_mcp_server.hostd.protocol import BOXED
-from gpu_mcp_server.services.hosts import HostProbe
+from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.settings.server_settings import Settings
 
 
