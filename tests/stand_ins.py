@@ -11,7 +11,7 @@ from gpu_mcp_server.models.host import HostStatus, LabStatus
 from gpu_mcp_server.models.job import JobResult
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.problems import Problems
-from gpu_mcp_server.services.workspaces import Workspaces
+from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
 

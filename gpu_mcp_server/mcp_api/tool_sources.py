@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.batches import Entrant
     from gpu_mcp_server.services.problem_files.base import ProblemSource
     from gpu_mcp_server.services.sources import Source
-    from gpu_mcp_server.services.workspaces import Workspaces
+    from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 
 REFERENCE_LIMIT_BYTES = 1 << 20
 
@@ -102,7 +102,7 @@ class Sources:
 
     async def reference(self, text: str | None, path: str | None) -> str:
         """Return the Python source of a reference: exactly one of `text` and `path`."""
-        from gpu_mcp_server.services.local_files import read_local
+        from gpu_mcp_server.services.workspaces.local_files import read_local
 
         if (text is None) == (path is None):
             raise BadRequest("Give either `reference` or `reference_path`.")

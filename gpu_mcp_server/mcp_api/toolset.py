@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.projects import Projects
     from gpu_mcp_server.services.registry import Registry
     from gpu_mcp_server.services.runner import Runner
-    from gpu_mcp_server.services.workspaces import Workspaces
+    from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
     from gpu_mcp_server.store.artifacts import Artifacts
     from gpu_mcp_server.team.sharing import Sharing
 else:  # services bring asyncssh and the store; `tools/list` must not wait for them

@@ -19,9 +19,9 @@ from gpu_mcp_server.recipes.metering import Meter
 from gpu_mcp_server.services.commands import laid
 from gpu_mcp_server.services.jobs import FinishedJob, raise_if_not_run
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.local_files import read_local
 from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.runner import environment_of, min_level, roots_of
+from gpu_mcp_server.services.workspaces.local_files import read_local
 
 PROMPT_FILE = "prompt.md"
 HANDOFF_FILE = "handoff.json"

@@ -18,7 +18,7 @@ from gpu_mcp_server.services.job_table import JobRow
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner
 from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.rank_hosts import PEERS, Group
-from gpu_mcp_server.services.workspaces import Workspaces
+from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.toolchains import junit
 
 FOLDER = ".gpu-mcp"

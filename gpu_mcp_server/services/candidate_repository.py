@@ -19,7 +19,7 @@ from gpu_mcp_server.models.history import ExportedBranch
 from gpu_mcp_server.services.candidate_paths import harmless, quoted
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.sources import NAMES, TREE_TYPE
-from gpu_mcp_server.services.trees import Tree, TreeFile, unpack
+from gpu_mcp_server.services.workspaces.file_archive import Tree, TreeFile, unpack
 from gpu_mcp_server.store.artifacts import Artifacts
 
 AUTHOR = "gpu-mcp-server <gpu-mcp-server@localhost>"

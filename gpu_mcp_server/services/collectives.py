@@ -11,8 +11,8 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.collective import CollectiveGraph
 from gpu_mcp_server.models.transform import Api, Stage, TransformResult
 from gpu_mcp_server.services.documents import Documents
-from gpu_mcp_server.services.local_files import collect, read_local
-from gpu_mcp_server.services.workspaces import Workspaces
+from gpu_mcp_server.services.workspaces.local_files import collect, read_local
+from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 
 SUFFIXES = (".cu", ".cuh", ".h", ".hpp", ".hh", ".cpp", ".cc", ".cxx", ".c", ".inl", ".inc")
 MAX_FILES = 400

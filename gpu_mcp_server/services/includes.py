@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_mcp_server.errors import GpuMcpError, TooLarge
-from gpu_mcp_server.services.local_files import read_local
 from gpu_mcp_server.services.sources import MAX_SOURCE_BYTES, MAX_TEXTS, Source
-from gpu_mcp_server.services.workspaces import Workspaces
+from gpu_mcp_server.services.workspaces.local_files import read_local
+from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]{1,300})[">]', re.MULTILINE)
 Reader = Callable[[str], Awaitable[bytes | None]]

@@ -42,7 +42,7 @@ from gpu_mcp_server.services.targets import Targets
 from gpu_mcp_server.services.tasks import Tasks
 from gpu_mcp_server.services.tool_jobs import ToolJobs
 from gpu_mcp_server.services.verdicts import Verdicts
-from gpu_mcp_server.services.workspaces import Workspaces
+from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import CHECKED_BYTES, DATABASE, Database

@@ -19,7 +19,7 @@ from gpu_mcp_server.services.nccl_trials import Subject, Trials, builds
 from gpu_mcp_server.services.ongoing import Ongoing, Unfinished
 from gpu_mcp_server.services.runner import Progress
 from gpu_mcp_server.services.sources import texts_of
-from gpu_mcp_server.services.workspaces import Workspaces
+from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 

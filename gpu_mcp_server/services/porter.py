@@ -17,7 +17,7 @@ from gpu_mcp_server.services.jobs import FinishedJob, JobRunner
 from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.runner import min_level, roots_of
 from gpu_mcp_server.services.sources import Source
-from gpu_mcp_server.services.workspaces import Workspaces
+from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.toolchains.porting import SUFFIXES, Target, findings, hip_name, left_over
 

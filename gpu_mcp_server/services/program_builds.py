@@ -14,7 +14,7 @@ from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.runner import environment_of, min_level, roots_of
-from gpu_mcp_server.services.trees import MAX_TREE_BYTES, Tree, TreeFile, pack, unpack
+from gpu_mcp_server.services.workspaces.file_archive import MAX_TREE_BYTES, Tree, TreeFile, pack, unpack
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database

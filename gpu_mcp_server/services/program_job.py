@@ -15,7 +15,7 @@ from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.judge_files import judge_tree, role_source
 from gpu_mcp_server.services.program_builds import refs_of
 from gpu_mcp_server.services.runner import environment_of, min_level, roots_of
-from gpu_mcp_server.services.trees import Tree, TreeFile
+from gpu_mcp_server.services.workspaces.file_archive import Tree, TreeFile
 from gpu_mcp_server.settings.server_settings import Settings
 
 SANDBOXES = 40

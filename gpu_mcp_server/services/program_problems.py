@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gpu_mcp_server.errors import BadRequest, TooLarge
 from gpu_mcp_server.models.program import OutputRule, Program, ProgramInfo
-from gpu_mcp_server.services.local_files import checked_path
+from gpu_mcp_server.services.workspaces.local_files import checked_path
 
 MAX_CASES = 5
 """Each run of a candidate has a sandbox of its own, and a job has 40 of them."""

@@ -10,7 +10,7 @@ from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.program_builds import ProgramBuilder, candidate_tree, project_of
 from gpu_mcp_server.services.program_job import program_spec
-from gpu_mcp_server.services.trees import Tree, TreeFile
+from gpu_mcp_server.services.workspaces.file_archive import Tree, TreeFile
 from gpu_mcp_server.settings.server_settings import Settings
 
 MAX_FLAGS = 64

@@ -20,7 +20,7 @@ from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_ru
 from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.plans import native, nvidia_target
 from gpu_mcp_server.services.runner import environment_of, min_level, roots_of
-from gpu_mcp_server.services.workspaces import Workspaces, checked_path
+from gpu_mcp_server.services.workspaces.workspace_store import Workspaces, checked_path
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.toolchains import diagnostics, junit, sycl_runtime

@@ -27,7 +27,7 @@ from gpu_mcp_server.services.output import head_and_tail, readable, safe_text
 from gpu_mcp_server.services.pool import Pool
 from gpu_mcp_server.services.rank_hosts import PURPOSE as RANKS
 from gpu_mcp_server.services.rank_hosts import Group, RankHosts, peers
-from gpu_mcp_server.services.workspaces import Workspaces
+from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.toolchains import junit

@@ -10,9 +10,9 @@ from typing import cast, get_args
 
 from gpu_mcp_server.errors import BadRequest, TooLarge
 from gpu_mcp_server.models.build import CandidateLanguage, Language
-from gpu_mcp_server.services.local_files import collect, is_folder, read_local
-from gpu_mcp_server.services.trees import MAX_TREE_BYTES, Tree, TreeFile, pack, unpack
-from gpu_mcp_server.services.workspaces import Workspaces
+from gpu_mcp_server.services.workspaces.file_archive import MAX_TREE_BYTES, Tree, TreeFile, pack, unpack
+from gpu_mcp_server.services.workspaces.local_files import collect, is_folder, read_local
+from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.toolchains.base import SUFFIXES
 
 MAX_SOURCE_BYTES = 1 << 20

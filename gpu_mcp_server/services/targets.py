@@ -20,7 +20,7 @@ from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs import JobRunner
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.services.sources import NAMES, Source
-from gpu_mcp_server.services.workspaces import Workspaces
+from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts
 
 FOLDER = ".gpu-mcp"

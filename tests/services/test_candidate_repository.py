@@ -14,7 +14,7 @@ from gpu_mcp_server.services.candidate_paths import harmless
 from gpu_mcp_server.services.candidate_repository import CandidateRepository
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.sources import TREE_TYPE
-from gpu_mcp_server.services.trees import TreeFile, pack
+from gpu_mcp_server.services.workspaces.file_archive import TreeFile, pack
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
 

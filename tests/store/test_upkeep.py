@@ -21,7 +21,7 @@ import structlog
 from gpu_mcp_server.cli.doctor import local_checks
 from gpu_mcp_server.errors import BadRequest, ConfigError
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.workspaces import Workspaces
+from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store import backups, database, pruning
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -37,7 +37,7 @@ BUSY = textwrap.dedent(
     """
     import asyncio, sys
     from pathlib import Path
-    from gpu_mcp_server.services.workspaces import Workspaces
+    from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
     from gpu_mcp_server.store.artifacts import Artifacts
     from gpu_mcp_server.store.database import DATABASE, Database
     from gpu_mcp_server.store.store_locks import USE, held

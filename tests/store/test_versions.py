@@ -16,7 +16,7 @@ from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.problems import Problems
-from gpu_mcp_server.services.workspaces import Workspaces
+from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store import backups, database
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import DATABASE, Database

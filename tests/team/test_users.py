@@ -18,7 +18,7 @@ from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.memory import Memory
-from gpu_mcp_server.services.workspaces import Workspaces
+from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.team.audit import AuditLog

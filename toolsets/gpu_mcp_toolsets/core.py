@@ -19,7 +19,7 @@ from gpu_mcp_server.models.build import CompileResult, Wish
 from gpu_mcp_server.models.host import LabStatus
 from gpu_mcp_server.models.job import GpuNeeds, JobResult, RankOptions
 from gpu_mcp_server.models.workspace import FileContent, WorkspaceListing
-from gpu_mcp_server.services.texts import file_content
+from gpu_mcp_server.services.workspaces.text_pages import file_content
 from gpu_mcp_toolsets.arguments import (
     CompiledLanguage,
     FirstLine,

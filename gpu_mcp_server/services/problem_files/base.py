@@ -7,7 +7,7 @@ from typing import Protocol
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import Problem, Wish
-from gpu_mcp_server.services.local_files import checked_path, read_local
+from gpu_mcp_server.services.workspaces.local_files import checked_path, read_local
 
 MAX_FILE_BYTES = 1 << 20
 

@@ -6,9 +6,9 @@ from typing import cast
 
 from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused
 from gpu_mcp_server.models.problem import Problem, Wish
-from gpu_mcp_server.services.local_files import read_local
 from gpu_mcp_server.services.problem_files import geak, kernelbench, own, program
 from gpu_mcp_server.services.problem_files.base import MAX_FILE_BYTES, Format, ProblemSource
+from gpu_mcp_server.services.workspaces.local_files import read_local
 
 FORMATS = cast("tuple[Format, ...]", (own, program, geak, kernelbench))
 """In the order in which they are asked."""

@@ -6,9 +6,9 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused, TooLarge
 from gpu_mcp_server.hostd.protocol import FileRef, OutputFile
-from gpu_mcp_server.services import workspaces as module
-from gpu_mcp_server.services.local_files import MAX_LOCAL_FILES, checked_path
-from gpu_mcp_server.services.workspaces import MAX_TEXT_BYTES, Workspaces
+from gpu_mcp_server.services.workspaces import workspace_store as module
+from gpu_mcp_server.services.workspaces.local_files import MAX_LOCAL_FILES, checked_path
+from gpu_mcp_server.services.workspaces.workspace_store import MAX_TEXT_BYTES, Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
 

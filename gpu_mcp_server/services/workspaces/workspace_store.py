@@ -11,8 +11,8 @@ from pathlib import Path
 from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused, TooLarge
 from gpu_mcp_server.hostd.protocol import FileRef, OutputFile
 from gpu_mcp_server.models.workspace import FileContent, WorkspaceFile, WorkspaceListing
-from gpu_mcp_server.services.local_files import checked_path, collect
-from gpu_mcp_server.services.texts import file_content
+from gpu_mcp_server.services.workspaces.local_files import checked_path, collect
+from gpu_mcp_server.services.workspaces.text_pages import file_content
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.ownership import claim, require_own, visible
