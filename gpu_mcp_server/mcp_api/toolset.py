@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.compiler import Compiler
     from gpu_mcp_server.services.documents import Documents
     from gpu_mcp_server.services.evaluator import Evaluator
-    from gpu_mcp_server.services.experience import Experience
     from gpu_mcp_server.services.gpus import Gpus
     from gpu_mcp_server.services.inspector import Inspector
     from gpu_mcp_server.services.lab import Lab
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.profiler import Profiler
     from gpu_mcp_server.services.profiles import Profiles
     from gpu_mcp_server.services.projects import Projects
+    from gpu_mcp_server.services.records.attempts import Experience
     from gpu_mcp_server.services.registry import Registry
     from gpu_mcp_server.services.runner import Runner
     from gpu_mcp_server.services.workspaces.workspace_store import Workspaces

@@ -9,8 +9,8 @@ from gpu_mcp_server.models.attempt import Attempt, AuditResult, OldVerdicts, Out
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Tier, TimingOptions
 from gpu_mcp_server.services.evaluator import Evaluator
-from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.harness import TRUSTED, parse_verdict, shape_verdicts
+from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.runner import Progress
 from gpu_mcp_server.services.sources import NAMES, kept_source
 from gpu_mcp_server.store.artifacts import Artifacts

@@ -14,12 +14,12 @@ from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.compile_limits import compile_limits, cpu_setting, note_of
 from gpu_mcp_server.services.documents import Documents
-from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.job_ids import new_job_id
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.output import safe_text
 from gpu_mcp_server.services.plans import Build, build_of, process_of
+from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.runner import min_level, roots_of
 from gpu_mcp_server.services.sources import Source, compiled
 from gpu_mcp_server.settings.server_settings import Settings

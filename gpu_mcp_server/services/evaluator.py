@@ -22,7 +22,6 @@ from gpu_mcp_server.services.baselines import Baselines
 from gpu_mcp_server.services.checker import Checker
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.devices import PYTHON_KINDS, device_of, versions_of
-from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.extensions import ExtensionBuilder
 from gpu_mcp_server.services.faults import Faults
 from gpu_mcp_server.services.harness import GENERATION, QUICK, Candidate, Kind, judge_spec, lines_of
@@ -35,6 +34,7 @@ from gpu_mcp_server.services.needs import Need
 from gpu_mcp_server.services.pool import Pool
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.services.programs import Programs, files_of_candidate
+from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.runner import Progress, device_name
 from gpu_mcp_server.services.slots import Late, Slots
 from gpu_mcp_server.services.sources import Source

@@ -16,7 +16,6 @@ from gpu_mcp_server.services.collectives import Collectives
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.documents import Documents
 from gpu_mcp_server.services.evaluator import Evaluator
-from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.gpus import Gpus
 from gpu_mcp_server.services.hosts.host_connections import Hosts
 from gpu_mcp_server.services.inspector import Inspector
@@ -36,6 +35,7 @@ from gpu_mcp_server.services.profiles import Profiles
 from gpu_mcp_server.services.program_builds import ProgramBuilder
 from gpu_mcp_server.services.programs import Programs
 from gpu_mcp_server.services.projects import Projects
+from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.registry import Registry
 from gpu_mcp_server.services.runner import Runner, Settle
 from gpu_mcp_server.services.targets import Targets

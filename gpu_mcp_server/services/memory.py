@@ -11,7 +11,7 @@ from typing import Any
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.experience import Found, FoundAttempts, Lesson, Lessons, NoteKept
-from gpu_mcp_server.services.error_signatures import signature
+from gpu_mcp_server.services.records.error_fingerprint import signature
 from gpu_mcp_server.store.database import Database, Value
 from gpu_mcp_server.store.ownership import claim, visible
 

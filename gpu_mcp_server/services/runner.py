@@ -15,7 +15,6 @@ from gpu_mcp_server.services import aftermath
 from gpu_mcp_server.services.aftermath import Aftermath, Prepared
 from gpu_mcp_server.services.commands import check_command, check_fetch, laid, not_started
 from gpu_mcp_server.services.documents import Documents
-from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.hosts.job_environment import device_name, environment_of, min_level, roots_of
 from gpu_mcp_server.services.job_ids import new_job_id
@@ -27,6 +26,7 @@ from gpu_mcp_server.services.output import head_and_tail, readable, safe_text
 from gpu_mcp_server.services.pool import Pool
 from gpu_mcp_server.services.rank_hosts import PURPOSE as RANKS
 from gpu_mcp_server.services.rank_hosts import Group, RankHosts, peers
+from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts

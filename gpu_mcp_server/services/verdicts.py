@@ -7,7 +7,6 @@ from typing import Any
 from gpu_mcp_server.errors import GpuMcpError, JobBroken
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.harness import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.job_table import JobRow
 from gpu_mcp_server.services.jobs import FinishedJob, JobRunner
@@ -15,6 +14,7 @@ from gpu_mcp_server.services.kept_verdicts import KeptVerdicts
 from gpu_mcp_server.services.launchers import misdefined
 from gpu_mcp_server.services.output import head_and_tail, safe_text
 from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.store.artifacts import Artifacts
 
 SHOWN_EVIDENCE = (

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.errors import ConfigError
-from gpu_mcp_server.services.experience import Experience
 from gpu_mcp_server.services.job_table import JobTable
 from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store import backups, database
 from gpu_mcp_server.store.artifacts import Artifacts

@@ -13,7 +13,7 @@ from gpu_mcp_server.cli import history as command
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
 from gpu_mcp_server.plots import history_plots
-from gpu_mcp_server.services.experience import Experience
+from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.store.database import Database
 
 STEERING = "\x07\x1b\x00\u202e\ud800"

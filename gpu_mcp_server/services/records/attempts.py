@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.attempt import Attempt, AttemptKind, AttemptList, OldBoard
 from gpu_mcp_server.models.history import ProblemHistory
-from gpu_mcp_server.services.history import History
+from gpu_mcp_server.services.records.problem_history import History
 from gpu_mcp_server.store.database import Database, Value
 from gpu_mcp_server.store.ownership import claim, visible
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.services.experience import Experience
+from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.store.database import Database
 
 
