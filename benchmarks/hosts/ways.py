@@ -29,7 +29,7 @@ import asyncssh  # noqa: E402
 from line import SlowLine  # noqa: E402
 
 from gpu_mcp_server.backends.contract.host import job, sha256  # noqa: E402
-from gpu_mcp_server.services.jobs import JobRunner  # noqa: E402
+from gpu_mcp_server.services.jobs.job_runner import JobRunner  # noqa: E402
 from gpu_mcp_server.services.lab import Lab  # noqa: E402
 from gpu_mcp_server.settings.server_settings import BatchHost, LocalHost, Settings  # noqa: E402
 from tests.backends.dockerd import DOCKERD, Dockerd  # noqa: E402

@@ -33,10 +33,10 @@ from pydantic import BaseModel, Field, ValidationError
 from gpu_mcp_server.errors import GpuMcpError, NotFound
 from gpu_mcp_server.mcp_api.toolset import App
 from gpu_mcp_server.runtime.result_limits import bounded
-from gpu_mcp_server.services.errands import Errand, running
+from gpu_mcp_server.services.jobs.call_context import Errand, running
 
 if TYPE_CHECKING:
-    from gpu_mcp_server.services.tasks import TaskRow
+    from gpu_mcp_server.services.jobs.task_table import TaskRow
 
 IDENTIFIER = "io.modelcontextprotocol/tasks"
 ERA = frozenset({"2026-07-28"})

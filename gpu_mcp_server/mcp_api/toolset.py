@@ -26,7 +26,7 @@ from gpu_mcp_server.mcp_api.schemas import lean_schema, refused_nulls, said_of_a
 from gpu_mcp_server.mcp_api.tool_sources import Sources
 from gpu_mcp_server.models._base import ResultModel
 from gpu_mcp_server.runtime.result_limits import bounded
-from gpu_mcp_server.services.errands import current_errand
+from gpu_mcp_server.services.jobs.call_context import current_errand
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.audit import Auditor
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.evaluator import Evaluator
     from gpu_mcp_server.services.gpus import Gpus
     from gpu_mcp_server.services.inspector import Inspector
+    from gpu_mcp_server.services.jobs.batch_jobs import Long
+    from gpu_mcp_server.services.jobs.gpu_scheduler import Pool
     from gpu_mcp_server.services.lab import Lab
-    from gpu_mcp_server.services.long_jobs import Long
     from gpu_mcp_server.services.memory import Memory
     from gpu_mcp_server.services.nccl_verifier import NcclVerifier
-    from gpu_mcp_server.services.pool import Pool
     from gpu_mcp_server.services.porter import Porter
     from gpu_mcp_server.services.profiler import Profiler
     from gpu_mcp_server.services.profiles import Profiles

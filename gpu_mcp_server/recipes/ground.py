@@ -18,7 +18,7 @@ from gpu_mcp_server.recipes.compiling import COMPILES, compiled, source_for
 from gpu_mcp_server.recipes.door import OnCall
 from gpu_mcp_server.recipes.journal import Journal
 from gpu_mcp_server.recipes.judging import verdict_of, verdict_of_attempt, worth
-from gpu_mcp_server.services.job_ids import new_job_id
+from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.records.error_fingerprint import signature
 

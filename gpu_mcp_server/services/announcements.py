@@ -8,7 +8,7 @@ from gpu_mcp_server.hostd.protocol import JobSpec, to_json
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.harness import Candidate, Kind, judge_spec
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.jobs import JobRunner
+from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.settings.server_settings import Settings
 
 

@@ -16,7 +16,7 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.harness import Candidate, judge_spec, shape_verdicts
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.jobs import JobRunner
+from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.judge_code import judge_code
 from gpu_mcp_server.services.runner import device_name
 from gpu_mcp_server.services.verdicts import Verdicts, how_it_ended

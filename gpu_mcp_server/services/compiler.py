@@ -15,9 +15,9 @@ from gpu_mcp_server.services.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.compile_limits import compile_limits, cpu_setting, note_of
 from gpu_mcp_server.services.documents import Documents
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.job_ids import new_job_id
-from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
-from gpu_mcp_server.services.output import safe_text
+from gpu_mcp_server.services.jobs.job_ids import new_job_id
+from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run
+from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.plans import Build, build_of, process_of
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.runner import min_level, roots_of

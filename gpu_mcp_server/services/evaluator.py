@@ -26,12 +26,12 @@ from gpu_mcp_server.services.extensions import ExtensionBuilder
 from gpu_mcp_server.services.faults import Faults
 from gpu_mcp_server.services.harness import GENERATION, QUICK, Candidate, Kind, judge_spec, lines_of
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.job_table import JobTable
-from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
+from gpu_mcp_server.services.jobs.gpu_needs import Need
+from gpu_mcp_server.services.jobs.gpu_scheduler import Pool
+from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run
+from gpu_mcp_server.services.jobs.job_table import JobTable
 from gpu_mcp_server.services.judge_code import judge_code
 from gpu_mcp_server.services.kept_verdicts import KeptVerdicts, key_of_request
-from gpu_mcp_server.services.needs import Need
-from gpu_mcp_server.services.pool import Pool
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.services.programs import Programs, files_of_candidate
 from gpu_mcp_server.services.records.attempts import Experience

@@ -16,9 +16,9 @@ from gpu_mcp_server.services import module_problems
 from gpu_mcp_server.services.constraints import parsed
 from gpu_mcp_server.services.floors import floors
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePython
-from gpu_mcp_server.services.job_ids import new_job_id
+from gpu_mcp_server.services.jobs.job_ids import new_job_id
+from gpu_mcp_server.services.jobs.output_text import progress_lines
 from gpu_mcp_server.services.judge_files import judge_tree, role_source
-from gpu_mcp_server.services.output import progress_lines
 from gpu_mcp_server.services.plans import compiling_environment
 from gpu_mcp_server.services.problems import MAX_SHAPE_BYTES, largest, shape_bytes
 from gpu_mcp_server.services.runner import min_level, roots_of

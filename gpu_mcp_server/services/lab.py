@@ -19,15 +19,16 @@ from gpu_mcp_server.services.evaluator import Evaluator
 from gpu_mcp_server.services.gpus import Gpus
 from gpu_mcp_server.services.hosts.host_connections import Hosts
 from gpu_mcp_server.services.inspector import Inspector
-from gpu_mcp_server.services.job_table import JobTable
-from gpu_mcp_server.services.jobs import JobRunner
+from gpu_mcp_server.services.jobs.batch_jobs import Long
+from gpu_mcp_server.services.jobs.gpu_scheduler import Pool
+from gpu_mcp_server.services.jobs.job_runner import JobRunner
+from gpu_mcp_server.services.jobs.job_table import JobTable
+from gpu_mcp_server.services.jobs.task_table import Tasks
 from gpu_mcp_server.services.kept_verdicts import KeptVerdicts
-from gpu_mcp_server.services.long_jobs import Long
 from gpu_mcp_server.services.memory import Memory
 from gpu_mcp_server.services.merging import Merging
 from gpu_mcp_server.services.nccl_verifier import NcclVerifier
 from gpu_mcp_server.services.overview import Overview
-from gpu_mcp_server.services.pool import Pool
 from gpu_mcp_server.services.porter import Porter
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.services.profiler import Profiler
@@ -39,7 +40,6 @@ from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.registry import Registry
 from gpu_mcp_server.services.runner import Runner, Settle
 from gpu_mcp_server.services.targets import Targets
-from gpu_mcp_server.services.tasks import Tasks
 from gpu_mcp_server.services.tool_jobs import ToolJobs
 from gpu_mcp_server.services.verdicts import Verdicts
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces

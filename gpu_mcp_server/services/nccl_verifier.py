@@ -11,7 +11,7 @@ from gpu_mcp_server.models.nccl_check import NcclCheck, NcclRunOptions, NcclVeri
 from gpu_mcp_server.nccl.checks import rules
 from gpu_mcp_server.nccl.checks.findings import Rule
 from gpu_mcp_server.nccl.program_model.program import Program
-from gpu_mcp_server.services.jobs import JobRunner
+from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.nccl_hosts import ENOUGH_GPUS, NcclHost, NcclHosts, needed, possible
 from gpu_mcp_server.services.nccl_jobs import Launch, NcclJobs
 from gpu_mcp_server.services.nccl_trials import Subject, Trials, builds

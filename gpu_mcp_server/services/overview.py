@@ -12,8 +12,8 @@ from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.dashboard import Around, Board, DayUse, ProblemLine
 from gpu_mcp_server.models.user import User
 from gpu_mcp_server.runtime.current_user import current_user
-from gpu_mcp_server.services.job_table import JobRow, JobTable
-from gpu_mcp_server.services.jobs import JobRunner
+from gpu_mcp_server.services.jobs.job_runner import JobRunner
+from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable
 from gpu_mcp_server.services.records.attempts import BEST, Experience
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.ownership import claim, is_own, owner_of, require_own, visible

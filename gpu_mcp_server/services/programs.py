@@ -7,7 +7,7 @@ from gpu_mcp_server.hostd.protocol import JobSpec
 from gpu_mcp_server.models.build import CompileResult
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import Program
-from gpu_mcp_server.services.jobs import JobRunner
+from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.program_builds import ProgramBuilder, candidate_tree, project_of
 from gpu_mcp_server.services.program_job import program_spec
 from gpu_mcp_server.services.workspaces.file_archive import Tree, TreeFile

@@ -15,9 +15,9 @@ from gpu_mcp_server.services import aftermath, sycl_checks
 from gpu_mcp_server.services.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.compiler import understood
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.job_ids import new_job_id
-from gpu_mcp_server.services.jobs import FinishedJob, JobRunner, raise_if_not_run
-from gpu_mcp_server.services.output import safe_text
+from gpu_mcp_server.services.jobs.job_ids import new_job_id
+from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run
+from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.plans import native, nvidia_target
 from gpu_mcp_server.services.runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces, checked_path

@@ -11,7 +11,7 @@ from gpu_mcp_server.services.announcements import Announcements
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.harness import Kind, judge_spec
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.jobs import FinishedJob, JobRunner
+from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
 from gpu_mcp_server.services.judge_code import judge_code
 from gpu_mcp_server.services.module_problems import described
 from gpu_mcp_server.services.problem_files.base import ProblemSource

@@ -13,17 +13,17 @@ from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, Limits, OutputFile
 from gpu_mcp_server.models.job import GpuNeeds, JobResult, OutputRef, RankOptions
 from gpu_mcp_server.services import aftermath
 from gpu_mcp_server.services.aftermath import Aftermath, Prepared
-from gpu_mcp_server.services.commands import check_command, check_fetch, laid, not_started
 from gpu_mcp_server.services.documents import Documents
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.hosts.job_environment import device_name, environment_of, min_level, roots_of
-from gpu_mcp_server.services.job_ids import new_job_id
-from gpu_mcp_server.services.job_table import JobRow, JobTable
-from gpu_mcp_server.services.jobs import WAIT_S, Blobs, FinishedJob, JobRunner, OnOutput, raise_if_not_run
-from gpu_mcp_server.services.long_jobs import PURPOSE, is_long
-from gpu_mcp_server.services.needs import Need, alone
-from gpu_mcp_server.services.output import head_and_tail, readable, safe_text
-from gpu_mcp_server.services.pool import Pool
+from gpu_mcp_server.services.jobs.batch_jobs import PURPOSE, is_long
+from gpu_mcp_server.services.jobs.command_checks import check_command, check_fetch, laid, not_started
+from gpu_mcp_server.services.jobs.gpu_needs import Need, alone
+from gpu_mcp_server.services.jobs.gpu_scheduler import Pool
+from gpu_mcp_server.services.jobs.job_ids import new_job_id
+from gpu_mcp_server.services.jobs.job_runner import WAIT_S, Blobs, FinishedJob, JobRunner, OnOutput, raise_if_not_run
+from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable
+from gpu_mcp_server.services.jobs.output_text import head_and_tail, readable, safe_text
 from gpu_mcp_server.services.rank_hosts import PURPOSE as RANKS
 from gpu_mcp_server.services.rank_hosts import Group, RankHosts, peers
 from gpu_mcp_server.services.records.attempts import Experience

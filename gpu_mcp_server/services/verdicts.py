@@ -8,11 +8,11 @@ from gpu_mcp_server.errors import GpuMcpError, JobBroken
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.harness import parse_verdict, shape_verdicts
-from gpu_mcp_server.services.job_table import JobRow
-from gpu_mcp_server.services.jobs import FinishedJob, JobRunner
+from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
+from gpu_mcp_server.services.jobs.job_table import JobRow
+from gpu_mcp_server.services.jobs.output_text import head_and_tail, safe_text
 from gpu_mcp_server.services.kept_verdicts import KeptVerdicts
 from gpu_mcp_server.services.launchers import misdefined
-from gpu_mcp_server.services.output import head_and_tail, safe_text
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.store.artifacts import Artifacts

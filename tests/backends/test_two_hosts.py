@@ -12,8 +12,8 @@ import pytest
 
 from gpu_mcp_server.errors import HostUnavailable, NoFreeGpu
 from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
+from gpu_mcp_server.services.jobs.gpu_scheduler import Need
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.pool import Need
 from gpu_mcp_server.settings.server_settings import SshHost
 from tests.backends.apart import ip, lose, two_apart
 from tests.backends.sshd import Sshd

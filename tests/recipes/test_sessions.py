@@ -19,7 +19,7 @@ from gpu_mcp_server.recipes.door import Address, door
 from gpu_mcp_server.recipes.inside.gate import MODEL
 from gpu_mcp_server.recipes.journal import Journal, entries
 from gpu_mcp_server.recipes.runs import Runs
-from gpu_mcp_server.services.job_ids import new_job_id
+from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import Folder
 from tests.real.clients.model import ScriptedModel, Shown, Step, Use

@@ -12,8 +12,8 @@ from gpu_mcp_server.hostd.protocol import JobRecord, ProcessRecord
 from gpu_mcp_server.models.job import RankOptions
 from gpu_mcp_server.models.toolchains import Tool
 from gpu_mcp_server.services import aftermath
-from gpu_mcp_server.services.job_table import JobRow
-from gpu_mcp_server.services.jobs import FinishedJob
+from gpu_mcp_server.services.jobs.job_runner import FinishedJob
+from gpu_mcp_server.services.jobs.job_table import JobRow
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.toolchains import junit
 from tests.laboratory import laboratory

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.errors import ConfigError
-from gpu_mcp_server.services.job_table import JobTable
+from gpu_mcp_server.services.jobs.job_table import JobTable
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces

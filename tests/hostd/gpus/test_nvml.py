@@ -17,7 +17,7 @@ from gpu_mcp_server.hostd.gpus import nvml
 from gpu_mcp_server.hostd.protocol import GpuRequest
 from gpu_mcp_server.models.host import Gpu, HostStatus, LabStatus
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.needs import Need
+from gpu_mcp_server.services.jobs.gpu_needs import Need
 from gpu_mcp_server.settings.server_settings import LocalHost
 from tests.hostd.conftest import needs_root
 from tests.hostd.laboratory import wrapped

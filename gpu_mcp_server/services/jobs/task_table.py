@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.runtime.current_user import current_user
-from gpu_mcp_server.services.owners import Owner
+from gpu_mcp_server.services.jobs.server_liveness import Owner
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.ownership import is_own, visible
 

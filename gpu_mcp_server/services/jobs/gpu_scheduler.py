@@ -14,10 +14,10 @@ from gpu_mcp_server.errors import GpuMcpError, HostDrained, NoFreeGpu, NotFound
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobRecord, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.lease import GpuLease, Reserved
 from gpu_mcp_server.runtime.current_user import as_server, current_user
-from gpu_mcp_server.services.job_table import JobRow, JobTable
-from gpu_mcp_server.services.jobs import JobRunner, raise_if_not_run
-from gpu_mcp_server.services.needs import QUEUE_S, Need, priority_of
-from gpu_mcp_server.services.owners import Owner
+from gpu_mcp_server.services.jobs.gpu_needs import QUEUE_S, Need, priority_of
+from gpu_mcp_server.services.jobs.job_runner import JobRunner, raise_if_not_run
+from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable
+from gpu_mcp_server.services.jobs.server_liveness import Owner
 from gpu_mcp_server.settings.server_settings import Settings
 
 Progress = Callable[[str], Awaitable[None]]

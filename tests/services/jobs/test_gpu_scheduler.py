@@ -16,11 +16,11 @@ from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, ProcessSpec
 from gpu_mcp_server.models.user import User
 from gpu_mcp_server.runtime.current_user import acting_as
-from gpu_mcp_server.services import pool
 from gpu_mcp_server.services.hosts.host_drain import drain, resume
+from gpu_mcp_server.services.jobs import gpu_scheduler
+from gpu_mcp_server.services.jobs.gpu_needs import Need, alone
+from gpu_mcp_server.services.jobs.server_liveness import Owner
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.needs import Need, alone
-from gpu_mcp_server.services.owners import Owner
 from gpu_mcp_server.settings.server_settings import LocalHost
 from tests.hostd.brokers import broker_pid
 from tests.hostd.laboratory import wrapped
@@ -108,9 +108,9 @@ async def test_a_job_goes_where_its_files_are(lab):
 
 
 async def test_hosts_that_are_slow_at_first_are_asked_again_before_a_job_is_refused(lab, monkeypatch):
-    monkeypatch.setattr(pool, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(gpu_scheduler, "PATIENCE_S", 0.0)
     assert await lab.pool.place(None, Need(2)) == "big"
-    monkeypatch.setattr(pool, "FIRST_S", 0.0)
+    monkeypatch.setattr(gpu_scheduler, "FIRST_S", 0.0)
     with pytest.raises(NoFreeGpu, match=r"Without an answer: .*big: nothing within 0 s"):
         await lab.pool.place(None, Need(2))
 

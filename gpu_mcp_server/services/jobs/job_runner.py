@@ -13,12 +13,12 @@ from gpu_mcp_server.errors import HostUnavailable, JobBroken, NoFreeGpu, NotFoun
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, job_record_from_json, to_json
 from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.runtime.tracing import traced
-from gpu_mcp_server.services.brought import ALONG_BYTES, Brought, content_of, unasked
-from gpu_mcp_server.services.errands import current_errand
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, Hosts
-from gpu_mcp_server.services.job_table import JobRow, JobTable
-from gpu_mcp_server.services.long_jobs import Long, is_long
-from gpu_mcp_server.services.stewards import Gatekeeper, Steward
+from gpu_mcp_server.services.jobs.batch_jobs import Long, is_long
+from gpu_mcp_server.services.jobs.call_context import current_errand
+from gpu_mcp_server.services.jobs.inline_blobs import ALONG_BYTES, Brought, content_of, unasked
+from gpu_mcp_server.services.jobs.job_hooks import Gatekeeper, Steward
+from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable
 
 Blobs = Mapping[str, bytes | Path]
 Answer = tuple[Any, bytes]

@@ -6,7 +6,7 @@ import pytest
 
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.hostd.protocol import JobRecord, OutputFile, ProcessRecord
-from gpu_mcp_server.services.job_table import JobTable
+from gpu_mcp_server.services.jobs.job_table import JobTable
 from gpu_mcp_server.store.database import Database
 
 RECORD = JobRecord(
