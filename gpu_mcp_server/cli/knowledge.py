@@ -90,7 +90,7 @@ def fetch(
         return
 
     async def work() -> Any:
-        from gpu_mcp_server.services.host_headers import HostHeaders
+        from gpu_mcp_server.services.documentation.host_headers import HostHeaders
 
         async with session.laboratory() as lab:
             return await HostHeaders(lab.settings, lab.jobs).fetch(host)

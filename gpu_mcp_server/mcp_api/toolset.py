@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.checker import Checker
     from gpu_mcp_server.services.collectives import Collectives
     from gpu_mcp_server.services.compiler import Compiler
-    from gpu_mcp_server.services.documents import Documents
+    from gpu_mcp_server.services.documentation.doc_search import Documents
     from gpu_mcp_server.services.evaluator import Evaluator
     from gpu_mcp_server.services.gpus import Gpus
     from gpu_mcp_server.services.inspector import Inspector

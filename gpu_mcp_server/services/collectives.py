@@ -10,7 +10,7 @@ from pathlib import Path
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.collective import CollectiveGraph
 from gpu_mcp_server.models.transform import Api, Stage, TransformResult
-from gpu_mcp_server.services.documents import Documents
+from gpu_mcp_server.services.documentation.doc_search import Documents
 from gpu_mcp_server.services.workspaces.local_files import collect, read_local
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 

@@ -13,7 +13,7 @@ from gpu_mcp_server.models.build import CompileResult, Diagnostic, KernelResourc
 from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.compile_limits import compile_limits, cpu_setting, note_of
-from gpu_mcp_server.services.documents import Documents
+from gpu_mcp_server.services.documentation.doc_search import Documents
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run

@@ -14,7 +14,7 @@ from gpu_mcp_server.services.capabilities import Capabilities
 from gpu_mcp_server.services.checker import Checker
 from gpu_mcp_server.services.collectives import Collectives
 from gpu_mcp_server.services.compiler import Compiler
-from gpu_mcp_server.services.documents import Documents
+from gpu_mcp_server.services.documentation.doc_search import Documents
 from gpu_mcp_server.services.evaluator import Evaluator
 from gpu_mcp_server.services.gpus import Gpus
 from gpu_mcp_server.services.hosts.host_connections import Hosts

@@ -13,7 +13,7 @@ from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, Limits, OutputFile
 from gpu_mcp_server.models.job import GpuNeeds, JobResult, OutputRef, RankOptions
 from gpu_mcp_server.services import aftermath
 from gpu_mcp_server.services.aftermath import Aftermath, Prepared
-from gpu_mcp_server.services.documents import Documents
+from gpu_mcp_server.services.documentation.doc_search import Documents
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.hosts.job_environment import device_name, environment_of, min_level, roots_of
 from gpu_mcp_server.services.jobs.batch_jobs import PURPOSE, is_long

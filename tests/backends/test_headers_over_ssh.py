@@ -11,7 +11,7 @@ from gpu_mcp_server.cli.app import app
 from gpu_mcp_server.errors import HostUnavailable
 from gpu_mcp_server.knowledge.index import build as building
 from gpu_mcp_server.knowledge.readers.sources import known_sources
-from gpu_mcp_server.services import host_headers
+from gpu_mcp_server.services.documentation import host_headers
 from tests.backends.sshd import Sshd
 
 NVCC = "#!/bin/sh\necho 'Cuda compilation tools, release 99.1, V99.1.7'\n"

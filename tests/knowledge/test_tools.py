@@ -14,7 +14,7 @@ from gpu_mcp_server.knowledge.readers.reader_dispatch import read_place
 from gpu_mcp_server.knowledge.readers.sources import known_sources, place_at
 from gpu_mcp_server.mcp_api.server import server_from
 from gpu_mcp_server.runtime.result_limits import json_size
-from gpu_mcp_server.services.documents import ANSWER_CHARS
+from gpu_mcp_server.services.documentation.doc_search import ANSWER_CHARS
 from gpu_mcp_server.settings.server_settings import Settings
 from tests.knowledge.conftest import BOXES, GUIDE, HEADER, HOSTILE, MANUAL, edition
 

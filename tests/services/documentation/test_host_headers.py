@@ -13,8 +13,8 @@ from gpu_mcp_server.knowledge.index import build as building
 from gpu_mcp_server.knowledge.index.build import build
 from gpu_mcp_server.knowledge.index.index_store import Storage
 from gpu_mcp_server.knowledge.search.index_reader import Library
-from gpu_mcp_server.services import host_headers
-from gpu_mcp_server.services.host_headers import Fetched, HostHeaders
+from gpu_mcp_server.services.documentation import host_headers
+from gpu_mcp_server.services.documentation.host_headers import Fetched, HostHeaders
 from gpu_mcp_server.settings.server_settings import LocalHost
 from gpu_mcp_server.workers import headers
 from tests.knowledge.conftest import BOXES, HEADER
