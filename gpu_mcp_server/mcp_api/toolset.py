@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.batches import Batches
     from gpu_mcp_server.services.checker import Checker
     from gpu_mcp_server.services.collectives import Collectives
+    from gpu_mcp_server.services.commands.command_runner import Runner
     from gpu_mcp_server.services.compiler import Compiler
     from gpu_mcp_server.services.documentation.doc_search import Documents
     from gpu_mcp_server.services.evaluator import Evaluator
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.projects import Projects
     from gpu_mcp_server.services.records.attempts import Experience
     from gpu_mcp_server.services.registry import Registry
-    from gpu_mcp_server.services.runner import Runner
     from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
     from gpu_mcp_server.store.artifacts import Artifacts
     from gpu_mcp_server.team.sharing import Sharing

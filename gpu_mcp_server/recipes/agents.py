@@ -16,11 +16,11 @@ from gpu_mcp_server.models.run_plan import AgentCommand
 from gpu_mcp_server.recipes.clients import GATE, INSIDE, Around, call_of
 from gpu_mcp_server.recipes.door import Address, OnCall, Tools, door
 from gpu_mcp_server.recipes.metering import Meter
+from gpu_mcp_server.services.commands.command_runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.jobs.command_checks import laid
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, raise_if_not_run
 from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.workspaces.local_files import read_local
 
 PROMPT_FILE = "prompt.md"

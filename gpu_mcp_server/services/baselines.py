@@ -13,12 +13,12 @@ from typing import Any
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.models.evaluation import Baseline, Evaluation, ShapeVerdict, TimingOptions
 from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services.commands.command_runner import device_name
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.harness import Candidate, judge_spec, shape_verdicts
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.judge_code import judge_code
-from gpu_mcp_server.services.runner import device_name
 from gpu_mcp_server.services.verdicts import Verdicts, how_it_ended
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts

@@ -10,11 +10,11 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.comparison import Comparison, Row
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Tier, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.evaluator import LATE, Evaluator
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.problems import Problems
-from gpu_mcp_server.services.runner import Progress
 from gpu_mcp_server.services.slots import Slots
 from gpu_mcp_server.services.sources import NAMES, Source
 

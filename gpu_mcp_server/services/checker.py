@@ -7,9 +7,9 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.memory_check import CheckReport, CheckTool, MemoryCheck
 from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.profilers import sanitizer
+from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob
 from gpu_mcp_server.services.jobs.job_table import JobRow
-from gpu_mcp_server.services.runner import Progress
 from gpu_mcp_server.services.targets import FOLDER, Target, Targets
 from gpu_mcp_server.services.tool_jobs import Ended, ToolJob, ToolJobs
 

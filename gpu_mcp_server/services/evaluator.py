@@ -20,6 +20,7 @@ from gpu_mcp_server.services.advice import advice_on
 from gpu_mcp_server.services.announcements import Announcements
 from gpu_mcp_server.services.baselines import Baselines
 from gpu_mcp_server.services.checker import Checker
+from gpu_mcp_server.services.commands.command_runner import Progress, device_name
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.devices import PYTHON_KINDS, device_of, versions_of
 from gpu_mcp_server.services.extensions import ExtensionBuilder
@@ -35,7 +36,6 @@ from gpu_mcp_server.services.kept_verdicts import KeptVerdicts, key_of_request
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.services.programs import Programs, files_of_candidate
 from gpu_mcp_server.services.records.attempts import Experience
-from gpu_mcp_server.services.runner import Progress, device_name
 from gpu_mcp_server.services.slots import Late, Slots
 from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.services.verdicts import Verdicts

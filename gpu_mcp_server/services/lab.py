@@ -13,6 +13,7 @@ from gpu_mcp_server.services.build_cache import BuildCache
 from gpu_mcp_server.services.capabilities import Capabilities
 from gpu_mcp_server.services.checker import Checker
 from gpu_mcp_server.services.collectives import Collectives
+from gpu_mcp_server.services.commands.command_runner import Runner, Settle
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.documentation.doc_search import Documents
 from gpu_mcp_server.services.evaluator import Evaluator
@@ -38,7 +39,6 @@ from gpu_mcp_server.services.programs import Programs
 from gpu_mcp_server.services.projects import Projects
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.registry import Registry
-from gpu_mcp_server.services.runner import Runner, Settle
 from gpu_mcp_server.services.targets import Targets
 from gpu_mcp_server.services.tool_jobs import ToolJobs
 from gpu_mcp_server.services.verdicts import Verdicts

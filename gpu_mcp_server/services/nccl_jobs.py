@@ -10,7 +10,8 @@ from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.job import RankOptions, RankResult
-from gpu_mcp_server.services import aftermath
+from gpu_mcp_server.services.commands import run_traces
+from gpu_mcp_server.services.commands.command_runner import Progress, environment_of, min_level
 from gpu_mcp_server.services.compile_limits import LONG, compile_limits, note_of
 from gpu_mcp_server.services.jobs.command_checks import laid
 from gpu_mcp_server.services.jobs.job_ids import new_job_id
@@ -18,7 +19,6 @@ from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, rais
 from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.nccl_hosts import NcclHost, NcclHosts, needed
 from gpu_mcp_server.services.plans import nvidia_target
-from gpu_mcp_server.services.runner import Progress, environment_of, min_level
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.toolchains import diagnostics
 from gpu_mcp_server.toolchains.architectures import nvcc_options
@@ -100,7 +100,7 @@ class Ran:
 
     def ending(self) -> str:
         """Say how it ended, ranks that did not end well first."""
-        missing = aftermath.missing_ranks(self.ranks)
+        missing = run_traces.missing_ranks(self.ranks)
         return "; ".join(w for w in (missing or "", self.note) if w) or self.status
 
 
@@ -182,7 +182,7 @@ class NcclJobs:
             count=_processes(launch), launcher="mpirun" if launch.launcher == "mpirun" else "torchrun"
         )
         argv = (*run.before, f"./{PROGRAM}", *launch.arguments)
-        made = aftermath.prepared(argv, probe, host.host, gpus=run.gpus, ranks=options, timeout_s=launch.timeout_s)
+        made = run_traces.prepared(argv, probe, host.host, gpus=run.gpus, ranks=options, timeout_s=launch.timeout_s)
         more, blobs = laid({**made.files, **({f"{DUMPS}/about": b""} if run.dumps else {})})
         sha256 = hashlib.sha256(run.binary).hexdigest()
         env = {**WORDS, **made.env, **run.env, **({"GMCP_DUMPS": DUMPS} if run.dumps else {})}
@@ -214,10 +214,10 @@ class NcclJobs:
             if output.path != PROGRAM:
                 files[output.path] = await self._jobs.fetch(done.host, output.sha256)
         kinds = [
-            {k: files[p] for k in ("json", "out", "err") if (p := f"{aftermath.RANKS}/{n}.{k}") in files}
+            {k: files[p] for k in ("json", "out", "err") if (p := f"{run_traces.RANKS}/{n}.{k}") in files}
             for n in range(processes)
         ]
-        ranks = [aftermath.rank_of(n, kind) for n, kind in enumerate(kinds)]
+        ranks = [run_traces.rank_of(n, kind) for n, kind in enumerate(kinds)]
         texts = [safe_text(kind.get("out", b"") + b"\n" + kind.get("err", b"")) for kind in kinds]
         own = safe_text(done.stderr).strip()  # of the launcher: mpirun's words
         status = str(done.record.status)
@@ -227,7 +227,7 @@ class NcclJobs:
             status,
             ranks,
             [*texts, own] if own else texts,
-            {p: d for p, d in files.items() if not aftermath.ours(p)},
+            {p: d for p, d in files.items() if not run_traces.ours(p)},
             done.record.note,
             done.record.wall_s,
             str(done.record.level or ""),

@@ -9,9 +9,9 @@ from gpu_mcp_server.nccl.checks import buffer_dumps, instrument, kernels, run_ou
 from gpu_mcp_server.nccl.checks.communication import sites_of
 from gpu_mcp_server.nccl.program_model.edits import Edits
 from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.nccl_hosts import NcclHost
 from gpu_mcp_server.services.nccl_jobs import DUMPS, FOUND_CODE, Build, Built, Launch, NcclJobs, Ran, Run
-from gpu_mcp_server.services.runner import Progress
 
 DIFFERENTIAL = "gmcp_differential.cu"
 SEEDS = 2

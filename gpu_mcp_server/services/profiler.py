@@ -11,11 +11,11 @@ from gpu_mcp_server.plots import roofline_chart
 from gpu_mcp_server.profilers import bottleneck, ncu, report_detection
 from gpu_mcp_server.profilers.roofline import Peaks
 from gpu_mcp_server.profilers.sanitizer import line_of
+from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.hosts.device_specs import spec_of
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob
 from gpu_mcp_server.services.jobs.job_table import JobRow
 from gpu_mcp_server.services.profile_plans import ABOUT, FOLDER, REPORT, plan_of
-from gpu_mcp_server.services.runner import Progress
 from gpu_mcp_server.services.targets import Targets
 from gpu_mcp_server.services.tool_jobs import Ended, ToolJobs
 

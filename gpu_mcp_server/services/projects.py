@@ -11,15 +11,16 @@ from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.job import OutputRef, TestReport
 from gpu_mcp_server.models.project import Phase, ProjectBuild
 from gpu_mcp_server.package_files import worker_source
-from gpu_mcp_server.services import aftermath, sycl_checks
+from gpu_mcp_server.services import sycl_checks
 from gpu_mcp_server.services.build_cache import BuildCache, key_of
+from gpu_mcp_server.services.commands import run_traces
+from gpu_mcp_server.services.commands.command_runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.compiler import understood
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.plans import native, nvidia_target
-from gpu_mcp_server.services.runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces, checked_path
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -121,7 +122,7 @@ class Projects:
     ) -> ProjectBuild:
         workspace_id = result.workspace_id
         if key and result.status in ("ok", "failed"):
-            made = [asdict(o) for o in done.record.outputs if not aftermath.ours(o.path)]
+            made = [asdict(o) for o in done.record.outputs if not run_traces.ours(o.path)]
             after = _key(await self._workspaces.manifest(workspace_id), request, probe)
             for each in dict.fromkeys((key, after)):  # nothing is left to do in what was just built
                 await self._cache.put(each, {"result": result.model_dump(mode="json"), "made": made})
@@ -176,7 +177,7 @@ class Projects:
         messages, left = diagnostics.top(found)
         for output in record.outputs:
             await self._content(done, output)
-        refused = await self._workspaces.adopt(workspace_id, [o for o in record.outputs if not aftermath.ours(o.path)])
+        refused = await self._workspaces.adopt(workspace_id, [o for o in record.outputs if not run_traces.ours(o.path)])
         notes = [record.note, *record.outputs_left_out[:3], *refused[:3]]
         status = record.status if record.status in ("ok", "failed", "timeout", "oom") else "broken"
         log = await self._artifacts.put(said.encode(), name="build.log", media_type="text/plain") if said else None

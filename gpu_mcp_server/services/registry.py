@@ -8,6 +8,7 @@ from gpu_mcp_server.errors import JobBroken, ProblemRefused
 from gpu_mcp_server.models.problem import Problem, ProblemInfo, ProblemList, TensorSpec
 from gpu_mcp_server.services import reference_text
 from gpu_mcp_server.services.announcements import Announcements
+from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.harness import Kind, judge_spec
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
@@ -19,7 +20,6 @@ from gpu_mcp_server.services.problem_files.reader import read_problem
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.services.programs import Programs
 from gpu_mcp_server.services.records.attempts import Experience
-from gpu_mcp_server.services.runner import Progress
 from gpu_mcp_server.services.verdicts import Verdicts, how_it_ended
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts

@@ -11,7 +11,7 @@ from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.hostd.protocol import JobRecord, ProcessRecord
 from gpu_mcp_server.models.job import RankOptions
 from gpu_mcp_server.models.toolchains import Tool
-from gpu_mcp_server.services import aftermath
+from gpu_mcp_server.services.commands import run_traces
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob
 from gpu_mcp_server.services.jobs.job_table import JobRow
 from gpu_mcp_server.services.lab import Lab
@@ -84,7 +84,7 @@ async def test_mpirun_that_is_not_there_is_missing(lab: Lab):
     probe = await lab.hosts.probe("local")
     bare = probe.model_copy(update={"toolchains": probe.toolchains.model_copy(update={"tools": {}})})
     with pytest.raises(ToolMissing, match="mpirun"):
-        aftermath.prepared(["a"], bare, "local", gpus=0, ranks=RankOptions(count=2, launcher="mpirun"), timeout_s=1)
+        run_traces.prepared(["a"], bare, "local", gpus=0, ranks=RankOptions(count=2, launcher="mpirun"), timeout_s=1)
 
 
 async def test_mpirun_outside_of_usr_is_shown_to_its_job(lab: Lab):
@@ -93,7 +93,7 @@ async def test_mpirun_outside_of_usr_is_shown_to_its_job(lab: Lab):
     there = probe.model_copy(update={"toolchains": probe.toolchains.model_copy(update={"tools": mpirun})})
     for launcher, roots in (("mpirun", ("/opt/openmpi",)), ("torchrun", ())):
         ranks = RankOptions.model_validate({"count": 2, "launcher": launcher})
-        assert aftermath.prepared(["a"], there, "local", gpus=0, ranks=ranks, timeout_s=1).roots == roots
+        assert run_traces.prepared(["a"], there, "local", gpus=0, ranks=ranks, timeout_s=1).roots == roots
 
 
 TESTS = """
@@ -170,7 +170,7 @@ async def test_a_broken_kernel_without_a_core_dump_leads_to_the_checker(lab: Lab
     record = JobRecord("j-1", "finished", "run", "failed", processes=(ProcessRecord("main", 1),), gpus=("GPU-0",))
     said = b"CUDA error: an illegal memory access was encountered\n"
     row = JobRow("j-1", "local", "run", None, None, "", {}, record)
-    traces = await aftermath.Aftermath(lab.jobs, lab.workspaces).of(FinishedJob("local", record, b"", said), row)
+    traces = await run_traces.Aftermath(lab.jobs, lab.workspaces).of(FinishedJob("local", record, b"", said), row)
     assert traces.notes == [
         "a kernel broke (illegal memory access): check_memory with this command names kernel and line"
     ]

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from gpu_mcp_server.services.runner import Progress
+from gpu_mcp_server.services.commands.command_runner import Progress
 
 T = TypeVar("T")
 

@@ -11,8 +11,10 @@ import structlog
 from gpu_mcp_server.errors import GpuMcpError, NotFound
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, Limits, OutputFile, ProcessSpec
 from gpu_mcp_server.models.job import GpuNeeds, JobResult, OutputRef, RankOptions
-from gpu_mcp_server.services import aftermath
-from gpu_mcp_server.services.aftermath import Aftermath, Prepared
+from gpu_mcp_server.services.commands import run_traces
+from gpu_mcp_server.services.commands.rank_hosts import PURPOSE as RANKS
+from gpu_mcp_server.services.commands.rank_hosts import Group, RankHosts, peers
+from gpu_mcp_server.services.commands.run_traces import Aftermath, Prepared
 from gpu_mcp_server.services.documentation.doc_search import Documents
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.hosts.job_environment import device_name, environment_of, min_level, roots_of
@@ -24,8 +26,6 @@ from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.job_runner import WAIT_S, Blobs, FinishedJob, JobRunner, OnOutput, raise_if_not_run
 from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable
 from gpu_mcp_server.services.jobs.output_text import head_and_tail, readable, safe_text
-from gpu_mcp_server.services.rank_hosts import PURPOSE as RANKS
-from gpu_mcp_server.services.rank_hosts import Group, RankHosts, peers
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings
@@ -115,7 +115,7 @@ class Runner:
         check_command(argv, env or {}, timeout_s, stdin)
         if fetch:
             check_fetch(gpus, ranks, allowed=self._settings.allow_fetch)
-        reports = {aftermath.TESTS: junit.checked_patterns(tests)} if tests is not None else {}
+        reports = {run_traces.TESTS: junit.checked_patterns(tests)} if tests is not None else {}
         manifest = await self._workspaces.manifest(workspace_id) if workspace_id else []
         groups = await self._groups.shared_out(ranks, timeout_s, detach=detach) if ranks and ranks.hosts else []
         need = Need.of(gpus, needs)
@@ -174,7 +174,7 @@ class Runner:
         for group, made in zip(groups, ready, strict=True):
             process = ProcessSpec(argv=made.argv, env=environment_of(group.probe, made.env))
             roots = roots_of(group.probe, (*self._settings.hosts[group.host].roots, *made.roots))
-            outputs = tuple(dict.fromkeys((*(o for o in spec.outputs if not aftermath.ours(o)), *made.outputs)))
+            outputs = tuple(dict.fromkeys((*(o for o in spec.outputs if not run_traces.ours(o)), *made.outputs)))
             outputs = spec.outputs if "*" in spec.outputs else outputs
             found.append(replace(spec, id=group.job_id, processes=(process,), roots=roots, outputs=outputs))
         return found
@@ -298,7 +298,7 @@ class Runner:
         if is_long(row) and self._jobs.long is not None:
             await self._jobs.long.bring(row, record.outputs)
         outputs: list[OutputRef] = []
-        for output in filter(aftermath.shown, record.outputs):
+        for output in filter(run_traces.shown, record.outputs):
             artifact_id = None
             if row.purpose in ("run", "fetch", RANKS, PURPOSE):
                 if not self._artifacts.has(output.sha256):
@@ -306,9 +306,9 @@ class Runner:
                 artifact_id = await self._artifacts.put(self._artifacts.blob_path(output.sha256), name=output.path)
             outputs.append(OutputRef(path=output.path, artifact_id=artifact_id, size_bytes=output.size))
         ran = row.purpose in ("run", RANKS)
-        traces = await self._aftermath.of(done, row) if ran else aftermath.Traces()
+        traces = await self._aftermath.of(done, row) if ran else run_traces.Traces()
         refused: list[str] = []
-        made = [o for o in record.outputs if not aftermath.ours(o.path)]
+        made = [o for o in record.outputs if not run_traces.ours(o.path)]
         made += [await self._brought(at, output) for at, output in traces.elsewhere]
         if row.workspace_id and made:
             refused = await self._workspaces.adopt(row.workspace_id, made)
@@ -382,7 +382,7 @@ def made_ready(
     """
     for host, probe, _ in places:
         need.check(probe, host)
-    return [aftermath.prepared(argv, probe, host, **told, group=group) for host, probe, group in places]
+    return [run_traces.prepared(argv, probe, host, **told, group=group) for host, probe, group in places]
 
 
 def last_line_to(progress: Progress | None) -> OnOutput | None:
