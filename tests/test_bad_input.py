@@ -136,7 +136,7 @@ async def test_a_program_that_floods_its_output_is_kept_to_a_limit_that_is_said(
 
 async def test_a_host_without_a_compiler_is_a_clear_error(client: Client):
     from gpu_mcp_server.errors import ToolMissing
-    from gpu_mcp_server.services.sources import Source
+    from gpu_mcp_server.services.builds.candidate_source import Source
     from tests.laboratory import laboratory
 
     async with laboratory() as lab:

@@ -164,7 +164,7 @@ def theirs(folder: Path, kernelbench: Path, problem: str, candidate: str, backen
 async def ours(lab: Any, problem_id: str, text: str, language: str) -> dict[str, Any]:
     """Evaluate once by ours."""
     from gpu_mcp_server.models.evaluation import TimingOptions
-    from gpu_mcp_server.services.sources import NAMES, Source
+    from gpu_mcp_server.services.builds.candidate_source import NAMES, Source
 
     source, timing = Source(text, language, NAMES[language]), TimingOptions(baseline="eager")  # type: ignore[arg-type]
     begin = time.perf_counter()

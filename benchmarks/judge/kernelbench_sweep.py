@@ -173,7 +173,7 @@ class Sweep:
 
     async def _verdict(self, problem_id: str, text: str, form: str) -> list[str]:
         from gpu_mcp_server.models.evaluation import TimingOptions
-        from gpu_mcp_server.services.sources import Source
+        from gpu_mcp_server.services.builds.candidate_source import Source
 
         source = Source(written(text, form), "python", "model.py")
         timing = TimingOptions(tier="correctness", baseline="eager")

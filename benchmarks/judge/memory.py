@@ -55,7 +55,7 @@ async def measured(lab: Any, case: tuple[str, str, list[int], str], n: int) -> s
     """Judge a right kernel; return a row of the table."""
     from gpu_mcp_server.models.evaluation import TimingOptions
     from gpu_mcp_server.models.problem import TensorSpec
-    from gpu_mcp_server.services.sources import Source
+    from gpu_mcp_server.services.builds.candidate_source import Source
 
     name, body, more, kernel = case
     info = await lab.registry.register(

@@ -64,7 +64,7 @@ async def registered(lab: Any, device: str) -> str:
 async def once(lab: Any, problem_id: str, candidate: str, options: argparse.Namespace) -> dict[str, Any]:
     """Judge once; return each shape's verdict, what empty passes took and where the time went."""
     from gpu_mcp_server.models.evaluation import TimingOptions
-    from gpu_mcp_server.services.sources import LANGUAGES, Source
+    from gpu_mcp_server.services.builds.candidate_source import LANGUAGES, Source
 
     source = Source((EXAMPLES / candidate).read_text(), LANGUAGES[Path(candidate).suffix], candidate)
     timing = TimingOptions(precision=options.precision, baseline="eager", fresh=True)

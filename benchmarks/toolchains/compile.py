@@ -22,8 +22,8 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from gpu_mcp_server.models.build import Wish
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.settings.server_settings import Settings
 
 KERNEL = """__global__ void add(const float *a, float *b, int n) {

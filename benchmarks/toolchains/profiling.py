@@ -21,8 +21,8 @@ from typing import Any
 
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.models.run_target import RunTarget
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.settings.server_settings import Settings
 
 HERE = Path(__file__).parent

@@ -263,7 +263,7 @@ class Court:
         return self.plain[candidate.device]
 
     async def _evaluated(self, candidate: Candidate) -> Evaluation:
-        from gpu_mcp_server.services.sources import Source, python_kind
+        from gpu_mcp_server.services.builds.candidate_source import Source, python_kind
 
         key = (candidate.problem, candidate.device)
         if key not in self.problems:

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from gpu_mcp_server.models.problem import Wish
     from gpu_mcp_server.models.workspace import WorkspaceListing
     from gpu_mcp_server.services.batches import Entrant
+    from gpu_mcp_server.services.builds.candidate_source import Source
     from gpu_mcp_server.services.problem_files.base import ProblemSource
-    from gpu_mcp_server.services.sources import Source
     from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 
 REFERENCE_LIMIT_BYTES = 1 << 20
@@ -33,7 +33,7 @@ class Sources:
         self, text: str | None, path: str | None, workspace_id: str | None, language: "CandidateLanguage | None"
     ) -> "Source":
         """Return the source of a candidate: exactly one of `text` and `path`."""
-        from gpu_mcp_server.services.sources import source_of
+        from gpu_mcp_server.services.builds.candidate_source import source_of
 
         return await source_of(
             self._workspaces,
@@ -53,7 +53,7 @@ class Sources:
         flags: "Sequence[str]" = (),
     ) -> "Source":
         """Return a source that is compiled alone, with the headers that it includes from around it."""
-        from gpu_mcp_server.services.includes import with_headers
+        from gpu_mcp_server.services.builds.includes import with_headers
 
         source = await self.of(text, path, workspace_id, language)
         return await with_headers(source, path, workspace_id, self._workspaces, flags)
@@ -77,7 +77,7 @@ class Sources:
 
     async def files(self, text: str | None, path: str | None, workspace_id: str | None) -> dict[str, str]:
         """Return sources by path: one given as text or path, or all text files of a workspace or local folder."""
-        from gpu_mcp_server.services.sources import texts_of
+        from gpu_mcp_server.services.builds.candidate_source import texts_of
 
         if text is None and path is None and workspace_id is not None:
             return await texts_of(self._workspaces, workspace_id)
@@ -90,8 +90,8 @@ class Sources:
         self, text: str | None, path: str | None, workspace_id: str | None
     ) -> tuple[dict[str, str], str | None]:
         """Return the sources of a program and which is the main one, where that was said."""
+        from gpu_mcp_server.services.builds.candidate_source import texts_of
         from gpu_mcp_server.services.collectives import local_program
-        from gpu_mcp_server.services.sources import texts_of
 
         if workspace_id is not None and text is None:
             return await texts_of(self._workspaces, workspace_id), path

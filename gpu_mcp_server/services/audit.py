@@ -8,11 +8,11 @@ from gpu_mcp_server.errors import BadRequest, GpuMcpError, NotFound
 from gpu_mcp_server.models.attempt import Attempt, AuditResult, OldVerdicts, Outcome, RedoneVerdicts
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Tier, TimingOptions
+from gpu_mcp_server.services.builds.candidate_source import NAMES, kept_source
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.evaluator import Evaluator
 from gpu_mcp_server.services.harness import TRUSTED, parse_verdict, shape_verdicts
 from gpu_mcp_server.services.records.attempts import Experience
-from gpu_mcp_server.services.sources import NAMES, kept_source
 from gpu_mcp_server.store.artifacts import Artifacts
 
 SLOWER = 0.8

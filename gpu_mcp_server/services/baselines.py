@@ -13,8 +13,8 @@ from typing import Any
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.models.evaluation import Baseline, Evaluation, ShapeVerdict, TimingOptions
 from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.commands.command_runner import device_name
-from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.harness import Candidate, judge_spec, shape_verdicts
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import JobRunner

@@ -19,9 +19,10 @@ from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.advice import advice_on
 from gpu_mcp_server.services.announcements import Announcements
 from gpu_mcp_server.services.baselines import Baselines
+from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.checker import Checker
 from gpu_mcp_server.services.commands.command_runner import Progress, device_name
-from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.devices import PYTHON_KINDS, device_of, versions_of
 from gpu_mcp_server.services.extensions import ExtensionBuilder
 from gpu_mcp_server.services.faults import Faults
@@ -37,7 +38,6 @@ from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.services.programs import Programs, files_of_candidate
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.slots import Late, Slots
-from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.services.verdicts import Verdicts
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts

@@ -13,6 +13,7 @@ from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, Limits, 
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services import module_problems
+from gpu_mcp_server.services.builds.build_plans import compiling_environment
 from gpu_mcp_server.services.commands.command_runner import min_level, roots_of
 from gpu_mcp_server.services.constraints import parsed
 from gpu_mcp_server.services.floors import floors
@@ -20,7 +21,6 @@ from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePytho
 from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.output_text import progress_lines
 from gpu_mcp_server.services.judge_files import judge_tree, role_source
-from gpu_mcp_server.services.plans import compiling_environment
 from gpu_mcp_server.services.problems import MAX_SHAPE_BYTES, largest, shape_bytes
 from gpu_mcp_server.settings.server_settings import Settings
 

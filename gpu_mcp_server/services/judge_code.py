@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.models.build import CandidateLanguage
-from gpu_mcp_server.services.compiler import Compiler
+from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.harness import Kind
 from gpu_mcp_server.services.judge_files import JUDGE
-from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.store.artifacts import Artifacts
 
 

@@ -7,12 +7,12 @@ from pydantic import ValidationError
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.services.build_cache import BuildCache, key_of
+from gpu_mcp_server.services.builds.build_cache import BuildCache, key_of
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.harness import GENERATION
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.judge_files import judge_files
 from gpu_mcp_server.services.records.attempts import Experience
-from gpu_mcp_server.services.sources import Source
 
 
 class KeptVerdicts:

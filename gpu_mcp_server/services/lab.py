@@ -9,17 +9,20 @@ from pathlib import Path
 from gpu_mcp_server.services.audit import Auditor
 from gpu_mcp_server.services.baselines import Baselines
 from gpu_mcp_server.services.batches import Batches
-from gpu_mcp_server.services.build_cache import BuildCache
+from gpu_mcp_server.services.builds.build_cache import BuildCache
+from gpu_mcp_server.services.builds.compiler import Compiler
+from gpu_mcp_server.services.builds.disassembly import Inspector
+from gpu_mcp_server.services.builds.porting import Porter
+from gpu_mcp_server.services.builds.program_builds import ProgramBuilder
+from gpu_mcp_server.services.builds.project_builds import Projects
 from gpu_mcp_server.services.capabilities import Capabilities
 from gpu_mcp_server.services.checker import Checker
 from gpu_mcp_server.services.collectives import Collectives
 from gpu_mcp_server.services.commands.command_runner import Runner, Settle
-from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.documentation.doc_search import Documents
 from gpu_mcp_server.services.evaluator import Evaluator
 from gpu_mcp_server.services.gpus import Gpus
 from gpu_mcp_server.services.hosts.host_connections import Hosts
-from gpu_mcp_server.services.inspector import Inspector
 from gpu_mcp_server.services.jobs.batch_jobs import Long
 from gpu_mcp_server.services.jobs.gpu_scheduler import Pool
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
@@ -30,13 +33,10 @@ from gpu_mcp_server.services.memory import Memory
 from gpu_mcp_server.services.merging import Merging
 from gpu_mcp_server.services.nccl_verifier import NcclVerifier
 from gpu_mcp_server.services.overview import Overview
-from gpu_mcp_server.services.porter import Porter
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.services.profiler import Profiler
 from gpu_mcp_server.services.profiles import Profiles
-from gpu_mcp_server.services.program_builds import ProgramBuilder
 from gpu_mcp_server.services.programs import Programs
-from gpu_mcp_server.services.projects import Projects
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.registry import Registry
 from gpu_mcp_server.services.targets import Targets

@@ -8,8 +8,8 @@ from typing import cast
 from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.hostd.protocol import JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.package_files import worker_source
+from gpu_mcp_server.services.builds.compiler import read_json
 from gpu_mcp_server.services.commands.command_runner import environment_of, min_level, roots_of
-from gpu_mcp_server.services.compiler import read_json
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.job_runner import JobRunner

@@ -10,15 +10,15 @@ from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.job import RankOptions, RankResult
+from gpu_mcp_server.services.builds.build_plans import nvidia_target
+from gpu_mcp_server.services.builds.compile_limits import LONG, compile_limits, note_of
 from gpu_mcp_server.services.commands import run_traces
 from gpu_mcp_server.services.commands.command_runner import Progress, environment_of, min_level
-from gpu_mcp_server.services.compile_limits import LONG, compile_limits, note_of
 from gpu_mcp_server.services.jobs.command_checks import laid
 from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.nccl_hosts import NcclHost, NcclHosts, needed
-from gpu_mcp_server.services.plans import nvidia_target
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.toolchains import diagnostics
 from gpu_mcp_server.toolchains.architectures import nvcc_options

@@ -11,6 +11,7 @@ from gpu_mcp_server.models.nccl_check import NcclCheck, NcclRunOptions, NcclVeri
 from gpu_mcp_server.nccl.checks import rules
 from gpu_mcp_server.nccl.checks.findings import Rule
 from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.services.builds.candidate_source import texts_of
 from gpu_mcp_server.services.commands.background_work import Ongoing, Unfinished
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
@@ -18,7 +19,6 @@ from gpu_mcp_server.services.nccl_hosts import ENOUGH_GPUS, NcclHost, NcclHosts,
 from gpu_mcp_server.services.nccl_jobs import Launch, NcclJobs
 from gpu_mcp_server.services.nccl_trials import Subject, Trials, builds
 from gpu_mcp_server.services.records.attempts import Experience
-from gpu_mcp_server.services.sources import texts_of
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts

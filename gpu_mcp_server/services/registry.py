@@ -8,8 +8,8 @@ from gpu_mcp_server.errors import JobBroken, ProblemRefused
 from gpu_mcp_server.models.problem import Problem, ProblemInfo, ProblemList, TensorSpec
 from gpu_mcp_server.services import reference_text
 from gpu_mcp_server.services.announcements import Announcements
+from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.commands.command_runner import Progress
-from gpu_mcp_server.services.compiler import Compiler
 from gpu_mcp_server.services.harness import Kind, judge_spec
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner

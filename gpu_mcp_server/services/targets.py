@@ -13,13 +13,13 @@ from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.package_files import WORKERS
-from gpu_mcp_server.services.compiler import Compiler
+from gpu_mcp_server.services.builds.candidate_source import NAMES, Source
+from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.command_checks import check_command, laid
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.problems import Problems
 from gpu_mcp_server.services.records.attempts import Experience
-from gpu_mcp_server.services.sources import NAMES, Source
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts
 

@@ -21,8 +21,8 @@ from gpu_mcp_server.backends.schedulers import BatchJob, Pbs, Slurm, script
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable, JobBroken, ToolMissing
 from gpu_mcp_server.hostd.gpus.nvml import leased_by_scheduler
 from gpu_mcp_server.models.problem import TensorSpec
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.settings.server_settings import BatchHost, Settings
 from tests.backends.slurm import SlurmCluster
 from tests.backends.sshd import Sshd

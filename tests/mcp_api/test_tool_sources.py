@@ -7,7 +7,7 @@ import pytest
 from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused, TooLarge
 from gpu_mcp_server.mcp_api.tool_sources import Sources
 from gpu_mcp_server.models.comparison import CandidateSpec
-from gpu_mcp_server.services.sources import MAX_SOURCE_BYTES, Source, source_of
+from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES, Source, source_of
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.models.problem import TensorSpec
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.sources import Source
 from tests.laboratory import laboratory
 
 pytestmark = pytest.mark.gpu

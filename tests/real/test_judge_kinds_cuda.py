@@ -12,9 +12,9 @@ from gpu_mcp_server.errors import ProblemRefused
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec, Wish
 from gpu_mcp_server.services import harness
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problem_files.base import ProblemSource
-from gpu_mcp_server.services.sources import Source
 from tests.laboratory import laboratory
 from tests.real.test_judge_cuda import missing
 from tests.real.test_python_cuda import INLINE, MODEL, SOFTMAX, TRITON

@@ -9,8 +9,8 @@ from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
 from gpu_mcp_server.hostd.jobs.job_folder import JobFolder
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.sources import Source
 from tests.hostd.laboratory import wrapped
 from tests.laboratory import HONEST, PROBLEM, laboratory
 

@@ -6,9 +6,9 @@ from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.audit import timed_low
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.harness import GENERATION
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.sources import Source
 from tests.laboratory import HONEST, PROBLEM, laboratory
 
 

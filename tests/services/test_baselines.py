@@ -5,8 +5,8 @@ import pytest
 from gpu_mcp_server.models.evaluation import Baseline, Evaluation, ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.services.baselines import compiled_source, with_baseline
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.problem_files.base import ProblemSource
-from gpu_mcp_server.services.sources import Source
 from tests.judge.harness import torch_python
 from tests.laboratory import laboratory
 

@@ -12,10 +12,10 @@ import pytest
 from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
 from gpu_mcp_server.hostd.jobs.job_folder import JobFolder
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.extensions import may_go_on, requests_in
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problem_files.base import ProblemSource
-from gpu_mcp_server.services.sources import Source
 from tests.hostd.laboratory import wrapped
 from tests.judge.harness import torch_python
 from tests.judge_package import JUDGE, packages

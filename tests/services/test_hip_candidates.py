@@ -6,7 +6,7 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import TensorSpec
-from gpu_mcp_server.services.sources import Source
+from gpu_mcp_server.services.builds.candidate_source import Source
 from tests.laboratory import PROBLEM, laboratory
 
 HIP = """

@@ -16,6 +16,7 @@ import pytest
 from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem, TensorSpec
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.harness import Candidate, role_program
 from gpu_mcp_server.services.judge_code import Part, _built, judge_code
 from gpu_mcp_server.services.judge_files import (
@@ -29,7 +30,6 @@ from gpu_mcp_server.services.judge_files import (
     role_source,
 )
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.sources import Source
 from tests.laboratory import HONEST, PROBLEM
 
 SOURCES = sorted(JUDGE.rglob("*.py"))

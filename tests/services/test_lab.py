@@ -11,8 +11,8 @@ from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.build import Wish
 from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.services.verdicts import PRINTED_CHARS
 from tests.laboratory import HONEST, PROBLEM, Folder, laboratory, settings_for
 

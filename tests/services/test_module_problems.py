@@ -7,10 +7,10 @@ import pytest
 from gpu_mcp_server.errors import BadRequest, ProblemRefused
 from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.problem import Wish
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problem_files.base import ProblemSource
 from gpu_mcp_server.services.problem_files.reader import read_problem
-from gpu_mcp_server.services.sources import Source
 from tests.judge.harness import torch_python
 from tests.laboratory import laboratory
 

@@ -190,7 +190,7 @@ int main() { return 0; }
 
 @pytest.mark.skipif(shutil.which("hipcc") is None, reason="hipcc is not installed")
 async def test_a_hip_task_is_compiled_by_the_hipcc_that_is_there(tmp_path: Path):
-    from gpu_mcp_server.services.program_builds import ProgramBuilder, project_of
+    from gpu_mcp_server.services.builds.program_builds import ProgramBuilder, project_of
 
     (tmp_path / "twice").mkdir()
     (tmp_path / "twice/twice.hip").write_text(HIP)

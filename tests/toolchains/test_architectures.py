@@ -6,10 +6,10 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.build import Wish
+from gpu_mcp_server.services.builds.build_plans import native
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.plans import native
-from gpu_mcp_server.services.sources import Source
 
 KERNELS = {"cuda": "__global__ void k(int *x) { x[0] = 1; }", "hip": "__global__ void k(int *x) { x[0] = 1; }"}
 MAKERS = {"cuda": "NVIDIA", "hip": "AMD"}

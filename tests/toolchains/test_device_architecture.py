@@ -13,12 +13,12 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.probe import host_probe as hostd_probe
 from gpu_mcp_server.hostd.probe.version_cache import Answers
 from gpu_mcp_server.models.build import Wish
+from gpu_mcp_server.services.builds.build_plans import build_of, compiling_environment
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePython, Nvcc
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.nccl_hosts import Install, NcclHost
 from gpu_mcp_server.services.nccl_jobs import Build, command
-from gpu_mcp_server.services.plans import build_of, compiling_environment
-from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.toolchains import nvcc
 from gpu_mcp_server.toolchains.architectures import device_target, torch_list
 from gpu_mcp_server.toolchains.base import Toolchain

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.build import Wish
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.toolchains import object_files
 from gpu_mcp_server.toolchains.disassembly_listings import opcode_summary, parse, view_of
 

@@ -8,9 +8,9 @@ import pytest
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.models.build import Wish
 from gpu_mcp_server.models.toolchains import Toolchains
+from gpu_mcp_server.services.builds.build_plans import build_of
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.plans import build_of
-from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.toolchains import diagnostics, hip, hiprtc, resources
 from gpu_mcp_server.toolchains.base import Toolchain
 from gpu_mcp_server.toolchains.object_files import MACHINE_AMD, machine_of

@@ -12,8 +12,8 @@ from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.hostd.probe import nvidia_libraries
 from gpu_mcp_server.models.build import CompileResult, Wish
 from gpu_mcp_server.models.toolchains import Libraries
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.toolchains.linking import linking_of
 from tests.driver_stub import driver_stub
 from tests.laboratory import Folder, settings_for

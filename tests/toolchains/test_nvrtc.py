@@ -6,8 +6,8 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.build import Wish
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.toolchains import diagnostics, nvrtc, resources
 from gpu_mcp_server.toolchains.base import Toolchain
 from tests.laboratory import laboratory

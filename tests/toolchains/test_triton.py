@@ -7,8 +7,8 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.build import Wish
+from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.sources import Source
 from gpu_mcp_server.toolchains import object_files, triton
 from gpu_mcp_server.toolchains.base import Toolchain
 from gpu_mcp_server.workers.triton_aot import split

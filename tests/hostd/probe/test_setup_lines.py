@@ -8,7 +8,7 @@ import pytest
 
 from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.hostd.probe import setup_lines
-from gpu_mcp_server.services.sources import Source
+from gpu_mcp_server.services.builds.candidate_source import Source
 from tests.laboratory import Folder, laboratory
 
 MODULE = (

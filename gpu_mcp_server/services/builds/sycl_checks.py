@@ -8,7 +8,7 @@ from pathlib import Path
 from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, OutputFile
 from gpu_mcp_server.package_files import WORKERS
-from gpu_mcp_server.services.build_cache import BuildCache, key_of
+from gpu_mcp_server.services.builds.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.toolchains import sycl_runtime

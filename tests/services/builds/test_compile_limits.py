@@ -11,10 +11,10 @@ import pytest
 
 from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.models.build import Wish
-from gpu_mcp_server.services import compiler, plans
-from gpu_mcp_server.services.compile_limits import compile_limits, cpu_setting
+from gpu_mcp_server.services.builds import build_plans, compiler
+from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.compile_limits import compile_limits, cpu_setting
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.sources import Source
 from tests.laboratory import laboratory, settings_for
 
 GOOD = Source("int launch(void) { return 0; }\n", "c", "good.c")
@@ -33,8 +33,8 @@ T<22, 0> much;
 
 
 async def test_a_compiler_that_hangs_is_ended_and_the_limit_named(lab: Lab, monkeypatch: pytest.MonkeyPatch):
-    def in_two_seconds(*wish: Any) -> plans.Build:
-        build = plans.build_of(*wish)
+    def in_two_seconds(*wish: Any) -> build_plans.Build:
+        build = build_plans.build_of(*wish)
         return replace(build, plan=replace(build.plan, wall_s=2.0))
 
     monkeypatch.setattr(compiler, "build_of", in_two_seconds)
@@ -123,7 +123,7 @@ async def test_each_compiler_has_the_limit_of_its_kind(lab: Lab):
     }
     for name, (source, long) in sources.items():
         try:
-            build = plans.build_of(source, probe, "local", Wish(library=False))
+            build = build_plans.build_of(source, probe, "local", Wish(library=False))
         except ToolMissing:
             continue
         assert (build.toolchain.name, build.plan.long) == (name, long)

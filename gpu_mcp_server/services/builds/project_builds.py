@@ -11,16 +11,16 @@ from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.job import OutputRef, TestReport
 from gpu_mcp_server.models.project import Phase, ProjectBuild
 from gpu_mcp_server.package_files import worker_source
-from gpu_mcp_server.services import sycl_checks
-from gpu_mcp_server.services.build_cache import BuildCache, key_of
+from gpu_mcp_server.services.builds import sycl_checks
+from gpu_mcp_server.services.builds.build_cache import BuildCache, key_of
+from gpu_mcp_server.services.builds.build_plans import native, nvidia_target
+from gpu_mcp_server.services.builds.compiler import understood
 from gpu_mcp_server.services.commands import run_traces
 from gpu_mcp_server.services.commands.command_runner import environment_of, min_level, roots_of
-from gpu_mcp_server.services.compiler import understood
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.jobs.output_text import safe_text
-from gpu_mcp_server.services.plans import native, nvidia_target
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces, checked_path
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts

@@ -7,9 +7,9 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, ProcessSpec
 from gpu_mcp_server.models.build import CompileResult
 from gpu_mcp_server.models.program import Program
-from gpu_mcp_server.services.build_cache import BuildCache, key_of
+from gpu_mcp_server.services.builds.build_cache import BuildCache, key_of
+from gpu_mcp_server.services.builds.compile_limits import LONG, compile_limits, note_of
 from gpu_mcp_server.services.commands.command_runner import environment_of, min_level, roots_of
-from gpu_mcp_server.services.compile_limits import LONG, compile_limits, note_of
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run

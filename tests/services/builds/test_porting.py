@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
+from gpu_mcp_server.services.builds.porting import converter_of
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.porter import converter_of
 from gpu_mcp_server.toolchains.porting import findings, hip_name, left_over
 from tests.judge.harness import torch_python
 from tests.laboratory import laboratory

@@ -7,8 +7,8 @@ from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.hostd.protocol import ProcessSpec
 from gpu_mcp_server.models.build import Wish
 from gpu_mcp_server.package_files import worker_source
+from gpu_mcp_server.services.builds.candidate_source import Source, compiled
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.sources import Source, compiled
 from gpu_mcp_server.toolchains import cc, hip, hiprtc, nvcc, nvrtc, triton
 from gpu_mcp_server.toolchains.architectures import Target, device_target, own_archs, torch_list
 from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain, host_compiler_of, toolchains_of

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_mcp_server.errors import GpuMcpError, TooLarge
-from gpu_mcp_server.services.sources import MAX_SOURCE_BYTES, MAX_TEXTS, Source
+from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES, MAX_TEXTS, Source
 from gpu_mcp_server.services.workspaces.local_files import read_local
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 

@@ -8,8 +8,8 @@ import pytest
 from gpu_mcp_server.errors import TooLarge
 from gpu_mcp_server.mcp_api.tool_sources import Sources
 from gpu_mcp_server.models.build import CompileResult, Wish
+from gpu_mcp_server.services.builds.candidate_source import MAX_TEXTS
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.sources import MAX_TEXTS
 
 FILES = {
     "src/f.c": '#include "near.h"\n#include "../inc/far.h"\n#include <math.h>\nint f(void) { return NEAR + FAR; }\n',

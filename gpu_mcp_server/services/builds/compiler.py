@@ -11,17 +11,17 @@ from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits
 from gpu_mcp_server.models.build import CompileResult, Diagnostic, KernelResources, Wish, kept_diagnostics
 from gpu_mcp_server.package_files import worker_source
-from gpu_mcp_server.services.build_cache import BuildCache, key_of
+from gpu_mcp_server.services.builds.build_cache import BuildCache, key_of
+from gpu_mcp_server.services.builds.build_plans import Build, build_of, process_of
+from gpu_mcp_server.services.builds.candidate_source import Source, compiled
+from gpu_mcp_server.services.builds.compile_limits import compile_limits, cpu_setting, note_of
 from gpu_mcp_server.services.commands.command_runner import min_level, roots_of
-from gpu_mcp_server.services.compile_limits import compile_limits, cpu_setting, note_of
 from gpu_mcp_server.services.documentation.doc_search import Documents
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.jobs.output_text import safe_text
-from gpu_mcp_server.services.plans import Build, build_of, process_of
 from gpu_mcp_server.services.records.attempts import Experience
-from gpu_mcp_server.services.sources import Source, compiled
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
