@@ -9,7 +9,7 @@ from typing import Any
 from gpu_mcp_server.models.build import CompileResult
 from gpu_mcp_server.models.host import HostStatus, LabStatus
 from gpu_mcp_server.models.job import JobResult
-from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts

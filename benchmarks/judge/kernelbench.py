@@ -218,7 +218,7 @@ class Comparison:
         """Import a problem, then judge every form of its kernels by both."""
         from gpu_mcp_server.errors import GpuMcpError
         from gpu_mcp_server.models.problem import Wish
-        from gpu_mcp_server.services.problem_files.base import ProblemSource
+        from gpu_mcp_server.services.problems.formats.base import ProblemSource
 
         text = (self.kernelbench / "KernelBench" / FILES[number]).read_text()
         begin = time.perf_counter()

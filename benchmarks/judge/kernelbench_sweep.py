@@ -145,7 +145,7 @@ class Sweep:
     async def _judged(self, row: dict[str, Any], text: str) -> None:
         from gpu_mcp_server.errors import ProblemRefused
         from gpu_mcp_server.models.problem import Wish
-        from gpu_mcp_server.services.problem_files.base import ProblemSource
+        from gpu_mcp_server.services.problems.formats.base import ProblemSource
 
         problem_id = None
         for wish in ({}, *WISHES):

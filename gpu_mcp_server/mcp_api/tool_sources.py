@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.models.workspace import WorkspaceListing
     from gpu_mcp_server.services.batches import Entrant
     from gpu_mcp_server.services.builds.candidate_source import Source
-    from gpu_mcp_server.services.problem_files.base import ProblemSource
+    from gpu_mcp_server.services.problems.formats.base import ProblemSource
     from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 
 REFERENCE_LIMIT_BYTES = 1 << 20
@@ -117,8 +117,8 @@ class Sources:
     async def problem(self, text: str | None, path: str | None, wish: "Wish | None" = None) -> "ProblemSource":
         """Return a problem's file: exactly one of `text` and `path`, a file or its folder."""
         from gpu_mcp_server.models.problem import Wish
-        from gpu_mcp_server.services.problem_files.base import ProblemSource
-        from gpu_mcp_server.services.problem_files.reader import source_at
+        from gpu_mcp_server.services.problems.formats.base import ProblemSource
+        from gpu_mcp_server.services.problems.formats.detect import source_at
 
         if (text is None) == (path is None):
             raise BadRequest("Give either `path` or `text`.")

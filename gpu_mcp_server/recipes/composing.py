@@ -12,7 +12,7 @@ from gpu_mcp_server.models.recipe import Candidate, Specification, Stage, TestPl
 from gpu_mcp_server.models.run_plan import HintKind, Preparer, RunPlan
 from gpu_mcp_server.recipes.book import recipe
 from gpu_mcp_server.runtime.result_limits import cut_text
-from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.workspaces.local_files import read_local
 
 FILE_CHARS = 20_000

@@ -22,7 +22,7 @@ from gpu_mcp_server.recipes.sessions import sessions
 from gpu_mcp_server.recipes.structured import structured
 from gpu_mcp_server.runtime.current_user import acting_as
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.problem_files.reader import source_at
+from gpu_mcp_server.services.problems.formats.detect import source_at
 
 MODES: Mapping[Mode, Callable[[Ground], Awaitable[Ending]]] = {
     "structured": structured, "population": population, "agent": sessions, "nccl": nccl,

@@ -21,8 +21,8 @@ from gpu_mcp_server.recipes.ground import Tell
 from gpu_mcp_server.recipes.runs import Runs, silent
 from gpu_mcp_server.recipes.suite_page import repeat_page, suite_page
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.problem_files import geak
-from gpu_mcp_server.services.problem_files.reader import source_at
+from gpu_mcp_server.services.problems.formats import geak
+from gpu_mcp_server.services.problems.formats.detect import source_at
 
 FAST = (0, 1, 2)
 COMPARED = 20_000

@@ -15,7 +15,7 @@ from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.evaluator import LATE, Evaluator
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
-from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.slots import Slots
 
 MAX_CANDIDATES = 32

@@ -34,7 +34,7 @@ from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, rais
 from gpu_mcp_server.services.jobs.job_table import JobTable
 from gpu_mcp_server.services.judge_code import judge_code
 from gpu_mcp_server.services.kept_verdicts import KeptVerdicts, key_of_request
-from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.programs import Programs, files_of_candidate
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.slots import Late, Slots

@@ -12,16 +12,16 @@ from gpu_mcp_server.errors import BadRequest, JobBroken, TooLarge, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.services import module_problems
 from gpu_mcp_server.services.builds.build_plans import compiling_environment
 from gpu_mcp_server.services.commands.command_runner import min_level, roots_of
-from gpu_mcp_server.services.constraints import parsed
 from gpu_mcp_server.services.floors import floors
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePython
 from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.output_text import progress_lines
 from gpu_mcp_server.services.judge_files import judge_tree, role_source
-from gpu_mcp_server.services.problems import MAX_SHAPE_BYTES, largest, shape_bytes
+from gpu_mcp_server.services.problems import kernelbench_problems
+from gpu_mcp_server.services.problems.constraints import parsed
+from gpu_mcp_server.services.problems.problem_table import MAX_SHAPE_BYTES, largest, shape_bytes
 from gpu_mcp_server.settings.server_settings import Settings
 
 ROUND_MS = 10.0
@@ -309,7 +309,7 @@ def _task(
         "max_rounds": effort.max_rounds,
         "round_timeout_s": INTERPRETER_ROUND_S if interpreted else ROUND_TIMEOUT_S,
         "gpu_index": 0,
-        **(module_problems.task_of(problem) if problem.kind == "module" else {}),
+        **(kernelbench_problems.task_of(problem) if problem.kind == "module" else {}),
         "floors": floors(problem, [str(g["name"]) for g in probe.gpus]) if device == "cuda" and problem.outputs else {},
     }
 

@@ -33,7 +33,7 @@ from gpu_mcp_server.services.memory import Memory
 from gpu_mcp_server.services.merging import Merging
 from gpu_mcp_server.services.nccl_verifier import NcclVerifier
 from gpu_mcp_server.services.overview import Overview
-from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.profiler import Profiler
 from gpu_mcp_server.services.profiles import Profiles
 from gpu_mcp_server.services.programs import Programs

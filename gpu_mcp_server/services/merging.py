@@ -10,7 +10,7 @@ from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.store_merge import MOST, Bundle, Merged, SentNote
 from gpu_mcp_server.runtime.current_user import current_user
-from gpu_mcp_server.services.problems import Problems, content_hash
+from gpu_mcp_server.services.problems.problem_table import Problems, content_hash
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database, Value

@@ -6,7 +6,6 @@ from typing import Any, cast
 from gpu_mcp_server.concurrency import both
 from gpu_mcp_server.errors import JobBroken, ProblemRefused
 from gpu_mcp_server.models.problem import Problem, ProblemInfo, ProblemList, TensorSpec
-from gpu_mcp_server.services import reference_text
 from gpu_mcp_server.services.announcements import Announcements
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.commands.command_runner import Progress
@@ -14,10 +13,11 @@ from gpu_mcp_server.services.harness import Kind, judge_spec
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
 from gpu_mcp_server.services.judge_code import judge_code
-from gpu_mcp_server.services.module_problems import described
-from gpu_mcp_server.services.problem_files.base import ProblemSource
-from gpu_mcp_server.services.problem_files.reader import read_problem
-from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.problems import reference_source
+from gpu_mcp_server.services.problems.formats.base import ProblemSource
+from gpu_mcp_server.services.problems.formats.detect import read_problem
+from gpu_mcp_server.services.problems.kernelbench_problems import described
+from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.programs import Programs
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.verdicts import Verdicts, how_it_ended
@@ -79,7 +79,7 @@ class Registry:
             BadRequest: If the description contradicts itself.
         """
         if framework is None or entry is None or description is None:
-            told = reference_text.read(reference)
+            told = reference_source.read(reference)
             framework, entry = framework or told.framework, entry or told.entry
             description = told.description if description is None else description
         problem = Problems.make_problem(

@@ -18,7 +18,7 @@ from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.command_checks import check_command, laid
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
-from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts

@@ -12,8 +12,8 @@ from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
 from gpu_mcp_server.services.jobs.job_table import JobRow
 from gpu_mcp_server.services.jobs.output_text import head_and_tail, safe_text
 from gpu_mcp_server.services.kept_verdicts import KeptVerdicts
-from gpu_mcp_server.services.launchers import misdefined
-from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.problems.launcher_signatures import misdefined
+from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.store.artifacts import Artifacts
 

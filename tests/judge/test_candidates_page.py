@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.package_files import CANDIDATES, page
-from gpu_mcp_server.services.problem_files.reader import read_problem, source_at
+from gpu_mcp_server.services.problems.formats.detect import read_problem, source_at
 from tests.judge.harness import EXAMPLES, build, judge, torch_python
 from tests.judge.program_harness import PROGRAM
 

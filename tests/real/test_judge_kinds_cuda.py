@@ -14,7 +14,7 @@ from gpu_mcp_server.models.problem import TensorSpec, Wish
 from gpu_mcp_server.services import harness
 from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.problem_files.base import ProblemSource
+from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from tests.laboratory import laboratory
 from tests.real.test_judge_cuda import missing
 from tests.real.test_python_cuda import INLINE, MODEL, SOFTMAX, TRITON

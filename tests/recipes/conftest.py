@@ -9,7 +9,7 @@ import pytest
 from gpu_mcp_server.recipes.plan import plan_of
 from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.problem_files.base import ProblemSource
+from gpu_mcp_server.services.problems.formats.base import ProblemSource
 
 HERE = Path(__file__).parent
 AGENT = {"command": ["/usr/bin/python3", "agent.py"], "files": {"agent.py": "agent.py"}, "timeout_s": 60}

@@ -14,7 +14,7 @@ from gpu_mcp_server.recipes.report import report
 from gpu_mcp_server.recipes.roofed import roofs_of
 from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.problems.problem_table import Problems
 from tests.recipes.conftest import Begun
 
 HTML = {

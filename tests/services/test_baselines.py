@@ -6,7 +6,7 @@ from gpu_mcp_server.models.evaluation import Baseline, Evaluation, ShapeVerdict,
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.services.baselines import compiled_source, with_baseline
 from gpu_mcp_server.services.builds.candidate_source import Source
-from gpu_mcp_server.services.problem_files.base import ProblemSource
+from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from tests.judge.harness import torch_python
 from tests.laboratory import laboratory
 

@@ -15,7 +15,7 @@ from gpu_mcp_server.services.batches import Entrant, _row  # pyright: ignore[rep
 from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.evaluator import LATE
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.problem_files.base import ProblemSource
+from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.slots import Late, Slots
 from tests.laboratory import HONEST, PROBLEM
 

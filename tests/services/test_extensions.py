@@ -15,7 +15,7 @@ from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.extensions import may_go_on, requests_in
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.problem_files.base import ProblemSource
+from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from tests.hostd.laboratory import wrapped
 from tests.judge.harness import torch_python
 from tests.judge_package import JUDGE, packages

@@ -11,7 +11,7 @@ from gpu_mcp_server.services.batches import Entrant
 from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.kept_verdicts import key_of_request
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.problem_files.base import ProblemSource
+from gpu_mcp_server.services.problems.formats.base import ProblemSource
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
 PROBLEM = """

@@ -12,7 +12,7 @@ from mcp import Client
 from tests.judge.program_harness import PROGRAM
 from tests.judge.programs.test_program_runs import program
 from tests.laboratory import HONEST, PROBLEM, Folder, called, client_of, refused
-from tests.services.test_program_files import EXTRACTOR, MAKEFILE, TASK, TOML
+from tests.services.problems.formats.test_program_formats import EXTRACTOR, MAKEFILE, TASK, TOML
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None or shutil.which("g++") is None, reason="no make or g++")
 SMOKE = {"timing": {"tier": "smoke"}}

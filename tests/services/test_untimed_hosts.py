@@ -17,7 +17,7 @@ from tests.hostd.test_ordinary_user import AS_USER, UID
 from tests.judge.program_harness import PROGRAM
 from tests.judge.programs.test_program_runs import program
 from tests.laboratory import HONEST, PROBLEM, Folder, called, client_of
-from tests.services.test_program_files import TOML
+from tests.services.problems.formats.test_program_formats import TOML
 
 WHY = "jobs can stop each other on this host, and the judge's clock with them"
 

@@ -14,7 +14,7 @@ import pytest
 
 from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.services.jobs.job_table import JobTable
-from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store import backups, database

@@ -13,7 +13,7 @@ import pytest
 from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.models.user import User
-from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.team.token_verifier import Refusal
 from tests.laboratory import PROBLEM, called, refused
 from tests.web.site import PING, Served, served

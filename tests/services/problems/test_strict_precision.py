@@ -10,7 +10,7 @@ from gpu_mcp_judge.numerics import tensors
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import DType, Problem, TensorSpec
-from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.problems.problem_table import Problems
 
 TYPES = get_args(DType)
 

@@ -2,9 +2,9 @@
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.services import module_problems
-from gpu_mcp_server.services.problem_files.base import ProblemSource
-from gpu_mcp_server.services.reference_text import parsed
+from gpu_mcp_server.services.problems import kernelbench_problems
+from gpu_mcp_server.services.problems.formats.base import ProblemSource
+from gpu_mcp_server.services.problems.reference_source import parsed
 
 TITLE = "a KernelBench problem (Model, get_inputs, get_init_inputs)"
 MAIN_FILES: tuple[str, ...] = ()
@@ -12,7 +12,7 @@ MAIN_FILES: tuple[str, ...] = ()
 
 def recognizes(source: ProblemSource) -> bool:
     """Say whether it defines what KernelBench's problems do."""
-    return {"Model", "get_inputs"} <= module_problems.defines(source.text)
+    return {"Model", "get_inputs"} <= kernelbench_problems.defines(source.text)
 
 
 def lacks(source: ProblemSource) -> str:
@@ -23,7 +23,7 @@ def lacks(source: ProblemSource) -> str:
         parsed(source.text)
     except BadRequest as error:
         return str(error.args[0]).replace("The reference is", "it is").removesuffix(".")
-    missing = [name for name in module_problems.NEEDED if name not in module_problems.defines(source.text)]
+    missing = [name for name in kernelbench_problems.NEEDED if name not in kernelbench_problems.defines(source.text)]
     return f"it does not define {', '.join(missing)}" if missing else ""
 
 
@@ -35,5 +35,7 @@ async def problem(source: ProblemSource) -> Problem:
     """
     name = source.name.removesuffix(".py").strip("_") or "KernelBench problem"
     wish = source.wish
-    drafted = module_problems.draft(name, source.text, rtol=wish.rtol, atol=wish.atol, distribution=wish.distribution)
+    drafted = kernelbench_problems.draft(
+        name, source.text, rtol=wish.rtol, atol=wish.atol, distribution=wish.distribution
+    )
     return drafted.model_copy(update={"libraries": wish.libraries, "distributions": wish.distributions})

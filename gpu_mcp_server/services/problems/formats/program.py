@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from gpu_mcp_server.errors import BadRequest, TooLarge
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import Program, ProgramFile
-from gpu_mcp_server.services.problem_files.base import ProblemSource
-from gpu_mcp_server.services.problems import Problems
-from gpu_mcp_server.services.program_problems import MAX_PROJECT_BYTES
+from gpu_mcp_server.services.problems.formats.base import ProblemSource
+from gpu_mcp_server.services.problems.problem_table import Problems
+from gpu_mcp_server.services.problems.program_problems import MAX_PROJECT_BYTES
 from gpu_mcp_server.services.workspaces.local_files import checked_path, collect
 
 TITLE = "program.toml (name, rtol, atol, build, run, cases, outputs ...; the project beside it)"

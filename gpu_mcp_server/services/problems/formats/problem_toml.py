@@ -10,9 +10,9 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.problem import Implementation, Problem, TensorSpec, TrialOptions
-from gpu_mcp_server.services import reference_text
-from gpu_mcp_server.services.problem_files.base import ProblemSource
-from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.problems import reference_source
+from gpu_mcp_server.services.problems.formats.base import ProblemSource
+from gpu_mcp_server.services.problems.problem_table import Problems
 
 TITLE = "problem.toml (the arguments of register_problem)"
 MAIN_FILES = ("problem.toml",)
@@ -110,8 +110,8 @@ async def problem(source: ProblemSource) -> Problem:
     reference = given.reference
     if reference is None:
         reference = await source.beside(given.reference_path or "reference.py")
-    framework = given.framework or reference_text.framework_of(reference)
-    entry = given.entry or reference_text.read(reference).entry
+    framework = given.framework or reference_source.framework_of(reference)
+    entry = given.entry or reference_source.read(reference).entry
     return Problems.make_problem(
         given.name, given.description, framework, entry, given.inputs, given.outputs, given.shapes,
         given.rtol, given.atol, reference, **given.trials.model_dump(),

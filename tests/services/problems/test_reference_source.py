@@ -3,7 +3,7 @@
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.services.reference_text import Reading, read
+from gpu_mcp_server.services.problems.reference_source import Reading, read
 
 
 @pytest.mark.parametrize(

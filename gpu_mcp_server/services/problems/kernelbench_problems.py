@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from gpu_mcp_server.errors import BadRequest, ProblemRefused
 from gpu_mcp_server.models.problem import Problem, TensorSpec
-from gpu_mcp_server.services.problems import C_WORDS, content_hash
+from gpu_mcp_server.services.problems.problem_table import C_WORDS, content_hash
 
 NEEDED = ("Model", "get_inputs", "get_init_inputs")
 BY_TYPE = -1.0

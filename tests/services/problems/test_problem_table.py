@@ -9,8 +9,8 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound, TooLarge
 from gpu_mcp_server.models.problem import Problem, TensorSpec
-from gpu_mcp_server.services.launchers import misdefined
-from gpu_mcp_server.services.problems import Problems, content_hash
+from gpu_mcp_server.services.problems.launcher_signatures import misdefined
+from gpu_mcp_server.services.problems.problem_table import Problems, content_hash
 from gpu_mcp_server.store.database import Database
 
 REFERENCE = """

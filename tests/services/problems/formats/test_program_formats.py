@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound, ProblemRefused, TooLarge
-from gpu_mcp_server.services.problem_files.base import ProblemSource
-from gpu_mcp_server.services.problem_files.reader import read_problem, source_at
-from gpu_mcp_server.services.problems import Problems
+from gpu_mcp_server.services.problems.formats.base import ProblemSource
+from gpu_mcp_server.services.problems.formats.detect import read_problem, source_at
+from gpu_mcp_server.services.problems.problem_table import Problems
 from tests.judge.program_harness import PROGRAM
 from tests.laboratory import laboratory
 

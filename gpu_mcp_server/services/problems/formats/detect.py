@@ -6,11 +6,11 @@ from typing import cast
 
 from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused
 from gpu_mcp_server.models.problem import Problem, Wish
-from gpu_mcp_server.services.problem_files import geak, kernelbench, own, program
-from gpu_mcp_server.services.problem_files.base import MAX_FILE_BYTES, Format, ProblemSource
+from gpu_mcp_server.services.problems.formats import geak, kernelbench, problem_toml, program
+from gpu_mcp_server.services.problems.formats.base import MAX_FILE_BYTES, Format, ProblemSource
 from gpu_mcp_server.services.workspaces.local_files import read_local
 
-FORMATS = cast("tuple[Format, ...]", (own, program, geak, kernelbench))
+FORMATS = cast("tuple[Format, ...]", (problem_toml, program, geak, kernelbench))
 """In the order in which they are asked."""
 
 
@@ -68,7 +68,7 @@ async def read_problem(source: ProblemSource) -> Problem:
     known = next((each for each in FORMATS if each.recognizes(source)), None)
     if known is None:
         titles = ", ".join(each.TITLE for each in FORMATS)
-        why = "; ".join(each for each in (kernelbench.lacks(source), own.lacks(source)) if each)
+        why = "; ".join(each for each in (kernelbench.lacks(source), problem_toml.lacks(source)) if each)
         raise BadRequest(
             f"This is no problem file that is known here{f': {why}' if why else ''}.",
             hint=f"Known are: {titles}. Or use register_problem.",

@@ -17,8 +17,8 @@ from typing import Any, cast
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import ProgramFile
-from gpu_mcp_server.services.problem_files.base import ProblemSource
-from gpu_mcp_server.services.problem_files.program import files_of, made
+from gpu_mcp_server.services.problems.formats.base import ProblemSource
+from gpu_mcp_server.services.problems.formats.program import files_of, made
 from gpu_mcp_server.services.workspaces.local_files import checked_path
 
 TITLE = "a GEAK-HIP instruction file (JSON; FILE#TASK names one of several)"

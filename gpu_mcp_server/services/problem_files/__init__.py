@@ -1,1 +1,0 @@
-"""Formats that a problem can be imported from, one module each; the content says which one it is."""
