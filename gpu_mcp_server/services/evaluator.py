@@ -21,7 +21,6 @@ from gpu_mcp_server.services.announcements import Announcements
 from gpu_mcp_server.services.baselines import Baselines
 from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.builds.compiler import Compiler
-from gpu_mcp_server.services.checker import Checker
 from gpu_mcp_server.services.commands.command_runner import Progress, device_name
 from gpu_mcp_server.services.devices import PYTHON_KINDS, device_of, versions_of
 from gpu_mcp_server.services.extensions import ExtensionBuilder
@@ -35,6 +34,7 @@ from gpu_mcp_server.services.jobs.job_table import JobTable
 from gpu_mcp_server.services.judge_code import judge_code
 from gpu_mcp_server.services.kept_verdicts import KeptVerdicts, key_of_request
 from gpu_mcp_server.services.problems.problem_table import Problems
+from gpu_mcp_server.services.profiles.memory_checker import Checker
 from gpu_mcp_server.services.programs import Programs, files_of_candidate
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.slots import Late, Slots

@@ -16,7 +16,6 @@ from gpu_mcp_server.services.builds.porting import Porter
 from gpu_mcp_server.services.builds.program_builds import ProgramBuilder
 from gpu_mcp_server.services.builds.project_builds import Projects
 from gpu_mcp_server.services.capabilities import Capabilities
-from gpu_mcp_server.services.checker import Checker
 from gpu_mcp_server.services.collectives import Collectives
 from gpu_mcp_server.services.commands.command_runner import Runner, Settle
 from gpu_mcp_server.services.documentation.doc_search import Documents
@@ -34,13 +33,14 @@ from gpu_mcp_server.services.merging import Merging
 from gpu_mcp_server.services.nccl_verifier import NcclVerifier
 from gpu_mcp_server.services.overview import Overview
 from gpu_mcp_server.services.problems.problem_table import Problems
-from gpu_mcp_server.services.profiler import Profiler
-from gpu_mcp_server.services.profiles import Profiles
+from gpu_mcp_server.services.profiles.memory_checker import Checker
+from gpu_mcp_server.services.profiles.profile_queries import Profiles
+from gpu_mcp_server.services.profiles.profile_targets import Targets
+from gpu_mcp_server.services.profiles.profiler import Profiler
+from gpu_mcp_server.services.profiles.tool_jobs import ToolJobs
 from gpu_mcp_server.services.programs import Programs
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.registry import Registry
-from gpu_mcp_server.services.targets import Targets
-from gpu_mcp_server.services.tool_jobs import ToolJobs
 from gpu_mcp_server.services.verdicts import Verdicts
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings

@@ -10,8 +10,8 @@ from gpu_mcp_server.profilers import sanitizer
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob
 from gpu_mcp_server.services.jobs.job_table import JobRow
-from gpu_mcp_server.services.targets import FOLDER, Target, Targets
-from gpu_mcp_server.services.tool_jobs import Ended, ToolJob, ToolJobs
+from gpu_mcp_server.services.profiles.profile_targets import FOLDER, Target, Targets
+from gpu_mcp_server.services.profiles.tool_jobs import Ended, ToolJob, ToolJobs
 
 ABOUT, LOG = f"{FOLDER}/check.json", f"{FOLDER}/check.log"
 FOUND_CODE = 86

@@ -11,7 +11,7 @@ from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.profile import KernelReading, ProfileAnswer
 from gpu_mcp_server.profilers import bottleneck
 from gpu_mcp_server.profilers.compare import compared
-from gpu_mcp_server.services.profiler import peaks_of
+from gpu_mcp_server.services.profiles.profiler import peaks_of
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.store.artifacts import Artifacts
 

@@ -15,9 +15,9 @@ from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.hosts.device_specs import spec_of
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob
 from gpu_mcp_server.services.jobs.job_table import JobRow
-from gpu_mcp_server.services.profile_plans import ABOUT, FOLDER, REPORT, plan_of
-from gpu_mcp_server.services.targets import Targets
-from gpu_mcp_server.services.tool_jobs import Ended, ToolJobs
+from gpu_mcp_server.services.profiles.profile_plans import ABOUT, FOLDER, REPORT, plan_of
+from gpu_mcp_server.services.profiles.profile_targets import Targets
+from gpu_mcp_server.services.profiles.tool_jobs import Ended, ToolJobs
 
 MAX_REPORT_FILES = 40
 

@@ -12,15 +12,15 @@ from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, Limits, ProcessSp
 from gpu_mcp_server.models.attempt import AttemptKind
 from gpu_mcp_server.models.toolchains import Tool
 from gpu_mcp_server.package_files import worker_source
-from gpu_mcp_server.services import targets
 from gpu_mcp_server.services.commands.command_runner import Progress, device_name, environment_of, min_level, roots_of
 from gpu_mcp_server.services.jobs.command_checks import laid
 from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable
 from gpu_mcp_server.services.jobs.output_text import safe_text
+from gpu_mcp_server.services.profiles import profile_targets
+from gpu_mcp_server.services.profiles.profile_targets import Target
 from gpu_mcp_server.services.records.attempts import Experience
-from gpu_mcp_server.services.targets import Target
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 
@@ -131,7 +131,9 @@ class ToolJobs:
     def _spec(self, job: ToolJob, target: Target) -> tuple[JobSpec, dict[str, bytes | Path]]:
         more, blobs = laid(job.extra_files)
         own = self._settings.hosts[target.host].roots
-        gpus = GpuRequest(targets.GPUS, "exclusive", wait_s=GPU_WAIT_S) if targets.GPUS else GpuRequest()
+        gpus = (
+            GpuRequest(profile_targets.GPUS, "exclusive", wait_s=GPU_WAIT_S) if profile_targets.GPUS else GpuRequest()
+        )
         process = ProcessSpec(
             argv=("{python}", json.dumps(job.plan)),
             env=environment_of(target.probe, job.env),

@@ -14,16 +14,16 @@ import pytest
 from gpu_mcp_server.errors import BadRequest, NotFound, ToolMissing
 from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.models.toolchains import Tool
-from gpu_mcp_server.services import checker, targets
-from gpu_mcp_server.services.checker import arguments
 from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.services.profiles import memory_checker, profile_targets
+from gpu_mcp_server.services.profiles.memory_checker import arguments
 from gpu_mcp_server.workers import attempt_player
 from tests.laboratory import laboratory
 from tests.profilers.test_ncu import kernels as captured
 from tests.profilers.test_ncu import line_of
 from tests.profilers.test_sanitizer import planted
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 DATA = HERE.parent / "profilers" / "data"
 PROGRAM = (DATA / "programs" / "kernels.cu").read_text()
 
@@ -41,7 +41,7 @@ async def lab(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
         found = {
             n: Tool(path=str(tools / n), version="2025.3.1", roots=[str(tools)]) for n in ("ncu", "compute-sanitizer")
         }
-        monkeypatch.setattr(targets, "GPUS", 0)
+        monkeypatch.setattr(profile_targets, "GPUS", 0)
         whole = lab.hosts.probe
 
         async def probe(name: str) -> Any:
@@ -78,7 +78,7 @@ async def test_a_clean_program_is_clean_and_one_that_fails_by_itself_is_not(lab:
 
 
 async def test_what_would_take_hours_is_refused_with_the_way_to_shrink_it(lab: Lab, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(checker, "FACTORS", {"racecheck": 1e6})
+    monkeypatch.setattr(memory_checker, "FACTORS", {"racecheck": 1e6})
     refused = await lab.checker.check(RunTarget(command=["sleep", "0.05"]), "racecheck")
     assert refused.status == "not_checked" and "count: 1" in (refused.note or ""), refused
     few = await lab.checker.check(RunTarget(command=["sh", "-c", "true", "racecheck"], count=1), "racecheck")
@@ -179,7 +179,7 @@ async def test_handles_and_targets_that_name_nothing_are_errors(lab: Lab):
 
 
 async def test_without_a_gpu_both_say_so(lab: Lab, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(targets, "GPUS", 1)
+    monkeypatch.setattr(profile_targets, "GPUS", 1)
     if (await lab.hosts.probe("local")).gpus:
         pytest.skip("this host has a GPU")
     for call in (lab.checker.check, lab.profiler.profile):

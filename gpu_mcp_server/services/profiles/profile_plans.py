@@ -8,9 +8,9 @@ from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.models.toolchains import Tool
 from gpu_mcp_server.package_files import WORKERS
 from gpu_mcp_server.profilers import ncu
-from gpu_mcp_server.services.targets import FOLDER as OURS
-from gpu_mcp_server.services.targets import Target
-from gpu_mcp_server.services.tool_jobs import ToolJob, ToolJobs
+from gpu_mcp_server.services.profiles.profile_targets import FOLDER as OURS
+from gpu_mcp_server.services.profiles.profile_targets import Target
+from gpu_mcp_server.services.profiles.tool_jobs import ToolJob, ToolJobs
 
 FOLDER = f"{OURS}/profile"
 ABOUT, REPORT = f"{FOLDER}/about.json", f"{FOLDER}/report.ncu-rep"
