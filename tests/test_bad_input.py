@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mcp import Client
 
-from gpu_mcp_server.services import harness
+from gpu_mcp_server.services.evaluation import judge_job
 from tests.laboratory import HONEST, PROBLEM, Folder, called, client_of, refused
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
@@ -115,8 +115,8 @@ async def test_a_candidate_that_misbehaves_gets_its_verdict_and_the_server_lives
     client: Client, problem_id: str, monkeypatch: pytest.MonkeyPatch, body: str, verdict: str | None, words: str
 ):
     if body.startswith(("for (;;) puts", "for (;;) if (fork()")):  # it never ends: its time is waited out
-        monkeypatch.setattr(harness, "ROUND_TIMEOUT_S", 1.0)
-    monkeypatch.setattr(harness, "MEMORY_BYTES", 1 << 30)
+        monkeypatch.setattr(judge_job, "ROUND_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(judge_job, "MEMORY_BYTES", 1 << 30)
     found = await called(
         client, "evaluate_kernel", problem_id=problem_id, source=HEAD + SIGNATURE + "{" + body + "}", language="c"
     )

@@ -165,7 +165,7 @@ def examined() -> list[Check]:
 
 async def _judges(hosts: list[str]) -> list[Check]:
     """Start the judge's Python inside the sandbox of each host."""
-    from gpu_mcp_server.services.judge_python import judge_python
+    from gpu_mcp_server.services.evaluation.judge_preflight import judge_python
 
     checks: list[Check] = []
     async with session.laboratory() as lab:

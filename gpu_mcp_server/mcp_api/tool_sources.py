@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from gpu_mcp_server.models.comparison import CandidateSpec
     from gpu_mcp_server.models.problem import Wish
     from gpu_mcp_server.models.workspace import WorkspaceListing
-    from gpu_mcp_server.services.batches import Entrant
     from gpu_mcp_server.services.builds.candidate_source import Source
+    from gpu_mcp_server.services.evaluation.candidate_batches import Entrant
     from gpu_mcp_server.services.problems.formats.base import ProblemSource
     from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 
@@ -64,7 +64,7 @@ class Sources:
         Raises:
             GpuMcpError: If one has none that can be read; it is named.
         """
-        from gpu_mcp_server.services.batches import Entrant
+        from gpu_mcp_server.services.evaluation.candidate_batches import Entrant
 
         entrants: list[Entrant] = []
         for c in candidates:

@@ -29,8 +29,6 @@ from gpu_mcp_server.runtime.result_limits import bounded
 from gpu_mcp_server.services.jobs.call_context import current_errand
 
 if TYPE_CHECKING:
-    from gpu_mcp_server.services.audit import Auditor
-    from gpu_mcp_server.services.batches import Batches
     from gpu_mcp_server.services.builds.compiler import Compiler
     from gpu_mcp_server.services.builds.disassembly import Inspector
     from gpu_mcp_server.services.builds.porting import Porter
@@ -38,7 +36,10 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.collectives import Collectives
     from gpu_mcp_server.services.commands.command_runner import Runner
     from gpu_mcp_server.services.documentation.doc_search import Documents
-    from gpu_mcp_server.services.evaluator import Evaluator
+    from gpu_mcp_server.services.evaluation.attempt_audit import Auditor
+    from gpu_mcp_server.services.evaluation.candidate_batches import Batches
+    from gpu_mcp_server.services.evaluation.evaluator import Evaluator
+    from gpu_mcp_server.services.evaluation.problem_registry import Registry
     from gpu_mcp_server.services.gpus import Gpus
     from gpu_mcp_server.services.jobs.batch_jobs import Long
     from gpu_mcp_server.services.jobs.gpu_scheduler import Pool
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.profiles.profile_queries import Profiles
     from gpu_mcp_server.services.profiles.profiler import Profiler
     from gpu_mcp_server.services.records.attempts import Experience
-    from gpu_mcp_server.services.registry import Registry
     from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
     from gpu_mcp_server.store.artifacts import Artifacts
     from gpu_mcp_server.team.sharing import Sharing

@@ -9,7 +9,7 @@ from gpu_mcp_server.errors import JobBroken, NotFound
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.evaluation import ShapeVerdict
 from gpu_mcp_server.models.recipe import Verdict
-from gpu_mcp_server.services.harness import parse_verdict, shape_verdicts
+from gpu_mcp_server.services.evaluation.judge_job import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.lab import Lab
 
 

@@ -19,8 +19,8 @@ from gpu_mcp_server.recipes.compiling import source_for
 from gpu_mcp_server.recipes.composing import Turn, offspring_prompt
 from gpu_mcp_server.recipes.ground import JUDGE_WAIT_S, Ending, Ground
 from gpu_mcp_server.recipes.judging import verdict_of_attempt
-from gpu_mcp_server.services.batches import Entrant
 from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES
+from gpu_mcp_server.services.evaluation.candidate_batches import Entrant
 from gpu_mcp_server.services.records.error_fingerprint import signature
 from gpu_mcp_server.services.workspaces.local_files import read_local
 

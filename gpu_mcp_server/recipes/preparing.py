@@ -12,7 +12,7 @@ from gpu_mcp_server.recipes.answers import handed_over
 from gpu_mcp_server.recipes.composing import role_prompt
 from gpu_mcp_server.recipes.ground import Ending, Ground
 from gpu_mcp_server.services.builds.candidate_source import NAMES, Source
-from gpu_mcp_server.services.programs import Programs
+from gpu_mcp_server.services.evaluation.program_candidates import Programs
 from gpu_mcp_server.toolchains.flags import linked_libraries
 
 M = TypeVar("M", bound=Model)

@@ -8,7 +8,7 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.plots.roofline_plot import RoofPoint, Roofs, roofline
 from gpu_mcp_server.recipes.judged import Judged
 from gpu_mcp_server.recipes.page import items, text
-from gpu_mcp_server.services.floors import floors
+from gpu_mcp_server.services.evaluation.time_floors import floors
 
 WHEN = ("before", "after")
 

@@ -6,9 +6,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_mcp_server.services.audit import Auditor
-from gpu_mcp_server.services.baselines import Baselines
-from gpu_mcp_server.services.batches import Batches
 from gpu_mcp_server.services.builds.build_cache import BuildCache
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.builds.disassembly import Inspector
@@ -19,7 +16,14 @@ from gpu_mcp_server.services.capabilities import Capabilities
 from gpu_mcp_server.services.collectives import Collectives
 from gpu_mcp_server.services.commands.command_runner import Runner, Settle
 from gpu_mcp_server.services.documentation.doc_search import Documents
-from gpu_mcp_server.services.evaluator import Evaluator
+from gpu_mcp_server.services.evaluation.attempt_audit import Auditor
+from gpu_mcp_server.services.evaluation.baselines import Baselines
+from gpu_mcp_server.services.evaluation.candidate_batches import Batches
+from gpu_mcp_server.services.evaluation.evaluator import Evaluator
+from gpu_mcp_server.services.evaluation.judge_results import Verdicts
+from gpu_mcp_server.services.evaluation.problem_registry import Registry
+from gpu_mcp_server.services.evaluation.program_candidates import Programs
+from gpu_mcp_server.services.evaluation.verdict_cache import KeptVerdicts
 from gpu_mcp_server.services.gpus import Gpus
 from gpu_mcp_server.services.hosts.host_connections import Hosts
 from gpu_mcp_server.services.jobs.batch_jobs import Long
@@ -27,7 +31,6 @@ from gpu_mcp_server.services.jobs.gpu_scheduler import Pool
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.jobs.job_table import JobTable
 from gpu_mcp_server.services.jobs.task_table import Tasks
-from gpu_mcp_server.services.kept_verdicts import KeptVerdicts
 from gpu_mcp_server.services.memory import Memory
 from gpu_mcp_server.services.merging import Merging
 from gpu_mcp_server.services.nccl_verifier import NcclVerifier
@@ -38,10 +41,7 @@ from gpu_mcp_server.services.profiles.profile_queries import Profiles
 from gpu_mcp_server.services.profiles.profile_targets import Targets
 from gpu_mcp_server.services.profiles.profiler import Profiler
 from gpu_mcp_server.services.profiles.tool_jobs import ToolJobs
-from gpu_mcp_server.services.programs import Programs
 from gpu_mcp_server.services.records.attempts import Experience
-from gpu_mcp_server.services.registry import Registry
-from gpu_mcp_server.services.verdicts import Verdicts
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts

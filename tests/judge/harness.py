@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from gpu_mcp_server.services.judge_files import role_source
+from gpu_mcp_server.services.evaluation.judge_files import role_source
 from tests.compiled import compiled
 from tests.judge_package import JUDGE, lay_tree
 

@@ -4,8 +4,8 @@ import pytest
 
 from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
-from gpu_mcp_server.services import harness
 from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.evaluation import judge_job
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import HONEST, PROBLEM
 
@@ -54,7 +54,7 @@ async def problem_id(lab: Lab) -> str:
 
 @pytest.mark.parametrize("name", BAD)
 async def test_an_honest_candidate_is_correct_right_after_a_bad_one(lab: Lab, problem_id, name, monkeypatch):
-    monkeypatch.setattr(harness, "ROUND_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(judge_job, "ROUND_TIMEOUT_S", 2.0)
     source, verdict, reason = BAD[name]
 
     bad = await lab.evaluator.evaluate(problem_id, Source(source, "c", "bad.c"))

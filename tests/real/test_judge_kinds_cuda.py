@@ -11,8 +11,8 @@ import pytest
 from gpu_mcp_server.errors import ProblemRefused
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec, Wish
-from gpu_mcp_server.services import harness
 from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.evaluation import judge_job
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from tests.laboratory import laboratory
@@ -155,7 +155,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 async def test_an_honest_candidate_is_correct_right_after_a_bad_one(lab: Lab, name, monkeypatch):
-    monkeypatch.setattr(harness, "ROUND_TIMEOUT_S", 4.0)
+    monkeypatch.setattr(judge_job, "ROUND_TIMEOUT_S", 4.0)
     source, verdict, reason = BAD[name]
     bad = await own(lab, TANH, source)
 

@@ -12,8 +12,8 @@ from gpu_mcp_server.models.build import Wish
 from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.evaluation.judge_results import PRINTED_CHARS
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.verdicts import PRINTED_CHARS
 from tests.laboratory import HONEST, PROBLEM, Folder, laboratory, settings_for
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")

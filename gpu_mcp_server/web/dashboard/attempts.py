@@ -15,7 +15,7 @@ from gpu_mcp_server.models.dashboard import Around
 from gpu_mcp_server.models.evaluation import ShapeVerdict
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.plots.roofline_plot import heat_map
-from gpu_mcp_server.services.harness import parse_verdict, shape_verdicts
+from gpu_mcp_server.services.evaluation.judge_job import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.web.dashboard.rooflines import clocked, plotted, profiled, rows_of

@@ -7,7 +7,7 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.evaluation import ShapeVerdict
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.services.floors import floors
+from gpu_mcp_server.services.evaluation.time_floors import floors
 
 NAME = 200
 

@@ -11,12 +11,12 @@ import pytest
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
-from gpu_mcp_server.services.batches import Entrant, _row  # pyright: ignore[reportPrivateUsage]
 from gpu_mcp_server.services.builds.candidate_source import Source
-from gpu_mcp_server.services.evaluator import LATE
+from gpu_mcp_server.services.evaluation.candidate_batches import Entrant, _row  # pyright: ignore[reportPrivateUsage]
+from gpu_mcp_server.services.evaluation.concurrency_slots import Late, Slots
+from gpu_mcp_server.services.evaluation.evaluator import LATE
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
-from gpu_mcp_server.services.slots import Late, Slots
 from tests.laboratory import HONEST, PROBLEM
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")

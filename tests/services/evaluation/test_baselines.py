@@ -4,8 +4,8 @@ import pytest
 
 from gpu_mcp_server.models.evaluation import Baseline, Evaluation, ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem, TensorSpec
-from gpu_mcp_server.services.baselines import compiled_source, with_baseline
 from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.evaluation.baselines import compiled_source, with_baseline
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from tests.judge.harness import torch_python
 from tests.laboratory import laboratory

@@ -3,24 +3,24 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from gpu_mcp_server.concurrency import both
 from gpu_mcp_server.errors import JobBroken, ProblemRefused
 from gpu_mcp_server.models.problem import Problem, ProblemInfo, ProblemList, TensorSpec
-from gpu_mcp_server.services.announcements import Announcements
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.commands.command_runner import Progress
-from gpu_mcp_server.services.harness import Kind, judge_spec
+from gpu_mcp_server.services.evaluation.concurrency import both
+from gpu_mcp_server.services.evaluation.judge_binaries import judge_code
+from gpu_mcp_server.services.evaluation.judge_job import Kind, judge_spec
+from gpu_mcp_server.services.evaluation.judge_results import Verdicts, how_it_ended
+from gpu_mcp_server.services.evaluation.prewarming import Announcements
+from gpu_mcp_server.services.evaluation.program_candidates import Programs
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
-from gpu_mcp_server.services.judge_code import judge_code
 from gpu_mcp_server.services.problems import reference_source
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.problems.formats.detect import read_problem
 from gpu_mcp_server.services.problems.kernelbench_problems import described
 from gpu_mcp_server.services.problems.problem_table import Problems
-from gpu_mcp_server.services.programs import Programs
 from gpu_mcp_server.services.records.attempts import Experience
-from gpu_mcp_server.services.verdicts import Verdicts, how_it_ended
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 

@@ -8,7 +8,7 @@ from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
 from gpu_mcp_server.models.memory_check import Finding, MemoryCheck
 from gpu_mcp_server.models.run_target import RunTarget
-from gpu_mcp_server.services.faults import Faults
+from gpu_mcp_server.services.evaluation.crash_diagnosis import Faults
 
 ILLEGAL = "the launcher returned 700 in call 1 of round 1 (cudaErrorIllegalAddress, illegal address)"
 FINDING = Finding(kind="invalid access", message="write of 4 bytes", kernel="softmax", file="candidate.cu", line=7)

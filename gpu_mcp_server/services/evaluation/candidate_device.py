@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.candidate_source import Source
-from gpu_mcp_server.services.harness import Kind
+from gpu_mcp_server.services.evaluation.judge_job import Kind
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 
 PYTHON_KINDS: Mapping[str, Kind] = {"triton": "triton", "python": "model"}

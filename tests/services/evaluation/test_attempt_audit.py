@@ -5,9 +5,9 @@ import pytest
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
-from gpu_mcp_server.services.audit import timed_low
 from gpu_mcp_server.services.builds.candidate_source import Source
-from gpu_mcp_server.services.harness import GENERATION
+from gpu_mcp_server.services.evaluation.attempt_audit import timed_low
+from gpu_mcp_server.services.evaluation.judge_job import GENERATION
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import HONEST, PROBLEM, laboratory
 

@@ -14,11 +14,11 @@ from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.build_plans import compiling_environment
 from gpu_mcp_server.services.commands.command_runner import min_level, roots_of
-from gpu_mcp_server.services.floors import floors
+from gpu_mcp_server.services.evaluation.judge_files import judge_tree, role_source
+from gpu_mcp_server.services.evaluation.time_floors import floors
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePython
 from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.output_text import progress_lines
-from gpu_mcp_server.services.judge_files import judge_tree, role_source
 from gpu_mcp_server.services.problems import kernelbench_problems
 from gpu_mcp_server.services.problems.constraints import parsed
 from gpu_mcp_server.services.problems.problem_table import MAX_SHAPE_BYTES, largest, shape_bytes

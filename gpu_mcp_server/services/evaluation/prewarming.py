@@ -6,7 +6,7 @@ from dataclasses import replace
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.hostd.protocol import JobSpec, to_json
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.services.harness import Candidate, Kind, judge_spec
+from gpu_mcp_server.services.evaluation.judge_job import Candidate, Kind, judge_spec
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.settings.server_settings import Settings

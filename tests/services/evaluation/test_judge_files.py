@@ -17,9 +17,8 @@ from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.services.builds.candidate_source import Source
-from gpu_mcp_server.services.harness import Candidate, role_program
-from gpu_mcp_server.services.judge_code import Part, _built, judge_code
-from gpu_mcp_server.services.judge_files import (
+from gpu_mcp_server.services.evaluation.judge_binaries import Part, _built, judge_code
+from gpu_mcp_server.services.evaluation.judge_files import (
     JUDGE,
     PACKAGE,
     TREE,
@@ -29,6 +28,7 @@ from gpu_mcp_server.services.judge_files import (
     judge_tree,
     role_source,
 )
+from gpu_mcp_server.services.evaluation.judge_job import Candidate, role_program
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import HONEST, PROBLEM
 
@@ -73,7 +73,7 @@ def test_a_module_imports_others_of_the_judge_by_their_place_in_the_package(path
 def other_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A copy of the judge's sources that is shipped instead of them."""
     folder = Path(shutil.copytree(JUDGE, tmp_path / "other" / "judge"))
-    monkeypatch.setattr("gpu_mcp_server.services.judge_files.JUDGE", folder)
+    monkeypatch.setattr("gpu_mcp_server.services.evaluation.judge_files.JUDGE", folder)
     judge_files.cache_clear()
     _bytecode.cache_clear()
     yield folder
@@ -265,7 +265,9 @@ async def test_a_source_in_a_folder_is_compiled_under_its_own_name(tmp_path: Pat
             named.append(source.name)
             raise ToolMissing("a C compiler", "local")
 
-    monkeypatch.setattr("gpu_mcp_server.services.judge_code.JUDGE", laid(tmp_path, {"room/loops.c": b"int one = 1;"}))
+    monkeypatch.setattr(
+        "gpu_mcp_server.services.evaluation.judge_binaries.JUDGE", laid(tmp_path, {"room/loops.c": b"int one = 1;"})
+    )
 
     assert await _built(Compiler(), None, "local", Part("loops.so", "room/loops.c", "c")) is None
     assert named == ["loops.c"]

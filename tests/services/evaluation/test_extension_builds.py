@@ -13,7 +13,7 @@ from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
 from gpu_mcp_server.hostd.jobs.job_folder import JobFolder
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.services.builds.candidate_source import Source
-from gpu_mcp_server.services.extensions import may_go_on, requests_in
+from gpu_mcp_server.services.evaluation.extension_builds import may_go_on, requests_in
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from tests.hostd.laboratory import wrapped

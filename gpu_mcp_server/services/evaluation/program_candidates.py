@@ -8,8 +8,8 @@ from gpu_mcp_server.models.build import CompileResult
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.builds.program_builds import ProgramBuilder, candidate_tree, project_of
+from gpu_mcp_server.services.evaluation.program_job import program_spec
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
-from gpu_mcp_server.services.program_job import program_spec
 from gpu_mcp_server.services.workspaces.file_archive import Tree, TreeFile
 from gpu_mcp_server.settings.server_settings import Settings
 

@@ -9,9 +9,9 @@ from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.builds.candidate_source import Source
-from gpu_mcp_server.services.harness import GENERATION
+from gpu_mcp_server.services.evaluation.judge_files import judge_files
+from gpu_mcp_server.services.evaluation.judge_job import GENERATION
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.judge_files import judge_files
 from gpu_mcp_server.services.records.attempts import Experience
 
 

@@ -8,8 +8,8 @@ from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.builds.compiler import Compiler
-from gpu_mcp_server.services.harness import Kind
-from gpu_mcp_server.services.judge_files import JUDGE
+from gpu_mcp_server.services.evaluation.judge_files import JUDGE
+from gpu_mcp_server.services.evaluation.judge_job import Kind
 from gpu_mcp_server.store.artifacts import Artifacts
 
 

@@ -9,36 +9,36 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpu_mcp_server.concurrency import both
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.protocol import JobSpec
 from gpu_mcp_server.models.build import CandidateLanguage, CompileResult, kept_diagnostics
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import Program
-from gpu_mcp_server.services.advice import advice_on
-from gpu_mcp_server.services.announcements import Announcements
-from gpu_mcp_server.services.baselines import Baselines
 from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.commands.command_runner import Progress, device_name
-from gpu_mcp_server.services.devices import PYTHON_KINDS, device_of, versions_of
-from gpu_mcp_server.services.extensions import ExtensionBuilder
-from gpu_mcp_server.services.faults import Faults
-from gpu_mcp_server.services.harness import GENERATION, QUICK, Candidate, Kind, judge_spec, lines_of
+from gpu_mcp_server.services.evaluation.baselines import Baselines
+from gpu_mcp_server.services.evaluation.candidate_device import PYTHON_KINDS, device_of, versions_of
+from gpu_mcp_server.services.evaluation.concurrency import both
+from gpu_mcp_server.services.evaluation.concurrency_slots import Late, Slots
+from gpu_mcp_server.services.evaluation.crash_diagnosis import Faults
+from gpu_mcp_server.services.evaluation.extension_builds import ExtensionBuilder
+from gpu_mcp_server.services.evaluation.judge_binaries import judge_code
+from gpu_mcp_server.services.evaluation.judge_job import GENERATION, QUICK, Candidate, Kind, judge_spec, lines_of
+from gpu_mcp_server.services.evaluation.judge_results import Verdicts
+from gpu_mcp_server.services.evaluation.prewarming import Announcements
+from gpu_mcp_server.services.evaluation.program_candidates import Programs, files_of_candidate
+from gpu_mcp_server.services.evaluation.static_findings import advice_on
+from gpu_mcp_server.services.evaluation.verdict_cache import KeptVerdicts, key_of_request
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.gpu_needs import Need
 from gpu_mcp_server.services.jobs.gpu_scheduler import Pool
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.jobs.job_table import JobTable
-from gpu_mcp_server.services.judge_code import judge_code
-from gpu_mcp_server.services.kept_verdicts import KeptVerdicts, key_of_request
 from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.profiles.memory_checker import Checker
-from gpu_mcp_server.services.programs import Programs, files_of_candidate
 from gpu_mcp_server.services.records.attempts import Experience
-from gpu_mcp_server.services.slots import Late, Slots
-from gpu_mcp_server.services.verdicts import Verdicts
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.toolchains.flags import linked_libraries

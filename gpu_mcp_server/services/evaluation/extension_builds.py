@@ -12,12 +12,12 @@ from typing import Any, cast
 from gpu_mcp_server.models.build import CompileResult
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.package_files import worker_source
-from gpu_mcp_server.services.announcements import Announcements
 from gpu_mcp_server.services.builds.build_plans import Build, compiling_environment
 from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.builds.compiler import Compiler
+from gpu_mcp_server.services.evaluation.judge_files import JUDGE
+from gpu_mcp_server.services.evaluation.prewarming import Announcements
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePython
-from gpu_mcp_server.services.judge_files import JUDGE
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain
 

@@ -11,10 +11,10 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.builds.program_builds import refs_of
 from gpu_mcp_server.services.commands.command_runner import environment_of, min_level, roots_of
-from gpu_mcp_server.services.harness import TURN_S
+from gpu_mcp_server.services.evaluation.judge_files import judge_tree, role_source
+from gpu_mcp_server.services.evaluation.judge_job import TURN_S
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_ids import new_job_id
-from gpu_mcp_server.services.judge_files import judge_tree, role_source
 from gpu_mcp_server.services.workspaces.file_archive import Tree, TreeFile
 from gpu_mcp_server.settings.server_settings import Settings
 

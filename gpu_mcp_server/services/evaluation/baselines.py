@@ -15,11 +15,11 @@ from gpu_mcp_server.models.evaluation import Baseline, Evaluation, ShapeVerdict,
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.commands.command_runner import device_name
-from gpu_mcp_server.services.harness import Candidate, judge_spec, shape_verdicts
+from gpu_mcp_server.services.evaluation.judge_binaries import judge_code
+from gpu_mcp_server.services.evaluation.judge_job import Candidate, judge_spec, shape_verdicts
+from gpu_mcp_server.services.evaluation.judge_results import Verdicts, how_it_ended
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
-from gpu_mcp_server.services.judge_code import judge_code
-from gpu_mcp_server.services.verdicts import Verdicts, how_it_ended
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database

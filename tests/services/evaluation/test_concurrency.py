@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gpu_mcp_server.concurrency import both
+from gpu_mcp_server.services.evaluation.concurrency import both
 
 
 class Work:

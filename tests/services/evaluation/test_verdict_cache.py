@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.models.evaluation import TimingOptions
-from gpu_mcp_server.services.batches import Entrant
 from gpu_mcp_server.services.builds.candidate_source import Source
-from gpu_mcp_server.services.kept_verdicts import key_of_request
+from gpu_mcp_server.services.evaluation.candidate_batches import Entrant
+from gpu_mcp_server.services.evaluation.verdict_cache import key_of_request
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 

@@ -10,8 +10,8 @@ from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Tier, TimingOptions
 from gpu_mcp_server.services.builds.candidate_source import NAMES, kept_source
 from gpu_mcp_server.services.commands.command_runner import Progress
-from gpu_mcp_server.services.evaluator import Evaluator
-from gpu_mcp_server.services.harness import TRUSTED, parse_verdict, shape_verdicts
+from gpu_mcp_server.services.evaluation.evaluator import Evaluator
+from gpu_mcp_server.services.evaluation.judge_job import TRUSTED, parse_verdict, shape_verdicts
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.store.artifacts import Artifacts
 

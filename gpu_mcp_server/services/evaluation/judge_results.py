@@ -7,11 +7,11 @@ from typing import Any
 from gpu_mcp_server.errors import GpuMcpError, JobBroken
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.services.harness import parse_verdict, shape_verdicts
+from gpu_mcp_server.services.evaluation.judge_job import parse_verdict, shape_verdicts
+from gpu_mcp_server.services.evaluation.verdict_cache import KeptVerdicts
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
 from gpu_mcp_server.services.jobs.job_table import JobRow
 from gpu_mcp_server.services.jobs.output_text import head_and_tail, safe_text
-from gpu_mcp_server.services.kept_verdicts import KeptVerdicts
 from gpu_mcp_server.services.problems.launcher_signatures import misdefined
 from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.records.attempts import Experience
