@@ -43,8 +43,8 @@ def run(
 
     async def work() -> Any:
         from gpu_mcp_server.models.nccl_pipeline import NcclPipelineOptions
-        from gpu_mcp_server.services.collectives import local_program
-        from gpu_mcp_server.services.nccl_pipeline import Pipeline
+        from gpu_mcp_server.services.nccl.pipeline import Pipeline
+        from gpu_mcp_server.services.nccl.transform import local_program
 
         files, _ = local_program(file)
         folder = out or file.with_name(file.name + ".nccl")
@@ -76,7 +76,7 @@ def verify(
 
     async def work() -> Any:
         from gpu_mcp_server.models.nccl_check import NcclRunOptions
-        from gpu_mcp_server.services.collectives import local_program
+        from gpu_mcp_server.services.nccl.transform import local_program
 
         files, _ = local_program(file)
         earlier = local_program(before)[0] if before is not None else None

@@ -91,7 +91,7 @@ class Sources:
     ) -> tuple[dict[str, str], str | None]:
         """Return the sources of a program and which is the main one, where that was said."""
         from gpu_mcp_server.services.builds.candidate_source import texts_of
-        from gpu_mcp_server.services.collectives import local_program
+        from gpu_mcp_server.services.nccl.transform import local_program
 
         if workspace_id is not None and text is None:
             return await texts_of(self._workspaces, workspace_id), path

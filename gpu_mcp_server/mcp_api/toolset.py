@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.builds.disassembly import Inspector
     from gpu_mcp_server.services.builds.porting import Porter
     from gpu_mcp_server.services.builds.project_builds import Projects
-    from gpu_mcp_server.services.collectives import Collectives
     from gpu_mcp_server.services.commands.command_runner import Runner
     from gpu_mcp_server.services.documentation.doc_search import Documents
     from gpu_mcp_server.services.evaluation.attempt_audit import Auditor
@@ -45,7 +44,8 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.jobs.gpu_scheduler import Pool
     from gpu_mcp_server.services.lab import Lab
     from gpu_mcp_server.services.memory import Memory
-    from gpu_mcp_server.services.nccl_verifier import NcclVerifier
+    from gpu_mcp_server.services.nccl.transform import Collectives
+    from gpu_mcp_server.services.nccl.verifier import NcclVerifier
     from gpu_mcp_server.services.profiles.memory_checker import Checker
     from gpu_mcp_server.services.profiles.profile_queries import Profiles
     from gpu_mcp_server.services.profiles.profiler import Profiler

@@ -20,8 +20,8 @@ from gpu_mcp_server.recipes.composing import FILE_CHARS, HEADLESS, answer_form, 
 from gpu_mcp_server.recipes.ground import Ending, Ground
 from gpu_mcp_server.recipes.structured import SILENT
 from gpu_mcp_server.runtime.result_limits import cut_text
-from gpu_mcp_server.services.collectives import local_program
-from gpu_mcp_server.services.nccl_pipeline import STAGE_A, STAGE_B, Pipeline
+from gpu_mcp_server.services.nccl.pipeline import STAGE_A, STAGE_B, Pipeline
+from gpu_mcp_server.services.nccl.transform import local_program
 from gpu_mcp_server.services.records.error_fingerprint import signature
 
 STAGES_FOLDER = "stages"

@@ -13,7 +13,6 @@ from gpu_mcp_server.services.builds.porting import Porter
 from gpu_mcp_server.services.builds.program_builds import ProgramBuilder
 from gpu_mcp_server.services.builds.project_builds import Projects
 from gpu_mcp_server.services.capabilities import Capabilities
-from gpu_mcp_server.services.collectives import Collectives
 from gpu_mcp_server.services.commands.command_runner import Runner, Settle
 from gpu_mcp_server.services.documentation.doc_search import Documents
 from gpu_mcp_server.services.evaluation.attempt_audit import Auditor
@@ -33,7 +32,8 @@ from gpu_mcp_server.services.jobs.job_table import JobTable
 from gpu_mcp_server.services.jobs.task_table import Tasks
 from gpu_mcp_server.services.memory import Memory
 from gpu_mcp_server.services.merging import Merging
-from gpu_mcp_server.services.nccl_verifier import NcclVerifier
+from gpu_mcp_server.services.nccl.transform import Collectives
+from gpu_mcp_server.services.nccl.verifier import NcclVerifier
 from gpu_mcp_server.services.overview import Overview
 from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.profiles.memory_checker import Checker

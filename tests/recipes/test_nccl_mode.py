@@ -7,8 +7,8 @@ from typing import Any
 from gpu_mcp_server.recipes.plan import plan_of
 from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.services.lab import Lab
-from tests.nccl.test_pipeline import PROGRAM
 from tests.recipes.conftest import HERE
+from tests.services.nccl.test_pipeline import PROGRAM
 
 WAITED = "  cudaStreamSynchronize(stream);"
 BROADCAST = PROGRAM.replace(WAITED, f"  ncclBroadcast(recv, recv, 1024, ncclFloat, 0, comm, stream);\n{WAITED}")

@@ -17,8 +17,8 @@ from gpu_mcp_server.services.builds.build_plans import build_of, compiling_envir
 from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePython, Nvcc
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.nccl_hosts import Install, NcclHost
-from gpu_mcp_server.services.nccl_jobs import Build, command
+from gpu_mcp_server.services.nccl.host_support import Install, NcclHost
+from gpu_mcp_server.services.nccl.rank_jobs import Build, command
 from gpu_mcp_server.toolchains import nvcc
 from gpu_mcp_server.toolchains.architectures import device_target, torch_list
 from gpu_mcp_server.toolchains.base import Toolchain

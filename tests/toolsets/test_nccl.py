@@ -16,8 +16,8 @@ from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage
 from gpu_mcp_server.mcp_api.server import build_server
 from gpu_mcp_server.mcp_api.toolset import discover
 from gpu_mcp_server.runtime.result_limits import RESULT_LIMIT
-from gpu_mcp_server.services.collectives import Collectives
 from gpu_mcp_server.services.documentation.doc_search import Documents
+from gpu_mcp_server.services.nccl.transform import Collectives
 from gpu_mcp_server.settings.server_settings import Settings
 from tests.knowledge.conftest import BOXES, edition
 from tests.stand_ins import Laboratory, Opener

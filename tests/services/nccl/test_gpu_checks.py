@@ -10,10 +10,10 @@ from gpu_mcp_server.models.nccl_check import NcclCheck
 from gpu_mcp_server.nccl.checks import buffer_dumps, run_output
 from gpu_mcp_server.nccl.program_model.program import Program
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.nccl_jobs import Built, Launch
-from gpu_mcp_server.services.nccl_trials import Subject, Trials
+from gpu_mcp_server.services.nccl.gpu_checks import Subject, Trials
+from gpu_mcp_server.services.nccl.rank_jobs import Built, Launch
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[2] / "nccl"
 Make = Callable[..., Built]
 TEXT = "#include <nccl.h>\nint main() { for (;;) ncclx::AlltoAll(a, b, n, ncclFloat, comm, stream); }\n"
 HOST = TEXT.replace("ncclx::A", "ncclA")

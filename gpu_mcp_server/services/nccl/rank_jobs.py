@@ -18,7 +18,7 @@ from gpu_mcp_server.services.jobs.command_checks import laid
 from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.jobs.output_text import safe_text
-from gpu_mcp_server.services.nccl_hosts import NcclHost, NcclHosts, needed
+from gpu_mcp_server.services.nccl.host_support import NcclHost, NcclHosts, needed
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.toolchains import diagnostics
 from gpu_mcp_server.toolchains.architectures import nvcc_options

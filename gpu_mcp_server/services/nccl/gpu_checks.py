@@ -10,8 +10,8 @@ from gpu_mcp_server.nccl.checks.communication import sites_of
 from gpu_mcp_server.nccl.program_model.edits import Edits
 from gpu_mcp_server.nccl.program_model.program import Program
 from gpu_mcp_server.services.commands.command_runner import Progress
-from gpu_mcp_server.services.nccl_hosts import NcclHost
-from gpu_mcp_server.services.nccl_jobs import DUMPS, FOUND_CODE, Build, Built, Launch, NcclJobs, Ran, Run
+from gpu_mcp_server.services.nccl.host_support import NcclHost
+from gpu_mcp_server.services.nccl.rank_jobs import DUMPS, FOUND_CODE, Build, Built, Launch, NcclJobs, Ran, Run
 
 DIFFERENTIAL = "gmcp_differential.cu"
 SEEDS = 2

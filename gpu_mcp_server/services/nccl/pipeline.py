@@ -21,8 +21,8 @@ from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
 from gpu_mcp_server.nccl.program_model.api_names import GIN_FIRST
 from gpu_mcp_server.nccl.stages.transformation import STAGES, transform
 from gpu_mcp_server.services.commands.command_runner import Progress
-from gpu_mcp_server.services.nccl_hosts import NcclHost, possible
-from gpu_mcp_server.services.nccl_verifier import NcclVerifier, read_program
+from gpu_mcp_server.services.nccl.host_support import NcclHost, possible
+from gpu_mcp_server.services.nccl.verifier import NcclVerifier, read_program
 from gpu_mcp_server.services.records.attempts import Experience
 
 RECORD = "pipeline.json"

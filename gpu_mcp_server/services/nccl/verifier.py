@@ -15,9 +15,9 @@ from gpu_mcp_server.services.builds.candidate_source import texts_of
 from gpu_mcp_server.services.commands.background_work import Ongoing, Unfinished
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
-from gpu_mcp_server.services.nccl_hosts import ENOUGH_GPUS, NcclHost, NcclHosts, needed, possible
-from gpu_mcp_server.services.nccl_jobs import Launch, NcclJobs
-from gpu_mcp_server.services.nccl_trials import Subject, Trials, builds
+from gpu_mcp_server.services.nccl.gpu_checks import Subject, Trials, builds
+from gpu_mcp_server.services.nccl.host_support import ENOUGH_GPUS, NcclHost, NcclHosts, needed, possible
+from gpu_mcp_server.services.nccl.rank_jobs import Launch, NcclJobs
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings

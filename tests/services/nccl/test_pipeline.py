@@ -11,7 +11,7 @@ from gpu_mcp_server.cli.app import app
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.nccl_pipeline import NcclPipeline, NcclPipelineOptions
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.nccl_pipeline import RECORD, Pipeline
+from gpu_mcp_server.services.nccl.pipeline import RECORD, Pipeline
 
 PROGRAM = """#include <cuda_runtime.h>
 #include <nccl.h>

@@ -12,12 +12,12 @@ from gpu_mcp_server.models.transform import Api
 from gpu_mcp_server.nccl.checks import instrument, kernels
 from gpu_mcp_server.nccl.program_model.program import Program
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.nccl_hosts import Install, NcclHost, possible
-from gpu_mcp_server.services.nccl_jobs import Build, Launch
-from gpu_mcp_server.services.nccl_pipeline import chosen_api
-from gpu_mcp_server.services.nccl_trials import Subject, blocking_is_safe, builds
+from gpu_mcp_server.services.nccl.gpu_checks import Subject, blocking_is_safe, builds
+from gpu_mcp_server.services.nccl.host_support import Install, NcclHost, possible
+from gpu_mcp_server.services.nccl.pipeline import chosen_api
+from gpu_mcp_server.services.nccl.rank_jobs import Build, Launch
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[2] / "nccl"
 EXCHANGE = (HERE / "clean" / "exchange.cu").read_text(encoding="utf-8")
 HOST = (HERE / "clean" / "host.cu").read_text(encoding="utf-8")
 GPU = {"uuid": "GPU-a", "name": "H200", "arch": "sm_90", "nvlink": ["GPU-b"]}
