@@ -67,7 +67,7 @@ def history(
 
 def _exported(problem_id: str, branch: str, attempt_id: str | None, into: Path | None, *, as_json: bool) -> None:
     async def work() -> ExportedBranch:
-        from gpu_mcp_server.services.candidate_repository import CandidateRepository
+        from gpu_mcp_server.services.experience.candidate_repository import CandidateRepository
 
         async with session.laboratory() as lab:
             await lab.runner.settle()

@@ -39,17 +39,17 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.evaluation.candidate_batches import Batches
     from gpu_mcp_server.services.evaluation.evaluator import Evaluator
     from gpu_mcp_server.services.evaluation.problem_registry import Registry
-    from gpu_mcp_server.services.gpus import Gpus
+    from gpu_mcp_server.services.experience.experience_search import Memory
     from gpu_mcp_server.services.jobs.batch_jobs import Long
     from gpu_mcp_server.services.jobs.gpu_scheduler import Pool
     from gpu_mcp_server.services.lab import Lab
-    from gpu_mcp_server.services.memory import Memory
     from gpu_mcp_server.services.nccl.transform import Collectives
     from gpu_mcp_server.services.nccl.verifier import NcclVerifier
     from gpu_mcp_server.services.profiles.memory_checker import Checker
     from gpu_mcp_server.services.profiles.profile_queries import Profiles
     from gpu_mcp_server.services.profiles.profiler import Profiler
     from gpu_mcp_server.services.records.attempts import Experience
+    from gpu_mcp_server.services.status.lab_status import Gpus
     from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
     from gpu_mcp_server.store.artifacts import Artifacts
     from gpu_mcp_server.team.sharing import Sharing

@@ -12,7 +12,6 @@ from gpu_mcp_server.services.builds.disassembly import Inspector
 from gpu_mcp_server.services.builds.porting import Porter
 from gpu_mcp_server.services.builds.program_builds import ProgramBuilder
 from gpu_mcp_server.services.builds.project_builds import Projects
-from gpu_mcp_server.services.capabilities import Capabilities
 from gpu_mcp_server.services.commands.command_runner import Runner, Settle
 from gpu_mcp_server.services.documentation.doc_search import Documents
 from gpu_mcp_server.services.evaluation.attempt_audit import Auditor
@@ -23,18 +22,16 @@ from gpu_mcp_server.services.evaluation.judge_results import Verdicts
 from gpu_mcp_server.services.evaluation.problem_registry import Registry
 from gpu_mcp_server.services.evaluation.program_candidates import Programs
 from gpu_mcp_server.services.evaluation.verdict_cache import KeptVerdicts
-from gpu_mcp_server.services.gpus import Gpus
+from gpu_mcp_server.services.experience.experience_search import Memory
+from gpu_mcp_server.services.experience.store_merge import Merging
 from gpu_mcp_server.services.hosts.host_connections import Hosts
 from gpu_mcp_server.services.jobs.batch_jobs import Long
 from gpu_mcp_server.services.jobs.gpu_scheduler import Pool
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.jobs.job_table import JobTable
 from gpu_mcp_server.services.jobs.task_table import Tasks
-from gpu_mcp_server.services.memory import Memory
-from gpu_mcp_server.services.merging import Merging
 from gpu_mcp_server.services.nccl.transform import Collectives
 from gpu_mcp_server.services.nccl.verifier import NcclVerifier
-from gpu_mcp_server.services.overview import Overview
 from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.profiles.memory_checker import Checker
 from gpu_mcp_server.services.profiles.profile_queries import Profiles
@@ -42,6 +39,9 @@ from gpu_mcp_server.services.profiles.profile_targets import Targets
 from gpu_mcp_server.services.profiles.profiler import Profiler
 from gpu_mcp_server.services.profiles.tool_jobs import ToolJobs
 from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.status.capabilities import Capabilities
+from gpu_mcp_server.services.status.dashboard_queries import Overview
+from gpu_mcp_server.services.status.lab_status import Gpus
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts

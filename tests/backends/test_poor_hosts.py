@@ -12,7 +12,7 @@ from gpu_mcp_server.backends.contract.host import ContractHost
 from gpu_mcp_server.backends.hostd_client import HostLink
 from gpu_mcp_server.backends.ssh import SshBackend
 from gpu_mcp_server.errors import DiskFull, GpuMcpError, HostUnavailable, NoFreeGpu
-from gpu_mcp_server.services.gpus import trouble
+from gpu_mcp_server.services.status.lab_status import trouble
 from tests.backends.sshd import Sshd
 from tests.laboratory import laboratory
 

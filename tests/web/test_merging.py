@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.models.store_merge import Bundle
-from gpu_mcp_server.services.memory import Memory
-from gpu_mcp_server.services.merging import Merging
+from gpu_mcp_server.services.experience.experience_search import Memory
+from gpu_mcp_server.services.experience.store_merge import Merging
 from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.store.artifacts import Artifacts

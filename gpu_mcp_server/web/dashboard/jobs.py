@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.models.job import JobResult
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.overview import JobStanding, Right
+from gpu_mcp_server.services.status.dashboard_queries import JobStanding, Right
 from gpu_mcp_server.web.dashboard.texts import Listing, listing
 
 LISTED = 60

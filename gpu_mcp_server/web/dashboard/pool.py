@@ -11,7 +11,7 @@ from gpu_mcp_server.models.host import Gpu, HostStatus
 from gpu_mcp_server.models.lease import Reserved, Waiting
 from gpu_mcp_server.runtime.current_user import as_server
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.overview import JobStanding
+from gpu_mcp_server.services.status.dashboard_queries import JobStanding
 
 FRESH_S = 1.5
 """A look at a host serves everybody who asks within it."""

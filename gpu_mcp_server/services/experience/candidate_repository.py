@@ -17,7 +17,7 @@ from gpu_mcp_server.errors import BadRequest, HostError, NotFound, ToolMissing
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.history import ExportedBranch
 from gpu_mcp_server.services.builds.candidate_source import NAMES, TREE_TYPE
-from gpu_mcp_server.services.candidate_paths import harmless, quoted
+from gpu_mcp_server.services.experience.candidate_paths import harmless, quoted
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.workspaces.file_archive import Tree, TreeFile, unpack
 from gpu_mcp_server.store.artifacts import Artifacts

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from gpu_mcp_server.cli import status
 from gpu_mcp_server.models.host import Capability, Gpu, GpuProcess, HostStatus, LabStatus
-from gpu_mcp_server.services import capabilities as module
+from gpu_mcp_server.services.status import capabilities as module
 from gpu_mcp_server.workers import capabilities
 from tests.laboratory import laboratory
 

@@ -8,8 +8,8 @@ from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.hostd.protocol import BOXED
 from gpu_mcp_server.models.host import Capability, Gpu, HostStatus, LabStatus
 from gpu_mcp_server.models.lease import Reserved, Waiting
-from gpu_mcp_server.services.capabilities import Capabilities
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, Hosts
+from gpu_mcp_server.services.status.capabilities import Capabilities
 
 PATIENCE_S = 30.0
 TRIAL_S = 60.0
