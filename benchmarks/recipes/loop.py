@@ -24,7 +24,7 @@ from typing import Any
 from mcp import Client
 
 from gpu_mcp_server.mcp_api.server import server_from
-from gpu_mcp_server.recipes.agents import Agents
+from gpu_mcp_server.recipes.agents.agent_jobs import Agents
 from gpu_mcp_server.recipes.plan import plan_of
 from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.services.lab import Lab

@@ -20,7 +20,7 @@ from gpu_mcp_server.mcp_api.progress import HEARTBEAT_S
 from gpu_mcp_server.mcp_api.tasks import Tasks
 from gpu_mcp_server.mcp_api.toolset import App, Effect, Toolset, ToolSpec, discover
 from gpu_mcp_server.models.user import Scope, User
-from gpu_mcp_server.recipes import prompts
+from gpu_mcp_server.recipes.agents import prompts
 from gpu_mcp_server.runtime.current_user import current_user
 
 if TYPE_CHECKING:

@@ -1,1 +1,5 @@
-"""What reads agent_recipes: the texts of roles and procedures, served as prompts and used by headless runs."""
+"""Headless runs: the server calls agents, and judges what they write, until a target or a limit.
+
+`headless_runs` begins and resumes one run, and `suites` plays many. The texts of recipes are in agent_recipes, and
+judging is in services/evaluation.
+"""

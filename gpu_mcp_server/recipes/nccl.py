@@ -14,9 +14,9 @@ from gpu_mcp_server.nccl.analysis.communication_graph import OURS, Analysis
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault
 from gpu_mcp_server.nccl.stages.evolve_markers import mark
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles
-from gpu_mcp_server.recipes.answers import handed_over
-from gpu_mcp_server.recipes.book import recipe
-from gpu_mcp_server.recipes.composing import FILE_CHARS, HEADLESS, answer_form, hints
+from gpu_mcp_server.recipes.agents.agent_output import handed_over
+from gpu_mcp_server.recipes.agents.prompt_builder import FILE_CHARS, HEADLESS, answer_form, hints
+from gpu_mcp_server.recipes.agents.recipe_loader import recipe
 from gpu_mcp_server.recipes.ground import Ending, Ground
 from gpu_mcp_server.recipes.structured import SILENT
 from gpu_mcp_server.runtime.result_limits import cut_text

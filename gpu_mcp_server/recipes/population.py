@@ -14,9 +14,9 @@ from typing import Any
 from gpu_mcp_server.models.comparison import Comparison
 from gpu_mcp_server.models.recipe import Candidate, Verdict
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault, blocks, frozen_text
-from gpu_mcp_server.recipes.answers import candidate_of
+from gpu_mcp_server.recipes.agents.agent_output import candidate_of
+from gpu_mcp_server.recipes.agents.prompt_builder import Turn, offspring_prompt
 from gpu_mcp_server.recipes.compiling import source_for
-from gpu_mcp_server.recipes.composing import Turn, offspring_prompt
 from gpu_mcp_server.recipes.ground import JUDGE_WAIT_S, Ending, Ground
 from gpu_mcp_server.recipes.judging import verdict_of_attempt
 from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES

@@ -8,8 +8,8 @@ from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.recipe import BuildPlan, Specification, TestPlan
 from gpu_mcp_server.models.run_plan import Preparer
-from gpu_mcp_server.recipes.answers import handed_over
-from gpu_mcp_server.recipes.composing import role_prompt
+from gpu_mcp_server.recipes.agents.agent_output import handed_over
+from gpu_mcp_server.recipes.agents.prompt_builder import role_prompt
 from gpu_mcp_server.recipes.ground import Ending, Ground
 from gpu_mcp_server.services.builds.candidate_source import NAMES, Source
 from gpu_mcp_server.services.evaluation.program_candidates import Programs

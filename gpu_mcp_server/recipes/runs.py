@@ -11,7 +11,7 @@ from gpu_mcp_server.errors import NotFound, ProblemRefused
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.recipe import RunState, RunStep, Spent, Verdict
 from gpu_mcp_server.models.run_plan import Mode, RunPlan
-from gpu_mcp_server.recipes.agents import Agents
+from gpu_mcp_server.recipes.agents.agent_jobs import Agents
 from gpu_mcp_server.recipes.compiling import unjudged
 from gpu_mcp_server.recipes.ground import Ending, Ground, Tell
 from gpu_mcp_server.recipes.journal import Journal, entries

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 
 from gpu_mcp_server.models.recipe import Verdict
-from gpu_mcp_server.recipes.book import recipe
-from gpu_mcp_server.recipes.composing import about, given_files, hints
-from gpu_mcp_server.recipes.door import OnCall
+from gpu_mcp_server.recipes.agents.agent_proxy import OnCall
+from gpu_mcp_server.recipes.agents.prompt_builder import about, given_files, hints
+from gpu_mcp_server.recipes.agents.recipe_loader import recipe
+from gpu_mcp_server.recipes.agents.tool_call_meter import ToolCall
 from gpu_mcp_server.recipes.ground import Ending, Ground
-from gpu_mcp_server.recipes.metering import ToolCall
 
 CONFINED = (
     "You are called by a program, and nobody answers questions. Your hands are the tools of the MCP server gpu: they "

@@ -3,9 +3,9 @@
 from collections import Counter
 
 from gpu_mcp_server.models.recipe import Stage, Verdict
-from gpu_mcp_server.recipes.answers import candidate_of
+from gpu_mcp_server.recipes.agents.agent_output import candidate_of
+from gpu_mcp_server.recipes.agents.prompt_builder import Turn, code_prompt
 from gpu_mcp_server.recipes.compiling import COMPILES
-from gpu_mcp_server.recipes.composing import Turn, code_prompt
 from gpu_mcp_server.recipes.ground import Ending, Ground
 from gpu_mcp_server.recipes.preparing import Prepared, prepared
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.recipes.book import recipes
+from gpu_mcp_server.recipes.agents.recipe_loader import recipes
 from tests.real.clients import installer
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]

@@ -15,8 +15,8 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.protocol import JobSpec, ProcessSpec
-from gpu_mcp_server.recipes.door import Address, door
-from gpu_mcp_server.recipes.inside.gate import MODEL
+from gpu_mcp_server.recipes.agents.agent_proxy import Address, door
+from gpu_mcp_server.recipes.inside.sandbox_proxy import MODEL
 from gpu_mcp_server.recipes.journal import Journal, entries
 from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.services.jobs.job_ids import new_job_id
@@ -191,7 +191,7 @@ async def test_a_session_that_was_killed_goes_on_from_what_was_judged(lab: Lab, 
 
 DYING = """
 import asyncio, os, signal
-from gpu_mcp_server.recipes.door import Address, door
+from gpu_mcp_server.recipes.agents.agent_proxy import Address, door
 
 async def main():
     async with door(Address.of("http://127.0.0.1:9"), None):

@@ -11,7 +11,7 @@ import pytest
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.recipe import HANDOFFS, Verdict
 from gpu_mcp_server.models.run_plan import RunPlan
-from gpu_mcp_server.recipes.agents import model_of
+from gpu_mcp_server.recipes.agents.agent_jobs import model_of
 from gpu_mcp_server.recipes.journal import FILE, entries
 from gpu_mcp_server.recipes.plan import plan_of
 from gpu_mcp_server.recipes.report import report

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import structlog
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.recipes.inside.gate import MODEL, PORT_INSIDE, TOOLS
-from gpu_mcp_server.recipes.metering import Line, Meter, ToolCall
+from gpu_mcp_server.recipes.agents.tool_call_meter import Line, Meter, ToolCall
+from gpu_mcp_server.recipes.inside.sandbox_proxy import MODEL, PORT_INSIDE, TOOLS
 from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.settings.server_settings import PREFIX, Settings
 

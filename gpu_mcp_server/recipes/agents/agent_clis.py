@@ -8,7 +8,7 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.run_plan import AgentCommand, ClientName
 from gpu_mcp_server.package_files import PACKAGE
 
-GATE, CHAT = ".gate/gate.py", ".gate/chat.py"
+GATE, CHAT = ".gate/sandbox_proxy.py", ".gate/chat.py"
 SERVER_STARTS_S = 60
 SERVER_ANSWERS_S = 3600
 INSIDE = PACKAGE / "recipes" / "inside"

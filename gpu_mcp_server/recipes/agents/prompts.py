@@ -7,7 +7,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.prompts import Prompt
 from mcp.server.mcpserver.prompts.base import PromptArgument
 
-from gpu_mcp_server.recipes.book import Recipe, recipes
+from gpu_mcp_server.recipes.agents.recipe_loader import Recipe, recipes
 
 EXPLAINED = {
     "problem_id": "From list_problems.",

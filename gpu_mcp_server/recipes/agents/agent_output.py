@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.recipe import Candidate
-from gpu_mcp_server.recipes.agents import Answer
+from gpu_mcp_server.recipes.agents.agent_jobs import Answer
 
 M = TypeVar("M", bound=Model)
 FENCE = re.compile(r"^(`{3,})([\w+-]*)[^\n]*\n(.*?)^\1[ \t]*$", re.DOTALL | re.MULTILINE)

@@ -1,7 +1,8 @@
 """The ways out of an agent's sandbox, which has no network: Unix sockets in a folder that it is shown.
 
-    gate.py run FOLDER [SCHEME:HOST:PORT] -- PROGRAM ...   offer the model on loopback, then run the agent
-    gate.py tools FOLDER                                   join stdin and stdout with our tools, as MCP over stdio
+    sandbox_proxy.py run FOLDER [SCHEME:HOST:PORT] -- PROGRAM ...   offer the model on loopback, then run the agent
+    sandbox_proxy.py tools FOLDER                                   join stdin and stdout with our tools, as MCP over
+    stdio
 
 What is offered at `PORT_INSIDE` leads to the model's address and nowhere else: that is decided at the other end. For
 http it is the model itself, for https a proxy (CONNECT, RFC 9110 section 9.3.6), so that the agent checks the model's

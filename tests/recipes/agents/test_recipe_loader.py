@@ -11,7 +11,7 @@ from gpu_mcp_server.errors import ConfigError, NotFound
 from gpu_mcp_server.mcp_api.server import build_server
 from gpu_mcp_server.mcp_api.toolset import discover
 from gpu_mcp_server.package_files import content
-from gpu_mcp_server.recipes.book import Recipe, read, recipe, recipes
+from gpu_mcp_server.recipes.agents.recipe_loader import Recipe, read, recipe, recipes
 from tests.laboratory import PROBLEM, Folder, called, client_of
 from tests.stand_ins import Opener
 

@@ -10,7 +10,7 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.models.recipe import Candidate, Specification, Stage, TestPlan, Verdict
 from gpu_mcp_server.models.run_plan import HintKind, Preparer, RunPlan
-from gpu_mcp_server.recipes.book import recipe
+from gpu_mcp_server.recipes.agents.recipe_loader import recipe
 from gpu_mcp_server.runtime.result_limits import cut_text
 from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.workspaces.local_files import read_local

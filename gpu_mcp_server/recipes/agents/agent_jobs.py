@@ -13,9 +13,9 @@ from typing import Any, cast
 from gpu_mcp_server.errors import BadRequest, HostError, NotFound
 from gpu_mcp_server.hostd.protocol import LEVELS, JobRecord, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.run_plan import AgentCommand
-from gpu_mcp_server.recipes.clients import GATE, INSIDE, Around, call_of
-from gpu_mcp_server.recipes.door import Address, OnCall, Tools, door
-from gpu_mcp_server.recipes.metering import Meter
+from gpu_mcp_server.recipes.agents.agent_clis import GATE, INSIDE, Around, call_of
+from gpu_mcp_server.recipes.agents.agent_proxy import Address, OnCall, Tools, door
+from gpu_mcp_server.recipes.agents.tool_call_meter import Meter
 from gpu_mcp_server.services.commands.command_runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.jobs.command_checks import laid
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, raise_if_not_run
@@ -140,7 +140,7 @@ class Agents:
         own = {path: await _content(name) for path, name in command.files.items()}
         made = {path: text.encode() for path, text in call.files.items()}
         if folder:
-            made[GATE] = await _content(str(INSIDE / "gate.py"))
+            made[GATE] = await _content(str(INSIDE / "sandbox_proxy.py"))
         refs, blobs = laid({**made, **own, PROMPT_FILE: prompt.encode()})
         passed = {name: os.environ[name] for name in command.pass_environment if name in os.environ}
         given = {**call.environment, **(address.environment if address else {}), **command.environment}
