@@ -49,7 +49,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Begin a run and stay with it to its end; a kill costs nothing, `recipe resume` goes on."""
-    from gpu_mcp_server.recipes.plan import read_plan
+    from gpu_mcp_server.recipes.run.plan_loader import read_plan
 
     chosen = read_plan(plan)
 
@@ -121,7 +121,7 @@ def repeat(
     as_json: Json = False,
 ) -> None:
     """Run a plan several times, and say how much it varies: pass rate, spread, how different the sources are."""
-    from gpu_mcp_server.recipes.plan import read_plan
+    from gpu_mcp_server.recipes.run.plan_loader import read_plan
 
     chosen = read_plan(plan)
 
@@ -187,7 +187,7 @@ def kernelbench(
     as_json: Json = False,
 ) -> None:
     """Run a plan over a level of KernelBench; a kill costs nothing, the same command goes on. Prints Markdown."""
-    from gpu_mcp_server.recipes.plan import read_plan
+    from gpu_mcp_server.recipes.run.plan_loader import read_plan
     from gpu_mcp_server.recipes.suites import kernelbench_problems
 
     chosen = read_plan(plan)
@@ -209,7 +209,7 @@ def hip(
     A task that hipcc builds is compiled and judged by nobody, as AMD's devices are not judged yet; others need an
     extractor.
     """
-    from gpu_mcp_server.recipes.plan import read_plan
+    from gpu_mcp_server.recipes.run.plan_loader import read_plan
     from gpu_mcp_server.recipes.suites import hip_problems
 
     chosen = read_plan(plan)

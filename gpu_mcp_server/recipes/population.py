@@ -16,9 +16,9 @@ from gpu_mcp_server.models.recipe import Candidate, Verdict
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault, blocks, frozen_text
 from gpu_mcp_server.recipes.agents.agent_output import candidate_of
 from gpu_mcp_server.recipes.agents.prompt_builder import Turn, offspring_prompt
-from gpu_mcp_server.recipes.compiling import source_for
-from gpu_mcp_server.recipes.ground import JUDGE_WAIT_S, Ending, Ground
-from gpu_mcp_server.recipes.judging import verdict_of_attempt
+from gpu_mcp_server.recipes.run.compile_tier import source_for
+from gpu_mcp_server.recipes.run.prompt_verdict import verdict_of_attempt
+from gpu_mcp_server.recipes.run.run_context import JUDGE_WAIT_S, Ending, Ground
 from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES
 from gpu_mcp_server.services.evaluation.candidate_batches import Entrant
 from gpu_mcp_server.services.records.error_fingerprint import signature

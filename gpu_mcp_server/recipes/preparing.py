@@ -10,7 +10,7 @@ from gpu_mcp_server.models.recipe import BuildPlan, Specification, TestPlan
 from gpu_mcp_server.models.run_plan import Preparer
 from gpu_mcp_server.recipes.agents.agent_output import handed_over
 from gpu_mcp_server.recipes.agents.prompt_builder import role_prompt
-from gpu_mcp_server.recipes.ground import Ending, Ground
+from gpu_mcp_server.recipes.run.run_context import Ending, Ground
 from gpu_mcp_server.services.builds.candidate_source import NAMES, Source
 from gpu_mcp_server.services.evaluation.program_candidates import Programs
 from gpu_mcp_server.toolchains.flags import linked_libraries

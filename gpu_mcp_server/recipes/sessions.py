@@ -7,7 +7,7 @@ from gpu_mcp_server.recipes.agents.agent_proxy import OnCall
 from gpu_mcp_server.recipes.agents.prompt_builder import about, given_files, hints
 from gpu_mcp_server.recipes.agents.recipe_loader import recipe
 from gpu_mcp_server.recipes.agents.tool_call_meter import ToolCall
-from gpu_mcp_server.recipes.ground import Ending, Ground
+from gpu_mcp_server.recipes.run.run_context import Ending, Ground
 
 CONFINED = (
     "You are called by a program, and nobody answers questions. Your hands are the tools of the MCP server gpu: they "

@@ -5,9 +5,9 @@ from collections import Counter
 from gpu_mcp_server.models.recipe import Stage, Verdict
 from gpu_mcp_server.recipes.agents.agent_output import candidate_of
 from gpu_mcp_server.recipes.agents.prompt_builder import Turn, code_prompt
-from gpu_mcp_server.recipes.compiling import COMPILES
-from gpu_mcp_server.recipes.ground import Ending, Ground
 from gpu_mcp_server.recipes.preparing import Prepared, prepared
+from gpu_mcp_server.recipes.run.compile_tier import COMPILES
+from gpu_mcp_server.recipes.run.run_context import Ending, Ground
 
 SILENT = 2
 """Calls in a row without a candidate after which the agent is given up."""

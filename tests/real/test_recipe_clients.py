@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mcp_server.recipes.plan import plan_of
+from gpu_mcp_server.recipes.run.plan_loader import plan_of
 from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.services.lab import Lab
 from tests.real.clients import installer

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpu_mcp_server.recipes.plan import plan_of
+from gpu_mcp_server.recipes.run.plan_loader import plan_of
 from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.services.lab import Lab
 from tests.recipes.conftest import HERE
