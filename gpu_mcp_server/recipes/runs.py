@@ -12,14 +12,14 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.recipe import RunState, RunStep, Spent, Verdict
 from gpu_mcp_server.models.run_plan import Mode, RunPlan
 from gpu_mcp_server.recipes.agents.agent_jobs import Agents
-from gpu_mcp_server.recipes.nccl import nccl
-from gpu_mcp_server.recipes.population import population
+from gpu_mcp_server.recipes.modes.agent_mode import sessions
+from gpu_mcp_server.recipes.modes.nccl_mode import nccl
+from gpu_mcp_server.recipes.modes.population import population
+from gpu_mcp_server.recipes.modes.structured_mode import structured
 from gpu_mcp_server.recipes.run.compile_tier import unjudged
 from gpu_mcp_server.recipes.run.journal import Journal, entries
 from gpu_mcp_server.recipes.run.prompt_verdict import worth
 from gpu_mcp_server.recipes.run.run_context import Ending, Ground, Tell
-from gpu_mcp_server.recipes.sessions import sessions
-from gpu_mcp_server.recipes.structured import structured
 from gpu_mcp_server.runtime.current_user import acting_as
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.detect import source_at

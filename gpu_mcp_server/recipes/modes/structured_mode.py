@@ -5,7 +5,7 @@ from collections import Counter
 from gpu_mcp_server.models.recipe import Stage, Verdict
 from gpu_mcp_server.recipes.agents.agent_output import candidate_of
 from gpu_mcp_server.recipes.agents.prompt_builder import Turn, code_prompt
-from gpu_mcp_server.recipes.preparing import Prepared, prepared
+from gpu_mcp_server.recipes.modes.preparation_steps import Prepared, prepared
 from gpu_mcp_server.recipes.run.compile_tier import COMPILES
 from gpu_mcp_server.recipes.run.run_context import Ending, Ground
 

@@ -17,8 +17,8 @@ from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles
 from gpu_mcp_server.recipes.agents.agent_output import handed_over
 from gpu_mcp_server.recipes.agents.prompt_builder import FILE_CHARS, HEADLESS, answer_form, hints
 from gpu_mcp_server.recipes.agents.recipe_loader import recipe
+from gpu_mcp_server.recipes.modes.structured_mode import SILENT
 from gpu_mcp_server.recipes.run.run_context import Ending, Ground
-from gpu_mcp_server.recipes.structured import SILENT
 from gpu_mcp_server.runtime.result_limits import cut_text
 from gpu_mcp_server.services.nccl.pipeline import STAGE_A, STAGE_B, Pipeline
 from gpu_mcp_server.services.nccl.transform import local_program
