@@ -149,7 +149,7 @@ def report(
     path = out or Path(f"{run_id}.html")
 
     async def work() -> str:
-        from gpu_mcp_server.recipes import report as reports
+        from gpu_mcp_server.recipes.reports import run_report as reports
 
         async with session.laboratory() as lab:
             return await reports.report(lab, run_id)

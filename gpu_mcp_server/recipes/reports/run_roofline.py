@@ -6,7 +6,7 @@ from typing import Any
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.plots.roofline_plot import RoofPoint, Roofs, roofline
-from gpu_mcp_server.recipes.page import items, text
+from gpu_mcp_server.recipes.reports.html_page import items, text
 from gpu_mcp_server.recipes.run.run_candidates import Judged
 from gpu_mcp_server.services.evaluation.time_floors import floors
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from gpu_mcp_server.models.suite import RepeatReport, SuiteReport, SuiteRow
 from gpu_mcp_server.plots import history_plots
-from gpu_mcp_server.recipes.page import items, page, section, table, text
+from gpu_mcp_server.recipes.reports.html_page import items, page, section, table, text
 
 HEADS = ("problem", "stopped", "speed-up", "attempt", "run", "calls", "seconds", "USD as reported", "why")
 
