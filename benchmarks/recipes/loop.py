@@ -25,8 +25,8 @@ from mcp import Client
 
 from gpu_mcp_server.mcp_api.server import server_from
 from gpu_mcp_server.recipes.agents.agent_jobs import Agents
+from gpu_mcp_server.recipes.headless_runs import Runs
 from gpu_mcp_server.recipes.run.plan_loader import plan_of
-from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings.server_settings import Settings
 

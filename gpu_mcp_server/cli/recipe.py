@@ -54,7 +54,7 @@ def run(
     chosen = read_plan(plan)
 
     async def work() -> RunState:
-        from gpu_mcp_server.recipes.runs import Runs
+        from gpu_mcp_server.recipes.headless_runs import Runs
 
         async with session.laboratory() as lab:
             runs = Runs(lab)
@@ -70,7 +70,7 @@ def resume(run_id: RunId, as_json: Json = False) -> None:
     """Go on with a run that was killed or broken off."""
 
     async def work() -> RunState:
-        from gpu_mcp_server.recipes.runs import Runs
+        from gpu_mcp_server.recipes.headless_runs import Runs
 
         async with session.laboratory() as lab:
             return await _went(Runs(lab).go, run_id)
@@ -83,7 +83,7 @@ def show(run_id: RunId, as_json: Json = False) -> None:
     """Show a run: why it stopped, its best, its steps; also while it goes on."""
 
     async def work() -> RunState:
-        from gpu_mcp_server.recipes.runs import Runs
+        from gpu_mcp_server.recipes.headless_runs import Runs
 
         async with session.laboratory() as lab:
             return Runs(lab).state(run_id)
@@ -96,7 +96,7 @@ def list_runs(as_json: Json = False) -> None:
     """List runs, the newest first."""
 
     async def work() -> list[RunState]:
-        from gpu_mcp_server.recipes.runs import Runs
+        from gpu_mcp_server.recipes.headless_runs import Runs
 
         async with session.laboratory() as lab:
             runs = Runs(lab)

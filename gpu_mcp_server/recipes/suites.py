@@ -17,9 +17,9 @@ from gpu_mcp_server.models.recipe import RunState
 from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.models.suite import Rate, RepeatReport, SuiteReport, SuiteRow
 from gpu_mcp_server.recipes.agents.agent_jobs import Agents
+from gpu_mcp_server.recipes.headless_runs import Runs, silent
 from gpu_mcp_server.recipes.reports.suite_page import repeat_page, suite_page
 from gpu_mcp_server.recipes.run.run_context import Tell
-from gpu_mcp_server.recipes.runs import Runs, silent
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats import geak
 from gpu_mcp_server.services.problems.formats.detect import source_at

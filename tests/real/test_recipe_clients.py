@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from gpu_mcp_server.recipes.headless_runs import Runs
 from gpu_mcp_server.recipes.run.plan_loader import plan_of
-from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.services.lab import Lab
 from tests.real.clients import installer
 from tests.real.clients.model import ScriptedModel, Step, Use

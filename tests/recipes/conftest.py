@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gpu_mcp_server.recipes.headless_runs import Runs
 from gpu_mcp_server.recipes.run.plan_loader import plan_of
-from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 

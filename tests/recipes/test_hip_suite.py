@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
+from gpu_mcp_server.recipes.headless_runs import Runs
 from gpu_mcp_server.recipes.run.plan_loader import plan_of
-from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.recipes.suites import Suites, hip_problems
 from gpu_mcp_server.services.lab import Lab
 from tests.judge.program_harness import PROGRAM

@@ -13,7 +13,7 @@ import pytest
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.recipe import RunState, Verdict
 from gpu_mcp_server.models.suite import Rate
-from gpu_mcp_server.recipes.runs import Runs
+from gpu_mcp_server.recipes.headless_runs import Runs
 from gpu_mcp_server.recipes.suites import Suites, difference, kernelbench_problems, suite_report
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import Folder

@@ -12,11 +12,11 @@ from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
 from gpu_mcp_server.models.recipe import RunState, RunStep
 from gpu_mcp_server.plots import history_plots
 from gpu_mcp_server.plots.roofline_plot import heat_map
+from gpu_mcp_server.recipes.headless_runs import Runs, verdicts_of
 from gpu_mcp_server.recipes.reports.html_page import block, folded, page, section, shown, table, text
 from gpu_mcp_server.recipes.reports.run_roofline import roofs_of
 from gpu_mcp_server.recipes.run.journal import entries
 from gpu_mcp_server.recipes.run.run_candidates import Judged, judged
-from gpu_mcp_server.recipes.runs import Runs, verdicts_of
 from gpu_mcp_server.services.lab import Lab
 
 MAX_DIFF_LINES = 2000

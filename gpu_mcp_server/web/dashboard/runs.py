@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from gpu_mcp_server.errors import GpuMcpError, NotFound
 from gpu_mcp_server.models.recipe import RunState
 from gpu_mcp_server.models.run_plan import RunPlan
+from gpu_mcp_server.recipes.headless_runs import Runs, state_of
 from gpu_mcp_server.recipes.run.journal import entries
-from gpu_mcp_server.recipes.runs import Runs, state_of
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.web.dashboard.timeline import MAX_STEPS, Work, picture, works
 

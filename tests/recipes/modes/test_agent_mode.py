@@ -16,9 +16,9 @@ import pytest
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.protocol import JobSpec, ProcessSpec
 from gpu_mcp_server.recipes.agents.agent_proxy import Address, door
+from gpu_mcp_server.recipes.headless_runs import Runs
 from gpu_mcp_server.recipes.inside.sandbox_proxy import MODEL
 from gpu_mcp_server.recipes.run.journal import Journal, entries
-from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import Folder

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gpu_mcp_server.recipes.headless_runs import Runs
 from gpu_mcp_server.recipes.run.plan_loader import plan_of
-from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.services.lab import Lab
 from tests.recipes.conftest import HERE
 from tests.services.nccl.test_pipeline import PROGRAM

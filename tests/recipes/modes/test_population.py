@@ -6,9 +6,9 @@ import pytest
 
 from gpu_mcp_server.models.recipe import Candidate, Verdict
 from gpu_mcp_server.nccl.program_model.markers import frozen_text
+from gpu_mcp_server.recipes.headless_runs import Runs
 from gpu_mcp_server.recipes.modes.population import Member, ancestors, refusal
 from gpu_mcp_server.recipes.run.journal import FILE, entries
-from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.services.lab import Lab
 from tests.recipes.conftest import HERE, Begun
 

@@ -12,10 +12,10 @@ from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.recipe import HANDOFFS, Verdict
 from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.recipes.agents.agent_jobs import model_of
+from gpu_mcp_server.recipes.headless_runs import Runs, state_of
 from gpu_mcp_server.recipes.reports.run_report import report
 from gpu_mcp_server.recipes.run.journal import FILE, entries
 from gpu_mcp_server.recipes.run.plan_loader import plan_of
-from gpu_mcp_server.recipes.runs import Runs, state_of
 from gpu_mcp_server.runtime.current_user import acting_as
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.team.team_services import Team

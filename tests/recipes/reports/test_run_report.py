@@ -9,10 +9,10 @@ from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.models.recipe import Verdict
+from gpu_mcp_server.recipes.headless_runs import Runs
 from gpu_mcp_server.recipes.reports.run_report import report
 from gpu_mcp_server.recipes.reports.run_roofline import roofs_of
 from gpu_mcp_server.recipes.run.run_candidates import Judged
-from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.problem_table import Problems
 from tests.recipes.conftest import Begun

@@ -7,8 +7,8 @@ from typing import Any
 
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.models.user import User
+from gpu_mcp_server.recipes.headless_runs import Runs
 from gpu_mcp_server.recipes.run.plan_loader import plan_of
-from gpu_mcp_server.recipes.runs import Runs
 from gpu_mcp_server.runtime.current_user import acting_as
 from gpu_mcp_server.services.lab import Lab
 
