@@ -56,7 +56,7 @@ def serve(
         return
     if auth not in (None, "tokens", "none"):
         raise BadRequest(f"--auth is {auth!r}.", hint="Say tokens or none.")
-    from gpu_mcp_server.web.listening import checked_address
+    from gpu_mcp_server.web.http_server import checked_address
 
     where = checked_address(address) if address is not None else (checked_address(f"[{host.strip('[]')}]:0")[0], port)
     _over_http(where, auth, chosen, as_json=as_json)
@@ -68,21 +68,21 @@ def _over_http(where: tuple[str, int], auth: Any, chosen: dict[str, Any], *, as_
     from gpu_mcp_server.mcp_api.server import server_from
     from gpu_mcp_server.runtime.logging_setup import log_to_stderr
     from gpu_mcp_server.settings.server_settings import load_settings
-    from gpu_mcp_server.web import listening
+    from gpu_mcp_server.web import http_server
 
     address, port = where
     log_to_stderr(json_lines=as_json or None)
     settings = load_settings(**chosen)
-    tokens = asyncio.run(listening.chosen_authentication(settings, address, auth)) == "tokens"
+    tokens = asyncio.run(http_server.chosen_authentication(settings, address, auth)) == "tokens"
     if settings.min_level is None:  # other processes of this machine may be other people
         settings = settings.model_copy(update={"min_level": "full"})
-    scheme = listening.scheme_of(settings.team.tls_cert)
+    scheme = http_server.scheme_of(settings.team.tls_cert)
     shown = f"[{address}]" if ":" in address else address
     who = "users show tokens" if tokens else "whoever is on this machine may use it"
     typer.echo(f"Serving MCP on {scheme}://{shown}:{port}/mcp: {who}; /healthz says whether it lives.", err=True)
-    if scheme == "http" and not listening.is_loopback(address):
+    if scheme == "http" and not http_server.is_loopback(address):
         typer.echo(
             "Without TLS tokens can be read on the way: set team.tls_cert and team.tls_key, or let a proxy encrypt.",
             err=True,
         )
-    listening.serve_http(server_from(settings, local_files=False), settings, address, port, tokens=tokens)
+    http_server.serve_http(server_from(settings, local_files=False), settings, address, port, tokens=tokens)

@@ -1,1 +1,5 @@
-"""The server over HTTP: transport, who is there, limits, health."""
+"""The server over HTTP: transport, authentication, limits, metrics and health.
+
+Routes that are neither MCP nor pages are here too. Pages are in web/dashboard, and the MCP server itself is in
+mcp_api.
+"""

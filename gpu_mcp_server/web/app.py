@@ -24,11 +24,11 @@ from gpu_mcp_server.team.team_services import Team
 from gpu_mcp_server.team.token_verifier import Verifier
 from gpu_mcp_server.team.webhooks import Webhooks
 from gpu_mcp_server.web.authentication import Authentication, Scopes
-from gpu_mcp_server.web.calls import Calls
 from gpu_mcp_server.web.dashboard.routes import routes as dashboard_routes
 from gpu_mcp_server.web.limits import AGAIN_S, MCP_PATH, Addressed, Draining, Unhurried, WellFormed, security_of
-from gpu_mcp_server.web.merging import merging_routes
+from gpu_mcp_server.web.merge_routes import merging_routes
 from gpu_mcp_server.web.metrics import Counted, Metrics
+from gpu_mcp_server.web.request_context import Calls
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.lab import Lab

@@ -40,7 +40,7 @@ from gpu_mcp_server.mcp_api import tasks
 from gpu_mcp_server.mcp_api.server import LabServer, server_from
 from gpu_mcp_server.runtime.logging_setup import log_to_stderr
 from gpu_mcp_server.settings.server_settings import load_settings
-from gpu_mcp_server.web import listening
+from gpu_mcp_server.web import http_server
 
 PIXEL = b64encode(b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7")).decode()
 SILENCE = b64encode(
@@ -370,7 +370,7 @@ def main() -> None:
     server = server_from(settings, local_files=False)
     for offer in (offer_contents, offer_legacy, offer_questions, offer_readings, offer_tasks, offer_asking_tasks):
         offer(server)
-    listening.serve_http(server, settings, "127.0.0.1", int(sys.argv[1]), tokens=False)
+    http_server.serve_http(server, settings, "127.0.0.1", int(sys.argv[1]), tokens=False)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from gpu_mcp_server.store.database import DATABASE, Database
 from gpu_mcp_server.store.schema import migrations
 from gpu_mcp_server.store.store_locks import SHARED_WORK, USE, held
 from gpu_mcp_server.team.team_services import Team, chosen_user
-from gpu_mcp_server.web.listening import chosen_authentication
+from gpu_mcp_server.web.http_server import chosen_authentication
 
 DAY_S = 86_400.0
 

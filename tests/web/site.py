@@ -14,7 +14,7 @@ from gpu_mcp_server.mcp_api.server import server_from
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.team.team_services import Team
-from gpu_mcp_server.web.listening import Server, server_for
+from gpu_mcp_server.web.http_server import Server, server_for
 from tests.laboratory import Folder, settings_for
 
 PING: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {}}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.models.host import LabStatus
-from gpu_mcp_server.web import limits, listening
+from gpu_mcp_server.web import http_server, limits
 from tests.laboratory import called, refused
 from tests.web.site import PING, Served, served
 
@@ -67,7 +67,7 @@ async def test_a_body_that_is_too_large_is_refused_however_it_comes(site: Served
 async def test_who_connects_and_says_nothing_or_not_all_is_hung_up_on(
     site: Served, said: bytes, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(listening, "SILENT_S", 0.05)
+    monkeypatch.setattr(http_server, "SILENT_S", 0.05)
     reader, writer = await asyncio.open_connection("127.0.0.1", int(site.url.rpartition(":")[2]))
     writer.write(said)
     with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):

@@ -12,7 +12,7 @@ from gpu_mcp_server.mcp_api import tasks
 from gpu_mcp_server.mcp_api.server import LabServer, server_from
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.team.team_services import Team
-from gpu_mcp_server.web.listening import server_for
+from gpu_mcp_server.web.http_server import server_for
 from tests.laboratory import HONEST, PROBLEM, Folder, called, settings_for
 from tests.real.conformance_server import offer_asking_tasks
 from tests.web.site import Served, served

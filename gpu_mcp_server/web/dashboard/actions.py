@@ -3,7 +3,7 @@
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.user import User
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.web.dashboard.door import Forbidden
+from gpu_mcp_server.web.dashboard.login import Forbidden
 
 
 async def cancel_job(lab: Lab, visitor: User, job_id: str) -> None:

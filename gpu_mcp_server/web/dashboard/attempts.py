@@ -19,7 +19,7 @@ from gpu_mcp_server.services.evaluation.judge_job import parse_verdict, shape_ve
 from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.web.dashboard.rooflines import clocked, plotted, profiled, rows_of
-from gpu_mcp_server.web.dashboard.texts import Listing, difference, listing
+from gpu_mcp_server.web.dashboard.text_format import Listing, difference, listing
 
 SOURCE_BYTES = 1 << 20
 VERDICT_BYTES = 16 << 20

@@ -8,7 +8,7 @@ from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.models.job import JobResult
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.status.dashboard_queries import JobStanding, Right
-from gpu_mcp_server.web.dashboard.texts import Listing, listing
+from gpu_mcp_server.web.dashboard.text_format import Listing, listing
 
 LISTED = 60
 

@@ -11,7 +11,7 @@ from starlette.responses import HTMLResponse, Response
 from gpu_mcp_server import __version__
 from gpu_mcp_server.package_files import PACKAGE
 from gpu_mcp_server.text_safety import visible
-from gpu_mcp_server.web.dashboard import texts
+from gpu_mcp_server.web.dashboard import text_format
 
 HERE = PACKAGE / "web" / "dashboard"
 STATIC = HERE / "static"
@@ -54,7 +54,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     for name in ("shown", "span", "ago", "clock", "figure", "size", "shade"):
-        environment.filters[name] = getattr(texts, name)
+        environment.filters[name] = getattr(text_format, name)
     return environment
 
 

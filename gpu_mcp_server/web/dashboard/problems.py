@@ -11,7 +11,7 @@ from gpu_mcp_server.models.history import ProblemHistory
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.plots import history_plots
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.web.dashboard.texts import Listing, listing, shown
+from gpu_mcp_server.web.dashboard.text_format import Listing, listing, shown
 
 RANKED = 20
 RECENT = 30

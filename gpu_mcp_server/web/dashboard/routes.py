@@ -16,7 +16,7 @@ from gpu_mcp_server.models.user import User
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.text_safety import visible_data
 from gpu_mcp_server.web.dashboard import actions, attempts, jobs, problems, runs
-from gpu_mcp_server.web.dashboard.door import Forbidden, check_own_page, login, logout, note, visitor_of
+from gpu_mcp_server.web.dashboard.login import Forbidden, check_own_page, login, logout, note, visitor_of
 from gpu_mcp_server.web.dashboard.pages import HEADERS, STATIC, drawn, page
 from gpu_mcp_server.web.dashboard.pool import PoolView
 

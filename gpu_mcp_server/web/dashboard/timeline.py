@@ -6,7 +6,7 @@ from typing import Any, cast
 from xml.sax.saxutils import quoteattr
 
 from gpu_mcp_server.plots.history_plots import escaped
-from gpu_mcp_server.web.dashboard.texts import figure, shade, shown, span
+from gpu_mcp_server.web.dashboard.text_format import figure, shade, shown, span
 
 LANES = ("Analyst", "Coder", "Builder", "Tester")
 LANE_OF_KIND = {"specification": "Analyst", "lookup": "Analyst", "code": "Coder", "session": "Coder"}

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpu_mcp_server.web.dashboard.texts import LINES, difference, listing, shown, span
+from gpu_mcp_server.web.dashboard.text_format import LINES, difference, listing, shown, span
 from gpu_mcp_server.web.dashboard.timeline import MAX_STEPS, picture, works
 
 
