@@ -23,12 +23,12 @@ from mcp.types import CallToolResult
 
 from gpu_mcp_server import __version__
 from gpu_mcp_server.cli.clients import CLIENTS, snippets
-from gpu_mcp_server.cli.docs import merged
+from gpu_mcp_server.cli.config_edit import with_host, without_host
 from gpu_mcp_server.cli.doctor import host_checks, local_checks
+from gpu_mcp_server.cli.generated_docs import merged
 from gpu_mcp_server.cli.hosts import parsed_target
+from gpu_mcp_server.cli.in_process_client import ProgressLine
 from gpu_mcp_server.cli.init import ssh_host_names
-from gpu_mcp_server.cli.session import ProgressLine
-from gpu_mcp_server.cli.tables import with_host, without_host
 from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.settings.server_settings import Settings
 from tests.commands import Commands, Done

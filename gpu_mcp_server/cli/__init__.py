@@ -1,4 +1,8 @@
-"""The command line. Nothing heavy is imported before a command needs it."""
+"""The command line: one module for each command, and what commands share.
+
+A command prints and asks; the work is done by services through the same MCP server as agents use. Pages and HTTP
+routes are in web.
+"""
 
 import sys
 

@@ -10,11 +10,12 @@ from gpu_mcp_server.cli import (
     backend,
     call,
     config,
-    docs,
     doctor,
     files,
+    generated_docs,
     history,
     hosts,
+    in_process_client,
     init,
     install,
     jobs,
@@ -25,7 +26,6 @@ from gpu_mcp_server.cli import (
     sandbox,
     selftest,
     serve,
-    session,
     status,
     store,
     token,
@@ -62,8 +62,8 @@ def root(
         typer.echo(f"gpu-mcp-server {__version__}")
         raise typer.Exit
     context.obj = {"toolsets": toolsets, "read_only": read_only or None, "exclude_tools": exclude_tools}
-    session.OFFERED.set({name: value for name, value in context.obj.items() if value})
-    given = [f"--{name.replace('_', '-')}" for name in session.OFFERED.get()]
+    in_process_client.OFFERED.set({name: value for name, value in context.obj.items() if value})
+    given = [f"--{name.replace('_', '-')}" for name in in_process_client.OFFERED.get()]
     if given and context.invoked_subcommand not in (None, *OFFERING):
         raise BadRequest(
             f"{' and '.join(given)} say which tools are offered; `{context.invoked_subcommand}` offers and calls none.",
@@ -79,7 +79,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Register a problem, judge good, wrong and cheating candidates, show the table."""
-    from gpu_mcp_server.cli import demo as demonstration
+    from gpu_mcp_server.cli import demo_run as demonstration
 
     demonstration.main(host=host, as_json=as_json)
 
@@ -96,7 +96,7 @@ COMMANDS = (
         audit.audit,
         install.install,
         login.login,
-        docs.docs,
+        generated_docs.docs,
     ),
 )
 for command in COMMANDS:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, emit
 from gpu_mcp_server.models.attempt import OldVerdicts, RedoneVerdicts
 
@@ -17,12 +17,12 @@ def audit(
     """List correct verdicts of versions in which a candidate could forge one, and judge the bests again."""
 
     async def work() -> OldVerdicts | RedoneVerdicts:
-        line = session.ProgressLine()
+        line = in_process_client.ProgressLine()
 
         async def told(message: str) -> None:
             await line(0.0, None, message)
 
-        async with session.laboratory() as lab:
+        async with in_process_client.laboratory() as lab:
             await lab.runner.settle()
             try:
                 return (
@@ -31,5 +31,5 @@ def audit(
             finally:
                 line.end()
 
-    found = session.run(work)
+    found = in_process_client.run(work)
     emit(found.model_dump(mode="json"), found.summary(), as_json=as_json)

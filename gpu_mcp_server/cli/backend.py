@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, emit, fail
 
 app = typer.Typer(help="Check a way to reach a host against the contract of all.", no_args_is_help=True)
@@ -39,7 +39,7 @@ def check(
         finally:
             await hosts.close()
 
-    session.run(work)
+    in_process_client.run(work)
     if not rows:
         raise fail(f"no behaviour has {only!r} in its name", as_json=as_json, code=2)
     counts = {result: sum(row["result"] == result for row in rows) for result in _MARKS}

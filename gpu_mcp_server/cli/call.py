@@ -6,7 +6,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, emit, fail
 
 TIMED_OUT = 124
@@ -33,7 +33,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 def _one_call(tool: str, arguments: dict[str, Any], as_json: bool) -> None:
-    answer = session.answer_of(tool, arguments, as_json=as_json)
+    answer = in_process_client.answer_of(tool, arguments, as_json=as_json)
     emit(answer.data, answer.text, as_json=as_json)
 
 
@@ -81,10 +81,12 @@ def _stream(arguments: dict[str, Any]) -> None:
 
     async def work() -> Any:
         given = {name: value for name, value in arguments.items() if name != "command"}
-        async with session.laboratory() as lab:
-            return await lab.runner.run(arguments["command"], **given, wait_s=math.inf, on_output=session.print_output)
+        async with in_process_client.laboratory() as lab:
+            return await lab.runner.run(
+                arguments["command"], **given, wait_s=math.inf, on_output=in_process_client.print_output
+            )
 
-    result = session.run(work)
+    result = in_process_client.run(work)
     typer.echo(result.summary().partition("\n--- std")[0], err=True)
     _exit_as(result.status, result.exit_code)
 
@@ -95,15 +97,15 @@ def _exit_as(status: str | None, exit_code: int | None) -> None:
 
 
 def _run(arguments: dict[str, Any], as_json: bool) -> None:
-    async def work() -> tuple[session.Answer, bytes, bytes]:
-        async with session.session() as lab:
+    async def work() -> tuple[in_process_client.Answer, bytes, bytes]:
+        async with in_process_client.session() as lab:
             answer = await lab.call("run_command", arguments, quiet=True)
             data = answer.data
             if answer.failed or as_json:
                 return answer, b"", b""
             return answer, await output_of(lab, data, "stdout"), await output_of(lab, data, "stderr")
 
-    answer, out, err = session.run(work)
+    answer, out, err = in_process_client.run(work)
     if answer.failed:
         raise fail(answer.text, as_json=as_json)
     data = answer.data
@@ -117,7 +119,7 @@ def _run(arguments: dict[str, Any], as_json: bool) -> None:
         _exit_as(data.get("status"), data.get("exit_code"))
 
 
-async def output_of(lab: session.Session, job: dict[str, Any], name: str) -> bytes:
+async def output_of(lab: in_process_client.Session, job: dict[str, Any], name: str) -> bytes:
     """Return the whole of a job's stdout or stderr, as far as it was kept."""
     artifact = job.get(f"{name}_artifact_id")
     return await lab.whole(artifact) if artifact else str(job.get(name, "")).encode()

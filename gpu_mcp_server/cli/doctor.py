@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, emit
 from gpu_mcp_server.errors import ConfigError, GpuMcpError
 from gpu_mcp_server.hostd.protocol import BOXED
@@ -156,11 +156,15 @@ def examined() -> list[Check]:
     except ConfigError as error:
         return [Check("settings", "fail", str(error))]
     checks = [Check("settings", "ok", f"hosts: {', '.join(settings.hosts) or 'none'}"), *local_checks(settings)]
-    answer = session.call("gpu_status", {})
+    answer = in_process_client.call("gpu_status", {})
     if answer.failed:
         return [*checks, Check("laboratory", "fail", answer.text)]
     hosts = answer.data.get("hosts", [])
-    return [*checks, *host_checks(hosts), *session.run(lambda: _judges([h["host"] for h in hosts if h["reachable"]]))]
+    return [
+        *checks,
+        *host_checks(hosts),
+        *in_process_client.run(lambda: _judges([h["host"] for h in hosts if h["reachable"]])),
+    ]
 
 
 async def _judges(hosts: list[str]) -> list[Check]:
@@ -168,7 +172,7 @@ async def _judges(hosts: list[str]) -> list[Check]:
     from gpu_mcp_server.services.evaluation.judge_preflight import judge_python
 
     checks: list[Check] = []
-    async with session.laboratory() as lab:
+    async with in_process_client.laboratory() as lab:
         for host in hosts:
             name = f"host {host} judge in the sandbox"
             try:

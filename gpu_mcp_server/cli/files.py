@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, emit, fail
 
 
@@ -17,7 +17,7 @@ def push(
 ) -> None:
     """Copy a file or folder into a workspace and print its workspace_id."""
     arguments = {"local_path": str(path.absolute()), "workspace_id": workspace}
-    answer = session.answer_of("write_files", arguments, as_json=as_json)
+    answer = in_process_client.answer_of("write_files", arguments, as_json=as_json)
     emit(answer.data, answer.text, as_json=as_json)
 
 
@@ -30,11 +30,11 @@ def pull(
     """Copy the files of a workspace into a folder."""
 
     async def work() -> dict[str, tuple[Path, int]]:
-        async with session.laboratory() as lab:
+        async with in_process_client.laboratory() as lab:
             manifest = await lab.workspaces.manifest(workspace)
             return {ref.path: (lab.artifacts.blob_path(ref.sha256), ref.mode) for ref in manifest}
 
-    files = session.run(work)
+    files = in_process_client.run(work)
     there = [name for name in files if (folder / name).exists()]
     if there and not force:
         raise fail(

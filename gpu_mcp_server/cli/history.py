@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, emit, table
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.history import ExportedBranch, HistoryPoint, ProblemHistory
@@ -49,16 +49,16 @@ def history(
         if files:
             raise BadRequest("A view has no pictures.", hint="Leave out --view and --attempt-id.")
         arguments = {"problem_id": problem_id, "view": view or "recent", "attempt_id": attempt_id, "limit": limit}
-        answer = session.answer_of("list_attempts", arguments, as_json=as_json)
+        answer = in_process_client.answer_of("list_attempts", arguments, as_json=as_json)
         emit(answer.data, answer.text, as_json=as_json)
         return
 
     async def work() -> ProblemHistory:
-        async with session.laboratory() as lab:
+        async with in_process_client.laboratory() as lab:
             await lab.runner.settle()
             return await lab.experience.history(problem_id, device)
 
-    found = session.run(work)
+    found = in_process_client.run(work)
     written = _written(found, plot, lineage, export)
     shown = found.points[-limit:]
     text = "\n".join([found.summary(), *_table(shown), *(f"written: {path}" for path in written)])
@@ -69,12 +69,12 @@ def _exported(problem_id: str, branch: str, attempt_id: str | None, into: Path |
     async def work() -> ExportedBranch:
         from gpu_mcp_server.services.experience.candidate_repository import CandidateRepository
 
-        async with session.laboratory() as lab:
+        async with in_process_client.laboratory() as lab:
             await lab.runner.settle()
             repository = CandidateRepository(lab.settings.data_dir / "candidates.git", lab.experience, lab.artifacts)
             return await repository.export(problem_id, branch, attempt_id, into)
 
-    exported = session.run(work)
+    exported = in_process_client.run(work)
     emit(exported.model_dump(mode="json"), exported.summary(), as_json=as_json)
 
 

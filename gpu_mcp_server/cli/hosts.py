@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli import in_process_client
+from gpu_mcp_server.cli.config_edit import with_host, without_host, write_private
 from gpu_mcp_server.cli.output import Json, emit, fail, table
-from gpu_mcp_server.cli.tables import with_host, without_host, write_private
 from gpu_mcp_server.errors import BadRequest, ConfigError, HostError
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def check(
     key = _key(name, accept_key) if name is not None else None
     if key is not None and not as_json:
         typer.echo(_key_line(key))
-    answer = session.answer_of("gpu_status", {"host": name}, as_json=as_json)
+    answer = in_process_client.answer_of("gpu_status", {"host": name}, as_json=as_json)
     hosts: list[dict[str, Any]] = answer.data.get("hosts", [])
     data = answer.data if key is None else {**answer.data, "key": key}
     emit(data, "\n".join(_line(host) for host in hosts), as_json=as_json)
@@ -230,10 +230,10 @@ def drain(
     from gpu_mcp_server.services.hosts import host_drain
 
     async def work() -> host_drain.Drained:
-        async with session.laboratory() as lab:
+        async with in_process_client.laboratory() as lab:
             return await host_drain.drain(lab.hosts, name, why, lab.pool.share().user)
 
-    _drained(session.run(work), as_json=as_json)
+    _drained(in_process_client.run(work), as_json=as_json)
 
 
 @app.command()
@@ -242,10 +242,10 @@ def resume(name: Annotated[str, typer.Argument(help="Host.")], as_json: Json = F
     from gpu_mcp_server.services.hosts import host_drain
 
     async def work() -> host_drain.Drained:
-        async with session.laboratory() as lab:
+        async with in_process_client.laboratory() as lab:
             return await host_drain.resume(lab.hosts, name)
 
-    found = session.run(work)
+    found = in_process_client.run(work)
     _drained(found, as_json=as_json)
     if found.words:
         raise typer.Exit(1)
@@ -258,7 +258,7 @@ def _drained(found: "Drained", *, as_json: bool) -> None:
 
 
 def _status(name: str, *, as_json: bool) -> dict[str, Any] | None:
-    answer = session.call("gpu_status", {"host": name})
+    answer = in_process_client.call("gpu_status", {"host": name})
     if answer.failed:
         raise fail(answer.text, as_json=as_json)
     return next(iter(answer.data.get("hosts", [])), None)
@@ -283,7 +283,7 @@ def _key(name: str, accepted: str | None) -> dict[str, Any] | None:
     from gpu_mcp_server.backends.ssh import SshBackend
 
     try:
-        shown = session.run(SshBackend(name, host).shown_key)
+        shown = in_process_client.run(SshBackend(name, host).shown_key)
     except HostError:
         if accepted is not None:
             raise

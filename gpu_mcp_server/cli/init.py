@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.clients import CLIENTS, own_command, register
+from gpu_mcp_server.cli.config_edit import with_host, write_private
 from gpu_mcp_server.cli.hosts import read_config
 from gpu_mcp_server.cli.output import Json, emit
-from gpu_mcp_server.cli.tables import with_host, write_private
 
 _HOST_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")
 
@@ -53,11 +53,11 @@ def probed(names: list[str]) -> dict[str, dict[str, Any]]:
         settings = load_settings()
         added = {name: SshHost(host=name) for name in names if name not in settings.hosts}
         widened = settings.model_copy(update={"hosts": settings.hosts | added})
-        async with session.session(widened) as lab:
+        async with in_process_client.session(widened) as lab:
             answer = await lab.call("gpu_status", {})
             return {host["host"]: host for host in answer.data.get("hosts", [])}
 
-    return session.run(work)
+    return in_process_client.run(work)
 
 
 def init(

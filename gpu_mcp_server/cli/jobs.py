@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.call import output_of
 from gpu_mcp_server.cli.output import Json, emit, fail, table
 
@@ -15,10 +15,10 @@ def jobs(limit: Annotated[int, typer.Option(help="Jobs to show.")] = 20, as_json
     """List the latest jobs."""
 
     async def work() -> list[dict[str, Any]]:
-        async with session.laboratory() as lab:
+        async with in_process_client.laboratory() as lab:
             return [row.model_dump(mode="json") for row in await lab.runner.recent(limit)]
 
-    rows = session.run(work)
+    rows = in_process_client.run(work)
     shown = [[str(row.get(k) or "-") for k in ("job_id", "host", "purpose", "state", "status")] for row in rows]
     text = table(["JOB", "HOST", "PURPOSE", "STATE", "STATUS"], shown) if rows else "no jobs yet"
     emit({"jobs": rows}, text, as_json=as_json)
@@ -34,14 +34,14 @@ def logs(
         _follow(job_id)
         return
 
-    async def work() -> tuple[session.Answer, bytes, bytes]:
-        async with session.session() as lab:
+    async def work() -> tuple[in_process_client.Answer, bytes, bytes]:
+        async with in_process_client.session() as lab:
             answer = await lab.call("job_status", {"job_id": job_id})
             if answer.failed or as_json:
                 return answer, b"", b""
             return answer, await output_of(lab, answer.data, "stdout"), await output_of(lab, answer.data, "stderr")
 
-    answer, out, err = session.run(work)
+    answer, out, err = in_process_client.run(work)
     if answer.failed:
         raise fail(answer.text, as_json=as_json)
     if as_json:
@@ -55,14 +55,14 @@ def _follow(job_id: str) -> None:
     """Print output as it comes; who stops looking does not stop the job."""
 
     async def work() -> Any:
-        async with session.laboratory() as lab:
-            return await lab.jobs.follow(job_id, session.print_output)
+        async with in_process_client.laboratory() as lab:
+            return await lab.jobs.follow(job_id, in_process_client.print_output)
 
-    record = session.run(work)
+    record = in_process_client.run(work)
     typer.echo(": ".join(filter(None, [record.status, record.note])), err=True)
 
 
 def cancel(job_id: JobId, as_json: Json = False) -> None:
     """End a job and free its GPUs."""
-    answer = session.answer_of("cancel_job", {"job_id": job_id}, as_json=as_json)
+    answer = in_process_client.answer_of("cancel_job", {"job_id": job_id}, as_json=as_json)
     emit(answer.data, answer.text, as_json=as_json)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, emit, fail, table
 
 app = typer.Typer(help="Documentation that agents search: list, add, build, search, evaluate.", no_args_is_help=True)
@@ -24,10 +24,10 @@ def list_libraries(as_json: Json = False) -> None:
     """Show what is indexed: library, version, entries, where it was read."""
 
     async def work() -> list[dict[str, Any]]:
-        async with session.laboratory() as lab:
+        async with in_process_client.laboratory() as lab:
             return await lab.documents.libraries()
 
-    rows = session.run(work)
+    rows = in_process_client.run(work)
     shown = [[str(r["library"]), str(r["version"]), str(r["entries"]), str(r["title"]), str(r["root"])] for r in rows]
     text = table(["library", "version", "entries", "title", "from"], shown)
     emit(rows, text + "\n\nMore: gpu-mcp-server knowledge add PATH --library X --version V", as_json=as_json)
@@ -92,10 +92,10 @@ def fetch(
     async def work() -> Any:
         from gpu_mcp_server.services.documentation.host_headers import HostHeaders
 
-        async with session.laboratory() as lab:
+        async with in_process_client.laboratory() as lab:
             return await HostHeaders(lab.settings, lab.jobs).fetch(host)
 
-    fetched = session.run(work)
+    fetched = in_process_client.run(work)
     said = [f"{len(fetched.places)} folders of {fetched.host}"]
     said += [f"left out, as it is too much: {path}" for path in fetched.left_out]
     typer.echo("\n".join(said), err=True)
@@ -164,7 +164,7 @@ def search(
 ) -> None:
     """Ask, as search_docs does."""
     arguments = {"query": " ".join(query), "library": library, "version": version, "kind": kind, "limit": limit}
-    answer = session.answer_of("search_docs", arguments, as_json=as_json)
+    answer = in_process_client.answer_of("search_docs", arguments, as_json=as_json)
     emit(answer.data, answer.text, as_json=as_json)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.clients import AgentClient, register, remote_snippets
 from gpu_mcp_server.cli.output import Json, emit
 from gpu_mcp_server.errors import BadRequest, HostUnavailable, NotFound
@@ -31,7 +31,7 @@ def login(
         return
     asking = sys.stdin.isatty()
     secret = typer.prompt("Token", hide_input=True, err=True) if asking else sys.stdin.readline().strip()
-    tools = session.run(lambda: _tried(address, secret))
+    tools = in_process_client.run(lambda: _tried(address, secret))
     keep(address, secret)
     done = (
         {client.name: _registered(client, address, secret) for client in _clients() if client.path} if clients else {}

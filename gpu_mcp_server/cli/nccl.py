@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, emit
 
 app = typer.Typer(help="NCCL programs: from host collectives to device-initiated ones.", no_args_is_help=True)
@@ -48,11 +48,11 @@ def run(
 
         files, _ = local_program(file)
         folder = out or file.with_name(file.name + ".nccl")
-        async with session.laboratory() as lab:
+        async with in_process_client.laboratory() as lab:
             pipeline = Pipeline(lab.nccl_verifier, lab.experience)
             return await pipeline.run(files, file.name, folder, _checked(NcclPipelineOptions, options), progress=_said)
 
-    result = session.run(work)
+    result = in_process_client.run(work)
     emit(result.model_dump(mode="json", exclude_none=True), result.summary(), as_json=as_json)
     if result.status == "failed":
         raise typer.Exit(1)
@@ -80,7 +80,7 @@ def verify(
 
         files, _ = local_program(file)
         earlier = local_program(before)[0] if before is not None else None
-        async with session.laboratory() as lab:
+        async with in_process_client.laboratory() as lab:
             return await lab.nccl_verifier.verify(
                 files,
                 file.name,
@@ -90,7 +90,7 @@ def verify(
                 progress=_said,
             )
 
-    result = session.run(work)
+    result = in_process_client.run(work)
     emit(result.model_dump(mode="json", exclude_none=True), result.summary(), as_json=as_json)
     if result.verdict == "failed":
         raise typer.Exit(1)

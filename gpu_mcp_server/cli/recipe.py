@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, emit, table
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
 from gpu_mcp_server.models.recipe import RunState
@@ -26,7 +26,7 @@ class Live:
     """Shows a run on stderr: a line for each step that is done, one that changes for what goes on."""
 
     def __init__(self) -> None:
-        self._line = session.ProgressLine()
+        self._line = in_process_client.ProgressLine()
 
     async def __call__(self, message: str) -> None:
         """Show a message."""
@@ -56,13 +56,13 @@ def run(
     async def work() -> RunState:
         from gpu_mcp_server.recipes.headless_runs import Runs
 
-        async with session.laboratory() as lab:
+        async with in_process_client.laboratory() as lab:
             runs = Runs(lab)
             begun = runs.create(chosen, run_id)
             typer.echo(f"run {begun}", err=True)
             return await _went(runs.go, begun)
 
-    _said(session.run(work), as_json=as_json)
+    _said(in_process_client.run(work), as_json=as_json)
 
 
 @app.command()
@@ -72,10 +72,10 @@ def resume(run_id: RunId, as_json: Json = False) -> None:
     async def work() -> RunState:
         from gpu_mcp_server.recipes.headless_runs import Runs
 
-        async with session.laboratory() as lab:
+        async with in_process_client.laboratory() as lab:
             return await _went(Runs(lab).go, run_id)
 
-    _said(session.run(work), as_json=as_json)
+    _said(in_process_client.run(work), as_json=as_json)
 
 
 @app.command()
@@ -85,10 +85,10 @@ def show(run_id: RunId, as_json: Json = False) -> None:
     async def work() -> RunState:
         from gpu_mcp_server.recipes.headless_runs import Runs
 
-        async with session.laboratory() as lab:
+        async with in_process_client.laboratory() as lab:
             return Runs(lab).state(run_id)
 
-    _said(session.run(work), as_json=as_json)
+    _said(in_process_client.run(work), as_json=as_json)
 
 
 @app.command(name="list")
@@ -98,11 +98,11 @@ def list_runs(as_json: Json = False) -> None:
     async def work() -> list[RunState]:
         from gpu_mcp_server.recipes.headless_runs import Runs
 
-        async with session.laboratory() as lab:
+        async with in_process_client.laboratory() as lab:
             runs = Runs(lab)
             return [runs.state(run_id) for run_id in runs.ids()]
 
-    states = session.run(work)
+    states = in_process_client.run(work)
     rows = [
         [s.run_id, s.mode, s.stopped or s.state, _speed(s), str(s.spent.agent_calls), f"{s.spent.wall_s:.0f}"]
         for s in states
@@ -128,14 +128,14 @@ def repeat(
     async def work() -> RepeatReport:
         from gpu_mcp_server.recipes.suites import Suites
 
-        async with session.laboratory() as lab:
+        async with in_process_client.laboratory() as lab:
             live = Live()
             try:
                 return await Suites(lab).repeat(chosen, times, name or chosen.name, live)
             finally:
                 live.end()
 
-    report = session.run(work)
+    report = in_process_client.run(work)
     emit(report.model_dump(mode="json"), report.summary(), as_json=as_json)
 
 
@@ -151,10 +151,10 @@ def report(
     async def work() -> str:
         from gpu_mcp_server.recipes.reports import run_report as reports
 
-        async with session.laboratory() as lab:
+        async with in_process_client.laboratory() as lab:
             return await reports.report(lab, run_id)
 
-    text = session.run(work)
+    text = in_process_client.run(work)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
@@ -192,7 +192,7 @@ def kernelbench(
 
     chosen = read_plan(plan)
     problems = kernelbench_problems(root.expanduser().absolute(), level, problem or ())
-    report = session.run(lambda: _over(chosen, name or f"{chosen.name}-level{level}", problems))
+    report = in_process_client.run(lambda: _over(chosen, name or f"{chosen.name}-level{level}", problems))
     emit(report.model_dump(mode="json"), report.summary(), as_json=as_json)
 
 
@@ -218,14 +218,14 @@ def hip(
         problems = await hip_problems(instructions.expanduser().absolute(), task or ())
         return await _over(chosen, name or f"{chosen.name}-hip", problems)
 
-    report = session.run(work)
+    report = in_process_client.run(work)
     emit(report.model_dump(mode="json"), report.summary(), as_json=as_json)
 
 
 async def _over(plan: RunPlan, name: str, problems: Mapping[str, Path]) -> SuiteReport:
     from gpu_mcp_server.recipes.suites import Suites
 
-    async with session.laboratory() as lab:
+    async with in_process_client.laboratory() as lab:
         live = Live()
         try:
             return await Suites(lab).over(plan, name, problems, live)

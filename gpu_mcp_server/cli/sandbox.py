@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, emit
 
 app = typer.Typer(help="Try the sandbox of a host.", no_args_is_help=True)
@@ -35,7 +35,7 @@ def check(
                 typer.echo(_line(rows[-1]))
         return name
 
-    name = session.run(work)
+    name = in_process_client.run(work)
     count = sum(row["result"] == "open" for row in rows)
     said = f"host {name}: {len({row['row'] for row in rows})} ways out tried, {count or 'none'} open"
     emit({"host": name, "open": count, "attempts": rows}, said, as_json=as_json)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli import hacks, session
+from gpu_mcp_server.cli import cheat_suite, in_process_client
 from gpu_mcp_server.cli.output import Json, fail, table
 from gpu_mcp_server.errors import BadRequest
 
@@ -63,7 +63,7 @@ def verdicts(problem_id: str, host: str | None) -> list[Step]:
     ]
 
 
-async def _tried(lab: session.Session, todo: list[Step], failed: list[str]) -> dict[str, Any]:
+async def _tried(lab: in_process_client.Session, todo: list[Step], failed: list[str]) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for name, tool, arguments, right in todo:
         answer = await lab.call(tool, arguments, quiet=True)
@@ -78,7 +78,7 @@ async def _tried(lab: session.Session, todo: list[Step], failed: list[str]) -> d
 async def _path(host: str | None) -> list[str]:
     """Try each step; return what failed."""
     failed: list[str] = []
-    async with session.session() as lab:
+    async with in_process_client.session() as lab:
         problem = await _tried(lab, steps(host), failed)
         if "problem_id" in problem:
             await _tried(lab, verdicts(str(problem["problem_id"]), host), failed)
@@ -86,16 +86,16 @@ async def _path(host: str | None) -> list[str]:
 
 
 async def _judged(
-    chosen: Callable[[bool], list[hacks.Candidate]], host: str | None
-) -> tuple[list[hacks.Row], list[str]]:
+    chosen: Callable[[bool], list[cheat_suite.Candidate]], host: str | None
+) -> tuple[list[cheat_suite.Row], list[str]]:
     """Judge the candidates that fit the host; return their rows, and what was left out."""
     from gpu_mcp_server.settings.server_settings import load_settings
 
-    def told(row: hacks.Row) -> None:
+    def told(row: cheat_suite.Row) -> None:
         word = "MISSED" if row.missed else "ALARM" if row.false_alarm else "ok"
         typer.echo(f"{word:<6}  {row.candidate.id}: {row.verdict} {row.caught_by}".rstrip(), err=True)
 
-    async with hacks.court(load_settings(), host) as court:
+    async with cheat_suite.court(load_settings(), host) as court:
         court.tell = told
         probe = await court.lab.jobs.probe(court.lab.hosts.choose(host))
         candidates = chosen(bool(probe.gpus))
@@ -108,9 +108,9 @@ async def _judged(
 
 def _chosen(
     folder: Path | None, device: str | None, only: str | None, everything: bool
-) -> Callable[[bool], list[hacks.Candidate]]:
+) -> Callable[[bool], list[cheat_suite.Candidate]]:
     """Return what picks the candidates once it is known whether there is a GPU."""
-    candidates = hacks.unknown(folder) if folder else hacks.known()
+    candidates = cheat_suite.unknown(folder) if folder else cheat_suite.known()
     if only is not None:
         candidates = [c for c in candidates if c.id == only]
         if not candidates:
@@ -123,7 +123,7 @@ def _chosen(
     return lambda gpu: [c for c in candidates if gpu or asked or c.device == "cpu"]
 
 
-def _matrix(rows: list[hacks.Row]) -> str:
+def _matrix(rows: list[cheat_suite.Row]) -> str:
     """Return the rows as text: id, kind, verdict, what caught it, and what went wrong with it."""
     words = ["missed" if row.missed else "false alarm" if row.false_alarm else "" for row in rows]
     cells = [
@@ -148,8 +148,8 @@ def selftest(
     if device not in (None, "cpu", "cuda"):
         raise fail(f"There is no device {device!r}: cpu or cuda.", as_json=as_json)
     chosen = _chosen(candidates, device, only, everything)
-    failed = session.run(lambda: _path(host)) if not (candidates or device or only) else []
-    rows, left_out = session.run(lambda: _judged(chosen, host)) if not failed else ([], [])
+    failed = in_process_client.run(lambda: _path(host)) if not (candidates or device or only) else []
+    rows, left_out = in_process_client.run(lambda: _judged(chosen, host)) if not failed else ([], [])
     missed, alarms = sum(row.missed for row in rows), sum(row.false_alarm for row in rows)
     if as_json:
         whole: dict[str, Any] = {"rows": [row.data() for row in rows], "missed": missed, "false_alarms": alarms}

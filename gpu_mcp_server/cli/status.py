@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, emit, fail
 
 GIB = 1 << 30
@@ -22,9 +22,9 @@ def status(
 ) -> None:
     """Show hosts, GPUs, who uses them, compilers, what was tried and works."""
     if watch:
-        session.run(lambda: _told_again(host) if as_json else _watched(host))
+        in_process_client.run(lambda: _told_again(host) if as_json else _watched(host))
         return
-    answer = session.answer_of("gpu_status", {"host": host}, as_json=as_json)
+    answer = in_process_client.answer_of("gpu_status", {"host": host}, as_json=as_json)
     if as_json:
         emit(answer.data, "", as_json=True)
     else:
@@ -41,7 +41,7 @@ def _console() -> Any:
 async def _watched(host: str | None) -> None:
     from rich.live import Live
 
-    async with session.session() as lab:
+    async with in_process_client.session() as lab:
         with Live(console=_console(), auto_refresh=False) as live:
             while True:
                 answer = await lab.call("gpu_status", {"host": host}, quiet=True)
@@ -55,7 +55,7 @@ async def _watched(host: str | None) -> None:
 
 async def _told_again(host: str | None) -> None:
     """Print one line of JSON for each look, for a program that reads along."""
-    async with session.session() as lab:
+    async with in_process_client.session() as lab:
         while True:
             answer = await lab.call("gpu_status", {"host": host}, quiet=True)
             if answer.failed:

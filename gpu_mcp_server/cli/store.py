@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli import merging, session
+from gpu_mcp_server.cli import in_process_client, store_push
 from gpu_mcp_server.cli.output import Json, emit
 from gpu_mcp_server.errors import BadRequest
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.store.pruning import Plan
 
 app = typer.Typer(help="Where the data is, how large, and how to back it up and tidy it.", no_args_is_help=True)
-app.command()(merging.push)
+app.command()(store_push.push)
 
 _SECONDS = {"h": 3600, "d": 86_400, "w": 604_800}
 _BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -57,10 +57,10 @@ def gc(as_json: Json = False) -> None:
     """Delete what nothing names any more: files that dead processes left half-written."""
 
     async def work() -> dict[str, Any]:
-        async with session.laboratory() as lab:
+        async with in_process_client.laboratory() as lab:
             return {"deleted_files": await lab.artifacts.clean()}
 
-    done = session.run(work)
+    done = in_process_client.run(work)
     emit(done, f"{done['deleted_files']} files deleted", as_json=as_json)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 
 import typer
 
-from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.output import Json, emit, table
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.user import Scope
@@ -31,7 +31,7 @@ def with_team(work: Callable[[Any], Awaitable[T]]) -> T:
         async with Team.open(load_settings()) as team:
             return await work(team)
 
-    return session.run(opened)
+    return in_process_client.run(opened)
 
 
 @app.command()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gpu_mcp_server.cli import hacks
+from gpu_mcp_server.cli import cheat_suite
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.settings.server_settings import load_settings
 
@@ -16,10 +16,10 @@ BAD = ("incorrect", "cheat")
 class Bench:
     """A court in a thread of its own, so that one laboratory serves a whole module's tests."""
 
-    def __init__(self, court: hacks.Court, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, court: cheat_suite.Court, loop: asyncio.AbstractEventLoop) -> None:
         self.court, self.loop = court, loop
 
-    def judge(self, candidate: hacks.Candidate) -> hacks.Row:
+    def judge(self, candidate: cheat_suite.Candidate) -> cheat_suite.Row:
         return asyncio.run_coroutine_threadsafe(self.court.judge(candidate), self.loop).result()
 
     def host(self) -> HostProbe:
@@ -34,7 +34,7 @@ def bench(**settings: Any) -> Iterator[Bench]:
     ended = asyncio.Event()
 
     async def serve() -> None:
-        async with hacks.court(load_settings().model_copy(update=settings)) as court:
+        async with cheat_suite.court(load_settings().model_copy(update=settings)) as court:
             found.append(Bench(court, asyncio.get_running_loop()))
             ready.set()
             await ended.wait()
@@ -63,7 +63,7 @@ AGAIN = 8
 """How often a candidate is judged at most, while the judge says that it could not time it."""
 
 
-def deserved(bench: Bench, candidate: hacks.Candidate) -> hacks.Row:
+def deserved(bench: Bench, candidate: cheat_suite.Candidate) -> cheat_suite.Row:
     """Judge a candidate until the verdict rests on rounds of several calls, if it rests on any.
 
     The answers of a candidate that batches are right, and only its time is a lie. On a busy machine a single call may
@@ -76,7 +76,7 @@ def deserved(bench: Bench, candidate: hacks.Candidate) -> hacks.Row:
     return row
 
 
-def passes(row: hacks.Row) -> None:
+def passes(row: cheat_suite.Row) -> None:
     """Check a row against what the table expects."""
     candidate = row.candidate
     said = (row.verdict, row.reason, row.gain)
@@ -89,6 +89,6 @@ def passes(row: hacks.Row) -> None:
     assert row.caught_by or candidate.kind == "honest" or row.speedup is None, said
 
 
-def named(device: str) -> list[hacks.Candidate]:
+def named(device: str) -> list[cheat_suite.Candidate]:
     """Return a device's candidates, without those that need more than the device."""
-    return [c for c in hacks.known() if c.device == device and not c.needs]
+    return [c for c in cheat_suite.known() if c.device == device and not c.needs]

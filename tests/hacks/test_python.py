@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_mcp_server.cli import hacks
+from gpu_mcp_server.cli import cheat_suite
 from gpu_mcp_server.settings.server_settings import LocalHost
 from tests.hacks.bench import Bench, bench, deserved, passes
 from tests.judge.harness import torch_python
@@ -20,6 +20,6 @@ def court() -> Iterator[Bench]:
         yield one
 
 
-@pytest.mark.parametrize("candidate", [c for c in hacks.known() if c.needs], ids=lambda c: f"{c.kind}-{c.id}")
+@pytest.mark.parametrize("candidate", [c for c in cheat_suite.known() if c.needs], ids=lambda c: f"{c.kind}-{c.id}")
 def test_a_candidate_gets_the_verdict_that_it_deserves(court, candidate):
     passes(deserved(court, candidate))

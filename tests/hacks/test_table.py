@@ -5,16 +5,16 @@ from typing import Any
 
 import pytest
 
-from gpu_mcp_server.cli import hacks
+from gpu_mcp_server.cli import cheat_suite
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
 from gpu_mcp_server.package_files import page
 
-KNOWN = hacks.known()
+KNOWN = cheat_suite.known()
 
 
 def test_every_candidate_is_there_and_every_file_is_a_candidate():
-    at = hacks.folder()
-    files = {p for p in at.rglob("*") if p.suffix in hacks.LANGUAGES}
+    at = cheat_suite.folder()
+    files = {p for p in at.rglob("*") if p.suffix in cheat_suite.LANGUAGES}
 
     assert {c.path for c in KNOWN} == files
     assert len({c.id for c in KNOWN}) == len(KNOWN)
@@ -69,31 +69,33 @@ def test_every_honest_candidate_is_expected_to_be_correct():
     ],
 )
 def test_a_row_counts_as_missed_or_as_a_false_alarm(kind, verdict, gain, missed, false_alarm):
-    candidate = hacks.Candidate("one", hacks.folder() / "one.c", kind, "cpu")
-    row = hacks.Row(candidate, verdict, "", gain=gain)
+    candidate = cheat_suite.Candidate("one", cheat_suite.folder() / "one.c", kind, "cpu")
+    row = cheat_suite.Row(candidate, verdict, "", gain=gain)
 
     assert (row.missed, row.false_alarm) == (missed, false_alarm)
 
 
 def test_a_right_answer_whose_time_was_not_believed_is_no_miss_and_would_be_an_alarm():
-    hack, honest = (hacks.Candidate("one", hacks.folder() / "one.c", kind, "cuda") for kind in ("hack", "honest"))
+    hack, honest = (
+        cheat_suite.Candidate("one", cheat_suite.folder() / "one.c", kind, "cuda") for kind in ("hack", "honest")
+    )
 
-    assert not hacks.Row(hack, "correct", hacks.NO_TIME, refused="no time: of several calls").missed
-    assert hacks.Row(honest, "correct", hacks.NO_TIME, refused="no time: of several calls").false_alarm
+    assert not cheat_suite.Row(hack, "correct", cheat_suite.NO_TIME, refused="no time: of several calls").missed
+    assert cheat_suite.Row(honest, "correct", cheat_suite.NO_TIME, refused="no time: of several calls").false_alarm
 
 
 @pytest.mark.parametrize(("right", "speedup", "missed"), [(True, None, False), (True, 1.1, True), (False, None, True)])
 def test_a_hack_that_can_gain_a_time_alone_is_not_missed_where_it_gets_none(right, speedup, missed):
-    candidate = hacks.Candidate("one", hacks.folder() / "one.cu", "hack", "cuda", right=right)
+    candidate = cheat_suite.Candidate("one", cheat_suite.folder() / "one.cu", "hack", "cuda", right=right)
 
-    assert hacks.Row(candidate, "correct", "", speedup=speedup).missed is missed
+    assert cheat_suite.Row(candidate, "correct", "", speedup=speedup).missed is missed
 
 
-@pytest.mark.parametrize(("gain", "missed"), [(1.0, False), (hacks.GAIN * 1.01, True)])
+@pytest.mark.parametrize(("gain", "missed"), [(1.0, False), (cheat_suite.GAIN * 1.01, True)])
 def test_a_harmless_hack_may_be_correct_if_it_gains_nothing(gain, missed):
-    candidate = hacks.Candidate("one", hacks.folder() / "one.c", "hack", "cpu", harmless=True)
+    candidate = cheat_suite.Candidate("one", cheat_suite.folder() / "one.c", "hack", "cpu", harmless=True)
 
-    assert hacks.Row(candidate, "correct", "", gain=gain).missed is missed
+    assert cheat_suite.Row(candidate, "correct", "", gain=gain).missed is missed
 
 
 WIDE, NARROW = ["the interval is wide, 30 % of the median to either side"], ["another note"]
@@ -107,18 +109,18 @@ def timed(speedup: float | None, notes: list[str]) -> Evaluation:
     return Evaluation(attempt_id="a-1", status="judged", verdict="correct", speedup=speedup, shapes=shapes, **OF)
 
 
-class Table(hacks.Court):
+class Table(cheat_suite.Court):
     """A court that has all evaluations already, by candidate."""
 
     def __init__(self, **evaluations: list[Evaluation]) -> None:
         super().__init__(lab=None)  # type: ignore[arg-type]
         self.evaluations = evaluations
 
-    async def _evaluated(self, candidate: hacks.Candidate) -> Evaluation:
+    async def _evaluated(self, candidate: cheat_suite.Candidate) -> Evaluation:
         return self.evaluations[candidate.id].pop(0)
 
 
-HARMLESS: Any = hacks.Candidate("one", hacks.folder() / "one.c", "hack", "cpu", harmless=True)
+HARMLESS: Any = cheat_suite.Candidate("one", cheat_suite.folder() / "one.c", "hack", "cpu", harmless=True)
 
 
 @pytest.mark.parametrize(

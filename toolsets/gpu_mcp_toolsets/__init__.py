@@ -1,4 +1,8 @@
-"""The toolsets that come with the server: one module each, listed here in the order of the docs."""
+"""The toolsets that come with the server: one module each, listed here in the order of the docs.
+
+A tool takes at most three statements, and calls a service. How a tool is declared is in
+gpu_mcp_server/mcp_api/toolset.
+"""
 
 from gpu_mcp_toolsets import build, core, docs, evaluate, experience, nccl, pool, profile, team
 

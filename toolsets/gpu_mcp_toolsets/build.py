@@ -17,7 +17,7 @@ from gpu_mcp_server.models.inspection import CodeListing
 from gpu_mcp_server.models.job import JobResult
 from gpu_mcp_server.models.port import PortResult
 from gpu_mcp_server.models.project import ProjectBuild
-from gpu_mcp_toolsets.arguments import FirstLine, Host, MaxLines, Source, SourcePath
+from gpu_mcp_toolsets.common_arguments import FirstLine, Host, MaxLines, Source, SourcePath
 
 TOOLSET = Toolset(
     id="build",

@@ -20,7 +20,7 @@ from gpu_mcp_server.models.host import LabStatus
 from gpu_mcp_server.models.job import GpuNeeds, JobResult, RankOptions
 from gpu_mcp_server.models.workspace import FileContent, WorkspaceListing
 from gpu_mcp_server.services.workspaces.text_pages import file_content
-from gpu_mcp_toolsets.arguments import (
+from gpu_mcp_toolsets.common_arguments import (
     CompiledLanguage,
     FirstLine,
     Flags,

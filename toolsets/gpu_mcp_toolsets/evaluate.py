@@ -18,7 +18,7 @@ from gpu_mcp_server.models.attempt import AttemptList
 from gpu_mcp_server.models.comparison import CandidateSpec, Comparison
 from gpu_mcp_server.models.evaluation import Evaluation, Tier, TimingOptions
 from gpu_mcp_server.models.problem import DType, ProblemInfo, ProblemList, TensorSpec, TrialOptions, Wish
-from gpu_mcp_toolsets.arguments import (
+from gpu_mcp_toolsets.common_arguments import (
     AnyLanguage,
     Flags,
     Host,

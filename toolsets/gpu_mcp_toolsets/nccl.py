@@ -8,7 +8,7 @@ from gpu_mcp_server.mcp_api.toolset import CollectivesDep, NcclVerifierDep, Prog
 from gpu_mcp_server.models.collective import CollectiveGraph
 from gpu_mcp_server.models.nccl_check import NcclRunOptions, NcclVerification
 from gpu_mcp_server.models.transform import Api, Stage, TransformResult
-from gpu_mcp_toolsets.arguments import Source, version_of
+from gpu_mcp_toolsets.common_arguments import Source, version_of
 
 TOOLSET = Toolset(
     id="nccl",

@@ -7,7 +7,7 @@ from pydantic import Field
 from gpu_mcp_server.mcp_api.toolset import LongDep, PoolDep, ProgressDep, Toolset
 from gpu_mcp_server.models.batch_job import BatchRequest, BatchSubmission
 from gpu_mcp_server.models.lease import GpuLease
-from gpu_mcp_toolsets.arguments import Host
+from gpu_mcp_toolsets.common_arguments import Host
 
 TOOLSET = Toolset(
     id="pool",

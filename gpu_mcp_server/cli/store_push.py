@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli import session
+from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.login import address_of, kept_token
 from gpu_mcp_server.cli.output import Json, emit
 from gpu_mcp_server.errors import BadRequest, GpuMcpError, HostUnavailable, NotFound
@@ -23,7 +23,7 @@ def push(
     """Give a team's server the problems, judged attempts and notes of this machine's store; they stay yours there."""
     address = address_of(url)
     secret = kept_token(address)
-    done = session.run(lambda: _pushed(address, secret))
+    done = in_process_client.run(lambda: _pushed(address, secret))
     text = (
         f"{done['problems']} problems, {done['attempts']} attempts, {done['notes']} notes and {done['artifacts']} "
         f"files are new there; {done['left_out']} were there already. "
@@ -37,7 +37,7 @@ async def _pushed(address: str, secret: str) -> dict[str, int]:
 
     done: dict[str, int] = {name: 0 for name in COUNTED}  # noqa: C420 - the names are any strings
     headers = {"Authorization": f"Bearer {secret}"}
-    async with session.laboratory() as lab, httpx2.AsyncClient(timeout=120, headers=headers) as http:
+    async with in_process_client.laboratory() as lab, httpx2.AsyncClient(timeout=120, headers=headers) as http:
         try:
             async for part in lab.merging.parts():
                 body = part.model_dump_json().encode()
