@@ -1,4 +1,5 @@
-"""Programs of ours that run in a job's sandbox: standard library alone, Python 3.8 syntax, imported by nobody.
+"""Programs of ours that run by themselves, most of them inside a job's sandbox.
 
-Each has a `main` that gets the job's arguments; only their source travels.
+Each is one file with the standard library alone, in Python 3.8 syntax, and only its source travels. What starts them
+is in services; the judge's processes are in judge.
 """

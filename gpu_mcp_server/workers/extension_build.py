@@ -30,7 +30,7 @@ def main(arguments: List[str]) -> None:
     extensions.CUDA_HOME = os.environ.get("CUDA_HOME", extensions.CUDA_HOME)  # it may have been imported before this
     if "CUDA_HOME" in os.environ and torch.version.cuda:
         os.environ["TORCH_NVCC"] = os.path.join(os.environ["CUDA_HOME"], "bin", "nvcc")
-        os.environ["PYTORCH_NVCC"] = "%s %s" % (sys.executable, os.path.abspath("torch_nvcc.py"))
+        os.environ["PYTORCH_NVCC"] = "%s %s" % (sys.executable, os.path.abspath("nvcc_shim.py"))
     os.environ.update(request["environment"])
     folder = os.path.abspath("build")
     os.makedirs(folder)

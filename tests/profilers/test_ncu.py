@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_mcp_server.profilers import ncu
-from gpu_mcp_server.workers import profiled
+from gpu_mcp_server.workers import run_profiler
 
 DATA = Path(__file__).parent / "data" / "ncu"
 
@@ -141,10 +141,10 @@ def test_a_kernel_of_a_report_keeps_its_template_arguments(monkeypatch: pytest.M
     one_range = SimpleNamespace(num_actions=lambda: 1, action_by_idx=lambda n: Action())
     report = SimpleNamespace(num_ranges=lambda: 1, range_by_idx=lambda n: one_range)
     monkeypatch.setitem(sys.modules, "ncu_report", SimpleNamespace(load_report=lambda path: report))
-    (kernel,) = ncu.parse_report(json.dumps(profiled.read_report("r.ncu-rep")))
+    (kernel,) = ncu.parse_report(json.dumps(run_profiler.read_report("r.ncu-rep")))
     assert kernel.name == "tiled<32>"
     monkeypatch.delattr(Action, "NameBase_DEMANGLED")
-    (kernel,) = ncu.parse_report(json.dumps(profiled.read_report("r.ncu-rep")))
+    (kernel,) = ncu.parse_report(json.dumps(run_profiler.read_report("r.ncu-rep")))
     assert kernel.name == "tiled", "an older module"
 
 

@@ -150,7 +150,7 @@ class Projects:
                 ProcessSpec(
                     argv=("project", json.dumps(request)),
                     env=environment_of(probe, {**ENVIRONMENT, **more}),
-                    program=worker_source("project"),
+                    program=worker_source("build_project"),
                 ),
             ),
             files={"main": tuple(manifest)},
@@ -234,7 +234,7 @@ class Projects:
 def _key(manifest: Sequence[FileRef], request: Mapping[str, object], probe: HostProbe) -> str:
     """Return the address of a build: every file of the workspace, what is done with them, and by which tools."""
     files = [[f.path, f.sha256, f.mode] for f in sorted(manifest, key=lambda f: f.path)]
-    return key_of("project", [files, request, ENVIRONMENT, worker_source("project")], probe)
+    return key_of("project", [files, request, ENVIRONMENT, worker_source("build_project")], probe)
 
 
 def _target(arch: str | None, probe: HostProbe, host: str) -> Target:

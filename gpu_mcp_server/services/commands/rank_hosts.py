@@ -42,7 +42,7 @@ class Group:
     """Its lowest rank."""
     count: int
     plan: Mapping[str, Any]
-    """For `rank_groups.py`: what all groups share, and which this is."""
+    """For `multi_host_ranks.py`: what all groups share, and which this is."""
     job_id: str
 
 

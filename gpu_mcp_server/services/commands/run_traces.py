@@ -22,7 +22,7 @@ from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.toolchains import junit
 
 FOLDER = ".gpu-mcp"
-RANKS, PROGRAM, GROUPS = f"{FOLDER}/ranks", f"{FOLDER}/ranks.py", f"{FOLDER}/rank_groups.py"
+RANKS, PROGRAM, GROUPS = f"{FOLDER}/ranks", f"{FOLDER}/rank_launcher.py", f"{FOLDER}/multi_host_ranks.py"
 RANK_FILE = re.compile(re.escape(RANKS) + r"/(\d{1,4})\.(json|out|err)$")
 TESTS = "test_reports"
 """In a job's context: where reports of tests are looked for besides our own; there at all, it is a run of tests."""
@@ -116,13 +116,13 @@ def _several(
         "folder": RANKS,
         "limit_s": max(timeout_s - 8.0, timeout_s * 0.8),
     }
-    files = {PROGRAM: (WORKERS / "ranks.py").read_bytes()}
+    files = {PROGRAM: (WORKERS / "rank_launcher.py").read_bytes()}
     first, count, start = 0, ranks.count, ("{python}", PROGRAM, "start", json.dumps(plan))
     if group is not None:
         first, count = group.first, group.count
         plan |= {"first": first, "count": count, "world": ranks.count, "group": group.plan["group"]}
         whole = {**group.plan, "program": PROGRAM, "ranks": plan, "limit_s": timeout_s}
-        files[GROUPS] = (WORKERS / "rank_groups.py").read_bytes()
+        files[GROUPS] = (WORKERS / "multi_host_ranks.py").read_bytes()
         start = ("{python}", GROUPS, json.dumps(whole))
     left = (f"{RANKS}/{n}.{kind}" for n in range(first, first + count) for kind in ("json", "out", "err"))
     roots = tuple(mpirun.roots) if mpirun and ranks.launcher == "mpirun" else ()

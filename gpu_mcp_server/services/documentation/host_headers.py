@@ -80,7 +80,7 @@ class HostHeaders:
         asked = {"sources": sources, "sites": [p.site for p in pythons]}
         shown = [r for p in pythons for r in p.roots] + [r for h in probe.toolchains.hip for r in h.roots]
         process = ProcessSpec(
-            argv=("{python}", json.dumps(asked)), env=environment_of(probe, {}), program=worker_source("headers")
+            argv=("{python}", json.dumps(asked)), env=environment_of(probe, {}), program=worker_source("pack_headers")
         )
         return JobSpec(
             id=new_job_id(),

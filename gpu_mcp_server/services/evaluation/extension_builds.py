@@ -91,7 +91,7 @@ class ExtensionBuilder:
             files["problem.py"] = problem.reference
         plan = BuildPlan(
             ("requests",), files, compiling_environment(probe), output=REQUESTS, roots=tuple(python.roots),
-            worker="extension_requests", python=python.path, wall_s=ASK_S, long=True, warm=WARM,
+            worker="discover_extensions", python=python.path, wall_s=ASK_S, long=True, warm=WARM,
         )  # fmt: skip
         build = Build(_torch(python), plan, None)
         if not await self._compiler.knows(build, probe):
@@ -133,7 +133,7 @@ def _torch(python: JudgePython) -> Toolchain:
 
 def _build(request: Mapping[str, Any], probe: HostProbe, python: JudgePython) -> Build:
     roots = (*python.roots, *([probe.nvcc.root] if probe.nvcc else []))
-    files = {"request.json": json.dumps(request, sort_keys=True), "torch_nvcc.py": worker_source("torch_nvcc")}
+    files = {"request.json": json.dumps(request, sort_keys=True), "nvcc_shim.py": worker_source("nvcc_shim")}
     plan = BuildPlan(
         ("build", "kernel.so"), files, compiling_environment(probe),
         roots=roots, worker="extension_build", python=python.path, long=True, warm=WARM,

@@ -91,7 +91,7 @@ class Checker:
         job = ToolJob(
             kind="check",
             purpose="check",
-            worker="checked",
+            worker="run_memory_check",
             plan=plan,
             outputs=(ABOUT, LOG),
             limit_s=timeout_s + alone_s,

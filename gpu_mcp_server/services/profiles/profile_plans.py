@@ -45,11 +45,11 @@ def _quick(target: Target, tools: ToolJobs, timeout_s: float) -> ToolJob:
     }
     outputs = (ABOUT, *(f"{FOLDER}/{name}" for name in COLLECTED))
     if target.is_python:
-        script = f"{OURS}/timeline.py"
+        script = f"{OURS}/python_profile.py"
         argv = [target.argv[0], script, f"{FOLDER}/timeline", *target.argv[1:]]
         plan = {"argv": argv, "folder": FOLDER, "collect": [f"{FOLDER}/timeline*"]}
         context["profiler"] = "Proton or torch.profiler"
-        extra = {script: (WORKERS / "timeline.py").read_bytes()}
+        extra = {script: (WORKERS / "python_profile.py").read_bytes()}
         return _job(plan, outputs, context, timeout_s, None, extra)
     if "nsys" not in target.probe.toolchains.tools:
         raise ToolMissing(
@@ -76,7 +76,7 @@ def _job(
     return ToolJob(
         kind="profile",
         purpose="profile",
-        worker="profiled",
+        worker="run_profiler",
         plan=plan,
         outputs=outputs,
         limit_s=timeout_s,

@@ -142,7 +142,7 @@ class Targets:
             "dims": list(dims.values()),
             "calls": calls,
         }
-        player = (WORKERS / "attempt_player.py").read_bytes()
+        player = (WORKERS / "run_attempt.py").read_bytes()
         given = {f"{FOLDER}/player.py": player, f"{FOLDER}/task.json": json.dumps(task).encode(), library: data}
         files, blobs = laid(given)
         python = probe.judge.path if probe.judge else "/usr/bin/python3"

@@ -153,7 +153,7 @@ class Capture:
 
     def report(self) -> None:
         """Read the report with ncu's own module, as a job does."""
-        program = importlib.util.spec_from_file_location("profiled", PACKAGE / "workers" / "profiled.py")
+        program = importlib.util.spec_from_file_location("profiled", PACKAGE / "workers" / "run_profiler.py")
         assert program is not None and program.loader is not None
         profiled: Any = importlib.util.module_from_spec(program)
         program.loader.exec_module(profiled)

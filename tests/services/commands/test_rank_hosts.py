@@ -179,7 +179,7 @@ def test_who_does_not_know_the_token_is_not_let_in(tmp_path: Path):
 
     def group(number: int, **more: object) -> "subprocess.Popen[str]":
         plan = {**shared, "group": number, "ranks": {"say": f"group {number}", "launcher": "torchrun"}, **more}
-        command = [sys.executable, str(WORKERS / "rank_groups.py"), json.dumps(plan)]
+        command = [sys.executable, str(WORKERS / "multi_host_ranks.py"), json.dumps(plan)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     head = group(0)

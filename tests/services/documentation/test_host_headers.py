@@ -16,7 +16,7 @@ from gpu_mcp_server.knowledge.search.index_reader import Library
 from gpu_mcp_server.services.documentation import host_headers
 from gpu_mcp_server.services.documentation.host_headers import Fetched, HostHeaders
 from gpu_mcp_server.settings.server_settings import LocalHost
-from gpu_mcp_server.workers import headers
+from gpu_mcp_server.workers import pack_headers
 from tests.knowledge.conftest import BOXES, HEADER
 from tests.laboratory import Folder, laboratory
 
@@ -71,14 +71,14 @@ def test_an_archive_that_would_write_elsewhere_is_refused(name: str, tmp_path: P
 def test_what_is_too_much_is_left_out_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "boxes.h").write_text(HEADER)
     (tmp_path / "huge.h").write_text("x" * 10_000)
-    monkeypatch.setattr(headers, "FILE_BYTES", 9_000)
+    monkeypatch.setattr(pack_headers, "FILE_BYTES", 9_000)
     monkeypatch.chdir(tmp_path)
     source = {"id": "boxes", "roots": [str(tmp_path)], "files": ["*.h"], "version_file": "boxes.h"}
 
-    headers.main([json.dumps({"sources": [source], "sites": []})])
+    pack_headers.main([json.dumps({"sources": [source], "sites": []})])
 
-    said = json.loads((tmp_path / headers.LISTED).read_text())
+    said = json.loads((tmp_path / pack_headers.LISTED).read_text())
     assert said["left_out"] == [str(tmp_path / "huge.h")]
     assert Fetched("far", said["places"], []).places[0]["source"] == "boxes"
-    with tarfile.open(tmp_path / headers.PACKED) as archive:
+    with tarfile.open(tmp_path / pack_headers.PACKED) as archive:
         assert archive.getnames() == ["0/boxes.h"]

@@ -17,7 +17,7 @@ from gpu_mcp_server.models.toolchains import Tool
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.profiles import memory_checker, profile_targets
 from gpu_mcp_server.services.profiles.memory_checker import arguments
-from gpu_mcp_server.workers import attempt_player
+from gpu_mcp_server.workers import run_attempt
 from tests.laboratory import laboratory
 from tests.profilers.test_ncu import kernels as captured
 from tests.profilers.test_ncu import line_of
@@ -188,6 +188,6 @@ async def test_without_a_gpu_both_say_so(lab: Lab, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_players_patterns_are_numbers():
-    halves = attempt_player.pattern("float16", 1)
+    halves = run_attempt.pattern("float16", 1)
     assert all(abs(x) < 2 for (x,) in struct.iter_unpack("<e", halves[:4096]))
-    assert {x for (x,) in struct.iter_unpack("<i", attempt_player.pattern("int32", 1))} == {0, 1, 2, 3}
+    assert {x for (x,) in struct.iter_unpack("<i", run_attempt.pattern("int32", 1))} == {0, 1, 2, 3}

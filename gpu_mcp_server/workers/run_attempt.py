@@ -1,6 +1,6 @@
 """Calls an attempt's launcher at one shape, for profilers and checkers: nothing is judged and nothing is timed.
 
-Laid into the job as a file: `attempt_player.py TASK.json`. A library is called through the CUDA driver alone, each
+Laid into the job as a file: `run_attempt.py TASK.json`. A library is called through the CUDA driver alone, each
 tensor an allocation of its own, so that a checker sees where one ends; a Triton file gets torch's tensors.
 """
 

@@ -1,9 +1,10 @@
 """Starts the ranks of this host as one group of several, each on a host of its own, once all groups have met.
 
-Laid into each host's job beside `ranks.py`: `rank_groups.py PLAN`. The group of rank 0 listens, the others look for it
-at every address that its host has, so what works is found and not configured. Both ends prove that they know the job's
-token. The line stays open: the first group that fails ends all, and so does a host that is lost. Launcher `mpirun` runs
-once, with rank 0, and starts its daemons on the other hosts over our line: `rank_groups.py agent` stands for ssh.
+Laid into each host's job beside `rank_launcher.py`: `multi_host_ranks.py PLAN`. The group of rank 0 listens, the others
+look for it at every address that its host has, so what works is found and not configured. Both ends prove that they
+know the job's token. The line stays open: the first group that fails ends all, and so does a host that is lost.
+Launcher `mpirun` runs once, with rank 0, and starts its daemons on the other hosts over our line: `multi_host_ranks.py
+agent` stands for ssh.
 
 Source: environment variables of NCCL and Gloo that name an interface (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME), from
 their documentation; netdevice(7) for SIOCGIFADDR; parameters plm_rsh_agent, oob_tcp_if_include, btl_tcp_if_include of
@@ -237,7 +238,7 @@ def for_mpi(plan: Dict[str, Any], mine: str) -> Dict[str, str]:
         "OMPI_MCA_plm": "rsh",
         "OMPI_MCA_plm_rsh_agent": "%s %s agent" % (os.path.abspath(PYTHON), os.path.abspath(__file__)),
         "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
-        "PMIX_MCA_gds": "hash",  # as in ranks.py, for the daemons on other hosts
+        "PMIX_MCA_gds": "hash",  # as in rank_launcher.py, for the daemons on other hosts
         "HWLOC_HIDE_ERRORS": "2",
     }
     if interface:

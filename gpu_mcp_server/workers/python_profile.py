@@ -1,7 +1,7 @@
 """Runs a Python program with its kernels timed: Triton's Proton, with stall samples where it can; else torch.profiler.
 
 Laid into the job as a file and run by the program's own interpreter:
-`timeline.py OUTPUT SCRIPT|-m MODULE|-c TEXT ARGUMENTS`.
+`python_profile.py OUTPUT SCRIPT|-m MODULE|-c TEXT ARGUMENTS`.
 """
 
 import importlib

@@ -1,8 +1,9 @@
 """Starts the ranks of a program on one host, each rank's output in files of its own, and says how each ended.
 
-Laid into the job as a file and run twice: `ranks.py start PLAN` is the launcher, `ranks.py rank FOLDER COMMAND` is what
-it starts for each rank. Launcher `mpirun` is Open MPI's; launcher `torchrun` sets what torchrun sets and starts the
-processes itself, without restarts. Where hosts have a group of ranks each, `rank_groups.py` starts this one.
+Laid into the job as a file and run twice: `rank_launcher.py start PLAN` is the launcher, `rank_launcher.py rank FOLDER
+COMMAND` is what it starts for each rank. Launcher `mpirun` is Open MPI's; launcher `torchrun` sets what torchrun sets
+and starts the processes itself, without restarts. Where hosts have a group of ranks each, `multi_host_ranks.py` starts
+this one.
 
 Source: environment variables of torchrun, PyTorch documentation, "torchrun (Elastic Launch)"; of Open MPI, mpirun(1).
 """

@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 def compiled(folder: Path, text: str, *options: str) -> "subprocess.CompletedProcess[str]":
     (folder / "kernel.cu").write_text(text)
-    argv = [sys.executable, str(WORKERS / "torch_nvcc.py"), *DEPENDENCIES, "-isystem", "include", *(options or OPTIONS)]
+    argv = [sys.executable, str(WORKERS / "nvcc_shim.py"), *DEPENDENCIES, "-isystem", "include", *(options or OPTIONS)]
     told = {**os.environ, "TORCH_NVCC": str(shutil.which("nvcc")), "TMPDIR": str(folder / "tmp")}
     return subprocess.run(
         [*argv, "-c", "kernel.cu", "-o", "kernel.o"], cwd=folder, env=told, capture_output=True, text=True, check=False
@@ -143,7 +143,7 @@ def test_other_ways_to_compile_end_as_with_nvcc(folder, options):
 
 
 def test_the_steps_of_a_dry_run_that_is_not_known_are_not_guessed():
-    spec = importlib.util.spec_from_file_location("torch_nvcc", WORKERS / "torch_nvcc.py")
+    spec = importlib.util.spec_from_file_location("nvcc_shim", WORKERS / "nvcc_shim.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
