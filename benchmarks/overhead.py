@@ -23,7 +23,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from gpu_mcp_server.hostd.protocol import JobSpec, Limits, ProcessSpec
-from gpu_mcp_server.services.jobs.job_ids import new_job_id
+from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings.server_settings import Settings
 

@@ -15,7 +15,7 @@ sys.path.insert(0, str(ROOT))
 
 from gpu_mcp_server.errors import GpuMcpError, NotFound  # noqa: E402
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, Limits, ProcessSpec  # noqa: E402
-from gpu_mcp_server.services.jobs.job_ids import new_job_id  # noqa: E402
+from gpu_mcp_server.services.jobs.job_table import new_job_id  # noqa: E402
 from gpu_mcp_server.services.lab import Lab  # noqa: E402
 from gpu_mcp_server.settings.server_settings import Settings, SshHost  # noqa: E402
 

@@ -16,7 +16,7 @@ from gpu_mcp_server.backends.contract.host import job, sha256
 from gpu_mcp_server.hostd.protocol import JobSpec, ProcessSpec
 from gpu_mcp_server.models.problem import ProblemInfo, TensorSpec
 from gpu_mcp_server.services.builds.candidate_source import Source
-from gpu_mcp_server.services.jobs.job_ids import new_job_id
+from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings.server_settings import LocalHost, Settings
 from tests.backends.sshd import Sshd

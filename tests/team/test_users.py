@@ -15,8 +15,7 @@ from gpu_mcp_server.hostd.protocol import JobRecord
 from gpu_mcp_server.models.user import LOCAL, Quotas, User
 from gpu_mcp_server.runtime.current_user import acting_as, as_server
 from gpu_mcp_server.services.experience.experience_search import Memory
-from gpu_mcp_server.services.jobs.job_ids import new_job_id
-from gpu_mcp_server.services.jobs.job_table import JobTable
+from gpu_mcp_server.services.jobs.job_table import JobTable, new_job_id
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts

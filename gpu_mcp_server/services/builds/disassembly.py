@@ -12,8 +12,8 @@ from gpu_mcp_server.models.inspection import CodeKernel, CodeListing
 from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.commands.command_runner import min_level, roots_of
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
+from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.settings.server_settings import Settings

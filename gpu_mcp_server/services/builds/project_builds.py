@@ -18,8 +18,8 @@ from gpu_mcp_server.services.builds.compiler import understood
 from gpu_mcp_server.services.commands import run_traces
 from gpu_mcp_server.services.commands.command_runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run
+from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces, checked_path
 from gpu_mcp_server.settings.server_settings import Settings

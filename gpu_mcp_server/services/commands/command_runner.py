@@ -22,9 +22,8 @@ from gpu_mcp_server.services.jobs.batch_jobs import PURPOSE, is_long
 from gpu_mcp_server.services.jobs.command_checks import check_command, check_fetch, laid, not_started
 from gpu_mcp_server.services.jobs.gpu_needs import Need, alone
 from gpu_mcp_server.services.jobs.gpu_scheduler import Pool
-from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.job_runner import WAIT_S, Blobs, FinishedJob, JobRunner, OnOutput, raise_if_not_run
-from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable
+from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable, new_job_id
 from gpu_mcp_server.services.jobs.output_text import head_and_tail, readable, safe_text
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces

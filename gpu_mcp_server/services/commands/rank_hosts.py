@@ -16,8 +16,8 @@ from gpu_mcp_server.errors import BadRequest, GpuMcpError
 from gpu_mcp_server.hostd.protocol import JobSpec
 from gpu_mcp_server.models.job import RankOptions
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.job_runner import Blobs, JobRunner
+from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.settings.server_settings import Settings
 
 PURPOSE = "ranks"

@@ -14,9 +14,8 @@ from gpu_mcp_server.package_files import WORKERS
 from gpu_mcp_server.profilers import coredump
 from gpu_mcp_server.services.commands.rank_hosts import PEERS, Group
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
-from gpu_mcp_server.services.jobs.job_table import JobRow
+from gpu_mcp_server.services.jobs.job_table import JobRow, new_job_id
 from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.toolchains import junit

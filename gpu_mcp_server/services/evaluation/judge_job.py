@@ -17,7 +17,7 @@ from gpu_mcp_server.services.commands.command_runner import min_level, roots_of
 from gpu_mcp_server.services.evaluation.judge_files import judge_tree, role_source
 from gpu_mcp_server.services.evaluation.time_floors import floors
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePython
-from gpu_mcp_server.services.jobs.job_ids import new_job_id
+from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.jobs.output_text import progress_lines
 from gpu_mcp_server.services.problems import kernelbench_problems
 from gpu_mcp_server.services.problems.constraints import parsed

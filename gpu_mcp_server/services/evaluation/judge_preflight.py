@@ -5,8 +5,8 @@ import json
 from gpu_mcp_server.hostd.protocol import JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.services.commands.command_runner import min_level, roots_of
-from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
+from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.settings.server_settings import Settings
 

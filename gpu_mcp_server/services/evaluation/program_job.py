@@ -14,7 +14,7 @@ from gpu_mcp_server.services.commands.command_runner import environment_of, min_
 from gpu_mcp_server.services.evaluation.judge_files import judge_tree, role_source
 from gpu_mcp_server.services.evaluation.judge_job import TURN_S
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.jobs.job_ids import new_job_id
+from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.workspaces.file_archive import Tree, TreeFile
 from gpu_mcp_server.settings.server_settings import Settings
 

@@ -15,8 +15,7 @@ from gpu_mcp_server.models.batch_job import BatchRequest, BatchSubmission
 from gpu_mcp_server.services.hosts.host_connections import Hosts
 from gpu_mcp_server.services.hosts.job_environment import min_level
 from gpu_mcp_server.services.jobs.command_checks import check_command
-from gpu_mcp_server.services.jobs.job_ids import new_job_id
-from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable
+from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable, new_job_id
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import BatchHost, Settings
 from gpu_mcp_server.store.artifacts import Artifacts

@@ -1,7 +1,9 @@
-"""Jobs that were submitted, each with at most one final record."""
+"""Jobs that were submitted, each with at most one final record; and the ids by which they are known."""
 
 import json
+import secrets
 import sqlite3
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +15,11 @@ from gpu_mcp_server.runtime.tracing import job_spans
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.events import Events
 from gpu_mcp_server.store.ownership import claim, require_own, visible
+
+
+def new_job_id() -> str:
+    """Return a job id that sorts by time."""
+    return f"j-{time.time_ns() // 1_000_000:x}-{secrets.token_hex(4)}"
 
 
 @dataclass(frozen=True)

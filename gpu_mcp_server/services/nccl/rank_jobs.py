@@ -15,8 +15,8 @@ from gpu_mcp_server.services.builds.compile_limits import LONG, compile_limits, 
 from gpu_mcp_server.services.commands import run_traces
 from gpu_mcp_server.services.commands.command_runner import Progress, environment_of, min_level
 from gpu_mcp_server.services.jobs.command_checks import laid
-from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run
+from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.nccl.host_support import NcclHost, NcclHosts, needed
 from gpu_mcp_server.settings.server_settings import Settings

@@ -14,9 +14,8 @@ from gpu_mcp_server.models.toolchains import Tool
 from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.commands.command_runner import Progress, device_name, environment_of, min_level, roots_of
 from gpu_mcp_server.services.jobs.command_checks import laid
-from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run
-from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable
+from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable, new_job_id
 from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.profiles import profile_targets
 from gpu_mcp_server.services.profiles.profile_targets import Target

@@ -11,8 +11,8 @@ from gpu_mcp_server.package_files import WORKERS, worker_source
 from gpu_mcp_server.services.commands.command_runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.command_checks import laid
-from gpu_mcp_server.services.jobs.job_ids import new_job_id
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
+from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.database import Database
 

@@ -19,7 +19,7 @@ from gpu_mcp_server.recipes.agents.agent_proxy import Address, door
 from gpu_mcp_server.recipes.headless_runs import Runs
 from gpu_mcp_server.recipes.inside.sandbox_proxy import MODEL
 from gpu_mcp_server.recipes.run.journal import Journal, entries
-from gpu_mcp_server.services.jobs.job_ids import new_job_id
+from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import Folder
 from tests.real.clients.model import ScriptedModel, Shown, Step, Use
