@@ -20,9 +20,9 @@ from gpu_mcp_server.recipes.agents.recipe_loader import recipe
 from gpu_mcp_server.recipes.modes.structured_mode import SILENT
 from gpu_mcp_server.recipes.run.run_context import Ending, Ground
 from gpu_mcp_server.runtime.result_limits import cut_text
+from gpu_mcp_server.services.experience.experience_search import signature
 from gpu_mcp_server.services.nccl.pipeline import STAGE_A, STAGE_B, Pipeline
 from gpu_mcp_server.services.nccl.transform import local_program
-from gpu_mcp_server.services.records.error_fingerprint import signature
 
 STAGES_FOLDER = "stages"
 REASON_CHARACTERS = 1500

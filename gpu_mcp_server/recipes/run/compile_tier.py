@@ -11,9 +11,9 @@ from gpu_mcp_server.models.recipe import Candidate, Verdict
 from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.services.builds.candidate_source import NAMES, Source
 from gpu_mcp_server.services.evaluation.program_candidates import files_of_candidate
+from gpu_mcp_server.services.experience.experience_search import signature
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.detect import read_unjudged, source_at
-from gpu_mcp_server.services.records.error_fingerprint import signature
 
 COMPILES = "compiles"
 DIAGNOSTICS = 8

@@ -4,7 +4,7 @@ from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.models.recipe import Stage, Verdict
 from gpu_mcp_server.models.run_plan import RunPlan
-from gpu_mcp_server.services.records.error_fingerprint import signature
+from gpu_mcp_server.services.experience.experience_search import signature
 
 DETAILS = 2500
 DIAGNOSTICS = 8

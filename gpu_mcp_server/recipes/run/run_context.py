@@ -18,9 +18,9 @@ from gpu_mcp_server.recipes.agents.agent_proxy import OnCall
 from gpu_mcp_server.recipes.run.compile_tier import COMPILES, compiled, source_for
 from gpu_mcp_server.recipes.run.journal import Journal
 from gpu_mcp_server.recipes.run.prompt_verdict import verdict_of, verdict_of_attempt, worth
+from gpu_mcp_server.services.experience.experience_search import signature
 from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.records.error_fingerprint import signature
 
 Tell = Callable[[str], Awaitable[None]]
 

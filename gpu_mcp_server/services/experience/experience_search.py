@@ -1,7 +1,8 @@
-"""The attempts of all problems as a memory: asked by what is known of a new one."""
+"""The attempts of all problems as a memory: asked by what is known of a new one, such as an error like earlier ones."""
 
 import json
 import math
+import re
 import secrets
 import sqlite3
 from collections import Counter
@@ -11,7 +12,6 @@ from typing import Any
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.experience import Found, FoundAttempts, Lesson, Lessons, NoteKept
-from gpu_mcp_server.services.records.error_fingerprint import signature
 from gpu_mcp_server.store.database import Database, Value
 from gpu_mcp_server.store.ownership import claim, visible
 
@@ -34,6 +34,15 @@ FROM = (
 TRIED = "COALESCE(a.note, '') NOT LIKE 'audit of %'"
 """An audit judges what was tried before."""
 STEPS = FROM.replace("WHERE", "JOIN attempts b ON b.attempt_id = a.parent_id WHERE")
+_NAMED = re.compile(r"[\"'`‘’“”][^\"'`‘’“”]{1,200}[\"'`‘’“”]")  # noqa: RUF001 - compilers' quotation marks
+_PLACE = re.compile(r"[\w./-]+\.\w+:\d+(?::\d+)?:?|[\w./-]+\(\d+\):?|line \d+")
+_NUMBER = re.compile(r"0x[0-9a-f]+|[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?", re.IGNORECASE)
+
+
+def signature(reason: str) -> str:
+    """Return an error's first line without what differs from case to case: two that are equal are one error."""
+    text = _NUMBER.sub("N", _NAMED.sub("X", _PLACE.sub("", reason.partition("\n")[0])))
+    return " ".join(text.lower().split())[:200]
 
 
 class Memory:

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.services.experience.experience_search import Memory, size_class
+from gpu_mcp_server.services.experience.experience_search import Memory, signature, size_class
 from gpu_mcp_server.services.records.attempts import Experience
-from gpu_mcp_server.services.records.error_fingerprint import signature
 from gpu_mcp_server.store.database import Database
 
 PROBLEMS = {
