@@ -12,7 +12,7 @@ from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Tier, Tim
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.candidate_source import NAMES, Source
 from gpu_mcp_server.services.commands.command_runner import Progress
-from gpu_mcp_server.services.evaluation.concurrency_slots import Slots
+from gpu_mcp_server.services.evaluation.concurrency import Slots
 from gpu_mcp_server.services.evaluation.evaluator import LATE, Evaluator
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import JobRunner

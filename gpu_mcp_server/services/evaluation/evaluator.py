@@ -20,8 +20,7 @@ from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.commands.command_runner import Progress, device_name
 from gpu_mcp_server.services.evaluation.baselines import Baselines
 from gpu_mcp_server.services.evaluation.candidate_device import PYTHON_KINDS, device_of, versions_of
-from gpu_mcp_server.services.evaluation.concurrency import both
-from gpu_mcp_server.services.evaluation.concurrency_slots import Late, Slots
+from gpu_mcp_server.services.evaluation.concurrency import Late, Slots, both
 from gpu_mcp_server.services.evaluation.crash_diagnosis import Faults
 from gpu_mcp_server.services.evaluation.extension_builds import ExtensionBuilder
 from gpu_mcp_server.services.evaluation.judge_binaries import judge_code

@@ -13,7 +13,7 @@ from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.evaluation.candidate_batches import Entrant, _row  # pyright: ignore[reportPrivateUsage]
-from gpu_mcp_server.services.evaluation.concurrency_slots import Late, Slots
+from gpu_mcp_server.services.evaluation.concurrency import Late, Slots
 from gpu_mcp_server.services.evaluation.evaluator import LATE
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
