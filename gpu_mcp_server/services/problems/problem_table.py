@@ -14,13 +14,13 @@ from gpu_mcp_server.models.problem import DType, Implementation, Problem, Proble
 from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.problems.constraints import check_constraints
 from gpu_mcp_server.services.problems.formulas import check_formula
-from gpu_mcp_server.services.problems.gradient_tensors import with_gradients
 from gpu_mcp_server.services.problems.launcher_signatures import (
     C_TYPES,
     c_launcher,
     cuda_launcher,
     python_launcher,
     tensors_of,
+    with_gradients,
 )
 from gpu_mcp_server.services.problems.program_problems import check_program, info_of
 from gpu_mcp_server.services.problems.reference_source import check_reference
