@@ -1,14 +1,15 @@
-"""Which compiler of a host builds a source, and how."""
+"""Which compiler of a host builds a source and how, how much processor time that may take, and what is said of more."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
-from gpu_mcp_server.hostd.protocol import ProcessSpec
+from gpu_mcp_server.hostd.protocol import JobRecord, Limits, ProcessSpec
 from gpu_mcp_server.models.build import Wish
 from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.builds.candidate_source import Source, compiled
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
+from gpu_mcp_server.settings.server_settings import PREFIX, Settings
 from gpu_mcp_server.toolchains import cc, hip, hiprtc, nvcc, nvrtc, triton
 from gpu_mcp_server.toolchains.architectures import Target, device_target, own_archs, torch_list
 from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain, host_compiler_of, toolchains_of
@@ -30,6 +31,10 @@ MISSING = {
     ),
     "triton": ("Triton", "Set `judge_python` of this host to a Python that has it: pip install triton."),
 }
+SHORT, LONG = "compile_cpu_s", "long_compile_cpu_s"
+"""Settings: of a compiler that reads one source, and of one that may read a tree of headers."""
+SHORT_WALL_S, LONG_WALL_S = 180.0, 1200.0
+"""What a compile may take by the clock with the settings as they are: others may have the processor meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -205,3 +210,30 @@ def compiling_environment(probe: HostProbe) -> dict[str, str]:
     if archs := torch_list(own_archs(probe.gpus), known, probe.judge.torch_archs if probe.judge else ()):
         found["TORCH_CUDA_ARCH_LIST"] = archs
     return {"PATH": ":".join(path), **found}
+
+
+def cpu_setting(*, long: bool) -> str:
+    """Return the name of the setting that limits a compile."""
+    return LONG if long else SHORT
+
+
+def compile_limits(settings: Settings, setting: str, *, wall_s: float | None = None, **more: int) -> Limits:
+    """Return the limits of a compile; who raises its processor time gives it more by the clock as well.
+
+    Args:
+        settings: They have the processor time.
+        setting: Which of them; see `cpu_setting`.
+        wall_s: By the clock with the settings as they are, where it is not the usual time.
+        more: Other limits.
+    """
+    cpu_s: float = getattr(settings, setting)
+    usual_s: float = Settings.model_fields[setting].default
+    wall_s = wall_s or (LONG_WALL_S if setting == LONG else SHORT_WALL_S)
+    return Limits(wall_s=wall_s * max(1.0, cpu_s / usual_s), cpu_s=cpu_s, **more)
+
+
+def note_of(record: JobRecord, setting: str) -> str:
+    """Return a record's note; of a compile that a limit of time ended, with the setting that raises it."""
+    if record.status != "timeout":
+        return record.note
+    return f"{record.note}; the setting {setting} ({PREFIX}{setting.upper()}) raises it"

@@ -12,9 +12,8 @@ from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits
 from gpu_mcp_server.models.build import CompileResult, Diagnostic, KernelResources, Wish, kept_diagnostics
 from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.builds.build_cache import BuildCache, key_of
-from gpu_mcp_server.services.builds.build_plans import Build, build_of, process_of
+from gpu_mcp_server.services.builds.build_plans import Build, build_of, compile_limits, cpu_setting, note_of, process_of
 from gpu_mcp_server.services.builds.candidate_source import Source, compiled
-from gpu_mcp_server.services.builds.compile_limits import compile_limits, cpu_setting, note_of
 from gpu_mcp_server.services.commands.command_runner import min_level, roots_of
 from gpu_mcp_server.services.documentation.doc_search import Documents
 from gpu_mcp_server.services.hosts.host_connections import HostProbe

@@ -8,7 +8,7 @@ from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, ProcessSpec
 from gpu_mcp_server.models.build import CompileResult
 from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.services.builds.build_cache import BuildCache, key_of
-from gpu_mcp_server.services.builds.compile_limits import LONG, compile_limits, note_of
+from gpu_mcp_server.services.builds.build_plans import LONG, compile_limits, note_of
 from gpu_mcp_server.services.commands.command_runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run

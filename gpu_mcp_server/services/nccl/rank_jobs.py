@@ -10,8 +10,7 @@ from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.build import Diagnostic
 from gpu_mcp_server.models.job import RankOptions, RankResult
-from gpu_mcp_server.services.builds.build_plans import nvidia_target
-from gpu_mcp_server.services.builds.compile_limits import LONG, compile_limits, note_of
+from gpu_mcp_server.services.builds.build_plans import LONG, compile_limits, note_of, nvidia_target
 from gpu_mcp_server.services.commands import run_traces
 from gpu_mcp_server.services.commands.command_runner import Progress, environment_of, min_level
 from gpu_mcp_server.services.jobs.command_checks import laid

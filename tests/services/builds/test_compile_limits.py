@@ -12,8 +12,8 @@ import pytest
 from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.models.build import Wish
 from gpu_mcp_server.services.builds import build_plans, compiler
+from gpu_mcp_server.services.builds.build_plans import compile_limits, cpu_setting
 from gpu_mcp_server.services.builds.candidate_source import Source
-from gpu_mcp_server.services.builds.compile_limits import compile_limits, cpu_setting
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import laboratory, settings_for
 
