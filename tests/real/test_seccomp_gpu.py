@@ -8,8 +8,7 @@ import pytest
 from gpu_mcp_server.backends.contract.host import ContractHost, Done
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.hostd.protocol import GpuRequest, ProcessSpec
-from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.hosts.job_environment import environment_of, roots_of
+from gpu_mcp_server.services.hosts.host_connections import HostProbe, environment_of, roots_of
 from gpu_mcp_server.services.profiles.tool_jobs import HOMES
 from tests.laboratory import Folder, laboratory
 

@@ -16,8 +16,7 @@ from gpu_mcp_server.services.commands.rank_hosts import PURPOSE as RANKS
 from gpu_mcp_server.services.commands.rank_hosts import Group, RankHosts, peers
 from gpu_mcp_server.services.commands.run_traces import Aftermath, Prepared
 from gpu_mcp_server.services.documentation.doc_search import Documents
-from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.hosts.job_environment import device_name, environment_of, min_level, roots_of
+from gpu_mcp_server.services.hosts.host_connections import HostProbe, device_name, environment_of, min_level, roots_of
 from gpu_mcp_server.services.jobs.batch_jobs import PURPOSE, is_long
 from gpu_mcp_server.services.jobs.command_checks import check_command, check_fetch, laid, not_started
 from gpu_mcp_server.services.jobs.gpu_needs import Need, alone

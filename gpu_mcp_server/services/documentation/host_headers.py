@@ -14,8 +14,7 @@ from gpu_mcp_server.hostd.protocol import JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.knowledge.index.index_store import Storage
 from gpu_mcp_server.knowledge.readers.sources import known_sources
 from gpu_mcp_server.package_files import worker_source
-from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.hosts.job_environment import environment_of, min_level, roots_of
+from gpu_mcp_server.services.hosts.host_connections import HostProbe, environment_of, min_level, roots_of
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
 from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.jobs.output_text import safe_text
