@@ -13,7 +13,7 @@ from gpu_mcp_server.cli.output import Json, emit, fail, table
 from gpu_mcp_server.errors import BadRequest, ConfigError, HostError
 
 if TYPE_CHECKING:
-    from gpu_mcp_server.services.hosts.host_drain import Drained
+    from gpu_mcp_server.services.hosts.host_connections import Drained
 
 EXAMPLES = (
     "`hosts add box ada@gpu-box`, `hosts add box my/image:1 --kind docker`, `hosts add box ada@login --kind slurm`."
@@ -227,11 +227,11 @@ def drain(
     as_json: Json = False,
 ) -> None:
     """Begin nothing new on a host: what runs goes on, who waits there keeps its place until `resume`."""
-    from gpu_mcp_server.services.hosts import host_drain
+    from gpu_mcp_server.services.hosts import host_connections
 
-    async def work() -> host_drain.Drained:
+    async def work() -> host_connections.Drained:
         async with in_process_client.laboratory() as lab:
-            return await host_drain.drain(lab.hosts, name, why, lab.pool.share().user)
+            return await host_connections.drain(lab.hosts, name, why, lab.pool.share().user)
 
     _drained(in_process_client.run(work), as_json=as_json)
 
@@ -239,11 +239,11 @@ def drain(
 @app.command()
 def resume(name: Annotated[str, typer.Argument(help="Host.")], as_json: Json = False) -> None:
     """Let new jobs in again, and serve who waits."""
-    from gpu_mcp_server.services.hosts import host_drain
+    from gpu_mcp_server.services.hosts import host_connections
 
-    async def work() -> host_drain.Drained:
+    async def work() -> host_connections.Drained:
         async with in_process_client.laboratory() as lab:
-            return await host_drain.resume(lab.hosts, name)
+            return await host_connections.resume(lab.hosts, name)
 
     found = in_process_client.run(work)
     _drained(found, as_json=as_json)

@@ -1,20 +1,21 @@
 """The hosts of the laboratory: one open link each, opened at first use and again when it was lost.
 
 What a host has is asked once a link. From that follows what surrounds a command there: its environment, the folders
-that it is shown, the sandbox that it must have.
+that it is shown, the sandbox that it must have. A host is taken out of use here too, and let in again.
 """
 
 import asyncio
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ConfigDict, Field
 
 from gpu_mcp_server.backends.base import Backend
 from gpu_mcp_server.backends.hostd_client import HostLink
-from gpu_mcp_server.errors import ConfigError, HostDrained, HostUnavailable, NotFound
+from gpu_mcp_server.errors import BadRequest, ConfigError, HostDrained, HostUnavailable, NotFound
 from gpu_mcp_server.hostd.protocol import BOXED
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.toolchains import Compiler, Toolchains
@@ -308,3 +309,44 @@ class Hosts:
         """End all links; attached jobs end with them."""
         await asyncio.gather(*(link.close() for link in self._links.values()), return_exceptions=True)
         self._links.clear()
+
+
+@dataclass(frozen=True)
+class Drained:
+    """How a host stands."""
+
+    host: str
+    words: str
+    """Since when, by whom and why nothing new is begun; empty when it takes jobs."""
+    for_all: bool
+    """Whether that holds for every login of the host, or for the jobs of ours alone."""
+
+
+async def drain(hosts: Hosts, host: str, why: str, by: str) -> Drained:
+    """Begin nothing new on a host; what runs goes on, who waits in its line keeps its place.
+
+    Raises:
+        NotFound: If the host is not configured.
+        BadRequest: If it is a batch system's.
+    """
+    return await _ask_to_drain(hosts, host, {"on": True, "why": why, "by": by})
+
+
+async def resume(hosts: Hosts, host: str) -> Drained:
+    """Let new jobs in again; root's drain is ended by root only.
+
+    Raises:
+        NotFound: If the host is not configured.
+        BadRequest: If it is a batch system's.
+    """
+    return await _ask_to_drain(hosts, host, {"on": False})
+
+
+async def _ask_to_drain(hosts: Hosts, host: str, said: dict[str, Any]) -> Drained:
+    if hosts.kind(host) in ("slurm", "pbs"):
+        raise BadRequest(
+            f"The nodes of {host!r} are the batch system's.", hint="Its administrator drains them: scontrol, pbsnodes."
+        )
+    answer, _ = await hosts.call(host, "drain", **said)
+    hosts.note_drained(host, bool(answer["drained"]))
+    return Drained(host, answer["drained"], answer["for_all"])

@@ -16,7 +16,7 @@ from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, ProcessSpec
 from gpu_mcp_server.models.user import User
 from gpu_mcp_server.runtime.current_user import acting_as
-from gpu_mcp_server.services.hosts.host_drain import drain, resume
+from gpu_mcp_server.services.hosts.host_connections import drain, resume
 from gpu_mcp_server.services.jobs import gpu_scheduler
 from gpu_mcp_server.services.jobs.gpu_needs import Need, alone
 from gpu_mcp_server.services.jobs.server_liveness import Owner
