@@ -2,11 +2,14 @@
 
 Commits follow from the records alone (source, verdict, time of the attempt), so the repository can be thrown away and
 is made again with the same hashes. Nothing is ever checked out here, and no configuration but git's own is read.
+Whatever a candidate's file was called, its path in the repository is harmless where somebody else checks it out.
 """
 
 import asyncio
 import fcntl
+import hashlib
 import os
+import re
 import shutil
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
@@ -17,7 +20,6 @@ from gpu_mcp_server.errors import BadRequest, HostError, NotFound, ToolMissing
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.history import ExportedBranch
 from gpu_mcp_server.services.builds.candidate_source import NAMES, TREE_TYPE
-from gpu_mcp_server.services.experience.candidate_paths import harmless, quoted
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.workspaces.file_archive import Tree, TreeFile, unpack
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -27,6 +29,9 @@ REFS = "refs/attempts/"
 GIT_S = 120.0
 MESSAGE = 4000
 """Characters of a note or reason in a commit's message."""
+PLAIN = re.compile(r"\.?[A-Za-z0-9_][A-Za-z0-9._+@,=-]*(?<![. ])", re.ASCII)
+MAX_PART = 120
+"""Characters of one name; file systems have 255 bytes."""
 
 
 class CandidateRepository:
@@ -189,3 +194,33 @@ def _message(attempt: Attempt) -> str:
     lines = [f"{attempt.attempt_id}: {attempt.verdict or attempt.status}{speed}", ""]
     lines += [" ".join(text.split())[:MESSAGE].replace("\0", "") for text in said]
     return "\n".join([*lines, *(f"{name}: {value}" for name, value in about.items() if value)]) + "\n"
+
+
+def harmless(path: str) -> str:
+    """Return a path whose names git and file systems take for nothing special; different paths stay different.
+
+    Names beginning with `.git` (and `git~`, its short form on NTFS) are hooks, attributes or submodules to git; those
+    with controls, spaces, quotes, backslashes, colons or other letters mean something to somebody. All their bytes but
+    letters and digits are written as %XX.
+
+    Source: git's verify_path (read-cache.c) and fsck's checks of trees: CVE-2014-9390, CVE-2018-11235, CVE-2019-1352.
+    """
+    return "/".join(_part(part) for part in path.split("/"))
+
+
+def quoted(path: str) -> str:
+    """Return a path as `git fast-import` reads it: in double quotes, as in C."""
+    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _part(part: str) -> str:
+    low = part.lower()
+    plain = PLAIN.fullmatch(part) is not None and not low.startswith((".git", "git~"))
+    if not plain:
+        part = "".join(
+            chr(byte) if chr(byte).isalnum() and byte < 128 else f"%{byte:02X}"
+            for byte in part.encode("utf-8", "replace")
+        )
+    if len(part) > MAX_PART:
+        return part[: MAX_PART - 17] + "%" + hashlib.sha256(part.encode()).hexdigest()[:16]
+    return part or "%"

@@ -11,8 +11,7 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.services.builds.candidate_source import TREE_TYPE
-from gpu_mcp_server.services.experience.candidate_paths import harmless
-from gpu_mcp_server.services.experience.candidate_repository import CandidateRepository
+from gpu_mcp_server.services.experience.candidate_repository import CandidateRepository, harmless
 from gpu_mcp_server.services.records.attempts import Experience
 from gpu_mcp_server.services.workspaces.file_archive import TreeFile, pack
 from gpu_mcp_server.store.artifacts import Artifacts
