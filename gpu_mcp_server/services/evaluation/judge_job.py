@@ -20,8 +20,8 @@ from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePytho
 from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.jobs.output_text import progress_lines
 from gpu_mcp_server.services.problems import kernelbench_problems
-from gpu_mcp_server.services.problems.constraints import parsed
 from gpu_mcp_server.services.problems.problem_table import MAX_SHAPE_BYTES, largest, shape_bytes
+from gpu_mcp_server.services.problems.shape_expressions import parsed
 from gpu_mcp_server.settings.server_settings import Settings
 
 ROUND_MS = 10.0

@@ -12,8 +12,6 @@ from pydantic import ValidationError
 from gpu_mcp_server.errors import BadRequest, NotFound, TooLarge
 from gpu_mcp_server.models.problem import DType, Implementation, Problem, ProblemInfo, TensorSpec
 from gpu_mcp_server.models.program import Program
-from gpu_mcp_server.services.problems.constraints import check_constraints
-from gpu_mcp_server.services.problems.formulas import check_formula
 from gpu_mcp_server.services.problems.launcher_signatures import (
     C_TYPES,
     c_launcher,
@@ -24,6 +22,7 @@ from gpu_mcp_server.services.problems.launcher_signatures import (
 )
 from gpu_mcp_server.services.problems.program_problems import check_program, info_of
 from gpu_mcp_server.services.problems.reference_source import check_reference
+from gpu_mcp_server.services.problems.shape_expressions import check_constraints, check_formula
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.ownership import claim, visible
 
