@@ -17,9 +17,8 @@ from ..jobs.host_resources import Host
 from ..jobs.job_folder import JobFolder
 from ..protocol import BOXED, JobSpec
 from ..sandbox import descriptors
-from . import code_warmup
 from .prewarmed_supervisor import Nest, handed
-from .sandbox_template import Shape, shape_of
+from .sandbox_template import Shape, rehearse_claim, shape_of
 
 SIZES: Mapping[str, int] = {"plain": 2, "program": 1, "several": 1}
 """How many wait, by the kind of their shape. What a program prepares takes memory: NVRTC about 80 MB."""
@@ -233,7 +232,7 @@ class Pool:
         if os.fork():
             theirs.close()
             shelf.waiting[ours.fileno()] = Waiting(ours)
-            code_warmup.of_claim()
+            rehearse_claim()
             return
         try:
             os.setsid()

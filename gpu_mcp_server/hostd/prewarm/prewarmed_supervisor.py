@@ -20,8 +20,7 @@ from ..protocol import JobSpec, Limits, ProcessSpec
 from ..sandbox import confinement, descriptors, keeper, sandbox_stub
 from ..sandbox.confinement import Confinement
 from ..sandbox.mounts import Mounts
-from . import code_warmup
-from .sandbox_template import Part, Shape
+from .sandbox_template import Part, Shape, rehearse_claim, rehearse_record
 
 MAX_MESSAGE_BYTES = 64 << 10
 UNLIMITED = Limits(file_bytes=1 << 60, processes=1 << 20)
@@ -175,10 +174,10 @@ class Nest(Premade):
     def _rehearse(self) -> None:
         """Do once for nothing what a job will wait for."""
         assert self._nest is not None
-        self._nest.write_spec(code_warmup.of_claim([part.program for part in self._shape.parts]))
+        self._nest.write_spec(rehearse_claim([part.program for part in self._shape.parts]))
         spec = self._nest.spec()
         assert spec is not None
-        code_warmup.of_record(spec)
+        rehearse_record(spec)
         for process, part, role in zip(spec.processes, self._shape.parts, self.roles):
             for fd in self._command(spec, replace(process, workspace=part.workspace), role, []):
                 os.close(fd)
