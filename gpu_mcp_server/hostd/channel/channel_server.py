@@ -34,8 +34,7 @@ from ..protocol import (
     to_json,
 )
 from ..sandbox import descriptors, processes
-from .running_job import Running
-from .wait_request import Waiter
+from .running_job import Running, Waiter
 
 POLL_S = 0.05
 SWEEP_S = 900.0
