@@ -16,8 +16,7 @@ from ..numerics.tensors import Tensor
 from ..timing.rounds import Rounds
 from ..verdicts import Judged, ReferenceFailed, incorrect
 from .fp64_check import InDouble
-from .schedule import Agenda
-from .trial_setup import DISTRIBUTIONS, SELDOM_DRAWN, may_vary
+from .trial_setup import DISTRIBUTIONS, SELDOM_DRAWN, Agenda, may_vary
 
 LOOKED_AT = 4
 """Wrong calls of a round of which it is asked whether rounding explains them; fewer where outputs are large."""

@@ -15,7 +15,7 @@ from ..numerics.random_inputs import Well
 from ..numerics.stats import median
 from ..timing.rounds import Rounds
 from ..verdicts import incorrect
-from .schedule import Agenda
+from .trial_setup import Agenda
 
 AT_END = 2
 """Rounds that are played so at a shape's end, as among its first ones by turns of the two kinds."""

@@ -1,9 +1,10 @@
-"""One shape under trial, and what is said of it."""
+"""One shape under trial, what is said of it, and when rounds of another kind are due between its timed ones."""
 
 from typing import Any, Dict, List, Optional, Sequence
 
 from ..devices.device import Buffers
 from ..inputs.hidden_shapes import Dims
+from ..numerics.random_inputs import Well
 from ..numerics.tensors import FLOATS, MADE, Tensor
 from ..timing.rounds import Rounds
 from ..verdicts import Judged, where_of
@@ -12,6 +13,31 @@ DISTRIBUTIONS = ("uniform", "normal", "offset", "outliers", "zeros", "large", "s
 """Besides the declared one, what inputs of floats are drawn from where candidates are tried."""
 SELDOM_DRAWN = ("zeros", "small")
 """Only where all are: the others show more. Beside small inputs a term that was dropped shows, as a norm's epsilon."""
+DUE_EARLY = 2
+"""Rounds that are due behind the first ones."""
+DUE_ONE_IN = 16
+"""Behind one in so many of the later ones another is due."""
+
+
+class Agenda:
+    """Behind which rounds of a shape one is due: drawn, so that nobody can count on it."""
+
+    def __init__(self, well: Well) -> None:
+        self.well, self.first = well, 0
+        self.places: List[int] = []
+
+    def begin(self, first: int) -> None:
+        """Draw behind which of so many first rounds."""
+        self.first, self.places = first, [int(place) for place in self.well.positions(DUE_EARLY, first)]
+
+    def due(self, played: int) -> int:
+        """Return how many are due when so many rounds were played before the last.
+
+        A round that the judge tried before may have counted as the first: what was due behind it is due now.
+        """
+        due = sum(place <= played for place in self.places)
+        self.places = [place for place in self.places if place > played]
+        return due + (played >= self.first and self.well.word() % DUE_ONE_IN == 0)
 
 
 def named_dims(dims: Dims) -> str:

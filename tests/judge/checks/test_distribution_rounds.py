@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from gpu_mcp_judge.checks import schedule
+from gpu_mcp_judge.checks import trial_setup
 
 from tests.judge.test_candidates_cpu import HEAD
 
@@ -100,14 +100,14 @@ int launch(const float *x, float *y, int64_t rows, int64_t cols) {
 
 def test_what_is_due_behind_a_round_that_counted_already_is_not_lost():
     """Where the last round that the judge tried counts as the first one, the next one is told as the second."""
-    one = schedule.Agenda(SimpleNamespace(positions=lambda count, size: [0, 3], word=lambda: 1))
+    one = trial_setup.Agenda(SimpleNamespace(positions=lambda count, size: [0, 3], word=lambda: 1))
     one.begin(7)
 
     assert [one.due(played) for played in range(1, 9)] == [1, 0, 1, 0, 0, 0, 0, 0]
 
 
 def test_later_rounds_are_due_seldom():
-    one = schedule.Agenda(SimpleNamespace(positions=lambda count, size: [], word=iter(range(1000)).__next__))
+    one = trial_setup.Agenda(SimpleNamespace(positions=lambda count, size: [], word=iter(range(1000)).__next__))
     one.begin(7)
 
     assert sum(one.due(played) for played in range(1000)) == 63
