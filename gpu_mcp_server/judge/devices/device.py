@@ -5,8 +5,7 @@ from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from ..channel.supervisor_client import Player
-from ..numerics.compare import compare, numbers
-from ..numerics.determinism_check import Kept
+from ..numerics.compare import Kept, compare, numbers
 from ..numerics.random_inputs import Well
 from ..numerics.tensors import Array, Tensor
 

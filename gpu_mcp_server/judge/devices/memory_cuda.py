@@ -6,8 +6,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy as np
 
 from ..channel.supervisor_client import Player
-from ..numerics.compare import LARGE, STORAGE, numbers, relative_to
-from ..numerics.determinism_check import Kept
+from ..numerics.compare import LARGE, STORAGE, Kept, numbers, relative_to
 from ..numerics.random_inputs import LONG
 from ..numerics.small_floats import FLOAT8
 from ..numerics.tensors import ALIGNMENT_BYTES, ITEM_BYTES, MADE, Array, Layout, Tensor, layout

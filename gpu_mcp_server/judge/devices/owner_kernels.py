@@ -10,8 +10,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 import numpy as np
 
 from ..folders import CODE, JUDGE
-from ..numerics.compare import STORAGE
-from ..numerics.determinism_check import Kept, Pair
+from ..numerics.compare import STORAGE, Kept, Pair
 from ..numerics.tensors import ITEM_BYTES, Array, Layout, Tensor
 from .cuda_driver import CudaError, Driver, Kernels
 

@@ -1,4 +1,4 @@
-"""Comparison of outputs with what is expected, on the CPU, and where they differ, in words."""
+"""Comparison of outputs on the CPU with what is expected, and with themselves; where they differ, in words."""
 
 import math
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -34,6 +34,10 @@ STORAGE: Dict[str, Any] = {
     "float8_e5m2": np.uint8,
     "float4_e2m1fn_x2": np.uint8,
 }
+SAMPLES = 1 << 16
+"""Elements that are kept of an output too large to be kept as a whole."""
+
+Pair = Tuple[Array, Array]
 
 
 class Difference(NamedTuple):
@@ -210,3 +214,25 @@ def describe(expected: Array, got: Array, difference: Difference, tensor: Tensor
         if lost:
             text += "; %d of them NaN or infinite where the reference is finite" % lost
     return text
+
+
+class Kept:
+    """The first call's answer in one output, kept to see whether the same inputs get the same bits again."""
+
+    def __init__(self, buffers: Any, number: int) -> None:
+        self.buffers, self.number = buffers, number
+        self.before: Array = self._now().copy()
+
+    def _now(self) -> Array:
+        count = self.buffers.outputs[self.number].count
+        if count <= LARGE:
+            return self.buffers.pair(0, self.number)[1]
+        return self.buffers.samples(self.number, np.arange(0, count, count // SAMPLES))[1][0]
+
+    def other(self) -> Optional[Pair]:
+        """Return what was kept and what is there now, `None` if they are the same bits."""
+        now = self._now()
+        return None if self.before.tobytes() == now.tobytes() else (self.before, now)
+
+    def close(self) -> None:
+        """Let it go."""
