@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
-from ..numerics.random_inputs import SHORT
+from ..numerics.small_floats import SHORT
 from ..numerics.tensors import Array, Tensor
 
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23, "float64": 2.0**-52}

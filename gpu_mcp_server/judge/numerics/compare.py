@@ -7,8 +7,7 @@ import numpy as np
 
 from .element_loops import ELEMENTS
 from .error_location import misplaced, whereabouts
-from .random_inputs import bfloat16_values
-from .small_floats import FLOAT8, float8_values
+from .small_floats import FLOAT8, bfloat16_values, float8_values
 from .tensors import FLOATS, Array, Tensor
 
 CHUNK = 1 << 16

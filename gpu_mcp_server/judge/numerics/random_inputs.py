@@ -7,7 +7,7 @@ import numpy as np
 
 from .element_loops import ELEMENTS
 from .parallel_map import spread
-from .small_floats import FLOAT4, FLOAT8, float8_bits
+from .small_floats import FLOAT4, SHORT, short_bits
 from .tensors import FLOATS, Array
 
 CHUNK = 1 << 16
@@ -19,8 +19,6 @@ OFFSETS = 1 << 16
 JITTER = 1 / 16
 """Part of a normal value's deviation that comes from the jitter."""
 OUTLIERS = 1e-3
-SHORT = ("bfloat16", *FLOAT8)
-"""Types that NumPy does not have: to its functions they are bits."""
 WHOLE = {"integers": 100, "bool": 2, FLOAT4: 256, "int8": 256, "uint8": 256}
 """Distributions of whole numbers from 0, below which; those of a byte by its type, and of int8 the upper half is
 negative. Of less than all its values a candidate that mistakes the sign would be right."""
@@ -28,31 +26,6 @@ LONG = ("int32", "int64")
 """Whole numbers that may be indices: 0 to 99, and with the distribution `full` all values, drawn byte by byte."""
 FACTORS = {"offset": (1, 3), "large": (1000, 0), "small": (1e-3, 0)}
 """What a normal value is multiplied by, and what is added, where that is not 1 and 0."""
-
-
-def bfloat16_bits(values: Array) -> Array:
-    """Round float32 to the nearest bfloat16, ties to even; NaN stays NaN."""
-    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    rounded = bits >> 16
-    rounded &= 1
-    rounded += 0x7FFF
-    rounded += bits
-    rounded >>= 16
-    short = rounded.astype(np.uint16)
-    lost = np.isnan(values)
-    if lost.any():
-        short[lost] = 0x7FC0
-    return short
-
-
-def short_bits(values: Array, dtype: str) -> Array:
-    """Return numbers as the bits of a type that NumPy does not have."""
-    return bfloat16_bits(values) if dtype == "bfloat16" else float8_bits(values, dtype)
-
-
-def bfloat16_values(bits: Array) -> Array:
-    """Return bfloat16 bits as float32."""
-    return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def normal_quantiles() -> Array:

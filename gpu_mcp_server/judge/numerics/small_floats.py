@@ -1,11 +1,11 @@
-"""Types of eight bits and four: what their codes stand for, and the nearest code to a number.
+"""bfloat16, and types of eight bits and four: what their codes stand for, and the nearest code to a number.
 
 Torch's names: `float8_e4m3fn` has no infinities and one NaN a sign, `float8_e5m2` has both, `float4_e2m1fn_x2` holds
-two codes of four bits in a byte, the first in the low half, and has neither.
+two codes of four bits in a byte, the first in the low half, and has neither. NumPy has none of them.
 
 Source: OCP 8-bit Floating Point Specification 1.0, table 1; OCP Microscaling Formats 1.0, table 1; what is beyond the
-largest number becomes the largest (e4m3fn) or infinite (e5m2), as torch 2.13 has it; older
-ones make NaN of the first.
+largest number becomes the largest (e4m3fn) or infinite (e5m2), as torch 2.13 has it; older ones
+make NaN of the first.
 """
 
 import functools
@@ -17,6 +17,8 @@ from .tensors import Array
 
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 FLOAT4 = "float4_e2m1fn_x2"
+SHORT = ("bfloat16", *FLOAT8)
+"""Types that NumPy does not have: to its functions they are bits."""
 
 
 class Format(NamedTuple):
@@ -77,3 +79,28 @@ def float8_bits(values: Array, dtype: str) -> Array:
     code = np.where(size >= last if FORMATS[dtype].infinities else False, 0x7C, code)
     code = np.where(np.isnan(size), 0x7F, code)
     return (code | (np.signbit(values).astype(np.int64) << 7)).astype(np.uint8)
+
+
+def bfloat16_values(bits: Array) -> Array:
+    """Return bfloat16 bits as float32."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def bfloat16_bits(values: Array) -> Array:
+    """Round float32 to the nearest bfloat16, ties to even; NaN stays NaN."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    rounded = bits >> 16
+    rounded &= 1
+    rounded += 0x7FFF
+    rounded += bits
+    rounded >>= 16
+    short = rounded.astype(np.uint16)
+    lost = np.isnan(values)
+    if lost.any():
+        short[lost] = 0x7FC0
+    return short
+
+
+def short_bits(values: Array, dtype: str) -> Array:
+    """Return numbers as the bits of a type that NumPy does not have."""
+    return bfloat16_bits(values) if dtype == "bfloat16" else float8_bits(values, dtype)

@@ -9,7 +9,8 @@ from ..channel.supervisor_client import Player
 from ..devices.device import Buffers, Device
 from ..inputs.problem_inputs import draw
 from ..numerics.compare import LARGE, STORAGE, compare, numbers
-from ..numerics.random_inputs import SHORT, Well, short_bits
+from ..numerics.random_inputs import Well
+from ..numerics.small_floats import SHORT, short_bits
 from ..numerics.tensors import FLOATS, Array, Tensor, symbols, tensors
 from ..timing.rounds import LARGE_SAMPLES, OPEN_S, named
 from ..verdicts import JudgeFailed, ReferenceFailed

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..memory.mapped_file import Mapping
 from ..numerics.compare import STORAGE
-from ..numerics.random_inputs import SHORT, short_bits
+from ..numerics.small_floats import SHORT, short_bits
 from ..numerics.tensors import Array, Tensor
 from ..timing.busy_wait import spin
 from .bad_result import BadResult
