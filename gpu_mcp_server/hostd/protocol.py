@@ -18,7 +18,7 @@ MAX_HEADER_BYTES = 16 << 20
 MAX_ATTACHMENT_BYTES = 1 << 30
 
 LEVELS = ("unconfined", "landlock", "apptainer", "namespaces", "full")
-"""Sandbox levels, weakest first; what each means is in `sandbox`."""
+"""Sandbox levels, weakest first; what each means is in `hostd/sandbox`."""
 BOXED = LEVELS[2:]
 """Those whose jobs have namespaces of their own."""
 

@@ -1,10 +1,11 @@
 """Who is next: the order in which those who wait for GPUs get them. No I/O; the broker asks and acts.
 
-Order: class of priority (each rises by one after AGE_S of waiting), then what the owner used for its weight (`shares`),
-then what the person within the owner used, then arrival. Who waits earns credit, so that nobody waits for ever.
-Whoever is not served and wants a GPU alone, or several, has GPUs held back for it: nobody behind it is put on them, so
-sharers without end and takers of single GPUs starve nobody. The exception is a gap: a job whose longest time (`habits`,
-or its own limit) is over before the one ahead can start at the earliest. Who overran a gap gets none for a while.
+Order: class of priority (each rises by one after AGE_S of waiting), then what the owner used for its weight
+(`fair_share`), then what the person within the owner used, then arrival. Who waits earns credit, so that nobody waits
+for ever. Whoever is not served and wants a GPU alone, or several, has GPUs held back for it: nobody behind it is put on
+them, so sharers without end and takers of single GPUs starve nobody. The exception is a gap: a job whose longest time
+(from `runtime_history`, or its own limit) is over before the one ahead can start at the earliest. Who overran a gap
+gets none for a while.
 Grants are all or none.
 """
 

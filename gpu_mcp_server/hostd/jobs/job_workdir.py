@@ -160,7 +160,7 @@ class Place:
 
 
 class Premade:
-    """What was made ahead of a job; `warm` makes it.
+    """What was made ahead of a job; `prewarm_pool` makes it.
 
     Attributes:
         place: Identity and workspaces.

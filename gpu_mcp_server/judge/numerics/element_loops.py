@@ -74,7 +74,7 @@ class Elements:
         return int(found), float(worst[0]), float(worst[1]), wrong
 
     def draw(self, into: Array, chunk: int, table: Array, jitter: Array, state: Array) -> bool:
-        """Fill a flat float32 array as `fill.Recipe` does, from a generator's state; False where that cannot be."""
+        """Fill a flat float32 array as `random_inputs` does, from a generator's state; False where that cannot be."""
         if self._draw is None or not (_plain(into) and _plain(table) and _plain(jitter)):
             return False
         self._draw(_at(into), into.size, chunk, _at(table), _at(jitter), _at(state))

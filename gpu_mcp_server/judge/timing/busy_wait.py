@@ -1,4 +1,4 @@
-"""Work of known length for an empty pass, on the processor; on a GPU `switching` has it."""
+"""Work of known length for an empty pass, on the processor; on a GPU `gpu_context_switch` has it."""
 
 import time
 

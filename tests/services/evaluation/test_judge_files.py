@@ -36,6 +36,9 @@ SOURCES = sorted(JUDGE.rglob("*.py"))
 MODULES = {".".join(p.relative_to(JUDGE).with_suffix("").parts) for p in SOURCES if p.name != "__init__.py"}
 PLACES = MODULES | {".".join(p.relative_to(JUDGE).parts) for p in JUDGE.rglob("*") if p.is_dir()}
 """What there is to import from."""
+ROOMS = {name.partition(".")[0] for name in PLACES}
+OWN_NAMES = sorted(ROOMS | {"compare", "random_inputs", "packet_link", "rounds", "shared_library"})
+"""Names of the judge's rooms, and of some modules in them, that a problem or a workspace may have as well."""
 SMOKE = TimingOptions(tier="smoke")
 
 
@@ -56,7 +59,7 @@ def ran(program: str, tree: Path, work: Path, *options: str, **env: str) -> subp
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.relative_to(JUDGE).as_posix())
 def test_a_module_imports_others_of_the_judge_by_their_place_in_the_package(path: Path):
-    ours = {"gpu_mcp_server", PACKAGE, *(name.partition(".")[0] for name in PLACES)}
+    ours = {"gpu_mcp_server", PACKAGE, *ROOMS}
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             assert not {alias.name.partition(".")[0] for alias in node.names} & ours
@@ -67,6 +70,11 @@ def test_a_module_imports_others_of_the_judge_by_their_place_in_the_package(path
             assert node.level <= len(folders) + 1, "beyond the package"
             base = ".".join([*folders[: len(folders) + 1 - node.level], *filter(None, [node.module])])
             assert base in MODULES or {".".join(filter(None, [base, alias.name])) for alias in node.names} <= PLACES
+
+
+def test_the_names_that_are_tried_are_the_judges():
+    assert set(OWN_NAMES) <= {part for place in PLACES for part in place.split(".")}
+    assert {"numerics", "channel", "main", "owner", "candidate", "verdicts"} <= ROOMS
 
 
 @pytest.fixture
@@ -156,7 +164,9 @@ def test_one_set_of_processes_made_ahead_serves_every_kind_of_python_file(device
     problem = Problem.model_construct(framework="torch", kind="module")
     triton, model = (role_program("candidate", problem, device, Candidate(kind, b"")) for kind in ("triton", "model"))
     assert triton == model
-    assert "candidate_library" not in triton
+    library = role_program("candidate", problem, device, Candidate("library", b""))
+    assert "candidate.shared_library" in library
+    assert "candidate.shared_library" not in triton
 
 
 def test_the_bytecode_that_goes_along_is_what_python_runs(tmp_path: Path):
@@ -192,7 +202,7 @@ INJECTED = "import os; open(os.environ['MARK'], 'a').write(__name__ + ' ')\n"
 
 def test_nothing_in_a_workspace_takes_the_place_of_the_judge_or_of_what_it_imports(tmp_path: Path):
     tree, work, mark = laid(tmp_path / "tree", judge_files()), tmp_path / "work", tmp_path / "mark"
-    own = ["sitecustomize", "usercustomize", PACKAGE, "main", "candidate", "link", "json", "ctypes", "numpy", "socket"]
+    own = ["sitecustomize", "usercustomize", PACKAGE, *OWN_NAMES, "json", "ctypes", "numpy", "socket"]
     version = "python{}.{}".format(*sys.version_info)
     for folder in (work, work / ".local" / "lib" / version / "site-packages"):
         laid(folder, {f"{name}.py": INJECTED.encode() for name in own})
@@ -212,10 +222,10 @@ def test_nothing_in_a_workspace_takes_the_place_of_the_judge_or_of_what_it_impor
     assert mark.exists(), "without -I it does"
 
 
-IMPORTING = """
+IMPORTING = f"""
 import os, sys
 found = []
-for name in ("check", "fill", "lines", "link", "table", "cost", "heap", "main", "reference", "candidate"):
+for name in {OWN_NAMES!r}:
     try:
         __import__(name)
         found.append(name)
@@ -224,11 +234,11 @@ for name in ("check", "fill", "lines", "link", "table", "cost", "heap", "main", 
 assert not found, found
 own = os.path.join(os.getcwd(), "own")
 os.mkdir(own)
-with open(os.path.join(own, "check.py"), "w") as file:
+with open(os.path.join(own, "compare.py"), "w") as file:
     file.write("whose = 'mine'")
 sys.path.insert(0, own)
-import check
-assert check.whose == "mine"
+import compare
+assert compare.whose == "mine"
 import numpy as np
 """
 
