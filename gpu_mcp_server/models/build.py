@@ -1,7 +1,7 @@
 """What a compiler made of a source."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import ValidationError
 
@@ -12,6 +12,35 @@ Language = Literal["c", "cpp", "cuda", "hip", "triton"]
 """What is compiled: into a library, or a Triton kernel into a cubin."""
 CandidateLanguage = Literal["c", "cpp", "cuda", "hip", "triton", "python", "program"]
 """What can be judged: triton is a Python file with a launcher, python one with `ModelNew`, program a project."""
+
+
+class LanguageFacts(NamedTuple):
+    """What everybody must know of a language; compilers for it are in toolchains."""
+
+    source_name: str
+    """File name of a source that is given as text; compilers know the language by its suffix."""
+    suffixes: tuple[str, ...]
+    """By which a file is known to be of the language; Python files are told apart by their content."""
+    device: Literal["cpu", "cuda", "hip", "either"]
+    """Where a candidate runs; for `hip` it is only compiled."""
+    launcher: Literal["c", "cuda", "python", "none"]
+    """Which launcher it defines: C's parameters, with a stream behind them, a Python function or class, or none."""
+    compilers: tuple[str, ...] = ()
+    """Compilers that are plain programs, best first, by the names that a host's probe gives them."""
+    called_alone: bool = False
+    """Whether an attempt can be called without the judge, under a profiler or checker (`workers/run_attempt.py`)."""
+
+
+LANGUAGES: Mapping[str, LanguageFacts] = {
+    "c": LanguageFacts("kernel.c", (".c",), "cpu", "c", compilers=("gcc", "clang")),
+    "cpp": LanguageFacts("kernel.cpp", (".cpp", ".cc", ".cxx"), "cpu", "c", compilers=("g++", "clang++")),
+    "cuda": LanguageFacts("kernel.cu", (".cu",), "cuda", "cuda", called_alone=True),
+    "hip": LanguageFacts("kernel.hip", (".hip",), "hip", "c"),
+    "triton": LanguageFacts("kernel.py", (), "either", "python", called_alone=True),
+    "python": LanguageFacts("model.py", (), "either", "python"),
+    "program": LanguageFacts("program.txt", (), "either", "none"),
+}
+"""By name, a row for each of `CandidateLanguage`."""
 
 
 class Diagnostic(Model):

@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import PurePosixPath
+from typing import Any, get_args
 
-from gpu_mcp_server.models.build import Language
+from gpu_mcp_server.models.build import LANGUAGES, Language
 
 OUTPUT = "kernel.so"
 """The library that every plan makes."""
 
-SUFFIXES: Mapping[Language, str] = {"c": ".c", "cpp": ".cpp", "cuda": ".cu", "hip": ".hip", "triton": ".py"}
-CC_OF: Mapping[str, tuple[str, ...]] = {"c": ("gcc", "clang"), "cpp": ("g++", "clang++")}
+SUFFIXES: Mapping[str, str] = {name: PurePosixPath(LANGUAGES[name].source_name).suffix for name in get_args(Language)}
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,9 @@ def toolchains_of(probe: Mapping[str, Any], language: Language) -> list[Toolchai
             for p in more.get("pythons", ())
             if p["triton"]
         ]
-    compilers: Mapping[str, Mapping[str, str]] = probe.get("compilers") or {}
-    return [Toolchain(n, compilers[n]["path"], compilers[n]["version"]) for n in CC_OF[language] if n in compilers]
+    found_by_name: Mapping[str, Mapping[str, Any]] = {**(more.get("tools") or {}), **(probe.get("compilers") or {})}
+    known_there = [(name, found_by_name[name]) for name in LANGUAGES[language].compilers if name in found_by_name]
+    return [Toolchain(name, f["path"], f["version"], _roots(f)) for name, f in known_there]
 
 
 def host_compiler_of(probe: Mapping[str, Any], language: Language = "cpp") -> Toolchain | None:
@@ -111,7 +112,7 @@ def host_compiler_of(probe: Mapping[str, Any], language: Language = "cpp") -> To
 def source_name(name: str, language: Language) -> str:
     """Return a file name with the suffix by which compilers know the language."""
     stem = name.rpartition("/")[2]
-    known = {".cpp": (".cpp", ".cc", ".cxx"), ".hip": (".hip", ".cpp", ".cu")}.get(SUFFIXES[language])
+    known = (*LANGUAGES[language].suffixes, *((".cpp", ".cu") if language == "hip" else ()))
     plain = stem.isascii() and all(c.isalnum() or c in "._-" for c in stem) and not stem.startswith(("-", "."))
     if plain and stem.endswith(known or SUFFIXES[language]) and len(stem) <= 100:
         return stem

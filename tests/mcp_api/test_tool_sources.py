@@ -1,12 +1,15 @@
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused, TooLarge
 from gpu_mcp_server.mcp_api.tool_sources import Sources
+from gpu_mcp_server.models.build import LANGUAGES, CandidateLanguage, Language
 from gpu_mcp_server.models.comparison import CandidateSpec
+from gpu_mcp_server.services.builds.build_plans import MISSING
 from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES, Source, source_of
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -113,6 +116,15 @@ async def test_a_python_file_is_told_from_its_content(workspaces: Workspaces, te
     source = await source_of(workspaces, path="k.py", workspace_id=workspace_id)
 
     assert (source.language, source.name) == (language, "k.py")
+
+
+def test_every_language_has_its_facts_and_no_two_share_a_suffix():
+    suffixes = [suffix for facts in LANGUAGES.values() for suffix in facts.suffixes]
+    compiled = get_args(Language)
+
+    assert set(LANGUAGES) == set(get_args(CandidateLanguage)) >= set(compiled)
+    assert len(suffixes) == len(set(suffixes))
+    assert set(MISSING) == set(compiled), "what to say where a compiler is missing"
 
 
 @pytest.mark.parametrize(("text", "words"), [("x = 1\n", "neither a class ModelNew"), ("def f(:\n", "not Python")])

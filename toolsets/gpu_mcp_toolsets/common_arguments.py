@@ -1,21 +1,18 @@
 """Arguments that several tools take, described once."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.build import Language
+from gpu_mcp_server.models.build import CandidateLanguage, Language
 
 Host = Annotated[str | None, Field(description="From gpu_status.")]
 Source = Annotated[str | None, Field(description="Its text; or give `path`.")]
 SourcePath = Annotated[str | None, Field(description="File: in workspace_id, else local.")]
 SourceWorkspace = Annotated[str | None, Field(description="Where `path` lies.")]
 CompiledLanguage = Annotated[Language | None, Field(description="Else by the suffix.")]
-AnyLanguage = Annotated[
-    Literal["c", "cpp", "cuda", "hip", "triton", "python", "program"] | None,
-    Field(description="Else by the file."),
-]
+AnyLanguage = Annotated[CandidateLanguage | None, Field(description="Else by the file.")]
 Flags = Annotated[tuple[str, ...], Field(description="-O3, -D, -std, -lm ...")]
 Parent = Annotated[str | None, Field(description="An attempt_id.")]
 Note = Annotated[str | None, Field(description="What you try.", max_length=500)]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_mcp_server.models._base import Model
+from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import Program
 from gpu_mcp_server.models.recipe import Candidate, Specification, Stage, TestPlan, Verdict
@@ -60,13 +61,14 @@ def files_of(names: Sequence[str]) -> str:
 def about(problem: Problem, plan: RunPlan) -> str:
     """Return the problem as a candidate's author must know it."""
     info = Problems.info(problem)
-    launcher = {"cuda": info.launcher_cuda, "triton": info.launcher_python, "python": info.launcher_python}
+    launchers = {"cuda": info.launcher_cuda, "python": info.launcher_python}
+    launcher = launchers.get(LANGUAGES[plan.language].launcher, info.launcher_c)
     said = [f"Problem {info.name} ({info.problem_id}). {info.description}".strip()]
     if problem.program is not None:
         said += _about_program(problem.program, plan)
     else:
         said += [
-            f"Language: {plan.language}. It defines: {launcher.get(plan.language, info.launcher_c)}",
+            f"Language: {plan.language}. It defines: {launcher}",
             f"Shapes: {json.dumps(list(map(dict, info.shapes)))}; sizes that you are not told of are tried too.",
             f"Tolerance: rtol {info.rtol:g}, atol {info.atol:g}. " + "; ".join(info.conditions),
             f"Reference:\n\n```python\n{cut_text(problem.reference, REFERENCE_CHARS)}\n```",

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.models._base import Model
+from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.models.recipe import BuildPlan, Specification, TestPlan
 from gpu_mcp_server.models.run_plan import Preparer
 from gpu_mcp_server.recipes.agents.agent_output import handed_over
@@ -85,7 +86,7 @@ def _buildable(ground: Ground) -> Check[BuildPlan]:
         try:
             if program is not None:
                 Programs.check_flags(program, flags)
-            elif language in ("triton", "python"):
+            elif LANGUAGES[language].launcher == "python":
                 return "a Python candidate takes no flags" if flags else ""
             else:
                 host = ground.lab.jobs.hosts.choose(plan.host)

@@ -9,31 +9,18 @@ from pathlib import Path, PurePosixPath
 from typing import cast, get_args
 
 from gpu_mcp_server.errors import BadRequest, TooLarge
-from gpu_mcp_server.models.build import CandidateLanguage, Language
+from gpu_mcp_server.models.build import LANGUAGES, CandidateLanguage, Language
 from gpu_mcp_server.services.workspaces.file_archive import MAX_TREE_BYTES, Tree, TreeFile, pack, unpack
 from gpu_mcp_server.services.workspaces.local_files import collect, is_folder, read_local
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
-from gpu_mcp_server.toolchains.base import SUFFIXES
 
 MAX_SOURCE_BYTES = 1 << 20
 TREE_TYPE = "application/x-tar"
 MAX_TEXTS = 500
 MAX_TEXTS_BYTES = 8 << 20
 
-LANGUAGES: dict[str, CandidateLanguage] = {
-    ".c": "c",
-    ".cpp": "cpp",
-    ".cc": "cpp",
-    ".cxx": "cpp",
-    ".cu": "cuda",
-    ".hip": "hip",
-}
-NAMES = {
-    **{k: "kernel" + suffix for k, suffix in SUFFIXES.items()},
-    "triton": "kernel.py",
-    "python": "model.py",
-    "program": "program.txt",
-}
+LANGUAGE_BY_SUFFIX = {suffix: name for name, facts in LANGUAGES.items() for suffix in facts.suffixes}
+NAMES = {name: facts.source_name for name, facts in LANGUAGES.items()}
 
 
 @dataclass(frozen=True)
@@ -142,7 +129,7 @@ async def _folder(
         if sum(ref.size for ref in refs) > MAX_TREE_BYTES:
             raise TooLarge("The workspace has more than 64 MiB.", hint="Put the project into one of its own.")
         return {ref.path: TreeFile(await workspaces.read_bytes(workspace_id, ref.path), ref.mode) for ref in refs}
-    if workspace_id is not None or path is None or not allow_local or PurePosixPath(path).suffix in LANGUAGES:
+    if workspace_id is not None or path is None or not allow_local or PurePosixPath(path).suffix in LANGUAGE_BY_SUFFIX:
         return None
     if await asyncio.to_thread(is_folder, path):
         found = await asyncio.to_thread(collect, Path(path))
@@ -238,9 +225,9 @@ def _language(given: str | None, path: str | None, text: str) -> CandidateLangua
     suffix = PurePosixPath(path).suffix.lower()
     if suffix == ".py":
         return python_kind(text)
-    if suffix not in LANGUAGES:
+    if suffix not in LANGUAGE_BY_SUFFIX:
         raise BadRequest(
             f"The language of {path!r} is not known from its suffix.",
-            hint=f"Set language to {known}, or use one of {', '.join(LANGUAGES)}, .py.",
+            hint=f"Set language to {known}, or use one of {', '.join(LANGUAGE_BY_SUFFIX)}, .py.",
         )
-    return LANGUAGES[suffix]
+    return cast("CandidateLanguage", LANGUAGE_BY_SUFFIX[suffix])

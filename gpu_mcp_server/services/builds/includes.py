@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpu_mcp_server.errors import GpuMcpError, TooLarge
+from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES, MAX_TEXTS, Source
 from gpu_mcp_server.services.workspaces.local_files import read_local
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
@@ -35,7 +36,7 @@ async def with_headers(
     Raises:
         TooLarge: If more than 500 files are reached.
     """
-    if path is None or source.language in ("triton", "python", "program"):
+    if path is None or LANGUAGES[source.language].launcher not in ("c", "cuda"):
         return source
     folders = [f[2:] for f in flags if f.startswith("-I") and len(f) > 2]
     if workspace_id is None:

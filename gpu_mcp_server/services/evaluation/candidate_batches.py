@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.models.comparison import Comparison, Row
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Tier, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem
@@ -24,7 +25,7 @@ COMPILE_SLOTS = 4
 GRACE_S = 5.0
 """For calls that are just ending when the caller's time is over."""
 ALL = "all"
-ON_GPU = {"cuda", "triton", "python", "program"}
+ON_GPU = {name for name, facts in LANGUAGES.items() if facts.device in ("cuda", "either")}
 """Languages of candidates that may run on one."""
 NOT_BEGUN = "wait_s was over before its turn"
 RANK = {"correct": 0, "incorrect": 2, "cheat": 3}

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
+from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.evaluation.judge_job import Kind
@@ -41,15 +42,16 @@ def device_of(device: str | None, problem: Problem, source: Source, probe: HostP
         ToolMissing: If the host has no such device.
     """
     device = device or _named(problem, source)
-    if source.language == "hip":
+    home = LANGUAGES[source.language].device
+    if home == "hip":
         if device is not None or problem.program is not None:
             raise BadRequest("A HIP source is for an AMD device.", hint="Leave `device` out.")
         return "hip"
     either = source.language in PYTHON_KINDS or problem.program is not None
-    gpu = source.language == "cuda" or (either and "cuda" in probe.devices())
+    gpu = home == "cuda" or (either and "cuda" in probe.devices())
     chosen = device or ("cuda" if gpu else "cpu")
-    known = either or source.language in ("c", "cpp", "cuda")
-    if not known or (not either and (chosen == "cuda") != (source.language == "cuda")):
+    known = either or home in ("cpu", "cuda")
+    if not known or (not either and (chosen == "cuda") != (home == "cuda")):
         raise BadRequest(
             f"A {source.language} source cannot be judged on {chosen}.", hint="C and C++ run on cpu, CUDA on cuda."
         )

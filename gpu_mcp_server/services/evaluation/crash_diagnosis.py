@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from gpu_mcp_server.errors import GpuMcpError
+from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.models.memory_check import MemoryCheck
 from gpu_mcp_server.models.run_target import RunTarget
@@ -44,7 +45,8 @@ class Faults:
         """
         if evaluation.verdict != "incorrect" or not BROKE.search(evaluation.reason):
             return evaluation
-        if evaluation.language not in ("cuda", "triton"):
+        facts = LANGUAGES.get(evaluation.language or "")
+        if facts is None or not facts.called_alone:
             return with_memcheck(evaluation, "not run: a model is not called alone; check_memory takes a program")
         if left_s < LEAST_S:
             return with_memcheck(evaluation, "not run: no time was left; check_memory does it for this attempt_id")

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gpu_mcp_server.errors import BadRequest
+from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.models.problem import DType, Problem, TensorSpec
 
 MOST_SHOWN = 60
@@ -104,7 +105,10 @@ def misdefined(problem: Problem, source: str, entry: str, language: str) -> str:
     C passes what it is given, so nothing else tells; read from the text, this explains a verdict and is none. A last
     parameter that a definition leaves out does no harm, and is named like one too many: the candidate failed.
     """
-    if language not in ("c", "cpp", "cuda") or len(problem.inputs) > MOST_SHOWN:
+    facts = LANGUAGES.get(language)
+    if facts is None or facts.launcher not in ("c", "cuda") or facts.device == "hip":
+        return ""
+    if len(problem.inputs) > MOST_SHOWN:
         return ""
     plain = re.sub(r"//[^\n]*|/\*.*?(?:\*/|\Z)", " ", source, flags=re.DOTALL)  # to the end: else a search from each /*
     found = {
@@ -116,7 +120,8 @@ def misdefined(problem: Problem, source: str, entry: str, language: str) -> str:
     parameters: list[str] = [] if text in ("", "void") else text.split(",")
     if any(len(re.findall(r"\w+", each)) < LEAST_WORDS for each in parameters):
         return ""  # a macro
-    wanted = (cuda_launcher if language == "cuda" else c_launcher)(problem).replace("int launch(", f"int {entry}(")
+    launcher = cuda_launcher if facts.launcher == "cuda" else c_launcher
+    wanted = launcher(problem).replace("int launch(", f"int {entry}(")
     why = _difference(parameters, wanted.partition("(")[2].rstrip(")").split(","))
     if kind in NOT_INT:
         why = f"returns {kind} and must return int, 0 for success{f'; it {why}' if why else ''}"

@@ -10,6 +10,7 @@ from typing import cast
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef
 from gpu_mcp_server.models.attempt import Attempt
+from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.package_files import WORKERS
@@ -116,9 +117,10 @@ class Targets:
     ) -> Target:
         if attempt.kind != "evaluate" or not attempt.source_artifact_id or not attempt.problem_id:
             raise BadRequest(f"{attempt.attempt_id} is no evaluation with a source.", hint="list_attempts shows them.")
-        if attempt.language not in ("cuda", "triton"):
+        called = {name for name, facts in LANGUAGES.items() if facts.called_alone}
+        if attempt.language not in called:
             raise BadRequest(
-                f"An attempt in {attempt.language} cannot be called alone here; CUDA and Triton can.",
+                f"An attempt in {attempt.language} cannot be called alone here; {' and '.join(sorted(called))} can.",
                 hint="Write a program that calls it into a workspace, and give command and workspace_id.",
             )
         problem = await self._problems.get(attempt.problem_id)
