@@ -145,9 +145,7 @@ class Profiler:
         files = {p: await self._targets.workspaces.read_bytes(workspace_id, p) for p in paths[:MAX_REPORT_FILES]}
         profiler, readings = report_detection.read(files)
         attempt_id = await self._tools.experience.start("profile", note=f"report {report}"[:200], host=host)
-        hint = (
-            "none of these files is a report that is known: ncu's CSV, Proton, torch, nsys, rocprofv3, rocprof-compute"
-        )
+        hint = f"none of these files is a report that is known: {report_detection.KNOWN}"
         result = ProfileResult(
             status="ok" if readings else "not_measured",
             level=level,
