@@ -21,7 +21,7 @@ from gpu_mcp_server.backends.base import Channel
 from gpu_mcp_server.backends.bundle import hostd_zip
 from gpu_mcp_server.backends.child_process import ChildProcess, run_here
 from gpu_mcp_server.backends.deploy import LOADER, Address, load, start_words
-from gpu_mcp_server.backends.schedulers import BatchJob, Dialect, Pbs, Slurm, script, sequence
+from gpu_mcp_server.backends.schedulers import DIALECTS, BatchJob, Dialect, script, sequence
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable, ToolMissing
 from gpu_mcp_server.settings.host_settings import BatchHost, OpenSshHost
 
@@ -69,7 +69,7 @@ class BatchBackend:
     def __init__(self, name: str, host: BatchHost) -> None:
         self.name, self.kind = name, host.kind
         self._host = host
-        self.dialect: Dialect = Slurm() if host.kind == "slurm" else Pbs()
+        self.dialect: Dialect = DIALECTS[host.kind]()
         asked = self.dialect.submit(host, "")
         self.job_name = f"gpu-mcp-{hashlib.sha256(repr((name, asked, host.modules)).encode()).hexdigest()[:7]}"
         self._node = self._login_node()

@@ -7,6 +7,7 @@ import json
 import math
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -366,3 +367,7 @@ def long_script(host: BatchHost, launch: str, pythons: list[str], program: str) 
         f'  if {test}; then {launch} "$p" -I "$PWD/{program}" once "$PWD"; exit $?; fi',
         "done", 'echo "no Python 3.8" >&2; exit 77', "",
     ])  # fmt: skip
+
+
+DIALECTS: Mapping[str, type[Slurm] | type[Pbs]] = {"slurm": Slurm, "pbs": Pbs}
+"""The dialect of each kind of batch host."""

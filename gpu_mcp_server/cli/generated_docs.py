@@ -79,7 +79,7 @@ def settings_text() -> str:
     from gpu_mcp_server.settings.team_settings import TeamSettings
 
     blocks = [_table("", Settings), "## A shared server: `[team]`\n\n" + _table("team.", TeamSettings)]
-    for model in HOST_KINDS:
+    for model in dict.fromkeys(HOST_KINDS.values()):
         kind = model.model_fields["kind"].default
         blocks.append(f'## A host of kind "{kind}": `[hosts.NAME]`\n\n' + _table("hosts.NAME.", model))
     return "\n".join(blocks)

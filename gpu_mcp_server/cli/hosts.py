@@ -54,11 +54,14 @@ def reached(kind: str, target: str | None, way: dict[str, Any]) -> dict[str, Any
     Raises:
         ConfigError: If they do not go together.
     """
-    if kind == "docker":
+    from gpu_mcp_server.settings.host_settings import HOST_KINDS
+
+    setting = HOST_KINDS[kind].target if kind in HOST_KINDS else "ssh"
+    if setting not in ("ssh", "login"):
         if way or not target:
-            raise ConfigError("A host of kind docker takes an image, and nothing of SSH.", hint=EXAMPLES)
-        return {"kind": kind, "image": target}
-    if kind in ("slurm", "pbs"):
+            raise ConfigError(f"A host of kind {kind} takes its {setting}, and nothing of SSH.", hint=EXAMPLES)
+        return {"kind": kind, setting: target}
+    if setting == "login":
         if target is None:
             if way:
                 raise ConfigError("SSH options need the login node.", hint=EXAMPLES)

@@ -1,7 +1,7 @@
 """The kinds of hosts that the settings know: one model each, chosen by `kind`."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -15,6 +15,8 @@ class Host(BaseModel):
     """What every kind of host has."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    target: ClassVar[str] = "ssh"
+    """What `hosts add` is told: `ssh` for [user@]host[:port], `login` for that of a login node, or a setting's name."""
 
     python: str | None = None
     """Python 3.8 or newer that runs hostd there."""
@@ -89,6 +91,7 @@ class OpenSshHost(_Login):
 class DockerHost(Host):
     """A container of Docker, here or on another machine."""
 
+    target: ClassVar[str] = "image"
     kind: Literal["docker"] = "docker"
     image: Annotated[str, Field(min_length=1)]
     """With Python 3.8; with bubblewrap, compilers and CUDA as jobs need them. Never pulled by itself."""
@@ -108,6 +111,7 @@ class DockerHost(Host):
 class BatchHost(Host):
     """Nodes that a batch system lends: one allocation is held while there is work, with hostd inside."""
 
+    target: ClassVar[str] = "login"
     kind: Literal["slurm", "pbs"] = "slurm"
     """pbs was never run against a real one."""
     login: SshHost | OpenSshHost | None = None
@@ -152,5 +156,12 @@ class BatchHost(Host):
 
 Login = SshHost | OpenSshHost
 HostSettings = Annotated[LocalHost | SshHost | OpenSshHost | DockerHost | BatchHost, Field(discriminator="kind")]
-HOST_KINDS: tuple[type[Host], ...] = (LocalHost, SshHost, OpenSshHost, DockerHost, BatchHost)
+HOST_KINDS: dict[str, type[Host]] = {
+    kind: model
+    for model in get_args(get_args(HostSettings)[0])
+    for kind in get_args(model.model_fields["kind"].annotation)
+}
+"""The model of each kind."""
+BATCH_KINDS = tuple(kind for kind, model in HOST_KINDS.items() if model is BatchHost)
+"""Kinds of hosts whose machines are lent for a while."""
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]

@@ -12,8 +12,10 @@ import asyncssh
 import pytest
 from typer.testing import CliRunner
 
+from gpu_mcp_server.backends.schedulers import DIALECTS
 from gpu_mcp_server.cli.app import app
 from gpu_mcp_server.errors import ConfigError
+from gpu_mcp_server.settings.host_settings import BATCH_KINDS, HOST_KINDS
 from tests.backends.dockerd import Dockerd
 from tests.backends.sshd import USER, Sshd
 from tests.commands import Commands, Done
@@ -148,7 +150,7 @@ def test_a_cluster_is_added_with_its_login_node(run: Run, tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--kind", "docker"], "takes an image"),
+        (["--kind", "docker"], "takes its image"),
         (["--kind", "ssh"], "Where is it?"),
         (["h", "--kind", "carrier-pigeon"], "carrier-pigeon"),
         (["h", "--kind", "slurm", "--set", "partition"], "no KEY=VALUE"),
@@ -181,3 +183,7 @@ def test_this_machine_is_drained_and_resumed(tmp_path: Path, monkeypatch: pytest
         assert refused.exit_code != 0 and "takes nothing new" in refused.output
         resumed = CliRunner().invoke(app, ["hosts", "resume", "local"])
         assert (resumed.exit_code, resumed.output) == (0, "local: takes jobs\n")
+
+
+def test_every_kind_of_batch_host_has_a_dialect():
+    assert set(DIALECTS) == set(BATCH_KINDS) < set(HOST_KINDS)

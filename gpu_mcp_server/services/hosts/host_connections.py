@@ -19,6 +19,7 @@ from gpu_mcp_server.errors import BadRequest, ConfigError, HostDrained, HostUnav
 from gpu_mcp_server.hostd.protocol import BOXED
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.toolchains import Compiler, Toolchains
+from gpu_mcp_server.settings.host_settings import BATCH_KINDS
 from gpu_mcp_server.settings.server_settings import (
     BatchHost,
     DockerHost,
@@ -343,7 +344,7 @@ async def resume(hosts: Hosts, host: str) -> Drained:
 
 
 async def _ask_to_drain(hosts: Hosts, host: str, said: dict[str, Any]) -> Drained:
-    if hosts.kind(host) in ("slurm", "pbs"):
+    if hosts.kind(host) in BATCH_KINDS:
         raise BadRequest(
             f"The nodes of {host!r} are the batch system's.", hint="Its administrator drains them: scontrol, pbsnodes."
         )

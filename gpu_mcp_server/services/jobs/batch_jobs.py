@@ -16,6 +16,7 @@ from gpu_mcp_server.services.hosts.host_connections import Hosts, min_level
 from gpu_mcp_server.services.jobs.command_checks import check_command
 from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable, new_job_id
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
+from gpu_mcp_server.settings.host_settings import BATCH_KINDS
 from gpu_mcp_server.settings.server_settings import BatchHost, Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 
@@ -137,7 +138,8 @@ class Long:
             chosen = next(iter(batch))
         if chosen not in batch:
             raise BadRequest(
-                f"{chosen!r} is no host of kind slurm or pbs.", hint=f"Such hosts: {', '.join(batch) or 'none'}."
+                f"{chosen!r} is no host of kind {' or '.join(BATCH_KINDS)}.",
+                hint=f"Such hosts: {', '.join(batch) or 'none'}.",
             )
         return str(chosen), batch[str(chosen)]
 

@@ -19,13 +19,12 @@ from gpu_mcp_server.services.jobs.call_context import current_errand
 from gpu_mcp_server.services.jobs.inline_blobs import ALONG_BYTES, Brought, content_of, unasked
 from gpu_mcp_server.services.jobs.job_hooks import Gatekeeper, Steward
 from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable
+from gpu_mcp_server.settings.host_settings import BATCH_KINDS
 
 Blobs = Mapping[str, bytes | Path]
 Answer = tuple[Any, bytes]
 OnOutput = Callable[[str, bytes], Awaitable[None]]
 
-BATCH = ("slurm", "pbs")
-"""Kinds of hosts whose machines are lent for a while."""
 WAIT_S = 20.0
 """One `wait` request at the host; the whole wait is made of many."""
 BACK_OFF_S = (0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -207,7 +206,7 @@ class JobRunner:
         along_bytes = ALONG_BYTES if timeout_s else 0
         at = {"stdout_at": stdout_at, "stderr_at": stderr_at}
         arguments: dict[str, Any] = {"job": job_id, "timeout_s": timeout_s, **at, "along_bytes": along_bytes}
-        batch = self.hosts.kind(host) in BATCH
+        batch = self.hosts.kind(host) in BATCH_KINDS
         row = await self._table.get(job_id) if batch and self.long is not None else None
         if row is not None and self.long is not None and is_long(row):
             record, out, err = await self.long.look(row, timeout_s, stdout_at, stderr_at, note_seen)
@@ -331,7 +330,7 @@ class JobRunner:
     def taken_away(self, done: FinishedJob) -> bool:
         """Say whether a job is unfinished because its batch system ended the allocation: time, preemption, a person."""
         record = done.record
-        return self.hosts.kind(done.host) in BATCH and record.status == "broken" and "not finished" in record.note
+        return self.hosts.kind(done.host) in BATCH_KINDS and record.status == "broken" and "not finished" in record.note
 
     async def end_quietly(self, job_id: str, host: str) -> None:
         """Cancel a job from a task that is being cancelled itself; not where the server ends and the job need not."""
@@ -348,7 +347,7 @@ class JobRunner:
 
     async def cancel(self, job_id: str, host: str) -> None:
         """Ask a job to end; it is over when its record is final."""
-        row = await self._table.get(job_id) if self.long is not None and self.hosts.kind(host) in BATCH else None
+        row = await self._table.get(job_id) if self.long is not None and self.hosts.kind(host) in BATCH_KINDS else None
         if row is not None and self.long is not None and is_long(row):
             await self.long.cancel(row)
             return
