@@ -14,6 +14,10 @@ CandidateLanguage = Literal["c", "cpp", "cuda", "hip", "triton", "python", "prog
 """What can be judged: triton is a Python file with a launcher, python one with `ModelNew`, program a project."""
 
 
+JudgedKind = Literal["library", "triton", "model"]
+"""How the judge calls a candidate: by the address of its launcher, or as one of two kinds of Python files."""
+
+
 class LanguageFacts(NamedTuple):
     """What everybody must know of a language; compilers for it are in toolchains."""
 
@@ -27,6 +31,7 @@ class LanguageFacts(NamedTuple):
     """Which launcher it defines: C's parameters, with a stream behind them, a Python function or class, or none."""
     compilers: tuple[str, ...] = ()
     """Compilers that are plain programs, best first, by the names that a host's probe gives them."""
+    judged_as: JudgedKind = "library"
     called_alone: bool = False
     """Whether an attempt can be called without the judge, under a profiler or checker (`workers/run_attempt.py`)."""
 
@@ -36,8 +41,8 @@ LANGUAGES: Mapping[str, LanguageFacts] = {
     "cpp": LanguageFacts("kernel.cpp", (".cpp", ".cc", ".cxx"), "cpu", "c", compilers=("g++", "clang++")),
     "cuda": LanguageFacts("kernel.cu", (".cu",), "cuda", "cuda", called_alone=True),
     "hip": LanguageFacts("kernel.hip", (".hip",), "hip", "c"),
-    "triton": LanguageFacts("kernel.py", (), "either", "python", called_alone=True),
-    "python": LanguageFacts("model.py", (), "either", "python"),
+    "triton": LanguageFacts("kernel.py", (), "either", "python", judged_as="triton", called_alone=True),
+    "python": LanguageFacts("model.py", (), "either", "python", judged_as="model"),
     "program": LanguageFacts("program.txt", (), "either", "none"),
 }
 """By name, a row for each of `CandidateLanguage`."""

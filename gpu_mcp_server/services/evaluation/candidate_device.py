@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
-from gpu_mcp_server.models.build import LANGUAGES
+from gpu_mcp_server.models.build import LANGUAGES, JudgedKind
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.candidate_source import Source
-from gpu_mcp_server.services.evaluation.judge_job import Kind
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 
-PYTHON_KINDS: Mapping[str, Kind] = {"triton": "triton", "python": "model"}
+PYTHON_KINDS: Mapping[str, JudgedKind] = {n: f.judged_as for n, f in LANGUAGES.items() if f.launcher == "python"}
 """Languages of candidates that are Python files, and how the judge calls them."""
 
 

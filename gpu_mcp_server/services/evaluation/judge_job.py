@@ -10,6 +10,7 @@ from typing import Any, Literal, cast
 
 from gpu_mcp_server.errors import BadRequest, JobBroken, TooLarge, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec
+from gpu_mcp_server.models.build import JudgedKind
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.build_plans import compiling_environment
@@ -73,7 +74,7 @@ GENERATION = 1
 TRUSTED = 1
 """The first generation whose verdicts no candidate is known to have been able to forge."""
 QUICK = TimingOptions()
-Kind = Literal["library", "triton", "model"]
+Kind = JudgedKind
 
 
 @dataclass(frozen=True)
