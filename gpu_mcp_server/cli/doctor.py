@@ -191,6 +191,8 @@ async def _judges(hosts: list[str]) -> list[Check]:
 
 async def _capabilities(lab: "Lab", host: str) -> list[Check]:
     """Try what the host can do with a GPU, MPI, NCCL; remembered for gpu_status."""
+    from gpu_mcp_server.services.profiles.tool_jobs import NEEDED
+
     try:
         listed = await lab.capabilities.tried(host)
     except GpuMcpError as error:
@@ -198,10 +200,9 @@ async def _capabilities(lab: "Lab", host: str) -> list[Check]:
     checks = [Check(f"host {host} {c.name}", "ok" if c.able else "warn", c.found or "works", c.todo) for c in listed]
     status = await lab.gpus.status(host)
     tools = status.hosts[0].toolchains
-    for tool, user in (("ncu", "profile_kernel"), ("compute-sanitizer", "check_memory")):
+    for tool, needed in NEEDED.items():
         if any(g.vendor == "nvidia" for g in status.hosts[0].gpus) and tool not in tools:
-            todo = f"{user} needs it; the CUDA toolkit has it"
-            checks.append(Check(f"host {host} {tool}", "warn", "not found", todo))
+            checks.append(Check(f"host {host} {tool}", "warn", "not found", f"{needed.user} needs it. {needed.hint}"))
     return checks
 
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, Limits, ProcessSpec
@@ -35,10 +35,24 @@ GRACE_S = 20.0
 HOMES = ("/opt/nvidia", "/opt/rocm")
 """Where NVIDIA's and AMD's tools lie when the program on the PATH is a small script or a link."""
 
-HINTS = {
-    "ncu": "Nsight Compute comes with the CUDA toolkit (apt-get install cuda-nsight-compute).",
-    "compute-sanitizer": "It comes with the CUDA toolkit; or pip install nvidia-cuda-sanitizer-api into judge_python.",
+
+class NeededTool(NamedTuple):
+    """A program that a tool of ours cannot do without on NVIDIA's GPUs."""
+
+    user: str
+    hint: str
+
+
+NEEDED = {
+    "ncu": NeededTool(
+        "profile_kernel", "Nsight Compute comes with the CUDA toolkit (apt-get install cuda-nsight-compute)."
+    ),
+    "compute-sanitizer": NeededTool(
+        "check_memory",
+        "It comes with the CUDA toolkit; or pip install nvidia-cuda-sanitizer-api into judge_python.",
+    ),
 }
+"""By the program's name; `doctor` asks for each."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +115,7 @@ class ToolJobs:
         """
         found = target.probe.toolchains.tools.get(name)
         if found is None:
-            raise ToolMissing(name, target.host, hint=HINTS.get(name, ""))
+            raise ToolMissing(name, target.host, hint=NEEDED[name].hint if name in NEEDED else "")
         return found
 
     async def start(self, job: ToolJob, target: Target) -> tuple[str, str]:
