@@ -1,0 +1,115 @@
+"""What the documents name is there: files, folders, links, and every room in the table of rooms."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "gpu_mcp_server"
+PAGES = [
+    *(ROOT / name for name in ("README.md", "AGENTS.md", "CONTRIBUTING.md", "benchmarks/README.md")),
+    *sorted(ROOT.glob("docs/*.md")),
+    *(ROOT / folder / "README.md" for folder in ("knowledge_base", "knowledge_base/specs", "agent_recipes")),
+]
+"""Results of benchmarks and the changelog are history: they name files as they were."""
+OF_US = (".py", ".c", ".cu", ".cuh", ".cpp", ".ptx", ".md", ".sql", ".toml", ".txt")
+ELSEWHERE = {
+    *("config.toml", "problem.toml", "program.toml", "extractor.toml", "reference.py", "reference_torch.py"),  # users'
+    *("best.txt", "recipes/RUN_ID", "recipes/suites", "ncclx_kernels.cuh", "candidate.py"),  # made by us
+}
+"""Files that users write or that the server makes: none of them lies here."""
+
+
+@cache
+def known() -> tuple[frozenset[str], frozenset[str]]:
+    """Return all files and folders of the repository, and the first names of paths in it, from any room."""
+    done = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True)
+    listed = done.stdout.splitlines() or [p.relative_to(ROOT).as_posix() for p in ROOT.rglob("*") if p.is_file()]
+    files = [name for name in listed if (ROOT / name).exists()]
+    folders = {parent.as_posix() for name in files for parent in PurePosixPath(name).parents}
+    heads = {p.name for top in (ROOT, PACKAGE, *PACKAGE.iterdir()) if top.is_dir() for p in top.iterdir() if p.is_dir()}
+    return frozenset(files) | folders, frozenset(heads)
+
+
+def is_path(word: str) -> bool:
+    """Say whether a word can only mean a file or a folder of this repository."""
+    if not re.fullmatch(r"[\w<>*][\w.<>*{},-]*(/[\w.<>*{},-]+)*/?", word) or word.rstrip("/") in ELSEWHERE:
+        return False
+    head, slash, _ = word.partition("/")
+    if PurePosixPath(word).stem.isupper() and word.endswith(OF_US) and not word.endswith(".md"):
+        return False  # FILE.toml, OLD.ptx: to be replaced by a name
+    return bool(PurePosixPath(word).stem) and (word.endswith(OF_US) or (bool(slash) and head in known()[1]))
+
+
+def is_there(word: str) -> bool:
+    """Say whether a file or folder ends with these names; `<name>` and `*` stand for any name."""
+    pattern = "[^/]+".join(re.escape(part) for part in re.split(r"<\w+>|\*\*?", word.rstrip("/")))
+    return any(re.search(rf"(?:^|/){pattern}$", path) for path in known()[0])
+
+
+def named(page: Path) -> Iterator[str]:
+    for quoted in re.findall(r"`([^`\n]+)`", page.read_text(encoding="utf-8")):
+        yield from (word.partition("::")[0].rstrip(",.;:") for word in quoted.split())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_every_file_and_folder_that_a_page_names_is_there(page: Path):
+    assert [word for word in named(page) if is_path(word) and not is_there(word)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_every_link_of_a_page_leads_to_a_file(page: Path):
+    links = re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+def test_a_name_that_is_gone_is_told_from_one_that_is_there():
+    gone = "hostd/gate.py", "judge/no_room/", "judge/timing/no_such_rounds.py", "gpu_mcp_server/<room>/no.py", "gone.cu"
+    there = "hostd/protocol.py", "judge/timing/", "gpu_mcp_server/cli/<noun>.py", "tests/toolsets", "calls.c"
+    assert [word for word in (*gone, *there) if not is_path(word)] == []
+    assert [is_there(word) for word in (*gone, *there)] == [False] * len(gone) + [True] * len(there)
+    assert not any(is_path(word) for word in ("/proc/self/mem", "tools/list", "problem.toml", "--kind", "3.8", "x.y"))
+
+
+@pytest.mark.parametrize("folder", ["", "hostd", "judge", "services"])
+def test_the_table_of_rooms_has_every_room(folder: str):
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    start = text.index(f"| room of `{folder}/` |" if folder else "| room | what it is for |")
+    rows = text[start : text.index("\n\n", start)].splitlines()[2:]
+    told = {name.rstrip("/") for row in rows for name in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    rooms = {p.parent.name for p in (PACKAGE / folder).glob("*/__init__.py")}
+    assert rooms <= told
+
+
+def test_the_rooms_that_a_room_names_are_there():
+    """`judge/timing` in the first words of a package; one without a slash may be any word."""
+    missing = [
+        f"{path.relative_to(ROOT)}: {word}"
+        for path in PACKAGE.rglob("__init__.py")
+        for word in re.findall(r"[a-z_]+(?:/[a-z_]+)+", ast.get_docstring(ast.parse(path.read_bytes())) or "")
+        if word.partition("/")[0] in known()[1] and not any(is_there(word + end) for end in ("", ".py", ".md"))
+    ]
+    assert missing == []
+
+
+def test_what_to_add_where_names_at_most_a_handful_of_places():
+    rows = re.findall(r"^\| (an? [^|]+) \| ([^|]+) \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    kinds = {what.split(",")[0] for what, _ in rows}
+    assert kinds >= {
+        *("a cheat", "a kernel language", "a kind of host", "a profiler", "a problem format", "a documentation source"),
+        *("a GPU's peak figures", "a service", "a check of the judge", "a sandbox rule", "a tool", "a setting"),
+    }
+    words = {what: re.findall(r"`([^`\s]+)`", where) for what, where in rows}
+    places = {what: [word for word in found if is_path(word)] for what, found in words.items()}
+    texts = {
+        what: " ".join((ROOT / place).read_text(encoding="utf-8") for place in found if (ROOT / place).is_file())
+        for what, found in places.items()
+    }
+    names = [(what, word) for what, found in words.items() for word in found if word.isidentifier()]
+    assert [(what, name) for what, name in names if not re.search(rf"\b{name}\b", texts[what])] == []
+    assert {what for what, found in places.items() if not 1 <= len(found) <= 4} == set()
