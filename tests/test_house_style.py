@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import statistics
+from collections import Counter
 from pathlib import Path
 
 from mcp import Client
@@ -27,6 +29,22 @@ def test_modules_fit_in_the_head():
         offences += [f"{name}: {f.name} has more than 50 lines" for f in functions if lines_of(f) > 50]
 
     assert not offences, "\n".join(offences)
+
+
+def test_most_modules_are_short():
+    """One that says little is a detour, one that says much is not read to its end; 160 lines are three screens."""
+    lengths = [len(path.read_bytes().splitlines()) for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
+
+    assert len(lengths) > 100
+    assert statistics.median(lengths) <= 160
+
+
+def test_folders_can_be_overlooked():
+    """Counted are the modules that lie in a folder itself, `__init__` among them."""
+    folders = Counter(path.parent.relative_to(ROOT).as_posix() for path in SOURCES)
+
+    assert folders["gpu_mcp_server"] > 1
+    assert {folder: count for folder, count in folders.items() if count > 35} == {}
 
 
 def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:

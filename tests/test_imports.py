@@ -49,3 +49,19 @@ def test_no_modules_import_each_other_in_a_circle():
         "imports in functions count"
     )
     assert not circles(graph)
+
+
+def test_no_folders_import_each_other_in_a_circle():
+    """Two folders that need each other are one: of whichever is changed, the other has to be read."""
+    modules = {module_name(path): path for path in ROOT.glob("gpu_mcp_server/**/*.py")}
+    siblings: dict[str, dict[str, set[str]]] = {}
+    for name, path in modules.items():
+        for target in imports_of(name, path, modules):
+            ours, theirs = name.split("."), target.split(".")
+            depth = next((i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]), 0)
+            if depth:
+                level = siblings.setdefault(".".join(ours[:depth]), {})
+                level.setdefault(ours[depth], set()).add(theirs[depth])
+                level.setdefault(theirs[depth], set())
+    assert "hosts" in siblings["gpu_mcp_server.services"]["jobs"]
+    assert {folder: found for folder, graph in siblings.items() if (found := circles(graph))} == {}
