@@ -131,7 +131,7 @@ async def cold(folder: Path, repeats: int) -> list[float]:
             process = ProcessSpec(argv=("true",))
             spec = JobSpec(id=new_job_id(), processes=(process,), limits=Limits(tmp_bytes=32 << 20))
             began = time.perf_counter()
-            await lab.jobs.run(spec, host="local")
+            await lab.jobs.runner.run(spec, host="local")
             found.append(time.perf_counter() - began)
     return found
 

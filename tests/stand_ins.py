@@ -4,15 +4,13 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from gpu_mcp_server.models.build import CompileResult
 from gpu_mcp_server.models.host import HostStatus, LabStatus
 from gpu_mcp_server.models.job import JobResult
-from gpu_mcp_server.services.problems.problem_table import Problems
-from gpu_mcp_server.services.records.attempts import Experience
-from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
-from gpu_mcp_server.store.artifacts import Artifacts
+from gpu_mcp_server.services.store import Store
 from gpu_mcp_server.store.database import Database
 
 
@@ -88,13 +86,10 @@ class Laboratory:
     """What tools get their services from."""
 
     def __init__(self, db: Database, root: Path) -> None:
-        self.artifacts = Artifacts(root, db)
-        self.workspaces = Workspaces(db, self.artifacts)
-        self.problems = Problems(db)
-        self.experience = Experience(db)
-        self.gpus = Gpus()
-        self.compiler = Compiler()
-        self.runner = Runner()
+        self.store = Store.create(root, db)
+        self.commands = Runner()
+        self.status = SimpleNamespace(gpus=Gpus())
+        self.builds = SimpleNamespace(compiler=Compiler())
 
 
 class Opener:

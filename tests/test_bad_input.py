@@ -145,7 +145,7 @@ async def test_a_host_without_a_compiler_is_a_clear_error(client: Client):
         lab.hosts._probes["local"] = (link, probe.model_copy(update={"compilers": {}, "nvcc": None}))
         for language, program in (("c", "C compiler"), ("cuda", "nvcc")):
             with pytest.raises(ToolMissing, match=program):
-                await lab.compiler.compile(Source("int x;", language, "kernel"))
+                await lab.builds.compiler.compile(Source("int x;", language, "kernel"))
 
 
 @pytest.mark.root

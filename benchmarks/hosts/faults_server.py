@@ -77,11 +77,11 @@ class Server:
         while True:
             try:
                 if job_id not in self.taken:
-                    await self.lab.jobs.submit(spec(number, kind, job_id), host="box", blobs={})
+                    await self.lab.jobs.runner.submit(spec(number, kind, job_id), host="box", blobs={})
                     self.taken.add(job_id)
                     Journal(self.folder / "taken").add(id=job_id)
-                done = await self.lab.jobs.wait(job_id, "box")
-                row = await self.lab.runner.status(job_id)
+                done = await self.lab.jobs.runner.wait(job_id, "box")
+                row = await self.lab.commands.status(job_id)
                 break
             except NotFound as error:
                 self.ended.add(number=number, id=job_id, kind=kind, status="LOST", note=str(error), stdout="")

@@ -77,9 +77,13 @@ async def near(lab: Lab, hosts: dict[str, str], count: int) -> list[Row]:
     rows: list[Row] = []
     for host, goal in hosts.items():
         rows.append(
-            row(f"job on {host}, one after the other", await timed(lambda h=host: one_job(lab.jobs, h), count), goal)
+            row(
+                f"job on {host}, one after the other",
+                await timed(lambda h=host: one_job(lab.jobs.runner, h), count),
+                goal,
+            )
         )
-        spaced = await timed(lambda h=host: one_job(lab.jobs, h), count // 2, 0.3)
+        spaced = await timed(lambda h=host: one_job(lab.jobs.runner, h), count // 2, 0.3)
         rows.append(row(f"job on {host}, a third of a second apart", spaced))
     return rows
 
@@ -141,12 +145,12 @@ def _folders() -> Path:
 async def transfers(lab: Lab, sshd: Sshd, line: SlowLine) -> list[Row]:
     """Files over the far line, and SFTP over the same."""
     goal = 1000 * (1.5 * FAR_S + 0.03)
-    rows = [row("job on far", await timed(lambda: one_job(lab.jobs, "far"), 20), f"<= {goal:.0f} ms")]
+    rows = [row("job on far", await timed(lambda: one_job(lab.jobs.runner, "far"), 20), f"<= {goal:.0f} ms")]
     small = {f"d{n % 10}/f{n}": os.urandom(8).hex().encode() * (FILE_BYTES // 16) for n in range(FILES)}
     blobs = {sha256(d): d for d in small.values()}
 
     async def with_files() -> None:
-        assert (await lab.jobs.run(job("true", files=small), host="far", blobs=blobs)).record.status == "ok"
+        assert (await lab.jobs.runner.run(job("true", files=small), host="far", blobs=blobs)).record.status == "ok"
 
     began = time.perf_counter()
     await with_files()
@@ -160,7 +164,7 @@ async def transfers(lab: Lab, sshd: Sshd, line: SlowLine) -> list[Row]:
     large = os.urandom(LARGE_BYTES)
     spec = job("true", files={"large": large})
     began = time.perf_counter()
-    await lab.jobs.run(spec, host="far", blobs={sha256(large): large})
+    await lab.jobs.runner.run(spec, host="far", blobs={sha256(large): large})
     ours = time.perf_counter() - began
     options = {"port": line.port, "client_keys": [str(sshd.user_key)], "known_hosts": None, "config": []}
     with tempfile.TemporaryDirectory() as folder:
@@ -174,7 +178,7 @@ async def transfers(lab: Lab, sshd: Sshd, line: SlowLine) -> list[Row]:
         row("100 MB by SFTP on far", [theirs]),
     ]
     began = time.perf_counter()
-    await asyncio.gather(*(one_job(lab.jobs, "ssh") for _ in range(50)))
+    await asyncio.gather(*(one_job(lab.jobs.runner, "ssh") for _ in range(50)))
     return [*rows, row("50 jobs at once on ssh (MaxSessions 10)", [time.perf_counter() - began], "none fails")]
 
 

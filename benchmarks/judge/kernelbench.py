@@ -168,11 +168,11 @@ async def ours(lab: Any, problem_id: str, text: str, language: str) -> dict[str,
 
     source, timing = Source(text, language, NAMES[language]), TimingOptions(baseline="eager")  # type: ignore[arg-type]
     begin = time.perf_counter()
-    result = await lab.evaluator.evaluate(problem_id, source, device="cuda", timing=timing)
+    result = await lab.evaluation.evaluator.evaluate(problem_id, source, device="cuda", timing=timing)
     wall_s = time.perf_counter() - begin
     found: dict[str, Any] = {"wall_s": wall_s, "verdict": result.verdict, "reason": result.reason[:600]}
     if result.evidence_artifact_id:
-        whole = json.loads(await lab.artifacts.read(result.evidence_artifact_id))
+        whole = json.loads(await lab.store.artifacts.read(result.evidence_artifact_id))
         names = {
             "steps": "start_seconds",
             "device": "device_seconds",
@@ -187,7 +187,7 @@ async def ours(lab: Any, problem_id: str, text: str, language: str) -> dict[str,
         ]
         found |= {"calls and rounds": rounds, "trials": whole["trials_summary"], "errors": whole["evidence"]["errors"]}
     if result.job_id:
-        record = (await lab.jobs.look(result.job_id, "local")).record
+        record = (await lab.jobs.runner.look(result.job_id, "local")).record
         if record.started_at is not None and record.wall_s is not None:
             ends_s = record.ended_at - record.started_at - record.wall_s if record.ended_at is not None else None
             found["job_s"] = {"before": record.started_at - record.submitted_at, "runs": record.wall_s, "ends": ends_s}
@@ -223,7 +223,7 @@ class Comparison:
         text = (self.kernelbench / "KernelBench" / FILES[number]).read_text()
         begin = time.perf_counter()
         try:
-            info = await lab.registry.import_file(
+            info = await lab.evaluation.registry.import_file(
                 ProblemSource(Path(FILES[number]).name, text, wish=Wish(**WISHES.get(number, {})))
             )
         except GpuMcpError as error:

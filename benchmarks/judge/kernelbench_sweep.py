@@ -150,7 +150,9 @@ class Sweep:
         problem_id = None
         for wish in ({}, *WISHES):
             try:
-                info = await self.lab.registry.import_file(ProblemSource("problem.py", text, wish=Wish(**wish)))
+                info = await self.lab.evaluation.registry.import_file(
+                    ProblemSource("problem.py", text, wish=Wish(**wish))
+                )
             except ProblemRefused as error:
                 row.setdefault("refused", []).append(str(error)[:400])
                 if "passes" not in str(error):
@@ -177,7 +179,9 @@ class Sweep:
 
         source = Source(written(text, form), "python", "model.py")
         timing = TimingOptions(tier="correctness", baseline="eager")
-        result = await self.lab.evaluator.evaluate(problem_id, source, device=self.options.device, timing=timing)
+        result = await self.lab.evaluation.evaluator.evaluate(
+            problem_id, source, device=self.options.device, timing=timing
+        )
         return [str(result.verdict or result.status), result.reason[:300]]
 
     async def run(self) -> None:

@@ -58,7 +58,7 @@ async def measured(lab: Any, case: tuple[str, str, list[int], str], n: int) -> s
     from gpu_mcp_server.services.builds.candidate_source import Source
 
     name, body, more, kernel = case
-    info = await lab.registry.register(
+    info = await lab.evaluation.registry.register(
         name=name,
         reference=f"import torch\ndef f(x):\n    return {body}\n",
         inputs=[TensorSpec(name="x", dtype="float32", shape=["n", *more])],
@@ -71,7 +71,7 @@ async def measured(lab: Any, case: tuple[str, str, list[int], str], n: int) -> s
     watch = Watch()
     watch.start()
     source, timing = Source(SOURCE.replace("BODY", kernel), "cuda", "k.cu"), TimingOptions(baseline="eager")
-    found = await lab.evaluator.evaluate(info.problem_id, source, device="cuda", timing=timing)
+    found = await lab.evaluation.evaluator.evaluate(info.problem_id, source, device="cuda", timing=timing)
     watch.running = False
     watch.join()
     timed = found.shapes[0].candidate if found.shapes else None

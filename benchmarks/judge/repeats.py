@@ -47,7 +47,7 @@ async def registered(lab: Any, device: str) -> str:
     """Register softmax of rows at the shapes that are timed, and return its id."""
     from gpu_mcp_server.models.problem import TensorSpec
 
-    info = await lab.registry.register(
+    info = await lab.evaluation.registry.register(
         name="softmax of rows",
         reference=(EXAMPLES / ("reference_torch.py" if device == "cuda" else "reference.py")).read_text(),
         inputs=[TensorSpec(name="x", **MATRIX)],
@@ -68,10 +68,10 @@ async def once(lab: Any, problem_id: str, candidate: str, options: argparse.Name
 
     source = Source((EXAMPLES / candidate).read_text(), LANGUAGES[Path(candidate).suffix], candidate)
     timing = TimingOptions(precision=options.precision, baseline="eager", fresh=True)
-    result = await lab.evaluator.evaluate(problem_id, source, device=options.device, timing=timing)
+    result = await lab.evaluation.evaluator.evaluate(problem_id, source, device=options.device, timing=timing)
     if result.verdict != "correct" or not result.evidence_artifact_id:
         raise SystemExit(f"{result.status}: {result.verdict}: {result.reason}")
-    whole = json.loads(await lab.artifacts.read(result.evidence_artifact_id))
+    whole = json.loads(await lab.store.artifacts.read(result.evidence_artifact_id))
     evidence = whole["evidence"]
     kept = {k: v for k, v in evidence.items() if "_pass_cost" in k or k in ("seconds", "start_seconds", "freeze")}
     return {"shapes": whole["shapes"], **kept}

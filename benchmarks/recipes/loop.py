@@ -96,8 +96,8 @@ async def loop(settings: Settings, folder: Path, rounds: int) -> list[dict[str, 
 
     Agents._answer = counted  # type: ignore[method-assign]  # the record is seen nowhere else
     async with Lab.open(settings) as lab:
-        problem_id = (await lab.problems.list())[0].problem_id
-        evaluate = lab.evaluator.evaluate
+        problem_id = (await lab.store.problems.list())[0].problem_id
+        evaluate = lab.evaluation.evaluator.evaluate
 
         async def timed(*given: Any, **named: Any) -> Any:
             began = time.perf_counter()
@@ -106,7 +106,7 @@ async def loop(settings: Settings, folder: Path, rounds: int) -> list[dict[str, 
             finally:
                 own["judge"] += time.perf_counter() - began
 
-        lab.evaluator.evaluate = timed  # type: ignore[method-assign]
+        lab.evaluation.evaluator.evaluate = timed  # type: ignore[method-assign]
         for number in range(rounds):
             own.update(agents=0.0, judge=0.0)
             plan = plan_of(

@@ -64,19 +64,19 @@ async def from_cache(data: Path, repeats: int) -> tuple[list[float], list[float]
     """Return seconds of a compile that is in the cache, and of a project's build, in the service."""
     async with Lab.open(Settings(data_dir=data)) as lab:
         source = Source(KERNEL % 1, "cuda", "k.cu")
-        await lab.compiler.compile(source, Wish(library=False, arch="sm_90"))
+        await lab.builds.compiler.compile(source, Wish(library=False, arch="sm_90"))
         found: list[float] = []
         for _ in range(repeats):
             began = time.perf_counter()
-            result = await lab.compiler.compile(source, Wish(library=False, arch="sm_90"))
+            result = await lab.builds.compiler.compile(source, Wish(library=False, arch="sm_90"))
             found.append(time.perf_counter() - began)
             assert result.cached
         projects: list[float] = []
-        where = (await lab.workspaces.write(None, PROJECT)).workspace_id
-        await lab.projects.build(where)
+        where = (await lab.store.workspaces.write(None, PROJECT)).workspace_id
+        await lab.builds.projects.build(where)
         for _ in range(repeats):
             began = time.perf_counter()
-            built = await lab.projects.build(where)
+            built = await lab.builds.projects.build(where)
             projects.append(time.perf_counter() - began)
             assert built.cached
     return found, projects
@@ -95,7 +95,7 @@ async def of_hip(data: Path, repeats: int) -> dict[str, list[float]]:
                 await asyncio.sleep(SPACE_S)
                 began = time.perf_counter()
                 wish = Wish(library=False, arch="gfx90a", compiler=compiler)
-                result = await lab.compiler.compile(source, wish)
+                result = await lab.builds.compiler.compile(source, wish)
                 seconds.append(time.perf_counter() - began)
                 assert result.status == "ok", result.summary()
     return taken

@@ -66,7 +66,7 @@ async def checks(lab: Lab, workspace: str) -> list[dict[str, Any]]:
         )
     for command, tool, kind, line in wanted:
         began = time.monotonic()
-        found = await lab.checker.check(RunTarget(command=command, workspace_id=workspace, timeout_s=60), tool)
+        found = await lab.profiles.checker.check(RunTarget(command=command, workspace_id=workspace, timeout_s=60), tool)
         first = found.findings[0] if found.findings else None
         right = (
             found.status == "clean" if kind is None else first is not None and (first.kind, first.line) == (kind, line)
@@ -109,7 +109,7 @@ async def against_plain(lab: Lab, workspace: str, program: Path) -> dict[str, An
         subprocess.run([*plain, str(program), "perf"], check=True, stdout=subprocess.DEVNULL, timeout=120)
         times["plain"].append(time.monotonic() - began)
         began = time.monotonic()
-        result = await lab.profiler.profile(target)
+        result = await lab.profiles.profiler.profile(target)
         times["standard"].append(time.monotonic() - began)
     assert result is not None
     ratio = statistics.median(times["standard"]) / statistics.median(times["plain"])
@@ -141,7 +141,7 @@ async def profiles(lab: Lab, workspace: str, first: str) -> list[dict[str, Any]]
     rows: list[dict[str, Any]] = []
     for title, target, level in wanted:
         began = time.monotonic()
-        result = await lab.profiler.profile(target, level)
+        result = await lab.profiles.profiler.profile(target, level)
         rows.append(
             {
                 "title": title,
@@ -152,22 +152,22 @@ async def profiles(lab: Lab, workspace: str, first: str) -> list[dict[str, Any]]
             }
         )
         print(f"--- {title}: {result.status} in {rows[-1]['seconds']:.1f} s\n{result.summary()}", flush=True)
-    checked = await lab.checker.check(RunTarget(attempt_id=attempt, shape={"n": 1000}))
+    checked = await lab.profiles.checker.check(RunTarget(attempt_id=attempt, shape={"n": 1000}))
     print(f"--- attempt, memcheck: {checked.summary()}")
-    beside = await lab.profiles.ask(rows[0]["profile_id"], "compare", kernel="tiled", other=first)
+    beside = await lab.profiles.queries.ask(rows[0]["profile_id"], "compare", kernel="tiled", other=first)
     print(f"--- compare\n{beside.text}", flush=True)
     return [*rows, {"title": "attempt memcheck", "said": checked.summary()}, {"title": "compare", "said": beside.text}]
 
 
 async def evaluated(lab: Lab) -> str:
     """Judge a small candidate, to have an attempt."""
-    info = await lab.registry.register(
+    info = await lab.evaluation.registry.register(
         name="twice", reference="def reference(x):\n    return 2 * x\n", framework="numpy", entry="reference",
         shapes=[{"n": 100_000}], rtol=1e-5, atol=1e-6,
         inputs=[TensorSpec(name="x", dtype="float32", shape=["n"])],
         outputs=[TensorSpec(name="y", dtype="float32", shape=["n"])],
     )  # fmt: skip
-    result = await lab.evaluator.evaluate(info.problem_id, Source(LAUNCHER, "cuda", "kernel.cu"))
+    result = await lab.evaluation.evaluator.evaluate(info.problem_id, Source(LAUNCHER, "cuda", "kernel.cu"))
     print(f"--- attempt {result.attempt_id}: {result.status} {result.verdict} {result.reason}", flush=True)
     return result.attempt_id
 
@@ -212,8 +212,8 @@ async def run(into: Path | None) -> list[str]:
             }
         )
         files: dict[str, str | bytes] = {n: (HERE / n).read_text() for n in ("planted.cu", "planted_triton.py")}
-        workspace = (await lab.workspaces.write(None, files)).workspace_id
-        built = await lab.runner.run(
+        workspace = (await lab.store.workspaces.write(None, files)).workspace_id
+        built = await lab.commands.run(
             ["nvcc", "-arch=native", "-lineinfo", "-o", "planted", "planted.cu"],
             workspace_id=workspace,
             gpus=1,
@@ -227,10 +227,10 @@ async def run(into: Path | None) -> list[str]:
         )
         plain = await parts.done("plain", against_plain(lab, workspace, program))
         await parts.done("profiles", profiles(lab, workspace, plain["profile_id"] if isinstance(plain, dict) else ""))
-        wild = await lab.runner.run(["./planted", "wild"], workspace_id=workspace, gpus=1)
+        wild = await lab.commands.run(["./planted", "wild"], workspace_id=workspace, gpus=1)
         results["illegal address"] = wild.summary()
         print(f"--- illegal address in run_command\n{wild.summary()}")
-        status = await lab.gpus.status()
+        status = await lab.status.gpus.status()
         results["status"] = status.model_dump(mode="json", exclude_none=True)
         print(status.summary())
         if into is not None:
@@ -239,11 +239,11 @@ async def run(into: Path | None) -> list[str]:
             for row in (
                 r for r in [plain, *results.get("profiles", [])] if isinstance(r, dict) and r.get("profile_id")
             ):
-                evidence = (await lab.experience.get(row["profile_id"])).evidence or {}
+                evidence = (await lab.store.experience.get(row["profile_id"])).evidence or {}
                 for key, suffix in (("profile_artifact", "json"), ("report_artifact", "ncu-rep")):
                     if evidence.get(key):
                         shutil.copy(
-                            await lab.artifacts.path(str(evidence[key])), into / f"{row['profile_id']}.{suffix}"
+                            await lab.store.artifacts.path(str(evidence[key])), into / f"{row['profile_id']}.{suffix}"
                         )
     return parts.broken
 

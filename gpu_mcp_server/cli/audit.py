@@ -23,10 +23,12 @@ def audit(
             await line(0.0, None, message)
 
         async with in_process_client.laboratory() as lab:
-            await lab.runner.settle()
+            await lab.commands.settle()
             try:
                 return (
-                    await lab.auditor.redo(problem_id, progress=told) if redo else await lab.auditor.older(problem_id)
+                    await lab.evaluation.auditor.redo(problem_id, progress=told)
+                    if redo
+                    else await lab.evaluation.auditor.older(problem_id)
                 )
             finally:
                 line.end()

@@ -82,7 +82,7 @@ def _stream(arguments: dict[str, Any]) -> None:
     async def work() -> Any:
         given = {name: value for name, value in arguments.items() if name != "command"}
         async with in_process_client.laboratory() as lab:
-            return await lab.runner.run(
+            return await lab.commands.run(
                 arguments["command"], **given, wait_s=math.inf, on_output=in_process_client.print_output
             )
 

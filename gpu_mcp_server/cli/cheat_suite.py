@@ -271,13 +271,13 @@ class Court:
         text = candidate.path.read_text(encoding="utf-8", errors="replace")
         language = python_kind(text) if candidate.needs else LANGUAGES[candidate.path.suffix]
         source = Source(text, language, candidate.path.name)
-        return await self.lab.evaluator.evaluate(
+        return await self.lab.evaluation.evaluator.evaluate(
             await self.problems[key], source, host=self.host, device=candidate.device, note=candidate.id, wait_s=WAIT_S
         )
 
     async def _registered(self, name: str, device: str) -> str:
         about = index()["problems"][name]
-        info = await self.lab.registry.register(
+        info = await self.lab.evaluation.registry.register(
             name=f"{name} ({device})",
             reference=about["reference"],
             entry=about["entry"],

@@ -176,7 +176,7 @@ async def _judges(hosts: list[str]) -> list[Check]:
         for host in hosts:
             name = f"host {host} judge in the sandbox"
             try:
-                found = await judge_python(lab.jobs, lab.settings, host)
+                found = await judge_python(lab.jobs.runner, lab.settings, host)
             except GpuMcpError as error:
                 checks.append(Check(name, "fail", str(error)))
                 continue
@@ -194,11 +194,11 @@ async def _capabilities(lab: "Lab", host: str) -> list[Check]:
     from gpu_mcp_server.services.profiles.tool_jobs import NEEDED
 
     try:
-        listed = await lab.capabilities.tried(host)
+        listed = await lab.status.capabilities.tried(host)
     except GpuMcpError as error:
         return [Check(f"host {host} capabilities", "warn", str(error))]
     checks = [Check(f"host {host} {c.name}", "ok" if c.able else "warn", c.found or "works", c.todo) for c in listed]
-    status = await lab.gpus.status(host)
+    status = await lab.status.gpus.status(host)
     tools = status.hosts[0].toolchains
     for tool, needed in NEEDED.items():
         if any(g.vendor == "nvidia" for g in status.hosts[0].gpus) and tool not in tools:

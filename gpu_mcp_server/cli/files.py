@@ -31,8 +31,8 @@ def pull(
 
     async def work() -> dict[str, tuple[Path, int]]:
         async with in_process_client.laboratory() as lab:
-            manifest = await lab.workspaces.manifest(workspace)
-            return {ref.path: (lab.artifacts.blob_path(ref.sha256), ref.mode) for ref in manifest}
+            manifest = await lab.store.workspaces.manifest(workspace)
+            return {ref.path: (lab.store.artifacts.blob_path(ref.sha256), ref.mode) for ref in manifest}
 
     files = in_process_client.run(work)
     there = [name for name in files if (folder / name).exists()]

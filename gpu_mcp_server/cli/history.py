@@ -55,8 +55,8 @@ def history(
 
     async def work() -> ProblemHistory:
         async with in_process_client.laboratory() as lab:
-            await lab.runner.settle()
-            return await lab.experience.history(problem_id, device)
+            await lab.commands.settle()
+            return await lab.store.experience.history(problem_id, device)
 
     found = in_process_client.run(work)
     written = _written(found, plot, lineage, export)
@@ -70,8 +70,10 @@ def _exported(problem_id: str, branch: str, attempt_id: str | None, into: Path |
         from gpu_mcp_server.services.experience.candidate_repository import CandidateRepository
 
         async with in_process_client.laboratory() as lab:
-            await lab.runner.settle()
-            repository = CandidateRepository(lab.settings.data_dir / "candidates.git", lab.experience, lab.artifacts)
+            await lab.commands.settle()
+            repository = CandidateRepository(
+                lab.settings.data_dir / "candidates.git", lab.store.experience, lab.store.artifacts
+            )
             return await repository.export(problem_id, branch, attempt_id, into)
 
     exported = in_process_client.run(work)

@@ -234,7 +234,7 @@ def drain(
 
     async def work() -> host_connections.Drained:
         async with in_process_client.laboratory() as lab:
-            return await host_connections.drain(lab.hosts, name, why, lab.pool.share().user)
+            return await host_connections.drain(lab.hosts, name, why, lab.jobs.pool.share().user)
 
     _drained(in_process_client.run(work), as_json=as_json)
 

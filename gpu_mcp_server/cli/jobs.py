@@ -16,7 +16,7 @@ def jobs(limit: Annotated[int, typer.Option(help="Jobs to show.")] = 20, as_json
 
     async def work() -> list[dict[str, Any]]:
         async with in_process_client.laboratory() as lab:
-            return [row.model_dump(mode="json") for row in await lab.runner.recent(limit)]
+            return [row.model_dump(mode="json") for row in await lab.commands.recent(limit)]
 
     rows = in_process_client.run(work)
     shown = [[str(row.get(k) or "-") for k in ("job_id", "host", "purpose", "state", "status")] for row in rows]
@@ -56,7 +56,7 @@ def _follow(job_id: str) -> None:
 
     async def work() -> Any:
         async with in_process_client.laboratory() as lab:
-            return await lab.jobs.follow(job_id, in_process_client.print_output)
+            return await lab.jobs.runner.follow(job_id, in_process_client.print_output)
 
     record = in_process_client.run(work)
     typer.echo(": ".join(filter(None, [record.status, record.note])), err=True)

@@ -93,7 +93,7 @@ def fetch(
         from gpu_mcp_server.services.documentation.host_headers import HostHeaders
 
         async with in_process_client.laboratory() as lab:
-            return await HostHeaders(lab.settings, lab.jobs).fetch(host)
+            return await HostHeaders(lab.settings, lab.jobs.runner).fetch(host)
 
     fetched = in_process_client.run(work)
     said = [f"{len(fetched.places)} folders of {fetched.host}"]

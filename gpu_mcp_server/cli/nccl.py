@@ -49,7 +49,7 @@ def run(
         files, _ = local_program(file)
         folder = out or file.with_name(file.name + ".nccl")
         async with in_process_client.laboratory() as lab:
-            pipeline = Pipeline(lab.nccl_verifier, lab.experience)
+            pipeline = Pipeline(lab.nccl.verifier, lab.store.experience)
             return await pipeline.run(files, file.name, folder, _checked(NcclPipelineOptions, options), progress=_said)
 
     result = in_process_client.run(work)
@@ -81,7 +81,7 @@ def verify(
         files, _ = local_program(file)
         earlier = local_program(before)[0] if before is not None else None
         async with in_process_client.laboratory() as lab:
-            return await lab.nccl_verifier.verify(
+            return await lab.nccl.verifier.verify(
                 files,
                 file.name,
                 original=original,

@@ -97,7 +97,7 @@ async def _judged(
 
     async with cheat_suite.court(load_settings(), host) as court:
         court.tell = told
-        probe = await court.lab.jobs.probe(court.lab.hosts.choose(host))
+        probe = await court.lab.jobs.runner.probe(court.lab.hosts.choose(host))
         candidates = chosen(bool(probe.gpus))
         cuda = [c for c in candidates if c.device == "cuda" and not probe.gpus]
         python = [c for c in candidates if c.needs and not (probe.judge and probe.judge.torch)]

@@ -58,7 +58,7 @@ def gc(as_json: Json = False) -> None:
 
     async def work() -> dict[str, Any]:
         async with in_process_client.laboratory() as lab:
-            return {"deleted_files": await lab.artifacts.clean()}
+            return {"deleted_files": await lab.store.artifacts.clean()}
 
     done = in_process_client.run(work)
     emit(done, f"{done['deleted_files']} files deleted", as_json=as_json)

@@ -56,7 +56,7 @@ async def _pushed(address: str, secret: str) -> dict[str, int]:
 async def _sent(http: Any, address: str, lab: "Lab", artifact_id: str) -> str:
     """Send an artifact; returns what it counts as."""
     try:
-        info, content = await lab.artifacts.info(artifact_id), await lab.artifacts.read(artifact_id)
+        info, content = await lab.store.artifacts.info(artifact_id), await lab.store.artifacts.read(artifact_id)
     except NotFound:
         return "artifacts_left_out"
     answer = await http.put(f"{address}/store/artifacts/{artifact_id}", content=content, params={"name": info.name})

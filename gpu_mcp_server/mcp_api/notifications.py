@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from mcp.server.subscriptions import ResourceUpdated, ServerEvent, ToolsListChanged
 
-from gpu_mcp_server.mcp_api.toolset import App
+from gpu_mcp_server.mcp_api.lab_lifetime import App
 
 POLL_S = 1.0
 """Between two looks into the store, while somebody has subscribed."""
@@ -25,7 +25,7 @@ class Notices:
 
     async def publish(self, event: ServerEvent) -> None:
         """Tell every server on the store; prompts and the list of resources do not change while a server runs."""
-        events = (await self._app.lab()).events
+        events = (await self._app.lab()).store.events
         if isinstance(event, ResourceUpdated):
             await events.publish("resource", event.uri)
         elif isinstance(event, ToolsListChanged):
@@ -48,11 +48,11 @@ class Notices:
 
     async def _read(self) -> None:
         lab = await self._app.opened()
-        seq = await lab.events.last()
+        seq = await lab.store.events.last()
         while True:
             await asyncio.sleep(self._poll_s)
             try:
-                news = await lab.events.since(seq)
+                news = await lab.store.events.since(seq)
             except Exception:
                 logger.exception("the store cannot be asked what has changed")
                 continue

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
 
 import anyio
 
@@ -69,3 +70,7 @@ class Progress:
         self._last = max(self._clock() - self._started, self._last + 1e-3)
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # the client went away meanwhile
             await self._report(round(self._last, 3), message)
+
+
+CURRENT_PROGRESS: ContextVar[Progress] = ContextVar("progress")
+"""Of the tool that is called."""

@@ -15,7 +15,7 @@ from mcp.types import (
 )
 
 from gpu_mcp_server.errors import GpuMcpError, NotFound
-from gpu_mcp_server.mcp_api.toolset import App
+from gpu_mcp_server.mcp_api.lab_lifetime import App
 from gpu_mcp_server.package_files import CANDIDATES, CANDIDATES_URI, page
 
 MAX_COMPLETIONS = 50
@@ -58,7 +58,7 @@ def _jobs(server: Server, app: App) -> None:
     async def job(job_id: str) -> str:  # pyright: ignore[reportUnusedFunction]
         lab = await app.lab()
         with _in_mcp_words():
-            return (await lab.runner.status(job_id)).summary()
+            return (await lab.commands.status(job_id)).summary()
 
 
 def _artifacts(server: Server, app: App) -> None:
@@ -72,7 +72,7 @@ def _artifacts(server: Server, app: App) -> None:
     async def artifact(artifact_id: str) -> str | bytes:  # pyright: ignore[reportUnusedFunction]
         lab = await app.lab()
         with _in_mcp_words():
-            content = await lab.artifacts.read(artifact_id)
+            content = await lab.store.artifacts.read(artifact_id)
         try:
             return content.decode()
         except UnicodeDecodeError:
@@ -124,15 +124,15 @@ def _completion(server: Server, app: App) -> None:
 
 
 async def _artifact_ids(lab: Any, begun: str) -> list[str]:
-    return await lab.artifacts.ids(begun)
+    return await lab.store.artifacts.ids(begun)
 
 
 async def _problem_ids(lab: Any, _: str) -> list[str]:
-    return [problem.problem_id for problem in (await lab.registry.problems()).problems]
+    return [problem.problem_id for problem in (await lab.evaluation.registry.problems()).problems]
 
 
 async def _attempt_ids(lab: Any, _: str) -> list[str]:
-    return [attempt.attempt_id for attempt in (await lab.experience.list("recent", limit=100)).attempts]
+    return [attempt.attempt_id for attempt in (await lab.store.experience.list("recent", limit=100)).attempts]
 
 
 async def _hosts(lab: Any, _: str) -> list[str]:

@@ -14,11 +14,12 @@ from mcp.server.mcpserver.exceptions import ToolError
 from gpu_mcp_server import __version__
 from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.mcp_api import resources
+from gpu_mcp_server.mcp_api.lab_lifetime import App
 from gpu_mcp_server.mcp_api.malformed_messages import serve_lines
 from gpu_mcp_server.mcp_api.notifications import Notices
 from gpu_mcp_server.mcp_api.progress import HEARTBEAT_S
 from gpu_mcp_server.mcp_api.tasks import Tasks
-from gpu_mcp_server.mcp_api.toolset import App, Effect, Toolset, ToolSpec, discover
+from gpu_mcp_server.mcp_api.toolset import Effect, Toolset, ToolSpec, discover
 from gpu_mcp_server.models.user import Scope, User
 from gpu_mcp_server.recipes.agents import prompts
 from gpu_mcp_server.runtime.current_user import current_user

@@ -31,7 +31,7 @@ from mcp.types import (
 from pydantic import BaseModel, Field, ValidationError
 
 from gpu_mcp_server.errors import GpuMcpError, NotFound
-from gpu_mcp_server.mcp_api.toolset import App
+from gpu_mcp_server.mcp_api.lab_lifetime import App
 from gpu_mcp_server.runtime.result_limits import bounded
 from gpu_mcp_server.services.jobs.call_context import Errand, running
 
@@ -117,7 +117,7 @@ class Tasks(Extension):
         """Keep what becomes of a call, and return what the caller is told instead."""
         errand.is_task = True
         lab = await self._app.lab()
-        row = await lab.tasks.add(task_id, tool)
+        row = await lab.jobs.tasks.add(task_id, tool)
         self._running[task_id] = call, errand
         ending = asyncio.create_task(self._ended(task_id, call, errand), name=f"task {task_id}")
         self._ending.add(ending)
@@ -131,15 +131,15 @@ class Tasks(Extension):
         try:
             if call.cancelled():
                 if not errand.leaving:
-                    await lab.tasks.finish(task_id, "cancelled")
-                    await lab.runner.cancel(task_id)  # keeps how the job ended, and tells who subscribed
+                    await lab.jobs.tasks.finish(task_id, "cancelled")
+                    await lab.commands.cancel(task_id)  # keeps how the job ended, and tells who subscribed
             elif (error := call.exception()) is None:
-                await lab.tasks.finish(task_id, "completed", _wire(call.result()))
+                await lab.jobs.tasks.finish(task_id, "completed", _wire(call.result()))
             elif isinstance(error, MCPError):
-                await lab.tasks.finish(task_id, "failed", error.error.model_dump(mode="json", exclude_none=True))
+                await lab.jobs.tasks.finish(task_id, "failed", error.error.model_dump(mode="json", exclude_none=True))
             else:
                 logger.error("task %s broke", task_id, exc_info=error)
-                await lab.tasks.finish(task_id, "failed", {"code": INTERNAL_ERROR, "message": "Internal error"})
+                await lab.jobs.tasks.finish(task_id, "failed", {"code": INTERNAL_ERROR, "message": "Internal error"})
         except Exception:
             logger.exception("the end of task %s could not be kept", task_id)
         finally:
@@ -167,19 +167,19 @@ class Tasks(Extension):
         return {"resultType": "complete"}
 
     async def _require_own(self, row: "TaskRow", what: str) -> None:
-        if not await (await self._app.lab()).tasks.is_own(row.task_id):
+        if not await (await self._app.lab()).jobs.tasks.is_own(row.task_id):
             raise MCPError(INVALID_PARAMS, f"Task {row.task_id!r} is not yours to {what}.")
 
     async def _cancel(self, ctx: Ctx, params: TaskParams) -> dict[str, Any]:
         row = await self._found(ctx, params)
         lab = await self._app.lab()
         await self._require_own(row, "cancel")
-        if row.status == "working" and await lab.tasks.finish(row.task_id, "cancelled"):
+        if row.status == "working" and await lab.jobs.tasks.finish(row.task_id, "cancelled"):
             known = self._running.get(row.task_id)
             if known is not None:
                 known[0].cancel()
             else:
-                await lab.runner.cancel(row.task_id)
+                await lab.commands.cancel(row.task_id)
         return {"resultType": "complete"}
 
     async def _found(self, ctx: Ctx, params: TaskParams) -> "TaskRow":
@@ -188,21 +188,21 @@ class Tasks(Extension):
         if named is not None and named.strip() != params.task_id:
             raise MCPError(HEADER_MISMATCH, f"The header Mcp-Name says {named!r}, the body {params.task_id!r}.")
         try:
-            return await (await self._app.lab()).tasks.get(params.task_id)
+            return await (await self._app.lab()).jobs.tasks.get(params.task_id)
         except NotFound as error:
             raise MCPError(INVALID_PARAMS, str(error)) from error
 
     async def _taken_over(self, row: "TaskRow") -> "TaskRow":
         """Return a task as it is now whose server may be gone, and keep its job's end as its own."""
         lab = await self._app.lab()
-        if not lab.tasks.is_orphan(row):
-            return await lab.tasks.get(row.task_id)
+        if not lab.jobs.tasks.is_orphan(row):
+            return await lab.jobs.tasks.get(row.task_id)
         try:
-            result = await lab.runner.status(row.task_id)
+            result = await lab.commands.status(row.task_id)
             if result.state != "finished":
                 return row
             data, text = bounded(result)
-            await lab.tasks.finish(
+            await lab.jobs.tasks.finish(
                 row.task_id,
                 "completed",
                 _wire(CallToolResult(content=[TextContent(text=text)], structured_content=data)),
@@ -210,8 +210,8 @@ class Tasks(Extension):
         except GpuMcpError as error:
             if error.retryable:
                 return row
-            await lab.tasks.finish(row.task_id, "failed", {"code": INTERNAL_ERROR, "message": str(error)})
-        return await lab.tasks.get(row.task_id)
+            await lab.jobs.tasks.finish(row.task_id, "failed", {"code": INTERNAL_ERROR, "message": str(error)})
+        return await lab.jobs.tasks.get(row.task_id)
 
     def _shown(self, row: "TaskRow") -> dict[str, Any]:
         shown: dict[str, Any] = {

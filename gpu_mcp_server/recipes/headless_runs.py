@@ -93,7 +93,7 @@ class Runs:
             HostError: If it cannot go on; resume it when that is mended.
         """
         self.folder(run_id)
-        with acting_as(await self._lab.overview.runs_worker(run_id)):
+        with acting_as(await self._lab.status.overview.runs_worker(run_id)):
             return await self._go(run_id, tell)
 
     async def _go(self, run_id: str, tell: Tell) -> RunState:
@@ -122,17 +122,17 @@ class Runs:
             if not problem_id.startswith("p-"):
                 await tell("problem: is registered")
                 source = await source_at(Path(plan.problem))
-                problem_id = (await self._lab.registry.import_file(source, host=plan.host)).problem_id
-            await self._lab.problems.get(problem_id)
+                problem_id = (await self._lab.evaluation.registry.import_file(source, host=plan.host)).problem_id
+            await self._lab.store.problems.get(problem_id)
             journal.finish(PROBLEM, problem_id=problem_id)
-            return await self._lab.problems.get(problem_id)
-        return await self._lab.problems.get(done["problem_id"])
+            return await self._lab.store.problems.get(problem_id)
+        return await self._lab.store.problems.get(done["problem_id"])
 
     async def _keep_best(self, ground: Ground) -> dict[str, Any]:
         if ground.best is None:
             return {"best": None}
         name = f"{ground.run_id}.best"
-        kept = await self._lab.artifacts.put(ground.best_source.encode(), name=name, media_type="text/plain")
+        kept = await self._lab.store.artifacts.put(ground.best_source.encode(), name=name, media_type="text/plain")
         await asyncio.to_thread((ground.folder / "best.txt").write_text, ground.best_source, encoding="utf-8")
         return {"best": ground.best.model_dump(mode="json"), "best_source_artifact_id": kept}
 

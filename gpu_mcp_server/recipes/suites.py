@@ -126,7 +126,7 @@ class Suites:
             state = await self._runs.go(run_id, tell)
             rows.append(row_of(str(number), state))
             if state.best_source_artifact_id is not None:
-                sources.append((await self._lab.artifacts.read(state.best_source_artifact_id)).decode())
+                sources.append((await self._lab.store.artifacts.read(state.best_source_artifact_id)).decode())
         report = RepeatReport(
             name=name,
             rows=rows,

@@ -87,7 +87,7 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
 
     async def settled() -> None:
         with as_server():
-            await (await server.app.lab()).runner.settle()
+            await (await server.app.lab()).commands.settle()
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:

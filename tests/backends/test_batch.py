@@ -106,16 +106,16 @@ async def test_an_allocation_that_is_taken_away_leaves_an_honest_record(slurm: S
     box = BatchHost(gpus=1, queue_wait_s=60, grace_s=30)
     settings = Settings(data_dir=tmp_path, hosts={"box": box}, default_host="box")
     async with Lab.open(settings) as lab:
-        running = asyncio.create_task(lab.runner.run(["sh", "-c", "echo started; sleep 100"]))
-        while not any(job.endswith("|RUNNING") for job in slurm.jobs()) or not await lab.runner.recent(1):
+        running = asyncio.create_task(lab.commands.run(["sh", "-c", "echo started; sleep 100"]))
+        while not any(job.endswith("|RUNNING") for job in slurm.jobs()) or not await lab.commands.recent(1):
             await asyncio.sleep(0.05)
         number = (await lab.hosts.link("box")).greeting["allocation"]
-        row = (await lab.runner.recent(1))[0]
+        row = (await lab.commands.recent(1))[0]
         slurm.say("scancel", "--full", number)
         with pytest.raises(JobBroken) as broken:
             await running
         assert not [j for j in slurm.jobs() if j.endswith("|PENDING")], "asking for a lost job takes no new allocation"
-        later = await lab.runner.status(row.job_id)
+        later = await lab.commands.status(row.job_id)
         assert later.status == "broken" and "not finished" in (later.note or "")
     assert "was cancelled" in str(broken.value) or "before its time" in str(broken.value)
 
@@ -124,7 +124,7 @@ async def test_a_verdict_whose_allocation_ends_meanwhile_comes_from_the_next_one
     box = BatchHost(gpus=0, queue_wait_s=60, grace_s=30, judge_python=sys.executable)
     async with Lab.open(Settings(data_dir=tmp_path, hosts={"box": box}, default_host="box")) as lab:
         tensors = {key: [TensorSpec(**t) for t in PROBLEM[key]] for key in ("inputs", "outputs")}
-        problem = (await lab.registry.register(**{**PROBLEM, **tensors})).problem_id
+        problem = (await lab.evaluation.registry.register(**{**PROBLEM, **tensors})).problem_id
         taken: list[str] = []
 
         async def progress(said: str) -> None:
@@ -133,9 +133,9 @@ async def test_a_verdict_whose_allocation_ends_meanwhile_comes_from_the_next_one
             elif len(taken) == 1:
                 slurm.say("scancel", "--full", taken[0])
 
-        verdict = await lab.evaluator.evaluate(problem, Source(HONEST, "c", "twice.c"), progress=progress)
+        verdict = await lab.evaluation.evaluator.evaluate(problem, Source(HONEST, "c", "twice.c"), progress=progress)
         again = (await lab.hosts.link("box")).greeting["allocation"]
-        shown = await lab.experience.list("recent", problem_id=problem)
+        shown = await lab.store.experience.list("recent", problem_id=problem)
         await BatchBackend("box", box).release()
     assert verdict.verdict == "correct" and again != taken[0], verdict
     assert "judged again from the beginning, as its allocation ended" in (verdict.note or "")
@@ -163,13 +163,13 @@ async def test_a_job_whose_allocation_comes_to_its_time_limit_says_so(slurm: Slu
     settings = Settings(data_dir=tmp_path, hosts={"box": BatchHost(gpus=1, queue_wait_s=60)}, default_host="box")
     async with Lab.open(settings) as lab:
         number = (await lab.hosts.link("box")).greeting["allocation"]
-        running = asyncio.create_task(lab.runner.run(["sleep", "300"], timeout_s=600))
-        while not await lab.runner.recent(1):
+        running = asyncio.create_task(lab.commands.run(["sleep", "300"], timeout_s=600))
+        while not await lab.commands.recent(1):
             await asyncio.sleep(0.05)
         slurm.say("scontrol", "update", f"JobId={number}", "EndTime=now+2seconds")
         with pytest.raises(JobBroken, match=f"Slurm job {number} reached its time limit. Raise time_s of this host"):
             await running
-        (row,) = await lab.runner.recent(1)
+        (row,) = await lab.commands.recent(1)
         assert (row.state, row.status) == ("finished", "broken")
         await BatchBackend("box", settings.hosts["box"]).release()
 

@@ -31,7 +31,7 @@ async def lab(
 
 async def ended(lab: Lab, job_id: str) -> JobResult:
     async with asyncio.timeout(60):
-        while (result := await lab.runner.status(job_id, wait_s=20)).state != "finished":
+        while (result := await lab.commands.status(job_id, wait_s=20)).state != "finished":
             pass
     return result
 
@@ -41,20 +41,20 @@ def request(*argv: str, **more: object) -> BatchRequest:
 
 
 async def test_a_long_job_needs_no_server_and_its_files_come_back(lab: Lab, slurm: SlurmCluster):
-    workspace = (await lab.workspaces.write(None, {"in.txt": "six"})).workspace_id
+    workspace = (await lab.store.workspaces.write(None, {"in.txt": "six"})).workspace_id
     program = "cat in.txt > out.txt; echo said; echo wrong >&2; exit 3"
-    submitted = await lab.long.submit(request("sh", "-c", program, workspace_id=workspace))
+    submitted = await lab.jobs.long.submit(request("sh", "-c", program, workspace_id=workspace))
     await lab.hosts.close()
     async with Lab.open(lab.settings) as later:
         result = await ended(later, submitted.job_ids[0])
         assert (result.status, result.exit_code, result.stdout, result.stderr) == ("failed", 3, "said\n", "wrong\n")
         assert [o.path for o in result.outputs] == ["out.txt"]
-        again = await later.runner.status(submitted.job_ids[0])
+        again = await later.commands.status(submitted.job_ids[0])
         assert again.stdout == "said\n" and again.status == "failed"
 
 
 async def test_an_array_is_a_job_for_each_index(lab: Lab):
-    submitted = await lab.long.submit(request("sh", "-c", "echo $ARRAY_TASK; exit $ARRAY_TASK", array="0-1,4"))
+    submitted = await lab.jobs.long.submit(request("sh", "-c", "echo $ARRAY_TASK; exit $ARRAY_TASK", array="0-1,4"))
     results = [await ended(lab, job_id) for job_id in submitted.job_ids]
     assert [(r.stdout, r.exit_code) for r in results] == [("0\n", 0), ("1\n", 1), ("4\n", 4)]
     assert len({r.job_id for r in results}) == 3
@@ -82,7 +82,7 @@ open("me", "w").write(str(rank))
 @pytest.mark.parametrize("launcher", ["srun", "mpirun"])
 async def test_ranks_of_several_nodes_talk_and_each_leaves_its_files(lab: Lab, launcher: str):
     asked = request("python3", "-c", TALK, nodes=2, tasks_per_node=2, launcher=launcher, outputs=["me"])
-    submitted = await lab.long.submit(asked)
+    submitted = await lab.jobs.long.submit(asked)
     result = await ended(lab, submitted.job_ids[0])
     assert (result.status, result.stdout) == ("ok", "heard 1 2 3\n"), result.note
     assert sorted(o.path for o in result.outputs) == ["me", "rank-1/me", "rank-2/me", "rank-3/me"]
@@ -90,26 +90,26 @@ async def test_ranks_of_several_nodes_talk_and_each_leaves_its_files(lab: Lab, l
 
 
 async def test_a_rank_that_fails_is_named(lab: Lab):
-    submitted = await lab.long.submit(request("sh", "-c", "echo of $RANK; exit $((RANK * 7))", nodes=2))
+    submitted = await lab.jobs.long.submit(request("sh", "-c", "echo of $RANK; exit $((RANK * 7))", nodes=2))
     result = await ended(lab, submitted.job_ids[0])
     assert (result.status, result.exit_code, result.stdout) == ("failed", 7, "of 0\n")
     assert "rank 1: failed with exit code 7" in (result.note or "")
 
 
 async def test_it_is_cancelled_as_any_job(lab: Lab, slurm: SlurmCluster):
-    submitted = await lab.long.submit(request("sh", "-c", "echo up; sleep 1000"))
+    submitted = await lab.jobs.long.submit(request("sh", "-c", "echo up; sleep 1000"))
     job_id = submitted.job_ids[0]
-    while (await lab.runner.status(job_id)).stdout != "up\n":
+    while (await lab.commands.status(job_id)).stdout != "up\n":
         await asyncio.sleep(0.05)
-    await lab.jobs.cancel(job_id, "box")
+    await lab.jobs.runner.cancel(job_id, "box")
     assert (await ended(lab, job_id)).status == "cancelled"
     assert not any(job.startswith(submitted.number) and job.endswith("|RUNNING") for job in slurm.jobs())
 
 
 async def test_what_the_scheduler_takes_away_was_not_finished(lab: Lab, slurm: SlurmCluster):
-    submitted = await lab.long.submit(request("sh", "-c", "trap '' TERM; echo up; sleep 1000"))
+    submitted = await lab.jobs.long.submit(request("sh", "-c", "trap '' TERM; echo up; sleep 1000"))
     job_id = submitted.job_ids[0]
-    while (await lab.runner.status(job_id)).stdout != "up\n":
+    while (await lab.commands.status(job_id)).stdout != "up\n":
         await asyncio.sleep(0.05)
     slurm.say("scancel", submitted.number)
     result = await ended(lab, job_id)
@@ -119,16 +119,16 @@ async def test_what_the_scheduler_takes_away_was_not_finished(lab: Lab, slurm: S
 
 async def test_what_slurm_refuses_leaves_nothing_and_what_costs_too_much_is_not_asked(lab: Lab, state_dir: str):
     with pytest.raises(ConfigError, match="not available"):
-        await lab.long.submit(request("true", gpus=9))
+        await lab.jobs.long.submit(request("true", gpus=9))
     assert not list((Path(state_dir) / "batch").iterdir())
     with pytest.raises(BadRequest, match="could cost 32 GPU hours"):
-        await lab.long.submit(request("true", gpus=2, time_s=3600, array="0-15"))
+        await lab.jobs.long.submit(request("true", gpus=2, time_s=3600, array="0-15"))
 
 
 async def test_a_submit_that_is_sent_twice_is_one_job(lab: Lab, slurm: SlurmCluster):
     box = lab.settings.hosts["box"]
     assert isinstance(box, BatchHost)
-    spec = lab.long.specification(request("true"), box, [])
+    spec = lab.jobs.long.specification(request("true"), box, [])
     jobs = LongJobs("box", box)
     first, second = [await jobs.submit(spec, LongJob("twice"), {}) for _ in range(2)]
     assert first == second

@@ -59,7 +59,7 @@ async def long_jobs(slurm: SlurmCluster, state_dir: str, monkeypatch: pytest.Mon
 
 async def submitted(jobs: LongJobs, lab: Lab, job: LongJob) -> str:
     box = jobs._host
-    spec = lab.long.specification(BatchRequest.model_validate({"argv": ["sleep", "60"], "time_s": 60}), box, [])
+    spec = lab.jobs.long.specification(BatchRequest.model_validate({"argv": ["sleep", "60"], "time_s": 60}), box, [])
     return await jobs.submit(spec, job, {})
 
 
@@ -114,7 +114,7 @@ async def test_a_job_that_broke_off_on_its_way_is_looked_for_before_it_is_called
     slurm: SlurmCluster, long_jobs: LongJobs, lab: Lab, program: Callable[[str, str], Path], state_dir: str
 ):
     box = long_jobs._host
-    spec = lab.long.specification(BatchRequest.model_validate({"argv": ["sleep", "60"], "time_s": 60}), box, [])
+    spec = lab.jobs.long.specification(BatchRequest.model_validate({"argv": ["sleep", "60"], "time_s": 60}), box, [])
     program("sbatch", f'{REAL} "$@" >/dev/null; kill -9 $PPID')
     number = await long_jobs.submit(spec, LongJob("gpu-mcp-0000cccc"), {})
     assert await long_jobs.submit(spec, LongJob("gpu-mcp-0000cccc"), {}) == number

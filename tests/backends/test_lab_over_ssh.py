@@ -32,7 +32,7 @@ async def lab(sshd: Sshd, state_dir: str, tmp_path: Path) -> AsyncIterator[Lab]:
     box = sshd.settings(state_dir=f"{state_dir}/box", judge_python=sys.executable)
     local = LocalHost(state_dir=f"{state_dir}/local", judge_python=sys.executable)
     async with Lab.open(Settings(data_dir=tmp_path, hosts={"local": local, "box": box})) as opened:
-        status = await opened.gpus.status("box")
+        status = await opened.status.gpus.status("box")
         if status.hosts[0].level not in ("full", "namespaces"):
             pytest.skip(f"jobs cannot run here: {status.hosts[0].weaker_because}")
         yield opened
@@ -44,7 +44,7 @@ def source(name: str) -> Source:
 
 async def softmax(lab: Lab, host: str) -> ProblemInfo:
     tensors = [TensorSpec(name=n, dtype="float32", shape=["rows", "cols"]) for n in "xy"]
-    return await lab.registry.register(
+    return await lab.evaluation.registry.register(
         name="softmax", reference=(SOFTMAX / "reference.py").read_text(), entry="softmax", inputs=tensors[:1],
         outputs=tensors[1:], shapes=[{"rows": 8, "cols": 1000}, {"rows": 3, "cols": 1025}], rtol=1e-4, atol=1e-6, host=host,
     )  # fmt: skip
@@ -54,33 +54,37 @@ async def softmax(lab: Lab, host: str) -> ProblemInfo:
 async def test_a_kernel_gets_the_verdict_over_ssh_that_it_gets_here(lab: Lab, name: str, verdict: str):
     problem = await softmax(lab, "box")
 
-    here, there = [await lab.evaluator.evaluate(problem.problem_id, source(name), host=host) for host in HOSTS]
+    here, there = [
+        await lab.evaluation.evaluator.evaluate(problem.problem_id, source(name), host=host) for host in HOSTS
+    ]
 
     assert (here.host, there.host) == HOSTS
     assert here.verdict == there.verdict == verdict
     assert [(s.verdict, s.dims) for s in here.shapes] == [(s.verdict, s.dims) for s in there.shapes]
-    attempts = await lab.experience.list("recent", problem_id=problem.problem_id)
+    attempts = await lab.store.experience.list("recent", problem_id=problem.problem_id)
     assert {a.host for a in attempts.attempts} >= set(HOSTS)
 
 
 async def test_files_go_to_a_program_and_come_back(lab: Lab):
     code = '#include <stdio.h>\nint main(void) { int a, b; scanf("%d %d", &a, &b); printf("%d\\n", a * b); }\n'
-    written = await lab.workspaces.write(None, {"src/product.c": code, "build.sh": "gcc -o product src/product.c\n"})
+    written = await lab.store.workspaces.write(
+        None, {"src/product.c": code, "build.sh": "gcc -o product src/product.c\n"}
+    )
     where = {"workspace_id": written.workspace_id, "host": "box"}
 
-    built = await lab.runner.run(["sh", "build.sh"], **where)
-    ran = await lab.runner.run(["sh", "-c", "./product >answer.txt; cat answer.txt"], stdin="6 7\n", **where)
+    built = await lab.commands.run(["sh", "build.sh"], **where)
+    ran = await lab.commands.run(["sh", "-c", "./product >answer.txt; cat answer.txt"], stdin="6 7\n", **where)
 
     assert (built.status, built.stderr) == ("ok", "")
     assert (ran.host, ran.status, ran.stdout) == ("box", "ok", "42\n")
-    assert (await lab.workspaces.read(written.workspace_id, "answer.txt")).text == "42"
-    listing = await lab.workspaces.listing(written.workspace_id)
+    assert (await lab.store.workspaces.read(written.workspace_id, "answer.txt")).text == "42"
+    listing = await lab.store.workspaces.listing(written.workspace_id)
     assert sorted(f.path for f in listing.files) == ["answer.txt", "build.sh", "product", "src/product.c"]
 
 
 async def test_compilers_messages_come_back(lab: Lab):
-    good = await lab.compiler.compile(source("naive.c"), host="box")
-    bad = await lab.compiler.compile(Source("int launch(void) { return missing; }\n", "c", "bad.c"), host="box")
+    good = await lab.builds.compiler.compile(source("naive.c"), host="box")
+    bad = await lab.builds.compiler.compile(Source("int launch(void) { return missing; }\n", "c", "bad.c"), host="box")
 
     assert (good.status, good.host, good.binary_bytes is not None) == ("ok", "box", True)
     assert bad.status == "failed"
@@ -88,10 +92,10 @@ async def test_compilers_messages_come_back(lab: Lab):
 
 
 async def test_a_detached_job_is_found_by_the_next_server(lab: Lab):
-    started = await lab.runner.run(["sh", "-c", "sleep 1; echo done"], host="box", detach=True)
+    started = await lab.commands.run(["sh", "-c", "sleep 1; echo done"], host="box", detach=True)
     await lab.hosts.close()
 
-    finished = await lab.runner.status(started.job_id, wait_s=60)
+    finished = await lab.commands.status(started.job_id, wait_s=60)
 
     assert (finished.state, finished.status, finished.stdout) == ("finished", "ok", "done\n")
 
@@ -109,7 +113,7 @@ async def test_a_run_goes_on_when_its_line_is_lost_meanwhile(
                 heard.set()
 
         script = "echo started; sleep 3; echo finished"
-        running = asyncio.create_task(lab.runner.run(["sh", "-c", script], progress=progress))
+        running = asyncio.create_task(lab.commands.run(["sh", "-c", script], progress=progress))
         await asyncio.wait_for(heard.wait(), 60)
         server.cut()
         done = await running
@@ -154,14 +158,14 @@ async def test_a_job_at_a_distance_costs_one_round_trip(sshd: Sshd, state_dir: s
         async with Lab.open(Settings(data_dir=tmp_path, hosts={"box": box})) as lab:
             process = ProcessSpec(argv=("sh", "-c", "echo made > small; head -c 300000 /dev/zero > large"))
             spec = JobSpec(new_job_id(), (process,), outputs=("small", "large"), min_level="landlock")
-            assert (await lab.jobs.run(spec, host="box")).record.status == "ok"
+            assert (await lab.jobs.runner.run(spec, host="box")).record.status == "ok"
             before = line.count
-            done = await lab.jobs.run(replace(spec, id=new_job_id()), host="box")
+            done = await lab.jobs.runner.run(replace(spec, id=new_job_id()), host="box")
             assert (done.record.status, line.count - before) == ("ok", 1)
             outputs = {o.path: o.sha256 for o in done.record.outputs}
-            assert await lab.jobs.fetch("box", outputs["small"]) == b"made\n"
+            assert await lab.jobs.runner.fetch("box", outputs["small"]) == b"made\n"
             assert line.count - before == 1, "small outputs come along with the end"
-            assert await lab.jobs.fetch("box", outputs["large"]) == bytes(300_000)
+            assert await lab.jobs.runner.fetch("box", outputs["large"]) == bytes(300_000)
             assert line.count - before == 2
 
 
@@ -179,7 +183,7 @@ async def test_a_thousand_files_that_the_host_knows_cost_one_round_trip(sshd: Ss
                 blobs |= {sha256(data): data for data in changed.values()}
                 spec = job("sh", "-c", "cat d*/f* | wc -c", files=files, min_level="landlock")
                 before = line.count
-                done = await lab.jobs.run(spec, host="box", blobs=blobs)
+                done = await lab.jobs.runner.run(spec, host="box", blobs=blobs)
                 turns.append(line.count - before)
                 assert done.stdout.strip() == str(sum(map(len, files.values()))).encode()
     assert turns[1:] == [1, 1], turns
@@ -196,7 +200,7 @@ async def test_a_server_that_comes_back_sends_nothing_that_the_host_has(sshd: Ss
             async with Lab.open(Settings(data_dir=tmp_path / name, hosts={"box": box})) as lab:
                 before = line.sent_bytes
                 spec = job("sh", "-c", "wc -c < large", files={"large": data}, min_level="landlock")
-                done = await lab.jobs.run(spec, host="box", blobs={sha256(data): data})
+                done = await lab.jobs.runner.run(spec, host="box", blobs={sha256(data): data})
                 assert (done.record.status, done.stdout.strip()) == ("ok", b"3000000")
                 sent.append(line.sent_bytes - before)
     assert sent[0] > 3_000_000

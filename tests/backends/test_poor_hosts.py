@@ -88,7 +88,7 @@ async def test_a_state_folder_that_cannot_be_made_is_said(sshd: Sshd, disk: Disk
 async def test_a_state_folder_where_nothing_may_be_executed_is_said(sshd: Sshd, disk: Disk):
     folder = disk("noexec,mode=711,size=64m")
     async with laboratory(hosts={"box": sshd.settings(state_dir=str(folder))}) as lab:
-        (status,) = (await lab.gpus.status("box")).hosts
+        (status,) = (await lab.status.gpus.status("box")).hosts
 
     assert "noexec" in (status.problem or "") and "state_dir" in (status.problem or "")
 
@@ -104,8 +104,8 @@ async def test_a_tmp_where_nothing_may_be_executed_stops_no_job(start_sshd: Star
         Path(state).chmod(0o711)
         async with laboratory(hosts={"box": server.settings(state_dir=f"{state}/s")}) as lab:
             script = "for d in /tmp /job; do cp /bin/true $d/built && $d/built && echo $d; done"
-            done = await lab.runner.run(["sh", "-c", script], host="box")
-            (status,) = (await lab.gpus.status("box")).hosts
+            done = await lab.commands.run(["sh", "-c", script], host="box")
+            (status,) = (await lab.status.gpus.status("box")).hosts
     server.stop()
     assert done.stdout == "/tmp\n/job\n", done
     assert "noexec" not in (status.problem or "")
@@ -124,10 +124,10 @@ async def test_a_disk_that_fills_up_costs_no_record(sshd: Sshd, disk: Disk):
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this machine has an NVIDIA driver")
 async def test_a_host_without_a_gpu_says_so_where_one_is_asked_for(sshd: Sshd, state_dir: str):
     async with laboratory(hosts={"box": sshd.settings(state_dir=state_dir)}) as lab:
-        (status,) = (await lab.gpus.status("box")).hosts
+        (status,) = (await lab.status.gpus.status("box")).hosts
         assert status.why_no_gpu == "no NVIDIA driver on this host"
         with pytest.raises(NoFreeGpu) as refused:
-            await lab.runner.run(["true"], host="box", gpus=1)
+            await lab.commands.run(["true"], host="box", gpus=1)
     assert "Host 'box' has 0 GPUs (no NVIDIA driver on this host), 1 were asked for" in str(refused.value)
     assert "gpu_status" in str(refused.value)
 
@@ -135,7 +135,7 @@ async def test_a_host_without_a_gpu_says_so_where_one_is_asked_for(sshd: Sshd, s
 async def test_a_host_with_a_gpu_and_without_cuda_says_what_to_install(sshd: Sshd, state_dir: str):
     box = sshd.settings(state_dir=state_dir, cuda="/opt/no-cuda")
     async with laboratory(hosts={"box": box}) as lab:
-        (status,) = (await lab.gpus.status("box")).hosts
+        (status,) = (await lab.status.gpus.status("box")).hosts
         assert "no nvcc in /opt/no-cuda/bin, " in (status.problem or "")
         assert "correct `cuda` of this host" in (status.problem or "")
         probe = await lab.hosts.probe("box")

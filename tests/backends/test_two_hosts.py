@@ -62,14 +62,14 @@ async def test_jobs_are_spread_and_no_gpu_has_two_though_packets_are_lost(lab: L
         pytest.skip("no iptables here that loses packets at random")
     hosts = [name for name in lab.hosts.names() if name in GPUS]
     files = {f"f{n}": os.urandom(2000) for n in range(200)}
-    workspace = (await lab.workspaces.write(None, files)).workspace_id
+    workspace = (await lab.store.workspaces.write(None, files)).workspace_id
     runs = [
-        lab.runner.run(["sh", "-c", "cat f* | wc -c; sleep 0.2"], gpus=1, workspace_id=workspace) for _ in range(12)
+        lab.commands.run(["sh", "-c", "cat f* | wc -c; sleep 0.2"], gpus=1, workspace_id=workspace) for _ in range(12)
     ]
     done = await asyncio.gather(*runs)
     assert [(d.status, d.stdout.strip()) for d in done] == [("ok", "400000")] * 12
     assert {d.host for d in done} == set(hosts) == {"one", "two"}
-    records = [(await lab.jobs.look(d.job_id, d.host)).record for d in done]
+    records = [(await lab.jobs.runner.look(d.job_id, d.host)).record for d in done]
     for uuid in {uuid for record in records for uuid in record.gpus}:
         spans = sorted((r.started_at or 0.0, r.ended_at or 0.0) for r in records if r.gpus == (uuid,))
         assert all(later[0] >= earlier[1] for earlier, later in pairwise(spans)), spans
@@ -84,7 +84,7 @@ async def test_a_host_whose_line_fails_is_said_and_its_job_is_had_when_it_comes_
 
     script = "echo begun; sleep 12; echo finished"
     running = asyncio.create_task(
-        lab.runner.run(["sh", "-c", script], host="one", gpus=1, timeout_s=60, progress=progress)
+        lab.commands.run(["sh", "-c", script], host="one", gpus=1, timeout_s=60, progress=progress)
     )
     await asyncio.wait_for(heard.wait(), 60)
     ip("link", "set", f"{TAG}-out0", "down")
@@ -92,8 +92,8 @@ async def test_a_host_whose_line_fails_is_said_and_its_job_is_had_when_it_comes_
         with pytest.raises(HostUnavailable, match="'one'"):
             await lab.hosts.call("one", "gpus", again=False)
         with pytest.raises(NoFreeGpu, match="No host that answers has such GPUs"):
-            await lab.pool.place(None, Need(1, arch=ARCHES[0]))
-        elsewhere = await lab.runner.run(["echo", "here"], gpus=1)
+            await lab.jobs.pool.place(None, Need(1, arch=ARCHES[0]))
+        elsewhere = await lab.commands.run(["echo", "here"], gpus=1)
         assert (elsewhere.host, elsewhere.status) == ("two", "ok")
     finally:
         ip("link", "set", f"{TAG}-out0", "up")

@@ -23,7 +23,7 @@ class Bench:
         return asyncio.run_coroutine_threadsafe(self.court.judge(candidate), self.loop).result()
 
     def host(self) -> HostProbe:
-        jobs = self.court.lab.jobs
+        jobs = self.court.lab.jobs.runner
         return asyncio.run_coroutine_threadsafe(jobs.probe(jobs.hosts.choose(None)), self.loop).result()
 
 

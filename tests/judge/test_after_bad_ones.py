@@ -49,7 +49,7 @@ GIVEN = {**PROBLEM, **TENSORS, "shapes": PROBLEM["shapes"][:1]}
 
 @pytest.fixture(scope="module")
 async def problem_id(lab: Lab) -> str:
-    return (await lab.registry.register(**GIVEN)).problem_id
+    return (await lab.evaluation.registry.register(**GIVEN)).problem_id
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -57,10 +57,10 @@ async def test_an_honest_candidate_is_correct_right_after_a_bad_one(lab: Lab, pr
     monkeypatch.setattr(judge_job, "ROUND_TIMEOUT_S", 2.0)
     source, verdict, reason = BAD[name]
 
-    bad = await lab.evaluator.evaluate(problem_id, Source(source, "c", "bad.c"))
+    bad = await lab.evaluation.evaluator.evaluate(problem_id, Source(source, "c", "bad.c"))
     assert (bad.verdict or bad.status) == verdict, bad.summary()
     assert reason in bad.reason
-    good = await lab.evaluator.evaluate(problem_id, Source(HONEST, "c", "good.c"), timing=UNTIMED)
+    good = await lab.evaluation.evaluator.evaluate(problem_id, Source(HONEST, "c", "good.c"), timing=UNTIMED)
     assert good.verdict == "correct", good.summary()
 
 
@@ -85,10 +85,12 @@ ENDS = {
 @pytest.mark.parametrize("name", ENDS)
 async def test_a_reference_that_fails_is_nobodys_failure_and_says_so(lab: Lab, problem_id, name):
     end, words = ENDS[name]
-    tired = await lab.registry.register(**{**GIVEN, "name": "tired", "reference": TIRED.replace("{end}", end)})
+    tired = await lab.evaluation.registry.register(
+        **{**GIVEN, "name": "tired", "reference": TIRED.replace("{end}", end)}
+    )
 
-    refused = await lab.evaluator.evaluate(tired.problem_id, Source(HONEST, "c", "good.c"))
+    refused = await lab.evaluation.evaluator.evaluate(tired.problem_id, Source(HONEST, "c", "good.c"))
     assert (refused.status, refused.verdict) == ("refused", None), refused.summary()
     assert words in refused.reason and "register it again" in (refused.note or "")
-    good = await lab.evaluator.evaluate(problem_id, Source(HONEST, "c", "good.c"), timing=UNTIMED)
+    good = await lab.evaluation.evaluator.evaluate(problem_id, Source(HONEST, "c", "good.c"), timing=UNTIMED)
     assert good.verdict == "correct", good.summary()

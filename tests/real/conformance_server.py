@@ -86,7 +86,7 @@ def name_in(answers: dict[str, Any]) -> str | None:
 async def waited(ctx: Context[Any, Any], seconds: float) -> None:
     """Wait by a job, as our own tools do."""
     lab = await ctx.request_context.lifespan_context.lab()
-    await lab.runner.run(["sleep", str(seconds)], timeout_s=seconds + 30)
+    await lab.commands.run(["sleep", str(seconds)], timeout_s=seconds + 30)
 
 
 def offer_contents(server: LabServer) -> None:

@@ -30,7 +30,7 @@ async def registered(lab: Lab) -> str:
     judge = (await lab.hosts.probe("local")).judge
     framework = "torch" if judge and judge.torch else "numpy"
     reference = EXAMPLES / ("reference_torch.py" if framework == "torch" else "reference.py")
-    info = await lab.registry.register(
+    info = await lab.evaluation.registry.register(
         name="softmax", reference=reference.read_text(encoding="utf-8"), framework=framework, entry="softmax", shapes=SHAPES,
         inputs=[TensorSpec(name="x", **TENSOR)], outputs=[TensorSpec(name="y", **TENSOR)], rtol=1e-4, atol=1e-6,
     )  # fmt: skip
@@ -51,13 +51,15 @@ async def test_candidates_get_their_verdicts_on_the_gpu_with_resources_and_evide
         "no_answer": "cheat",
     }
     for name, verdict in wanted.items():
-        found = await lab.evaluator.evaluate(problem_id, candidate(f"{name}.cu"))
+        found = await lab.evaluation.evaluator.evaluate(problem_id, candidate(f"{name}.cu"))
         assert found.verdict == verdict, f"{name}: {found.reason}"
         assert name == "no_answer" or found.resources[0].registers_per_thread > 0
-    best = await lab.experience.list("best", problem_id=problem_id)
+    best = await lab.store.experience.list("best", problem_id=problem_id)
     assert [a.verdict for a in best.attempts] == ["correct"]
     evidence = json.loads(
-        await lab.artifacts.read((await lab.experience.get(best.attempts[0].attempt_id)).evidence["verdict_artifact"])
+        await lab.store.artifacts.read(
+            (await lab.store.experience.get(best.attempts[0].attempt_id)).evidence["verdict_artifact"]
+        )
     )["evidence"]  # type: ignore[index]
     assert evidence["memory"] and evidence["seed_commitment"]
 
@@ -70,36 +72,36 @@ extern "C" int launch(const float *x, float *y, int64_t rows, int64_t cols, cuda
     spoil<<<1, 32, 0, stream>>>((float *)x);
     return cudaStreamSynchronize(stream);
 }"""
-    found = await lab.evaluator.evaluate(problem_id, Source(text, "cuda", "spoil.cu"))
+    found = await lab.evaluation.evaluator.evaluate(problem_id, Source(text, "cuda", "spoil.cu"))
     assert found.verdict in ("incorrect", "cheat"), found.reason
-    again = await lab.evaluator.evaluate(problem_id, candidate("vectorized.cu"))
+    again = await lab.evaluation.evaluator.evaluate(problem_id, candidate("vectorized.cu"))
     assert again.verdict == "correct", again.reason
 
 
 async def test_a_job_sees_the_gpus_that_it_leased_and_no_others(lab: Lab):
     count = len((await lab.hosts.probe("local")).gpus)
-    one = await lab.runner.run(["nvidia-smi", "-L"], gpus=1)
+    one = await lab.commands.run(["nvidia-smi", "-L"], gpus=1)
     assert one.status == "ok" and one.stdout.count("GPU ") == 1, one.summary()
-    none = await lab.runner.run(["nvidia-smi", "-L"])
+    none = await lab.commands.run(["nvidia-smi", "-L"])
     assert none.status == "failed" or "GPU " not in none.stdout
     if count > 1:
-        both = await lab.runner.run(["nvidia-smi", "-L"], gpus=2)
+        both = await lab.commands.run(["nvidia-smi", "-L"], gpus=2)
         assert both.stdout.count("GPU ") == 2
 
 
 async def test_an_exclusive_job_is_shown_as_holder_and_the_next_waits_for_it(lab: Lab):
     count = len((await lab.hosts.probe("local")).gpus)
-    first = await lab.runner.run(["sleep", "600"], gpus=count, wait_s=0.0, timeout_s=700)
-    while not all(g.locked_by for g in (await lab.gpus.status()).hosts[0].gpus):
+    first = await lab.commands.run(["sleep", "600"], gpus=count, wait_s=0.0, timeout_s=700)
+    while not all(g.locked_by for g in (await lab.status.gpus.status()).hosts[0].gpus):
         await asyncio.sleep(0)
-    assert first.job_id in ((await lab.gpus.status()).hosts[0].gpus[0].locked_by or "")
-    second = asyncio.create_task(lab.runner.run(["nvidia-smi", "-L"], gpus=1))
+    assert first.job_id in ((await lab.status.gpus.status()).hosts[0].gpus[0].locked_by or "")
+    second = asyncio.create_task(lab.commands.run(["nvidia-smi", "-L"], gpus=1))
     await asyncio.sleep(0)
-    await lab.runner.cancel(first.job_id)
+    await lab.commands.cancel(first.job_id)
     assert (await second).status == "ok"
-    assert not (await lab.gpus.status()).hosts[0].gpus[0].locked_by
+    assert not (await lab.status.gpus.status()).hosts[0].gpus[0].locked_by
 
 
 async def test_cuda_compiles_for_the_gpu_that_is_there_unless_told_otherwise(lab: Lab):
-    result = await lab.compiler.compile(candidate("naive.cu"))
-    assert result.arch == (await lab.gpus.status()).hosts[0].gpus[0].arch
+    result = await lab.builds.compiler.compile(candidate("naive.cu"))
+    assert result.arch == (await lab.status.gpus.status()).hosts[0].gpus[0].arch

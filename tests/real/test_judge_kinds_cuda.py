@@ -32,16 +32,20 @@ async def lab() -> AsyncIterator[Lab]:
 
 
 async def softmax(lab: Lab, text: str, language: Any, timing: TimingOptions = EAGER) -> Evaluation:
-    info = await lab.registry.import_file(ProblemSource("p.py", SOFTMAX, wish=Wish(atol=1e-7)))
-    return await lab.evaluator.evaluate(info.problem_id, Source(text, language, "k.py"), device="cuda", timing=timing)
+    info = await lab.evaluation.registry.import_file(ProblemSource("p.py", SOFTMAX, wish=Wish(atol=1e-7)))
+    return await lab.evaluation.evaluator.evaluate(
+        info.problem_id, Source(text, language, "k.py"), device="cuda", timing=timing
+    )
 
 
 async def own(lab: Lab, problem: dict[str, Any], text: str, language: str = "cuda", **timing: Any) -> Evaluation:
     tensors = {side: [TensorSpec(**t) for t in problem[side]] for side in ("inputs", "outputs")}
-    info = await lab.registry.register(**{"rtol": 1e-5, "atol": 1e-6, **problem, **tensors})
+    info = await lab.evaluation.registry.register(**{"rtol": 1e-5, "atol": 1e-6, **problem, **tensors})
     name = "k.cu" if language == "cuda" else "k.py"
     how = TimingOptions(**{"baseline": "eager", **timing})
-    return await lab.evaluator.evaluate(info.problem_id, Source(text, language, name), device="cuda", timing=how)  # type: ignore[arg-type]
+    return await lab.evaluation.evaluator.evaluate(
+        info.problem_id, Source(text, language, name), device="cuda", timing=how
+    )  # type: ignore[arg-type]
 
 
 def vectors(*names: str, dtype: str = "float32") -> list[dict[str, Any]]:
@@ -192,7 +196,7 @@ async def test_a_problem_too_large_for_the_gpu_is_refused_with_both_sizes(lab: L
     huge = SOFTMAX.replace("4096, 4096", "4096, 40_000_000")
     assert huge != SOFTMAX
     with pytest.raises(ProblemRefused, match=r"too large: its tensors take 1310\.7 GB, on cuda at most [0-9.]+ GB"):
-        await lab.registry.import_file(ProblemSource("p.py", huge))
+        await lab.evaluation.registry.import_file(ProblemSource("p.py", huge))
     good = await own(lab, TANH, HONEST)
     assert good.verdict == "correct", good.summary()
 

@@ -73,8 +73,8 @@ async def lab() -> AsyncIterator[Lab]:
     ],
 )
 async def test_a_model_has_its_weights_by_the_common_seed(lab: Lab, text, verdict):
-    info = await lab.registry.import_file(ProblemSource("linear.py", PROBLEM))
-    found = await lab.evaluator.evaluate(
+    info = await lab.evaluation.registry.import_file(ProblemSource("linear.py", PROBLEM))
+    found = await lab.evaluation.evaluator.evaluate(
         info.problem_id, Source(text, "python", "k.py"), device="cuda", timing=TimingOptions(tier="correctness")
     )
 
@@ -82,11 +82,11 @@ async def test_a_model_has_its_weights_by_the_common_seed(lab: Lab, text, verdic
 
 
 async def test_a_launcher_is_given_the_models_weights(lab: Lab):
-    info = await lab.registry.import_file(ProblemSource("linear.py", PROBLEM))
-    names = [tensor.name for tensor in (await lab.problems.get(info.problem_id)).inputs]
+    info = await lab.evaluation.registry.import_file(ProblemSource("linear.py", PROBLEM))
+    names = [tensor.name for tensor in (await lab.store.problems.get(info.problem_id)).inputs]
     parameters = ", ".join([*(f"const float *{name}" for name in names), "float *y", "void *stream"])
     text = LAUNCHER.replace("PARAMETERS", f'extern "C" int launch({parameters})')
-    found = await lab.evaluator.evaluate(
+    found = await lab.evaluation.evaluator.evaluate(
         info.problem_id, Source(text, "cuda", "k.cu"), device="cuda", timing=TimingOptions(tier="correctness")
     )
 

@@ -20,7 +20,7 @@ OURS = {name: value for name, value in os.environ.items() if name.startswith("NC
 @pytest.fixture
 async def lab() -> AsyncIterator[Lab]:
     async with laboratory(hosts={"local": {"kind": "local", "environment": OURS}}) as lab:
-        host = await lab.nccl_verifier.hosts.of(None)
+        host = await lab.nccl.verifier.hosts.of(None)
         if host.linked < 2 or host.install is None:
             pytest.skip("needs two GPUs with NVLink, and NCCL with headers")
         yield lab
@@ -38,7 +38,7 @@ def transformed(name: str, old: str = "", new: str = "") -> tuple[dict[str, str]
 @pytest.mark.parametrize("name", ["alltoall.cu", "allreduce.cu"])
 async def test_a_transformed_program_is_verified(lab: Lab, name: str):
     files, main, original = transformed(name)
-    said = await lab.nccl_verifier.verify(files, main, original=original, options=NcclRunOptions())
+    said = await lab.nccl.verifier.verify(files, main, original=original, options=NcclRunOptions())
 
     assert [c for c in said.checks if c.status == "failed"] == [], said.summary()
     assert said.verdict == "verified", said.summary()
@@ -47,7 +47,7 @@ async def test_a_transformed_program_is_verified(lab: Lab, name: str):
 
 async def test_an_element_that_is_not_copied_is_found_by_the_differential_program(lab: Lab):
     files, main, original = transformed("alltoall.cu", "for (; i < n; i += threads)", "for (; i + 1 < n; i += threads)")
-    said = await lab.nccl_verifier.verify(files, main, original=original, options=NcclRunOptions())
+    said = await lab.nccl.verifier.verify(files, main, original=original, options=NcclRunOptions())
 
     assert said.verdict == "failed"
     assert {c.name for c in said.checks if c.status == "failed"} & {"run", "differential", "stress"}, said.summary()

@@ -27,9 +27,9 @@ async def lab() -> AsyncIterator[Lab]:
 async def built(lab: Lab, tool: str) -> str:
     if tool not in (await lab.hosts.probe("local")).toolchains.tools:
         pytest.skip(f"{tool} is not installed")
-    workspace = (await lab.workspaces.write(None, {"planted.cu": (HERE / "planted.cu").read_text()})).workspace_id
+    workspace = (await lab.store.workspaces.write(None, {"planted.cu": (HERE / "planted.cu").read_text()})).workspace_id
     command = ["nvcc", "-arch=native", "-lineinfo", "-o", "planted", "planted.cu"]
-    done = await lab.runner.run(command, workspace_id=workspace, gpus=1, timeout_s=120)
+    done = await lab.commands.run(command, workspace_id=workspace, gpus=1, timeout_s=120)
     assert done.status == "ok", done.stderr
     return workspace
 
@@ -37,7 +37,7 @@ async def built(lab: Lab, tool: str) -> str:
 @pytest.mark.parametrize(("mode", "tool", "kind"), profiling.PLANTED)
 async def test_a_planted_mistake_is_found_at_its_line(lab: Lab, mode: str, tool, kind):
     workspace = await built(lab, "compute-sanitizer")
-    found = await lab.checker.check(RunTarget(command=["./planted", mode], workspace_id=workspace), tool)
+    found = await lab.profiles.checker.check(RunTarget(command=["./planted", mode], workspace_id=workspace), tool)
     if kind is None:
         assert found.status == "clean", found.summary()
     else:
@@ -48,7 +48,7 @@ async def test_a_planted_mistake_is_found_at_its_line(lab: Lab, mode: str, tool,
 async def test_a_profile_names_the_limit_and_the_hot_line(lab: Lab):
     workspace = await built(lab, "ncu")
     target = RunTarget(command=["./planted", "perf"], workspace_id=workspace, kernel="saxpy", skip=1)
-    result = await lab.profiler.profile(target)
+    result = await lab.profiles.profiler.profile(target)
     if result.status == "not_measured":
         pytest.skip(result.not_measured[0])
     (kernel,) = result.kernels
@@ -59,7 +59,7 @@ async def test_a_profile_names_the_limit_and_the_hot_line(lab: Lab):
 
 async def test_an_illegal_address_is_named_with_its_line(lab: Lab):
     workspace = await built(lab, "cuda-gdb")
-    done = await lab.runner.run(["./planted", "wild"], workspace_id=workspace, gpus=1)
+    done = await lab.commands.run(["./planted", "wild"], workspace_id=workspace, gpus=1)
     line = profiling.line_of((HERE / "planted.cu").read_text(), "wild")
     assert done.status == "failed" and f"planted.cu:{line}" in (done.note or ""), done.note
 

@@ -123,8 +123,12 @@ async def lab() -> AsyncIterator[Lab]:
 
 
 async def evaluated(lab: Lab, text: str, language: Any, problem: str = SOFTMAX, **wish: Any) -> Any:
-    info = await lab.registry.import_file(ProblemSource("p.py", problem, wish=Wish(**{"atol": 1e-7, **wish})))
-    return await lab.evaluator.evaluate(info.problem_id, Source(text, language, "k.py"), device="cuda", timing=EAGER)
+    info = await lab.evaluation.registry.import_file(
+        ProblemSource("p.py", problem, wish=Wish(**{"atol": 1e-7, **wish}))
+    )
+    return await lab.evaluation.evaluator.evaluate(
+        info.problem_id, Source(text, language, "k.py"), device="cuda", timing=EAGER
+    )
 
 
 @pytest.mark.parametrize(("language", "text", "verdict", "reason"), CASES)

@@ -30,8 +30,8 @@ async def test_nccl_talks_between_two_hosts():
             probe = await lab.hosts.probe("one")
             if len(probe.gpus) < 2 or probe.judge is None or not probe.judge.torch:
                 pytest.skip("needs two GPUs, and torch in the judge's Python")
-            where = (await lab.workspaces.write(None, {"reduce.py": REDUCE})).workspace_id
-            done = await lab.runner.run(
+            where = (await lab.store.workspaces.write(None, {"reduce.py": REDUCE})).workspace_id
+            done = await lab.commands.run(
                 [probe.judge.path, "reduce.py"], workspace_id=where, gpus=1, env=APART, timeout_s=180,
                 ranks=RankOptions(count=2, hosts=["two", "one"]),
             )  # fmt: skip

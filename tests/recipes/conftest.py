@@ -41,5 +41,9 @@ def begun(lab: Lab) -> Begun:
 
 async def registered(lab: Lab) -> str:
     """Return the problem, registered once a laboratory."""
-    known = await lab.problems.list()
-    return known[0].problem_id if known else (await lab.registry.import_file(ProblemSource("p.toml", TWICE))).problem_id
+    known = await lab.store.problems.list()
+    return (
+        known[0].problem_id
+        if known
+        else (await lab.evaluation.registry.import_file(ProblemSource("p.toml", TWICE))).problem_id
+    )

@@ -90,7 +90,7 @@ async def compiled_alone(lab: Lab, run_id: str, stopped: str) -> None:
         ("judge-002", "compiles"),
     ], state.summary()
     assert stopped == "compiled" and state.best is not None and state.best.attempt_id is not None
-    attempt = await lab.experience.get(state.best.attempt_id)
+    attempt = await lab.store.experience.get(state.best.attempt_id)
     assert (attempt.kind, attempt.status, attempt.verdict) == ("compile", "ok", None)
     assert "// anew" in (lab.settings.data_dir / "recipes" / run_id / "best.txt").read_text()
 

@@ -27,7 +27,7 @@ def spans() -> Iterator[InMemorySpanExporter]:
 
 
 async def test_a_job_is_pushed_queued_and_run(lab: Lab, spans: InMemorySpanExporter):
-    done = await lab.runner.run(["true"])
+    done = await lab.commands.run(["true"])
     of_job = [s for s in spans.get_finished_spans() if (s.attributes or {}).get("gpu_mcp.job") == done.job_id]
 
     assert [s.name for s in spans.get_finished_spans()][:1] == ["push"]

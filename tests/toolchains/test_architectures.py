@@ -31,7 +31,7 @@ async def test_native_is_refused_without_a_gpu_of_that_maker(lab: Lab, language:
         pytest.skip("no compiler of HIP")
     source = Source(KERNELS[language], language, "k.cu")  # type: ignore[arg-type]
     with pytest.raises(BadRequest, match=rf"host 'local' has none from {MAKERS[language]}\. Name an architecture"):
-        await lab.compiler.compile(source, Wish(arch="native", library=False))
+        await lab.builds.compiler.compile(source, Wish(arch="native", library=False))
 
 
 async def test_native_is_the_hosts_own_gpu(lab: Lab):
@@ -48,27 +48,27 @@ async def test_native_is_the_hosts_own_gpu(lab: Lab):
 async def test_a_language_of_the_processor_takes_no_architecture(lab: Lab, language: str):
     source = Source("int f(int x) { return x; }", language, "f.c")  # type: ignore[arg-type]
     with pytest.raises(BadRequest, match=r"compiled for the processor.*-march="):
-        await lab.compiler.compile(source, Wish(arch="sm_90", library=False))
+        await lab.builds.compiler.compile(source, Wish(arch="sm_90", library=False))
 
 
 async def test_a_block_that_cannot_be_is_refused_before_anything_is_compiled(lab: Lab):
     with pytest.raises(BadRequest, match="1 to 1024 threads, not 5000"):
-        await lab.compiler.compile(Source("int f( {", "c", "f.c"), Wish(block=5000, library=False))
+        await lab.builds.compiler.compile(Source("int f( {", "c", "f.c"), Wish(block=5000, library=False))
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
 async def test_a_project_is_asked_for_an_architecture_that_a_compiler_knows(lab: Lab):
     probe = await without_gpu(lab)
     lists = "cmake_minimum_required(VERSION 3.20)\nproject(p LANGUAGES CXX)\n"
-    workspace = (await lab.workspaces.write(None, {"CMakeLists.txt": lists})).workspace_id
+    workspace = (await lab.store.workspaces.write(None, {"CMakeLists.txt": lists})).workspace_id
     with pytest.raises(BadRequest, match="host 'local' has none"):
-        await lab.projects.build(workspace, arch="native")
+        await lab.builds.projects.build(workspace, arch="native")
     if probe.nvcc is not None:
         with pytest.raises(BadRequest, match=r"nvcc .* does not generate code for 'sm_9999'.*sm_90"):
-            await lab.projects.build(workspace, arch="sm_9999")
+            await lab.builds.projects.build(workspace, arch="sm_9999")
     if probe.toolchains.hip:
         with pytest.raises(BadRequest, match=r"'gfx777'.*gfx90a"):
-            await lab.projects.build(workspace, arch="gfx777")
-    makefile = (await lab.workspaces.write(None, {"Makefile": "all:\n"})).workspace_id
+            await lab.builds.projects.build(workspace, arch="gfx777")
+    makefile = (await lab.store.workspaces.write(None, {"Makefile": "all:\n"})).workspace_id
     with pytest.raises(BadRequest, match=r"make is not told an architecture.*ARCH=sm_90"):
-        await lab.projects.build(makefile, arch="sm_90")
+        await lab.builds.projects.build(makefile, arch="sm_90")

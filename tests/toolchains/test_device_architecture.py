@@ -53,19 +53,19 @@ async def with_h100() -> AsyncIterator[Lab]:
 @needs_nvcc
 async def test_wgmma_compiles_for_a_host_with_an_h100_by_tool_and_as_a_candidate(with_h100: Lab):
     whole = Source(KERNELS + LAUNCHER, "cuda", "wgmma.cu")
-    candidate = await with_h100.compiler.build(whole, host="local")
+    candidate = await with_h100.builds.compiler.build(whole, host="local")
     assert (candidate.status, candidate.arch, candidate.note) == ("ok", "sm_90a", None), candidate.summary()
     for wish in (Wish(library=False), Wish(library=False, arch="native"), Wish(library=False, arch="sm_90a")):
-        result = await with_h100.compiler.compile(whole, wish)
+        result = await with_h100.builds.compiler.compile(whole, wish)
         assert (result.status, result.arch, result.cached) == ("ok", "sm_90a", True), result.summary()
-    kernels = await with_h100.compiler.compile(Source(KERNELS, "cuda", "kernels.cu"), Wish(library=False))
+    kernels = await with_h100.builds.compiler.compile(Source(KERNELS, "cuda", "kernels.cu"), Wish(library=False))
     assert (kernels.status, kernels.arch) == ("ok", "sm_90a"), kernels.summary()
     assert kernels.resources[0].arch == "sm_90a" and kernels.artifact_id != candidate.artifact_id
 
 
 @needs_nvcc
 async def test_an_architecture_that_was_named_stays_what_it_is(with_h100: Lab):
-    named = await with_h100.compiler.compile(Source(KERNELS + LAUNCHER, "cuda", "wgmma.cu"), Wish(arch="sm_90"))
+    named = await with_h100.builds.compiler.compile(Source(KERNELS + LAUNCHER, "cuda", "wgmma.cu"), Wish(arch="sm_90"))
     assert (named.status, named.arch, named.stage) == ("failed", "sm_90", "ptxas"), named.summary()
     assert "not supported on .target 'sm_90'" in named.diagnostics[0].message
 
@@ -80,7 +80,7 @@ async def test_names_with_a_suffix_compile_host_and_device(lab: Lab, arch: str):
     asks = f"#if defined(__CUDA_ARCH__) && !defined({macro})\n#error plain\n#endif\n"
     source = asks + "__global__ void k(int *x) { x[0] = 1; }\n"
     launcher = 'extern "C" int launch(int *x) { k<<<1, 1>>>(x); return 0; }\n'
-    result = await lab.compiler.compile(Source(source + launcher, "cuda", "k.cu"), Wish(arch=arch))
+    result = await lab.builds.compiler.compile(Source(source + launcher, "cuda", "k.cu"), Wish(arch=arch))
     assert (result.status, result.arch) == ("ok", arch), result.summary()
 
 
@@ -88,9 +88,9 @@ async def test_names_with_a_suffix_compile_host_and_device(lab: Lab, arch: str):
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
 async def test_a_project_for_the_hosts_own_gpu_is_told_its_suffix(with_h100: Lab):
     files = {"CMakeLists.txt": CMAKE, "k.cu": KERNELS + LAUNCHER}
-    workspace = (await with_h100.workspaces.write(None, files)).workspace_id
-    assert (await with_h100.projects.build(workspace, arch="sm_90")).status == "failed"
-    built = await with_h100.projects.build(workspace, arch="native")
+    workspace = (await with_h100.store.workspaces.write(None, files)).workspace_id
+    assert (await with_h100.builds.projects.build(workspace, arch="sm_90")).status == "failed"
+    built = await with_h100.builds.projects.build(workspace, arch="native")
     assert built.status == "ok", built.summary()
 
 
@@ -125,7 +125,9 @@ async def test_an_old_toolkit_compiles_for_the_plain_name_and_the_answer_says_so
     assert build.arch == "sm_90" and "-arch=sm_90" in build.plan.argv
     lab.hosts._probes["local"] = (lab.hosts._probes["local"][0], plain)
     try:
-        answers = [(await lab.compiler.compile(source, Wish(arch=a))).note or "" for a in (None, "sm_90", "native")]
+        answers = [
+            (await lab.builds.compiler.compile(source, Wish(arch=a))).note or "" for a in (None, "sm_90", "native")
+        ]
     finally:
         lab.hosts._probes["local"] = (lab.hosts._probes["local"][0], probe)
     assert [("nvcc 11.8.89 does not know sm_90a" in note) for note in answers] == [True, False, True], answers

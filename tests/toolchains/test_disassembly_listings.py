@@ -91,7 +91,7 @@ def test_no_text_and_no_bytes_make_the_readers_raise(text, data, view):
 
 async def compiled(lab: Lab, text: str, language: str, **wish: object):
     source = Source(text, language, "k" + {"cuda": ".cu", "hip": ".hip"}[language])  # type: ignore[arg-type]
-    result = await lab.compiler.compile(source, Wish.model_validate({"library": False, **wish}))
+    result = await lab.builds.compiler.compile(source, Wish.model_validate({"library": False, **wish}))
     assert result.status == "ok", result.summary()
     return result
 
@@ -104,14 +104,14 @@ async def test_sass_and_ptx_of_what_was_compiled(lab: Lab, compiler: str):
     if compiler == "nvcc" and (await lab.hosts.probe("local")).nvcc is None:
         pytest.skip("nvcc is not installed")
     result = await compiled(lab, KERNEL, "cuda", arch="sm_90", compiler=compiler)
-    seen = await lab.inspector.inspect(result.attempt_id or "", kernel="add", max_lines=5)
+    seen = await lab.builds.inspector.inspect(result.attempt_id or "", kernel="add", max_lines=5)
     assert (seen.view, seen.arch, seen.kernel) == ("sass", "sm_90", "add(float4 const*, float4*, int)")
     assert seen.kernels[0].opcodes["global load 128 bit"] == 1 and seen.kernels[0].opcodes["atomic"] == 1
     assert "@k.cu:" in seen.text and seen.last_line == 5 and (seen.left_out_lines or 0) > 20
     assert len(seen.summary()) < 8000
-    again = await lab.inspector.inspect(result.artifact_id or "", kernel="add", first_line=6)
+    again = await lab.builds.inspector.inspect(result.artifact_id or "", kernel="add", first_line=6)
     assert again.first_line == 6 and again.listing_artifact_id == seen.listing_artifact_id
-    ptx = await lab.inspector.inspect(result.attempt_id or "", view="ptx", kernel="small")
+    ptx = await lab.builds.inspector.inspect(result.attempt_id or "", view="ptx", kernel="small")
     assert ptx.kernels[0].opcodes == {"branch": 1, "global store scalar": 1, "other": ptx.kernels[0].opcodes["other"]}
 
 
@@ -120,20 +120,20 @@ async def test_amdgcn_out_of_a_library_with_its_resources(lab: Lab):
     if not toolchains.hip or "llvm-objdump" not in toolchains.tools:
         pytest.skip("hipcc or llvm-objdump is not installed")
     result = await compiled(lab, (DATA / "hip" / "spilled.hip").read_text(), "hip", arch="gfx90a")
-    seen = await lab.inspector.inspect(result.attempt_id or "", kernel="spilled")
+    seen = await lab.builds.inspector.inspect(result.attempt_id or "", kernel="spilled")
     assert (seen.view, seen.arch) == ("amdgcn", "gfx90a")
     assert seen.kernels[0].opcodes["global load 32 bit"] == 96 and seen.kernels[0].opcodes["scratch memory"] > 100
     assert seen.resources[0].spilled_registers == result.resources[0].spilled_registers
 
 
 async def test_what_is_no_code_or_not_there_is_said(lab: Lab):
-    text = await lab.artifacts.put(b"just words\n", name="words.txt")
+    text = await lab.store.artifacts.put(b"just words\n", name="words.txt")
     with pytest.raises(BadRequest, match="neither a GPU binary"):
-        await lab.inspector.inspect(text)
-    listing = await lab.artifacts.put(SASS.encode(), name="k.sass")
+        await lab.builds.inspector.inspect(text)
+    listing = await lab.store.artifacts.put(SASS.encode(), name="k.sass")
     with pytest.raises(NotFound, match=r"The sass has: k\(float\*\)"):
-        await lab.inspector.inspect(listing, kernel="nope")
+        await lab.builds.inspector.inspect(listing, kernel="nope")
     with pytest.raises(BadRequest, match="7 instructions"):
-        await lab.inspector.inspect(listing, first_line=8)
+        await lab.builds.inspector.inspect(listing, first_line=8)
     with pytest.raises(NotFound):
-        await lab.inspector.inspect("a-nope")
+        await lab.builds.inspector.inspect("a-nope")

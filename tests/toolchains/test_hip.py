@@ -123,7 +123,7 @@ async def test_a_library_is_built_for_each_generation(lab: Lab, arch: str):
     known = {a for c in (await lab.hosts.probe("local")).toolchains.hip for a in c.archs}
     if arch not in known:
         pytest.skip(f"no compiler here knows {arch}")
-    result = await lab.compiler.compile(
+    result = await lab.builds.compiler.compile(
         Source((DATA / "spilled.hip").read_text(), "hip", "spilled.hip"), Wish(arch=arch)
     )
     assert result.status == "ok", result.summary()
@@ -131,13 +131,13 @@ async def test_a_library_is_built_for_each_generation(lab: Lab, arch: str):
         ("spilled(float const*, float*)", arch),
         ("plain(float*)", arch),
     ]
-    assert (await lab.artifacts.read(result.artifact_id or ""))[:4] == b"\x7fELF"
+    assert (await lab.store.artifacts.read(result.artifact_id or ""))[:4] == b"\x7fELF"
 
 
 @needs_hipcc
 async def test_errors_are_a_result_and_kept(lab: Lab):
     source = Source((DATA / "broken.hip").read_text(), "hip", "broken.hip")
-    first, second = await lab.compiler.compile(source), await lab.compiler.compile(source)
+    first, second = await lab.builds.compiler.compile(source), await lab.builds.compiler.compile(source)
     assert (first.status, second.cached) == ("failed", True)
     assert [d.line for d in second.diagnostics] == [4, 6, 9, 2]
 
@@ -146,9 +146,9 @@ async def test_errors_are_a_result_and_kept(lab: Lab):
 async def test_a_named_compiler_is_used_and_an_unknown_one_lists_what_there_is(lab: Lab):
     source = Source("int launch(void) { return 0; }", "c", "a.c")
     if "clang" in (await lab.hosts.probe("local")).compilers:
-        assert (await lab.compiler.compile(source, Wish(compiler="clang"))).compiler.startswith("clang ")
+        assert (await lab.builds.compiler.compile(source, Wish(compiler="clang"))).compiler.startswith("clang ")
     with pytest.raises(BadRequest, match="There are gcc"):
-        await lab.compiler.compile(source, Wish(compiler="tcc"))
+        await lab.builds.compiler.compile(source, Wish(compiler="tcc"))
 
 
 KERNEL = """#include <hip/hip_runtime.h>
@@ -191,31 +191,31 @@ async def quick(lab: Lab) -> Lab:
 
 async def test_kernels_alone_become_a_code_object_by_hiprtc(quick: Lab):
     source = Source(KERNEL, "hip", "turn.hip")
-    result = await quick.compiler.compile(source, Wish(arch="gfx90a", library=False))
+    result = await quick.builds.compiler.compile(source, Wish(arch="gfx90a", library=False))
     assert result.status == "ok" and result.compiler.startswith("hiprtc "), result.summary()
     (kernel,) = result.resources
     assert kernel.kernel == "turn(float const*, float*, int)" and kernel.shared_bytes == 512
     assert kernel.registers_per_thread and kernel.arch == "gfx90a"
-    assert machine_of(await quick.artifacts.read(result.artifact_id or "")) == MACHINE_AMD
-    assert (await quick.compiler.compile(source, Wish(arch="gfx90a", library=False))).cached
+    assert machine_of(await quick.store.artifacts.read(result.artifact_id or "")) == MACHINE_AMD
+    assert (await quick.builds.compiler.compile(source, Wish(arch="gfx90a", library=False))).cached
     if "llvm-objdump" in (await quick.hosts.probe("local")).toolchains.tools:
-        listing = await quick.inspector.inspect(result.attempt_id or "")
+        listing = await quick.builds.inspector.inspect(result.attempt_id or "")
         assert "global_load_dword" in listing.text, listing.summary()
 
 
 async def test_hiprtcs_errors_are_at_the_sources_own_name_and_line(quick: Lab):
     broken = KERNEL.replace("fmaxf(s", "fmaxf(t")
-    result = await quick.compiler.compile(Source(broken, "hip", "turn.hip"), Wish(arch="gfx90a", library=False))
+    result = await quick.builds.compiler.compile(Source(broken, "hip", "turn.hip"), Wish(arch="gfx90a", library=False))
     assert (result.status, result.compiler.split()[0]) == ("failed", "hiprtc")
     assert (result.diagnostics[0].file, result.diagnostics[0].line) == ("turn.hip", 10), result.summary()
     with pytest.raises(BadRequest, match="not allowed"):
-        await quick.compiler.compile(Source(KERNEL, "hip", "k.hip"), Wish(flags=("-nosuch",), library=False))
+        await quick.builds.compiler.compile(Source(KERNEL, "hip", "k.hip"), Wish(flags=("-nosuch",), library=False))
 
 
 @needs_hipcc
 async def test_what_is_beyond_hiprtc_goes_to_hipcc(quick: Lab):
     host = Source(KERNEL + "int f() { return 1; }\nsize_t other(uint128_t x);\n", "hip", "k.hip")
-    result = await quick.compiler.compile(host, Wish(arch="gfx90a", library=False))
+    result = await quick.builds.compiler.compile(host, Wish(arch="gfx90a", library=False))
     assert result.compiler.startswith("hipcc "), result.summary()
     probe, kernel = await quick.hosts.probe("local"), Source(KERNEL, "hip", "k.hip")
     assert build_of(kernel, probe, "local", Wish(arch="gfx90a")).toolchain.name == "hipcc", "a library is asked for"

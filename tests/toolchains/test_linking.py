@@ -58,12 +58,12 @@ async def with_stub() -> AsyncIterator[Lab]:
 async def binary_of(lab: Lab, result: CompileResult, folder: Path) -> Path:
     assert result.artifact_id, result.summary()
     path = folder / "kernel.so"
-    path.write_bytes(await lab.artifacts.read(result.artifact_id))
+    path.write_bytes(await lab.store.artifacts.read(result.artifact_id))
     return path
 
 
 async def test_the_driver_links_by_the_toolkits_stub_which_no_program_looks_for(with_stub: Lab, tmp_path: Path):
-    result = await with_stub.compiler.compile(Source(DRIVER, "cuda", "tma.cu"), Wish(flags=("-lcuda",)))
+    result = await with_stub.builds.compiler.compile(Source(DRIVER, "cuda", "tma.cu"), Wish(flags=("-lcuda",)))
     assert result.status == "ok", result.summary()
     made = await binary_of(with_stub, result, tmp_path)
     dynamic = subprocess.run(["readelf", "-d", made], capture_output=True, text=True, check=True).stdout
@@ -74,7 +74,7 @@ async def test_a_function_that_no_library_has_is_still_an_error(with_stub: Lab):
     missing = DRIVER.replace("cuTensorMapEncodeTiled", "cuTensorMapEncodeRound").replace(
         "extern", 'extern "C" CUresult cuTensorMapEncodeRound(...);\nextern', 1
     )
-    result = await with_stub.compiler.compile(Source(missing, "cuda", "k.cu"), Wish(flags=("-lcuda",)))
+    result = await with_stub.builds.compiler.compile(Source(missing, "cuda", "k.cu"), Wish(flags=("-lcuda",)))
     assert (result.status, result.stage) == ("failed", "link"), result.summary()
 
 
@@ -85,13 +85,13 @@ async def test_a_library_of_a_wheel_or_toolkit_links_and_loads_in_the_sandbox(la
     source = Source(VERSIONS[name], "cuda", "k.cu")
     if found is None:
         with pytest.raises(ToolMissing, match=rf"lib{name}, which -l{name} links, is not installed on host 'local'"):
-            await lab.compiler.compile(source, Wish(flags=(f"-l{name}",)))
+            await lab.builds.compiler.compile(source, Wish(flags=(f"-l{name}",)))
         return
-    result = await lab.compiler.build(source, host="local", flags=(f"-l{name}",))
+    result = await lab.builds.compiler.build(source, host="local", flags=(f"-l{name}",))
     assert result.status == "ok", result.summary()
-    program = await lab.artifacts.read(result.artifact_id or "")
-    workspace = (await lab.workspaces.write(None, {"kernel.so": program})).workspace_id
-    ran = await lab.runner.run(["python3", "-c", LOADS], workspace_id=workspace)
+    program = await lab.store.artifacts.read(result.artifact_id or "")
+    workspace = (await lab.store.workspaces.write(None, {"kernel.so": program})).workspace_id
+    ran = await lab.commands.run(["python3", "-c", LOADS], workspace_id=workspace)
     assert ran.status == "ok" and re.search(r"version [1-9]", ran.stdout), (ran.stdout, ran.stderr)
 
 

@@ -81,7 +81,7 @@ async def lab() -> AsyncIterator[Lab]:
 
 
 async def compiled(lab: Lab, source: str, **wish: object):
-    return await lab.compiler.compile(
+    return await lab.builds.compiler.compile(
         Source(source, "cuda", "k.cu"), Wish.model_validate({"library": False, "arch": "sm_90", **wish})
     )
 
@@ -90,8 +90,8 @@ async def test_kernels_alone_become_a_cubin_with_resources_ptx_and_phases(lab: L
     result = await compiled(lab, KERNEL)
     assert result.status == "ok" and result.compiler.startswith("nvrtc "), result.summary()
     assert result.resources[0].kernel == "add(float const*, float*, int)" and result.resources[0].shared_bytes == 512
-    assert (await lab.artifacts.read(result.artifact_id or ""))[:4] == b"\x7fELF"
-    assert b".visible .entry _Z3addPKfPfi" in await lab.artifacts.read(result.listing_artifact_id or "")
+    assert (await lab.store.artifacts.read(result.artifact_id or ""))[:4] == b"\x7fELF"
+    assert b".visible .entry _Z3addPKfPfi" in await lab.store.artifacts.read(result.listing_artifact_id or "")
     assert set(result.phases_ms) == {"CUDA C++ Frontend", "NVVM Optimizer", "PTX Translation"}
     assert (await compiled(lab, KERNEL)).cached
 
@@ -123,7 +123,7 @@ async def test_what_is_beyond_nvrtc_goes_to_nvcc_unless_nvrtc_was_asked_for(lab:
         pytest.skip("nvcc is not installed")
     assert (await compiled(lab, source)).compiler.startswith("nvcc ")
     assert (await compiled(lab, KERNEL, compiler="nvcc")).compiler.startswith("nvcc ")
-    assert (await lab.compiler.build(Source(KERNEL, "cuda", "k.cu"), host="local")).compiler.startswith("nvcc ")
+    assert (await lab.builds.compiler.build(Source(KERNEL, "cuda", "k.cu"), host="local")).compiler.startswith("nvcc ")
 
 
 async def test_a_compiler_that_crashes_or_eats_memory_is_a_result(lab: Lab):

@@ -101,7 +101,7 @@ async def knows(lab: Lab, arch: str) -> None:
 
 async def compiled(lab: Lab, source: str, **wish: object):
     given = {"arch": "sm_90", "signature": TYPES, "constants": {"BLOCK": 1024}, **wish}
-    return await lab.compiler.compile(Source(source, "triton", "k.py"), Wish.model_validate(given))
+    return await lab.builds.compiler.compile(Source(source, "triton", "k.py"), Wish.model_validate(given))
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "gfx90a", "gfx942"])
@@ -115,10 +115,10 @@ async def test_a_kernel_becomes_a_binary_with_resources_listing_and_occupancy(la
     )
     assert kernel.arch == arch and 0 < kernel.registers_per_thread < 64
     assert kernel.occupancy and kernel.occupancy.block_threads == 4 * (64 if arch.startswith("gfx9") else 32)
-    listing = (await lab.artifacts.read(result.listing_artifact_id or "")).decode()
+    listing = (await lab.store.artifacts.read(result.listing_artifact_id or "")).decode()
     assert object_files.architecture_in(listing).rstrip("a") in (arch, arch.rstrip("a"))
     assert "scaled" in listing
-    binary = await lab.artifacts.read(result.artifact_id or "")
+    binary = await lab.store.artifacts.read(result.artifact_id or "")
     assert [k.registers_per_thread for k in object_files.kernels_of(binary, arch)] == [kernel.registers_per_thread]
 
 

@@ -76,7 +76,7 @@ async def test_an_unknown_tool_is_an_error_that_names_the_known_ones(client: Cli
 
 
 async def test_a_foreseen_error_says_what_why_and_what_next(client: Client, lab: Laboratory, said: Said):
-    lab.gpus.failure = HostUnavailable("Host 'box' does not answer: timed out.")
+    lab.status.gpus.failure = HostUnavailable("Host 'box' does not answer: timed out.")
     result = await client.call_tool("gpu_status", {"host": "box"})
 
     assert result.is_error
@@ -87,7 +87,7 @@ async def test_a_foreseen_error_says_what_why_and_what_next(client: Client, lab:
 
 
 async def test_a_foreseen_error_inside_a_group_is_still_told(client: Client, lab: Laboratory, said: Said):
-    lab.gpus.failure = ExceptionGroup("two", [ConfigError("Wrong."), ValueError("secret")])
+    lab.status.gpus.failure = ExceptionGroup("two", [ConfigError("Wrong."), ValueError("secret")])
     result = await client.call_tool("gpu_status", {})
 
     assert said(result) == "Wrong."
@@ -96,7 +96,7 @@ async def test_a_foreseen_error_inside_a_group_is_still_told(client: Client, lab
 async def test_an_unforeseen_error_gives_an_incident_and_no_internals(
     client: Client, lab: Laboratory, said: Said, caplog: pytest.LogCaptureFixture
 ):
-    lab.gpus.failure = RuntimeError("password hunter2")
+    lab.status.gpus.failure = RuntimeError("password hunter2")
     with caplog.at_level(logging.ERROR):
         result = await client.call_tool("gpu_status", {})
 
@@ -113,7 +113,7 @@ async def test_a_running_tool_reports_its_progress_and_beats_when_it_is_silent(c
     async def hear(value: float, total: float | None, message: str | None) -> None:
         heard.append((value, message or ""))
         if len(heard) >= 3:
-            lab.runner.release.set()
+            lab.commands.release.set()
 
     result = await client.call_tool("run_command", {"command": ["sleep", "9"]}, progress_callback=hear)
 
@@ -125,18 +125,18 @@ async def test_a_running_tool_reports_its_progress_and_beats_when_it_is_silent(c
 
 async def test_cancelling_a_call_reaches_the_service(client: Client, lab: Laboratory):
     call = asyncio.create_task(client.call_tool("run_command", {"command": ["sleep", "9"]}))
-    await lab.runner.started.wait()
+    await lab.commands.started.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
 
-    await lab.runner.cancelled.wait()
+    await lab.commands.cancelled.wait()
 
 
 async def test_a_long_output_is_cut_in_both_channels_and_says_so(
     client: Client, lab: Laboratory, said: Said, data: Data
 ):
-    lab.runner.stdout = "first line\n" + "".join(f"line {i}\n" for i in range(5000)) + "last line\n"
+    lab.commands.stdout = "first line\n" + "".join(f"line {i}\n" for i in range(5000)) + "last line\n"
     result = await client.call_tool("run_command", {"command": ["true"]})
 
     for text in (data(result)["stdout"], said(result)):
@@ -198,24 +198,24 @@ async def test_a_source_given_as_text_path_or_workspace_file_reaches_the_compile
     for given in arguments:
         assert data(await client.call_tool("compile_kernel", given))["status"] == "ok"
 
-    assert [(source.text, source.language) for source, _ in lab.compiler.given] == [
+    assert [(source.text, source.language) for source, _ in lab.builds.compiler.given] == [
         ("int c;\n", "c"),
         ("int a;\n", "cpp"),
         ("int b;\n", "cuda"),
     ]
-    assert lab.compiler.given[2][1]["arch"] == "sm_90a"
-    assert tuple(lab.compiler.given[2][1]["flags"]) == ("-O2",)
+    assert lab.builds.compiler.given[2][1]["arch"] == "sm_90a"
+    assert tuple(lab.builds.compiler.given[2][1]["flags"]) == ("-O2",)
 
 
 async def test_run_command_hands_its_arguments_on(client: Client, lab: Laboratory):
     await client.call_tool("run_command", {"command": ["env"], "env": {"A": "1"}, "gpus": 2, "outputs": ["*"]})
 
-    given = lab.runner.given
+    given = lab.commands.given
     assert (given["argv"], given["env"], given["gpus"], given["outputs"]) == (["env"], {"A": "1"}, 2, ("*",))
 
 
 async def test_an_artifact_reads_the_same_as_a_tool_and_as_a_resource(client: Client, lab: Laboratory, data: Data):
-    artifact_id = await lab.artifacts.put(b"one\ntwo\n", name="log.txt", media_type="text/plain")
+    artifact_id = await lab.store.artifacts.put(b"one\ntwo\n", name="log.txt", media_type="text/plain")
     lines = await client.call_tool("read_artifact", {"artifact_id": artifact_id})
     whole = await client.read_resource(f"artifact://{artifact_id}")
 
@@ -235,8 +235,8 @@ async def test_an_unknown_artifact_is_an_error_in_both_forms(client: Client, sai
 async def test_an_attempt_asked_for_alone_comes_with_its_evidence(
     client: Client, lab: Laboratory, said: Said, data: Data
 ):
-    attempt_id = await lab.experience.start("evaluate", problem_id="p-1", language="c")
-    await lab.experience.finish(attempt_id, status="judged", verdict="correct", evidence={"seed": "abc123"})
+    attempt_id = await lab.store.experience.start("evaluate", problem_id="p-1", language="c")
+    await lab.store.experience.finish(attempt_id, status="judged", verdict="correct", evidence={"seed": "abc123"})
     result = await client.call_tool("list_attempts", {"attempt_id": attempt_id})
 
     assert data(result)["attempts"][0]["evidence"] == {"seed": "abc123"}

@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -29,7 +30,7 @@ PROGRAMS = Path(__file__).parents[1] / "nccl" / "programs"
 async def client(tmp_path: Path) -> AsyncIterator[Client]:
     def prepare(lab: Laboratory) -> None:
         settings = Settings(data_dir=tmp_path / "documents", index_documentation=False)
-        lab.collectives = Collectives(lab.workspaces, Documents(settings))  # type: ignore[attr-defined]
+        lab.nccl = SimpleNamespace(collectives=Collectives(lab.store.workspaces, Documents(settings)))  # type: ignore[attr-defined]
 
     opener = Opener(tmp_path)
     opener.prepare = prepare

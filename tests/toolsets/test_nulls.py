@@ -7,7 +7,8 @@ import pytest
 from mcp import Client
 from mcp.server.mcpserver.exceptions import ToolError
 
-from gpu_mcp_server.mcp_api.toolset import LabTool, ToolSpec, discover
+from gpu_mcp_server.mcp_api.lab_tool import LabTool
+from gpu_mcp_server.mcp_api.toolset import ToolSpec, discover
 from tests.laboratory import Folder, called, client_of, refused
 
 SPECS = [spec for toolset in discover().values() for spec in toolset.tools]

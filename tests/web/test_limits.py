@@ -161,7 +161,7 @@ async def test_a_server_that_ends_lets_calls_end_and_sends_others_away():
             await held.wait()
             return LabStatus(hosts=[])
 
-        object.__setattr__(await site.lab(), "gpus", SimpleNamespace(status=status))
+        object.__setattr__((await site.lab()).status, "gpus", SimpleNamespace(status=status))
         session = await site.session()
         call = {**PING, "method": "tools/call", "params": {"name": "gpu_status", "arguments": {}}}
         running = asyncio.create_task(site.ask("POST", "/mcp", json=call, headers=session))

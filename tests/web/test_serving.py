@@ -125,11 +125,11 @@ async def test_other_handles_are_as_unknown_as_those_that_never_were(site: Serve
     }
     tool, argument, more = calls[kind]
     lab = await site.lab()
-    await lab.problems.add(a_problem())
+    await lab.store.problems.add(a_problem())
     handles = {
-        "attempt": await lab.experience.start("run"),
-        "job": (await lab.runner._table.add("j-1-00000000", "local", "run")).job_id,
-        "artifact": await lab.artifacts.put(b"secret", name="secret"),
+        "attempt": await lab.store.experience.start("run"),
+        "job": (await lab.commands._table.add("j-1-00000000", "local", "run")).job_id,
+        "artifact": await lab.store.artifacts.put(b"secret", name="secret"),
         "problem": a_problem().problem_id,
     }
     async with site.client(await site.token("bob")) as client:

@@ -4,15 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gpu_mcp_server.mcp_api.toolset import (
-    InspectorDep,
-    PorterDep,
-    ProgressDep,
-    ProjectsDep,
-    RunnerDep,
-    SourcesDep,
-    Toolset,
-)
+from gpu_mcp_server.mcp_api.dependencies import InspectorDep, PorterDep, ProgressDep, ProjectsDep, RunnerDep, SourcesDep
+from gpu_mcp_server.mcp_api.toolset import Toolset
 from gpu_mcp_server.models.inspection import CodeListing
 from gpu_mcp_server.models.job import JobResult
 from gpu_mcp_server.models.port import PortResult

@@ -5,16 +5,16 @@ from typing import Annotated, Any
 
 from pydantic import Field, WithJsonSchema
 
-from gpu_mcp_server.mcp_api.toolset import (
+from gpu_mcp_server.mcp_api.dependencies import (
     ArtifactsDep,
     CompilerDep,
     GpusDep,
     ProgressDep,
     RunnerDep,
     SourcesDep,
-    Toolset,
     WorkspacesDep,
 )
+from gpu_mcp_server.mcp_api.toolset import Toolset
 from gpu_mcp_server.models.build import CompileResult, Wish
 from gpu_mcp_server.models.host import LabStatus
 from gpu_mcp_server.models.job import GpuNeeds, JobResult, RankOptions

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gpu_mcp_server.mcp_api.toolset import DocumentsDep, Toolset
+from gpu_mcp_server.mcp_api.dependencies import DocumentsDep
+from gpu_mcp_server.mcp_api.toolset import Toolset
 from gpu_mcp_server.models.docs import DocKind, DocPage, DocSearch
 
 TOOLSET = Toolset(

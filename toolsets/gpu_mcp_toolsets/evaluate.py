@@ -4,7 +4,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Field, WithJsonSchema
 
-from gpu_mcp_server.mcp_api.toolset import (
+from gpu_mcp_server.mcp_api.dependencies import (
     BatchesDep,
     EvaluatorDep,
     ExperienceDep,
@@ -12,8 +12,8 @@ from gpu_mcp_server.mcp_api.toolset import (
     RegistryDep,
     RunnerDep,
     SourcesDep,
-    Toolset,
 )
+from gpu_mcp_server.mcp_api.toolset import Toolset
 from gpu_mcp_server.models.attempt import AttemptList
 from gpu_mcp_server.models.comparison import CandidateSpec, Comparison
 from gpu_mcp_server.models.evaluation import Evaluation, Tier, TimingOptions

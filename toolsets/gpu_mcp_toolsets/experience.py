@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gpu_mcp_server.mcp_api.toolset import AuditorDep, MemoryDep, ProgressDep, Toolset
+from gpu_mcp_server.mcp_api.dependencies import AuditorDep, MemoryDep, ProgressDep
+from gpu_mcp_server.mcp_api.toolset import Toolset
 from gpu_mcp_server.models.attempt import AuditResult
 from gpu_mcp_server.models.experience import FoundAttempts, Lessons, NoteKept
 

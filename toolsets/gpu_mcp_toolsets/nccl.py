@@ -4,7 +4,8 @@ from typing import Annotated
 
 from pydantic import Field, WithJsonSchema
 
-from gpu_mcp_server.mcp_api.toolset import CollectivesDep, NcclVerifierDep, ProgressDep, SourcesDep, Toolset
+from gpu_mcp_server.mcp_api.dependencies import CollectivesDep, NcclVerifierDep, ProgressDep, SourcesDep
+from gpu_mcp_server.mcp_api.toolset import Toolset
 from gpu_mcp_server.models.collective import CollectiveGraph
 from gpu_mcp_server.models.nccl_check import NcclRunOptions, NcclVerification
 from gpu_mcp_server.models.transform import Api, Stage, TransformResult

@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gpu_mcp_server.mcp_api.toolset import LongDep, PoolDep, ProgressDep, Toolset
+from gpu_mcp_server.mcp_api.dependencies import LongDep, PoolDep, ProgressDep
+from gpu_mcp_server.mcp_api.toolset import Toolset
 from gpu_mcp_server.models.batch_job import BatchRequest, BatchSubmission
 from gpu_mcp_server.models.lease import GpuLease
 from gpu_mcp_toolsets.common_arguments import Host

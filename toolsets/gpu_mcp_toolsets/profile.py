@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from gpu_mcp_server.mcp_api.toolset import CheckerDep, ProfilerDep, ProfilesDep, ProgressDep, Toolset
+from gpu_mcp_server.mcp_api.dependencies import CheckerDep, ProfilerDep, ProfilesDep, ProgressDep
+from gpu_mcp_server.mcp_api.toolset import Toolset
 from gpu_mcp_server.models.memory_check import CheckTool, MemoryCheck
 from gpu_mcp_server.models.profile import ProfileAnswer, ProfileLevel, ProfileResult
 from gpu_mcp_server.models.run_target import RunTarget

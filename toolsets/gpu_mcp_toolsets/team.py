@@ -4,7 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gpu_mcp_server.mcp_api.toolset import SharingDep, Toolset
+from gpu_mcp_server.mcp_api.dependencies import SharingDep
+from gpu_mcp_server.mcp_api.toolset import Toolset
 from gpu_mcp_server.models.sharing import Shared
 
 TOOLSET = Toolset(

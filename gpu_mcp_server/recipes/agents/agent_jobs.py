@@ -95,7 +95,7 @@ class Agents:
             NotFound: If a file of the template is not there.
             SandboxTooWeak, HostError: If it could not be started.
         """
-        jobs, command = self._lab.jobs, self._command
+        jobs, command = self._lab.jobs.runner, self._command
         address = Address.of(command.address) if command.address else None
         meter = Meter(command.turns)
         tools = Tools(self._lab.settings, command.toolsets, meter, on_call) if on_call else None
@@ -127,7 +127,7 @@ class Agents:
         self, job_id: str, step: str, prompt: str, folder: str, tools: bool
     ) -> tuple[JobSpec, Mapping[str, bytes | Path]]:
         command, settings = self._command, self._lab.settings
-        probe = await self._lab.jobs.probe(HOST)
+        probe = await self._lab.jobs.runner.probe(HOST)
         address = Address.of(command.address) if command.address else None
         python = probe.judge.path if probe.judge else "/usr/bin/python3"
         around = Around(python, folder, tools, address.inside if address else "")
@@ -172,7 +172,7 @@ class Agents:
     async def _answer(self, done: FinishedJob) -> Answer:
         record = done.record
         left = [output for output in record.outputs if output.path == HANDOFF_FILE and output.size <= MAX_FILE_BYTES]
-        handoff = (await self._lab.jobs.fetch(HOST, left[0].sha256)).decode("utf-8", "replace") if left else None
+        handoff = (await self._lab.jobs.runner.fetch(HOST, left[0].sha256)).decode("utf-8", "replace") if left else None
         text, cost = reported(done.stdout.decode("utf-8", "replace"))
         if record.stdout_bytes > record.stdout_kept and handoff is None:
             limit = f"it wrote {record.stdout_bytes} bytes; {self._command.output_bytes} are kept (agent.output_bytes)"

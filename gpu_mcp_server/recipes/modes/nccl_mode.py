@@ -78,7 +78,7 @@ async def _fast_path(ground: Ground) -> Program | Ending:
     lab, options = ground.lab, ground.plan.nccl
 
     async def work() -> dict[str, Any]:
-        pipeline = Pipeline(lab.nccl_verifier, lab.experience)
+        pipeline = Pipeline(lab.nccl.verifier, lab.store.experience)
         done = await pipeline.run(files, path.name, folder, options, progress=ground.tell)
         return {"outcome": done.status, "result": done.model_dump(mode="json")}
 
@@ -149,7 +149,7 @@ async def _verified(ground: Ground, program: Program, texts: Mapping[str, str]) 
     options = NcclRunOptions.model_validate(ground.plan.nccl.model_dump(include=set(NcclRunOptions.model_fields)))
     original = program.original if program.original != program.main else None
     before = {p: t for p, t in program.files.items() if p != program.original} if program.frozen else None
-    said = await ground.lab.nccl_verifier.verify(
+    said = await ground.lab.nccl.verifier.verify(
         texts, program.main, original=original, before=before, options=options, progress=ground.tell
     )
     return _verdict(said, program.left, await asyncio.to_thread(_left, texts, program.main))

@@ -141,7 +141,7 @@ async def _judged(
         for name, _ in children:
             attempt_id = known[name].attempt_id
             if attempt_id is not None and name in ground.prompts:
-                await ground.lab.experience.keep_prompt(attempt_id, ground.run_id, name, ground.prompts[name])
+                await ground.lab.store.experience.keep_prompt(attempt_id, ground.run_id, name, ground.prompts[name])
         verdicts = [known[name] for name, _ in children]
         best = max((v.speedup or 0.0 for v in verdicts if v.outcome == "correct"), default=0.0)
         correct = sum(v.outcome == "correct" for v in verdicts)
@@ -178,7 +178,7 @@ async def _compared(
         )
         for name, candidate in rest
     ]
-    return await ground.lab.batches.compare(
+    return await ground.lab.evaluation.batches.compare(
         ground.problem.problem_id, entrants, tier=plan.tier, host=plan.host, wait_s=JUDGE_WAIT_S,
         progress=ground.tell, batch_id=batch_id,
     )  # fmt: skip
@@ -188,5 +188,5 @@ async def _verdict(ground: Ground, table: Comparison, name: str) -> Verdict:
     row = next(row for row in table.rows if row.name == name)
     if row.attempt_id is None or row.status not in ("judged", "compile_failed"):
         return Verdict(stage="code", outcome=row.status, reason=row.reason, signature=signature(row.reason))
-    verdict = verdict_of_attempt(await ground.lab.experience.get(row.attempt_id), ground.plan)
+    verdict = verdict_of_attempt(await ground.lab.store.experience.get(row.attempt_id), ground.plan)
     return verdict.model_copy(update={"details": "\n".join(row.shapes), "speedup": row.speedup})

@@ -89,8 +89,8 @@ def _buildable(ground: Ground) -> Check[BuildPlan]:
             elif LANGUAGES[language].launcher == "python":
                 return "a Python candidate takes no flags" if flags else ""
             else:
-                host = ground.lab.jobs.hosts.choose(plan.host)
-                await ground.lab.compiler.foresee(Source("", language, NAMES[language]), host=host, flags=flags)
+                host = ground.lab.hosts.choose(plan.host)
+                await ground.lab.builds.compiler.foresee(Source("", language, NAMES[language]), host=host, flags=flags)
         except (BadRequest, ToolMissing) as error:
             return str(error)
         return ""

@@ -63,7 +63,7 @@ async def _roofs(lab: Lab, state: RunState, ends: Sequence[Judged]) -> str:
     if not ends or state.problem_id is None:
         return ""
     try:
-        return roofs_of(await lab.problems.get(state.problem_id), ends)
+        return roofs_of(await lab.store.problems.get(state.problem_id), ends)
     except NotFound:
         return ""
 

@@ -38,10 +38,10 @@ async def unjudged(lab: Lab, plan: RunPlan, folder: Path) -> Problem:
     if kept.is_file():
         return Problem.model_validate_json(kept.read_text(encoding="utf-8"))
     if plan.problem.startswith("p-"):
-        return await lab.problems.get(plan.problem)
+        return await lab.store.problems.get(plan.problem)
     problem = await read_unjudged(await source_at(Path(plan.problem)))
     if problem.program is not None:
-        own = await lab.programs.build(problem.program, {}, plan.flags, lab.jobs.hosts.choose(plan.host))
+        own = await lab.evaluation.programs.build(problem.program, {}, plan.flags, lab.hosts.choose(plan.host))
         if own.status != "ok":
             raise ProblemRefused(f"Its own project does not compile here: {said(own)}", hint="Mend its build.")
     new = kept.with_suffix(".new")
@@ -54,18 +54,18 @@ async def compiled(
     lab: Lab, plan: RunPlan, problem: Problem, candidate: Candidate, batch_id: str, note: str
 ) -> Verdict:
     """Compile a candidate once, whoever began it; the attempt is of kind compile."""
-    experience = lab.experience
+    experience = lab.store.experience
     for attempt, _ in await experience.of_batch(batch_id):
         if attempt.status != "running":
             return verdict_of_build(attempt, attempt.reason or "")
         await experience.finish(attempt.attempt_id, status="abandoned", reason="its run was killed")
-    source, host = source_for(problem, candidate, plan), lab.jobs.hosts.choose(plan.host)
+    source, host = source_for(problem, candidate, plan), lab.hosts.choose(plan.host)
     data, media_type = source.kept()
     attempt_id = await experience.start(
         "compile",
         problem_hash=problem.content_hash,
         source_hash=hashlib.sha256(data).hexdigest(),
-        source_artifact_id=await lab.artifacts.put(data, name=source.name, media_type=media_type),
+        source_artifact_id=await lab.store.artifacts.put(data, name=source.name, media_type=media_type),
         language=source.language,
         host=host,
         note=note,
@@ -74,9 +74,9 @@ async def compiled(
     try:
         if problem.program is not None:
             files = files_of_candidate(problem.program, source.text, source.name)
-            built = await lab.programs.build(problem.program, files, plan.flags, host)
+            built = await lab.evaluation.programs.build(problem.program, files, plan.flags, host)
         else:
-            built = await lab.compiler.build(source, host=host, flags=plan.flags)
+            built = await lab.builds.compiler.build(source, host=host, flags=plan.flags)
     except BaseException as error:
         await experience.finish(attempt_id, status="error", reason=str(error)[:500])
         raise

@@ -35,7 +35,7 @@ async def judged(lab: Lab, verdicts: Iterable[Verdict]) -> list[Judged]:
 
 async def _one(lab: Lab, number: int, verdict: Verdict) -> Judged:
     try:
-        attempt = await lab.experience.get(verdict.attempt_id or "")
+        attempt = await lab.store.experience.get(verdict.attempt_id or "")
     except NotFound:
         return Judged(number, verdict)
     whole = await _whole(lab, attempt)
@@ -64,6 +64,6 @@ async def _text(lab: Lab, artifact_id: str | None) -> str:
     if artifact_id is None:
         return ""
     try:
-        return (await lab.artifacts.read(artifact_id)).decode("utf-8", "replace")
+        return (await lab.store.artifacts.read(artifact_id)).decode("utf-8", "replace")
     except NotFound:
         return ""

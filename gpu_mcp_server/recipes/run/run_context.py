@@ -97,7 +97,7 @@ class Ground:
 
     async def ask(self, step: str, kind: str, prompt: str, on_call: OnCall | None = None) -> Answer:
         """Ask the agent, with our tools if `on_call` is to hear of them; its prompt and its answer are kept."""
-        artifacts = self.lab.artifacts
+        artifacts = self.lab.store.artifacts
         begun = self.journal.begun(step)
         job_id = begun["job_id"] if begun else new_job_id()
 
@@ -144,7 +144,7 @@ class Ground:
             if verdict is None:
                 verdict = await self._evaluated(batch_id, candidate, parent_id)
             if verdict.attempt_id is not None:
-                await self.lab.experience.keep_prompt(verdict.attempt_id, self.run_id, step, self.prompts[asked])
+                await self.lab.store.experience.keep_prompt(verdict.attempt_id, self.run_id, step, self.prompts[asked])
             self.hand_off(step, verdict)
             return {"outcome": verdict.outcome, "speedup": verdict.speedup, "verdict": verdict.model_dump(mode="json")}
 
@@ -168,7 +168,7 @@ class Ground:
     async def _evaluate(
         self, batch_id: str, candidate: Candidate, parent_id: str | None, note: str, tier: Tier
     ) -> Evaluation:
-        return await self.lab.evaluator.evaluate(
+        return await self.lab.evaluation.evaluator.evaluate(
             self.problem.problem_id,
             source_for(self.problem, candidate, self.plan),
             host=self.plan.host,
@@ -185,11 +185,11 @@ class Ground:
 
     async def earlier(self, batch_id: str) -> list[Attempt]:
         """Return what an earlier process judged under this name; jobs of it that still run are waited for."""
-        experience, found = self.lab.experience, list[Attempt]()
+        experience, found = self.lab.store.experience, list[Attempt]()
         for attempt, job_id in await experience.of_batch(batch_id):
             if attempt.status == "running":
                 if job_id is not None:
-                    await self.lab.runner.status(job_id, wait_s=JUDGE_WAIT_S)
+                    await self.lab.commands.status(job_id, wait_s=JUDGE_WAIT_S)
                 else:
                     await experience.finish(attempt.attempt_id, status="abandoned", reason="its run was killed")
             now = await experience.get(attempt.attempt_id)
@@ -209,9 +209,9 @@ class Ground:
         return found
 
     async def _consider_attempt(self, verdict: Verdict) -> None:
-        attempt = await self.lab.experience.get(str(verdict.attempt_id))
+        attempt = await self.lab.store.experience.get(str(verdict.attempt_id))
         source = attempt.source_artifact_id
-        text = (await self.lab.artifacts.read(source)).decode("utf-8", "replace") if source else ""
+        text = (await self.lab.store.artifacts.read(source)).decode("utf-8", "replace") if source else ""
         self.consider(verdict, text)
 
     async def judged(self, attempt_id: str) -> Verdict | None:
@@ -220,7 +220,7 @@ class Ground:
         if self.journal.done(step) is not None:
             return None
         try:
-            attempt = await self.lab.experience.get(attempt_id)
+            attempt = await self.lab.store.experience.get(attempt_id)
         except NotFound:
             return None
         if attempt.problem_id != self.problem.problem_id or attempt.status not in ("judged", "compile_failed"):

@@ -14,7 +14,8 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.candidate_source import NAMES, Source
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.evaluation.concurrency import Slots
-from gpu_mcp_server.services.evaluation.evaluator import LATE, Evaluator
+from gpu_mcp_server.services.evaluation.evaluator import Evaluator
+from gpu_mcp_server.services.evaluation.trial_records import LATE
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.problems.problem_table import Problems

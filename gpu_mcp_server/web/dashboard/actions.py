@@ -14,7 +14,7 @@ async def cancel_job(lab: Lab, visitor: User, job_id: str) -> None:
         NotFound: If there is no such job that the visitor may see.
     """
     await _own(lab, visitor, job_id, "job")
-    await lab.runner.cancel(job_id)
+    await lab.commands.cancel(job_id)
 
 
 async def release(lab: Lab, visitor: User, lease_id: str) -> None:
@@ -27,11 +27,11 @@ async def release(lab: Lab, visitor: User, lease_id: str) -> None:
     await _own(lab, visitor, lease_id, "reservation")
     if not lease_id.startswith("l-"):
         raise BadRequest(f"{lease_id} is no reservation.", hint="Jobs are cancelled, not released.")
-    await lab.pool.release(lease_id)
+    await lab.jobs.pool.release(lease_id)
 
 
 async def _own(lab: Lab, visitor: User, handle: str, what: str) -> None:
-    right = await lab.overview.right(handle)
+    right = await lab.status.overview.right(handle)
     if right == "none":
         raise NotFound(what, handle, hint="It may be over already, or another's.")
     if right != "own" or not visitor.may("run"):

@@ -72,9 +72,9 @@ async def attempt_page(lab: Lab, attempt_id: str) -> AttemptPage:
     Raises:
         NotFound: If there is no such attempt that the visitor may see.
     """
-    attempt = await lab.experience.get(attempt_id)
+    attempt = await lab.store.experience.get(attempt_id)
     evidence = dict(attempt.evidence or {})
-    around = await lab.overview.around(attempt_id)
+    around = await lab.status.overview.around(attempt_id)
     parent = await _optional(lab, attempt.parent_id)
     source, why = await source_of(lab, attempt)
     before = (await source_of(lab, parent))[0] if parent is not None and attempt.kind != "profile" else None
@@ -92,7 +92,7 @@ async def attempt_page(lab: Lab, attempt_id: str) -> AttemptPage:
         attempt=attempt,
         problem=problem.name if problem else attempt.problem_id or "",
         around=around,
-        ancestors=(await lab.experience.list("ancestors", attempt_id=attempt_id, limit=ANCESTORS)).attempts[1:],
+        ancestors=(await lab.store.experience.list("ancestors", attempt_id=attempt_id, limit=ANCESTORS)).attempts[1:],
         source=listing(source) if source is not None else None,
         source_why=why,
         parent=parent,
@@ -115,10 +115,10 @@ async def source_of(lab: Lab, attempt: Attempt) -> tuple[str | None, str]:
     if attempt.source_artifact_id is None:
         return None, "no source was kept"
     try:
-        info = await lab.artifacts.info(attempt.source_artifact_id)
+        info = await lab.store.artifacts.info(attempt.source_artifact_id)
         if info.size_bytes > SOURCE_BYTES:
             return None, f"it has {info.size_bytes:,} bytes: more than {SOURCE_BYTES:,} are not shown here"
-        data = await lab.artifacts.read(attempt.source_artifact_id)
+        data = await lab.store.artifacts.read(attempt.source_artifact_id)
     except GpuMcpError as error:
         return None, str(error)
     return safe_text(data), ""
@@ -130,7 +130,7 @@ async def rooflines(lab: Lab, attempt_id: str) -> dict[str, Any]:
     Raises:
         NotFound: If there is no such attempt that the visitor may see.
     """
-    attempt = await lab.experience.get(attempt_id)
+    attempt = await lab.store.experience.get(attempt_id)
     verdict = await _verdict(lab, attempt.evidence or {})
     return plotted(profiled(attempt) or clocked(await _problem(lab, attempt.problem_id), attempt, _shapes(verdict)))
 
@@ -144,14 +144,14 @@ def _diagnostics(evidence: Mapping[str, Any]) -> Sequence[Diagnostic]:
 
 async def _optional(lab: Lab, attempt_id: str | None) -> Attempt | None:
     try:
-        return await lab.experience.get(attempt_id) if attempt_id else None
+        return await lab.store.experience.get(attempt_id) if attempt_id else None
     except GpuMcpError:
         return None
 
 
 async def _problem(lab: Lab, problem_id: str | None) -> Problem | None:
     try:
-        return await lab.problems.get(problem_id) if problem_id else None
+        return await lab.store.problems.get(problem_id) if problem_id else None
     except GpuMcpError:
         return None
 
@@ -172,9 +172,9 @@ async def _verdict(lab: Lab, evidence: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(artifact_id, str):
         return {}
     try:
-        if (await lab.artifacts.info(artifact_id)).size_bytes > VERDICT_BYTES:
+        if (await lab.store.artifacts.info(artifact_id)).size_bytes > VERDICT_BYTES:
             return {}
-        return parse_verdict(await lab.artifacts.read(artifact_id))
+        return parse_verdict(await lab.store.artifacts.read(artifact_id))
     except (GpuMcpError, ValueError):
         return {}
 

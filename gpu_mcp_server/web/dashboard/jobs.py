@@ -44,7 +44,7 @@ class JobPage:
 
 async def job_list(lab: Lab) -> Sequence[JobLine]:
     """Return the newest jobs that the visitor may see."""
-    return [await _line(lab, standing) for standing in await lab.overview.jobs(LISTED)]
+    return [await _line(lab, standing) for standing in await lab.status.overview.jobs(LISTED)]
 
 
 async def job_page(lab: Lab, job_id: str) -> JobPage:
@@ -53,11 +53,11 @@ async def job_page(lab: Lab, job_id: str) -> JobPage:
     Raises:
         NotFound: If there is no such job that the visitor may see.
     """
-    standing = await lab.overview.job(job_id)
+    standing = await lab.status.overview.job(job_id)
     result, why = None, ""
     if standing.row.purpose != "reserve":
         try:
-            result = await lab.runner.status(job_id)
+            result = await lab.commands.status(job_id)
         except GpuMcpError as error:
             why = str(error)
     return JobPage(
@@ -78,4 +78,4 @@ async def _line(lab: Lab, standing: JobStanding) -> JobLine:
     else:
         since = record.started_at if record.state == "running" else record.submitted_at
         state, seconds = record.state, time.time() - since if since else None
-    return JobLine(standing, state, seconds, await lab.overview.right(standing.row.job_id))
+    return JobLine(standing, state, seconds, await lab.status.overview.right(standing.row.job_id))

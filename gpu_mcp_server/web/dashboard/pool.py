@@ -119,7 +119,7 @@ class PoolView:
         hosts = [look.host for look in looks]
         handles = {w.job for h in hosts for w in h.waiting} | {r.lease_id for h in hosts for r in h.reservations}
         handles |= {job for h in hosts for g in h.gpus if (job := _job_of(g)) is not None}
-        rights = {handle: await lab.overview.right(handle) for handle in sorted(handles)}
+        rights = {handle: await lab.status.overview.right(handle) for handle in sorted(handles)}
         rows = [
             HostRows(
                 look.host,
@@ -130,7 +130,7 @@ class PoolView:
             )
             for look in looks
         ]
-        return PoolNow(rows, await lab.overview.owners(handles))
+        return PoolNow(rows, await lab.status.overview.owners(handles))
 
     async def _fresh(self, lab: Lab) -> Sequence[_Look]:
         names, now = lab.hosts.names(), time.monotonic()
@@ -145,7 +145,7 @@ class PoolView:
 
     async def _look(self, lab: Lab, name: str) -> None:
         with as_server():
-            (host,) = (await lab.gpus.status(name)).hosts
+            (host,) = (await lab.status.gpus.status(name)).hosts
             held = {job for gpu in host.gpus if (job := _job_of(gpu)) is not None}
             jobs = {job: found for job in sorted(held) if (found := await _standing(lab, job)) is not None}
         self._looks[name] = _Look(time.monotonic(), host, jobs)
@@ -165,7 +165,7 @@ def _age(look: _Look) -> float | None:
 
 async def _standing(lab: Lab, job_id: str) -> JobStanding | None:
     try:
-        return await lab.overview.job(job_id)
+        return await lab.status.overview.job(job_id)
     except GpuMcpError:
         return None
 

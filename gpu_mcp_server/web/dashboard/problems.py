@@ -42,16 +42,16 @@ async def problem_page(lab: Lab, problem_id: str, number: int) -> ProblemPage:
     Raises:
         NotFound: If there is no such problem or board that the visitor may see.
     """
-    problem = await lab.problems.get(problem_id)
-    boards = await lab.overview.boards(problem_id)
+    problem = await lab.store.problems.get(problem_id)
+    boards = await lab.status.overview.boards(problem_id)
     board = _board(boards, number, problem_id)
-    recent = await lab.experience.list("recent", problem_id=problem_id, kind="evaluate", limit=RECENT)
+    recent = await lab.store.experience.list("recent", problem_id=problem_id, kind="evaluate", limit=RECENT)
     return ProblemPage(
         problem=problem,
         boards=boards,
         board=board,
         number=number,
-        ranking=await lab.overview.ranking(board, problem_id, RANKED) if board else [],
+        ranking=await lab.status.overview.ranking(board, problem_id, RANKED) if board else [],
         recent=recent.attempts,
         left_out=recent.left_out or 0,
         reference=listing(problem.reference, limit=REFERENCE_LINES),
@@ -84,10 +84,10 @@ async def lineage(lab: Lab, problem_id: str, number: int) -> tuple[ProblemHistor
 
 async def history_of(lab: Lab, problem_id: str, number: int) -> ProblemHistory:
     """Return what was evaluated on one board, in order of time."""
-    board = _board(await lab.overview.boards(problem_id), number, problem_id)
+    board = _board(await lab.status.overview.boards(problem_id), number, problem_id)
     if board is None:
-        return await lab.experience.history(problem_id)
-    return await lab.experience.history(problem_id, board.device, driver=board.driver, board=True)
+        return await lab.store.experience.history(problem_id)
+    return await lab.store.experience.history(problem_id, board.device, driver=board.driver, board=True)
 
 
 def _board(boards: Sequence[Board], number: int, problem_id: str) -> Board | None:

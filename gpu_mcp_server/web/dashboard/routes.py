@@ -120,7 +120,7 @@ def _board(request: Request) -> int:
 
 
 async def _problems(request: Request, lab: Lab, visitor: User) -> Response:
-    about = {"problems": await lab.overview.problems()}
+    about = {"problems": await lab.status.overview.problems()}
     return page(request, "problems.html", about, visitor=visitor, section="/problems")
 
 
@@ -147,7 +147,7 @@ async def _attempt(request: Request, lab: Lab, visitor: User) -> Response:
 
 async def _source(request: Request, lab: Lab, _: User) -> Response:
     attempt_id = request.path_params["attempt_id"]
-    text, why = await attempts.source_of(lab, await lab.experience.get(attempt_id))
+    text, why = await attempts.source_of(lab, await lab.store.experience.get(attempt_id))
     if text is None:
         raise NotFound("source of attempt", attempt_id, hint=why)
     name = {"content-disposition": f'attachment; filename="{attempt_id}.txt"'}
@@ -192,7 +192,7 @@ async def _release(request: Request, lab: Lab, visitor: User) -> Response:
 
 
 async def _usage(request: Request, lab: Lab, visitor: User) -> Response:
-    days = await lab.overview.used()
+    days = await lab.status.overview.used()
     taken = await request.app.state.site.team.allowances.taken(visitor.name)
     about = {"days": days, "quotas": visitor.quotas, "taken": taken, "most": max((d.gpu_s for d in days), default=0.0)}
     return page(request, "usage.html", about, visitor=visitor, section="/usage")

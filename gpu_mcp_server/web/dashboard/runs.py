@@ -35,7 +35,7 @@ class RunPage:
 
 async def run_list(lab: Lab) -> Sequence[RunState]:
     """Return the newest runs that the visitor may see; one that cannot be read is left out."""
-    seen = await lab.overview.seen_runs()
+    seen = await lab.status.overview.seen_runs()
 
     def read() -> Sequence[RunState]:
         runs = Runs(lab)
@@ -52,7 +52,7 @@ async def run_page(lab: Lab, run_id: str) -> RunPage:
     Raises:
         NotFound: If there is no such run that the visitor may see.
     """
-    seen = await lab.overview.seen_runs()
+    seen = await lab.status.overview.seen_runs()
     if seen is not None and run_id not in seen:
         raise NotFound("run", run_id, hint="The list of runs has those you may see.")
 

@@ -36,11 +36,11 @@ async def test_jobs_get_what_came_of_the_lines_and_never_the_lines():
         program(folder / "tree" / "bin" / "gcc", 'exec /usr/bin/gcc -DPLACE=\\"$PLACE\\" "$@"')
         lines = [MODULE, "module load cuda/13.0", f"export PLACE=here PATH={folder}/tree/bin:$PATH"]
         async with laboratory(hosts={"local": {"kind": "local", "setup": lines}}) as lab:
-            done = await lab.runner.run(["greet"], timeout_s=60)
+            done = await lab.commands.run(["greet"], timeout_s=60)
             assert done.stdout == "hello from here, cuda/13.0\nand no more\n", done
             probe = await lab.hosts.probe("local")
             assert probe.compilers["gcc"].path == f"{folder}/tree/bin/gcc"
-            built = await lab.compiler.compile(Source("const char *place = PLACE;\n", "c", "a.c"))
+            built = await lab.builds.compiler.compile(Source("const char *place = PLACE;\n", "c", "a.c"))
             assert built.status == "ok", built
 
 
@@ -56,8 +56,8 @@ async def test_calls_that_meet_a_host_at_the_same_time_look_at_it_once(tmp_path:
 async def test_a_line_that_fails_is_named_and_nothing_runs():
     async with laboratory(hosts={"local": {"kind": "local", "setup": [MODULE, "module load nowhere"]}}) as lab:
         with pytest.raises(ConfigError, match=r"no module nowhere setup line 2 failed"):
-            await lab.runner.run(["true"])
-        (host,) = (await lab.gpus.status()).hosts
+            await lab.commands.run(["true"])
+        (host,) = (await lab.status.gpus.status()).hosts
         assert not host.reachable and "setup line 2 failed" in (host.problem or "")
 
 

@@ -90,7 +90,7 @@ async def test_a_program_on_the_path_can_be_started_in_the_sandbox(monkeypatch: 
         async with laboratory() as lab:
             if (await lab.hosts.probe("local")).toolchains.tools.get("hipify-clang"):
                 pytest.skip("another converter comes first")
-            result = await lab.porter.port({"k.cu": "int main() { return cudaDeviceSynchronize(); }\n"})
+            result = await lab.builds.porter.port({"k.cu": "int main() { return cudaDeviceSynchronize(); }\n"})
         assert result.files == ["k.hip"] and (result.converter or "").startswith("hipify-perl"), result.summary()
 
 

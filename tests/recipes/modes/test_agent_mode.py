@@ -152,7 +152,7 @@ async def said(lab: Lab, run_id: str) -> list[str]:
     """Return what the agent of the first session wrote."""
     journal = entries(lab.settings.data_dir / "recipes" / run_id)
     (done,) = [e for e in journal if e["event"] == "done" and e["step"] == "session-001"]
-    return (await lab.artifacts.read(done["text_artifact_id"])).decode().splitlines()
+    return (await lab.store.artifacts.read(done["text_artifact_id"])).decode().splitlines()
 
 
 def test_an_address_is_a_url_and_https_goes_by_way_of_a_proxy():
@@ -225,7 +225,7 @@ async def test_an_agent_that_failed_as_its_server_was_killed_is_called_again(lab
         run_id = await begun("orphan", agent, mode="agent")
         problem_id = Runs(lab).plan(run_id).problem
         job_id = new_job_id()
-        await lab.jobs.run(JobSpec(job_id, (ProcessSpec(("sh", "-c", script)),)), host="local")
+        await lab.jobs.runner.run(JobSpec(job_id, (ProcessSpec(("sh", "-c", script)),)), host="local")
         with Journal(lab.settings.data_dir / "recipes" / run_id) as journal:
             journal.begin("session-001", kind="session", job_id=job_id)
         state = await Runs(lab).go(run_id)

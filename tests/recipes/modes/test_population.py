@@ -30,16 +30,16 @@ async def test_offspring_change_blocks_alone_and_a_killed_round_is_judged_once(l
     folder = lab.settings.data_dir / "recipes" / run_id
     assert "2 * x[i] + 1;" in (folder / "best.txt").read_text()
     done = next(e for e in entries(folder) if e["event"] == "done" and e["step"] == "code-001-01")
-    prompt = (await lab.artifacts.read(done["prompt_artifact_id"])).decode()
+    prompt = (await lab.store.artifacts.read(done["prompt_artifact_id"])).decode()
     assert "Ancestor 1 (incorrect)" in prompt and "EVOLVE-BLOCK-END may change" in prompt
-    (child,) = (await lab.experience.list("ancestors", attempt_id=state.best.attempt_id)).attempts[:1]
+    (child,) = (await lab.store.experience.list("ancestors", attempt_id=state.best.attempt_id)).attempts[:1]
     assert child.parent_id is not None and child.batch_id == f"{run_id}.judge-001"
 
     lines = (folder / FILE).read_bytes().splitlines(keepends=True)
     (folder / FILE).write_bytes(b"".join(line for line in lines if b'"done","step":"judge-' not in line)[:-1])
     again = await Runs(lab).go(run_id)
     assert again.stopped == "target" and again.best and again.best.attempt_id == state.best.attempt_id
-    recent = await lab.experience.list("recent", problem_id=state.problem_id, limit=50)
+    recent = await lab.store.experience.list("recent", problem_id=state.problem_id, limit=50)
     assert len(recent.attempts) == 2
 
 

@@ -58,7 +58,7 @@ async def test_an_agent_that_fails_to_compile_then_is_wrong_then_slow_then_good_
     folder = lab.settings.data_dir / "recipes" / run_id
     assert json.loads((folder / "handoffs" / "specification-001.json").read_text())["plan"] == ["one loop"]
     assert json.loads((folder / "handoffs" / "judge-002.json").read_text())["stage"] == "correctness"
-    attempts = (await lab.experience.list("ancestors", attempt_id=judged[3].attempt_id)).attempts
+    attempts = (await lab.store.experience.list("ancestors", attempt_id=judged[3].attempt_id)).attempts
     assert len(attempts) == 4 and "idea 4" in (attempts[0].note or "")
     page = await report(lab, run_id)
     assert page.count("<svg") == 2 and "int65_t" in page, "the course, and where the wrong one is wrong"
@@ -81,7 +81,7 @@ def test_the_best_of_a_run_is_what_reached_its_target_not_what_a_busy_machine_ga
 async def kept_prompt(lab: Lab, run_id: str, number: int) -> str:
     journal = entries(lab.settings.data_dir / "recipes" / run_id)
     done = next(e for e in journal if e["event"] == "done" and e["step"] == f"code-{number:03}")
-    return (await lab.artifacts.read(done["prompt_artifact_id"])).decode()
+    return (await lab.store.artifacts.read(done["prompt_artifact_id"])).decode()
 
 
 async def test_one_that_never_gets_there_ends_with_its_iterations_and_is_given_documentation(lab: Lab, begun: Begun):
@@ -149,7 +149,7 @@ async def test_builder_and_tester_hand_over_what_is_checked_kept_and_used(lab: L
     kept = {path.stem: json.loads(path.read_text()) for path in folder.iterdir()}
     assert kept.keys() == set(steps) - {"build-plan-001"}
     assert kept["build-plan-002"] == {"flags": ["-O1", "-lm"], "entry": "begin", "why": "small"}
-    attempt = await lab.experience.get(state.best.attempt_id or "")
+    attempt = await lab.store.experience.get(state.best.attempt_id or "")
     assert (attempt.flags, attempt.entry) == ('["-O1", "-lm"]', "begin")
     prompt = await kept_prompt(lab, run_id, 1)
     assert "launcher is called begin" in prompt and "a tail that is skipped" in prompt
@@ -160,7 +160,7 @@ async def test_builder_and_tester_hand_over_what_is_checked_kept_and_used(lab: L
 
 
 async def recorded(lab: Lab, problem_id: str | None) -> list[Any]:
-    return list((await lab.experience.list("recent", problem_id=problem_id, limit=100)).attempts)
+    return list((await lab.store.experience.list("recent", problem_id=problem_id, limit=100)).attempts)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ async def test_a_run_is_its_users_before_its_first_attempt_and_goes_on_for_them_
     with acting_as(bo), pytest.raises(BadRequest, match="is ada's"):
         await runs.go(run_id)
 
-    worker = await lab.overview.runs_worker(run_id)
+    worker = await lab.status.overview.runs_worker(run_id)
     assert seen == [[run_id], []]
     assert (worker.name, worker.sees_all) == ("ada", False)
     assert run_id in [state.run_id for state in await run_list(lab)], "who runs the server sees all"

@@ -38,9 +38,9 @@ async def test_a_compiler_that_hangs_is_ended_and_the_limit_named(lab: Lab, monk
         return replace(build, plan=replace(build.plan, wall_s=2.0))
 
     monkeypatch.setattr(compiler, "build_of", in_two_seconds)
-    result = await lab.compiler.compile(Source(HANGS, "cpp", "hangs.cpp"), Wish(flags=ENDLESS))
+    result = await lab.builds.compiler.compile(Source(HANGS, "cpp", "hangs.cpp"), Wish(flags=ENDLESS))
     assert result.status == "timeout" and "2 s" in (result.note or ""), result.summary()
-    assert (await lab.compiler.compile(GOOD)).status == "ok"
+    assert (await lab.builds.compiler.compile(GOOD)).status == "ok"
 
 
 DOUBLING = """#if __INCLUDE_LEVEL__ < 100
@@ -72,7 +72,7 @@ async def hurried() -> AsyncIterator[Lab]:
 )
 async def test_a_source_that_makes_the_compiler_spin_ends_by_its_processor_time(hurried: Lab, source: Source):
     flags = ENDLESS if source.text == HANGS else ()
-    result = await hurried.compiler.compile(source, Wish(flags=flags))
+    result = await hurried.builds.compiler.compile(source, Wish(flags=flags))
     assert result.status == "timeout", result.summary()
     said = (
         r"CPU limit of 1 s: role main used (\d+\.\d) s; the setting compile_cpu_s \(GPU_MCP_COMPILE_CPU_S\) raises it"
@@ -80,22 +80,22 @@ async def test_a_source_that_makes_the_compiler_spin_ends_by_its_processor_time(
     used = re.search(said, result.note or "")
     assert used is not None and float(used[1]) >= 1.0, result.note
     assert "limit of 1 s" in result.summary()
-    again = await hurried.compiler.compile(source, Wish(flags=flags))
+    again = await hurried.builds.compiler.compile(source, Wish(flags=flags))
     assert again.status == "timeout" and not again.cached  # who raises the limit is not told the old answer
-    assert (await hurried.compiler.compile(GOOD)).status == "ok"
+    assert (await hurried.builds.compiler.compile(GOOD)).status == "ok"
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 async def test_nvcc_has_a_limit_of_its_own(hurried: Lab):
-    result = await hurried.compiler.compile(Source(DOUBLING, "cuda", "doubling.cu"))
+    result = await hurried.builds.compiler.compile(Source(DOUBLING, "cuda", "doubling.cu"))
     assert result.status == "timeout", result.summary()
     assert "CPU limit of 1.5 s" in (result.note or "") and "GPU_MCP_LONG_COMPILE_CPU_S" in (result.note or "")
 
 
 async def test_a_header_without_end_ends(hurried: Lab):
-    result = await hurried.compiler.compile(Source('#include "/dev/zero"\n', "c", "zero.c"))
+    result = await hurried.builds.compiler.compile(Source('#include "/dev/zero"\n', "c", "zero.c"))
     assert result.status in ("failed", "timeout", "oom"), result.summary()
-    assert (await hurried.compiler.compile(GOOD)).status == "ok"
+    assert (await hurried.builds.compiler.compile(GOOD)).status == "ok"
 
 
 def test_limits_are_those_of_the_settings_and_the_clock_follows_who_raises_them(tmp_path: Path):
@@ -127,22 +127,22 @@ async def test_each_compiler_has_the_limit_of_its_kind(lab: Lab):
         except ToolMissing:
             continue
         assert (build.toolchain.name, build.plan.long) == (name, long)
-        spec, _ = lab.compiler.described(build.plan, probe, "local")
+        spec, _ = lab.builds.compiler.described(build.plan, probe, "local")
         assert spec.limits.cpu_s == (600.0 if long else 30.0)
 
 
 async def test_a_compiler_that_eats_memory_is_ended_and_the_limit_named(lab: Lab, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(compiler, "MEMORY_BYTES", 128 << 20)
-    result = await lab.compiler.compile(Source(EATS, "cpp", "eats.cpp"), Wish(flags=("-ftemplate-depth=100",)))
+    result = await lab.builds.compiler.compile(Source(EATS, "cpp", "eats.cpp"), Wish(flags=("-ftemplate-depth=100",)))
     assert result.status == "oom" and "134217728 bytes of memory" in (result.note or ""), result.summary()
-    assert (await lab.compiler.compile(GOOD)).status == "ok"
+    assert (await lab.builds.compiler.compile(GOOD)).status == "ok"
 
 
 async def test_messages_without_end_become_ten_and_an_artifact(lab: Lab):
     lines = "\n".join(f"int f{n}(void) {{ return missing_{n}_{'x' * 300}; }}" for n in range(3500))
-    result = await lab.compiler.compile(Source(lines, "c", "many.c"), Wish(flags=("-fmax-errors=0",)))
+    result = await lab.builds.compiler.compile(Source(lines, "c", "many.c"), Wish(flags=("-fmax-errors=0",)))
     assert (result.status, len(result.diagnostics)) == ("failed", 10)
     assert (result.diagnostics_left_out or 0) > 3000 and len(result.summary()) < 8000
-    assert (await lab.artifacts.info(result.log_artifact_id or "")).size_bytes > 2_000_000
-    again = await lab.compiler.compile(Source(lines, "c", "many.c"), Wish(flags=("-fmax-errors=0",)))
+    assert (await lab.store.artifacts.info(result.log_artifact_id or "")).size_bytes > 2_000_000
+    again = await lab.builds.compiler.compile(Source(lines, "c", "many.c"), Wish(flags=("-fmax-errors=0",)))
     assert again.cached and again.diagnostics == result.diagnostics

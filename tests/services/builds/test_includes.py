@@ -22,31 +22,31 @@ FILES = {
 
 async def compiled(lab: Lab, workspace_id: str | None, path: str, **wish: object) -> CompileResult:
     flags = tuple(wish.get("flags", ()))  # type: ignore[call-overload]
-    source = await Sources(lab.workspaces, local_files=True).compilable(None, path, workspace_id, None, flags)
-    return await lab.compiler.compile(source, Wish.model_validate({"library": False, **wish}))
+    source = await Sources(lab.store.workspaces, local_files=True).compilable(None, path, workspace_id, None, flags)
+    return await lab.builds.compiler.compile(source, Wish.model_validate({"library": False, **wish}))
 
 
 async def test_what_is_included_from_the_workspace_is_there_at_any_depth(lab: Lab):
-    workspace = (await lab.workspaces.write(None, FILES)).workspace_id
+    workspace = (await lab.store.workspaces.write(None, FILES)).workspace_id
     result = await compiled(lab, workspace, "src/f.c")
     assert result.status == "ok", result.summary()
     broken = {"inc/farther.h": "#define FAR wrong_name\n"}
-    await lab.workspaces.write(workspace, broken)
+    await lab.store.workspaces.write(workspace, broken)
     result = await compiled(lab, workspace, "src/f.c")
     assert (result.status, result.cached) == ("failed", False), "a header is part of what the cache goes by"
     assert (result.diagnostics[0].file, result.diagnostics[0].line) == ("inc/farther.h", 1), result.summary()
 
 
 async def test_files_that_are_not_included_do_not_make_it_another_build(lab: Lab):
-    workspace = (await lab.workspaces.write(None, {**FILES, "src/near.h": "#define NEAR 3\n"})).workspace_id
+    workspace = (await lab.store.workspaces.write(None, {**FILES, "src/near.h": "#define NEAR 3\n"})).workspace_id
     assert not (await compiled(lab, workspace, "src/f.c")).cached
-    await lab.workspaces.write(workspace, {"src/unread.h": "#error still not\n", "README": "changed"})
+    await lab.store.workspaces.write(workspace, {"src/unread.h": "#error still not\n", "README": "changed"})
     assert (await compiled(lab, workspace, "src/f.c")).cached
 
 
 async def test_folders_given_by_flag_are_searched_and_a_missing_header_is_named_with_the_way(lab: Lab):
     files = {"k.cpp": "#include <lib/x.hpp>\nint f() { return X; }\n", "include/lib/x.hpp": "#define X 4\n"}
-    workspace = (await lab.workspaces.write(None, files)).workspace_id
+    workspace = (await lab.store.workspaces.write(None, files)).workspace_id
     assert (await compiled(lab, workspace, "k.cpp", flags=("-Iinclude",))).status == "ok"
     result = await compiled(lab, workspace, "k.cpp")
     assert (result.status, result.diagnostics[0].line) == ("failed", 1)
@@ -74,7 +74,7 @@ async def test_more_headers_than_go_with_a_source_are_refused_with_the_way_out(
         (tmp_path / name).write_text(f'#pragma once\n#include "{following}"\n' if in_a_row and following else "")
     source = "".join(f'#include "{name}"\n' for name in (names[:1] if in_a_row else names))
     (tmp_path / "a.c").write_text(source)
-    taken = await Sources(lab.workspaces, local_files=True).compilable(None, str(tmp_path / "a.c"), None, None)
+    taken = await Sources(lab.store.workspaces, local_files=True).compilable(None, str(tmp_path / "a.c"), None, None)
     assert len(taken.beside) == MAX_TEXTS
     (tmp_path / "one_more.h").write_text("#define MORE 1\n")
     (tmp_path / names[-1]).write_text('#include "one_more.h"\n')
@@ -86,7 +86,7 @@ async def test_more_headers_than_go_with_a_source_are_refused_with_the_way_out(
 async def test_compilers_of_cuda_find_them_as_well(lab: Lab):
     kernel = '#include "../inc/two.cuh"\n__global__ void k(float *x) { x[0] = two(); }\n'
     files = {"src/k.cu": kernel, "inc/two.cuh": "__device__ inline float two() { return 2.0f; }\n"}
-    workspace = (await lab.workspaces.write(None, files)).workspace_id
+    workspace = (await lab.store.workspaces.write(None, files)).workspace_id
     result = await compiled(lab, workspace, "src/k.cu", arch="sm_90")
     assert result.status == "ok" and result.resources[0].kernel == "k(float*)", result.summary()
     if (await lab.hosts.probe("local")).toolchains.nvrtc is not None:

@@ -100,12 +100,12 @@ async def test_a_host_without_a_converter_says_how_to_get_one_and_sycl_gets_its_
         probe = await lab.hosts.probe("local")
         if converter_of(probe) is None:
             with pytest.raises(ToolMissing, match="hipify-clang or hipify-perl"):
-                await lab.porter.port({"k.cu": REDUCE})
+                await lab.builds.porter.port({"k.cu": REDUCE})
         if not {"dpct", "c2s"} & set(probe.toolchains.tools):
-            result = await lab.porter.port({"k.cu": REDUCE}, target="sycl")
+            result = await lab.builds.porter.port({"k.cu": REDUCE}, target="sycl")
             assert result.converter is None and "nothing was converted" in result.summary() and result.findings
         with pytest.raises(BadRequest, match="0 C or CUDA sources"):
-            await lab.porter.port({"read.me": "words"})
+            await lab.builds.porter.port({"read.me": "words"})
 
 
 async def test_a_folder_is_converted_compiled_and_what_needs_a_hand_is_named(lab: Lab):
@@ -118,14 +118,14 @@ async def test_a_folder_is_converted_compiled_and_what_needs_a_hand_is_named(lab
         "src/check.cuh": header,
         "README": "words\n",
     }
-    result = await lab.porter.port(files, arch="gfx90a")
+    result = await lab.builds.porter.port(files, arch="gfx90a")
     assert result.files == ["src/check.cuh", "src/reduce.hip"], result.summary()
     assert [b.status for b in result.builds] == ["ok"], result.summary()
     assert not any("WARNINGS: 0" in line for line in result.converter_said), "figures are no warnings"
     assert result.left_over == {} and {f.kind for f in result.findings} == {"warp size 32"}
-    text = (await lab.workspaces.read(result.workspace_id or "", "src/reduce.hip")).text
+    text = (await lab.store.workspaces.read(result.workspace_id or "", "src/reduce.hip")).text
     assert "hipStream_t" in text and "cudaStream_t" not in text
-    assert (await lab.workspaces.read(result.workspace_id or "", "README")).text == "words"
+    assert (await lab.store.workspaces.read(result.workspace_id or "", "README")).text == "words"
     assert len(result.summary()) < 8000
 
 
@@ -133,7 +133,7 @@ async def test_a_port_that_does_not_compile_says_why(lab: Lab):
     probe = await lab.hosts.probe("local")
     if converter_of(probe) is None or not probe.toolchains.hip:
         pytest.skip("no converter or no hipcc on this host")
-    result = await lab.porter.port(
+    result = await lab.builds.porter.port(
         {"k.cu": REDUCE + '__global__ void p(int *x) { asm("mov.u32 %0, 1;" : "=r"(*x)); }\n'}
     )
     assert result.builds[0].status == "failed" and result.builds[0].diagnostics, result.summary()

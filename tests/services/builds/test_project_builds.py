@@ -35,8 +35,8 @@ FILES = {"CMakeLists.txt": LISTS, "src/sum.cpp": SUM, "src/check.cpp": CHECK}
 
 
 async def built(lab: Lab, files: dict[str, str], **wish: object):
-    workspace = (await lab.workspaces.write(None, files)).workspace_id
-    return await lab.projects.build(workspace, **wish)  # type: ignore[arg-type]
+    workspace = (await lab.store.workspaces.write(None, files)).workspace_id
+    return await lab.builds.projects.build(workspace, **wish)  # type: ignore[arg-type]
 
 
 @needs_cmake
@@ -49,7 +49,7 @@ async def test_a_project_is_configured_built_and_tested(lab: Lab):
     products = {p.path for p in result.products}
     assert {"build/check", "build/libsum.so", "build/junit.xml"} <= products
     assert not any(p.endswith(".o") for p in products)
-    ran = await lab.runner.run(["build/check", "2"], workspace_id=result.workspace_id)
+    ran = await lab.commands.run(["build/check", "2"], workspace_id=result.workspace_id)
     assert ran.status == "ok", ran.summary()
 
 
@@ -57,15 +57,15 @@ async def test_a_project_is_configured_built_and_tested(lab: Lab):
 async def test_a_build_of_the_same_files_is_not_run_again_and_lays_its_products(own_lab: Lab):
     lab = own_lab
     first = await built(lab, FILES)
-    again = await lab.projects.build(first.workspace_id)
+    again = await lab.builds.projects.build(first.workspace_id)
     elsewhere = await built(lab, FILES)
     assert [r.cached for r in (first, again, elsewhere)] == [False, True, True], elsewhere.summary()
     assert elsewhere.products == first.products and elsewhere.workspace_id != first.workspace_id
-    assert (await lab.runner.run(["build/check", "2"], workspace_id=elsewhere.workspace_id)).status == "ok"
-    assert not (await lab.projects.build(first.workspace_id, options=("CMAKE_BUILD_TYPE=Debug",))).cached
+    assert (await lab.commands.run(["build/check", "2"], workspace_id=elsewhere.workspace_id)).status == "ok"
+    assert not (await lab.builds.projects.build(first.workspace_id, options=("CMAKE_BUILD_TYPE=Debug",))).cached
     assert not (await built(lab, {**FILES, "src/sum.cpp": SUM + "// other\n"})).cached
     for output in first.products:
-        (await lab.artifacts.path(output.artifact_id or "")).unlink()
+        (await lab.store.artifacts.path(output.artifact_id or "")).unlink()
     assert not (await built(lab, FILES)).cached, "what was kept is gone"
 
 
@@ -142,7 +142,7 @@ async def test_two_megabytes_of_errors_become_ten_and_an_artifact(lab: Lab):
     result = await built(lab, {**FILES, "src/sum.cpp": lines}, options=("CMAKE_CXX_FLAGS=-fmax-errors=0",))
     assert (result.status, len(result.diagnostics)) == ("failed", 10)
     assert (result.diagnostics_left_out or 0) > 5000 and len(result.summary()) < 8000
-    assert (await lab.artifacts.info(result.log_artifact_id or "")).size_bytes > 2_000_000
+    assert (await lab.store.artifacts.info(result.log_artifact_id or "")).size_bytes > 2_000_000
 
 
 async def test_make_reports_what_it_cannot_make(lab: Lab):
@@ -159,14 +159,14 @@ async def test_a_build_that_hangs_is_ended_and_the_stage_named(lab: Lab):
 
 
 async def test_what_the_host_lacks_is_named_with_the_way_to_get_it(lab: Lab):
-    workspace = (await lab.workspaces.write(None, {"a.cpp": "int main() {}\n"})).workspace_id
+    workspace = (await lab.store.workspaces.write(None, {"a.cpp": "int main() {}\n"})).workspace_id
     if not {"icpx", "acpp", "clang-sycl"} & set((await lab.hosts.probe("local")).toolchains.tools):
         with pytest.raises(ToolMissing, match=r"icpx or acpp.*oneAPI"):
-            await lab.projects.build(workspace, system="sycl")
+            await lab.builds.projects.build(workspace, system="sycl")
     with pytest.raises(BadRequest, match=r"no CMakeLists\.txt"):
-        await lab.projects.build(workspace)
+        await lab.builds.projects.build(workspace)
     with pytest.raises(NotFound):
-        await lab.projects.build("w-nope")
+        await lab.builds.projects.build("w-nope")
 
 
 @pytest.mark.parametrize("option", ["--trace", "-DX", "X", "-G=y; rm", "@file", "A\n=b", ""])
@@ -225,7 +225,7 @@ async def test_sycl_kernels_are_checked_by_the_runtime_where_no_compiler_is():
         good = await built(lab, {"a.cpp": SYCL}, system="sycl")
         assert good.status == "ok" and "no program was made" in (good.note or ""), good.summary()
         assert [p.name for p in good.phases] == ["driver", "build"]
-        files = [f.path for f in (await lab.workspaces.listing(good.workspace_id)).files]
+        files = [f.path for f in (await lab.store.workspaces.listing(good.workspace_id)).files]
         assert not any(p.startswith(".gpu-mcp") for p in files), files
         bad = await built(lab, {"a.cpp": SYCL, "sub/b.cpp": SYCL.replace("2 * x", "two * x")}, system="sycl")
         assert [p.name for p in bad.phases] == ["build"], "the program is built once"

@@ -78,9 +78,9 @@ async def test_ranks_on_two_hosts_find_each_other(apart: list[Sshd]):
         for name, sshd in zip(("one", "two"), apart, strict=True)
     }
     async with laboratory(hosts=hosts) as lab:
-        where = (await lab.workspaces.write(None, {"sum.py": SUM})).workspace_id
+        where = (await lab.store.workspaces.write(None, {"sum.py": SUM})).workspace_id
         ranks = RankOptions(count=4, hosts=["two", "one"])
-        done = await lab.runner.run(["python3", "sum.py"], workspace_id=where, ranks=ranks, timeout_s=60)
+        done = await lab.commands.run(["python3", "sum.py"], workspace_id=where, ranks=ranks, timeout_s=60)
         assert done.status == "ok", done
         said = [(r.host, r.last) for r in done.ranks]
         assert said == [
@@ -89,7 +89,7 @@ async def test_ranks_on_two_hosts_find_each_other(apart: list[Sshd]):
             ("one", f"sum 6 local 0 group 1 at {apart[1].address} gmt-in0"),
             ("one", f"sum 6 local 1 group 1 at {apart[1].address} gmt-in0"),
         ]
-        files = [f.path for f in (await lab.workspaces.listing(where)).files]
+        files = [f.path for f in (await lab.store.workspaces.listing(where)).files]
         if MPI:
             await mpi_talks(lab)
         assert files == ["made-0", "made-1", "one/made-2", "one/made-3", "sum.py"]
@@ -97,10 +97,10 @@ async def test_ranks_on_two_hosts_find_each_other(apart: list[Sshd]):
 
 async def mpi_talks(lab: Lab) -> None:
     """mpirun starts its daemons by our line, and the ranks really talk over the network between the two."""
-    where = (await lab.workspaces.write(None, {"a.c": REDUCE})).workspace_id
-    assert (await lab.runner.run(["mpicc", "-o", "a", "a.c"], workspace_id=where)).status == "ok"
+    where = (await lab.store.workspaces.write(None, {"a.c": REDUCE})).workspace_id
+    assert (await lab.commands.run(["mpicc", "-o", "a", "a.c"], workspace_id=where)).status == "ok"
     ranks = RankOptions(count=4, hosts=["one", "two"], launcher="mpirun")
-    done = await lab.runner.run(["./a"], workspace_id=where, ranks=ranks, timeout_s=60)
+    done = await lab.commands.run(["./a"], workspace_id=where, ranks=ranks, timeout_s=60)
     assert done.status == "ok", done
     assert [(r.host, r.last) for r in done.ranks] == [(h, "sum 6") for h in ("one", "one", "two", "two")]
 
@@ -108,11 +108,11 @@ async def mpi_talks(lab: Lab) -> None:
 async def test_a_rank_that_fails_elsewhere_ends_all_and_is_named(beside: Lab):
     script = 'echo "starting $RANK"; if [ $RANK = 2 ]; then echo "no such file: weights.bin" >&2; exit 7; fi; sleep 60'
     ranks = RankOptions(count=4, hosts=["near", "other"])
-    done = await beside.runner.run(["sh", "-c", script], ranks=ranks, timeout_s=40)
+    done = await beside.commands.run(["sh", "-c", script], ranks=ranks, timeout_s=40)
     assert (done.status, done.exit_code) == ("failed", 7), done
     assert "rank 2 on other: exit 7, last said 'no such file: weights.bin'" in (done.note or ""), done.note
     assert (done.ranks[0].host, done.ranks[0].state) == ("near", "did not end")
-    assert not [j for j in await beside.runner.recent() if j.state != "finished"]
+    assert not [j for j in await beside.commands.recent() if j.state != "finished"]
 
 
 async def test_when_a_host_is_lost_the_others_end(beside: Lab):
@@ -124,11 +124,11 @@ async def test_when_a_host_is_lost_the_others_end(beside: Lab):
 
     ranks = RankOptions(count=2, hosts=["near", "other"])
     running = asyncio.create_task(
-        beside.runner.run(["sh", "-c", "echo begun; sleep 600"], ranks=ranks, timeout_s=500, on_output=heard)
+        beside.commands.run(["sh", "-c", "echo begun; sleep 600"], ranks=ranks, timeout_s=500, on_output=heard)
     )
     await begun.wait()
-    (other,) = [j for j in await beside.runner.recent() if j.host == "other" and j.state != "finished"]
-    await beside.runner.cancel(other.job_id)
+    (other,) = [j for j in await beside.commands.recent() if j.host == "other" and j.state != "finished"]
+    await beside.commands.cancel(other.job_id)
     done = await running
     assert done.status == "failed" and "ranks: host other was lost" in done.stderr, done
     assert done.ranks[1].host == "other" and done.ranks[1].state != "ended"
@@ -141,7 +141,7 @@ async def test_what_cannot_be_is_refused_in_words(beside: Lab):
         (RankOptions(count=2, hosts=["near", "near"]), "each host once"),
     ):
         with pytest.raises(BadRequest, match=words):
-            await beside.runner.run(["true"], ranks=ranks)
+            await beside.commands.run(["true"], ranks=ranks)
 
 
 async def test_two_runs_that_want_the_same_gpus_in_opposite_order_both_end():
@@ -156,7 +156,7 @@ async def test_two_runs_that_want_the_same_gpus_in_opposite_order_both_end():
             orders = (["alpha", "beta"], ["beta", "alpha"])
             both = await asyncio.gather(
                 *(
-                    lab.runner.run(["true"], gpus=1, ranks=RankOptions(count=2, hosts=order), timeout_s=90)
+                    lab.commands.run(["true"], gpus=1, ranks=RankOptions(count=2, hosts=order), timeout_s=90)
                     for order in orders
                 )
             )

@@ -31,8 +31,8 @@ OTHER = '<testsuite><testcase name="%s"/><testcase name="bad" classname="mine"><
 
 
 async def outcome(lab: Lab, files: dict[str, str], *command: str, report: tuple[str, ...] = (), **more: object):
-    where = (await lab.workspaces.write(None, files)).workspace_id
-    return await lab.runner.run(command, workspace_id=where, tests=report, **more)  # type: ignore[arg-type]
+    where = (await lab.store.workspaces.write(None, files)).workspace_id
+    return await lab.commands.run(command, workspace_id=where, tests=report, **more)  # type: ignore[arg-type]
 
 
 def counts(done: JobResult) -> tuple[int, int, int]:
@@ -43,7 +43,7 @@ def counts(done: JobResult) -> tuple[int, int, int]:
 async def python_with_pytest(lab: Lab) -> str:
     judge = (await lab.hosts.probe("local")).judge
     assert judge is not None
-    if (await lab.runner.run([judge.path, "-m", "pytest", "--version"])).status != "ok":
+    if (await lab.commands.run([judge.path, "-m", "pytest", "--version"])).status != "ok":
         pytest.skip("the judge's Python has no pytest")
     return judge.path
 
@@ -55,7 +55,7 @@ async def test_pytest_below_a_script_reports_as_if_it_were_called_itself(lab: La
     assert (done.status, counts(done)) == ("failed", (3, 1, 1)), done.summary()
     assert done.tests and done.tests.failures[0].name == "test_it::test_wrong"
     assert "the answer is off" in done.tests.failures[0].message and "FAILED test_it::test_wrong" in done.summary()
-    kept = (await lab.workspaces.listing(done.workspace_id or "")).files
+    kept = (await lab.store.workspaces.listing(done.workspace_id or "")).files
     assert not any(junit.is_ours(f.path) for f in kept), "a report that only we wanted stays in the workspace"
 
 
@@ -69,26 +69,26 @@ async def test_a_test_that_breaks_the_interpreter_is_named(lab: Lab):
 
 @needs_gtest
 async def test_googletest_programs_are_asked_by_their_environment_and_a_crash_names_the_test(lab: Lab):
-    where = (await lab.workspaces.write(None, {"t.cc": GTEST})).workspace_id
-    built = await lab.runner.run(
+    where = (await lab.store.workspaces.write(None, {"t.cc": GTEST})).workspace_id
+    built = await lab.commands.run(
         ["g++", "-O0", "-o", "t", "t.cc", "-lgtest", "-lgtest_main"], workspace_id=where, timeout_s=100
     )
     assert built.status == "ok", built.summary()
-    twice = await lab.runner.run(["sh", "-c", "./t; ./t"], workspace_id=where, tests=())
+    twice = await lab.commands.run(["sh", "-c", "./t; ./t"], workspace_id=where, tests=())
     assert counts(twice) == (6, 2, 2), twice.summary()
     assert twice.tests and twice.tests.failures[0].name == "Sum::Large"
     assert "off by one" in twice.tests.failures[0].message
-    crashed = await lab.runner.run(["./t"], workspace_id=where, tests=(), env={"CRASH": "1"})
+    crashed = await lab.commands.run(["./t"], workspace_id=where, tests=(), env={"CRASH": "1"})
     assert crashed.tests is None and "the last test that began is Sum.Late" in (crashed.note or ""), crashed.summary()
 
 
 @pytest.mark.skipif(shutil.which("ctest") is None, reason="cmake is not installed")
 async def test_what_build_project_built_is_tested_again_by_ctest(lab: Lab):
     lists = 'cmake_minimum_required(VERSION 3.20)\nproject(t NONE)\nenable_testing()\nadd_test(NAME bad COMMAND sh -c "echo sum is 7; exit 1")\n'
-    where = (await lab.workspaces.write(None, {"CMakeLists.txt": lists})).workspace_id
-    built = await lab.projects.build(where, tests=True)
+    where = (await lab.store.workspaces.write(None, {"CMakeLists.txt": lists})).workspace_id
+    built = await lab.builds.projects.build(where, tests=True)
     assert built.tests and built.tests.failed == 1 and "FAILED bad::bad" in built.summary(), built.summary()
-    done = await lab.runner.run(["ctest", "--test-dir", "build"], workspace_id=where, tests=())
+    done = await lab.commands.run(["ctest", "--test-dir", "build"], workspace_id=where, tests=())
     assert counts(done) == (1, 1, 0) and done.tests and done.tests.failures[0].message == "sum is 7", done.summary()
 
 
@@ -103,7 +103,7 @@ async def test_a_report_of_ones_own_is_named_and_an_old_one_does_not_count(lab: 
     fresh = await outcome(lab, files, "cp", "new.xml", "out/b.xml", report=("out/*.xml",))
     assert counts(fresh) == (2, 1, 0) and fresh.tests and fresh.tests.failures[0].message == "gone"
     assert "exited with 0 all the same" in (fresh.note or "")
-    assert "out/b.xml" in [f.path for f in (await lab.workspaces.listing(fresh.workspace_id or "")).files]
+    assert "out/b.xml" in [f.path for f in (await lab.store.workspaces.listing(fresh.workspace_id or "")).files]
 
 
 async def test_the_tool_answers_with_failed_tests_and_its_job_can_be_asked_again(lab: Lab):

@@ -24,7 +24,7 @@ needs_mpirun = pytest.mark.skipif(shutil.which("mpirun") is None, reason="apt-ge
 
 @pytest.mark.parametrize("launcher", ["torchrun", pytest.param("mpirun", marks=needs_mpirun)])
 async def test_every_rank_knows_itself_and_is_heard_apart(lab: Lab, launcher):
-    done = await lab.runner.run(["sh", "-c", SAY], ranks=RankOptions(count=3, launcher=launcher), timeout_s=60)
+    done = await lab.commands.run(["sh", "-c", SAY], ranks=RankOptions(count=3, launcher=launcher), timeout_s=60)
     assert done.status == "ok", done
     assert [r.rank for r in done.ranks] == [0, 1, 2] and all(r.exit_code == 0 for r in done.ranks)
     for n, rank in enumerate(done.ranks):
@@ -33,13 +33,15 @@ async def test_every_rank_knows_itself_and_is_heard_apart(lab: Lab, launcher):
     assert len({rank.last.split(" local")[0].rpartition(":")[2] for rank in done.ranks}) == 1, "one port for all"
     whole = {o.path: o.artifact_id for o in done.outputs}
     assert set(whole) == {f".gpu-mcp/ranks/{n}.{kind}" for n in range(3) for kind in ("out", "err")}
-    assert await lab.artifacts.read(whole[".gpu-mcp/ranks/2.err"] or "") == b"err 2\n"
+    assert await lab.store.artifacts.read(whole[".gpu-mcp/ranks/2.err"] or "") == b"err 2\n"
 
 
 async def test_a_hosts_environment_is_every_jobs_and_the_jobs_own_comes_first():
     environment = {"NCCL_NVLS_ENABLE": "0", "COLOUR": "blue"}
     async with laboratory(hosts={"local": {"kind": "local", "environment": environment}}) as lab:
-        done = await lab.runner.run(["sh", "-c", "echo $NCCL_NVLS_ENABLE $COLOUR"], env={"COLOUR": "red"}, timeout_s=60)
+        done = await lab.commands.run(
+            ["sh", "-c", "echo $NCCL_NVLS_ENABLE $COLOUR"], env={"COLOUR": "red"}, timeout_s=60
+        )
 
     assert done.stdout == "0 red\n", done
 
@@ -52,32 +54,34 @@ async def test_ranks_of_mpirun_really_talk_mpi(lab: Lab):
         "#include <mpi.h>\n#include <stdio.h>\nint main(int c, char **v) { int r, s = 0; MPI_Init(&c, &v);"
         'MPI_Comm_rank(MPI_COMM_WORLD, &r); MPI_Allreduce(&r, &s, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD); printf("sum %d\\n", s); MPI_Finalize(); }'
     )
-    where = (await lab.workspaces.write(None, {"a.c": source})).workspace_id
-    assert (await lab.runner.run(["mpicc", "-o", "a", "a.c"], workspace_id=where)).status == "ok"
-    done = await lab.runner.run(["./a"], workspace_id=where, ranks=RankOptions(count=4, launcher="mpirun"))
+    where = (await lab.store.workspaces.write(None, {"a.c": source})).workspace_id
+    assert (await lab.commands.run(["mpicc", "-o", "a", "a.c"], workspace_id=where)).status == "ok"
+    done = await lab.commands.run(["./a"], workspace_id=where, ranks=RankOptions(count=4, launcher="mpirun"))
     assert done.status == "ok" and [r.last for r in done.ranks] == ["sum 6"] * 4, done
 
 
 @pytest.mark.parametrize("launcher", ["torchrun", pytest.param("mpirun", marks=needs_mpirun)])
 async def test_a_rank_that_fails_is_named_with_what_it_last_said(lab: Lab, launcher):
     script = 'echo "starting $RANK"; if [ $RANK = 1 ]; then echo "no such file: weights.bin" >&2; exit 7; fi; sleep 60'
-    done = await lab.runner.run(["sh", "-c", script], ranks=RankOptions(count=2, launcher=launcher), timeout_s=40)
+    done = await lab.commands.run(["sh", "-c", script], ranks=RankOptions(count=2, launcher=launcher), timeout_s=40)
     assert done.status == "failed", done
     assert "rank 1: exit 7, last said 'no such file: weights.bin'" in (done.note or ""), done.note
 
 
 async def test_a_rank_that_never_ends_is_named_when_the_time_is_over(lab: Lab):
     script = 'echo "step $RANK"; [ $RANK = 0 ] || sleep 600'
-    done = await lab.runner.run(["sh", "-c", script], ranks=RankOptions(count=2), timeout_s=2)
+    done = await lab.commands.run(["sh", "-c", script], ranks=RankOptions(count=2), timeout_s=2)
     assert done.status != "ok"
     assert "1 of 2 ranks did not end well: rank 1: did not end, last said 'step 1'" in (done.note or ""), done
 
 
 async def test_the_traces_of_ranks_do_not_stay_in_the_workspace(lab: Lab):
-    where = (await lab.workspaces.write(None, {"a": "x"})).workspace_id
-    done = await lab.runner.run(["sh", "-c", "echo $RANK > made-$RANK"], workspace_id=where, ranks=RankOptions(count=2))
+    where = (await lab.store.workspaces.write(None, {"a": "x"})).workspace_id
+    done = await lab.commands.run(
+        ["sh", "-c", "echo $RANK > made-$RANK"], workspace_id=where, ranks=RankOptions(count=2)
+    )
     assert done.status == "ok" and len(done.ranks) == 2
-    assert [f.path for f in (await lab.workspaces.listing(where)).files] == ["a", "made-0", "made-1"]
+    assert [f.path for f in (await lab.store.workspaces.listing(where)).files] == ["a", "made-0", "made-1"]
 
 
 async def test_mpirun_that_is_not_there_is_missing(lab: Lab):
@@ -109,9 +113,9 @@ def test_later(): pass
 
 async def test_failed_tests_of_pytest_come_with_their_message(lab: Lab):
     judge = (await lab.hosts.probe("local")).judge
-    where = (await lab.workspaces.write(None, {"test_it.py": TESTS})).workspace_id
+    where = (await lab.store.workspaces.write(None, {"test_it.py": TESTS})).workspace_id
     assert judge is not None
-    done = await lab.runner.run([judge.path, "-m", "pytest", "-q", "-p", "no:cacheprovider"], workspace_id=where)
+    done = await lab.commands.run([judge.path, "-m", "pytest", "-q", "-p", "no:cacheprovider"], workspace_id=where)
     if "No module named pytest" in done.stderr:
         pytest.skip("the judge's Python has no pytest")
     assert done.tests is not None, done
@@ -120,14 +124,14 @@ async def test_failed_tests_of_pytest_come_with_their_message(lab: Lab):
         done.tests.failures[0].name == "test_it::test_wrong" and "the answer is off" in done.tests.failures[0].message
     )
     assert "FAILED test_it::test_wrong" in done.summary()
-    assert not any(f.path.endswith(junit.REPORT) for f in (await lab.workspaces.listing(where)).files)
+    assert not any(f.path.endswith(junit.REPORT) for f in (await lab.store.workspaces.listing(where)).files)
 
 
 @pytest.mark.skipif(shutil.which("ctest") is None, reason="cmake is not installed")
 async def test_failed_tests_of_ctest_come_with_their_output(lab: Lab):
     listed = 'add_test(good "/bin/true")\nadd_test(bad "/bin/sh" "-c" "echo sum is 7; exit 1")\n'
-    where = (await lab.workspaces.write(None, {"CTestTestfile.cmake": listed})).workspace_id
-    done = await lab.runner.run(["ctest"], workspace_id=where)
+    where = (await lab.store.workspaces.write(None, {"CTestTestfile.cmake": listed})).workspace_id
+    done = await lab.commands.run(["ctest"], workspace_id=where)
     assert done.tests is not None, done
     assert (done.tests.total, done.tests.failed) == (2, 1)
     assert [(f.name, f.message) for f in done.tests.failures] == [("bad::bad", "sum is 7")]
@@ -170,7 +174,9 @@ async def test_a_broken_kernel_without_a_core_dump_leads_to_the_checker(lab: Lab
     record = JobRecord("j-1", "finished", "run", "failed", processes=(ProcessRecord("main", 1),), gpus=("GPU-0",))
     said = b"CUDA error: an illegal memory access was encountered\n"
     row = JobRow("j-1", "local", "run", None, None, "", {}, record)
-    traces = await run_traces.Aftermath(lab.jobs, lab.workspaces).of(FinishedJob("local", record, b"", said), row)
+    traces = await run_traces.Aftermath(lab.jobs.runner, lab.store.workspaces).of(
+        FinishedJob("local", record, b"", said), row
+    )
     assert traces.notes == [
         "a kernel broke (illegal memory access): check_memory with this command names kernel and line"
     ]

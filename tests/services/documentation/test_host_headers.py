@@ -34,7 +34,7 @@ async def test_a_hosts_headers_stand_before_those_of_this_machine_until_they_are
         here = building.place_at(BOXES, tmp_path)
         monkeypatch.setattr(building, "installed_places", lambda: [here])
         async with laboratory(hosts={"far": LocalHost(kind="local", roots=[str(there)])}) as lab:
-            fetched = await HostHeaders(lab.settings, lab.jobs).fetch("far")
+            fetched = await HostHeaders(lab.settings, lab.jobs.runner).fetch("far")
             storage = Storage(lab.settings.data_dir)
 
             assert fetched.places == [{"source": "boxes", "folder": "0", "root": f"{there}/v3"}]

@@ -35,7 +35,7 @@ def test_a_speed_up_of_calls_that_are_kept_apart_excuses_no_lower_time(speedup_l
 
 async def register(lab: Lab) -> str:
     tensors = {side: [TensorSpec.model_validate(t) for t in PROBLEM[side]] for side in ("inputs", "outputs")}
-    return (await lab.registry.register(**{**PROBLEM, **tensors})).problem_id
+    return (await lab.evaluation.registry.register(**{**PROBLEM, **tensors})).problem_id
 
 
 UNTIMED = TimingOptions(tier="correctness")
@@ -47,13 +47,15 @@ ASIDE = "UPDATE attempts SET evidence = json_remove(evidence, '$.generation') WH
 async def forged(lab: Lab, honest: Attempt, speedup: float) -> str:
     """Record a wrong kernel as an older server did that read a forged verdict: correct, and faster than any."""
     wrong = HONEST.replace("+ 1", "+ 2").encode()
-    attempt_id = await lab.experience.start(
+    attempt_id = await lab.store.experience.start(
         "evaluate", problem_id=honest.problem_id, problem_hash=honest.problem_hash, device=honest.device,
         driver=honest.driver, host=honest.host, language="c", flags="[]", entry="launch", target="cpu",
-        tier="performance", source_hash="w", source_artifact_id=await lab.artifacts.put(wrong, name="kernel.c"),
+        tier="performance", source_hash="w", source_artifact_id=await lab.store.artifacts.put(wrong, name="kernel.c"),
     )  # fmt: skip
     evidence = {"seed_commitment": "9f3c", "harness_sha256": "0" * 64}
-    await lab.experience.finish(attempt_id, status="judged", verdict="correct", speedup=speedup, evidence=evidence)
+    await lab.store.experience.finish(
+        attempt_id, status="judged", verdict="correct", speedup=speedup, evidence=evidence
+    )
     return attempt_id
 
 
@@ -61,52 +63,52 @@ async def test_bests_of_versions_in_which_verdicts_could_be_forged_are_listed_an
     async with laboratory() as lab:
         problem = await register(lab)
         source = Source(HONEST, "c", "kernel.c")
-        fresh = await lab.evaluator.evaluate(problem, source)
-        assert ((await lab.experience.get(fresh.attempt_id)).evidence or {})["generation"] == GENERATION
-        assert (await lab.auditor.older()).boards == [], "what is judged from now on is trusted"
+        fresh = await lab.evaluation.evaluator.evaluate(problem, source)
+        assert ((await lab.store.experience.get(fresh.attempt_id)).evidence or {})["generation"] == GENERATION
+        assert (await lab.evaluation.auditor.older()).boards == [], "what is judged from now on is trusted"
 
-        honest = await lab.experience.get(fresh.attempt_id)
+        honest = await lab.store.experience.get(fresh.attempt_id)
         for change in (TIMED, ASIDE):
-            await lab.experience._db.execute(change, (honest.attempt_id,))
+            await lab.store.experience._db.execute(change, (honest.attempt_id,))
         first, second = await forged(lab, honest, 900.0), await forged(lab, honest, 70.0)
-        (board,) = (await lab.auditor.older(problem)).boards
+        (board,) = (await lab.evaluation.auditor.older(problem)).boards
         assert [a.attempt_id for a in board.attempts] == [first, second, honest.attempt_id]
-        said = (await lab.auditor.older()).summary()
+        said = (await lab.evaluation.auditor.older()).summary()
         assert "3 verdicts of older versions" in said and said.index(first) < said.index(honest.attempt_id)
 
-        done = await lab.auditor.redo()
+        done = await lab.evaluation.auditor.redo()
         assert [a.attempt_id for a in done.audits] == [first, second, honest.attempt_id] and not done.failed
         assert [a.outcome for a in done.audits[:2]] == ["voided", "voided"]
         assert done.audits[2].verdict_now == "correct", "how fast it is now depends on who else is at work"
         for attempt_id in (first, second):
-            assert "incorrect" in ((await lab.experience.get(attempt_id)).voided or "")
-        best = (await lab.experience.list("best", problem_id=problem)).attempts
+            assert "incorrect" in ((await lab.store.experience.get(attempt_id)).voided or "")
+        best = (await lab.store.experience.list("best", problem_id=problem)).attempts
         assert not {first, second} & {a.attempt_id for a in best}
-        assert (await lab.auditor.older()).boards == []
-        assert (await lab.auditor.redo()).audits == []
+        assert (await lab.evaluation.auditor.older()).boards == []
+        assert (await lab.evaluation.auditor.redo()).audits == []
 
 
 async def test_an_old_record_below_a_trusted_best_is_listed_and_not_judged_again():
     async with laboratory() as lab:
         problem = await register(lab)
-        fresh = await lab.evaluator.evaluate(problem, Source(HONEST, "c", "kernel.c"), timing=UNTIMED)
-        await lab.experience._db.execute(TIMED, (fresh.attempt_id,))
-        old = await forged(lab, await lab.experience.get(fresh.attempt_id), 1e-6)
+        fresh = await lab.evaluation.evaluator.evaluate(problem, Source(HONEST, "c", "kernel.c"), timing=UNTIMED)
+        await lab.store.experience._db.execute(TIMED, (fresh.attempt_id,))
+        old = await forged(lab, await lab.store.experience.get(fresh.attempt_id), 1e-6)
 
-        assert [a.attempt_id for a in (await lab.auditor.older(problem)).boards[0].attempts] == [old]
-        assert (await lab.auditor.redo()).audits == []
+        assert [a.attempt_id for a in (await lab.evaluation.auditor.older(problem)).boards[0].attempts] == [old]
+        assert (await lab.evaluation.auditor.redo()).audits == []
 
 
 async def test_a_note_that_only_says_so_is_no_audit():
     async with laboratory() as lab:
         problem = await register(lab)
-        fresh = await lab.evaluator.evaluate(problem, Source(HONEST, "c", "kernel.c"), timing=UNTIMED)
-        old = await forged(lab, await lab.experience.get(fresh.attempt_id), 900.0)
+        fresh = await lab.evaluation.evaluator.evaluate(problem, Source(HONEST, "c", "kernel.c"), timing=UNTIMED)
+        old = await forged(lab, await lab.store.experience.get(fresh.attempt_id), 900.0)
         note = f"audit of {old}"
-        said = await lab.evaluator.evaluate(problem, Source(HONEST, "c", "k.c"), parent_id=old, note=note)
+        said = await lab.evaluation.evaluator.evaluate(problem, Source(HONEST, "c", "k.c"), parent_id=old, note=note)
 
         assert said.verdict == "correct"
-        assert [a.attempt_id for a in (await lab.auditor.older()).boards[0].attempts] == [old]
+        assert [a.attempt_id for a in (await lab.evaluation.auditor.older()).boards[0].attempts] == [old]
 
 
 async def test_a_best_whose_source_is_gone_is_said_to_be_undecided():
@@ -114,8 +116,8 @@ async def test_a_best_whose_source_is_gone_is_said_to_be_undecided():
         problem = await register(lab)
         honest = Attempt(attempt_id="", kind="evaluate", created_at="", status="", problem_id=problem, host="local")
         old = await forged(lab, honest, 900.0)
-        await lab.experience._db.execute("UPDATE attempts SET source_artifact_id = 'b-0'")
-        done = await lab.auditor.redo()
+        await lab.store.experience._db.execute("UPDATE attempts SET source_artifact_id = 'b-0'")
+        done = await lab.evaluation.auditor.redo()
 
         assert not done.audits and done.failed[0].startswith(f"{old} could not be judged again: ")
-        assert (await lab.auditor.older()).boards, "it is listed as long as nobody knows"
+        assert (await lab.evaluation.auditor.older()).boards, "it is listed as long as nobody knows"

@@ -32,10 +32,10 @@ def get_init_inputs():
 @pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
 async def test_torch_compile_is_measured_once_by_the_same_judge_and_stands_beside_eager():
     async with laboratory(hosts={"local": {"kind": "local", "judge_python": torch_python()}}) as lab:
-        problem = await lab.registry.import_file(ProblemSource("wave.py", MODEL))
+        problem = await lab.evaluation.registry.import_file(ProblemSource("wave.py", MODEL))
         source = Source(MODEL.replace("class Model(", "class ModelNew("), "python", "model.py")
         timing = TimingOptions(half_width=0.3)
-        found = await lab.evaluator.evaluate(problem.problem_id, source, timing=timing)
+        found = await lab.evaluation.evaluator.evaluate(problem.problem_id, source, timing=timing)
 
         assert found.verdict == "correct", found.reason
         if found.speedup is None or "too short to time" in (found.baseline or ""):
@@ -44,13 +44,13 @@ async def test_torch_compile_is_measured_once_by_the_same_judge_and_stands_besid
         shape = found.shapes[0]
         assert shape.compiled and shape.compiled_speedup and shape.speedup
         assert found.compiled_speedup == pytest.approx(shape.compiled_speedup)
-        jobs = await lab.runner.recent()
+        jobs = await lab.commands.recent()
         bare = found.model_copy(update={"baseline": None, "compiled_speedup": None})
-        probe = await lab.jobs.probe("local")
-        whole = await lab.problems.get(problem.problem_id)
-        again = await lab.baselines.beside(bare, whole, probe, "cpu", wait_s=0)
+        probe = await lab.jobs.runner.probe("local")
+        whole = await lab.store.problems.get(problem.problem_id)
+        again = await lab.evaluation.baselines.beside(bare, whole, probe, "cpu", wait_s=0)
         assert again.compiled_speedup == found.compiled_speedup
-        assert len(await lab.runner.recent()) == len(jobs)
+        assert len(await lab.commands.recent()) == len(jobs)
 
 
 def test_a_function_is_compiled_as_it_stands_and_a_model_with_its_weights_names():

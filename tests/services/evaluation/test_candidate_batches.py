@@ -14,7 +14,7 @@ from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.services.builds.candidate_source import Source
 from gpu_mcp_server.services.evaluation.candidate_batches import Entrant, _row  # pyright: ignore[reportPrivateUsage]
 from gpu_mcp_server.services.evaluation.concurrency import Late, Slots
-from gpu_mcp_server.services.evaluation.evaluator import LATE
+from gpu_mcp_server.services.evaluation.trial_records import LATE
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from tests.laboratory import HONEST, PROBLEM
@@ -35,7 +35,7 @@ def entrant(name: str, text: str) -> Entrant:
 async def registered(lab: Lab, **more: Any) -> str:
     given = {**PROBLEM, "shapes": [{"n": 1000}], **more}
     tensors = {k: [TensorSpec(**t) for t in given[k]] for k in ("inputs", "outputs")}
-    return (await lab.registry.register(**{**given, **tensors})).problem_id
+    return (await lab.evaluation.registry.register(**{**given, **tensors})).problem_id
 
 
 async def test_candidates_come_back_as_one_table_best_first(lab: Lab):
@@ -46,7 +46,7 @@ async def test_candidates_come_back_as_one_table_best_first(lab: Lab):
         told.append(message)
 
     problem_id = await registered(lab, shapes=LONG)
-    table = await lab.batches.compare(problem_id, [*given, entrant("fast", HONEST)], progress=progress)
+    table = await lab.evaluation.batches.compare(problem_id, [*given, entrant("fast", HONEST)], progress=progress)
 
     assert {row.name for row in table.rows[:2]} == {"fast", "slow"}
     assert [row.name for row in table.rows[2:]] == ["wrong", "cheat", "broken"]
@@ -64,40 +64,42 @@ async def test_candidates_come_back_as_one_table_best_first(lab: Lab):
     assert table.complete and table.reference[0].startswith("n=400000: ")
     assert "undeclared" in table.rows[-1].reason
     assert any(message.startswith("fast: ") for message in told)
-    attempts = (await lab.experience.list("recent", limit=10)).attempts
+    attempts = (await lab.store.experience.list("recent", limit=10)).attempts
     assert {a.batch_id for a in attempts} == {table.batch_id} and len(attempts) == 5
     assert {a.tier for a in attempts} == {"performance"}
 
 
 async def test_below_performance_nothing_is_timed_and_that_is_said(lab: Lab):
     problem_id = await registered(lab)
-    table = await lab.batches.compare(problem_id, [entrant("a", HONEST), entrant("b", WRONG)], tier="smoke")
+    table = await lab.evaluation.batches.compare(problem_id, [entrant("a", HONEST), entrant("b", WRONG)], tier="smoke")
 
     assert [(row.verdict, row.speedup, row.time_us) for row in table.rows] == [
         ("correct", None, None),
         ("incorrect", None, None),
     ]
     assert "nothing was timed" in (table.note or "")
-    one = await lab.evaluator.evaluate(problem_id, Source(HONEST, "c", "a.c"), timing=TimingOptions(tier="correctness"))
+    one = await lab.evaluation.evaluator.evaluate(
+        problem_id, Source(HONEST, "c", "a.c"), timing=TimingOptions(tier="correctness")
+    )
     assert (one.verdict, one.tier, one.speedup) == ("correct", "correctness", None)
     assert "tier correctness: not timed" in one.summary()
-    assert not (await lab.experience.list("best", problem_id=problem_id)).attempts
+    assert not (await lab.store.experience.list("best", problem_id=problem_id)).attempts
 
 
 async def test_when_the_time_is_over_what_is_known_comes_back(own_lab: Lab):
-    table = await own_lab.batches.compare(
+    table = await own_lab.evaluation.batches.compare(
         await registered(own_lab), [entrant("a", HONEST), entrant("b", SLOW)], wait_s=0
     )
 
     assert not table.complete
     assert {row.status for row in table.rows} <= {"not_begun", "running"}
-    for attempt in (await own_lab.experience.list("recent", limit=5)).attempts:
+    for attempt in (await own_lab.store.experience.list("recent", limit=5)).attempts:
         assert attempt.status in ("cancelled", "running")
 
 
 async def test_a_candidate_that_cannot_be_judged_does_not_spoil_the_others(lab: Lab):
     given = [entrant("good", HONEST), Entrant("flags", Source(HONEST, "c", "f.c"), flags=("-fplugin=x.so",))]
-    table = await lab.batches.compare(await registered(lab, shapes=LONG), given, wait_s=60)
+    table = await lab.evaluation.batches.compare(await registered(lab, shapes=LONG), given, wait_s=60)
 
     assert [row.status for row in table.rows] == ["judged", "error"] and not table.complete
     assert table.rows[0].verdict == "correct", table
@@ -125,7 +127,7 @@ async def test_what_cannot_be_compared_is_refused(
     lab: Lab, given: list[Entrant], implementations: list[str], words: str
 ):
     with pytest.raises(BadRequest, match=words):
-        await lab.batches.compare(await registered(lab), given, implementations=implementations)
+        await lab.evaluation.batches.compare(await registered(lab), given, implementations=implementations)
 
 
 async def test_implementations_that_come_with_a_problem_are_judged_by_name(lab: Lab, tmp_path: Path):
@@ -136,12 +138,12 @@ async def test_implementations_that_come_with_a_problem_are_judged_by_name(lab: 
     toml += 'outputs = [{ name = "y", dtype = "float32", shape = ["n"] }]\n'
     toml += '[implementations.naive]\nlanguage = "c"\npath = "naive.c"\n'
     toml += f'[implementations.wrong]\nlanguage = "c"\nsource = {json.dumps(WRONG)}\n'
-    problem = await lab.registry.import_file(ProblemSource("problem.toml", toml, tmp_path))
-    table = await lab.batches.compare(
+    problem = await lab.evaluation.registry.import_file(ProblemSource("problem.toml", toml, tmp_path))
+    table = await lab.evaluation.batches.compare(
         problem.problem_id, [entrant("mine", HONEST)], implementations=["all"], tier="smoke"
     )
     with pytest.raises(BadRequest, match=r"no implementation 'fast'\. It has naive, wrong"):
-        await lab.batches.compare(problem.problem_id, [], implementations=["fast"])
+        await lab.evaluation.batches.compare(problem.problem_id, [], implementations=["fast"])
 
     assert problem.implementations == ["naive", "wrong"]
     assert {row.name: row.verdict for row in table.rows} == {

@@ -70,10 +70,10 @@ def as_model(text: str) -> Source:
 
 @needs_torch
 async def test_an_extension_is_built_once_and_a_candidate_cannot_change_it_for_the_next(lab: Lab):
-    problem = await lab.registry.import_file(ProblemSource("relu.py", RELU))
+    problem = await lab.evaluation.registry.import_file(ProblemSource("relu.py", RELU))
 
     async def judged(text: str):
-        return await lab.evaluator.evaluate(problem.problem_id, as_model(text), timing=SMOKE)
+        return await lab.evaluation.evaluator.evaluate(problem.problem_id, as_model(text), timing=SMOKE)
 
     grasping = await judged(GRASPING)
     assert grasping.verdict == "correct", grasping.reason
@@ -109,10 +109,10 @@ async def test_torch_is_imported_while_the_first_candidate_is_asked_and_before_t
 
 
 async def two_candidates(lab: Lab) -> None:
-    problem = await lab.registry.import_file(ProblemSource("relu.py", RELU))
+    problem = await lab.evaluation.registry.import_file(ProblemSource("relu.py", RELU))
 
     async def judged(text: str) -> Evaluation:
-        return await lab.evaluator.evaluate(problem.problem_id, as_model(text), timing=SMOKE)
+        return await lab.evaluation.evaluator.evaluate(problem.problem_id, as_model(text), timing=SMOKE)
 
     first = await judged(HONEST)
     assert "built in" in first.evidence["extensions"]

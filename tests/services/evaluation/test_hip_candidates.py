@@ -30,14 +30,14 @@ async def test_a_hip_candidate_is_compiled_and_told_that_there_is_no_device():
     async with laboratory() as lab:
         given = {key: value for key, value in PROBLEM.items() if key not in ("inputs", "outputs")}
         tensors = {side: [TensorSpec.model_validate(spec) for spec in PROBLEM[side]] for side in ("inputs", "outputs")}
-        problem = await lab.registry.register(**given, **tensors)
-        found = await lab.evaluator.evaluate(problem.problem_id, Source(HIP, "hip", "wave.hip"))
+        problem = await lab.evaluation.registry.register(**given, **tensors)
+        found = await lab.evaluation.evaluator.evaluate(problem.problem_id, Source(HIP, "hip", "wave.hip"))
 
         assert (found.status, found.reason, found.verdict) == ("refused", "no AMD device on host 'local'", None)
         assert found.note and found.note.startswith("it compiles for gfx90a and was not judged")
-        broken = await lab.evaluator.evaluate(
+        broken = await lab.evaluation.evaluator.evaluate(
             problem.problem_id, Source(HIP.replace("y[i] =", "z[i] ="), "hip", "wave.hip")
         )
         assert broken.status == "compile_failed" and "'z'" in broken.reason, broken.reason
         with pytest.raises(BadRequest, match="AMD device"):
-            await lab.evaluator.evaluate(problem.problem_id, Source(HIP, "hip", "wave.hip"), device="cuda")
+            await lab.evaluation.evaluator.evaluate(problem.problem_id, Source(HIP, "hip", "wave.hip"), device="cuda")

@@ -245,11 +245,13 @@ import numpy as np
 
 async def registered(lab: Lab, **more: str) -> str:
     tensors = {side: [TensorSpec.model_validate(t) for t in PROBLEM[side]] for side in ("inputs", "outputs")}
-    return (await lab.registry.register(**{**PROBLEM, **tensors, **more})).problem_id
+    return (await lab.evaluation.registry.register(**{**PROBLEM, **tensors, **more})).problem_id
 
 
 async def evaluated(lab: Lab, problem_id: str, text: str = HONEST) -> Evaluation:
-    return await lab.evaluator.evaluate(problem_id, Source(text, "c", "candidate.c"), device="cpu", timing=SMOKE)
+    return await lab.evaluation.evaluator.evaluate(
+        problem_id, Source(text, "c", "candidate.c"), device="cpu", timing=SMOKE
+    )
 
 
 async def test_a_reference_that_imports_a_name_of_the_judges_gets_its_own_or_none(lab: Lab):
@@ -260,8 +262,8 @@ async def test_a_reference_that_imports_a_name_of_the_judges_gets_its_own_or_non
 
 async def test_the_evidence_names_the_hash_of_the_code_that_was_mapped(lab: Lab):
     evaluation = await evaluated(lab, await registered(lab))
-    evidence = json.loads(await lab.artifacts.read(evaluation.evidence_artifact_id))["evidence"]
-    code = await judge_code(lab.evaluator._compiler, lab.artifacts, "local", "cpu", "library")
+    evidence = json.loads(await lab.store.artifacts.read(evaluation.evidence_artifact_id))["evidence"]
+    code = await judge_code(lab.builds.compiler, lab.store.artifacts, "local", "cpu", "library")
     assert {"elements.so", "calls.so"} == set(code)
     assert evidence["compiled_sha256"] == {name: hashlib.sha256(data).hexdigest() for name, data in code.items()}
     assert (evidence["elements_by"], evidence["candidate_calls_by"]) == ("compiled code", "compiled C")

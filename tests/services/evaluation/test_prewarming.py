@@ -19,11 +19,13 @@ SMOKE = TimingOptions(tier="smoke")
 
 async def registered(lab: Lab) -> str:
     tensors = {side: [TensorSpec.model_validate(t) for t in PROBLEM[side]] for side in ("inputs", "outputs")}
-    return (await lab.registry.register(**{**PROBLEM, **tensors})).problem_id
+    return (await lab.evaluation.registry.register(**{**PROBLEM, **tensors})).problem_id
 
 
 async def evaluated(lab: Lab, problem_id: str, text: str = HONEST) -> Evaluation:
-    return await lab.evaluator.evaluate(problem_id, Source(text, "c", "candidate.c"), device="cpu", timing=SMOKE)
+    return await lab.evaluation.evaluator.evaluate(
+        problem_id, Source(text, "c", "candidate.c"), device="cpu", timing=SMOKE
+    )
 
 
 async def judged_in(lab: Lab) -> list[str]:

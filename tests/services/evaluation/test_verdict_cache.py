@@ -33,10 +33,10 @@ SMOKE = TimingOptions(tier="smoke")
 
 
 async def test_an_identical_request_is_answered_by_the_verdict_that_it_got_until_that_is_questioned(lab: Lab):
-    problem = await lab.registry.import_file(ProblemSource("p.toml", PROBLEM))
+    problem = await lab.evaluation.registry.import_file(ProblemSource("p.toml", PROBLEM))
 
     async def judged(source: Source = RIGHT, *, reuse: bool = True, timing: TimingOptions = SMOKE):
-        return await lab.evaluator.evaluate(problem.problem_id, source, timing=timing, reuse=reuse)
+        return await lab.evaluation.evaluator.evaluate(problem.problem_id, source, timing=timing, reuse=reuse)
 
     first = await judged()
     again = await judged()
@@ -46,23 +46,25 @@ async def test_an_identical_request_is_answered_by_the_verdict_that_it_got_until
 
     wrong = await judged(WRONG)
     assert (wrong.verdict, wrong.kept) == ("incorrect", "") and (await judged(WRONG)).kept
-    table = await lab.batches.compare(problem.problem_id, [Entrant("a", RIGHT)], tier="smoke")
+    table = await lab.evaluation.batches.compare(problem.problem_id, [Entrant("a", RIGHT)], tier="smoke")
     assert table.rows[0].attempt_id == first.attempt_id and table.rows[0].kept
     deeper = await judged(timing=TimingOptions(tier="correctness"))
     assert not deeper.kept and deeper.attempt_id != first.attempt_id
 
     anew = await judged(reuse=False)
     assert not anew.kept and anew.attempt_id != first.attempt_id and (await judged()).attempt_id == anew.attempt_id
-    await lab.experience.void(anew.attempt_id, "not had twice")
+    await lab.store.experience.void(anew.attempt_id, "not had twice")
     after = await judged()
     assert not after.kept and after.attempt_id != anew.attempt_id and (await judged()).kept
-    await lab.auditor.audit(after.attempt_id)
+    await lab.evaluation.auditor.audit(after.attempt_id)
     assert not (await judged()).kept
 
 
 async def test_whatever_decides_a_verdict_is_part_of_its_address(lab: Lab):
-    problem = await lab.problems.get((await lab.registry.import_file(ProblemSource("p.toml", PROBLEM))).problem_id)
-    probe = await lab.jobs.probe("local")
+    problem = await lab.store.problems.get(
+        (await lab.evaluation.registry.import_file(ProblemSource("p.toml", PROBLEM))).problem_id
+    )
+    probe = await lab.jobs.runner.probe("local")
     assert probe.judge is not None
     asked: dict[str, Any] = {"device": ("cpu", "one"), "flags": (), "entry": "launch", "timing": SMOKE}
     plain = key_of_request(problem, RIGHT, probe, **asked)

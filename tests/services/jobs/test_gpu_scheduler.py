@@ -78,73 +78,73 @@ async def lab(folder: Path) -> AsyncIterator[Lab]:
         yield found
         for name in GPUS:
             for standing in (await found.hosts.call(name, "pool"))[0]["reservations"]:
-                await found.pool.release(standing["lease_id"])
+                await found.jobs.pool.release(standing["lease_id"])
 
 
 async def busy(lab: Lab, host: str, gpus: int) -> str:
     """Keep GPUs of a host busy; return the job."""
-    result = await lab.runner.run(["sleep", "60"], host=host, gpus=gpus, wait_s=0)
-    while (await lab.runner.status(result.job_id)).state == "queued":
+    result = await lab.commands.run(["sleep", "60"], host=host, gpus=gpus, wait_s=0)
+    while (await lab.commands.status(result.job_id)).state == "queued":
         await asyncio.sleep(0.01)
     return result.job_id
 
 
 async def test_a_job_that_names_no_host_goes_where_a_gpu_is_free(lab):
-    first = await lab.runner.run(["true"], gpus=1)
+    first = await lab.commands.run(["true"], gpus=1)
     assert (first.host, first.gpus) == ("local", ["GPU-a"])
     await busy(lab, "local", 1)
-    second = await lab.runner.run(["true"], gpus=1)
+    second = await lab.commands.run(["true"], gpus=1)
     assert (second.host, second.status) == ("big", "ok")
-    third = await lab.runner.run(["true"], gpus=2)
+    third = await lab.commands.run(["true"], gpus=2)
     assert (third.host, len(third.gpus)) == ("big", 2)
 
 
 async def test_a_job_goes_where_its_files_are(lab):
-    listing = await lab.workspaces.write(None, {"data.txt": b"x" * 1000})
-    assert (await lab.pool.place(None, Need())) == "local"
-    await lab.runner.run(["cat", "data.txt"], host="big", workspace_id=listing.workspace_id)
-    result = await lab.runner.run(["cat", "data.txt"], workspace_id=listing.workspace_id, gpus=1)
+    listing = await lab.store.workspaces.write(None, {"data.txt": b"x" * 1000})
+    assert (await lab.jobs.pool.place(None, Need())) == "local"
+    await lab.commands.run(["cat", "data.txt"], host="big", workspace_id=listing.workspace_id)
+    result = await lab.commands.run(["cat", "data.txt"], workspace_id=listing.workspace_id, gpus=1)
     assert (result.host, result.status) == ("big", "ok")
 
 
 async def test_hosts_that_are_slow_at_first_are_asked_again_before_a_job_is_refused(lab, monkeypatch):
     monkeypatch.setattr(gpu_scheduler, "PATIENCE_S", 0.0)
-    assert await lab.pool.place(None, Need(2)) == "big"
+    assert await lab.jobs.pool.place(None, Need(2)) == "big"
     monkeypatch.setattr(gpu_scheduler, "FIRST_S", 0.0)
     with pytest.raises(NoFreeGpu, match=r"Without an answer: .*big: nothing within 0 s"):
-        await lab.pool.place(None, Need(2))
+        await lab.jobs.pool.place(None, Need(2))
 
 
 async def test_the_host_that_is_named_or_set_is_not_second_guessed(folder):
     async with opened(folder, default_host="local") as lab:
-        assert await lab.pool.place(None, Need(2)) == "local"
-        assert await lab.pool.place("big", Need(1)) == "big"
+        assert await lab.jobs.pool.place(None, Need(2)) == "local"
+        assert await lab.jobs.pool.place("big", Need(1)) == "big"
         with pytest.raises(NotFound):
-            await lab.pool.place("nowhere", Need(1))
+            await lab.jobs.pool.place("nowhere", Need(1))
 
 
 async def test_a_reservation_is_used_by_the_server_s_jobs_until_it_is_released(lab):
-    lease = await lab.pool.reserve(2, nvlink=True)
+    lease = await lab.jobs.pool.reserve(2, nvlink=True)
     assert (lease.state, lease.host, lease.gpus) == ("held", "big", ["GPU-b", "GPU-c"])
     assert lease.ends_in_s is not None
-    result = await lab.runner.run(["true"], gpus=1)
+    result = await lab.commands.run(["true"], gpus=1)
     assert (result.host, result.status, result.note) == ("big", "ok", None)
-    (status,) = [h for h in (await lab.gpus.status()).hosts if h.host == "big"]
+    (status,) = [h for h in (await lab.status.gpus.status()).hosts if h.host == "big"]
     assert [(r.lease_id, r.in_use) for r in status.reservations] == [(lease.lease_id, False)]
-    released = await lab.pool.release(lease.lease_id)
+    released = await lab.jobs.pool.release(lease.lease_id)
     assert released.state == "ended"
-    assert (await lab.runner.run(["true"], gpus=2, host="big")).note is None
-    assert (await lab.pool.release(lease.lease_id)).state == "ended", "a second time changes nothing"
+    assert (await lab.commands.run(["true"], gpus=2, host="big")).note is None
+    assert (await lab.jobs.pool.release(lease.lease_id)).state == "ended", "a second time changes nothing"
 
 
 async def test_a_job_says_that_its_reservation_has_ended_and_the_next_one_does_not_look_for_it(lab):
-    lease = await lab.pool.reserve(1, host="local")
-    await lab.jobs.cancel(lease.lease_id, "local")
+    lease = await lab.jobs.pool.reserve(1, host="local")
+    await lab.jobs.runner.cancel(lease.lease_id, "local")
     while (await lab.hosts.call("local", "pool"))[0]["reservations"]:
         await asyncio.sleep(0.01)
-    result = await lab.runner.run(["true"], host="local", gpus=1)
+    result = await lab.commands.run(["true"], host="local", gpus=1)
     assert f"reservation {lease.lease_id} has ended" in (result.note or "")
-    assert (await lab.runner.run(["true"], host="local", gpus=1)).note is None
+    assert (await lab.commands.run(["true"], host="local", gpus=1)).note is None
 
 
 async def test_who_waits_hears_its_place_and_gpu_status_shows_the_line(lab):
@@ -157,29 +157,29 @@ async def test_who_waits_hears_its_place_and_gpu_status_shows_the_line(lab):
         if message.startswith("queue: "):
             first_word.set()
 
-    waiting = asyncio.create_task(lab.runner.run(["true"], host="local", gpus=1, progress=progress))
+    waiting = asyncio.create_task(lab.commands.run(["true"], host="local", gpus=1, progress=progress))
     await asyncio.wait_for(first_word.wait(), 20)
     assert any("position 1" in m and f"GPU-a is held by {job}" in m for m in heard)
-    (status,) = (await lab.gpus.status("local")).hosts
+    (status,) = (await lab.status.gpus.status("local")).hosts
     assert [(w.position, w.gpus, w.mode) for w in status.waiting] == [(1, 1, "exclusive")]
-    assert "waiting 1: j-" in (await lab.gpus.status("local")).summary()
-    await lab.runner.cancel(job)
+    assert "waiting 1: j-" in (await lab.status.gpus.status("local")).summary()
+    await lab.commands.cancel(job)
     assert (await waiting).status == "ok"
 
 
 async def test_a_reservation_that_must_wait_says_queued_and_is_waited_on(lab):
     job = await busy(lab, "local", 1)
-    queued = await lab.pool.reserve(1, arch="sm_80", wait_s=1.0)
+    queued = await lab.jobs.pool.reserve(1, arch="sm_80", wait_s=1.0)
     assert queued.state == "queued"
     assert "position 1" in (queued.note or "")
-    await lab.runner.cancel(job)
-    held = await lab.pool.reserve(lease_id=queued.lease_id)
+    await lab.commands.cancel(job)
+    held = await lab.jobs.pool.reserve(lease_id=queued.lease_id)
     assert (held.state, held.lease_id, held.gpus) == ("held", queued.lease_id, ["GPU-a"])
 
 
 async def test_a_call_that_is_cancelled_leaves_no_reservation_behind(lab):
     await busy(lab, "local", 1)
-    waiting = asyncio.create_task(lab.pool.reserve(1, host="local"))
+    waiting = asyncio.create_task(lab.jobs.pool.reserve(1, host="local"))
     while not (await lab.hosts.call("local", "pool"))[0]["broker"].get("waiting"):
         await asyncio.sleep(0.01)
     waiting.cancel()
@@ -192,15 +192,15 @@ async def test_a_call_that_is_cancelled_leaves_no_reservation_behind(lab):
 @pytest.mark.parametrize("more", [{"count": 3}, {"arch": "gfx942"}, {"memory_bytes": 1 << 50}])
 async def test_gpus_that_there_are_not_are_refused_at_once(lab, more):
     with pytest.raises(NoFreeGpu, match="were asked for"):
-        await lab.pool.reserve(**more)
+        await lab.jobs.pool.reserve(**more)
 
 
 async def test_what_is_no_reservation_cannot_be_released(lab):
     job = await busy(lab, "local", 1)
     with pytest.raises(NotFound):
-        await lab.pool.release(job)
+        await lab.jobs.pool.release(job)
     with pytest.raises(NotFound):
-        await lab.pool.release("l-none")
+        await lab.jobs.pool.release("l-none")
 
 
 async def test_users_of_one_server_stand_in_line_under_their_names_and_weights(lab):
@@ -209,22 +209,22 @@ async def test_users_of_one_server_stand_in_line_under_their_names_and_weights(l
     waiting: list[asyncio.Task] = []
     for user in (ann, bob):
         with acting_as(user):
-            waiting.append(asyncio.create_task(lab.runner.run(["true"], host="local", gpus=1)))
-            assert lab.pool.prepared(asked_for_one(), "local").gpus.weight == user.weight
-    while len(line := (await lab.gpus.status("local")).hosts[0].waiting) < 2:
+            waiting.append(asyncio.create_task(lab.commands.run(["true"], host="local", gpus=1)))
+            assert lab.jobs.pool.prepared(asked_for_one(), "local").gpus.weight == user.weight
+    while len(line := (await lab.status.gpus.status("local")).hosts[0].waiting) < 2:
         await asyncio.sleep(0.01)
     assert {w.user.partition("@")[0] for w in line} == {"ann", "bob"}
-    await lab.runner.cancel(job)
+    await lab.commands.cancel(job)
     assert [result.status for result in await asyncio.gather(*waiting)] == ["ok", "ok"]
 
 
 async def test_a_reservation_is_its_user_s(lab):
     with acting_as(User(name="ann")):
-        lease = await lab.pool.reserve(1, host="local")
-        assert lab.pool.prepared(asked_for_one(), "local").gpus.lease == lease.lease_id
+        lease = await lab.jobs.pool.reserve(1, host="local")
+        assert lab.jobs.pool.prepared(asked_for_one(), "local").gpus.lease == lease.lease_id
     with acting_as(User(name="bob")):
-        assert lab.pool.prepared(asked_for_one(), "local").gpus.lease == ""
-        assert await lab.pool.place(None, Need(1)) == "big"
+        assert lab.jobs.pool.prepared(asked_for_one(), "local").gpus.lease == ""
+        assert await lab.jobs.pool.place(None, Need(1)) == "big"
 
 
 async def test_new_jobs_go_elsewhere_or_are_told_while_a_host_is_drained(lab):
@@ -232,71 +232,71 @@ async def test_new_jobs_go_elsewhere_or_are_told_while_a_host_is_drained(lab):
     assert "drained by ann" in found.words
     lab.hosts.note_drained("local", False)  # as for a server that does not know of it yet
     with pytest.raises(HostDrained):
-        await lab.runner.run(["true"])
-    assert (await lab.runner.run(["true"], gpus=1)).host == "big"
-    assert (await lab.runner.run(["true"])).host == "big"
+        await lab.commands.run(["true"])
+    assert (await lab.commands.run(["true"], gpus=1)).host == "big"
+    assert (await lab.commands.run(["true"])).host == "big"
     with pytest.raises(HostDrained, match="new driver"):
-        await lab.runner.run(["true"], host="local")
+        await lab.commands.run(["true"], host="local")
     with pytest.raises(HostDrained, match="Every host with such GPUs"):
-        await lab.pool.place(None, Need(1, arch="sm_80"))
-    assert "new driver" in (await lab.gpus.status("local")).summary()
+        await lab.jobs.pool.place(None, Need(1, arch="sm_80"))
+    assert "new driver" in (await lab.status.gpus.status("local")).summary()
     assert (await resume(lab.hosts, "local")).words == ""
-    assert (await lab.runner.run(["true"], gpus=1)).host == "local"
+    assert (await lab.commands.run(["true"], gpus=1)).host == "local"
 
 
 async def test_several_jobs_at_once_are_spread_over_the_hosts(lab):
-    await lab.gpus.status()
-    chosen = await asyncio.gather(*(lab.pool.place(None, Need(1)) for _ in range(3)))
+    await lab.status.gpus.status()
+    chosen = await asyncio.gather(*(lab.jobs.pool.place(None, Need(1)) for _ in range(3)))
     assert sorted(chosen) == ["big", "big", "local"]
 
 
 async def test_a_detached_job_keeps_its_place_when_the_server_is_gone_and_is_found_by_the_next_one(folder):
     async with opened(folder) as lab:
-        holder = await lab.runner.run(["sleep", "60"], host="local", gpus=1, detach=True)
-        waiting = await lab.runner.run(["true"], host="local", gpus=1, detach=True)
-        while not (await lab.gpus.status("local")).hosts[0].waiting:
+        holder = await lab.commands.run(["sleep", "60"], host="local", gpus=1, detach=True)
+        waiting = await lab.commands.run(["true"], host="local", gpus=1, detach=True)
+        while not (await lab.status.gpus.status("local")).hosts[0].waiting:
             await asyncio.sleep(0.01)
     async with opened(folder) as after:
-        (place,) = (await after.gpus.status("local")).hosts[0].waiting
+        (place,) = (await after.status.gpus.status("local")).hosts[0].waiting
         assert place.job == waiting.job_id
-        while "position 1" not in ((seen := await after.runner.status(waiting.job_id)).note or ""):
+        while "position 1" not in ((seen := await after.commands.status(waiting.job_id)).note or ""):
             assert seen.state == "queued"
             await asyncio.sleep(0.01)
-        await after.runner.cancel(holder.job_id)
-        assert (await after.runner.status(waiting.job_id, wait_s=20)).status == "ok"
+        await after.commands.cancel(holder.job_id)
+        assert (await after.commands.status(waiting.job_id, wait_s=20)).status == "ok"
 
 
 async def test_two_servers_stand_in_one_line(lab, folder):
     job = await busy(lab, "local", 1)
     async with opened(folder, "other") as other:
-        waiting = asyncio.create_task(other.runner.run(["true"], host="local", gpus=1))
-        while not (await lab.gpus.status("local")).hosts[0].waiting:
+        waiting = asyncio.create_task(other.commands.run(["true"], host="local", gpus=1))
+        while not (await lab.status.gpus.status("local")).hosts[0].waiting:
             await asyncio.sleep(0.01)
-        await lab.runner.cancel(job)
+        await lab.commands.cancel(job)
         assert (await waiting).status == "ok"
 
 
 async def test_a_reservation_outlives_its_server_and_another_one_releases_it(folder):
     async with opened(folder) as lab:
-        lease = await lab.pool.reserve(1, host="local")
+        lease = await lab.jobs.pool.reserve(1, host="local")
     async with opened(folder) as again:
-        (status,) = (await again.gpus.status("local")).hosts
+        (status,) = (await again.status.gpus.status("local")).hosts
         assert [r.lease_id for r in status.reservations] == [lease.lease_id]
-        assert (await again.pool.release(lease.lease_id)).state == "ended"
+        assert (await again.jobs.pool.release(lease.lease_id)).state == "ended"
 
 
 async def test_a_reservation_is_used_by_the_server_that_comes_after_and_by_none_beside(folder):
     async with opened(folder) as lab:
-        lease = await lab.pool.reserve(2, host="big")
+        lease = await lab.jobs.pool.reserve(2, host="big")
         async with opened(folder) as beside:
-            await beside.pool.resumed()
-            spec = beside.pool.prepared(asked_for_one(), "big")
+            await beside.jobs.pool.resumed()
+            spec = beside.jobs.pool.prepared(asked_for_one(), "big")
             assert spec.gpus.lease == "", "the server that made it lives"
     async with opened(folder) as after:
-        result = await after.runner.run(["true"], gpus=1)
+        result = await after.commands.run(["true"], gpus=1)
         assert (result.host, result.status, result.note) == ("big", "ok", None)
-        assert after.pool.prepared(asked_for_one(), "big").gpus.lease == lease.lease_id
-        await after.pool.release(lease.lease_id)
+        assert after.jobs.pool.prepared(asked_for_one(), "big").gpus.lease == lease.lease_id
+        await after.jobs.pool.release(lease.lease_id)
 
 
 def test_a_server_lives_as_long_as_its_process(tmp_path: Path):
@@ -343,8 +343,12 @@ async def test_a_command_says_what_its_gpus_must_be_and_how_urgent_it_is(lab: La
             await ran(needs={"priority": "first"}),
         ]
     spec = JobSpec("j-b", (ProcessSpec(argv=("true",)),), gpus=alone(Need(1), detached=False, priority="background"))
-    noted = [lab.pool.prepared(replace(spec, detached=detached), "local").gpus.priority for detached in (False, True)]
-    usual = lab.pool.prepared(replace(spec, gpus=alone(Need(1), detached=True), detached=True), "local").gpus.priority
+    noted = [
+        lab.jobs.pool.prepared(replace(spec, detached=detached), "local").gpus.priority for detached in (False, True)
+    ]
+    usual = lab.jobs.pool.prepared(
+        replace(spec, gpus=alone(Need(1), detached=True), detached=True), "local"
+    ).gpus.priority
 
     assert [(r.structured_content["host"], r.structured_content["gpus"]) for r in (large, old)] == [
         ("big", ["GPU-b"]),

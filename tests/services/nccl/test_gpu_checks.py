@@ -39,7 +39,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Make:
 async def trials(
     lab: Lab, program: Make, how: str, *, original: str = "good", ranks: int = 2, limit_s: float = 30.0
 ) -> Trials:
-    host = await lab.nccl_verifier.hosts.of(None)
+    host = await lab.nccl.verifier.hosts.of(None)
     plain = program()
     subject = Subject(
         Program.read({"main.cu": TEXT}, "main.cu"),
@@ -53,7 +53,7 @@ async def trials(
         "differential": program(f'DIFFERENTIAL="{how}"'),
         "late": program(f'DIFFERENTIAL="{how}"'),
     }
-    return Trials(lab.nccl_verifier.jobs, host, subject, None)
+    return Trials(lab.nccl.verifier.jobs, host, subject, None)
 
 
 def told(checks: list[NcclCheck]) -> dict[str, tuple[str, str]]:

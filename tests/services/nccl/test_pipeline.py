@@ -40,7 +40,7 @@ STEPS = ["analyze", "original", "windows and device communicator", "verify stage
 
 
 async def run(lab: Lab, folder: Path, text: str = PROGRAM, options: NcclPipelineOptions = STATIC) -> NcclPipeline:
-    return await Pipeline(lab.nccl_verifier, lab.experience).run({"p.cu": text}, "p.cu", folder, options)
+    return await Pipeline(lab.nccl.verifier, lab.store.experience).run({"p.cu": text}, "p.cu", folder, options)
 
 
 def reused(result: NcclPipeline) -> list[bool]:
@@ -54,7 +54,7 @@ async def test_each_step_is_an_attempt_with_time_and_reason_and_is_done_once(lab
     assert [s.name for s in first.steps] == STEPS and reused(first) == [False] * 6
     assert reused(again) == [True] * 6 and again.status == first.status == "incomplete"
     for step in first.steps:
-        attempt = await lab.experience.get(step.attempt_id or "")
+        attempt = await lab.store.experience.get(step.attempt_id or "")
         assert attempt.kind == "nccl" and step.reason and step.at
     assert "ncclx::AllReduce(send, recv" in (tmp_path / "out" / "stage_b" / "p.device.cu").read_text()
     assert "ncclAllReduce(send, recv" in (tmp_path / "out" / "stage_a" / "p.device.cu").read_text()
@@ -79,7 +79,7 @@ async def test_an_interrupted_run_goes_on_where_it_ended(lab: Lab, tmp_path: Pat
             raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        await Pipeline(lab.nccl_verifier, lab.experience).run(
+        await Pipeline(lab.nccl.verifier, lab.store.experience).run(
             {"p.cu": PROGRAM}, "p.cu", tmp_path, STATIC, progress=stop
         )
     (tmp_path / "stage_b.new").write_text("half")
@@ -103,7 +103,7 @@ async def test_without_collectives_nothing_is_made(lab: Lab, tmp_path: Path):
 
 
 async def test_a_program_that_does_not_compile_today_is_told_so_and_left(lab: Lab, tmp_path: Path):
-    host = await lab.nccl_verifier.hosts.of(None)
+    host = await lab.nccl.verifier.hosts.of(None)
     if host.probe.nvcc is None or host.install is None:
         pytest.skip("needs nvcc, and NCCL with headers: pip install --group toolchains")
     result = await run(lab, tmp_path, PROGRAM.replace("float *send", "flaot *send"), NcclPipelineOptions(until="build"))
@@ -114,7 +114,7 @@ async def test_a_program_that_does_not_compile_today_is_told_so_and_left(lab: La
 
 async def test_what_is_no_program_is_refused(lab: Lab, tmp_path: Path):
     with pytest.raises(BadRequest, match=r"no CUDA or C\+\+ source"):
-        await Pipeline(lab.nccl_verifier, lab.experience).run({"p.py": "print()"}, "p.py", tmp_path)
+        await Pipeline(lab.nccl.verifier, lab.store.experience).run({"p.py": "print()"}, "p.py", tmp_path)
 
 
 def test_the_command_leaves_the_file_and_says_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

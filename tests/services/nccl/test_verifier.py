@@ -26,14 +26,14 @@ PEER = {**GPU, "uuid": "GPU-b", "nvlink": ["GPU-a"]}
 
 @pytest.fixture(scope="module")
 async def host(lab: Lab) -> NcclHost:
-    found = await lab.nccl_verifier.hosts.of(None)
+    found = await lab.nccl.verifier.hosts.of(None)
     if found.probe.nvcc is None or found.install is None:
         pytest.skip("needs nvcc, and NCCL with headers: pip install --group toolchains")
     return found
 
 
 async def test_without_gpus_everything_up_to_the_build_is_checked_and_the_rest_says_why_not(lab: Lab, host: NcclHost):
-    said = await lab.nccl_verifier.verify({"main.cu": HOST}, "main.cu")
+    said = await lab.nccl.verifier.verify({"main.cu": HOST}, "main.cu")
     by_name = {c.name: c for c in said.checks}
 
     assert by_name["versions"].status == by_name["build"].status == "passed"
@@ -42,24 +42,24 @@ async def test_without_gpus_everything_up_to_the_build_is_checked_and_the_rest_s
         assert said.verdict == "incomplete" and "run" in said.missing
         assert "2 GPUs are needed" in by_name["stress"].evidence
         assert "runs need two with NVLink" in said.possible
-    attempt = await lab.experience.get(said.attempt_id or "")
+    attempt = await lab.store.experience.get(said.attempt_id or "")
     assert attempt.kind == "nccl" and attempt.verdict == said.verdict
 
 
 async def test_a_verification_outlives_its_call_and_the_same_call_again_joins_it(lab: Lab, host: NcclHost):
-    made = await lab.workspaces.write(None, {"main.cu": HOST})
+    made = await lab.store.workspaces.write(None, {"main.cu": HOST})
     at_once, waiting = (NcclRunOptions(wait_s=s, until="build", host=host.host) for s in (0, 240))
-    first = await lab.nccl_verifier.verify_workspace(made.workspace_id, "main.cu", options=at_once)
+    first = await lab.nccl.verifier.verify_workspace(made.workspace_id, "main.cu", options=at_once)
     assert first.verdict == "running" and "the same call again" in first.summary()
-    done = await lab.nccl_verifier.verify_workspace(made.workspace_id, "main.cu", options=waiting)
+    done = await lab.nccl.verifier.verify_workspace(made.workspace_id, "main.cu", options=waiting)
 
     assert done.verdict == "incomplete" and done.attempt_id
-    assert (await lab.experience.get(done.attempt_id)).verdict == "incomplete"
+    assert (await lab.store.experience.get(done.attempt_id)).verdict == "incomplete"
 
 
 async def test_what_does_not_compile_is_a_failed_build_and_nothing_runs(lab: Lab, host: NcclHost):
     text = "int main() {\n  flaot x;\n}\n"
-    said = await lab.nccl_verifier.verify({"main.cu": text}, "main.cu")
+    said = await lab.nccl.verifier.verify({"main.cu": text}, "main.cu")
     by_name = {c.name: c for c in said.checks}
 
     assert said.verdict == "failed" and by_name["build"].status == "failed"
@@ -69,7 +69,7 @@ async def test_what_does_not_compile_is_a_failed_build_and_nothing_runs(lab: Lab
 
 async def test_static_rules_alone_need_no_compiler_and_a_broken_one_fails(lab: Lab):
     text = (HERE / "faults" / "no_last_barrier.cu").read_text(encoding="utf-8")
-    said = await lab.nccl_verifier.verify({"main.cu": text}, "main.cu", options=NcclRunOptions(until="static"))
+    said = await lab.nccl.verifier.verify({"main.cu": text}, "main.cu", options=NcclRunOptions(until="static"))
 
     assert said.verdict == "failed"
     assert said.summary().startswith("failed: barriers; not run: versions, build, run")
@@ -80,7 +80,7 @@ async def test_the_stress_build_compiles_and_keeps_the_lines(lab: Lab, host: Ncc
     program = Program.read({"main.cu": EXCHANGE}, "main.cu")
     made = instrument.instrumented(program, kernels.communicating(program))
     moved = made.files["main.cu"].replace("unsigned long long *bad, wrong", "unsigned *bad; int wrong = __LINE__; int")
-    (built,) = await lab.nccl_verifier.jobs.build(host, [Build(made.files, "main.cu", ("GMCP_LATE",))])
+    (built,) = await lab.nccl.verifier.jobs.build(host, [Build(made.files, "main.cu", ("GMCP_LATE",))])
 
     assert made.left_out == []
     assert built.binary is not None, built.log
@@ -92,9 +92,9 @@ async def test_the_stress_build_compiles_and_keeps_the_lines(lab: Lab, host: Ncc
 
 async def test_what_is_no_program_is_refused_with_what_there_is(lab: Lab):
     with pytest.raises(BadRequest, match=r"no text file 'x\.cu'"):
-        await lab.nccl_verifier.verify({"main.cu": EXCHANGE}, "x.cu")
+        await lab.nccl.verifier.verify({"main.cu": EXCHANGE}, "x.cu")
     with pytest.raises(BadRequest, match=r"no CUDA or C\+\+ source"):
-        await lab.nccl_verifier.verify({"main.py": "print()"}, "main.py")
+        await lab.nccl.verifier.verify({"main.py": "print()"}, "main.py")
 
 
 INSTALL = Install("/i", "/l/libnccl.so.2", "2.28.9", "2.28.9", True)
@@ -116,7 +116,7 @@ INSTALL = Install("/i", "/l/libnccl.so.2", "2.28.9", "2.28.9", True)
 async def test_each_host_is_told_which_stages_it_can_run(
     lab: Lab, install: Install | None, gpus: list[object], words: str
 ):
-    probe = (await lab.jobs.probe("local")).model_copy(update={"gpus": gpus})
+    probe = (await lab.jobs.runner.probe("local")).model_copy(update={"gpus": gpus})
 
     assert words in possible(NcclHost("local", probe, install, (), (), ()))
 
@@ -134,7 +134,7 @@ async def test_each_host_is_told_which_stages_it_can_run(
 async def test_gin_is_generated_where_gpus_do_not_share_nvlink(
     lab: Lab, api: Api, gpus: list[object], header: str, chosen: str
 ):
-    probe = (await lab.jobs.probe("local")).model_copy(update={"gpus": gpus})
+    probe = (await lab.jobs.runner.probe("local")).model_copy(update={"gpus": gpus})
     host = NcclHost("box", probe, replace(INSTALL, header=header, runtime=header), (), (), ())
 
     assert chosen_api(NcclPipelineOptions(api=api), host) == chosen

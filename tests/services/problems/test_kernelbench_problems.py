@@ -122,8 +122,8 @@ def as_new(text: str) -> Source:
 
 @needs_torch
 async def test_inputs_weights_and_constants_are_found_out_and_a_copy_of_the_model_is_correct(lab: Lab):
-    info = await lab.registry.import_file(ProblemSource("linear.py", LINEAR))
-    problem = await lab.problems.get(info.problem_id)
+    info = await lab.evaluation.registry.import_file(ProblemSource("linear.py", LINEAR))
+    problem = await lab.store.problems.get(info.problem_id)
 
     assert [(t.name, t.shape, t.distribution) for t in problem.inputs] == [
         ("x", [16, 32], "uniform"),
@@ -132,7 +132,7 @@ async def test_inputs_weights_and_constants_are_found_out_and_a_copy_of_the_mode
     ]
     assert (problem.constants, problem.state) == ({"1": 2.5}, ["gemm.weight", "gemm.bias"])
     assert (problem.rtol, problem.atol, problem.outputs[0].shape) == (1e-4, 1e-4, [16, 8])
-    verdict = await lab.evaluator.evaluate(info.problem_id, as_new(LINEAR), timing=UNTIMED)
+    verdict = await lab.evaluation.evaluator.evaluate(info.problem_id, as_new(LINEAR), timing=UNTIMED)
     assert verdict.verdict == "correct", verdict.reason
     assert "2 alike by the common seed" in str(verdict.shapes[0].notes)
 
@@ -143,33 +143,33 @@ async def test_a_file_that_seeds_and_draws_itself_gives_a_copy_of_its_model_the_
     text = text.replace("    def forward(self, x):\n        return torch.relu(x)", "    def __init__(self, w):\n"
         "        super().__init__()\n        self.w = w\n    def forward(self, x):\n        return x * self.w")  # fmt: skip
     text = text.replace("return []", "return [torch.randn(64)]")
-    info = await lab.registry.import_file(ProblemSource("seeded.py", text))
-    verdict = await lab.evaluator.evaluate(info.problem_id, as_new(text), timing=UNTIMED)
+    info = await lab.evaluation.registry.import_file(ProblemSource("seeded.py", text))
+    verdict = await lab.evaluation.evaluator.evaluate(info.problem_id, as_new(text), timing=UNTIMED)
 
     assert verdict.verdict == "correct", verdict.reason
 
 
 @needs_torch
 async def test_bytes_of_a_problem_are_its_own_as_the_judge_would_draw_them_over_all_values(lab: Lab):
-    info = await lab.registry.import_file(ProblemSource("whole.py", WHOLE))
-    drawn = [(t.dtype, t.distribution) for t in (await lab.problems.get(info.problem_id)).inputs]
+    info = await lab.evaluation.registry.import_file(ProblemSource("whole.py", WHOLE))
+    drawn = [(t.dtype, t.distribution) for t in (await lab.store.problems.get(info.problem_id)).inputs]
 
     assert drawn == [("int8", "made"), ("uint8", "made"), ("int64", "integers"), ("int8", "zeros")]
 
 
 @needs_torch
 async def test_inputs_that_hang_together_or_were_written_to_are_the_problems_own(lab: Lab):
-    info = await lab.registry.import_file(ProblemSource("dependent.py", DEPENDENT))
-    inputs = (await lab.problems.get(info.problem_id)).inputs
+    info = await lab.evaluation.registry.import_file(ProblemSource("dependent.py", DEPENDENT))
+    inputs = (await lab.store.problems.get(info.problem_id)).inputs
 
     assert [t.distribution for t in inputs] == ["made"] * 8 + ["uniform"]
 
 
 @needs_torch
 async def test_weights_of_the_same_name_are_taken_over_where_the_seed_gives_others(lab: Lab):
-    info = await lab.registry.import_file(ProblemSource("linear.py", LINEAR))
+    info = await lab.evaluation.registry.import_file(ProblemSource("linear.py", LINEAR))
     other = LINEAR.replace("self.gemm = nn", "torch.rand(7); self.gemm = nn")
-    verdict = await lab.evaluator.evaluate(info.problem_id, as_new(other), timing=UNTIMED)
+    verdict = await lab.evaluation.evaluator.evaluate(info.problem_id, as_new(other), timing=UNTIMED)
 
     assert verdict.verdict == "correct", verdict.reason
     assert "2 taken over from the problem (gemm.weight, gemm.bias)" in str(verdict.shapes[0].notes)
@@ -177,17 +177,17 @@ async def test_weights_of_the_same_name_are_taken_over_where_the_seed_gives_othe
 
 @needs_torch
 async def test_a_model_of_many_weights_and_with_bools_is_judged_with_the_weights_of_the_problem(lab: Lab):
-    info = await lab.registry.import_file(ProblemSource("deep.py", DEEP))
-    problem = await lab.problems.get(info.problem_id)
+    info = await lab.evaluation.registry.import_file(ProblemSource("deep.py", DEEP))
+    problem = await lab.store.problems.get(info.problem_id)
     assert len(problem.state) == 120 and [t.dtype for t in problem.outputs] == ["float32", "bool"]
     assert (problem.inputs[1].dtype, problem.inputs[1].distribution) == ("bool", "made")
     assert len(info.launcher_c) < 500 and len(info.summary()) < 8000
 
     other = DEEP.replace("self.layers = nn", "torch.rand(7); self.layers = nn")
-    verdict = await lab.evaluator.evaluate(info.problem_id, as_new(other), timing=UNTIMED)
+    verdict = await lab.evaluation.evaluator.evaluate(info.problem_id, as_new(other), timing=UNTIMED)
     assert verdict.verdict == "correct", verdict.reason
     assert "120 taken over from the problem" in str(verdict.shapes[0].notes)
-    inverted = await lab.evaluator.evaluate(
+    inverted = await lab.evaluation.evaluator.evaluate(
         info.problem_id, as_new(DEEP.replace("x > 0", "x >= 1e9")), timing=TimingOptions(tier="smoke")
     )
     assert inverted.verdict == "incorrect" and "y1" in inverted.reason, inverted.reason
@@ -195,7 +195,7 @@ async def test_a_model_of_many_weights_and_with_bools_is_judged_with_the_weights
 
 @needs_torch
 async def test_a_launcher_gets_the_weights_as_inputs(lab: Lab):
-    info = await lab.registry.import_file(ProblemSource("linear.py", LINEAR))
+    info = await lab.evaluation.registry.import_file(ProblemSource("linear.py", LINEAR))
     right = """
 #include <stdint.h>
 int launch(const float *x, const float *w, const float *b, float *y) {
@@ -207,19 +207,19 @@ int launch(const float *x, const float *w, const float *b, float *y) {
     return 0;
 }
 """
-    verdict = await lab.evaluator.evaluate(info.problem_id, Source(right, "c", "linear.c"), timing=UNTIMED)
+    verdict = await lab.evaluation.evaluator.evaluate(info.problem_id, Source(right, "c", "linear.c"), timing=UNTIMED)
 
     assert verdict.verdict == "correct", verdict.reason
 
 
 @needs_torch
 async def test_what_only_the_problem_can_make_is_made_by_it_anew_for_each_round(lab: Lab):
-    info = await lab.registry.import_file(ProblemSource("masked.py", MASKED))
-    right = await lab.evaluator.evaluate(info.problem_id, as_new(MASKED), timing=UNTIMED)
+    info = await lab.evaluation.registry.import_file(ProblemSource("masked.py", MASKED))
+    right = await lab.evaluation.evaluator.evaluate(info.problem_id, as_new(MASKED), timing=UNTIMED)
     stale = MASKED.replace(
         "return (x * mask)[picks]", "self.m = getattr(self, 'm', mask.clone()); return (x * self.m)[picks]"
     )
-    wrong = await lab.evaluator.evaluate(info.problem_id, as_new(stale), timing=UNTIMED)
+    wrong = await lab.evaluation.evaluator.evaluate(info.problem_id, as_new(stale), timing=UNTIMED)
 
     assert any(n.startswith("made by the problem's own code") and n.endswith("mask, picks") for n in info.notes)
     assert (right.verdict, wrong.verdict) == ("correct", "incorrect"), (right.reason, wrong.reason)
@@ -227,9 +227,9 @@ async def test_what_only_the_problem_can_make_is_made_by_it_anew_for_each_round(
 
 @needs_torch
 async def test_what_a_wrong_model_printed_stands_beside_its_verdict(lab: Lab):
-    info = await lab.registry.import_file(ProblemSource("masked.py", MASKED))
+    info = await lab.evaluation.registry.import_file(ProblemSource("masked.py", MASKED))
     wrong = MASKED.replace("return (x * mask)", "print('mask of', *mask.shape); return (x + mask)")
-    evaluation = await lab.evaluator.evaluate(info.problem_id, as_new(wrong), timing=UNTIMED)
+    evaluation = await lab.evaluation.evaluator.evaluate(info.problem_id, as_new(wrong), timing=UNTIMED)
 
     assert evaluation.verdict == "incorrect" and evaluation.printed.startswith("mask of 16 32")
 
@@ -237,19 +237,19 @@ async def test_what_a_wrong_model_printed_stands_beside_its_verdict(lab: Lab):
 @needs_torch
 async def test_a_problem_that_a_copy_passes_is_refused_unless_its_inputs_are_drawn_otherwise(lab: Lab):
     with pytest.raises(ProblemRefused, match="copy of x passes") as refused:
-        await lab.registry.import_file(ProblemSource("relu.py", RELU))
+        await lab.evaluation.registry.import_file(ProblemSource("relu.py", RELU))
     assert "with a wish: distribution normal" in str(refused.value.hint)
     with pytest.raises(ProblemRefused, match="zeros passes"):
-        await lab.registry.import_file(ProblemSource("relu.py", RELU, wish=Wish(atol=2.0)))
-    info = await lab.registry.import_file(ProblemSource("relu.py", RELU, wish=Wish(distribution="normal")))
+        await lab.evaluation.registry.import_file(ProblemSource("relu.py", RELU, wish=Wish(atol=2.0)))
+    info = await lab.evaluation.registry.import_file(ProblemSource("relu.py", RELU, wish=Wish(distribution="normal")))
 
-    assert (await lab.problems.get(info.problem_id)).inputs[0].distribution == "normal"
+    assert (await lab.store.problems.get(info.problem_id)).inputs[0].distribution == "normal"
 
 
 @needs_torch
 async def test_a_large_problem_is_described_without_its_data_and_refused_where_it_does_not_fit(lab: Lab):
     with pytest.raises(ProblemRefused, match=r"too large: its tensors take 12\.9 GB, on cpu at most 1\.1 GB"):
-        await lab.registry.import_file(ProblemSource("relu.py", RELU.replace("64, 64", "4096, 393216")))
+        await lab.evaluation.registry.import_file(ProblemSource("relu.py", RELU.replace("64, 64", "4096, 393216")))
 
 
 @needs_torch
@@ -265,7 +265,7 @@ async def test_a_large_problem_is_described_without_its_data_and_refused_where_i
 )
 async def test_a_file_that_cannot_be_judged_is_refused_with_the_reason(lab: Lab, change: tuple[str, str], words: str):
     with pytest.raises(ProblemRefused, match=words):
-        await lab.registry.import_file(ProblemSource("relu.py", RELU.replace(*change)))
+        await lab.evaluation.registry.import_file(ProblemSource("relu.py", RELU.replace(*change)))
 
 
 async def test_a_file_without_get_init_inputs_is_no_problem():

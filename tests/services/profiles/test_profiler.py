@@ -53,49 +53,49 @@ async def lab(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 
 async def workspace(lab: Lab, **files: str) -> str:
-    return (await lab.workspaces.write(None, {k.replace("__", "."): v for k, v in files.items()})).workspace_id
+    return (await lab.store.workspaces.write(None, {k.replace("__", "."): v for k, v in files.items()})).workspace_id
 
 
 async def test_a_finding_comes_with_the_text_of_its_line_and_stays_in_the_history(lab: Lab):
     where = await workspace(lab, kernels__cu=PROGRAM)
-    found = await lab.checker.check(RunTarget(command=["sh", "-c", "exit 0", "memcheck"], workspace_id=where))
+    found = await lab.profiles.checker.check(RunTarget(command=["sh", "-c", "exit 0", "memcheck"], workspace_id=where))
     assert found.status == "findings", found
     line = planted("past_end")[1]
     assert found.findings[0].line == line
     assert found.findings[0].source == PROGRAM.splitlines()[line - 1].strip()
-    assert (await lab.artifacts.read(found.log_artifact_id or "")).startswith(b"========= COMPUTE-SANITIZER")
-    attempt = await lab.experience.get(found.attempt_id or "")
+    assert (await lab.store.artifacts.read(found.log_artifact_id or "")).startswith(b"========= COMPUTE-SANITIZER")
+    attempt = await lab.store.experience.get(found.attempt_id or "")
     assert (attempt.kind, attempt.status) == ("check", "findings") and f"kernels.cu:{line}" in (attempt.reason or "")
 
 
 async def test_a_clean_program_is_clean_and_one_that_fails_by_itself_is_not(lab: Lab):
-    assert (await lab.checker.check(RunTarget(command=["true", "clean"]))).status == "clean"
-    failed = await lab.checker.check(RunTarget(command=["sh", "-c", "echo wrong answer; exit 3", "clean"]))
+    assert (await lab.profiles.checker.check(RunTarget(command=["true", "clean"]))).status == "clean"
+    failed = await lab.profiles.checker.check(RunTarget(command=["sh", "-c", "echo wrong answer; exit 3", "clean"]))
     assert failed.status == "failed" and "the program alone ended with 3" in (failed.note or "")
     assert "wrong answer" in failed.output
-    silent = await lab.checker.check(RunTarget(command=["true", "nothing"]))
+    silent = await lab.profiles.checker.check(RunTarget(command=["true", "nothing"]))
     assert silent.status == "not_checked" and "did not come to its summary" in (silent.note or "")
 
 
 async def test_what_would_take_hours_is_refused_with_the_way_to_shrink_it(lab: Lab, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(memory_checker, "FACTORS", {"racecheck": 1e6})
-    refused = await lab.checker.check(RunTarget(command=["sleep", "0.05"]), "racecheck")
+    refused = await lab.profiles.checker.check(RunTarget(command=["sleep", "0.05"]), "racecheck")
     assert refused.status == "not_checked" and "count: 1" in (refused.note or ""), refused
-    few = await lab.checker.check(RunTarget(command=["sh", "-c", "true", "racecheck"], count=1), "racecheck")
+    few = await lab.profiles.checker.check(RunTarget(command=["sh", "-c", "true", "racecheck"], count=1), "racecheck")
     assert few.status == "findings"
 
 
 async def test_the_checkers_time_is_limited_and_a_hang_is_named(lab: Lab):
-    hung = await lab.checker.check(RunTarget(command=["sleep", "50"], timeout_s=0.3), "synccheck")
+    hung = await lab.profiles.checker.check(RunTarget(command=["sleep", "50"], timeout_s=0.3), "synccheck")
     assert hung.status == "timeout" and "not all threads reach" in (hung.note or ""), hung
 
 
 async def test_initcheck_is_refused_where_it_breaks_programs(lab: Lab):
     where = await workspace(lab, a__cu="ncclDevComm_t comm;")
     with pytest.raises(BadRequest, match="device interface"):
-        await lab.checker.check(RunTarget(command=["true"], workspace_id=where), "initcheck")
+        await lab.profiles.checker.check(RunTarget(command=["true"], workspace_id=where), "initcheck")
     with pytest.raises(BadRequest, match="ncu cannot replay"):
-        await lab.profiler.profile(RunTarget(command=["true"], workspace_id=where))
+        await lab.profiles.profiler.profile(RunTarget(command=["true"], workspace_id=where))
 
 
 def test_options_pad_allocations_and_ask_for_one_record_a_race():
@@ -107,82 +107,86 @@ def test_options_pad_allocations_and_ask_for_one_record_a_race():
 
 async def test_a_profile_has_a_verdict_a_report_a_picture_and_answers_questions(lab: Lab):
     where = await workspace(lab, kernels__cu=PROGRAM)
-    result = await lab.profiler.profile(RunTarget(command=["true"], workspace_id=where))
+    result = await lab.profiles.profiler.profile(RunTarget(command=["true"], workspace_id=where))
     assert result.status == "ok", result
     product, tiled, *_ = captured()
     assert result.verdict.startswith(f"product: {product.time_us:.1f} us") and len(result.verdict) <= 1600
-    assert await lab.artifacts.read(result.report_artifact_id or "") == b"a report"
-    assert (await lab.artifacts.read(result.roofline_artifact_id or ""))[:4] == b"\x89PNG"
+    assert await lab.store.artifacts.read(result.report_artifact_id or "") == b"a report"
+    assert (await lab.store.artifacts.read(result.roofline_artifact_id or ""))[:4] == b"\x89PNG"
     assert result.device == product.device
-    kernels = await lab.profiles.ask(result.profile_id or "", "kernels")
+    kernels = await lab.profiles.queries.ask(result.profile_id or "", "kernels")
     assert [r["kernel"] for r in kernels.rows][:2] == ["product", "tiled<32>"]
-    lines = await lab.profiles.ask(result.profile_id or "", "lines", kernel="tiled")
+    lines = await lab.profiles.queries.ask(result.profile_id or "", "lines", kernel="tiled")
     share = 100 * tiled.lines[0].samples / sum(line.samples for line in tiled.lines)
     assert (lines.rows[0]["line"], lines.rows[0]["percent"]) == (f"kernels.cu:{line_of('HOT')}", round(share, 1))
-    metrics = await lab.profiles.ask(result.profile_id or "", "metrics", kernel="saxpy", name="l1tex__t*hit*,nothing")
+    metrics = await lab.profiles.queries.ask(
+        result.profile_id or "", "metrics", kernel="saxpy", name="l1tex__t*hit*,nothing"
+    )
     assert [r["metric"] for r in metrics.rows] == ["l1tex__t_sector_hit_rate.pct"]
-    rules = await lab.profiles.ask(result.profile_id or "", "rules", name="uncoal")
+    rules = await lab.profiles.queries.ask(result.profile_id or "", "rules", name="uncoal")
     assert rules.rows[0]["speedup_percent"] > 70
-    again = await lab.profiler.profile(RunTarget(command=["true"], kernel="saxpy"))
-    beside = await lab.profiles.ask(result.profile_id or "", "compare", other=again.profile_id)
+    again = await lab.profiles.profiler.profile(RunTarget(command=["true"], kernel="saxpy"))
+    beside = await lab.profiles.queries.ask(result.profile_id or "", "compare", other=again.profile_id)
     assert beside.text.startswith(f"product: {product.time_us:.4g} -> {product.time_us:.4g} us, as fast")
-    attempt = await lab.experience.get(result.profile_id or "")
+    attempt = await lab.store.experience.get(result.profile_id or "")
     assert attempt.kind == "profile" and attempt.evidence and attempt.evidence["roofline"][0]["pipe"] == "fp32"
 
 
 async def test_closed_counters_are_said_with_what_opens_them(lab: Lab):
-    result = await lab.profiler.profile(RunTarget(command=["true", "closed"]))
+    result = await lab.profiles.profiler.profile(RunTarget(command=["true", "closed"]))
     assert result.status == "not_measured"
     assert "ERR_NVGPUCTRPERM" in result.not_measured[0] and "NVreg_Restrict" in result.summary()
 
 
 async def test_a_job_that_outlasts_the_call_is_settled_when_it_is_asked_for(lab: Lab):
-    started = await lab.profiler.profile(RunTarget(command=["sleep", "0.5"], wait_s=0.0))
+    started = await lab.profiles.profiler.profile(RunTarget(command=["sleep", "0.5"], wait_s=0.0))
     assert started.status == "running"
-    later = await lab.runner.status(started.job_id or "", wait_s=30)
+    later = await lab.commands.status(started.job_id or "", wait_s=30)
     assert "product: " in (later.note or "") and "BOUND: " in (later.note or "")
-    assert (await lab.profiles.ask(started.profile_id or "", "verdict")).text.startswith("product: ")
+    assert (await lab.profiles.queries.ask(started.profile_id or "", "verdict")).text.startswith("product: ")
 
 
 async def test_a_report_from_elsewhere_is_read_without_running_anything(lab: Lab):
     trace = '"Kind","Kernel_Name","Start_Timestamp","End_Timestamp"\n"KERNEL_DISPATCH","blur(int)",1000,9000\n'
-    where = (await lab.workspaces.write(None, {"run/p_kernel_trace.csv": trace})).workspace_id
-    result = await lab.profiler.profile(RunTarget(report="run", workspace_id=where))
+    where = (await lab.store.workspaces.write(None, {"run/p_kernel_trace.csv": trace})).workspace_id
+    result = await lab.profiles.profiler.profile(RunTarget(report="run", workspace_id=where))
     assert (result.status, result.profiler) == ("ok", "rocprofv3") and result.verdict.startswith("blur: 8.0 us")
     assert result.job_id is None
     elsewhere = await workspace(lab, a="x")
     with pytest.raises(BadRequest, match="no file or folder"):
-        await lab.profiler.profile(RunTarget(report="run", workspace_id=elsewhere))
-    unknown = await lab.profiler.profile(RunTarget(report="a", workspace_id=elsewhere))
+        await lab.profiles.profiler.profile(RunTarget(report="run", workspace_id=elsewhere))
+    unknown = await lab.profiles.profiler.profile(RunTarget(report="a", workspace_id=elsewhere))
     assert unknown.status == "not_measured" and "none of these files" in unknown.verdict
 
 
 async def test_the_quick_level_of_a_python_program_without_a_profiler_fails_with_its_words(lab: Lab):
     where = await workspace(lab, a__py="print('ran')")
-    result = await lab.profiler.profile(RunTarget(command=["/usr/bin/python3", "a.py"], workspace_id=where), "quick")
+    result = await lab.profiles.profiler.profile(
+        RunTarget(command=["/usr/bin/python3", "a.py"], workspace_id=where), "quick"
+    )
     assert result.status in ("failed", "not_measured")
     assert "triton.profiler" in (result.note or "")
     with pytest.raises(ToolMissing, match="nsys"):
-        await lab.profiler.profile(RunTarget(command=["true"]), "quick")
+        await lab.profiles.profiler.profile(RunTarget(command=["true"]), "quick")
 
 
 async def test_handles_and_targets_that_name_nothing_are_errors(lab: Lab):
     with pytest.raises(BadRequest, match="either command or attempt_id"):
-        await lab.checker.check(RunTarget())
+        await lab.profiles.checker.check(RunTarget())
     with pytest.raises(NotFound):
-        await lab.profiles.ask("a-0", "kernels")
-    attempt = await lab.experience.start("run")
+        await lab.profiles.queries.ask("a-0", "kernels")
+    attempt = await lab.store.experience.start("run")
     with pytest.raises(BadRequest, match="no evaluation"):
-        await lab.checker.check(RunTarget(attempt_id=attempt))
+        await lab.profiles.checker.check(RunTarget(attempt_id=attempt))
     with pytest.raises(NotFound, match="profile"):
-        await lab.profiles.ask(attempt, "kernels")
+        await lab.profiles.queries.ask(attempt, "kernels")
 
 
 async def test_without_a_gpu_both_say_so(lab: Lab, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(profile_targets, "GPUS", 1)
     if (await lab.hosts.probe("local")).gpus:
         pytest.skip("this host has a GPU")
-    for call in (lab.checker.check, lab.profiler.profile):
+    for call in (lab.profiles.checker.check, lab.profiles.profiler.profile):
         with pytest.raises(ToolMissing, match="GPU"):
             await call(RunTarget(command=["true"]))
 

@@ -15,17 +15,17 @@ from tests.laboratory import laboratory
 
 async def test_what_was_tried_is_remembered_until_the_driver_changes(monkeypatch: pytest.MonkeyPatch):
     async with laboratory() as lab:
-        assert await lab.capabilities.known("local") == []
-        tried = await lab.capabilities.tried("local")
-        assert await lab.capabilities.known("local") == tried
+        assert await lab.status.capabilities.known("local") == []
+        tried = await lab.status.capabilities.tried("local")
+        assert await lab.status.capabilities.known("local") == tried
         if shutil.which("mpirun"):
             assert [c.able for c in tried if c.name == "MPI"] == [True], tried
         if not (await lab.hosts.probe("local")).gpus:
             assert not {"kernel launch", "counters"} & {c.name for c in tried}
-        shown = (await lab.gpus.status("local")).hosts[0]
+        shown = (await lab.status.gpus.status("local")).hosts[0]
         assert shown.capabilities == tried
         monkeypatch.setattr(module, "FORMAT", 99)
-        assert await lab.capabilities.known("local") == []
+        assert await lab.status.capabilities.known("local") == []
 
 
 def test_a_host_without_a_driver_says_so_instead_of_breaking():

@@ -117,10 +117,10 @@ async def tried(
     """Record one of OUTCOMES as an evaluation."""
     status, said, speedup, parent, note = OUTCOMES[number]
     source = SOURCES[number % 2] + (f"// {HOSTILE} {TURNED}\n" if number % 2 else "")
-    attempt_id = await lab.experience.start(
+    attempt_id = await lab.store.experience.start(
         "evaluate", problem_id=about.problem_id, problem_hash=about.content_hash, device=device, driver=driver or DRIVERS[device],
         host="local", language="cuda", note=note, parent_id=ids[parent] if parent is not None else None, level="full",
-        source_artifact_id=await lab.artifacts.put(source.encode(), name="kernel.cu", media_type="text/plain"),
+        source_artifact_id=await lab.store.artifacts.put(source.encode(), name="kernel.cu", media_type="text/plain"),
         versions={"nvcc": "13.0.48", "judge": "3.11.2"}, flags='["-O3"]', target="cuda", tier="performance",
     )  # fmt: skip
     evidence: dict[str, Any] = {"seed_commitment": "9f3c" * 8, "sm_clock_mhz": 1980, "memory": HOSTILE + TURNED}
@@ -135,8 +135,8 @@ async def tried(
         ]
     if said:
         data = json.dumps(verdict(said, speedup)).encode()
-        evidence["verdict_artifact"] = await lab.artifacts.put(data, name="verdict.json")
-    await lab.experience.finish(
+        evidence["verdict_artifact"] = await lab.store.artifacts.put(data, name="verdict.json")
+    await lab.store.experience.finish(
         attempt_id, status=status, verdict=said, speedup=speedup, median_us=61 / speedup if speedup else None,
         reason=REASONS.get(said or status), evidence=evidence,
     )  # fmt: skip
@@ -148,24 +148,24 @@ async def filled(lab: Lab, ada: User, bo: User) -> dict[str, str]:
     softmax, hostile = problem("softmax over rows"), problem(HOSTILE + TURNED)
     ids: list[str] = []
     with acting_as(ada):
-        await lab.problems.add(softmax)
-        await lab.problems.add(hostile)
+        await lab.store.problems.add(softmax)
+        await lab.store.problems.add(hostile)
         for number in range(len(OUTCOMES)):
             ids.append(await tried(lab, softmax, number, ids))
         other: list[str] = []
         for number in range(6):
             other.append(await tried(lab, softmax, number, other, A100))
         await tried(lab, softmax, 0, [], H200, DRIVERS[A100])
-        profile = await lab.experience.start("profile", parent_id=ids[10], device=H200)
+        profile = await lab.store.experience.start("profile", parent_id=ids[10], device=H200)
         said = (
             "softmax: bound by dram at 65 % of its peak\nstalls: long scoreboard 61 %, wait 12 %\n" + HOSTILE + TURNED
         )
-        await lab.experience.finish(
+        await lab.store.experience.finish(
             profile, status="ok", reason=said[:40], evidence={"verdict": said, "roofline": [ROOFLINE]}
         )
     with acting_as(bo):
         secret = problem("secret of bo")
-        await lab.problems.add(secret)
+        await lab.store.problems.add(secret)
         hidden = await tried(lab, secret, 0, [])
     run = await ran(lab, ada, softmax, ids)
     return {
@@ -238,6 +238,6 @@ async def ran(lab: Lab, ada: User, about: Problem, ids: list[str]) -> str:
     entries.append({"event": "begun", "step": "code-012", "kind": "code", "job_id": "j-1"})
     (runs.folder(run) / "journal.jsonl").write_text("".join(json.dumps(e) + "\n" for e in entries))
     with acting_as(ada):
-        prompt = await lab.artifacts.put(b"prompt", name="prompt")
-        await lab.experience.keep_prompt(ids[0], run, "judge-001", prompt)
+        prompt = await lab.store.artifacts.put(b"prompt", name="prompt")
+        await lab.store.experience.keep_prompt(ids[0], run, "judge-001", prompt)
     return run

@@ -50,7 +50,7 @@ async def visitor(dashboard: Dashboard, name: str) -> AsyncIterator[httpx2.Async
 async def started(dashboard: Dashboard) -> str:
     """Start a job of ada's that runs until it is ended."""
     with acting_as(dashboard.ada):
-        return (await dashboard.lab.runner.run(["sleep", "300"], timeout_s=300, wait_s=0)).job_id
+        return (await dashboard.lab.commands.run(["sleep", "300"], timeout_s=300, wait_s=0)).job_id
 
 
 async def test_a_token_opens_a_session_that_scripts_cannot_read_and_that_ends(dashboard: Dashboard):
@@ -278,7 +278,7 @@ async def test_a_reservation_comes_and_is_released_while_one_looks_by_keyboard_a
         await expect(page.get_by_text("To the content")).to_be_focused()
         await expect(page.get_by_role("region", name="Host mute")).to_contain_text("not reachable")
         with acting_as(dashboard.ada):
-            lease = await dashboard.lab.pool.reserve(2, keep_s=600)
+            lease = await dashboard.lab.jobs.pool.reserve(2, keep_s=600)
         row = page.locator(f"#r-{lease.lease_id}")
         await expect(row).to_be_visible()
         await expect(page.get_by_text("3 GPUs · 2 held · 1 free")).to_be_visible()

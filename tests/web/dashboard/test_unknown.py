@@ -22,7 +22,7 @@ async def test_what_a_gpu_does_not_say_is_unknown_on_the_pages():
         env = {"GPU_MCP_HOSTD_GPUS": str(own / "gpus.json"), "GPU_MCP_HOSTD_LOCKS": str(own / "locks")}
         host = LocalHost(python=str(wrapped(own / "state", env)), state_dir=str(own / "state"))
         async with served(tokens=False, hosts={"local": host}, default_host="local") as site:
-            await (await lab_of(site)).gpus.status("local")
+            await (await lab_of(site)).status.gpus.status("local")
             while "GPU-a" not in (pool := await site.ask("GET", "/")).text:
                 assert "asked and has not answered yet" in pool.text
             hosts = await site.ask("GET", "/hosts")

@@ -156,14 +156,14 @@ async def test_json_that_is_no_task_is_no_problem_file():
 @pytest.mark.skipif(shutil.which("make") is None or shutil.which("g++") is None, reason="make or g++ is not installed")
 async def test_program_and_task_are_built_and_tried_before_they_are_kept(folder: Path, tasks: Path):
     async with laboratory() as lab:
-        kept = await lab.registry.import_file(await source_at(folder / "program.toml"))
-        task = await lab.registry.import_file(await source_at(Path(f"{tasks}#sines")))
+        kept = await lab.evaluation.registry.import_file(await source_at(folder / "program.toml"))
+        task = await lab.evaluation.registry.import_file(await source_at(Path(f"{tasks}#sines")))
 
         assert (kept.registered, task.registered) == ("new", "new")
         assert "the answer to another seed" in (kept.trivial_answers_tried or [])
         assert kept.notes == ["verdicts will say: program: timed as a whole process; inputs secret"]
         assert "replace the project's, or the text of app.c alone" in kept.summary()
-        assert len((await lab.registry.problems()).problems) == 2
+        assert len((await lab.evaluation.registry.problems()).problems) == 2
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ async def test_a_program_that_is_not_built_or_fails_is_refused(folder: Path, old
     (folder / "app.c").write_text(PROGRAM.replace(old, new))
     async with laboratory() as lab:
         with pytest.raises(ProblemRefused, match=words):
-            await lab.registry.import_file(await source_at(folder))
+            await lab.evaluation.registry.import_file(await source_at(folder))
 
 
 HIP = """
@@ -209,7 +209,7 @@ async def test_a_hip_task_is_compiled_by_the_hipcc_that_is_there(tmp_path: Path)
         pytest.skip("this hipcc compiles nothing: its device libraries are not installed")
     (tmp_path / "twice/twice.o").unlink()
     async with laboratory() as lab:
-        builder = lab.registry._programs._builder
+        builder = lab.evaluation.registry._programs._builder
         assert isinstance(builder, ProgramBuilder)
         built = await builder.build(project_of(program), program.build, host="local")
 

@@ -1,0 +1,74 @@
+"""One candidate on its way to a verdict, and what is made of it on the way."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_mcp_server.models.build import CandidateLanguage, CompileResult
+from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
+from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.models.program import Program
+from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.commands.command_runner import Progress
+from gpu_mcp_server.services.evaluation.concurrency import Slots
+from gpu_mcp_server.services.evaluation.judge_job import Candidate
+from gpu_mcp_server.services.hosts.host_connections import HostProbe
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One candidate on its way to a verdict."""
+
+    attempt_id: str
+    problem: Problem
+    source: Source
+    host: str
+    probe: HostProbe
+    device: str
+    flags: tuple[str, ...]
+    entry: str
+    timing: TimingOptions
+    progress: Progress | None
+    slots: Slots | None
+    began: float
+    """On the monotonic clock."""
+    key: str
+    """Of the request, for the verdict to be kept under."""
+
+    @property
+    def program(self) -> Program | None:
+        """The problem's program, if it is one."""
+        return self.problem.program
+
+    @property
+    def language(self) -> CandidateLanguage:
+        """What kind of candidate it is."""
+        return "program" if self.problem.program else self.source.language
+
+    async def tell(self, message: str) -> None:
+        """Say where it stands."""
+        if self.progress is not None:
+            await self.progress(message)
+
+    def evaluation(self, status: str, **more: Any) -> Evaluation:
+        """Return an evaluation without a verdict."""
+        about: dict[str, Any] = {
+            "attempt_id": self.attempt_id,
+            "problem_id": self.problem.problem_id,
+            "problem_hash": self.problem.content_hash,
+            "language": self.language,
+            "host": self.host,
+        }
+        return Evaluation.model_validate({"status": status, **about, **more})
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A candidate that can be judged."""
+
+    built: CompileResult | None
+    """None of what is not compiled beforehand."""
+    candidate: Candidate | None
+    """None of a program."""
+    said: Sequence[str] = ()
+    """Of extensions that it has torch compile."""

@@ -1,0 +1,101 @@
+"""The rows of attempts that evaluations are: begun, and ended when there is no verdict."""
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpu_mcp_server.models.build import CompileResult, kept_diagnostics
+from gpu_mcp_server.models.evaluation import Evaluation
+from gpu_mcp_server.services.commands.command_runner import device_name
+from gpu_mcp_server.services.evaluation.candidate_device import versions_of
+from gpu_mcp_server.services.evaluation.trial import Trial
+from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.store.artifacts import Artifacts
+
+LATE = "not begun: the call's time was over before its turn"
+
+
+class TrialRecords:
+    """Records trials: that they began, and why they ended without a verdict."""
+
+    def __init__(self, experience: Experience, artifacts: Artifacts) -> None:
+        self._experience, self._artifacts = experience, artifacts
+
+    async def check_parent(self, parent_id: str | None) -> None:
+        """Return if an attempt's parent is there, or it has none.
+
+        Raises:
+            NotFound: If there is no such attempt.
+        """
+        if parent_id is not None:
+            await self._experience.get(parent_id)
+
+    async def begin(self, trial: Trial, *, parent_id: str | None, note: str | None, batch_id: str | None) -> Trial:
+        """Note that a candidate is tried; return the trial with the attempt's id."""
+        data, media_type = trial.source.kept()
+        attempt_id = await self._experience.start(
+            "evaluate",
+            parent_id=parent_id,
+            problem_id=trial.problem.problem_id,
+            problem_hash=trial.problem.content_hash,
+            source_hash=hashlib.sha256(data).hexdigest(),
+            source_artifact_id=await self._artifacts.put(data, name=trial.source.name, media_type=media_type),
+            language=trial.language,
+            host=trial.host,
+            device=device_name(trial.probe, 1 if trial.device == "cuda" else 0),
+            driver=trial.probe.driver,
+            level=trial.probe.level,
+            note=note,
+            versions=versions_of(trial.probe, trial.device),
+            batch_id=batch_id,
+            flags=json.dumps(trial.flags),
+            entry=trial.entry,
+            target=trial.device,
+            tier=trial.timing.tier,
+        )
+        return replace(trial, attempt_id=attempt_id)
+
+    async def end_late(self, trial: Trial) -> Evaluation:
+        """Note that the call's time was over before the candidate's turn."""
+        await self._experience.finish(trial.attempt_id, status="cancelled", reason=LATE)
+        return trial.evaluation("refused", reason=LATE)
+
+    async def end_broken(self, trial: Trial, error: BaseException) -> None:
+        """Note what kept the candidate from being judged."""
+        gone = isinstance(error, asyncio.CancelledError)
+        reason = "the call was cancelled, or its client went away" if gone else str(error)[:500]
+        await self._experience.finish(trial.attempt_id, status="cancelled" if gone else "error", reason=reason)
+
+    async def refuse_hip(self, trial: Trial, built: CompileResult | None, advice: Sequence[str]) -> Evaluation:
+        """Say that a HIP candidate compiles and that nobody can run it: no device, and no judge for one."""
+        reason = f"no AMD device on host {trial.host!r}"
+        await self._experience.finish(trial.attempt_id, status="refused", reason=reason)
+        arch = f" for {built.arch}" if built and built.arch else ""
+        return trial.evaluation(
+            "refused",
+            reason=reason,
+            resources=built.resources if built else [],
+            diagnostics=built.diagnostics if built else [],
+            advice=advice,
+            note=f"it compiles{arch} and was not judged: the judge runs on processors and NVIDIA GPUs so far",
+            seconds={"compile": time.monotonic() - trial.began},
+        )
+
+    async def end_uncompiled(self, trial: Trial, built: CompileResult, advice: Sequence[str]) -> Evaluation:
+        """Keep the compiler's words of a candidate that does not compile."""
+        first = built.diagnostics[0].line_text() if built.diagnostics else built.note or built.status
+        evidence = {"diagnostics": kept_diagnostics(built.diagnostics)}
+        await self._experience.finish(trial.attempt_id, status="compile_failed", reason=first, evidence=evidence)
+        return trial.evaluation(
+            "compile_failed",
+            reason=first.partition("\n")[0],
+            diagnostics=built.diagnostics,
+            resources=built.resources,
+            advice=advice,
+            level=built.level,
+            note=built.note,
+            seconds={"compile": time.monotonic() - trial.began},
+        )

@@ -1,0 +1,27 @@
+"""The services that show how things stand."""
+
+from dataclasses import dataclass
+
+from gpu_mcp_server.services.hosts.host_connections import Hosts
+from gpu_mcp_server.services.jobs.job_services import JobServices
+from gpu_mcp_server.services.status.capabilities import Capabilities
+from gpu_mcp_server.services.status.dashboard_queries import Overview
+from gpu_mcp_server.services.status.lab_status import Gpus
+from gpu_mcp_server.services.store import Store
+from gpu_mcp_server.settings.server_settings import Settings
+
+
+@dataclass(frozen=True)
+class StatusServices:
+    """Shows hosts with their GPUs, what they are capable of, and the store at a glance."""
+
+    gpus: Gpus
+    capabilities: Capabilities
+    overview: Overview
+
+    @classmethod
+    def create(cls, settings: Settings, hosts: Hosts, jobs: JobServices, store: Store) -> "StatusServices":
+        """Return them over the same hosts, jobs and store."""
+        capabilities = Capabilities(settings, jobs.runner, store.db)
+        overview = Overview(store.db, jobs.table, jobs.runner, store.experience)
+        return cls(Gpus(hosts, capabilities), capabilities, overview)

@@ -1,0 +1,31 @@
+"""What the server's store keeps, by kind."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpu_mcp_server.services.problems.problem_table import Problems
+from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
+from gpu_mcp_server.store.artifacts import Artifacts
+from gpu_mcp_server.store.database import Database
+from gpu_mcp_server.store.events import Events
+from gpu_mcp_server.team.sharing import Sharing
+
+
+@dataclass(frozen=True)
+class Store:
+    """Everything that outlives the server: its database, and what stands in it by kind."""
+
+    db: Database
+    artifacts: Artifacts
+    workspaces: Workspaces
+    problems: Problems
+    experience: Experience
+    events: Events
+    sharing: Sharing
+
+    @classmethod
+    def create(cls, folder: Path, db: Database) -> "Store":
+        """Return what an open database keeps, with files in a data folder."""
+        artifacts = Artifacts(folder / "artifacts", db)
+        return cls(db, artifacts, Workspaces(db, artifacts), Problems(db), Experience(db), Events(db), Sharing(db))
