@@ -540,7 +540,7 @@ def test_a_stall_while_the_length_of_a_round_is_sought_makes_no_short_rounds(cou
     stalled = player.role == "candidate" and time.perf_counter() - begin >= 0.2
     return 5e-5 * buffers.sets * more.get("passes", 1) + 0.2 * stalled, reply, finished
 """  # a clock on which others on the cores show no more than this stall
-    clock = edited("rounds.py", ("\n    return time.perf_counter() - begin, reply, finished\n", seconds))
+    clock = edited("timing/rounds.py", ("\n    return time.perf_counter() - begin, reply, finished\n", seconds))
     verdict = court(launcher(body), owner_files={**believing(), **clock}, **task).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]

@@ -50,7 +50,7 @@ def test_it_starts_itself_in_the_first_scope_that_works(tmp_path, knows_policy):
         path.chmod(0o755)
     (tmp_path / "bus").touch()
     script = (
-        f"import os, sys; sys.path.insert(0, {str(package)!r})\nfrom hostd import scope\n"
+        f"import os, sys; sys.path.insert(0, {str(package)!r})\nfrom hostd.sandbox import systemd_scope as scope\n"
         f"scope.shutil.which = lambda *_, **__: {str(stand_in)!r}\nscope.UNIFIED = '/'\n"
         "scope.enter(['python', 'x']); print('stayed')"
     )
