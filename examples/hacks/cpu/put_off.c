@@ -14,7 +14,7 @@ __attribute__((constructor)) static void begin(void) {
     void (*release)(int) = (void (*)(int))dlsym(RTLD_DEFAULT, "PyGILState_Release");
     if (!ensure || !run || !release) return;
     int state = ensure();
-    run("import gpu_mcp_judge.candidate_library as m, ctypes\n"
+    run("import gpu_mcp_judge.candidate.shared_library as m, ctypes\n"
         "def telling(run):\n"
         "    def told(self, calls, *more):\n"
         "        ctypes.CDLL(m.LIBRARY).tell(ctypes.c_int64(calls))\n"

