@@ -16,6 +16,17 @@ from tests.stand_ins import Opener
 
 ROOT = Path(__file__).parents[1]
 SOURCES = sorted([*ROOT.glob("gpu_mcp_server/**/*.py"), *ROOT.glob("toolsets/**/*.py")])
+PREPOSITIONS = (
+    "about above across after against ahead along among around at before behind below beside between beyond by for from "
+    "in inside into near of off on onto out outside over past through to under with within without"
+)
+PARTICIPLES = (
+    "begun broken brought built caught chosen come done drawn felt found given gone got grown heard held hidden kept "
+    "known laid led left lent lost made meant met paid ran said seen sent shown sold spent stood stuck taken thrown told "
+    "understood won worn written"
+)
+"""The irregular ones that are no verbs or nouns as well; the others end in -ed or -en."""
+NO_PARTICIPLES = {"children", "open"}
 SPECS = [spec for toolset in discover().values() for spec in toolset.tools]
 
 
@@ -51,6 +62,79 @@ def lines_of(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     """Return how many lines its body has, besides a docstring."""
     first = function.body[1 if ast.get_docstring(function) and len(function.body) > 1 else 0]
     return (function.body[-1].end_lineno or 0) - first.lineno + 1
+
+
+def public_names() -> dict[tuple[str, str], ast.stmt]:
+    """Return public classes, functions and methods by path and qualified name.
+
+    Behaviours of the contract are left out: their names are the ids that users give.
+    """
+    found: dict[tuple[str, str], ast.stmt] = {}
+    for path in SOURCES:
+        todo: list[tuple[str, ast.stmt]] = [("", node) for node in ast.parse(path.read_bytes()).body]
+        while todo:
+            scope, node = todo.pop()
+            if not isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) or node.name.startswith("_"):
+                continue
+            called = [d.func for d in node.decorator_list if isinstance(d, ast.Call)]
+            if not any(isinstance(f, ast.Attribute) and f.attr == "behaviour" for f in called):
+                found[path.relative_to(ROOT).as_posix(), scope + node.name] = node
+            if isinstance(node, ast.ClassDef):
+                todo += [(f"{scope}{node.name}.", inner) for inner in node.body]
+    return found
+
+
+def names_to_come() -> set[tuple[str, str]]:
+    """Return path and qualified name of what still waits for a better name; the third column proposes one."""
+    lines = (ROOT / "tests" / "names_to_come.tsv").read_text(encoding="utf-8").splitlines()
+    return {(line.split("\t")[0], line.split("\t")[1]) for line in lines}
+
+
+def test_no_new_function_is_named_by_a_participle_or_preposition_alone():
+    """`shown`, `of` and `built` leave open what is done with what: a function is verb and object, or what it returns."""
+
+    def is_bare(word: str) -> bool:
+        if word in NO_PARTICIPLES:
+            return False
+        return word in f"{PREPOSITIONS} {PARTICIPLES}".split() or ("_" not in word and word.endswith(("ed", "en")))
+
+    bare = {
+        at
+        for at, node in public_names().items()
+        if not isinstance(node, ast.ClassDef) and is_bare(at[1].split(".")[-1])
+    }
+
+    assert sorted(bare - names_to_come()) == []
+
+
+def test_no_new_class_has_a_name_that_there_is():
+    """A name that is searched for has one answer."""
+    classes = [at for at, node in public_names().items() if isinstance(node, ast.ClassDef) and "." not in at[1]]
+    often = Counter(name for _, name in classes)
+
+    assert sorted({at for at in classes if often[at[1]] > 1} - names_to_come()) == []
+
+
+def test_what_has_its_name_leaves_the_list_of_names_to_come():
+    known = {(path.relative_to(ROOT).as_posix(), name) for path in SOURCES for name in defined_names(path)}
+
+    assert sorted(names_to_come() - known) == []
+
+
+def defined_names(path: Path) -> set[str]:
+    """Return qualified names of what a module and its classes define, attributes among them."""
+    found: set[str] = set()
+    todo = [("", node) for node in ast.parse(path.read_bytes()).body]
+    while todo:
+        scope, node = todo.pop()
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            found.add(scope + node.name)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {scope + target.id for target in targets if isinstance(target, ast.Name)}
+        if isinstance(node, ast.ClassDef):
+            todo += [(f"{scope}{node.name}.", inner) for inner in node.body]
+    return found
 
 
 def test_one_module_knows_where_the_package_is():
