@@ -34,7 +34,7 @@ from tests.laboratory import HONEST, PROBLEM
 
 SOURCES = sorted(JUDGE.rglob("*.py"))
 MODULES = {".".join(p.relative_to(JUDGE).with_suffix("").parts) for p in SOURCES if p.name != "__init__.py"}
-PLACES = MODULES | {".".join(p.relative_to(JUDGE).parts) for p in JUDGE.rglob("*") if p.is_dir()}
+PLACES = MODULES | {".".join(p.relative_to(JUDGE).parts) for p in JUDGE.rglob("*") if (p / "__init__.py").exists()}
 """What there is to import from."""
 ROOMS = {name.partition(".")[0] for name in PLACES}
 OWN_NAMES = sorted(ROOMS | {"compare", "random_inputs", "packet_link", "rounds", "shared_library"})
