@@ -91,12 +91,12 @@ async def _judged(
     """Judge the candidates that fit the host; return their rows, and what was left out."""
     from gpu_mcp_server.settings.server_settings import load_settings
 
-    def told(row: cheat_suite.Row) -> None:
+    def print_row(row: cheat_suite.Row) -> None:
         word = "MISSED" if row.missed else "ALARM" if row.false_alarm else "ok"
         typer.echo(f"{word:<6}  {row.candidate.id}: {row.verdict} {row.caught_by}".rstrip(), err=True)
 
     async with cheat_suite.court(load_settings(), host) as court:
-        court.tell = told
+        court.tell = print_row
         probe = await court.lab.jobs.runner.probe(court.lab.hosts.choose(host))
         candidates = chosen(bool(probe.gpus))
         cuda = [c for c in candidates if c.device == "cuda" and not probe.gpus]

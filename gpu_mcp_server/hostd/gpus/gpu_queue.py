@@ -1,12 +1,11 @@
-"""Who is next: the order in which those who wait for GPUs get them. No I/O; the broker asks and acts.
+"""The order in which waiting jobs get GPUs. No I/O; the broker asks and acts.
 
 Order: class of priority (each rises by one after AGE_S of waiting), then what the owner used for its weight
-(`fair_share`), then what the person within the owner used, then arrival. Who waits earns credit, so that nobody waits
-for ever. Whoever is not served and wants a GPU alone, or several, has GPUs held back for it: nobody behind it is put on
-them, so sharers without end and takers of single GPUs starve nobody. The exception is a gap: a job whose longest time
-(from `runtime_history`, or its own limit) is over before the one ahead can start at the earliest. Who overran a gap
-gets none for a while.
-Grants are all or none.
+(`fair_share`), then what the person within the owner used, then arrival. A waiting job earns credit, so none waits for
+ever. The queue holds GPUs back for a waiting job that wants a GPU alone, or several. No later job gets them: jobs that
+share GPUs or take single ones starve nobody. A gap is the exception: a later job may run there if its longest time
+(from `runtime_history`, or its own limit) ends before the earlier job can start. A user whose job overran a gap gets no
+other for a while. A job gets all of its GPUs or none.
 """
 
 from dataclasses import dataclass

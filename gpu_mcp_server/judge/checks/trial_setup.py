@@ -20,7 +20,7 @@ DUE_ONE_IN = 16
 
 
 class Agenda:
-    """Behind which rounds of a shape one is due: drawn, so that nobody can count on it."""
+    """The rounds of a shape behind which the judge plays another kind of round. It draws them: no candidate can know."""
 
     def __init__(self, well: Well) -> None:
         self.well, self.first = well, 0

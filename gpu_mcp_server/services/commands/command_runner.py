@@ -388,8 +388,8 @@ def last_line_to(progress: Progress | None) -> OnOutput | None:
     if progress is None:
         return None
 
-    async def told(name: str, fresh: bytes) -> None:
+    async def report_output(name: str, fresh: bytes) -> None:
         last = safe_text(fresh[-400:]).strip().rpartition("\n")[2]
         await progress(f"{name}: {last[:160]}")
 
-    return told
+    return report_output

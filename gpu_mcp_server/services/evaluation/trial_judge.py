@@ -72,7 +72,7 @@ class TrialJudge:
     async def _run(
         self, trial: Trial, spec: JobSpec, blobs: Mapping[str, bytes], context: Mapping[str, Any], wait_s: float
     ) -> FinishedJob | None:
-        async def told(name: str, fresh: bytes) -> None:
+        async def report_output(name: str, fresh: bytes) -> None:
             for line in lines_of(name, fresh):
                 await trial.tell(line)
 
@@ -80,7 +80,7 @@ class TrialJudge:
             await self._jobs.runner.submit(
                 spec, host=trial.host, blobs=blobs, attempt_id=trial.attempt_id, context=context
             )
-            return await self._jobs.runner.wait(spec.id, trial.host, on_output=told, timeout_s=wait_s)
+            return await self._jobs.runner.wait(spec.id, trial.host, on_output=report_output, timeout_s=wait_s)
         except asyncio.CancelledError:
             await self._jobs.runner.end_quietly(spec.id, trial.host)
             raise

@@ -12,7 +12,14 @@ from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, Limits, ProcessSp
 from gpu_mcp_server.models.attempt import AttemptKind
 from gpu_mcp_server.models.toolchains import Tool
 from gpu_mcp_server.package_files import worker_source
-from gpu_mcp_server.services.commands.command_runner import Progress, device_name, environment_of, min_level, roots_of
+from gpu_mcp_server.services.commands.command_runner import (
+    Progress,
+    device_name,
+    environment_of,
+    last_line_to,
+    min_level,
+    roots_of,
+)
 from gpu_mcp_server.services.jobs.command_checks import laid
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable, new_job_id
@@ -181,12 +188,8 @@ class ToolJobs:
             SandboxTooWeak, NoFreeGpu, JobBroken: If the host did not run it.
         """
 
-        async def told(name: str, fresh: bytes) -> None:
-            if progress is not None:
-                await progress(f"{name}: {safe_text(fresh[-400:]).strip().rpartition(chr(10))[2][:160]}")
-
         try:
-            done = await self._jobs.wait(job_id, host, timeout_s=wait_s, on_output=told if progress else None)
+            done = await self._jobs.wait(job_id, host, timeout_s=wait_s, on_output=last_line_to(progress))
         except asyncio.CancelledError:
             await self._jobs.end_quietly(job_id, host)
             raise
