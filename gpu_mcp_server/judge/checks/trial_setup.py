@@ -20,7 +20,7 @@ DUE_ONE_IN = 16
 
 
 class Agenda:
-    """The rounds of a shape behind which the judge plays another kind of round. It draws them: no candidate can know."""
+    """The rounds of a shape behind which the judge plays another kind of round; it draws them in secret."""
 
     def __init__(self, well: Well) -> None:
         self.well, self.first = well, 0

@@ -187,7 +187,6 @@ class ToolJobs:
         Raises:
             SandboxTooWeak, NoFreeGpu, JobBroken: If the host did not run it.
         """
-
         try:
             done = await self._jobs.wait(job_id, host, timeout_s=wait_s, on_output=last_line_to(progress))
         except asyncio.CancelledError:
