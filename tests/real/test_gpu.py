@@ -104,4 +104,5 @@ async def test_an_exclusive_job_is_shown_as_holder_and_the_next_waits_for_it(lab
 
 async def test_cuda_compiles_for_the_gpu_that_is_there_unless_told_otherwise(lab: Lab):
     result = await lab.builds.compiler.compile(candidate("naive.cu"))
-    assert result.arch == (await lab.status.gpus.status()).hosts[0].gpus[0].arch
+    there = (await lab.status.gpus.status()).hosts[0].gpus[0].arch
+    assert result.arch == (f"{there}a" if there.startswith(("sm_9", "sm_1")) else there)  # all that this device can do
