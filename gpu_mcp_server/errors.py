@@ -5,7 +5,7 @@
   + BadRequest             an argument of the call cannot be used
     - NotFound             a handle (problem, job, workspace, attempt, artifact, file) names nothing
     - PathRefused          a path leaves its workspace, or is no regular file
-    - TooLarge             a source, file or list is over its limit
+    - LimitExceeded        a source, file or list is over its limit
   + HostError              the machine or the scheduler did not do what we asked
     - HostUnavailable      it cannot be reached; retry may help
     - HostKeyUnknown       an SSH host key is new or has changed
@@ -47,7 +47,7 @@ class GpuMcpError(Exception):
         self.hint = hint or self.hint
         self.retryable = self.retryable if retryable is None else retryable
 
-    def of(self, whom: str) -> "GpuMcpError":
+    def prefix_with(self, whom: str) -> "GpuMcpError":
         """Return the error with whom it is about said first."""
         self.args = (f"{whom}: {self.args[0]}", *self.args[1:])
         return self
@@ -76,7 +76,7 @@ class PathRefused(BadRequest):
     """A path leaves its workspace, or is not a regular file."""
 
 
-class TooLarge(BadRequest):
+class LimitExceeded(BadRequest):
     """Something is over its limit; the message says the limit."""
 
 

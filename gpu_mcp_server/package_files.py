@@ -18,7 +18,7 @@ CANDIDATES, CANDIDATES_URI = "candidates.md", "gpu-mcp://docs/candidates"
 """What a candidate is: its page, and its address for agents."""
 
 
-def content(name: str) -> Path:
+def content_path(name: str) -> Path:
     """Return a folder or file of the project: from the installed package, or from the checkout that this is."""
     installed = PACKAGE / "_content" / name
     return installed if installed.exists() else PACKAGE.parent / name
@@ -32,4 +32,4 @@ def worker_source(name: str) -> str:
 
 def page(name: str) -> str:
     """Return a page of the documentation."""
-    return content(f"docs/{name}").read_text(encoding="utf-8")
+    return content_path(f"docs/{name}").read_text(encoding="utf-8")

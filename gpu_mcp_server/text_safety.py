@@ -6,7 +6,7 @@ from typing import Any, cast
 INDENT = "    "
 
 
-def visible(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Escape what would steer a terminal or turn lines around: control and bidirectional characters."""
     if text.isprintable():
         return text
@@ -16,7 +16,7 @@ def visible(text: str) -> str:
 def visible_data(value: Any) -> Any:
     """Return JSON's types with every text in them, names of members too, made visible."""
     if isinstance(value, str):
-        return visible(value)
+        return escape_controls(value)
     if isinstance(value, Mapping):
         members = cast("Mapping[Any, Any]", value)
         return {visible_data(name): visible_data(each) for name, each in members.items()}
@@ -25,6 +25,6 @@ def visible_data(value: Any) -> Any:
     return value
 
 
-def lined(lines: Iterable[str]) -> str:
+def join_lines(lines: Iterable[str]) -> str:
     """Join the lines of an answer; those of several have the further ones indented."""
     return "\n".join(f"\n{INDENT}".join(line.splitlines()) for line in lines)

@@ -10,7 +10,7 @@ from typing import Any
 
 from mcp import Client
 
-from gpu_mcp_server.mcp_api.server import server_from
+from gpu_mcp_server.mcp_api.server import server_from_settings
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings.server_settings import Settings
 
@@ -67,7 +67,7 @@ async def laboratory(**more: Any) -> AsyncGenerator[Lab]:
 @asynccontextmanager
 async def client_of(folder: Path, **more: Any) -> AsyncGenerator[Client]:
     """Open a client of a server whose data is in a folder."""
-    async with Client(server_from(settings_for(folder, **more)), raise_exceptions=True) as client:
+    async with Client(server_from_settings(settings_for(folder, **more)), raise_exceptions=True) as client:
         yield client
 
 

@@ -61,7 +61,7 @@ class Runner:
     async def status(self, job_id: str, **_: Any) -> JobResult:
         return self.result(job_id, "ok")
 
-    async def settle(self) -> None:
+    async def refresh_running_jobs(self) -> None:
         """Nothing is left of an earlier server."""
 
     async def cancel(self, job_id: str) -> JobResult:

@@ -136,7 +136,7 @@ async def test_a_program_that_floods_its_output_is_kept_to_a_limit_that_is_said(
 
 async def test_a_host_without_a_compiler_is_a_clear_error(client: Client):
     from gpu_mcp_server.errors import ToolMissing
-    from gpu_mcp_server.services.builds.candidate_source import Source
+    from gpu_mcp_server.services.builds.candidate_source import CandidateSource
     from tests.laboratory import laboratory
 
     async with laboratory() as lab:
@@ -145,7 +145,7 @@ async def test_a_host_without_a_compiler_is_a_clear_error(client: Client):
         lab.hosts._probes["local"] = (link, probe.model_copy(update={"compilers": {}, "nvcc": None}))
         for language, program in (("c", "C compiler"), ("cuda", "nvcc")):
             with pytest.raises(ToolMissing, match=program):
-                await lab.builds.compiler.compile(Source("int x;", language, "kernel"))
+                await lab.builds.compiler.compile(CandidateSource("int x;", language, "kernel"))
 
 
 @pytest.mark.root

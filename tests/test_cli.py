@@ -25,7 +25,7 @@ from gpu_mcp_server import __version__
 from gpu_mcp_server.cli.clients import CLIENTS, snippets
 from gpu_mcp_server.cli.config_edit import with_host, without_host
 from gpu_mcp_server.cli.doctor import host_checks, local_checks
-from gpu_mcp_server.cli.generated_docs import merged
+from gpu_mcp_server.cli.generated_docs import replace_marked_part
 from gpu_mcp_server.cli.hosts import parsed_target
 from gpu_mcp_server.cli.in_process_client import ProgressLine
 from gpu_mcp_server.cli.init import ssh_host_names
@@ -562,9 +562,9 @@ def test_the_generated_pages_are_up_to_date(run: Run):
 
 
 def test_a_generated_part_replaces_only_what_is_between_its_markers():
-    page = merged("# Tools\n\nMine.\n", "tools", "one\n")
+    page = replace_marked_part("# Tools\n\nMine.\n", "tools", "one\n")
 
-    assert merged(page + "After.\n", "tools", "two\n") == page.replace("one", "two") + "After.\n"
+    assert replace_marked_part(page + "After.\n", "tools", "two\n") == page.replace("one", "two") + "After.\n"
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from gpu_mcp_server.backends.hostd_client import HostLink  # noqa: E402
+from gpu_mcp_server.backends.hostd_client import HostdClient  # noqa: E402
 from gpu_mcp_server.backends.local import LocalBackend  # noqa: E402
 from tests.hostd.laboratory import Laboratory, wrapped  # noqa: E402
 
@@ -188,7 +188,7 @@ async def opened(folder: Path, level: str, user: str) -> Laboratory:
     state.mkdir(mode=0o700)
     os.chown(state, UID, UID)
     python = wrapped(state, env, AS_USER, "/usr/bin/python3")
-    return Laboratory(await HostLink.open(LocalBackend(python=str(python), state_dir=str(state))), state)
+    return Laboratory(await HostdClient.open(LocalBackend(python=str(python), state_dir=str(state))), state)
 
 
 async def late_s(lab: Laboratory, job: Hostile) -> tuple[float, str]:

@@ -28,7 +28,7 @@ sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from faults_server import Journal  # noqa: E402
 
-from gpu_mcp_server.hostd.jobs.job_store import JobFolders  # noqa: E402
+from gpu_mcp_server.hostd.jobs.job_store import JobStore  # noqa: E402
 from gpu_mcp_server.hostd.sandbox.processes import descendants  # noqa: E402
 from tests.backends.sshd import Sshd  # noqa: E402
 
@@ -131,7 +131,7 @@ class Host:
 
     def supervisors(self) -> list[int]:
         pids = (
-            [folder.noted().get("pid") for folder in JobFolders(str(self.state)).unfinished()]
+            [folder.read_notes().get("pid") for folder in JobStore(str(self.state)).unfinished_jobs()]
             if self.state.exists()
             else []
         )
@@ -284,7 +284,7 @@ def judged(host: Host, jobs: int) -> tuple[Counter[str], list[str]]:
         record = json.loads((folder / "record.json").read_text()) if (folder / "record.json").exists() else {}
         if record.get("status") != first["status"]:
             wrong.append(f"job {number}: its host says {record.get('status')}, we say {first['status']}")
-    left = [f.id for f in JobFolders(str(host.state)).unfinished()]
+    left = [f.id for f in JobStore(str(host.state)).unfinished_jobs()]
     wrong += [f"{job} still runs" for job in left]
     sleeping = subprocess.run(
         ["pgrep", "-f", r"^sleep 7\d{5}"], capture_output=True, text=True, check=False

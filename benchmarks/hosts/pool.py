@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from gpu_mcp_server.hostd.gpus.broker_client import shown  # noqa: E402
+from gpu_mcp_server.hostd.gpus.broker_client import broker_status  # noqa: E402
 from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks  # noqa: E402
 from tests.hostd.brokers import ONE, THREE, TWO, Crowd, Inside, broker_pid, client, let_go, take, unserved, want_of  # noqa: E402
 
@@ -67,7 +67,7 @@ def kill_to_grant_s(locks: GpuLocks, count: int) -> list[float]:
     os.read(read, 100)
     for _ in range(count):
         second = crowd.start(hold, locks, write)
-        eventually(lambda: shown(locks).get("all_waiting") == 1)
+        eventually(lambda: broker_status(locks).get("all_waiting") == 1)
         killed = time.monotonic()
         os.kill(first.pid, signal.SIGKILL)
         found.append(float(os.read(read, 100)) - killed)
@@ -136,7 +136,7 @@ def chaos(locks: GpuLocks, folder: Path, clients: int, seconds: float) -> dict[s
     left = found is None
     if found is not None:
         let_go(found)
-    eventually(lambda: shown(locks).get("leases") == [] and shown(locks).get("all_waiting") == 0)
+    eventually(lambda: broker_status(locks).get("leases") == [] and broker_status(locks).get("all_waiting") == 0)
     waits = sorted(float(w) for _, _, w, _ in lines)
     return {
         "served": len(lines),

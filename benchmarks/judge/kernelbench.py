@@ -164,9 +164,9 @@ def theirs(folder: Path, kernelbench: Path, problem: str, candidate: str, backen
 async def ours(lab: Any, problem_id: str, text: str, language: str) -> dict[str, Any]:
     """Evaluate once by ours."""
     from gpu_mcp_server.models.evaluation import TimingOptions
-    from gpu_mcp_server.services.builds.candidate_source import NAMES, Source
+    from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
 
-    source, timing = Source(text, language, NAMES[language]), TimingOptions(baseline="eager")  # type: ignore[arg-type]
+    source, timing = CandidateSource(text, language, NAMES[language]), TimingOptions(baseline="eager")  # type: ignore[arg-type]
     begin = time.perf_counter()
     result = await lab.evaluation.evaluator.evaluate(problem_id, source, device="cuda", timing=timing)
     wall_s = time.perf_counter() - begin
@@ -187,7 +187,7 @@ async def ours(lab: Any, problem_id: str, text: str, language: str) -> dict[str,
         ]
         found |= {"calls and rounds": rounds, "trials": whole["trials_summary"], "errors": whole["evidence"]["errors"]}
     if result.job_id:
-        record = (await lab.jobs.runner.look(result.job_id, "local")).record
+        record = (await lab.jobs.runner.poll(result.job_id, "local")).record
         if record.started_at is not None and record.wall_s is not None:
             ends_s = record.ended_at - record.started_at - record.wall_s if record.ended_at is not None else None
             found["job_s"] = {"before": record.started_at - record.submitted_at, "runs": record.wall_s, "ends": ends_s}
@@ -217,14 +217,14 @@ class Comparison:
     async def problem(self, lab: Any, number: int) -> None:
         """Import a problem, then judge every form of its kernels by both."""
         from gpu_mcp_server.errors import GpuMcpError
-        from gpu_mcp_server.models.problem import Wish
+        from gpu_mcp_server.models.problem import ImportOverrides
         from gpu_mcp_server.services.problems.formats.base import ProblemSource
 
         text = (self.kernelbench / "KernelBench" / FILES[number]).read_text()
         begin = time.perf_counter()
         try:
             info = await lab.evaluation.registry.import_file(
-                ProblemSource(Path(FILES[number]).name, text, wish=Wish(**WISHES.get(number, {})))
+                ProblemSource(Path(FILES[number]).name, text, wish=ImportOverrides(**WISHES.get(number, {})))
             )
         except GpuMcpError as error:
             self.imports[number] = {"failed": str(error)[:1500]}

@@ -144,14 +144,14 @@ class Sweep:
 
     async def _judged(self, row: dict[str, Any], text: str) -> None:
         from gpu_mcp_server.errors import ProblemRefused
-        from gpu_mcp_server.models.problem import Wish
+        from gpu_mcp_server.models.problem import ImportOverrides
         from gpu_mcp_server.services.problems.formats.base import ProblemSource
 
         problem_id = None
         for wish in ({}, *WISHES):
             try:
                 info = await self.lab.evaluation.registry.import_file(
-                    ProblemSource("problem.py", text, wish=Wish(**wish))
+                    ProblemSource("problem.py", text, wish=ImportOverrides(**wish))
                 )
             except ProblemRefused as error:
                 row.setdefault("refused", []).append(str(error)[:400])
@@ -175,9 +175,9 @@ class Sweep:
 
     async def _verdict(self, problem_id: str, text: str, form: str) -> list[str]:
         from gpu_mcp_server.models.evaluation import TimingOptions
-        from gpu_mcp_server.services.builds.candidate_source import Source
+        from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 
-        source = Source(written(text, form), "python", "model.py")
+        source = CandidateSource(written(text, form), "python", "model.py")
         timing = TimingOptions(tier="correctness", baseline="eager")
         result = await self.lab.evaluation.evaluator.evaluate(
             problem_id, source, device=self.options.device, timing=timing

@@ -55,7 +55,7 @@ async def measured(lab: Any, case: tuple[str, str, list[int], str], n: int) -> s
     """Judge a right kernel; return a row of the table."""
     from gpu_mcp_server.models.evaluation import TimingOptions
     from gpu_mcp_server.models.problem import TensorSpec
-    from gpu_mcp_server.services.builds.candidate_source import Source
+    from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 
     name, body, more, kernel = case
     info = await lab.evaluation.registry.register(
@@ -70,7 +70,7 @@ async def measured(lab: Any, case: tuple[str, str, list[int], str], n: int) -> s
     )
     watch = Watch()
     watch.start()
-    source, timing = Source(SOURCE.replace("BODY", kernel), "cuda", "k.cu"), TimingOptions(baseline="eager")
+    source, timing = CandidateSource(SOURCE.replace("BODY", kernel), "cuda", "k.cu"), TimingOptions(baseline="eager")
     found = await lab.evaluation.evaluator.evaluate(info.problem_id, source, device="cuda", timing=timing)
     watch.running = False
     watch.join()

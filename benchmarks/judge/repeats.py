@@ -64,9 +64,9 @@ async def registered(lab: Any, device: str) -> str:
 async def once(lab: Any, problem_id: str, candidate: str, options: argparse.Namespace) -> dict[str, Any]:
     """Judge once; return each shape's verdict, what empty passes took and where the time went."""
     from gpu_mcp_server.models.evaluation import TimingOptions
-    from gpu_mcp_server.services.builds.candidate_source import LANGUAGES, Source
+    from gpu_mcp_server.services.builds.candidate_source import LANGUAGES, CandidateSource
 
-    source = Source((EXAMPLES / candidate).read_text(), LANGUAGES[Path(candidate).suffix], candidate)
+    source = CandidateSource((EXAMPLES / candidate).read_text(), LANGUAGES[Path(candidate).suffix], candidate)
     timing = TimingOptions(precision=options.precision, baseline="eager", fresh=True)
     result = await lab.evaluation.evaluator.evaluate(problem_id, source, device=options.device, timing=timing)
     if result.verdict != "correct" or not result.evidence_artifact_id:

@@ -11,9 +11,9 @@ RUNS = 3
 FIRST = """
 import sys, time; t = time.perf_counter()
 from pathlib import Path
-from gpu_mcp_server.knowledge.search.index_reader import Library
+from gpu_mcp_server.knowledge.search.index_reader import IndexReader
 from gpu_mcp_server.knowledge.index.index_store import Storage
-library = Library(Storage(Path(sys.argv[1])).current())
+library = IndexReader(Storage(Path(sys.argv[1])).current())
 library.ask("copy memory without blocking the host")
 if sys.argv[2] == "hybrid":
     from gpu_mcp_server.knowledge.vectors.vector_index import Vectors
@@ -43,7 +43,7 @@ def rebuilt(data_dir: Path, aside: Path) -> tuple[int, float, float]:
     from gpu_mcp_server.knowledge.index.index_store import Storage
 
     storage, fresh = Storage(data_dir), Storage(aside)
-    for each in storage.added():
+    for each in storage.added_folders():
         fresh.add(Path(each["path"]), **{key: value for key, value in each.items() if key != "path"})
     begun, cpu = time.perf_counter(), time.process_time()
     counts = build.build(fresh, anew=True).counts
@@ -72,10 +72,10 @@ def answers(data_dir: Path, aside: Path) -> tuple[float, float, list[int]]:
 async def served(data_dir: Path) -> None:
     from mcp import Client
 
-    from gpu_mcp_server.mcp_api.server import server_from
+    from gpu_mcp_server.mcp_api.server import server_from_settings
     from gpu_mcp_server.settings.server_settings import Settings
 
-    async with Client(server_from(Settings(data_dir=data_dir, index_documentation=False))) as client:
+    async with Client(server_from_settings(Settings(data_dir=data_dir, index_documentation=False))) as client:
         await client.call_tool("list_problems", {})
         before = resident_mb()
         sizes: list[int] = []

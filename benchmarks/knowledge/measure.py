@@ -20,10 +20,16 @@ from pathlib import Path
 from cost import answers, first_answers, rebuilt
 from systems import System, Windows, meaning, ours, plain, scope_without_ours
 
-from gpu_mcp_server.knowledge.evaluation.retrieval_metrics import WRONG, Evaluation, Question, evaluate, read_questions
+from gpu_mcp_server.knowledge.evaluation.retrieval_metrics import (
+    WRONG,
+    Question,
+    RetrievalScores,
+    evaluate,
+    read_questions,
+)
 from gpu_mcp_server.knowledge.index.index_store import Storage
 from gpu_mcp_server.knowledge.search.edition_scope import scope_of
-from gpu_mcp_server.knowledge.search.index_reader import Library
+from gpu_mcp_server.knowledge.search.index_reader import IndexReader
 from gpu_mcp_server.knowledge.vectors.embedding import model_folder
 from gpu_mcp_server.knowledge.vectors.vector_index import Vectors
 
@@ -40,7 +46,7 @@ TIMES: dict[str, list[float]] = {"ours, lexical": [], "ours, hybrid": []}
 """Milliseconds of every question that was asked of ours."""
 
 
-def shown(evaluation: Evaluation, kind: str) -> str:
+def shown(evaluation: RetrievalScores, kind: str) -> str:
     score = evaluation.scores.get(kind)
     if score is None:
         return ""
@@ -48,7 +54,9 @@ def shown(evaluation: Evaluation, kind: str) -> str:
     return f"{f['r1']:.2f} / {f['r5']:.2f} / {f['mrr']:.2f}"
 
 
-def rows(title: str, library: Library, questions: list[Question], systems: dict[str, System], kinds: list[str]) -> str:
+def rows(
+    title: str, library: IndexReader, questions: list[Question], systems: dict[str, System], kinds: list[str]
+) -> str:
     found = {name: evaluate(library.db, questions, system) for name, system in systems.items()}
     for name in TIMES:
         TIMES[name] += [ms for kind, s in found[name].scores.items() if kind != "all" for ms in s.times_ms]
@@ -64,7 +72,7 @@ def rows(title: str, library: Library, questions: list[Question], systems: dict[
 def quality(data_dir: Path, asked: Path) -> str:
     folder = Storage(data_dir).current()
     assert folder is not None, "build an index first"
-    library = Library(folder)
+    library = IndexReader(folder)
     dense = Vectors(folder, data_dir).wait()
     model = model_folder(data_dir)
     assert dense is not None and model is not None, "no vectors: knowledge model install, knowledge build --vectors"

@@ -14,7 +14,7 @@ import numpy as np
 from gpu_mcp_server.knowledge.evaluation.retrieval_metrics import DEPTH, Accepted, Question
 from gpu_mcp_server.knowledge.search.edition_scope import Scope, scope_of
 from gpu_mcp_server.knowledge.search.hybrid_search import Dense, Search
-from gpu_mcp_server.knowledge.search.index_reader import Library
+from gpu_mcp_server.knowledge.search.index_reader import IndexReader
 from gpu_mcp_server.knowledge.vectors.embedding import Embedder
 
 WINDOW, OVERLAP = 375, 75
@@ -28,7 +28,7 @@ def or_query(text: str) -> str:
     return " OR ".join(f'"{word}"' for word in dict.fromkeys(re.findall(r"\w+", text))) or '""'
 
 
-def plain(library: Library) -> System:
+def plain(library: IndexReader) -> System:
     """Everything of an entry in one column, the default tokenizer, bm25."""
     db = sqlite3.connect(":memory:")
     db.execute("CREATE VIRTUAL TABLE t USING fts5(text)")
@@ -50,7 +50,7 @@ def plain(library: Library) -> System:
 class Windows:
     """Windows over each file; one counts as any entry of which it covers at least half the words."""
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: IndexReader) -> None:
         self.texts: list[str] = []
         self.covered: list[list[int]] = []
         rows = library.db.execute(
@@ -126,12 +126,12 @@ class Windows:
         return [next((n for n in self.covered[w] if n in right), -1 - rank) for rank, w in enumerate(windows)]
 
 
-def scope_without_ours(library: Library) -> Scope:
+def scope_without_ours(library: IndexReader) -> Scope:
     whole = scope_of(library.editions, None, None)
-    return replace(whole, editions=tuple(e for e in whole.editions if not e.ours))
+    return replace(whole, editions=tuple(e for e in whole.editions if not e.is_own_text))
 
 
-def ours(library: Library, scope: Scope, dense: Dense | None) -> System:
+def ours(library: IndexReader, scope: Scope, dense: Dense | None) -> System:
     search = Search(library.db, library.editions)
 
     def ask(question: Question) -> Found:
@@ -141,7 +141,7 @@ def ours(library: Library, scope: Scope, dense: Dense | None) -> System:
     return ask
 
 
-def meaning(library: Library, scope: Scope, dense: Dense) -> System:
+def meaning(library: IndexReader, scope: Scope, dense: Dense) -> System:
     """Embeddings of entries alone."""
 
     def ask(question: Question) -> Found:

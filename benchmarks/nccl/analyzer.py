@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
-from gpu_mcp_server.nccl.analysis.graph_export import graph_of
+from gpu_mcp_server.nccl.analysis.graph_export import export_graph
 
 OWN = Path(__file__).parents[2] / "tests" / "nccl" / "programs"
 SUFFIXES = {".cu", ".cuh", ".h", ".hpp", ".hh", ".cc", ".cpp"}
@@ -119,7 +119,7 @@ def main() -> None:
             continue
         start = time.perf_counter()
         analysis = Analysis(folder_of(path), path.name)
-        graph = graph_of(analysis)
+        graph = export_graph(analysis)
         seconds = time.perf_counter() - start
         sites = [s for s in graph.sites if s.path == path.name]
         want, have = read_counts(counts), Counter(s.call for s in sites)

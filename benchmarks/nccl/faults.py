@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from gpu_mcp_server.nccl.checks import rules
-from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
 
 PROGRAMS = Path(__file__).parents[2] / "tests" / "nccl"
 SOURCES = ("*.cu", "*.cc")
@@ -17,7 +17,7 @@ SOURCES = ("*.cu", "*.cc")
 
 def errors(path: Path) -> list[str]:
     """Return the rules that a file breaks."""
-    program = Program.read({path.name: path.read_text("utf-8", "replace")}, path.name)
+    program = ProgramModel.read({path.name: path.read_text("utf-8", "replace")}, path.name)
     return sorted({f.rule for f in rules.findings(program) if f.severity == "error"})
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from mcp import Client
 
-from gpu_mcp_server.mcp_api.server import server_from
+from gpu_mcp_server.mcp_api.server import server_from_settings
 from gpu_mcp_server.recipes.agents.agent_jobs import Agents
 from gpu_mcp_server.recipes.headless_runs import Runs
 from gpu_mcp_server.recipes.run.plan_loader import plan_of
@@ -61,7 +61,7 @@ async def context(settings: Settings, language: str) -> dict[str, list[tuple[str
     """Return by role which tool put how many characters before the model."""
     told: dict[str, list[tuple[str, int]]] = {"analyst": [], "coder": [], "tester": []}
     source = (SOFTMAX / ("naive.cu" if language == "cuda" else "naive.c")).read_text()
-    async with Client(server_from(settings)) as client:
+    async with Client(server_from_settings(settings)) as client:
 
         async def call(role: str, tool: str, **given: Any) -> dict[str, Any]:
             result = await client.call_tool(tool, given)

@@ -43,7 +43,7 @@ from benchmarks.team.figures import (  # noqa: E402
     makespan,
     page,
 )
-from gpu_mcp_server.hostd.gpus.broker_client import shown  # noqa: E402
+from gpu_mcp_server.hostd.gpus.broker_client import broker_status  # noqa: E402
 from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks  # noqa: E402
 from gpu_mcp_server.hostd.jobs.job_folder import JobFolder  # noqa: E402
 from tests.hostd.brokers import broker_pid  # noqa: E402
@@ -223,7 +223,7 @@ class Team:
         for state in self.states():
             for path in (state / "jobs").glob("j-*"):
                 folder = JobFolder(str(path))
-                final, live = folder.read_json("record.json") or {}, folder.noted().get("live") or {}
+                final, live = folder.read_json("record.json") or {}, folder.read_notes().get("live") or {}
                 gpus = final.get("gpus") or live.get("gpus")
                 said = [float(x) for x in folder.read("main", "stdout", 0, 1 << 20).split() if x.count(b".") == 1]
                 for gpu in gpus or () if said else ():
@@ -286,7 +286,7 @@ def doubled(count: int, doubles: list[str]) -> dict[str, object]:
 def victims(team: Team) -> dict[str, list[int]]:
     """Return what may be killed, by what it is."""
     newest = [JobFolder(str(p)) for s in team.states() for p in sorted((s / "jobs").glob("j-*"))[-100:]]
-    supervisors = [folder.noted().get("pid") for folder in newest if folder.is_alive()]
+    supervisors = [folder.read_notes().get("pid") for folder in newest if folder.is_alive()]
     broker = broker_pid(team.locks)
     return {
         "clients": [p.pid for p in team.users],
@@ -310,7 +310,7 @@ def chaos(folder: Path, seconds: float) -> dict[str, object]:
             pids = victims(team)[kind]
             killed[kind] += bool(pids) and kill(chance.choice(pids))
             team.revive(chance)
-        waiting = shown(team.locks).get("all_waiting", 0)
+        waiting = broker_status(team.locks).get("all_waiting", 0)
     finally:
         team.end()
     return {
@@ -330,7 +330,7 @@ def leaks(team: Team) -> dict[str, object]:
         left = [pid for pid in processes_with(str(team.folder)) if pid != broker_pid(team.locks)]
         gone_at = gone_at or (None if left else time.monotonic() - ended)
         time.sleep(0.02)
-    show = shown(team.locks)
+    show = broker_status(team.locks)
     free = f"{free_at:.2f} s (goal <= {FREE_S:.0f} s)" if free_at is not None else f"never: {team.taken()}"
     return {
         "all locks free after": free,

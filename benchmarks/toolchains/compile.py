@@ -21,8 +21,8 @@ from pathlib import Path
 from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
-from gpu_mcp_server.models.build import Wish
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.models.build import BuildOptions
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings.server_settings import Settings
 
@@ -63,12 +63,12 @@ async def by_tool(client: Client, number: int, **more: str) -> tuple[float, floa
 async def from_cache(data: Path, repeats: int) -> tuple[list[float], list[float]]:
     """Return seconds of a compile that is in the cache, and of a project's build, in the service."""
     async with Lab.open(Settings(data_dir=data)) as lab:
-        source = Source(KERNEL % 1, "cuda", "k.cu")
-        await lab.builds.compiler.compile(source, Wish(library=False, arch="sm_90"))
+        source = CandidateSource(KERNEL % 1, "cuda", "k.cu")
+        await lab.builds.compiler.compile(source, BuildOptions(library=False, arch="sm_90"))
         found: list[float] = []
         for _ in range(repeats):
             began = time.perf_counter()
-            result = await lab.builds.compiler.compile(source, Wish(library=False, arch="sm_90"))
+            result = await lab.builds.compiler.compile(source, BuildOptions(library=False, arch="sm_90"))
             found.append(time.perf_counter() - began)
             assert result.cached
         projects: list[float] = []
@@ -91,10 +91,10 @@ async def of_hip(data: Path, repeats: int) -> dict[str, list[float]]:
             return {}
         for number in range(repeats):
             for compiler, seconds in taken.items():
-                source = Source("#include <hip/hip_runtime.h>\n" + KERNEL % (1000 + number), "hip", "k.hip")
+                source = CandidateSource("#include <hip/hip_runtime.h>\n" + KERNEL % (1000 + number), "hip", "k.hip")
                 await asyncio.sleep(SPACE_S)
                 began = time.perf_counter()
-                wish = Wish(library=False, arch="gfx90a", compiler=compiler)
+                wish = BuildOptions(library=False, arch="gfx90a", compiler=compiler)
                 result = await lab.builds.compiler.compile(source, wish)
                 seconds.append(time.perf_counter() - began)
                 assert result.status == "ok", result.summary()

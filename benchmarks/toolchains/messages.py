@@ -23,7 +23,7 @@ def message_of(line: str) -> str:
     """Return what a line says after its severity, as the parsers would keep it."""
     said = re.split(r"(?:error|fatal|catastrophic error)(?: #\d+(?:-D)?)?\s*: ", line, maxsplit=1)[-1]
     said = re.sub(r" \[-W[^\]]+\]$| in '/tmp/[^']*'", "", said)
-    return diagnostics.demangled(said).strip()[:200]
+    return diagnostics.demangle_text(said).strip()[:200]
 
 
 def row(path: Path) -> tuple[str, int, int, int, int, list[str]]:

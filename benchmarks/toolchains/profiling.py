@@ -21,7 +21,7 @@ from typing import Any
 
 from gpu_mcp_server.models.problem import TensorSpec
 from gpu_mcp_server.models.run_target import RunTarget
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings.server_settings import Settings
 
@@ -167,7 +167,7 @@ async def evaluated(lab: Lab) -> str:
         inputs=[TensorSpec(name="x", dtype="float32", shape=["n"])],
         outputs=[TensorSpec(name="y", dtype="float32", shape=["n"])],
     )  # fmt: skip
-    result = await lab.evaluation.evaluator.evaluate(info.problem_id, Source(LAUNCHER, "cuda", "kernel.cu"))
+    result = await lab.evaluation.evaluator.evaluate(info.problem_id, CandidateSource(LAUNCHER, "cuda", "kernel.cu"))
     print(f"--- attempt {result.attempt_id}: {result.status} {result.verdict} {result.reason}", flush=True)
     return result.attempt_id
 

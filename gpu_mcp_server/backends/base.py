@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from gpu_mcp_server.hostd import protocol
 
 
-class Stream(Protocol):
+class ReadStream(Protocol):
     """One end of the channel's byte stream."""
 
     async def readexactly(self, n: int) -> bytes:
@@ -14,7 +14,7 @@ class Stream(Protocol):
         ...
 
 
-class Sink(Protocol):
+class WriteStream(Protocol):
     """The other end."""
 
     def write(self, data: bytes) -> None:
@@ -30,8 +30,8 @@ class Sink(Protocol):
 class Channel:
     """An open byte stream to a hostd that is starting or running."""
 
-    reader: Stream
-    writer: Sink
+    reader: ReadStream
+    writer: WriteStream
     close: Any
     """Async function that ends it; safe to call twice."""
     why_ended: Any

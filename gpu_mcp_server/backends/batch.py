@@ -20,8 +20,8 @@ from typing import Protocol
 from gpu_mcp_server.backends.base import Channel
 from gpu_mcp_server.backends.bundle import hostd_zip
 from gpu_mcp_server.backends.child_process import ChildProcess, run_here
-from gpu_mcp_server.backends.deploy import LOADER, Address, load, start_words
-from gpu_mcp_server.backends.schedulers import DIALECTS, BatchJob, Dialect, script, sequence
+from gpu_mcp_server.backends.deploy import LOADER, HostLocation, load, start_words
+from gpu_mcp_server.backends.schedulers import DIALECTS, BatchJob, Scheduler, script, sequence
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable, ToolMissing
 from gpu_mcp_server.settings.host_settings import BatchHost, OpenSshHost
 
@@ -39,19 +39,19 @@ class LoginNode(Protocol):
         """Run a command to its end."""
         ...
 
-    async def start(self, command: str, address: Address) -> Channel:
+    async def start(self, command: str, address: HostLocation) -> Channel:
         """Run a command that becomes hostd."""
         ...
 
 
-class Here:
+class LocalLoginNode:
     """This machine as the login node."""
 
     async def run(self, command: str, stdin: bytes = b"") -> tuple[int | None, bytes, bytes]:
         """Run a command to its end."""
         return await run_here(["/bin/sh", "-c", command], stdin)
 
-    async def start(self, command: str, address: Address) -> Channel:
+    async def start(self, command: str, address: HostLocation) -> Channel:
         """Run a command that becomes hostd."""
         child = await ChildProcess.start(["/bin/sh", "-c", f"exec {command}"])
         try:
@@ -69,7 +69,7 @@ class BatchBackend:
     def __init__(self, name: str, host: BatchHost) -> None:
         self.name, self.kind = name, host.kind
         self._host = host
-        self.dialect: Dialect = DIALECTS[host.kind]()
+        self.dialect: Scheduler = DIALECTS[host.kind]()
         asked = self.dialect.submit(host, "")
         self.job_name = f"gpu-mcp-{hashlib.sha256(repr((name, asked, host.modules)).encode()).hexdigest()[:7]}"
         self._node = self._login_node()
@@ -77,7 +77,7 @@ class BatchBackend:
     def _login_node(self) -> LoginNode:
         login = self._host.login
         if login is None:
-            return Here()
+            return LocalLoginNode()
         if isinstance(login, OpenSshHost):
             from gpu_mcp_server.backends.openssh import OpenSshBackend
 
@@ -96,7 +96,7 @@ class BatchBackend:
         """
         job = await self.allocation()
         where = f"{self.name!r} ({self.dialect.system} job {job.number} on {job.node})"
-        address = Address(self.name, where, "srun … echo ok", self._host.python, self._host.state_dir, "relay")
+        address = HostLocation(self.name, where, "srun … echo ok", self._host.python, self._host.state_dir, "relay")
         channel = await self._node.start(shlex.join(self.dialect.enter(job, start_words(self._host.python))), address)
         before = channel.why_ended
 
@@ -137,15 +137,15 @@ class BatchBackend:
             await self.command(self.dialect.cancel(number))
         return ours
 
-    async def story(self, number: str) -> str:
+    async def describe_allocation(self, number: str) -> str:
         """Return how an allocation stands or ended, in words.
 
         Raises:
             HostUnavailable: If the scheduler does not answer.
         """
         system = self.dialect.system
-        _, printed, _ = await self.command(self.dialect.look_back(number), check=False)
-        job = self.dialect.ended(printed, number)
+        _, printed, _ = await self.command(self.dialect.past_job_command(number), check=False)
+        job = self.dialect.parse_ended_job(printed, number)
         if job is None:
             return f"{system} does not know job {number} any more"
         said = f"{system} job {number} {job.state.words}"
@@ -164,7 +164,7 @@ class BatchBackend:
             if job is None:
                 break
             await asyncio.sleep(pause_s)
-        return await self.story(number)
+        return await self.describe_allocation(number)
 
     async def _awaited(self, number: str) -> BatchJob:
         deadline = time.monotonic() + self._host.queue_wait_s
@@ -173,7 +173,7 @@ class BatchBackend:
             job = next(iter([j for j in [_of_number(listed, number)] if j] or _usable(listed)), None)
             if job is None or job.state.phase in ("ends", "ended"):
                 raise HostUnavailable(
-                    f"The allocation of host {self.name!r} did not start: {await self.story(number)}."
+                    f"The allocation of host {self.name!r} did not start: {await self.describe_allocation(number)}."
                 )
             if job.state.phase == "runs":
                 return job
@@ -205,12 +205,12 @@ class BatchBackend:
         )
         number = self.dialect.number(printed) if status == 0 else ""
         if not number:
-            number = self.chosen(printed, [job.number for job in _usable(await self._listed())])
+            number = self.newest_match(printed, [job.number for job in _usable(await self._listed())])
         if not number:
-            raise self.refused(said or printed) if status else self.unnumbered(printed, self.job_name)
+            raise self.refusal_error(said or printed) if status else self.missing_number_error(printed, self.job_name)
         return number
 
-    def chosen(self, printed: str, named: Sequence[str]) -> str:
+    def newest_match(self, printed: str, named: Sequence[str]) -> str:
         """Return the newest of the jobs that have the right name, those that an answer may mean first."""
         meant = {sequence(number) for number in self.dialect.numbers(printed)}
         found = [number for number in named if sequence(number) in meant] or named
@@ -224,14 +224,14 @@ class BatchBackend:
         """
         first, later = self.dialect.searches(name)
         _, listed, _ = await self.command(first)
-        number = self.chosen(printed, self.dialect.named(listed, name))
+        number = self.newest_match(printed, self.dialect.numbers_of_name(listed, name))
         if not number:
             with contextlib.suppress(GpuMcpError):  # not every site has accounting or keeps a history
                 _, listed, _ = await self.command(later, check=False)
-                number = self.chosen(printed, self.dialect.named(listed, name))
+                number = self.newest_match(printed, self.dialect.numbers_of_name(listed, name))
         return number
 
-    def unnumbered(self, printed: str, name: str) -> GpuMcpError:
+    def missing_number_error(self, printed: str, name: str) -> GpuMcpError:
         """Say that a request was taken, and that nobody knows what became of it."""
         program = self.dialect.submit(self._host, "")[0]
         return HostUnavailable(
@@ -240,7 +240,7 @@ class BatchBackend:
             hint=f"{program} on the login node must print the job's number; a wrapper of the site may swallow it.",
         )
 
-    def refused(self, said: str) -> GpuMcpError:
+    def refusal_error(self, said: str) -> GpuMcpError:
         """Say what the scheduler has against a request."""
         why = "; ".join(line.rpartition("error: ")[2].strip() for line in said.strip().splitlines()[-3:]) or "no reason"
         return ConfigError(

@@ -44,7 +44,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Seen:
+class TaskFiles:
     """What lies in a task's folder."""
 
     records: dict[int, JobRecord]
@@ -54,7 +54,7 @@ class Seen:
     """Of rank 0, from the offsets."""
 
 
-class LongJobs:
+class HostBatchJobs:
     """The long jobs of one host."""
 
     def __init__(self, name: str, host: BatchHost) -> None:
@@ -91,10 +91,10 @@ class LongJobs:
         if status == THERE_ALREADY:
             raise JobBroken(f"Job {spec.id} was sent to host {self._name!r} before, and broke off on its way there.")
         if status == 0:
-            raise self._backend.unnumbered(printed, job.name)
+            raise self._backend.missing_number_error(printed, job.name)
         forget = f'{self._base()}; rm -rf "$b/{spec.id}"'
         await self._backend.command(["/bin/sh", "-c", forget], check=False)
-        raise self._backend.refused(said or printed)
+        raise self._backend.refusal_error(said or printed)
 
     def _packed(self, spec: JobSpec, job: LongJob, blobs: Mapping[str, bytes | Path]) -> bytes:
         digest, hostd = hostd_zip()
@@ -122,7 +122,7 @@ class LongJobs:
         home = 'b="${XDG_STATE_HOME:-$HOME/.local/state}/gpu-mcp-server/batch"'
         return f'if [ "$(id -u)" = 0 ]; then b=/var/lib/gpu-mcp-server/batch; else {home}; fi'
 
-    async def read(self, task: Task, stdout_at: int = 0, stderr_at: int = 0) -> Seen:
+    async def read(self, task: Task, stdout_at: int = 0, stderr_at: int = 0) -> TaskFiles:
         """Return what a task has left so far.
 
         Raises:
@@ -162,7 +162,7 @@ class LongJobs:
 
     async def story(self, task: Task) -> str:
         """Return how a task ended, in the scheduler's words, and the end of what its script printed."""
-        story = await self._backend.story(task.number)
+        story = await self._backend.describe_allocation(task.number)
         logs = f"{shlex.quote('log.' + task.number)} log"
         line = f'{self._base()}; cd "$b/{task.folder}" && cat {logs} 2>/dev/null | tail -c 300'
         _, printed, _ = await self._backend.command(["/bin/sh", "-c", line], check=False)
@@ -189,12 +189,12 @@ class LongJobs:
         return base64.b64decode(printed)
 
 
-def _seen(printed: str) -> Seen:
+def _seen(printed: str) -> TaskFiles:
     """Read what a look printed: path and record by turns, a line with =, stdout and stderr in base 64."""
     lines = printed.split("\n")
     end = lines.index("=")
     ranks = [int(path.partition("/")[0].partition(".")[2]) for path in lines[:end:2]]
     records = [job_record_from_json(json.loads(text)) for text in lines[1:end:2]]
-    return Seen(
+    return TaskFiles(
         dict(zip(ranks, records, strict=True)), base64.b64decode(lines[end + 1]), base64.b64decode(lines[end + 2])
     )

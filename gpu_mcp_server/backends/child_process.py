@@ -65,7 +65,7 @@ class ChildProcess:
             self.process.kill()
         await self.process.wait()
 
-    def said(self) -> str:
+    def stderr_tail(self) -> str:
         """Return the end of its stderr."""
         return self.tail.decode("utf-8", "replace").strip()[-400:]
 
@@ -73,7 +73,7 @@ class ChildProcess:
         """Return its exit status and the end of its stderr."""
         code = await self.process.wait()
         await self._listening
-        return f"exit status {code}: {self.said() or 'no message'}"
+        return f"exit status {code}: {self.stderr_tail() or 'no message'}"
 
     def channel(self, why_ended: Callable[[], Awaitable[str]] | None = None) -> Channel:
         """Return its stdio as a channel."""

@@ -23,7 +23,7 @@ PYTHONS = ("python3", "/usr/bin/python3", "/usr/local/bin/python3", "python")
 LOADER = Path(__file__).with_name("bootstrap.py")
 
 
-class Talk(Protocol):
+class CommandStreams(Protocol):
     """The streams of the command that becomes hostd."""
 
     tail: bytearray
@@ -43,7 +43,7 @@ class Talk(Protocol):
 
 
 @dataclass(frozen=True)
-class Address:
+class HostLocation:
     """A host as errors name it, and what hostd needs to know there."""
 
     name: str
@@ -84,7 +84,7 @@ def shell_word(path: str) -> str:
     return f'"$HOME"/{shlex.quote(path[2:])}' if path.startswith("~/") else shlex.quote(path)
 
 
-async def load(talk: Talk, to: Address) -> None:
+async def load(talk: CommandStreams, to: HostLocation) -> None:
     """Talk with the loader until it has become hostd.
 
     Raises:
@@ -99,10 +99,10 @@ async def load(talk: Talk, to: Address) -> None:
     _write(talk, repr(LOADER.read_text(encoding="utf-8") + f"\nload({arguments})\n").encode() + b"\n")
     try:
         async with asyncio.timeout(START_S):
-            word = await answer(talk, mark, said)
+            word = await next_marked_line(talk, mark, said)
             if word == "need":
                 _write(talk, content)
-                word = await answer(talk, mark, said)
+                word = await next_marked_line(talk, mark, said)
     except TimeoutError:
         raise await _not_started(talk, to, said, f"did not start within {START_S:g} s") from None
     if word is None:
@@ -111,12 +111,12 @@ async def load(talk: Talk, to: Address) -> None:
         raise _not_put(to, word.removeprefix("no "))
 
 
-def _write(talk: Talk, data: bytes) -> None:
+def _write(talk: CommandStreams, data: bytes) -> None:
     with contextlib.suppress(OSError):  # a login that ended already is told by what it printed
         talk.write(data)
 
 
-async def answer(talk: Talk, mark: str, said: bytearray) -> str | None:
+async def next_marked_line(talk: CommandStreams, mark: str, said: bytearray) -> str | None:
     """Return the next line that carries the mark, or nothing at the end; what else is printed is kept in `said`."""
     start = mark.encode() + b" "
     while len(said) < BANNER_BYTES:
@@ -132,7 +132,7 @@ async def answer(talk: Talk, mark: str, said: bytearray) -> str | None:
     return None
 
 
-def _not_put(to: Address, why: str) -> GpuMcpError:
+def _not_put(to: HostLocation, why: str) -> GpuMcpError:
     if "No space left" in why or "quota exceeded" in why:
         return DiskFull(
             f"Host {to.where} has no room for hostd: {why}.",
@@ -150,7 +150,7 @@ def _not_put(to: Address, why: str) -> GpuMcpError:
     )
 
 
-async def _not_started(talk: Talk, to: Address, said: bytearray, how: str) -> GpuMcpError:
+async def _not_started(talk: CommandStreams, to: HostLocation, said: bytearray, how: str) -> GpuMcpError:
     status = await talk.status()
     if status == NO_PYTHON:
         hint = "Correct `python` of this host." if to.python else "Install python3 there, or set `python`."

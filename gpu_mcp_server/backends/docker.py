@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from gpu_mcp_server.backends.base import Channel
-from gpu_mcp_server.backends.deploy import PYTHONS, Address, load, start_words
+from gpu_mcp_server.backends.deploy import PYTHONS, HostLocation, load, start_words
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable, ToolMissing
 from gpu_mcp_server.hostd.sandbox import seccomp
 from gpu_mcp_server.settings.host_settings import DockerHost
@@ -66,7 +66,9 @@ class DockerBackend:
     def __init__(self, name: str, host: DockerHost) -> None:
         self.name = name
         self._host = host
-        self._address = Address(name, f"{name!r} (image {host.image})", "docker exec … echo ok", host.python, STATE)
+        self._address = HostLocation(
+            name, f"{name!r} (image {host.image})", "docker exec … echo ok", host.python, STATE
+        )
         self._lock = asyncio.Lock()
 
     async def open(self) -> Channel:
@@ -90,7 +92,7 @@ class DockerBackend:
             code = None
             with contextlib.suppress(GpuMcpError):
                 code = await status()
-            return f"hostd in its container ended with status {code}: {stream.said() or 'no message'}"
+            return f"hostd in its container ended with status {code}: {stream.stderr_tail() or 'no message'}"
 
         stream.ask_status = status
         try:
@@ -138,7 +140,7 @@ class DockerBackend:
 
         url = self._host.docker_url
         where: dict[str, Any] = {"base_url": url} if url else dict(kwargs_from_env())
-        knock(str(where.get("base_url") or DEFAULT_URL))
+        probe_socket(str(where.get("base_url") or DEFAULT_URL))
         return docker.APIClient(version="auto", timeout=TIMEOUT_S, **where)
 
     def config(self) -> dict[str, Any]:
@@ -156,7 +158,7 @@ class DockerBackend:
             "Env": ["PATH=/usr/local/bin:/usr/bin:/bin", f"IDLE_S={host.idle_s}"],
             "HostConfig": {
                 **limits, "AutoRemove": True, "CapDrop": ["ALL"], "NetworkMode": "none", "ReadonlyRootfs": True,
-                "SecurityOpt": ["no-new-privileges", f"seccomp={json.dumps(denied_calls())}", "apparmor=unconfined"],
+                "SecurityOpt": ["no-new-privileges", f"seccomp={json.dumps(seccomp_profile())}", "apparmor=unconfined"],
                 "MaskedPaths": [], "ReadonlyPaths": [], "LogConfig": {"Type": "none"}, "IpcMode": "private",
                 "Tmpfs": {"/tmp": "size=64m,mode=1777,nosuid,nodev"},  # noqa: S108
                 "Binds": [f"gpu-mcp-{self.name}:/state", *binds], "Ulimits": [{"Name": "core", "Soft": 0, "Hard": 0}],
@@ -219,7 +221,7 @@ class DockerBackend:
         return number, copy
 
 
-def knock(url: str) -> None:
+def probe_socket(url: str) -> None:
     """Connect to a Unix socket and let go of it: docker's client leaks its own when nobody answers.
 
     Raises:
@@ -248,7 +250,7 @@ def device_requests(gpus: str) -> list[dict[str, Any]]:
     return [{"Driver": "", "Capabilities": [["gpu"]], **wanted}]
 
 
-def denied_calls() -> dict[str, Any]:
+def seccomp_profile() -> dict[str, Any]:
     """Return a seccomp profile that denies what hostd's sandboxes deny, but for what makes sandboxes."""
     names = sorted(set(seccomp.DENIED) - MAKES_SANDBOXES)
     return {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [{"names": names, "action": "SCMP_ACT_ERRNO"}]}
@@ -298,7 +300,7 @@ class _ExecStream:
     async def status(self) -> int | None:
         return await self.ask_status()
 
-    def said(self) -> str:
+    def stderr_tail(self) -> str:
         return self.tail.decode("utf-8", "replace").strip()[-400:]
 
     async def close(self) -> None:

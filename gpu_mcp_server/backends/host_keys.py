@@ -35,7 +35,7 @@ class ShownKey:
     """The known_hosts file that a new key goes into."""
 
 
-class KeyWatch(asyncssh.SSHClient):
+class HostKeyClient(asyncssh.SSHClient):
     """Notes a key that known_hosts does not have; it is refused all the same."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class KnownHosts:
     content: asyncssh.SSHKnownHosts
 
     @classmethod
-    async def of(cls, host: str, options: dict[str, Any], file: Path | None) -> "KnownHosts":
+    async def read_for_host(cls, host: str, options: dict[str, Any], file: Path | None) -> "KnownHosts":
         """Read what applies to a host: the file of the settings, or those that ssh's configuration names.
 
         A configuration that switches verification off (`UserKnownHostsFile none`) does not do so here.
@@ -84,7 +84,7 @@ class KnownHosts:
     def _odd_port(self, port: int) -> int | None:
         return None if port == SSH_PORT else port
 
-    def judge(self, seen: tuple[str, str, int, asyncssh.SSHKey]) -> ShownKey:
+    def classify(self, seen: tuple[str, str, int, asyncssh.SSHKey]) -> ShownKey:
         """Compare a key with what is known of the host."""
         host, addr, port, key = seen
         trusted, _, revoked, *_ = self.content.match(host, addr, self._odd_port(port))

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, cast
 
-from gpu_mcp_server.backends.base import Backend, Channel, Sink
+from gpu_mcp_server.backends.base import Backend, Channel, WriteStream
 from gpu_mcp_server.errors import (
     BadRequest,
     DiskFull,
@@ -29,7 +29,7 @@ BYE_S = 1.0
 WHY_S = 10.0
 
 
-class HostLink:
+class HostdClient:
     """Requests and replies over one open channel."""
 
     def __init__(self, backend: Backend, channel: Channel) -> None:
@@ -45,7 +45,7 @@ class HostLink:
         self.greeting: dict[str, Any] = {}
 
     @classmethod
-    async def open(cls, backend: Backend, quiet_s: float = QUIET_S) -> "HostLink":
+    async def open(cls, backend: Backend, quiet_s: float = QUIET_S) -> "HostdClient":
         """Open a channel and greet.
 
         Args:
@@ -69,12 +69,12 @@ class HostLink:
         return link
 
     @property
-    def open_(self) -> bool:
+    def is_open(self) -> bool:
         """Say whether requests can still be made."""
         return self._ended is None
 
     @property
-    def raw_writer(self) -> Sink:
+    def raw_writer(self) -> WriteStream:
         """Return the stream below the frames, for who must see what the host does with half of one."""
         return self._channel.writer
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpu_mcp_server.backends.base import Channel
 from gpu_mcp_server.backends.child_process import ChildProcess, run_here
-from gpu_mcp_server.backends.deploy import Address, load, start_command
+from gpu_mcp_server.backends.deploy import HostLocation, load, start_command
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostKeyUnknown, HostUnavailable, ToolMissing
 from gpu_mcp_server.settings.host_settings import OpenSshHost
 
@@ -38,7 +38,7 @@ class OpenSshBackend:
         self.name = name
         self._host = host
         where = repr(name) if name == host.host else f"{name!r} ({host.host})"
-        self.address = Address(name, where, f"ssh {host.host} echo ok", host.python, host.state_dir, verb)
+        self.address = HostLocation(name, where, f"ssh {host.host} echo ok", host.python, host.state_dir, verb)
 
     async def open(self) -> Channel:
         """Start ssh, push hostd if this version is not there, start it.
@@ -51,7 +51,7 @@ class OpenSshBackend:
         """
         return await self.start(start_command(self._host.python), self.address)
 
-    async def start(self, command: str, address: Address) -> Channel:
+    async def start(self, command: str, address: HostLocation) -> Channel:
         """Run a command there that becomes hostd.
 
         Raises:

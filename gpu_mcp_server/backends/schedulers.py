@@ -47,7 +47,7 @@ class LongJob:
     """What starts the tasks: srun or mpirun."""
 
 
-class Dialect(Protocol):
+class Scheduler(Protocol):
     """What differs from one batch system to the next."""
 
     system: str
@@ -76,7 +76,7 @@ class Dialect(Protocol):
         """Return commands that look for a job by its name, ended ones too; the next where one finds none."""
         ...
 
-    def named(self, printed: str, name: str) -> list[str]:
+    def numbers_of_name(self, printed: str, name: str) -> list[str]:
         """Return the numbers from what such a command printed; of an array, that of the whole."""
         ...
 
@@ -96,11 +96,11 @@ class Dialect(Protocol):
         """Return the jobs from what it printed; without a name all of them."""
         ...
 
-    def look_back(self, number: str) -> list[str]:
+    def past_job_command(self, number: str) -> list[str]:
         """Return the command that tells of a job that has ended."""
         ...
 
-    def ended(self, printed: str, number: str) -> BatchJob | None:
+    def parse_ended_job(self, printed: str, number: str) -> BatchJob | None:
         """Return the job from what it printed."""
         ...
 
@@ -173,7 +173,7 @@ class Slurm:
         columns = "JobID,JobName,State,NodeList"
         return [queue, ["sacct", "-n", "-P", "-X", "-S", "now-1days", f"--name={name}", "-o", columns]]
 
-    def named(self, printed: str, name: str) -> list[str]:
+    def numbers_of_name(self, printed: str, name: str) -> list[str]:
         """Return the numbers of either, but for what Slurm refused: it keeps that as failed, without a node."""
         rows = [parts for line in printed.splitlines() if len(parts := line.strip().split("|")) == 4]
         kept = [r for r in rows if r[1] == name and (r[2] != "FAILED" or r[3] not in ("", "(null)", "None assigned"))]
@@ -192,12 +192,12 @@ class Slurm:
                 found.append(BatchJob(parts[0], slurm_state(parts[1]), reason_in_words(parts[2]), parts[3]))
         return found
 
-    def look_back(self, number: str) -> list[str]:
+    def past_job_command(self, number: str) -> list[str]:
         """Return scontrol, which remembers for MinJobAge and needs no accounting; then sacct."""
         look = f"scontrol show job -o {number} 2>/dev/null || sacct -P -n -X -j {number} -o JobID,State,NodeList"
         return ["/bin/sh", "-c", look]
 
-    def ended(self, printed: str, number: str) -> BatchJob | None:
+    def parse_ended_job(self, printed: str, number: str) -> BatchJob | None:
         """Return the job from either."""
         if match := re.search(r"\bJobState=(\S+)(?:\s+Reason=(\S+))?", printed):
             return BatchJob(number, slurm_state(match[1]), reason_in_words(match[2] or ""))
@@ -268,7 +268,7 @@ class Pbs:
         """Return qstat, then the same with what has ended, which sites may have switched off."""
         return [self.list_ours(name), ["qstat", "-x", "-f", "-F", "json"]]
 
-    def named(self, printed: str, name: str) -> list[str]:
+    def numbers_of_name(self, printed: str, name: str) -> list[str]:
         """Return the identifiers of either."""
         return [job.number for job in self.jobs(printed, name)]
 
@@ -282,11 +282,11 @@ class Pbs:
         ours = (pair for pair in jobs.items() if not name or pair[1].get("Job_Name") == name[:15])
         return [_pbs_job(number, job) for number, job in ours]
 
-    def look_back(self, number: str) -> list[str]:
+    def past_job_command(self, number: str) -> list[str]:
         """Return qstat with history."""
         return ["qstat", "-x", "-f", "-F", "json", number]
 
-    def ended(self, printed: str, number: str) -> BatchJob | None:
+    def parse_ended_job(self, printed: str, number: str) -> BatchJob | None:
         """Return the job."""
         jobs = _pbs_jobs(printed).items()
         return next((_pbs_job(number, job) for found, job in jobs if sequence(found) == sequence(number)), None)

@@ -13,8 +13,8 @@ import asyncssh
 import stamina
 
 from gpu_mcp_server.backends.base import Channel
-from gpu_mcp_server.backends.deploy import Address, load, start_command
-from gpu_mcp_server.backends.host_keys import KeyWatch, KnownHosts, ShownKey, refusal
+from gpu_mcp_server.backends.deploy import HostLocation, load, start_command
+from gpu_mcp_server.backends.host_keys import HostKeyClient, KnownHosts, ShownKey, refusal
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable
 from gpu_mcp_server.settings.host_settings import Login
 
@@ -38,7 +38,7 @@ class SshBackend:
         self.name = name
         self._host = host
         where = repr(name) if name == host.host else f"{name!r} ({host.host})"
-        self.address = Address(name, where, f"ssh {host.host} echo ok", host.python, host.state_dir, verb)
+        self.address = HostLocation(name, where, f"ssh {host.host} echo ok", host.python, host.state_dir, verb)
 
     async def open(self) -> Channel:
         """Connect, push hostd if this version is not there, start it.
@@ -51,7 +51,7 @@ class SshBackend:
         """
         return await self.start(start_command(self._host.python), self.address)
 
-    async def start(self, command: str, address: Address) -> Channel:
+    async def start(self, command: str, address: HostLocation) -> Channel:
         """Run a command there that becomes hostd.
 
         Raises:
@@ -75,7 +75,7 @@ class SshBackend:
             HostKeyUnknown: If a jump host's key is not accepted.
             ConfigError: If ssh's configuration or known_hosts cannot be read.
         """
-        watch = KeyWatch()
+        watch = HostKeyClient()
         known = await self._known_hosts()
         options = self.options() | {"server_host_key_algs": known.algorithms()}
         try:
@@ -88,7 +88,7 @@ class SshBackend:
                 raise self._unreachable(error) from error
         if watch.seen is None:
             raise HostUnavailable(f"Host {self.address.where} shows no key (it uses GSSAPI).", retryable=False)
-        return known.judge(watch.seen)
+        return known.classify(watch.seen)
 
     def options(self) -> dict[str, Any]:
         """Return the options of the connection besides host keys."""
@@ -108,12 +108,12 @@ class SshBackend:
     async def _known_hosts(self) -> KnownHosts:
         self._check_files()
         try:
-            return await KnownHosts.of(self._host.host, self.options(), self._host.known_hosts)
+            return await KnownHosts.read_for_host(self._host.host, self.options(), self._host.known_hosts)
         except (OSError, ValueError) as error:
             raise ConfigError(f"The SSH settings of host {self.address.where} cannot be used: {error}.") from error
 
     async def _connect(self) -> asyncssh.SSHClientConnection:
-        watch = KeyWatch()
+        watch = HostKeyClient()
         known = await self._known_hosts()
 
         @stamina.retry(on=(ConnectionResetError, asyncssh.ConnectionLost), attempts=3, timeout=15.0)
@@ -125,7 +125,7 @@ class SshBackend:
         try:
             return await connect()
         except asyncssh.HostKeyNotVerifiable as error:
-            shown = known.judge(watch.seen) if watch.seen else await self.shown_key()
+            shown = known.classify(watch.seen) if watch.seen else await self.shown_key()
             if shown.state == "known":
                 raise self._unreachable(error) from error
             raise refusal(self.name, shown) from error
@@ -176,7 +176,7 @@ class SshBackend:
             connection.close()
         return done.exit_status, bytes(done.stdout or b""), bytes(done.stderr or b"")  # type: ignore[arg-type]  # bytes
 
-    async def _start(self, connection: asyncssh.SSHClientConnection, command: str, address: Address) -> Channel:
+    async def _start(self, connection: asyncssh.SSHClientConnection, command: str, address: HostLocation) -> Channel:
         process: Process = await connection.create_process(command, encoding=None)
         tail = bytearray()
         listening = asyncio.create_task(_listen(process.stderr, tail), name=f"stderr {self.name}")

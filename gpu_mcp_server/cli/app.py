@@ -62,8 +62,8 @@ def root(
         typer.echo(f"gpu-mcp-server {__version__}")
         raise typer.Exit
     context.obj = {"toolsets": toolsets, "read_only": read_only or None, "exclude_tools": exclude_tools}
-    in_process_client.OFFERED.set({name: value for name, value in context.obj.items() if value})
-    given = [f"--{name.replace('_', '-')}" for name in in_process_client.OFFERED.get()]
+    in_process_client.TOOL_OPTIONS.set({name: value for name, value in context.obj.items() if value})
+    given = [f"--{name.replace('_', '-')}" for name in in_process_client.TOOL_OPTIONS.get()]
     if given and context.invoked_subcommand not in (None, *OFFERING):
         raise BadRequest(
             f"{' and '.join(given)} say which tools are offered; `{context.invoked_subcommand}` offers and calls none.",

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, emit
+from gpu_mcp_server.cli.output import Json, print_result
 from gpu_mcp_server.models.attempt import OldVerdicts, RedoneVerdicts
 
 
@@ -23,7 +23,7 @@ def audit(
             await line(0.0, None, message)
 
         async with in_process_client.laboratory() as lab:
-            await lab.commands.settle()
+            await lab.commands.refresh_running_jobs()
             try:
                 return (
                     await lab.evaluation.auditor.redo(problem_id, progress=told)
@@ -34,4 +34,4 @@ def audit(
                 line.end()
 
     found = in_process_client.run(work)
-    emit(found.model_dump(mode="json"), found.summary(), as_json=as_json)
+    print_result(found.model_dump(mode="json"), found.summary(), as_json=as_json)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, emit, fail
+from gpu_mcp_server.cli.output import Json, fail, print_result
 
 app = typer.Typer(help="Check a way to reach a host against the contract of all.", no_args_is_help=True)
 
@@ -44,7 +44,7 @@ def check(
         raise fail(f"no behaviour has {only!r} in its name", as_json=as_json, code=2)
     counts = {result: sum(row["result"] == result for row in rows) for result in _MARKS}
     said = f"host {name}: {counts['met']} met, {counts['unmet']} not met, {counts['skipped']} skipped"
-    emit({"host": name, "counts": counts, "behaviours": rows}, said, as_json=as_json)
+    print_result({"host": name, "counts": counts, "behaviours": rows}, said, as_json=as_json)
     if counts["unmet"]:
         raise typer.Exit(1)
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, emit, fail
+from gpu_mcp_server.cli.output import Json, fail, print_result
 
 TIMED_OUT = 124
 """As `timeout` of GNU coreutils exits."""
@@ -34,7 +34,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 def _one_call(tool: str, arguments: dict[str, Any], as_json: bool) -> None:
     answer = in_process_client.answer_of(tool, arguments, as_json=as_json)
-    emit(answer.data, answer.text, as_json=as_json)
+    print_result(answer.data, answer.text, as_json=as_json)
 
 
 def call(
@@ -97,7 +97,7 @@ def _exit_as(status: str | None, exit_code: int | None) -> None:
 
 
 def _run(arguments: dict[str, Any], as_json: bool) -> None:
-    async def work() -> tuple[in_process_client.Answer, bytes, bytes]:
+    async def work() -> tuple[in_process_client.ToolAnswer, bytes, bytes]:
         async with in_process_client.session() as lab:
             answer = await lab.call("run_command", arguments, quiet=True)
             data = answer.data
@@ -110,7 +110,7 @@ def _run(arguments: dict[str, Any], as_json: bool) -> None:
         raise fail(answer.text, as_json=as_json)
     data = answer.data
     if as_json:
-        emit(data, "", as_json=True)
+        print_result(data, "", as_json=True)
     else:
         typer.echo(out, nl=False)
         typer.echo(err, nl=False, err=True)
@@ -119,7 +119,7 @@ def _run(arguments: dict[str, Any], as_json: bool) -> None:
         _exit_as(data.get("status"), data.get("exit_code"))
 
 
-async def output_of(lab: in_process_client.Session, job: dict[str, Any], name: str) -> bytes:
+async def output_of(lab: in_process_client.InProcessSession, job: dict[str, Any], name: str) -> bytes:
     """Return the whole of a job's stdout or stderr, as far as it was kept."""
     artifact = job.get(f"{name}_artifact_id")
     return await lab.whole(artifact) if artifact else str(job.get(name, "")).encode()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.models.problem import TensorSpec
-from gpu_mcp_server.package_files import content
+from gpu_mcp_server.package_files import content_path
 
 if TYPE_CHECKING:
     from gpu_mcp_server.models.build import CandidateLanguage
@@ -60,7 +60,7 @@ NO_TIME = "no time was given"
 
 
 @dataclass(frozen=True)
-class Candidate:
+class CheatCandidate:
     """One file."""
 
     id: str
@@ -84,10 +84,10 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Row:
+class CheatRow:
     """What became of a candidate."""
 
-    candidate: Candidate
+    candidate: CheatCandidate
     verdict: str
     caught_by: str
     reason: str = ""
@@ -98,7 +98,7 @@ class Row:
     """Why the judge gave no time, where the answers were right and the time was not believed."""
 
     @property
-    def missed(self) -> bool:
+    def was_missed(self) -> bool:
         """Whether a hack got through, or was not judged."""
         if self.candidate.kind == "honest" or self.verdict in ("incorrect", "cheat", "compile_failed") or self.refused:
             return False
@@ -123,7 +123,7 @@ class Row:
 
 def folder() -> Path:
     """Return where the candidates are: in the checkout, or in the installed package."""
-    place = content("examples/hacks")
+    place = content_path("examples/hacks")
     if (place / "index.toml").is_file():
         return place
     raise GpuMcpError("The candidates are not installed.", hint="Install the wheel again, or use a checkout.")
@@ -134,11 +134,11 @@ def index(part: str = "") -> dict[str, Any]:
     return tomllib.loads((folder() / part / "index.toml").read_text(encoding="utf-8"))
 
 
-def known() -> list[Candidate]:
+def catalogued_candidates() -> list[CheatCandidate]:
     """Return the candidates of the table."""
     at = folder()
     return [
-        Candidate(
+        CheatCandidate(
             path=at / row["file"],
             rows=tuple(row.get("rows", ())),
             words=tuple(row.get("words", ())),
@@ -148,7 +148,7 @@ def known() -> list[Candidate]:
     ]
 
 
-def unknown(at: Path) -> list[Candidate]:
+def candidates_in_folder(at: Path) -> list[CheatCandidate]:
     """Return the files of a folder as hacks, judged against softmax.
 
     Raises:
@@ -158,7 +158,7 @@ def unknown(at: Path) -> list[Candidate]:
     if not files:
         raise BadRequest(f"{at} has no candidates.", hint="Put *.c, *.cpp, *.cu or *.py files with a launcher there.")
     return [
-        Candidate(
+        CheatCandidate(
             id=p.relative_to(at).with_suffix("").as_posix(),
             path=p,
             kind="hack",
@@ -175,25 +175,25 @@ def noisy(evaluation: Evaluation) -> bool:
 
 
 @dataclass
-class Court:
+class CheatSuite:
     """Has candidates judged in a laboratory."""
 
     lab: "Lab"
     host: str | None = None
-    tell: Callable[[Row], None] | None = None
+    tell: Callable[[CheatRow], None] | None = None
     problems: dict[tuple[str, str], "asyncio.Task[str]"] = field(
         default_factory=dict[tuple[str, str], "asyncio.Task[str]"]
     )
     plain: dict[str, Evaluation] = field(default_factory=dict[str, Evaluation])
     """Of the plain candidate of each device, with a time."""
 
-    async def judge_all(self, candidates: Sequence[Candidate]) -> list[Row]:
+    async def judge_all(self, candidates: Sequence[CheatCandidate]) -> list[CheatRow]:
         """Judge hacks side by side, then what has to be timed, one after the other."""
         timed = [c for c in candidates if c.kind == "honest" or c.harmless or c.device == "cuda"]
         others = [c for c in candidates if c not in timed]
         places = asyncio.Semaphore(SIDE_BY_SIDE)
 
-        async def one(candidate: Candidate) -> Row:
+        async def one(candidate: CheatCandidate) -> CheatRow:
             async with places:
                 return await self.judge(candidate)
 
@@ -202,7 +202,7 @@ class Court:
             rows[candidate] = await self.judge(candidate)
         return [rows[c] for c in candidates]
 
-    async def judge(self, candidate: Candidate) -> Row:
+    async def judge(self, candidate: CheatCandidate) -> CheatRow:
         """Judge one."""
         try:
             evaluation = await self._evaluated(candidate)
@@ -210,12 +210,12 @@ class Court:
             if candidate.harmless and row.verdict == "correct" and row.speedup:
                 row = await self._compared(row, evaluation)
         except GpuMcpError as error:
-            row = Row(candidate, "error", "", str(error))
+            row = CheatRow(candidate, "error", "", str(error))
         if self.tell is not None:
             self.tell(row)
         return row
 
-    def _row(self, candidate: Candidate, evaluation: Evaluation) -> Row:
+    def _row(self, candidate: CheatCandidate, evaluation: Evaluation) -> CheatRow:
         verdict = evaluation.verdict or evaluation.status
         caught = "" if verdict == "correct" else next((b for w, b in CAUGHT_BY.items() if w in evaluation.reason), "")
         if verdict == "compile_failed":
@@ -225,9 +225,9 @@ class Court:
         refused = "" if timed else next((note for note in notes if note.startswith("no time: ")), "")
         caught = caught or (NO_TIME if refused else "" if verdict == "correct" else verdict)
         reason = evaluation.reason or refused
-        return Row(candidate, verdict, caught, reason, evaluation.speedup, refused=refused)
+        return CheatRow(candidate, verdict, caught, reason, evaluation.speedup, refused=refused)
 
-    async def _compared(self, row: Row, evaluation: Evaluation) -> Row:
+    async def _compared(self, row: CheatRow, evaluation: Evaluation) -> CheatRow:
         """Return the row of a harmless hack with its gain; one that seems to pay is tried again."""
         gain = float("inf")
         for trial in range(1, NOISY_TRIALS + 1):
@@ -239,9 +239,9 @@ class Court:
             if gain <= GAIN or (trial >= TRIALS and not noisy(evaluation) and not noisy(plain)):
                 break
         word = f"its time: {gain:.2f} of the plain candidate's speed-up"
-        return Row(row.candidate, row.verdict, word if gain <= GAIN else "", row.reason, row.speedup, gain)
+        return CheatRow(row.candidate, row.verdict, word if gain <= GAIN else "", row.reason, row.speedup, gain)
 
-    async def _plain(self, candidate: Candidate) -> Evaluation:
+    async def _plain(self, candidate: CheatCandidate) -> Evaluation:
         """Return the plain candidate's evaluation.
 
         Raises:
@@ -249,7 +249,7 @@ class Court:
         """
         if candidate.device not in self.plain:
             wanted = "plain" if candidate.device == "cpu" else "plain_cuda"
-            plain = next(c for c in known() if c.id == wanted)
+            plain = next(c for c in catalogued_candidates() if c.id == wanted)
             for _ in range(NOISY_TRIALS):
                 found = await self._evaluated(plain)
                 if found.speedup:
@@ -262,15 +262,15 @@ class Court:
             self.plain[candidate.device] = found
         return self.plain[candidate.device]
 
-    async def _evaluated(self, candidate: Candidate) -> Evaluation:
-        from gpu_mcp_server.services.builds.candidate_source import Source, python_kind
+    async def _evaluated(self, candidate: CheatCandidate) -> Evaluation:
+        from gpu_mcp_server.services.builds.candidate_source import CandidateSource, python_kind
 
         key = (candidate.problem, candidate.device)
         if key not in self.problems:
             self.problems[key] = asyncio.create_task(self._registered(*key))
         text = candidate.path.read_text(encoding="utf-8", errors="replace")
         language = python_kind(text) if candidate.needs else LANGUAGES[candidate.path.suffix]
-        source = Source(text, language, candidate.path.name)
+        source = CandidateSource(text, language, candidate.path.name)
         return await self.lab.evaluation.evaluator.evaluate(
             await self.problems[key], source, host=self.host, device=candidate.device, note=candidate.id, wait_s=WAIT_S
         )
@@ -300,13 +300,13 @@ def _store() -> Path:
 
 
 @asynccontextmanager
-async def court(settings: "Settings", host: str | None = None) -> AsyncGenerator[Court]:
+async def open_suite(settings: "Settings", host: str | None = None) -> AsyncGenerator[CheatSuite]:
     """Open a laboratory with a store of its own."""
     from gpu_mcp_server.services.lab import Lab
 
     at = _store()
     try:
         async with Lab.open(settings.model_copy(update={"data_dir": at})) as lab:
-            yield Court(lab, host)
+            yield CheatSuite(lab, host)
     finally:
         shutil.rmtree(at, ignore_errors=True)

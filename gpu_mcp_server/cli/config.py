@@ -5,7 +5,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from gpu_mcp_server.cli.output import Json, emit
+from gpu_mcp_server.cli.output import Json, print_result
 
 app = typer.Typer(help="Show and check the settings.", no_args_is_help=True)
 
@@ -24,10 +24,10 @@ def show(
     if origin:
         listed = {key: {"value": _at(values, key), "origin": where} for key, where in sources.items()}
         lines = [f"{key} = {json.dumps(one['value'])}    # {one['origin']}" for key, one in listed.items()]
-        emit(listed, "\n".join(lines), as_json=as_json)
+        print_result(listed, "\n".join(lines), as_json=as_json)
         return
     lines = [f"{key} = {json.dumps(_at(values, key))}" for key in sources]
-    emit(values, "\n".join(lines), as_json=as_json)
+    print_result(values, "\n".join(lines), as_json=as_json)
 
 
 @app.command()
@@ -37,7 +37,7 @@ def validate(as_json: Json = False) -> None:
 
     settings = load_settings()
     names = ", ".join(settings.hosts) or "none"
-    emit(
+    print_result(
         {"valid": True, "config_file": str(user_config_file()), "hosts": list(settings.hosts)},
         f"the settings are valid; hosts: {names}; your file: {user_config_file()}",
         as_json=as_json,

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpu_mcp_server.errors import GpuMcpError
-from gpu_mcp_server.package_files import content
+from gpu_mcp_server.package_files import content_path
 
 CANDIDATES = {
     "naive": "one thread, one pass after the other",
@@ -212,7 +212,7 @@ def _us(value: float) -> str:
 
 def examples() -> Path:
     """Return the folder of the example candidates: of the checkout, or of the installed package."""
-    folder = content("examples/softmax")
+    folder = content_path("examples/softmax")
     if folder.is_dir():
         return folder
     raise GpuMcpError("The examples are not installed.", hint="Run the demo from a checkout.")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, emit
+from gpu_mcp_server.cli.output import Json, print_result
 from gpu_mcp_server.errors import ConfigError, GpuMcpError
 from gpu_mcp_server.hostd.protocol import BOXED
 
@@ -76,13 +76,13 @@ def _data_dir(path: Path) -> Check:
 
 def _store(data_dir: Path) -> list[Check]:
     from gpu_mcp_server.store import database
-    from gpu_mcp_server.store.store_locks import USE, held
+    from gpu_mcp_server.store.store_locks import USE, hold_lock
 
     path = data_dir / database.DATABASE
     if not path.exists():
         return []
     try:
-        with held(data_dir, USE):
+        with hold_lock(data_dir, USE):
             size_bytes = database.check(path, quick=True)
     except GpuMcpError as error:
         return [Check("store", "fail", error.args[0], error.hint)]
@@ -147,7 +147,7 @@ def _lacking(gpus: list[dict[str, Any]], tools: dict[str, str]) -> tuple[str, st
     return None
 
 
-def examined() -> list[Check]:
+def run_checks() -> list[Check]:
     """Run all checks."""
     from gpu_mcp_server.settings.server_settings import load_settings
 
@@ -194,7 +194,7 @@ async def _capabilities(lab: "Lab", host: str) -> list[Check]:
     from gpu_mcp_server.services.profiles.tool_jobs import NEEDED
 
     try:
-        listed = await lab.status.capabilities.tried(host)
+        listed = await lab.status.capabilities.try_all(host)
     except GpuMcpError as error:
         return [Check(f"host {host} capabilities", "warn", str(error))]
     checks = [Check(f"host {host} {c.name}", "ok" if c.able else "warn", c.found or "works", c.todo) for c in listed]
@@ -208,7 +208,7 @@ async def _capabilities(lab: "Lab", host: str) -> list[Check]:
 
 def doctor(as_json: Json = False) -> None:
     """Check everything that the laboratory needs; exit code 1 if something must be mended."""
-    checks = examined()
-    emit({"checks": [asdict(c) for c in checks]}, "\n".join(c.line() for c in checks), as_json=as_json)
+    checks = run_checks()
+    print_result({"checks": [asdict(c) for c in checks]}, "\n".join(c.line() for c in checks), as_json=as_json)
     if any(check.state == "fail" for check in checks):
         raise typer.Exit(1)

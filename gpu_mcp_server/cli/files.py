@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, emit, fail
+from gpu_mcp_server.cli.output import Json, fail, print_result
 
 
 def push(
@@ -18,7 +18,7 @@ def push(
     """Copy a file or folder into a workspace and print its workspace_id."""
     arguments = {"local_path": str(path.absolute()), "workspace_id": workspace}
     answer = in_process_client.answer_of("write_files", arguments, as_json=as_json)
-    emit(answer.data, answer.text, as_json=as_json)
+    print_result(answer.data, answer.text, as_json=as_json)
 
 
 def pull(
@@ -47,7 +47,7 @@ def pull(
         target.unlink(missing_ok=True)  # never through a symlink, nor into a hard link
         shutil.copyfile(blob, target)
         target.chmod(mode & 0o777)
-    emit(
+    print_result(
         {"workspace_id": workspace, "folder": str(folder.absolute()), "files": list(files)},
         f"{len(files)} files of {workspace} are in {folder}",
         as_json=as_json,

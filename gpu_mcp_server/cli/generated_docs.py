@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli.output import Json, emit
+from gpu_mcp_server.cli.output import Json, print_result
 
 BEGIN, END = "<!-- generated: {name} -->", "<!-- end: {name} -->"
 
@@ -100,7 +100,7 @@ def _table(prefix: str, model: Any) -> str:
     return "\n".join(lines) + "\n"
 
 
-def merged(before: str, name: str, generated: str) -> str:
+def replace_marked_part(before: str, name: str, generated: str) -> str:
     """Return `before` with the part between the markers replaced, or added at its end."""
     begin, end = BEGIN.format(name=name), END.format(name=name)
     block = f"{begin}\n\n{generated}\n{end}"
@@ -126,13 +126,13 @@ def docs(
     for name, page, text in pages:
         generated = text()
         before = page.read_text(encoding="utf-8") if page.exists() else ""
-        after = merged(before, name, generated)
+        after = replace_marked_part(before, name, generated)
         if after != before:
             stale += [str(page)] if str(page) not in stale else []
             if not check:
                 folder.mkdir(parents=True, exist_ok=True)
                 page.write_text(after, encoding="utf-8")
     said = ("stale: " if check else "written: ") + ", ".join(stale) if stale else "up to date"
-    emit({"stale" if check else "written": stale}, said, as_json=as_json)
+    print_result({"stale" if check else "written": stale}, said, as_json=as_json)
     if check and stale:
         raise typer.Exit(1)

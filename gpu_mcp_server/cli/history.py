@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, emit, table
+from gpu_mcp_server.cli.output import Json, print_result, table
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.history import ExportedBranch, HistoryPoint, ProblemHistory
-from gpu_mcp_server.text_safety import visible
+from gpu_mcp_server.text_safety import escape_controls
 
 FORMULA = ("=", "+", "-", "@", "\t")
 SHOWN = 60
@@ -50,19 +50,19 @@ def history(
             raise BadRequest("A view has no pictures.", hint="Leave out --view and --attempt-id.")
         arguments = {"problem_id": problem_id, "view": view or "recent", "attempt_id": attempt_id, "limit": limit}
         answer = in_process_client.answer_of("list_attempts", arguments, as_json=as_json)
-        emit(answer.data, answer.text, as_json=as_json)
+        print_result(answer.data, answer.text, as_json=as_json)
         return
 
     async def work() -> ProblemHistory:
         async with in_process_client.laboratory() as lab:
-            await lab.commands.settle()
+            await lab.commands.refresh_running_jobs()
             return await lab.store.experience.history(problem_id, device)
 
     found = in_process_client.run(work)
     written = _written(found, plot, lineage, export)
     shown = found.points[-limit:]
     text = "\n".join([found.summary(), *_table(shown), *(f"written: {path}" for path in written)])
-    emit(found.model_dump(mode="json") | {"written": written}, text, as_json=as_json)
+    print_result(found.model_dump(mode="json") | {"written": written}, text, as_json=as_json)
 
 
 def _exported(problem_id: str, branch: str, attempt_id: str | None, into: Path | None, *, as_json: bool) -> None:
@@ -70,14 +70,14 @@ def _exported(problem_id: str, branch: str, attempt_id: str | None, into: Path |
         from gpu_mcp_server.services.experience.candidate_repository import CandidateRepository
 
         async with in_process_client.laboratory() as lab:
-            await lab.commands.settle()
+            await lab.commands.refresh_running_jobs()
             repository = CandidateRepository(
                 lab.settings.data_dir / "candidates.git", lab.store.experience, lab.store.artifacts
             )
             return await repository.export(problem_id, branch, attempt_id, into)
 
     exported = in_process_client.run(work)
-    emit(exported.model_dump(mode="json"), exported.summary(), as_json=as_json)
+    print_result(exported.model_dump(mode="json"), exported.summary(), as_json=as_json)
 
 
 def _table(points: list[HistoryPoint]) -> list[str]:
@@ -95,8 +95,8 @@ def _written(found: ProblemHistory, plot: Path | None, lineage: Path | None, exp
     from gpu_mcp_server.plots import history_plots
 
     texts = {
-        plot: history_plots.course(found) if plot else "",
-        lineage: history_plots.lineage(found) if lineage else "",
+        plot: history_plots.plot_history(found) if plot else "",
+        lineage: history_plots.plot_lineage(found) if lineage else "",
     }
     if export is not None:
         if export.suffix not in (".csv", ".json"):
@@ -133,5 +133,5 @@ def _csv(found: ProblemHistory) -> str:
 def _cell(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    said = visible(value)
+    said = escape_controls(value)
     return f"'{said}" if said.startswith(FORMULA) else said

@@ -9,11 +9,11 @@ import typer
 
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.config_edit import with_host, without_host, write_private
-from gpu_mcp_server.cli.output import Json, emit, fail, table
+from gpu_mcp_server.cli.output import Json, fail, print_result, table
 from gpu_mcp_server.errors import BadRequest, ConfigError, HostError
 
 if TYPE_CHECKING:
-    from gpu_mcp_server.services.hosts.host_connections import Drained
+    from gpu_mcp_server.services.hosts.host_connections import DrainState
 
 EXAMPLES = (
     "`hosts add box ada@gpu-box`, `hosts add box my/image:1 --kind docker`, `hosts add box ada@login --kind slurm`."
@@ -43,7 +43,7 @@ def parsed_target(target: str) -> dict[str, Any]:
     return values
 
 
-def reached(kind: str, target: str | None, way: dict[str, Any]) -> dict[str, Any]:
+def connection_settings(kind: str, target: str | None, way: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that say how a host is reached.
 
     Args:
@@ -137,7 +137,9 @@ def add(
     way: dict[str, Any] = {key: str(path.expanduser().absolute()) for key, path in files.items() if path}
     way |= {"control_path": control_path} if control_path else {}
     options = {"python": python, "judge_python": judge_python, "cuda": cuda, "state_dir": state_dir}
-    values = reached(kind, target, way) | {key: value for key, value in options.items() if value is not None}
+    values = connection_settings(kind, target, way) | {
+        key: value for key, value in options.items() if value is not None
+    }
     values |= given_settings(more or [])
     path = user_config_file()
     before = read_config(path)
@@ -151,7 +153,7 @@ def add(
     said = f"host {name} is in {path}"
     if status is not None:
         said += "\n" + _line(status)
-    emit({"host": name, "settings": values, "config_file": str(path), "status": status}, said, as_json=as_json)
+    print_result({"host": name, "settings": values, "config_file": str(path), "status": status}, said, as_json=as_json)
     if status is not None and not status.get("reachable"):
         raise typer.Exit(1)
 
@@ -171,7 +173,7 @@ def list_hosts(as_json: Json = False) -> None:
         ]
         for name, h in hosts.items()
     ]
-    emit({"hosts": hosts}, table(["HOST", "KIND", "TARGET"], rows) if rows else "no hosts", as_json=as_json)
+    print_result({"hosts": hosts}, table(["HOST", "KIND", "TARGET"], rows) if rows else "no hosts", as_json=as_json)
 
 
 @app.command()
@@ -191,7 +193,7 @@ def check(
     answer = in_process_client.answer_of("gpu_status", {"host": name}, as_json=as_json)
     hosts: list[dict[str, Any]] = answer.data.get("hosts", [])
     data = answer.data if key is None else {**answer.data, "key": key}
-    emit(data, "\n".join(_line(host) for host in hosts), as_json=as_json)
+    print_result(data, "\n".join(_line(host) for host in hosts), as_json=as_json)
     if not all(host.get("reachable") for host in hosts):
         raise typer.Exit(1)
 
@@ -209,7 +211,7 @@ def login(name: Annotated[str, typer.Argument(help="Host of kind openssh.")], as
     if not isinstance(host, OpenSshHost):
         raise BadRequest(f"{name!r} is no host of kind openssh in the settings.", hint="Others log in by themselves.")
     code = subprocess.run(OpenSshBackend(name, host).login_words(), check=False).returncode  # noqa: S603
-    emit({"host": name, "exit_code": code}, f"ssh ended with {code}", as_json=as_json)
+    print_result({"host": name, "exit_code": code}, f"ssh ended with {code}", as_json=as_json)
     raise typer.Exit(code)
 
 
@@ -220,7 +222,7 @@ def remove(name: Annotated[str, typer.Argument(help="Host to take out.")], as_js
 
     path = user_config_file()
     write_private(path, without_host(read_config(path), name))
-    emit({"removed": name, "config_file": str(path)}, f"host {name} is no longer in {path}", as_json=as_json)
+    print_result({"removed": name, "config_file": str(path)}, f"host {name} is no longer in {path}", as_json=as_json)
 
 
 @app.command()
@@ -232,7 +234,7 @@ def drain(
     """Begin nothing new on a host: what runs goes on, who waits there keeps its place until `resume`."""
     from gpu_mcp_server.services.hosts import host_connections
 
-    async def work() -> host_connections.Drained:
+    async def work() -> host_connections.DrainState:
         async with in_process_client.laboratory() as lab:
             return await host_connections.drain(lab.hosts, name, why, lab.jobs.pool.share().user)
 
@@ -244,7 +246,7 @@ def resume(name: Annotated[str, typer.Argument(help="Host.")], as_json: Json = F
     """Let new jobs in again, and serve who waits."""
     from gpu_mcp_server.services.hosts import host_connections
 
-    async def work() -> host_connections.Drained:
+    async def work() -> host_connections.DrainState:
         async with in_process_client.laboratory() as lab:
             return await host_connections.resume(lab.hosts, name)
 
@@ -254,10 +256,10 @@ def resume(name: Annotated[str, typer.Argument(help="Host.")], as_json: Json = F
         raise typer.Exit(1)
 
 
-def _drained(found: "Drained", *, as_json: bool) -> None:
+def _drained(found: "DrainState", *, as_json: bool) -> None:
     whose = "" if found.for_all or not found.words else " (for the jobs of this login there; root drains for all)"
     text = f"{found.host}: {found.words or 'takes jobs'}{whose}"
-    emit({"host": found.host, "drained": found.words or None, "for_all": found.for_all}, text, as_json=as_json)
+    print_result({"host": found.host, "drained": found.words or None, "for_all": found.for_all}, text, as_json=as_json)
 
 
 def _status(name: str, *, as_json: bool) -> dict[str, Any] | None:

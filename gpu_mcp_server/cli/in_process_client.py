@@ -27,7 +27,7 @@ CLEARED = "\r\x1b[K"
 """To the start of the line, and the rest of it erased. Source: ECMA-48, EL."""
 _COUNTED = re.compile(r"\bround \d+")
 
-OFFERED: ContextVar[dict[str, Any]] = ContextVar("offered")
+TOOL_OPTIONS: ContextVar[dict[str, Any]] = ContextVar("offered")
 """What was given before the command: toolsets, read_only, exclude_tools."""
 
 STARTERS = ("run_command", "evaluate_kernel", "audit_attempt", "check_memory", "profile_kernel")
@@ -35,7 +35,7 @@ WAIT_S = 60
 
 
 @dataclass(frozen=True)
-class Answer:
+class ToolAnswer:
     """What a tool answered."""
 
     data: dict[str, Any]
@@ -43,13 +43,13 @@ class Answer:
     failed: bool
 
 
-class Session:
+class InProcessSession:
     """A connection to the server in this process."""
 
     def __init__(self, client: "Client") -> None:
         self._client = client
 
-    async def call(self, tool: str, arguments: dict[str, Any], *, quiet: bool = False) -> Answer:
+    async def call(self, tool: str, arguments: dict[str, Any], *, quiet: bool = False) -> ToolAnswer:
         """Call a tool; its progress goes to stderr unless `quiet`. Arguments that are `None` count as not given."""
         given = {name: value for name, value in arguments.items() if value is not None}
         line = ProgressLine()
@@ -58,7 +58,7 @@ class Session:
         finally:
             line.end()
         text = "\n".join(getattr(block, "text", "") for block in result.content)
-        return Answer(result.structured_content or {}, text, bool(result.is_error))
+        return ToolAnswer(result.structured_content or {}, text, bool(result.is_error))
 
     async def whole(self, artifact_id: str) -> bytes:
         """Return the content of an artifact."""
@@ -107,21 +107,21 @@ async def print_output(name: str, fresh: bytes) -> None:
 
 
 @asynccontextmanager
-async def session(settings: "Settings | None" = None) -> AsyncGenerator[Session]:
+async def session(settings: "Settings | None" = None) -> AsyncGenerator[InProcessSession]:
     """Open the server in this process, with every toolset unless the options before the command chose some."""
     from mcp import Client
 
-    from gpu_mcp_server.mcp_api.server import server_from
+    from gpu_mcp_server.mcp_api.server import server_from_settings
     from gpu_mcp_server.runtime.current_user import acting_as
     from gpu_mcp_server.runtime.logging_setup import log_to_stderr
     from gpu_mcp_server.settings.server_settings import load_settings
     from gpu_mcp_server.team.team_services import chosen_user
 
     log_to_stderr("WARNING")
-    settings = settings or load_settings(**{"toolsets": "all", **OFFERED.get({})})
+    settings = settings or load_settings(**{"toolsets": "all", **TOOL_OPTIONS.get({})})
     with acting_as(await chosen_user(settings)):
-        async with Client(server_from(settings)) as client:
-            yield Session(client)
+        async with Client(server_from_settings(settings)) as client:
+            yield InProcessSession(client)
 
 
 @asynccontextmanager
@@ -156,14 +156,14 @@ def run(work: Callable[[], Awaitable[T]]) -> T:
         raise KeyboardInterrupt from None
 
 
-def call(tool: str, arguments: dict[str, Any]) -> Answer:
+def call(tool: str, arguments: dict[str, Any]) -> ToolAnswer:
     """Call one tool in a session of its own.
 
     An attached job ends with its caller, which is this process: where an agent would get a job_id, the job is waited
     for.
     """
 
-    async def work() -> Answer:
+    async def work() -> ToolAnswer:
         async with session() as lab:
             answer = await lab.call(tool, arguments)
             if tool == "evaluate_kernels":
@@ -175,7 +175,7 @@ def call(tool: str, arguments: dict[str, Any]) -> Answer:
     return run(work)
 
 
-async def _whole_table(lab: Session, arguments: dict[str, Any], answer: Answer) -> Answer:
+async def _whole_table(lab: InProcessSession, arguments: dict[str, Any], answer: ToolAnswer) -> ToolAnswer:
     """Wait for candidates that are being judged, whose jobs would end with this process, then ask for the rest."""
     running, missing = _missing(answer)
     while running or missing:
@@ -196,14 +196,14 @@ async def _whole_table(lab: Session, arguments: dict[str, Any], answer: Answer) 
     return answer
 
 
-def _missing(answer: Answer) -> tuple[list[str], int]:
+def _missing(answer: ToolAnswer) -> tuple[list[str], int]:
     """Return the jobs that run, and how many candidates had no turn."""
     rows = cast("list[dict[str, Any]]", answer.data.get("rows") or [])
     running = [str(row["job_id"]) for row in rows if row["status"] == "running" and row.get("job_id")]
     return running, sum(row["status"] == "not_begun" for row in rows)
 
 
-async def _ended(lab: Session, answer: Answer) -> Answer:
+async def _ended(lab: InProcessSession, answer: ToolAnswer) -> ToolAnswer:
     job_id = answer.data.get("job_id")
     if answer.data.get("status") != "running" and answer.data.get("state") not in ("queued", "running"):
         return answer
@@ -213,7 +213,7 @@ async def _ended(lab: Session, answer: Answer) -> Answer:
     return answer
 
 
-def answer_of(tool: str, arguments: dict[str, Any], *, as_json: bool) -> Answer:
+def answer_of(tool: str, arguments: dict[str, Any], *, as_json: bool) -> ToolAnswer:
     """Call one tool; an error of it ends the command with exit code 1."""
     answer = call(tool, arguments)
     if answer.failed:

@@ -11,7 +11,7 @@ from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.clients import CLIENTS, own_command, register
 from gpu_mcp_server.cli.config_edit import with_host, write_private
 from gpu_mcp_server.cli.hosts import read_config
-from gpu_mcp_server.cli.output import Json, emit
+from gpu_mcp_server.cli.output import Json, print_result
 
 _HOST_NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")
 
@@ -44,7 +44,7 @@ def _names(lines: list[str]) -> list[str]:
     return found
 
 
-def probed(names: list[str]) -> dict[str, dict[str, Any]]:
+def probe_hosts(names: list[str]) -> dict[str, dict[str, Any]]:
     """Return the status of each name as an SSH host, and of the hosts in the settings."""
 
     async def work() -> dict[str, dict[str, Any]]:
@@ -71,7 +71,7 @@ def init(
     from gpu_mcp_server.settings.server_settings import user_config_file
 
     names = ssh_host_names(ssh_config.expanduser())
-    status = probed(names) if probe else {}
+    status = probe_hosts(names) if probe else {}
     ask = not (yes or dry_run or as_json)
     path = user_config_file()
     text = before = read_config(path)
@@ -95,7 +95,7 @@ def init(
         "clients": clients,
         "dry_run": dry_run,
     }
-    emit(result, _told(result), as_json=as_json)
+    print_result(result, _told(result), as_json=as_json)
 
 
 def _register_all(*, ask: bool, dry_run: bool) -> list[dict[str, Any]]:

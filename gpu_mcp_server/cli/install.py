@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from gpu_mcp_server.cli.output import Json, emit, fail
+from gpu_mcp_server.cli.output import Json, fail, print_result
 
 
 def install(
@@ -22,4 +22,4 @@ def install(
     if client is not None and client not in known:
         raise fail(f"Unknown client {client!r}; known are {', '.join(known)}.", as_json=as_json, code=2)
     shown = {name: text for name, text in known.items() if client in (None, name)}
-    emit(shown, "\n\n".join(f"## {name}\n{text}" for name, text in shown.items()), as_json=as_json)
+    print_result(shown, "\n\n".join(f"## {name}\n{text}" for name, text in shown.items()), as_json=as_json)

@@ -6,7 +6,7 @@ import typer
 
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.call import output_of
-from gpu_mcp_server.cli.output import Json, emit, fail, table
+from gpu_mcp_server.cli.output import Json, fail, print_result, table
 
 JobId = Annotated[str, typer.Argument(help="job_id.")]
 
@@ -21,7 +21,7 @@ def jobs(limit: Annotated[int, typer.Option(help="Jobs to show.")] = 20, as_json
     rows = in_process_client.run(work)
     shown = [[str(row.get(k) or "-") for k in ("job_id", "host", "purpose", "state", "status")] for row in rows]
     text = table(["JOB", "HOST", "PURPOSE", "STATE", "STATUS"], shown) if rows else "no jobs yet"
-    emit({"jobs": rows}, text, as_json=as_json)
+    print_result({"jobs": rows}, text, as_json=as_json)
 
 
 def logs(
@@ -34,7 +34,7 @@ def logs(
         _follow(job_id)
         return
 
-    async def work() -> tuple[in_process_client.Answer, bytes, bytes]:
+    async def work() -> tuple[in_process_client.ToolAnswer, bytes, bytes]:
         async with in_process_client.session() as lab:
             answer = await lab.call("job_status", {"job_id": job_id})
             if answer.failed or as_json:
@@ -45,7 +45,7 @@ def logs(
     if answer.failed:
         raise fail(answer.text, as_json=as_json)
     if as_json:
-        emit(answer.data, "", as_json=True)
+        print_result(answer.data, "", as_json=True)
         return
     typer.echo(out, nl=False)
     typer.echo(err, nl=False, err=True)
@@ -65,4 +65,4 @@ def _follow(job_id: str) -> None:
 def cancel(job_id: JobId, as_json: Json = False) -> None:
     """End a job and free its GPUs."""
     answer = in_process_client.answer_of("cancel_job", {"job_id": job_id}, as_json=as_json)
-    emit(answer.data, answer.text, as_json=as_json)
+    print_result(answer.data, answer.text, as_json=as_json)

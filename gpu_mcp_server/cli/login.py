@@ -11,7 +11,7 @@ import typer
 
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.clients import AgentClient, register, remote_snippets
-from gpu_mcp_server.cli.output import Json, emit
+from gpu_mcp_server.cli.output import Json, print_result
 from gpu_mcp_server.errors import BadRequest, HostUnavailable, NotFound
 
 NAME = "gpu-team"
@@ -27,7 +27,7 @@ def login(
     """Ask for a token (or read it from stdin), try it, keep it, and point the clients of this machine there."""
     address = address_of(url)
     if show:
-        emit({"url": address, "token": kept_token(address)}, kept_token(address), as_json=as_json)
+        print_result({"url": address, "token": kept_token(address)}, kept_token(address), as_json=as_json)
         return
     asking = sys.stdin.isatty()
     secret = typer.prompt("Token", hide_input=True, err=True) if asking else sys.stdin.readline().strip()
@@ -40,7 +40,7 @@ def login(
     lines += [f"{name}: {'registered as ' + NAME if why is None else why}" for name, why in done.items()]
     if clients and not done:
         lines += ["No client was found. To register it yourself:", *remote_snippets(f"{address}/mcp").values()]
-    emit({"url": address, "tools": tools, "clients": done}, "\n".join(lines), as_json=as_json)
+    print_result({"url": address, "tools": tools, "clients": done}, "\n".join(lines), as_json=as_json)
 
 
 def address_of(url: str) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, emit
+from gpu_mcp_server.cli.output import Json, print_result
 
 app = typer.Typer(help="NCCL programs: from host collectives to device-initiated ones.", no_args_is_help=True)
 
@@ -53,7 +53,7 @@ def run(
             return await pipeline.run(files, file.name, folder, _checked(NcclPipelineOptions, options), progress=_said)
 
     result = in_process_client.run(work)
-    emit(result.model_dump(mode="json", exclude_none=True), result.summary(), as_json=as_json)
+    print_result(result.model_dump(mode="json", exclude_none=True), result.summary(), as_json=as_json)
     if result.status == "failed":
         raise typer.Exit(1)
 
@@ -91,7 +91,7 @@ def verify(
             )
 
     result = in_process_client.run(work)
-    emit(result.model_dump(mode="json", exclude_none=True), result.summary(), as_json=as_json)
+    print_result(result.model_dump(mode="json", exclude_none=True), result.summary(), as_json=as_json)
     if result.verdict == "failed":
         raise typer.Exit(1)
 

@@ -5,22 +5,22 @@ from typing import Annotated, Any
 
 import typer
 
-from gpu_mcp_server.text_safety import visible
+from gpu_mcp_server.text_safety import escape_controls
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
-def emit(data: Any, text: str, *, as_json: bool) -> None:
+def print_result(data: Any, text: str, *, as_json: bool) -> None:
     """Print `data` as JSON in ASCII, or `text`; what would steer a terminal is escaped in either."""
-    typer.echo(json.dumps(data, indent=2) if as_json else visible(text))
+    typer.echo(json.dumps(data, indent=2) if as_json else escape_controls(text))
 
 
 def fail(message: str, *, as_json: bool, code: int = 1) -> typer.Exit:
     """Print an error where it belongs, and return the exception that ends the command."""
     if as_json:
-        emit({"error": message}, "", as_json=True)
+        print_result({"error": message}, "", as_json=True)
     else:
-        typer.echo(visible(message), err=True)
+        typer.echo(escape_controls(message), err=True)
     return typer.Exit(code)
 
 

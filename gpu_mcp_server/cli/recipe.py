@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, emit, table
+from gpu_mcp_server.cli.output import Json, print_result, table
 from gpu_mcp_server.errors import BadRequest, GpuMcpError
 from gpu_mcp_server.models.recipe import RunState
 from gpu_mcp_server.models.run_plan import RunPlan
@@ -22,7 +22,7 @@ app.add_typer(suite_app, name="suite")
 RunId = Annotated[str, typer.Argument(help="From `recipe list`.")]
 
 
-class Live:
+class ProgressView:
     """Shows a run on stderr: a line for each step that is done, one that changes for what goes on."""
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ def list_runs(as_json: Json = False) -> None:
         for s in states
     ]
     text = table(["RUN", "MODE", "STATE", "BEST", "CALLS", "SECONDS"], rows) if rows else "no runs"
-    emit([state.model_dump(mode="json") for state in states], text, as_json=as_json)
+    print_result([state.model_dump(mode="json") for state in states], text, as_json=as_json)
 
 
 @app.command()
@@ -129,14 +129,14 @@ def repeat(
         from gpu_mcp_server.recipes.suites import Suites
 
         async with in_process_client.laboratory() as lab:
-            live = Live()
+            live = ProgressView()
             try:
                 return await Suites(lab).repeat(chosen, times, name or chosen.name, live)
             finally:
                 live.end()
 
     report = in_process_client.run(work)
-    emit(report.model_dump(mode="json"), report.summary(), as_json=as_json)
+    print_result(report.model_dump(mode="json"), report.summary(), as_json=as_json)
 
 
 @app.command()
@@ -159,7 +159,7 @@ def report(
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise BadRequest(f"{path} cannot be written: {error.strerror}.", hint="Name another file.") from error
-    emit({"written": str(path)}, f"written: {path}", as_json=as_json)
+    print_result({"written": str(path)}, f"written: {path}", as_json=as_json)
 
 
 @app.command()
@@ -172,7 +172,7 @@ def schema(
     if name is not None and name not in HANDOFFS:
         raise BadRequest(f"There is no hand-off {name!r}.", hint=f"There are {', '.join(HANDOFFS)}.")
     found = {each: model.model_json_schema() for each, model in HANDOFFS.items() if name in (None, each)}
-    emit(found, json.dumps(found, indent=1), as_json=as_json)
+    print_result(found, json.dumps(found, indent=1), as_json=as_json)
 
 
 @suite_app.command()
@@ -193,7 +193,7 @@ def kernelbench(
     chosen = read_plan(plan)
     problems = kernelbench_problems(root.expanduser().absolute(), level, problem or ())
     report = in_process_client.run(lambda: _over(chosen, name or f"{chosen.name}-level{level}", problems))
-    emit(report.model_dump(mode="json"), report.summary(), as_json=as_json)
+    print_result(report.model_dump(mode="json"), report.summary(), as_json=as_json)
 
 
 @suite_app.command()
@@ -219,22 +219,22 @@ def hip(
         return await _over(chosen, name or f"{chosen.name}-hip", problems)
 
     report = in_process_client.run(work)
-    emit(report.model_dump(mode="json"), report.summary(), as_json=as_json)
+    print_result(report.model_dump(mode="json"), report.summary(), as_json=as_json)
 
 
 async def _over(plan: RunPlan, name: str, problems: Mapping[str, Path]) -> SuiteReport:
     from gpu_mcp_server.recipes.suites import Suites
 
     async with in_process_client.laboratory() as lab:
-        live = Live()
+        live = ProgressView()
         try:
             return await Suites(lab).over(plan, name, problems, live)
         finally:
             live.end()
 
 
-async def _went(go: Callable[[str, Live], Awaitable[RunState]], run_id: str) -> RunState:
-    live = Live()
+async def _went(go: Callable[[str, ProgressView], Awaitable[RunState]], run_id: str) -> RunState:
+    live = ProgressView()
     try:
         return await go(run_id, live)
     except GpuMcpError as error:
@@ -249,4 +249,4 @@ def _speed(state: RunState) -> str:
 
 
 def _said(state: RunState, *, as_json: bool) -> None:
-    emit(state.model_dump(mode="json"), state.summary(), as_json=as_json)
+    print_result(state.model_dump(mode="json"), state.summary(), as_json=as_json)

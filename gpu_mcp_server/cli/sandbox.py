@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, emit
+from gpu_mcp_server.cli.output import Json, print_result
 
 app = typer.Typer(help="Try the sandbox of a host.", no_args_is_help=True)
 
@@ -16,7 +16,7 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Try every way out that we know, inside the sandbox: exit code 1 if one is open."""
-    from gpu_mcp_server.backends.contract.escapes import tried
+    from gpu_mcp_server.backends.contract.escapes import try_escapes
     from gpu_mcp_server.services.hosts.host_connections import Hosts
     from gpu_mcp_server.settings.server_settings import load_settings
 
@@ -25,7 +25,7 @@ def check(
 
     async def work() -> str:
         name = hosts.choose(host)
-        async for outcome in tried(hosts.backend(name)):
+        async for outcome in try_escapes(hosts.backend(name)):
             attempt = outcome.attempt
             rows.append({
                 "row": attempt.row, "attempt": attempt.what, "sandbox": outcome.sandbox, "closed_by": attempt.closed_by,
@@ -38,7 +38,7 @@ def check(
     name = in_process_client.run(work)
     count = sum(row["result"] == "open" for row in rows)
     said = f"host {name}: {len({row['row'] for row in rows})} ways out tried, {count or 'none'} open"
-    emit({"host": name, "open": count, "attempts": rows}, said, as_json=as_json)
+    print_result({"host": name, "open": count, "attempts": rows}, said, as_json=as_json)
     if count:
         raise typer.Exit(1)
 

@@ -63,7 +63,7 @@ def verdicts(problem_id: str, host: str | None) -> list[Step]:
     ]
 
 
-async def _tried(lab: in_process_client.Session, todo: list[Step], failed: list[str]) -> dict[str, Any]:
+async def _tried(lab: in_process_client.InProcessSession, todo: list[Step], failed: list[str]) -> dict[str, Any]:
     data: dict[str, Any] = {}
     for name, tool, arguments, right in todo:
         answer = await lab.call(tool, arguments, quiet=True)
@@ -86,16 +86,16 @@ async def _path(host: str | None) -> list[str]:
 
 
 async def _judged(
-    chosen: Callable[[bool], list[cheat_suite.Candidate]], host: str | None
-) -> tuple[list[cheat_suite.Row], list[str]]:
+    chosen: Callable[[bool], list[cheat_suite.CheatCandidate]], host: str | None
+) -> tuple[list[cheat_suite.CheatRow], list[str]]:
     """Judge the candidates that fit the host; return their rows, and what was left out."""
     from gpu_mcp_server.settings.server_settings import load_settings
 
-    def print_row(row: cheat_suite.Row) -> None:
-        word = "MISSED" if row.missed else "ALARM" if row.false_alarm else "ok"
+    def print_row(row: cheat_suite.CheatRow) -> None:
+        word = "MISSED" if row.was_missed else "ALARM" if row.false_alarm else "ok"
         typer.echo(f"{word:<6}  {row.candidate.id}: {row.verdict} {row.caught_by}".rstrip(), err=True)
 
-    async with cheat_suite.court(load_settings(), host) as court:
+    async with cheat_suite.open_suite(load_settings(), host) as court:
         court.tell = print_row
         probe = await court.lab.jobs.runner.probe(court.lab.hosts.choose(host))
         candidates = chosen(bool(probe.gpus))
@@ -108,9 +108,9 @@ async def _judged(
 
 def _chosen(
     folder: Path | None, device: str | None, only: str | None, everything: bool
-) -> Callable[[bool], list[cheat_suite.Candidate]]:
+) -> Callable[[bool], list[cheat_suite.CheatCandidate]]:
     """Return what picks the candidates once it is known whether there is a GPU."""
-    candidates = cheat_suite.unknown(folder) if folder else cheat_suite.known()
+    candidates = cheat_suite.candidates_in_folder(folder) if folder else cheat_suite.catalogued_candidates()
     if only is not None:
         candidates = [c for c in candidates if c.id == only]
         if not candidates:
@@ -123,9 +123,9 @@ def _chosen(
     return lambda gpu: [c for c in candidates if gpu or asked or c.device == "cpu"]
 
 
-def _matrix(rows: list[cheat_suite.Row]) -> str:
+def _matrix(rows: list[cheat_suite.CheatRow]) -> str:
     """Return the rows as text: id, kind, verdict, what caught it, and what went wrong with it."""
-    words = ["missed" if row.missed else "false alarm" if row.false_alarm else "" for row in rows]
+    words = ["missed" if row.was_missed else "false alarm" if row.false_alarm else "" for row in rows]
     cells = [
         [row.candidate.id, row.candidate.kind, row.verdict, row.caught_by, word + (f": {row.reason}" if word else "")]
         for row, word in zip(rows, words, strict=True)
@@ -150,7 +150,7 @@ def selftest(
     chosen = _chosen(candidates, device, only, everything)
     failed = in_process_client.run(lambda: _path(host)) if not (candidates or device or only) else []
     rows, left_out = in_process_client.run(lambda: _judged(chosen, host)) if not failed else ([], [])
-    missed, alarms = sum(row.missed for row in rows), sum(row.false_alarm for row in rows)
+    missed, alarms = sum(row.was_missed for row in rows), sum(row.false_alarm for row in rows)
     if as_json:
         whole: dict[str, Any] = {"rows": [row.data() for row in rows], "missed": missed, "false_alarms": alarms}
         typer.echo(json.dumps(whole, ensure_ascii=False, indent=2))

@@ -13,7 +13,7 @@ def over_stdio(toolsets: str | None, read_only: bool | None, exclude_tools: str 
     """Serve one client over stdin and stdout."""
     import asyncio
 
-    from gpu_mcp_server.mcp_api.server import serve_stdio, server_from
+    from gpu_mcp_server.mcp_api.server import serve_stdio, server_from_settings
     from gpu_mcp_server.runtime.current_user import acting_as
     from gpu_mcp_server.runtime.logging_setup import log_to_stderr
     from gpu_mcp_server.settings.server_settings import load_settings
@@ -28,7 +28,7 @@ def over_stdio(toolsets: str | None, read_only: bool | None, exclude_tools: str 
             err=True,
         )
     with acting_as(asyncio.run(chosen_user(settings))):
-        serve_stdio(server_from(settings))
+        serve_stdio(server_from_settings(settings))
 
 
 def serve(
@@ -65,7 +65,7 @@ def serve(
 def _over_http(where: tuple[str, int], auth: Any, chosen: dict[str, Any], *, as_json: bool) -> None:
     import asyncio
 
-    from gpu_mcp_server.mcp_api.server import server_from
+    from gpu_mcp_server.mcp_api.server import server_from_settings
     from gpu_mcp_server.runtime.logging_setup import log_to_stderr
     from gpu_mcp_server.settings.server_settings import load_settings
     from gpu_mcp_server.web import http_server
@@ -85,4 +85,4 @@ def _over_http(where: tuple[str, int], auth: Any, chosen: dict[str, Any], *, as_
             "Without TLS tokens can be read on the way: set team.tls_cert and team.tls_key, or let a proxy encrypt.",
             err=True,
         )
-    http_server.serve_http(server_from(settings, local_files=False), settings, address, port, tokens=tokens)
+    http_server.serve_http(server_from_settings(settings, local_files=False), settings, address, port, tokens=tokens)

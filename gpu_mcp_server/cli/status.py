@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, emit, fail
+from gpu_mcp_server.cli.output import Json, fail, print_result
 
 GIB = 1 << 30
 EVERY_S = 2.0
@@ -26,9 +26,9 @@ def status(
         return
     answer = in_process_client.answer_of("gpu_status", {"host": host}, as_json=as_json)
     if as_json:
-        emit(answer.data, "", as_json=True)
+        print_result(answer.data, "", as_json=True)
     else:
-        _console().print(rendered(answer.data))
+        _console().print(render_status(answer.data))
 
 
 def _console() -> Any:
@@ -47,7 +47,7 @@ async def _watched(host: str | None) -> None:
                 answer = await lab.call("gpu_status", {"host": host}, quiet=True)
                 if answer.failed:
                     raise fail(answer.text, as_json=False)
-                live.update(rendered(answer.data), refresh=True)
+                live.update(render_status(answer.data), refresh=True)
                 if not _console().is_terminal:
                     return
                 await asyncio.sleep(EVERY_S)
@@ -64,7 +64,7 @@ async def _told_again(host: str | None) -> None:
             await asyncio.sleep(EVERY_S)
 
 
-def rendered(data: dict[str, Any]) -> Any:
+def render_status(data: dict[str, Any]) -> Any:
     """Return what gpu_status found, for rich to print: a table of GPUs under each host."""
     from rich.console import Group
 

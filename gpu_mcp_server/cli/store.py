@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpu_mcp_server.cli import in_process_client, store_push
-from gpu_mcp_server.cli.output import Json, emit
+from gpu_mcp_server.cli.output import Json, print_result
 from gpu_mcp_server.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def _data_dir() -> Path:
 def path(as_json: Json = False) -> None:
     """Print the data folder."""
     folder = _data_dir()
-    emit({"data_dir": str(folder)}, str(folder), as_json=as_json)
+    print_result({"data_dir": str(folder)}, str(folder), as_json=as_json)
 
 
 @app.command()
@@ -45,7 +45,7 @@ def size(as_json: Json = False) -> None:
         parts[entry.name] = {"files": len(files), "bytes": sum(f.stat().st_size for f in files)}
     total = sum(part["bytes"] for part in parts.values())
     lines = [f"{p['bytes']:>14} {p['files']:>7} files  {name}" for name, p in parts.items()]
-    emit(
+    print_result(
         {"data_dir": str(folder), "bytes": total, "parts": parts},
         "\n".join([*lines, f"{total:>14} bytes in {folder}"]),
         as_json=as_json,
@@ -61,7 +61,7 @@ def gc(as_json: Json = False) -> None:
             return {"deleted_files": await lab.store.artifacts.clean()}
 
     done = in_process_client.run(work)
-    emit(done, f"{done['deleted_files']} files deleted", as_json=as_json)
+    print_result(done, f"{done['deleted_files']} files deleted", as_json=as_json)
 
 
 @app.command()
@@ -72,14 +72,14 @@ def check(as_json: Json = False) -> None:
     It cannot see changed bytes inside a value, or rows that are gone: SQLite keeps no checksums.
     """
     from gpu_mcp_server.store import database
-    from gpu_mcp_server.store.store_locks import USE, held
+    from gpu_mcp_server.store.store_locks import USE, hold_lock
 
     path = _data_dir() / database.DATABASE
     if not path.exists():
         raise BadRequest(f"There is no store in {path.parent}.")
-    with held(path.parent, USE):
+    with hold_lock(path.parent, USE):
         size_bytes = database.check(path)
-    emit({"path": str(path), "bytes": size_bytes}, f"{path} is whole: {size_bytes} bytes.", as_json=as_json)
+    print_result({"path": str(path), "bytes": size_bytes}, f"{path} is whole: {size_bytes} bytes.", as_json=as_json)
 
 
 @app.command()
@@ -91,7 +91,7 @@ def backup(
     from gpu_mcp_server.store import backups
 
     made = backups.backup(_data_dir(), file.absolute())
-    emit(
+    print_result(
         asdict(made),
         f"{made.files} files, {made.bytes} bytes, schema version {made.schema}: {made.path}\n"
         "It holds secrets (tokens' hashes, sources): keep it where only you can read it.",
@@ -112,7 +112,7 @@ def restore(
 
     made, old = backups.restore(_data_dir(), file.absolute(), replace=replace)
     kept = f"\nThe database that was there: {old}" if old is not None else ""
-    emit(
+    print_result(
         {**asdict(made), "before": str(old) if old is not None else None},
         f"{made.files} files of {made.created_at} are in {_data_dir()}.{kept}",
         as_json=as_json,
@@ -157,9 +157,9 @@ def prune(
         "deleted": done is not None,
     }
     if done is not None:
-        emit(told, f"Deleted: {done.freed_bytes} bytes freed.", as_json=as_json)
+        print_result(told, f"Deleted: {done.freed_bytes} bytes freed.", as_json=as_json)
     else:
-        emit(told, "Nothing was deleted." + (" Say --yes to delete it." if going else ""), as_json=as_json)
+        print_result(told, "Nothing was deleted." + (" Say --yes to delete it." if going else ""), as_json=as_json)
 
 
 def _said(planned: "Plan") -> str:

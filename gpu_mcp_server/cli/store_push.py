@@ -6,7 +6,7 @@ import typer
 
 from gpu_mcp_server.cli import in_process_client
 from gpu_mcp_server.cli.login import address_of, kept_token
-from gpu_mcp_server.cli.output import Json, emit
+from gpu_mcp_server.cli.output import Json, print_result
 from gpu_mcp_server.errors import BadRequest, GpuMcpError, HostUnavailable, NotFound
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def push(
         f"files are new there; {done['left_out']} were there already. "
         "What was judged here counts there once it is judged again, unless an admin pushes."
     )
-    emit(done, text, as_json=as_json)
+    print_result(done, text, as_json=as_json)
 
 
 async def _pushed(address: str, secret: str) -> dict[str, int]:

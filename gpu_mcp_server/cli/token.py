@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast
 import typer
 
 from gpu_mcp_server.cli import in_process_client
-from gpu_mcp_server.cli.output import Json, emit, table
+from gpu_mcp_server.cli.output import Json, print_result, table
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.user import Scope
 
@@ -56,7 +56,7 @@ def create(
     token_id, secret = with_team(work)
     said = {"token_id": token_id, "user": name, "scope": scope, "token": secret}
     typer.echo(f"token {token_id} of {name}, scope {scope}; it is shown only now:", err=True)
-    emit(said, secret, as_json=as_json)
+    print_result(said, secret, as_json=as_json)
 
 
 @app.command(name="list")
@@ -76,7 +76,7 @@ def list_(as_json: Json = False) -> None:
     ]
     said: list[dict[str, Any]] = [{**vars(t), "state": t.state} for t in tokens]
     headings = ["id", "user", "scope", "state", "made", "expires", "last used", "note"]
-    emit(said, table(headings, rows) if rows else "There are no tokens.", as_json=as_json)
+    print_result(said, table(headings, rows) if rows else "There are no tokens.", as_json=as_json)
 
 
 @app.command()
@@ -88,7 +88,7 @@ def revoke(token_id: Annotated[str, typer.Argument(help="As `token list` shows i
 
     token = with_team(work)
     said = f"token {token.token_id} of {token.user} is revoked since {token.revoked_at}"
-    emit({**vars(token), "state": token.state}, said, as_json=as_json)
+    print_result({**vars(token), "state": token.state}, said, as_json=as_json)
 
 
 def seconds_of(text: str) -> float | None:

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_mcp_server.cli.output import Json, emit, table
+from gpu_mcp_server.cli.output import Json, print_result, table
 from gpu_mcp_server.cli.token import with_team
 
 if TYPE_CHECKING:
-    from gpu_mcp_server.team.audit import Entry
+    from gpu_mcp_server.team.audit import AuditEntry
 
 app = typer.Typer(help="Users of a server that many use: shares, quotas, what they did.", no_args_is_help=True)
 
@@ -64,7 +64,7 @@ def set_(
         return await team.users.get(name)
 
     user = with_team(work)
-    emit(user.model_dump(mode="json"), f"user {name}: {_settled(user)}", as_json=as_json)
+    print_result(user.model_dump(mode="json"), f"user {name}: {_settled(user)}", as_json=as_json)
 
 
 @app.command(name="list")
@@ -73,7 +73,7 @@ def list_(as_json: Json = False) -> None:
 
     async def work(team: Any) -> list[tuple[Any, Any]]:
         users = [await team.users.get(name) for name in await team.users.names()]
-        return [(user, await team.allowances.taken(user.name)) for user in users]
+        return [(user, await team.allowances.usage_of(user.name)) for user in users]
 
     found = with_team(work)
     rows = [
@@ -82,7 +82,7 @@ def list_(as_json: Json = False) -> None:
     ]
     said = [{**user.model_dump(mode="json", exclude={"scopes", "token_id"}), **asdict(taken)} for user, taken in found]
     headings = ["user", "settled", "GPU s today", "jobs", "bytes"]
-    emit(said, table(headings, rows) if rows else "There are no users.", as_json=as_json)
+    print_result(said, table(headings, rows) if rows else "There are no users.", as_json=as_json)
 
 
 @app.command()
@@ -96,10 +96,10 @@ def log(
     async def work(team: Any) -> Any:
         return await team.audit.recent(name, limit)
 
-    entries: list[Entry] = list(with_team(work))
+    entries: list[AuditEntry] = list(with_team(work))
     rows = [[e.at[:19], e.user, e.action, e.handle or "", e.outcome, e.address or ""] for e in reversed(entries)]
     text = table(["when (UTC)", "user", "did", "to", "outcome", "from"], rows) if rows else "Nothing was done."
-    emit([asdict(entry) for entry in entries], text, as_json=as_json)
+    print_result([asdict(entry) for entry in entries], text, as_json=as_json)
 
 
 def _settled(user: Any) -> str:

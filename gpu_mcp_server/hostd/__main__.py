@@ -20,7 +20,7 @@ if "threading" not in sys.modules:
     os.register_at_fork = _ignore
 
 from .channel import allocation_server  # noqa: E402
-from .channel.channel_server import Channel  # noqa: E402
+from .channel.channel_server import ChannelServer  # noqa: E402
 from .gpus import broker  # noqa: E402
 from .jobs import batch_task  # noqa: E402
 from .jobs.host_resources import Host  # noqa: E402
@@ -50,14 +50,14 @@ def main(arguments: Optional[List[str]] = None) -> int:
     if verb == "relay" or verb.startswith("gate="):
         given = os.path.abspath(os.path.expanduser(words[1])) if len(words) > 1 and words[1] else ""
         return (
-            allocation_server.relay(given)
+            allocation_server.relay_stdio(given)
             if verb == "relay"
-            else allocation_server.hold(given, float(verb.partition("=")[2]))
+            else allocation_server.serve_allocation(given, float(verb.partition("=")[2]))
         )
     if verb == "once":
-        return batch_task.run(os.path.abspath(words[1]))
+        return batch_task.run_task(os.path.abspath(words[1]))
     if verb == "serve":
-        systemd_scope.enter(systemd_scope.own_command())
+        systemd_scope.reexec_in_scope(systemd_scope.own_command())
     try:
         host = Host(os.path.abspath(os.path.expanduser(state)))
     except OSError as error:
@@ -65,13 +65,13 @@ def main(arguments: Optional[List[str]] = None) -> int:
         return NO_STATE
     if verb == "probe":
         sys.stdout.write(
-            json.dumps({**host_probe.about_host(host, {}), **host_probe.about_gpus(host)}, indent=1) + "\n"
+            json.dumps({**host_probe.describe_host(host, {}), **host_probe.describe_gpus(host)}, indent=1) + "\n"
         )
         return 0
     if verb != "serve":
         sys.stderr.write("hostd: unknown verb %r; known: serve, probe\n" % verb)
         return 2
-    return Channel(host).run()
+    return ChannelServer(host).run()
 
 
 if __name__ == "__main__":

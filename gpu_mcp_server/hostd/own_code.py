@@ -11,7 +11,7 @@ PARENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """What the package is found in: a folder, or the zip file that hostd travels as."""
 
 
-def command(words: Sequence[str]) -> List[str]:
+def hostd_argv(words: Sequence[str]) -> List[str]:
     """Return the command line of the same hostd as this process, with other words."""
     if os.path.isfile(PARENT):
         return [sys.executable, "-I", PARENT, *words]

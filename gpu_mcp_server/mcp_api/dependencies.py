@@ -5,47 +5,51 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from mcp.server.mcpserver import Context, Resolve
 
-from gpu_mcp_server.mcp_api.lab_lifetime import App
+from gpu_mcp_server.mcp_api.lab_lifetime import LabHolder
 from gpu_mcp_server.mcp_api.progress import CURRENT_PROGRESS, Progress
-from gpu_mcp_server.mcp_api.tool_sources import Sources
+from gpu_mcp_server.mcp_api.tool_sources import SourceResolver
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.builds.compiler import Compiler
     from gpu_mcp_server.services.builds.disassembly import Inspector
     from gpu_mcp_server.services.builds.porting import Porter
     from gpu_mcp_server.services.builds.project_builds import Projects
-    from gpu_mcp_server.services.commands.command_runner import Runner
+    from gpu_mcp_server.services.commands.command_runner import CommandRunner
     from gpu_mcp_server.services.documentation.doc_search import Documents
     from gpu_mcp_server.services.evaluation.attempt_audit import Auditor
     from gpu_mcp_server.services.evaluation.candidate_batches import Batches
     from gpu_mcp_server.services.evaluation.evaluator import Evaluator
     from gpu_mcp_server.services.evaluation.problem_registry import Registry
-    from gpu_mcp_server.services.experience.experience_search import Memory
-    from gpu_mcp_server.services.jobs.batch_jobs import Long
-    from gpu_mcp_server.services.jobs.gpu_scheduler import Pool
+    from gpu_mcp_server.services.experience.experience_search import ExperienceSearch
+    from gpu_mcp_server.services.jobs.batch_jobs import BatchJobs
+    from gpu_mcp_server.services.jobs.gpu_scheduler import GpuScheduler
     from gpu_mcp_server.services.lab import Lab
     from gpu_mcp_server.services.nccl.transform import Collectives
     from gpu_mcp_server.services.nccl.verifier import NcclVerifier
     from gpu_mcp_server.services.profiles.memory_checker import Checker
     from gpu_mcp_server.services.profiles.profile_queries import Profiles
     from gpu_mcp_server.services.profiles.profiler import Profiler
-    from gpu_mcp_server.services.records.attempts import Experience
-    from gpu_mcp_server.services.status.lab_status import Gpus
+    from gpu_mcp_server.services.records.attempts import AttemptStore
+    from gpu_mcp_server.services.status.lab_status import StatusService
     from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
     from gpu_mcp_server.store.artifacts import Artifacts
-    from gpu_mcp_server.team.sharing import Sharing
+    from gpu_mcp_server.team.sharing import SharingService
 else:  # services bring asyncssh and the store; `tools/list` must not wait for them
-    Artifacts = Auditor = Batches = Checker = Compiler = Documents = Evaluator = Experience = Gpus = Inspector = Any
-    Lab = Long = Memory = NcclVerifier = Pool = Porter = Profiler = Profiles = Projects = Registry = Runner = Any
-    Collectives = Sharing = Workspaces = Any
+    Artifacts = Auditor = Batches = Checker = Compiler = Documents = Evaluator = AttemptStore = StatusService = (
+        Inspector
+    ) = Any
+    Lab = BatchJobs = ExperienceSearch = NcclVerifier = GpuScheduler = Porter = Profiler = Profiles = Projects = (
+        Registry
+    ) = CommandRunner = Any
+    Collectives = SharingService = Workspaces = Any
 
 
-async def _lab(ctx: Context[App]) -> Any:
+async def _lab(ctx: Context[LabHolder]) -> Any:
     return await ctx.request_context.lifespan_context.lab()
 
 
-async def _sources(ctx: Context[App], lab: Annotated[Any, Resolve(_lab)]) -> Any:
-    return Sources(lab.store.workspaces, local_files=ctx.request_context.lifespan_context.local_files)
+async def _sources(ctx: Context[LabHolder], lab: Annotated[Any, Resolve(_lab)]) -> Any:
+    return SourceResolver(lab.store.workspaces, local_files=ctx.request_context.lifespan_context.local_files)
 
 
 async def _progress() -> Any:
@@ -74,14 +78,14 @@ PorterDep = Annotated[Porter, _service(lambda lab: lab.builds.porter)]
 ProjectsDep = Annotated[Projects, _service(lambda lab: lab.builds.projects)]
 DocumentsDep = Annotated[Documents, _service(lambda lab: lab.documents)]
 EvaluatorDep = Annotated[Evaluator, _service(lambda lab: lab.evaluation.evaluator)]
-PoolDep = Annotated[Pool, _service(lambda lab: lab.jobs.pool)]
-LongDep = Annotated[Long, _service(lambda lab: lab.jobs.long)]
+PoolDep = Annotated[GpuScheduler, _service(lambda lab: lab.jobs.pool)]
+LongDep = Annotated[BatchJobs, _service(lambda lab: lab.jobs.long)]
 RegistryDep = Annotated[Registry, _service(lambda lab: lab.evaluation.registry)]
-MemoryDep = Annotated[Memory, _service(lambda lab: lab.memory)]
-ExperienceDep = Annotated[Experience, _service(lambda lab: lab.store.experience)]
-GpusDep = Annotated[Gpus, _service(lambda lab: lab.status.gpus)]
-SharingDep = Annotated[Sharing, _service(lambda lab: lab.store.sharing)]
-RunnerDep = Annotated[Runner, _service(lambda lab: lab.commands)]
+MemoryDep = Annotated[ExperienceSearch, _service(lambda lab: lab.memory)]
+ExperienceDep = Annotated[AttemptStore, _service(lambda lab: lab.store.experience)]
+GpusDep = Annotated[StatusService, _service(lambda lab: lab.status.gpus)]
+SharingDep = Annotated[SharingService, _service(lambda lab: lab.store.sharing)]
+RunnerDep = Annotated[CommandRunner, _service(lambda lab: lab.commands)]
 WorkspacesDep = Annotated[Workspaces, _service(lambda lab: lab.store.workspaces)]
 ProgressDep = Annotated[Progress, Resolve(_progress)]
-SourcesDep = Annotated[Sources, Resolve(_sources)]
+SourcesDep = Annotated[SourceResolver, Resolve(_sources)]

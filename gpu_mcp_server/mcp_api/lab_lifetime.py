@@ -20,7 +20,7 @@ CLOSING_S = 5.0
 logger = logging.getLogger(__name__)
 
 
-class App:
+class LabHolder:
     """What lives as long as the server: the laboratory, opened by the first call that needs it."""
 
     def __init__(self, open_lab: OpenLab, *, local_files: bool = True, heartbeat_s: float = HEARTBEAT_S) -> None:
@@ -47,7 +47,7 @@ class App:
             self._keeper = asyncio.create_task(self._keep(self._opened), name="lab", context=contextvars.Context())
         return await asyncio.shield(self._opened)
 
-    async def opened(self) -> "Lab":
+    async def wait_until_open(self) -> "Lab":
         """Wait until somebody has needed the laboratory, and return it."""
         await self._used.wait()
         return await self.lab()

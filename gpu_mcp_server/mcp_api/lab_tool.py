@@ -14,11 +14,11 @@ from mcp.types import CallToolResult, TextContent
 from pydantic import ValidationError
 
 from gpu_mcp_server.errors import GpuMcpError
-from gpu_mcp_server.mcp_api.lab_lifetime import App
+from gpu_mcp_server.mcp_api.lab_lifetime import LabHolder
 from gpu_mcp_server.mcp_api.progress import CURRENT_PROGRESS, Progress
-from gpu_mcp_server.mcp_api.schemas import refused_nulls, said_of_arguments, without
-from gpu_mcp_server.runtime.result_limits import bounded
-from gpu_mcp_server.services.jobs.call_context import current_errand
+from gpu_mcp_server.mcp_api.schemas import describe_bad_arguments, refused_nulls, remove_paths
+from gpu_mcp_server.runtime.result_limits import limit_result
+from gpu_mcp_server.services.jobs.call_context import current_call
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class LabTool(Tool):
     async def run(self, arguments: dict[str, Any], context: Context[Any, Any], convert_result: bool = False) -> Any:
         """Run the tool and translate what comes of it."""
         accepted = self._accepted(arguments)
-        app: App = context.request_context.lifespan_context
+        app: LabHolder = context.request_context.lifespan_context
         progress = Progress(_reporting(context))
         token = CURRENT_PROGRESS.set(progress)
         try:
@@ -37,7 +37,7 @@ class LabTool(Tool):
                 services = await resolve_arguments(self.resolved_params, self.resolver_plans, accepted, context)
                 if not isinstance(services, dict):
                     return services
-                data, text = bounded(await self.fn(**accepted, **services))
+                data, text = limit_result(await self.fn(**accepted, **services))
         except (MCPError, ToolError):
             raise
         except Exception as error:
@@ -60,9 +60,9 @@ class LabTool(Tool):
         except ValidationError as error:
             nulls = refused_nulls(error, given, self.fn_metadata.arg_model)
         try:
-            return self.fn_metadata.validate_arguments(without(given, nulls))
+            return self.fn_metadata.validate_arguments(remove_paths(given, nulls))
         except ValidationError as error:
-            raise ToolError(said_of_arguments(self.name, error, known, nulls)) from error
+            raise ToolError(describe_bad_arguments(self.name, error, known, nulls)) from error
 
     def _said(self, error: Exception) -> str:
         foreseen = _foreseen(error)
@@ -79,12 +79,12 @@ class LabTool(Tool):
 
 def _reporting(context: Context[Any, Any]) -> Callable[[float, str], Awaitable[None]]:
     """Return what tells the caller how far a tool is, for as long as it waits; later whoever asks for the task."""
-    errand = current_errand()
+    call_context = current_call()
 
     async def report(value: float, message: str) -> None:
-        if errand is not None:
-            errand.message = message
-        if errand is None or not errand.is_task:
+        if call_context is not None:
+            call_context.message = message
+        if call_context is None or not call_context.is_task:
             await context.report_progress(value, None, message)
 
     return report

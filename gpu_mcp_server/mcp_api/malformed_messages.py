@@ -73,7 +73,7 @@ def _id_of(data: bytes) -> int | str | None:
     return found if isinstance(found, int) or (isinstance(found, str) and found.isascii()) else None
 
 
-class Lines:
+class MessageLines:
     """The messages among the lines of a file; who sends another line is told so."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -99,7 +99,7 @@ async def serve_lines(server: "MCPServer[Any]") -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, sys.stdin.fileno())  # what a child reads must not be the client's
     os.close(nothing)
-    lines = Lines(os.fdopen(wire, "rb", closefd=False))  # a thread may wait in it to the end
+    lines = MessageLines(os.fdopen(wire, "rb", closefd=False))  # a thread may wait in it to the end
     async with stdio_server(stdin=cast("Any", lines)) as (read, write):
         lines.answers.set_result(cast("Any", write))
         inner = server._lowlevel_server  # pyright: ignore[reportPrivateUsage] - the SDK's own `run` takes no lines

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from mcp.server.subscriptions import ResourceUpdated, ServerEvent, ToolsListChanged
 
-from gpu_mcp_server.mcp_api.lab_lifetime import App
+from gpu_mcp_server.mcp_api.lab_lifetime import LabHolder
 
 POLL_S = 1.0
 """Between two looks into the store, while somebody has subscribed."""
@@ -15,10 +15,10 @@ POLL_S = 1.0
 logger = logging.getLogger(__name__)
 
 
-class Notices:
+class Notifications:
     """The SDK's bus of events, by way of the store."""
 
-    def __init__(self, app: App, *, poll_s: float = POLL_S) -> None:
+    def __init__(self, app: LabHolder, *, poll_s: float = POLL_S) -> None:
         self._app, self._poll_s = app, poll_s
         self._listeners: dict[object, Callable[[ServerEvent], None]] = {}
         self._reader: asyncio.Task[None] | None = None
@@ -47,7 +47,7 @@ class Notices:
         return unsubscribe
 
     async def _read(self) -> None:
-        lab = await self._app.opened()
+        lab = await self._app.wait_until_open()
         seq = await lab.store.events.last()
         while True:
             await asyncio.sleep(self._poll_s)

@@ -15,7 +15,7 @@ from mcp.types import (
 )
 
 from gpu_mcp_server.errors import GpuMcpError, NotFound
-from gpu_mcp_server.mcp_api.lab_lifetime import App
+from gpu_mcp_server.mcp_api.lab_lifetime import LabHolder
 from gpu_mcp_server.package_files import CANDIDATES, CANDIDATES_URI, page
 
 MAX_COMPLETIONS = 50
@@ -24,7 +24,7 @@ MAX_COMPLETIONS = 50
 Server = MCPServer[Any]
 
 
-def offer(server: Server, app: App, tools: Collection[str]) -> None:
+def offer(server: Server, app: LabHolder, tools: Collection[str]) -> None:
     """Add the resources that belong to the tools which are on, and completion."""
     if "job_status" in tools:
         _jobs(server, app)
@@ -47,7 +47,7 @@ def _in_mcp_words() -> Generator[None]:
         raise ResourceError(str(error)) from error
 
 
-def _jobs(server: Server, app: App) -> None:
+def _jobs(server: Server, app: LabHolder) -> None:
     @server.resource(
         "job://{job_id}",
         name="job",
@@ -61,7 +61,7 @@ def _jobs(server: Server, app: App) -> None:
             return (await lab.commands.status(job_id)).summary()
 
 
-def _artifacts(server: Server, app: App) -> None:
+def _artifacts(server: Server, app: LabHolder) -> None:
     @server.resource(
         "artifact://{artifact_id}",
         name="artifact",
@@ -79,7 +79,7 @@ def _artifacts(server: Server, app: App) -> None:
             return content
 
 
-def _documents(server: Server, app: App) -> None:
+def _documents(server: Server, app: LabHolder) -> None:
     @server.resource(
         "doc://{library}/{version}/{kind}/{+name}",
         name="documentation",
@@ -105,7 +105,7 @@ def _candidates(server: Server) -> None:
         return page(CANDIDATES)
 
 
-def _completion(server: Server, app: App) -> None:
+def _completion(server: Server, app: LabHolder) -> None:
     @server.completion()
     async def complete(  # pyright: ignore[reportUnusedFunction]
         ref: PromptReference | ResourceTemplateReference,

@@ -84,7 +84,7 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return next(filter(None, map(_model_in, get_args(annotation))), None)
 
 
-def without(value: Any, paths: set[Path]) -> Any:
+def remove_paths(value: Any, paths: set[Path]) -> Any:
     """Return arguments without what lies at these paths."""
 
     def below(key: str | int) -> set[Path]:
@@ -93,12 +93,12 @@ def without(value: Any, paths: set[Path]) -> Any:
     if not paths:
         return value
     if isinstance(value, list):
-        return [without(one, below(at)) for at, one in enumerate(cast("list[Any]", value))]
+        return [remove_paths(one, below(at)) for at, one in enumerate(cast("list[Any]", value))]
     kept = cast("dict[str, Any]", value).items()
-    return {key: without(one, below(key)) for key, one in kept if (key,) not in paths}
+    return {key: remove_paths(one, below(key)) for key, one in kept if (key,) not in paths}
 
 
-def said_of_arguments(tool: str, error: ValidationError, known: list[str], nulls: Collection[Path] = ()) -> str:
+def describe_bad_arguments(tool: str, error: ValidationError, known: list[str], nulls: Collection[Path] = ()) -> str:
     """Return one short line for each argument that does not fit; `nulls` were sent as null and are not there."""
     lines: list[str] = []
     for fault in error.errors(include_url=False, include_context=False):

@@ -14,11 +14,11 @@ from mcp.server.mcpserver.exceptions import ToolError
 from gpu_mcp_server import __version__
 from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.mcp_api import resources
-from gpu_mcp_server.mcp_api.lab_lifetime import App
+from gpu_mcp_server.mcp_api.lab_lifetime import LabHolder
 from gpu_mcp_server.mcp_api.malformed_messages import serve_lines
-from gpu_mcp_server.mcp_api.notifications import Notices
+from gpu_mcp_server.mcp_api.notifications import Notifications
 from gpu_mcp_server.mcp_api.progress import HEARTBEAT_S
-from gpu_mcp_server.mcp_api.tasks import Tasks
+from gpu_mcp_server.mcp_api.tasks import TaskExtension
 from gpu_mcp_server.mcp_api.toolset import Effect, Toolset, ToolSpec, discover
 from gpu_mcp_server.models.user import Scope, User
 from gpu_mcp_server.recipes.agents import prompts
@@ -41,7 +41,7 @@ PREAMBLE = (
 
 
 @dataclass(frozen=True)
-class Offer:
+class ToolVisibility:
     """What decides whether a user may call a tool."""
 
     toolset: str
@@ -57,7 +57,7 @@ class Offer:
         return user.may(self.scope) and (user.toolsets is None or self.toolset in user.toolsets)
 
 
-class LabServer(MCPServer[App]):
+class LabServer(MCPServer[LabHolder]):
     """The SDK's server, which offers each user what they may call, and names that when they ask for something else.
 
     Attributes:
@@ -66,9 +66,9 @@ class LabServer(MCPServer[App]):
         app: What lives as long as the server.
     """
 
-    offers: Mapping[str, Offer] = MappingProxyType({})
+    offers: Mapping[str, ToolVisibility] = MappingProxyType({})
     off: Mapping[str, str] = MappingProxyType({})
-    app: App
+    app: LabHolder
 
     async def list_tools(self) -> "list[Tool]":
         """Return the tools that the current user may call."""
@@ -78,7 +78,7 @@ class LabServer(MCPServer[App]):
         return [tool for tool in tools if tool.name not in self.offers or self.offers[tool.name].open_to(user)]
 
     async def call_tool(
-        self, name: str, arguments: dict[str, Any], context: Context[App, Any] | None = None
+        self, name: str, arguments: dict[str, Any], context: Context[LabHolder, Any] | None = None
     ) -> "CallToolResult | InputRequiredResult":
         """Call a tool by name."""
         known = [tool.name for tool in await self.list_tools()]
@@ -98,7 +98,7 @@ class LabServer(MCPServer[App]):
         return f" {name} belongs to the toolset {offer.toolset!r}, which is not among yours."
 
 
-def selected(
+def select_toolsets(
     available: dict[str, Toolset],
     *,
     toolsets: Sequence[str] | None = None,
@@ -161,18 +161,18 @@ def build_server(
     Args:
         open_lab: Makes the laboratory's context manager.
         toolsets: All that are installed, by id.
-        only: See `selected`, as the next two.
-        read_only: See `selected`.
-        exclude_tools: See `selected`.
+        only: See `select_toolsets`, as the next two.
+        read_only: See `select_toolsets`.
+        exclude_tools: See `select_toolsets`.
         local_files: Whether tools may read files of this machine for the caller.
         heartbeat_s: Longest silence of a running tool.
     """
-    chosen = selected(toolsets, toolsets=only, read_only=read_only, exclude_tools=exclude_tools)
-    app = App(open_lab, local_files=local_files, heartbeat_s=heartbeat_s)
-    tasks = Tasks(app)
+    chosen = select_toolsets(toolsets, toolsets=only, read_only=read_only, exclude_tools=exclude_tools)
+    app = LabHolder(open_lab, local_files=local_files, heartbeat_s=heartbeat_s)
+    tasks = TaskExtension(app)
 
     @asynccontextmanager
-    async def lifespan(_: MCPServer[App]) -> AsyncGenerator[App]:
+    async def lifespan(_: MCPServer[LabHolder]) -> AsyncGenerator[LabHolder]:
         try:
             yield app
         finally:
@@ -187,18 +187,18 @@ def build_server(
         tools=[spec.to_mcp() for _, specs in chosen for spec in specs],
         lifespan=lifespan,
         extensions=[tasks],
-        subscriptions=Notices(app),
+        subscriptions=Notifications(app),
     )
     resources.offer(server, app, {spec.name for _, specs in chosen for spec in specs})
     server.app = app
-    server.offers = {spec.name: Offer(toolset.id, spec.effect) for toolset, specs in chosen for spec in specs}
+    server.offers = {spec.name: ToolVisibility(toolset.id, spec.effect) for toolset, specs in chosen for spec in specs}
     on = {toolset.id for toolset, _ in chosen}
     server.off = {spec.name: each.id for each in toolsets.values() if each.id not in on for spec in each.tools}
     prompts.offer(server)
     return server
 
 
-def server_from(settings: "Settings", *, local_files: bool = True) -> LabServer:
+def server_from_settings(settings: "Settings", *, local_files: bool = True) -> LabServer:
     """Return the server that the settings describe."""
 
     def open_lab() -> "AbstractAsyncContextManager[Lab]":

@@ -31,9 +31,9 @@ from mcp.types import (
 from pydantic import BaseModel, Field, ValidationError
 
 from gpu_mcp_server.errors import GpuMcpError, NotFound
-from gpu_mcp_server.mcp_api.lab_lifetime import App
-from gpu_mcp_server.runtime.result_limits import bounded
-from gpu_mcp_server.services.jobs.call_context import Errand, running
+from gpu_mcp_server.mcp_api.lab_lifetime import LabHolder
+from gpu_mcp_server.runtime.result_limits import limit_result
+from gpu_mcp_server.services.jobs.call_context import CallContext, run_in_call
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.jobs.task_table import TaskRow
@@ -66,15 +66,15 @@ class UpdateParams(TaskParams):
     input_responses: dict[str, Any] = Field(alias="inputResponses", default_factory=dict[str, Any])
 
 
-class Tasks(Extension):
+class TaskExtension(Extension):
     """Makes tasks of calls that last, for clients that say that they know them."""
 
     identifier = IDENTIFIER
 
-    def __init__(self, app: App, *, lasting: Collection[str] | None = None, after_s: float | None = None) -> None:
+    def __init__(self, app: LabHolder, *, lasting: Collection[str] | None = None, after_s: float | None = None) -> None:
         self._app, self._lasting = app, LASTING if lasting is None else lasting
         self._after_s = AFTER_S if after_s is None else after_s
-        self._running: dict[str, tuple[asyncio.Task[Any], Errand]] = {}
+        self._running: dict[str, tuple[asyncio.Task[Any], CallContext]] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
     def methods(self) -> Sequence[MethodBinding]:
@@ -91,21 +91,21 @@ class Tasks(Extension):
         declared = IDENTIFIER in ((capabilities.extensions if capabilities else None) or {})
         if not declared or params.name not in self._lasting or ctx.protocol_version not in ERA:
             return await call_next(ctx)
-        errand = Errand(PURPOSES)
-        call = asyncio.create_task(_called(errand, params, ctx, call_next), name=f"call of {params.name}")
+        call_context = CallContext(PURPOSES)
+        call = asyncio.create_task(_called(call_context, params, ctx, call_next), name=f"call of {params.name}")
         try:
-            await self._soon(call, errand)
+            await self._soon(call, call_context)
         except asyncio.CancelledError:
             call.cancel()
             await asyncio.gather(call, return_exceptions=True)
             raise
-        if call.done() or errand.job_id is None:
+        if call.done() or call_context.job_id is None:
             return await call
-        return await self._handed_over(errand.job_id, params.name, call, errand)
+        return await self._handed_over(call_context.job_id, params.name, call, call_context)
 
-    async def _soon(self, call: "asyncio.Task[Any]", errand: Errand) -> None:
+    async def _soon(self, call: "asyncio.Task[Any]", call_context: CallContext) -> None:
         """Wait until the call has ended, or its job has run for a moment."""
-        started = asyncio.create_task(errand.started.wait())
+        started = asyncio.create_task(call_context.started.wait())
         try:
             await asyncio.wait({call, started}, return_when=asyncio.FIRST_COMPLETED)
             if not call.done():
@@ -113,24 +113,26 @@ class Tasks(Extension):
         finally:
             started.cancel()
 
-    async def _handed_over(self, task_id: str, tool: str, call: "asyncio.Task[Any]", errand: Errand) -> dict[str, Any]:
+    async def _handed_over(
+        self, task_id: str, tool: str, call: "asyncio.Task[Any]", call_context: CallContext
+    ) -> dict[str, Any]:
         """Keep what becomes of a call, and return what the caller is told instead."""
-        errand.is_task = True
+        call_context.is_task = True
         lab = await self._app.lab()
         row = await lab.jobs.tasks.add(task_id, tool)
-        self._running[task_id] = call, errand
-        ending = asyncio.create_task(self._ended(task_id, call, errand), name=f"task {task_id}")
+        self._running[task_id] = call, call_context
+        ending = asyncio.create_task(self._ended(task_id, call, call_context), name=f"task {task_id}")
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)
         return {"resultType": "task", **self._shown(row)}
 
-    async def _ended(self, task_id: str, call: "asyncio.Task[Any]", errand: Errand) -> None:
+    async def _ended(self, task_id: str, call: "asyncio.Task[Any]", call_context: CallContext) -> None:
         """Wait for the call's end and keep what came of it."""
         lab = await self._app.lab()
         await asyncio.wait({call})
         try:
             if call.cancelled():
-                if not errand.leaving:
+                if not call_context.leaving:
                     await lab.jobs.tasks.finish(task_id, "cancelled")
                     await lab.commands.cancel(task_id)  # keeps how the job ended, and tells who subscribed
             elif (error := call.exception()) is None:
@@ -147,8 +149,8 @@ class Tasks(Extension):
 
     async def close(self) -> None:
         """Leave the jobs to themselves: the next server finds them."""
-        for call, errand in self._running.values():
-            errand.leaving = True
+        for call, call_context in self._running.values():
+            call_context.leaving = True
             call.cancel()
         await asyncio.gather(*self._ending, return_exceptions=True)
 
@@ -201,7 +203,7 @@ class Tasks(Extension):
             result = await lab.commands.status(row.task_id)
             if result.state != "finished":
                 return row
-            data, text = bounded(result)
+            data, text = limit_result(result)
             await lab.jobs.tasks.finish(
                 row.task_id,
                 "completed",
@@ -233,17 +235,17 @@ class Tasks(Extension):
         return shown
 
 
-async def _called(errand: Errand, params: CallToolRequestParams, ctx: Ctx, call_next: CallNext) -> Any:
+async def _called(call_context: CallContext, params: CallToolRequestParams, ctx: Ctx, call_next: CallNext) -> Any:
     """Call a tool, and once it is a task again with the answers to what it asks.
 
     The tool gets them in `params`, which is what the handler below is called with whatever the context says.
     """
-    with running(errand):
+    with run_in_call(call_context):
         while True:
             result = await call_next(ctx)
-            if not errand.is_task or not isinstance(result, InputRequiredResult):
+            if not call_context.is_task or not isinstance(result, InputRequiredResult):
                 return result
-            given = await errand.questions.ask(_wire(result).get("inputRequests") or {})
+            given = await call_context.questions.ask(_wire(result).get("inputRequests") or {})
             try:
                 answered = CallToolRequestParams.model_validate({"name": params.name, "inputResponses": given})
             except ValidationError as error:

@@ -11,17 +11,17 @@ from gpu_mcp_server.errors import BadRequest, GpuMcpError
 if TYPE_CHECKING:
     from gpu_mcp_server.models.build import CandidateLanguage
     from gpu_mcp_server.models.comparison import CandidateSpec
-    from gpu_mcp_server.models.problem import Wish
+    from gpu_mcp_server.models.problem import ImportOverrides
     from gpu_mcp_server.models.workspace import WorkspaceListing
-    from gpu_mcp_server.services.builds.candidate_source import Source
-    from gpu_mcp_server.services.evaluation.candidate_batches import Entrant
+    from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+    from gpu_mcp_server.services.evaluation.candidate_batches import NamedCandidate
     from gpu_mcp_server.services.problems.formats.base import ProblemSource
     from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 
 REFERENCE_LIMIT_BYTES = 1 << 20
 
 
-class Sources:
+class SourceResolver:
     """Turns what tools take as source into text or files, once for all tools."""
 
     def __init__(self, workspaces: "Workspaces", *, local_files: bool) -> None:
@@ -29,9 +29,9 @@ class Sources:
         self._workspaces = workspaces
         self._local_files = local_files
 
-    async def of(
+    async def resolve(
         self, text: str | None, path: str | None, workspace_id: str | None, language: "CandidateLanguage | None"
-    ) -> "Source":
+    ) -> "CandidateSource":
         """Return the source of a candidate: exactly one of `text` and `path`."""
         from gpu_mcp_server.services.builds.candidate_source import source_of
 
@@ -51,28 +51,28 @@ class Sources:
         workspace_id: str | None,
         language: "CandidateLanguage | None",
         flags: "Sequence[str]" = (),
-    ) -> "Source":
+    ) -> "CandidateSource":
         """Return a source that is compiled alone, with the headers that it includes from around it."""
         from gpu_mcp_server.services.builds.includes import with_headers
 
-        source = await self.of(text, path, workspace_id, language)
+        source = await self.resolve(text, path, workspace_id, language)
         return await with_headers(source, path, workspace_id, self._workspaces, flags)
 
-    async def each(self, candidates: "Sequence[CandidateSpec]") -> "list[Entrant]":
+    async def resolve_many(self, candidates: "Sequence[CandidateSpec]") -> "list[NamedCandidate]":
         """Return the candidates of one call with their sources.
 
         Raises:
             GpuMcpError: If one has none that can be read; it is named.
         """
-        from gpu_mcp_server.services.evaluation.candidate_batches import Entrant
+        from gpu_mcp_server.services.evaluation.candidate_batches import NamedCandidate
 
-        entrants: list[Entrant] = []
+        entrants: list[NamedCandidate] = []
         for c in candidates:
             try:
-                source = await self.of(c.source, c.path, c.workspace_id, c.language)
+                source = await self.resolve(c.source, c.path, c.workspace_id, c.language)
             except GpuMcpError as error:
-                raise error.of(f"None was judged, as of candidate {c.name!r}") from None
-            entrants.append(Entrant(c.name, source, c.flags, c.entry, fresh=c.fresh))
+                raise error.prefix_with(f"None was judged, as of candidate {c.name!r}") from None
+            entrants.append(NamedCandidate(c.name, source, c.flags, c.entry, fresh=c.fresh))
         return entrants
 
     async def files(self, text: str | None, path: str | None, workspace_id: str | None) -> dict[str, str]:
@@ -81,7 +81,7 @@ class Sources:
 
         if text is None and path is None and workspace_id is not None:
             return await texts_of(self._workspaces, workspace_id)
-        one = await self.of(text, path, workspace_id, "cuda" if text is not None else None)
+        one = await self.resolve(text, path, workspace_id, "cuda" if text is not None else None)
         if one.files is None:
             return {one.name: one.text}
         return {p: f.data.decode("utf-8", "replace") for p, f in one.files.items() if b"\0" not in f.data}
@@ -114,18 +114,20 @@ class Sources:
         except UnicodeDecodeError as error:
             raise BadRequest(f"{path!r} is binary junk, not text.", hint="Give Python source in UTF-8.") from error
 
-    async def problem(self, text: str | None, path: str | None, wish: "Wish | None" = None) -> "ProblemSource":
+    async def problem(
+        self, text: str | None, path: str | None, wish: "ImportOverrides | None" = None
+    ) -> "ProblemSource":
         """Return a problem's file: exactly one of `text` and `path`, a file or its folder."""
-        from gpu_mcp_server.models.problem import Wish
+        from gpu_mcp_server.models.problem import ImportOverrides
         from gpu_mcp_server.services.problems.formats.base import ProblemSource
         from gpu_mcp_server.services.problems.formats.detect import source_at
 
         if (text is None) == (path is None):
             raise BadRequest("Give either `path` or `text`.")
         if path is None:
-            return ProblemSource("", str(text), wish=wish or Wish())
+            return ProblemSource("", str(text), wish=wish or ImportOverrides())
         self._require_local("Send the file in `text`.")
-        return replace(await source_at(Path(path)), wish=wish or Wish())
+        return replace(await source_at(Path(path)), wish=wish or ImportOverrides())
 
     async def write(
         self, files: Mapping[str, str] | None, workspace_id: str | None, local_path: str | None

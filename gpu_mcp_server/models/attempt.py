@@ -3,7 +3,7 @@
 from typing import Any, Literal, get_args
 
 from gpu_mcp_server.models._base import Model, ResultModel
-from gpu_mcp_server.text_safety import lined
+from gpu_mcp_server.text_safety import join_lines
 
 AttemptKind = Literal["compile", "run", "evaluate", "check", "profile", "nccl"]
 Outcome = Literal["confirmed", "voided", "not_comparable", "not_judged"]
@@ -72,7 +72,7 @@ class Attempt(Model):
                 text += f"\n{extra}"
         if self.evidence:
             text += "\nevidence: " + ", ".join(f"{k} {v}" for k, v in self.evidence.items())
-        return lined([text])
+        return join_lines([text])
 
 
 class AttemptList(ResultModel):
@@ -127,7 +127,9 @@ class OldVerdicts(ResultModel):
             lines += [f"  {line}" for line in "\n".join(a.line_text() for a in board.attempts[:SHOWN]).splitlines()]
             if len(board.attempts) > SHOWN:
                 lines.append(f"  ({len(board.attempts) - SHOWN} more)")
-        return lined([*lines, "A candidate that left its sandbox may have forged any; --redo judges the bests again."])
+        return join_lines(
+            [*lines, "A candidate that left its sandbox may have forged any; --redo judges the bests again."]
+        )
 
 
 class AuditResult(ResultModel):
@@ -148,7 +150,7 @@ class AuditResult(ResultModel):
         lines = [f"{self.outcome}: {self.attempt_id}; {self.why}"]
         before = f"{self.verdict_before}" + (f", speed-up {self.speedup_before:.3g}" if self.speedup_before else "")
         now = f"{self.verdict_now}" + (f", speed-up {self.speedup_now:.3g}" if self.speedup_now else "")
-        return lined([*lines, f"before: {before}", f"now: {now} (attempt {self.audit_attempt_id})"])
+        return join_lines([*lines, f"before: {before}", f"now: {now} (attempt {self.audit_attempt_id})"])
 
 
 class RedoneVerdicts(ResultModel):
@@ -165,4 +167,4 @@ class RedoneVerdicts(ResultModel):
         first = f"judged again: {said or 'none'}" + (
             f"; could not be judged: {len(self.failed)}" if self.failed else ""
         )
-        return lined([first, *(audit.summary() for audit in self.audits), *self.failed])
+        return join_lines([first, *(audit.summary() for audit in self.audits), *self.failed])

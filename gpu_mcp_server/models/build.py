@@ -136,7 +136,7 @@ class KernelResources(Model):
         return text
 
 
-class Wish(Model):
+class BuildOptions(Model):
     """What is asked for of a build besides its source."""
 
     arch: str | None = None

@@ -75,7 +75,7 @@ class CollectiveSite(Model):
         return f"{where} {flow} [{able}]"
 
 
-class Exchange(Model):
+class P2pExchange(Model):
     """Sends and receives that belong together."""
 
     id: str
@@ -113,7 +113,7 @@ class CollectiveGraph(ResultModel):
     stages: str = ""
     """How many stages to take, and why."""
     sites: list[CollectiveSite] = Field(default=[])
-    exchanges: list[Exchange] = []
+    exchanges: list[P2pExchange] = []
     kernels: list[KernelUse] = []
     communicators: list[str] = []
     device_api: list[str] = []

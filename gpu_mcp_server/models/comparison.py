@@ -6,8 +6,8 @@ from pydantic import Field
 
 from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.build import CandidateLanguage
-from gpu_mcp_server.models.evaluation import Tier, Verdict, ranged
-from gpu_mcp_server.text_safety import lined
+from gpu_mcp_server.models.evaluation import Tier, Verdict, format_range
+from gpu_mcp_server.text_safety import join_lines
 
 
 class CandidateSpec(Model):
@@ -28,7 +28,7 @@ LEFT = {"running": "job_status for those that run", "not_begun": "call again for
 """What gets the verdict that a row does not have yet."""
 
 
-class Row(Model):
+class ComparisonRow(Model):
     """What became of one candidate."""
 
     name: str
@@ -52,7 +52,7 @@ class Row(Model):
         """Say it on one line."""
         text = f"{self.name}: {self.verdict or self.status}"
         if self.speedup is not None:
-            text += f", speed-up {self.speedup:.3g}{ranged(self.speedup_range)}"
+            text += f", speed-up {self.speedup:.3g}{format_range(self.speedup_range)}"
         if self.time_us is not None:
             text += f", {self.time_us:.4g} us (mean of the shapes)"
         text += f"; {', '.join(self.shapes)}" if self.shapes else ""
@@ -68,7 +68,7 @@ class Comparison(ResultModel):
     problem_id: str
     tier: Tier
     host: str
-    rows: list[Row]
+    rows: list[ComparisonRow]
     reference: list[str] = []
     """The reference's time at each shape, from the round that was best for it."""
     complete: bool
@@ -85,4 +85,4 @@ class Comparison(ResultModel):
         left = [text for status, text in LEFT.items() if status in found]
         lines += [] if self.complete else [f"not complete: {', '.join(left) or 'the reasons say why'}"]
         lines += [f"note: {self.note}"] if self.note else []
-        return lined([*lines, f"batch {self.batch_id} on {self.host}, {self.seconds:.1f} s"])
+        return join_lines([*lines, f"batch {self.batch_id} on {self.host}, {self.seconds:.1f} s"])

@@ -4,7 +4,7 @@ from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.attempt import Attempt
 
 
-class Board(Model):
+class Ranking(Model):
     """A ranking: evaluations of one problem on one device under one driver, which alone can be compared."""
 
     problem_hash: str | None = None
@@ -28,7 +28,7 @@ class ProblemLine(Model):
     correct: int
     last_at: str | None = None
     """Of the newest evaluation."""
-    boards: list[Board] = []
+    boards: list[Ranking] = []
     """Most evaluations first."""
 
 
@@ -43,7 +43,7 @@ class DayUse(Model):
     failed: int
 
 
-class Around(Model):
+class AttemptContext(Model):
     """What belongs to an attempt besides itself."""
 
     profiles: list[Attempt] = []

@@ -39,7 +39,7 @@ class DeviceSpec(Model):
         """Return the highest peak of any type, in TFLOP/s."""
         return max(self.tflop_s.values())
 
-    def of(self, dtype: str, *, strict: bool) -> tuple[str, float] | None:
+    def peak_of(self, dtype: str, *, strict: bool) -> tuple[str, float] | None:
         """Return the peak for a type and its name; TF32 counts for float32 unless precision is strict."""
         names = [f"{dtype}_tensor", dtype]
         if dtype == "float32" and not strict:

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.build import CandidateLanguage, Diagnostic, KernelResources
-from gpu_mcp_server.text_safety import lined
+from gpu_mcp_server.text_safety import join_lines
 
 Verdict = Literal["correct", "incorrect", "cheat"]
 Tier = Literal["smoke", "correctness", "performance"]
@@ -17,7 +17,7 @@ Tier = Literal["smoke", "correctness", "performance"]
 STOPPED = {"half_width": "narrow enough", "rounds": "rounds used up", "time": "time used up"}
 
 
-def ranged(ends: tuple[float, float] | None) -> str:
+def format_range(ends: tuple[float, float] | None) -> str:
     """Say a range behind a number."""
     return f" ({ends[0]:.3g}-{ends[1]:.3g})" if ends else ""
 
@@ -208,7 +208,7 @@ class Evaluation(ResultModel):
             lines[0] += f" - {self.reason}"
         lines += [f"kept: {self.kept}"] if self.kept else []
         if self.speedup is not None:
-            lines.append(f"speed-up against the reference: {self.speedup:.3g}{ranged(self.speedup_range())}")
+            lines.append(f"speed-up against the reference: {self.speedup:.3g}{format_range(self.speedup_range())}")
         if self.compiled_speedup is not None:
             lines.append(f"speed-up against torch.compile: {self.compiled_speedup:.3g}")
         lines += [f"baseline: {self.baseline}"] if self.baseline else []
@@ -243,4 +243,4 @@ class Evaluation(ResultModel):
             lines.append("seconds: " + ", ".join(f"{k} {v:.2f}" for k, v in self.seconds.items()))
         if self.note:
             lines.append(f"note: {self.note}")
-        return lined(lines)
+        return join_lines(lines)

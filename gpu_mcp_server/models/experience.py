@@ -3,10 +3,10 @@
 from typing import Literal
 
 from gpu_mcp_server.models._base import Model, ResultModel
-from gpu_mcp_server.text_safety import lined
+from gpu_mcp_server.text_safety import join_lines
 
 
-class Found(Model):
+class FoundAttempt(Model):
     """An attempt that answers."""
 
     attempt_id: str
@@ -33,7 +33,7 @@ class Found(Model):
 class FoundAttempts(ResultModel):
     """Verified rows first, fastest first; then failures."""
 
-    attempts: list[Found] = []
+    attempts: list[FoundAttempt] = []
     left_out: int | None = None
 
     def summary(self) -> str:
@@ -70,10 +70,10 @@ class Lessons(ResultModel):
 
     def summary(self) -> str:
         """List them."""
-        return lined(lesson.line_text() for lesson in self.lessons) or "nothing is learned of it yet"
+        return join_lines(lesson.line_text() for lesson in self.lessons) or "nothing is learned of it yet"
 
 
-class NoteKept(ResultModel):
+class NoteResult(ResultModel):
     """A note that others will read."""
 
     note_id: str

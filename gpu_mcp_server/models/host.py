@@ -1,7 +1,7 @@
 """Hosts and their GPUs."""
 
 from gpu_mcp_server.models._base import Model, ResultModel
-from gpu_mcp_server.models.lease import Reserved, Waiting
+from gpu_mcp_server.models.lease import QueueEntry, ReservationInfo
 
 
 class GpuProcess(Model):
@@ -81,13 +81,13 @@ class HostStatus(Model):
     gpus: list[Gpu] = []
     why_no_gpu: str | None = None
     """What keeps NVIDIA's GPUs from being seen there, where none is."""
-    waiting: list[Waiting] = []
+    waiting: list[QueueEntry] = []
     """Jobs in line for GPUs, the next first; at most 20."""
     locks_note: str | None = None
     """What hostd as root will say of the folder in which GPUs are locked there."""
     drained: str | None = None
     """Since when, by whom and why nothing new is begun there; what runs goes on."""
-    reservations: list[Reserved] = []
+    reservations: list[ReservationInfo] = []
     """GPUs that servers of this user keep between jobs."""
     capabilities: list[Capability] = []
     """Tried once for each driver: counters, sanitizer, memory export, MPI, NCCL ..."""

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from gpu_mcp_server.models._base import Model, ResultModel
-from gpu_mcp_server.text_safety import lined
+from gpu_mcp_server.text_safety import join_lines
 
 
 class OutputRef(Model):
@@ -137,7 +137,7 @@ class JobResult(ResultModel):
                 head += f", {name} {round(value, 4) if isinstance(value, float) else value}"
         lines = [head]
         if self.note:
-            lines.append(lined([f"note: {self.note}"]))
+            lines.append(join_lines([f"note: {self.note}"]))
         if self.weaker_because:
             lines.append(f"sandbox is not full: {self.weaker_because}")
         if self.gpus:

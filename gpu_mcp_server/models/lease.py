@@ -5,7 +5,7 @@ from typing import Literal
 from gpu_mcp_server.models._base import Model, ResultModel
 
 
-class Waiting(Model):
+class QueueEntry(Model):
     """A job in a host's queue."""
 
     position: int
@@ -20,7 +20,7 @@ class Waiting(Model):
     """What it waits for."""
 
 
-class Reserved(Model):
+class ReservationInfo(Model):
     """A reservation of this user on a host."""
 
     lease_id: str

@@ -7,7 +7,7 @@ from gpu_mcp_server.models._base import Model, ResultModel
 CheckTool = Literal["memcheck", "racecheck", "initcheck", "synccheck"]
 
 
-class Finding(Model):
+class MemoryFinding(Model):
     """One mistake of a program, however often it happened."""
 
     kind: Literal["invalid access", "race", "uninitialized", "barrier", "api error", "leak", "other"]
@@ -41,7 +41,7 @@ class Finding(Model):
 class CheckReport(Model):
     """What one tool printed, understood."""
 
-    findings: list[Finding] = []
+    findings: list[MemoryFinding] = []
     errors: int | None = None
     """As the tool itself counts; absent when it did not come to its end."""
     warnings: int | None = None
@@ -59,7 +59,7 @@ class MemoryCheck(ResultModel):
     tool: CheckTool
     checker: str | None = None
     """Name and version."""
-    findings: list[Finding] = []
+    findings: list[MemoryFinding] = []
     findings_left_out: int | None = None
     errors: int | None = None
     note: str | None = None

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from gpu_mcp_server.models._base import Model, ResultModel
 from gpu_mcp_server.models.build import CandidateLanguage
-from gpu_mcp_server.models.program import Program, ProgramInfo
-from gpu_mcp_server.text_safety import lined
+from gpu_mcp_server.models.program import ProgramInfo, ProgramProblem
+from gpu_mcp_server.text_safety import join_lines
 
 DType = Literal[
     "float16", "bfloat16", "float32", "float64", "int8", "uint8", "int32", "int64", "bool",
@@ -34,7 +34,7 @@ class TensorSpec(Model):
     with full all of theirs."""
 
 
-class Wish(Model):
+class ImportOverrides(Model):
     """What shall be otherwise than a file of somebody else's has it."""
 
     rtol: float | None = Field(default=None, ge=0)
@@ -114,7 +114,7 @@ class Problem(Model):
     and behind its outputs the gradients."""
     implementations: dict[str, Implementation] = {}
     """Known candidates by name, such as naive, triton or cute; evaluate_kernels judges them."""
-    program: Program | None = None
+    program: ProgramProblem | None = None
     """Where the reference is a whole program; it has no tensors and no shapes then."""
     flops: str | None = None
     """Operations that no right answer can do without, over the symbols; a multiply-add is two."""
@@ -182,7 +182,7 @@ class ProblemInfo(ResultModel):
 
     def summary(self) -> str:
         """Say what a candidate must define."""
-        return lined(
+        return join_lines(
             [
                 f"problem {self.problem_id} {self.name}" + (f" ({self.registered})" if self.registered else ""),
                 *([self.description] if self.description else []),

@@ -36,7 +36,7 @@ class ProgramFile(Model):
             raise ValueError(f"no base64: {error}") from error
 
     @classmethod
-    def of(cls, data: bytes, *, executable: bool = False) -> "ProgramFile":
+    def from_bytes(cls, data: bytes, *, executable: bool = False) -> "ProgramFile":
         """Return a file with these bytes, as text where they are."""
         try:
             text = data.decode()
@@ -67,7 +67,7 @@ class OutputRule(Model):
     """Each named group is a series of its own; every match counts."""
 
 
-class Program(Model):
+class ProgramProblem(Model):
     """A program as a problem."""
 
     files: dict[str, ProgramFile]

@@ -110,7 +110,7 @@ HANDOFFS: dict[str, type[Model]] = {
 """Each is kept with the run, as handoffs/STEP.json."""
 
 
-class Spent(Model):
+class RunCost(Model):
     """What a run has cost so far."""
 
     wall_s: float = 0.0
@@ -155,7 +155,7 @@ class RunState(ResultModel):
     steps: list[RunStep] = []
     best: Verdict | None = None
     best_source_artifact_id: str | None = None
-    spent: Spent = Spent()
+    spent: RunCost = RunCost()
 
     def summary(self) -> str:
         """Say how it ended, the best, then the steps."""

@@ -77,7 +77,7 @@ class Iterations(Model):
     """In agent mode: how often the agent is called, each time told what was judged so far."""
 
 
-class Target(Model):
+class PlanTarget(Model):
     """When a run has reached what it is for; without one it uses its iterations up."""
 
     speedup: float | None = Field(default=None, gt=0)
@@ -135,7 +135,7 @@ class RunPlan(Model):
     every candidate; the tester for the cases that the coder is told of."""
     agent: AgentCommand
     iterations: Iterations = Iterations()
-    target: Target = Target()
+    target: PlanTarget = PlanTarget()
     budget: Budget = Budget()
     population: Population = Population()
     nccl: NcclPipelineOptions = NcclPipelineOptions()

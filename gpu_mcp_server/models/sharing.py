@@ -7,7 +7,7 @@ from gpu_mcp_server.models._base import ResultModel
 Audience = Literal["project", "everybody", "nobody"]
 
 
-class Shared(ResultModel):
+class ShareResult(ResultModel):
     """Who sees something now, besides its owner."""
 
     handle: str

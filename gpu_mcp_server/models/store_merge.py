@@ -20,7 +20,7 @@ class SentNote(Model):
     text: str = Field(min_length=1, max_length=2000)
 
 
-class Bundle(Model):
+class StoreExport(Model):
     """A part of a store."""
 
     problems: list[Problem] = Field(default=[], max_length=MOST)

@@ -8,7 +8,7 @@ Z95 = 1.959964
 """Quantile 0.975 of the normal distribution."""
 
 
-class Rate(Model):
+class Proportion(Model):
     """A share with its 95 % interval."""
 
     of: int
@@ -17,7 +17,7 @@ class Rate(Model):
     high: float
 
     @classmethod
-    def counted(cls, hits: int, of: int) -> "Rate":
+    def from_counts(cls, hits: int, of: int) -> "Proportion":
         """Return hits of a number of trials with Wilson's interval; everything is possible after none.
 
         Source:
@@ -60,7 +60,7 @@ class SuiteReport(ResultModel):
     rows: list[SuiteRow]
     problems: int
     """In all; rows are those that are done."""
-    fast: dict[str, Rate]
+    fast: dict[str, Proportion]
     """fast_p of KernelBench: share of problems whose best is correct and more than p times as fast as the reference."""
 
     def summary(self) -> str:
@@ -77,9 +77,9 @@ class RepeatReport(ResultModel):
 
     name: str
     rows: list[SuiteRow]
-    passed: Rate
+    passed: Proportion
     """Repetitions with a correct candidate."""
-    reached: Rate
+    reached: Proportion
     """That reached the target."""
     speedups: list[float] = []
     """Ascending, of those that passed and were timed."""

@@ -3,14 +3,14 @@
 from gpu_mcp_server.models._base import Model
 
 
-class Compiler(Model):
+class CompilerInfo(Model):
     """A compiler on a host."""
 
     path: str
     version: str
 
 
-class HipCompiler(Compiler):
+class HipCompiler(CompilerInfo):
     """A compiler for AMD's GPUs."""
 
     name: str
@@ -22,7 +22,7 @@ class HipCompiler(Compiler):
     roots: list[str] = []
 
 
-class Nvrtc(Compiler):
+class Nvrtc(CompilerInfo):
     """CUDA's run-time compiler as a library; its `path` is libnvrtc."""
 
     builtins: list[str]
@@ -31,20 +31,20 @@ class Nvrtc(Compiler):
     roots: list[str]
 
 
-class Hiprtc(Compiler):
+class Hiprtc(CompilerInfo):
     """HIP's run-time compiler as a library; its `path` is libhiprtc, or libamdhip64 before ROCm 5.3."""
 
     archs: list[str]
     roots: list[str]
 
 
-class Tool(Compiler):
+class Tool(CompilerInfo):
     """A disassembler, build system or converter."""
 
     roots: list[str] = []
 
 
-class Python(Compiler):
+class Python(CompilerInfo):
     """An interpreter, with what it has for GPUs; `version` is Python's."""
 
     site: str

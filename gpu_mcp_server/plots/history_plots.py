@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from xml.sax.saxutils import escape, quoteattr
 
 from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
-from gpu_mcp_server.text_safety import visible
+from gpu_mcp_server.text_safety import escape_controls
 
 COLOURS = {"correct": "#1a7f37", "incorrect": "#cf222e", "cheat": "#8250df", "voided": "#6e7781"}
 OTHER = "#9a6700"
@@ -24,7 +24,7 @@ def colour(outcome: str) -> str:
     return COLOURS.get(outcome, OTHER)
 
 
-def course(history: ProblemHistory) -> str:
+def plot_history(history: ProblemHistory) -> str:
     """Return speed-up over attempts, logarithmic: the best so far as a line, attempts as points, failures below."""
     points = history.points
     good = [p.speedup for p in points if p.outcome == "correct" and p.speedup]
@@ -58,7 +58,7 @@ def course(history: ProblemHistory) -> str:
     return svg(WIDTH, HEIGHT, parts)
 
 
-def speeds(found: Mapping[str, float]) -> str:
+def plot_speedups(found: Mapping[str, float]) -> str:
     """Return a bar for each name, from 1 to its speed-up, logarithmic; empty without any."""
     shown = dict(list(found.items())[:MAX_NODES])
     if not shown:
@@ -82,7 +82,7 @@ def speeds(found: Mapping[str, float]) -> str:
     return svg(WIDTH, floor + 30, parts)
 
 
-def lineage(history: ProblemHistory, *, link: Callable[[str], str] | None = None) -> str:
+def plot_lineage(history: ProblemHistory, *, link: Callable[[str], str] | None = None) -> str:
     """Return a forest: each attempt below its parent, in order of time from left to right.
 
     Args:
@@ -138,18 +138,18 @@ def _dot(x: float, y: float, point: HistoryPoint) -> str:
     said = " ".join(filter(None, [point.attempt_id, point.outcome, point.note, point.reason]))
     return (
         f"<circle cx='{x:.1f}' cy='{y:.1f}' r='5' fill='{colour(point.outcome)}'>"
-        f"<title>{escaped(said[:400])}</title></circle>"
+        f"<title>{escape_text(said[:400])}</title></circle>"
     )
 
 
 def label(x: float, y: float, text: str, anchor: str = "start") -> str:
     """Return a text at a place."""
-    return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' fill='#24292f' {FONT}>{escaped(text)}</text>"
+    return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' fill='#24292f' {FONT}>{escape_text(text)}</text>"
 
 
-def escaped(text: str) -> str:
+def escape_text(text: str) -> str:
     """Return a text of others as an element's: it is no markup, steers nothing, and has only XML's characters."""
-    return escape(visible(text))
+    return escape(escape_controls(text))
 
 
 def svg(width: float, height: float, parts: Sequence[str]) -> str:

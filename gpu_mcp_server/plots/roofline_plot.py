@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_mcp_server.plots.history_plots import escaped, label, svg, ticks
+from gpu_mcp_server.plots.history_plots import escape_text, label, svg, ticks
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 900, 460, 80, 30, 30, 60
 CELL_W, CELL_H = 16, 14
@@ -12,7 +12,7 @@ COLOURS = {"before": "#bf8700", "after": "#0969da"}
 
 
 @dataclass(frozen=True)
-class Roofs:
+class DevicePeaks:
     """What a device can do at most."""
 
     bandwidth_gb_s: float
@@ -23,7 +23,7 @@ class Roofs:
 
 
 @dataclass(frozen=True)
-class RoofPoint:
+class RooflinePoint:
     """A candidate under them."""
 
     when: str
@@ -33,7 +33,7 @@ class RoofPoint:
     says: str
 
 
-def roofline(roofs: Roofs, points: Sequence[RoofPoint]) -> str:
+def roofline(roofs: DevicePeaks, points: Sequence[RooflinePoint]) -> str:
     """Return performance over arithmetic intensity, both logarithmic, under memory's and compute's roof.
 
     Source: Williams, Waterman, Patterson, Roofline, CACM 52(4), 2009.
@@ -62,7 +62,9 @@ def roofline(roofs: Roofs, points: Sequence[RoofPoint]) -> str:
     parts.append(label(x(start) + 8, HEIGHT - BOTTOM - 10, f"{roofs.bandwidth_gb_s:.4g} GB/s"))
     for point in points:
         at = f"cx='{x(point.intensity_flop_b):.1f}' cy='{y(point.tflop_s):.1f}'"
-        parts.append(f"<circle {at} r='6' fill='{COLOURS[point.when]}'><title>{escaped(point.says)}</title></circle>")
+        parts.append(
+            f"<circle {at} r='6' fill='{COLOURS[point.when]}'><title>{escape_text(point.says)}</title></circle>"
+        )
     for place, (when, colour) in enumerate(COLOURS.items()):
         parts.append(f"<rect x='{LEFT + 90 * place}' y='{HEIGHT - 22}' width='10' height='10' fill='{colour}'/>")
         parts.append(label(LEFT + 15 + 90 * place, HEIGHT - 12, when))

@@ -41,7 +41,7 @@ def _longest(kernels: Sequence[KernelReading]) -> KernelReading:
     return max(kernels, key=lambda k: k.total_us or 0.0)
 
 
-def compared(
+def compare_profiles(
     one: Sequence[KernelReading], other: Sequence[KernelReading], peaks: Peaks | None = None, limit: int = LIMIT
 ) -> str:
     """Return the two profiles side by side, first the kernel that takes most time in the first of them."""

@@ -6,7 +6,7 @@ Source: cuda-gdb 13.0 on a light core dump (CUDA_ENABLE_LIGHTWEIGHT_COREDUMP) of
 import re
 from collections.abc import Mapping
 
-from gpu_mcp_server.profilers.kernel_names import short
+from gpu_mcp_server.profilers.kernel_names import short_name
 from gpu_mcp_server.profilers.sanitizer import line_of
 
 ENVIRONMENT: Mapping[str, str] = {
@@ -39,14 +39,14 @@ def parse(text: str, sources: Mapping[str, str] | None = None) -> str | None:
     found = place or frame
     said = exception[1].strip() if exception else "GPU exception"
     if found is not None:
-        said += f" in {short(found[1])}"
+        said += f" in {short_name(found[1])}"
         if found[2]:
             line = line_of(sources or {}, found[2], int(found[3]))
             said += f" at {found[2].rpartition('/')[2]}:{found[3]}" + (f" `{line}`" if line else "")
     return said + (f", block ({focus[1]}) thread ({focus[2]})" if focus else "")
 
 
-def broke(output: str) -> str | None:
+def kernel_fault(output: str) -> str | None:
     """Return the words with which CUDA's run time reports that a kernel broke, `None` if it does not."""
     match = _ILLEGAL.search(output)
     return match[0] if match else None

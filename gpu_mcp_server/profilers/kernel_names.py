@@ -13,7 +13,7 @@ _CAST = re.compile(r"\([\w ]{1,40}\)(?=-?\d)")
 _PART = re.compile(r"(\d{1,3})(?=[A-Za-z_])")
 
 
-def demangled(name: str) -> str:
+def demangle_name(name: str) -> str:
     """Return a C++ name in words; of one that would become too long, its parts; as it is when it is none."""
     name = _CLONE.sub("", name.replace("\n", "").strip())
     if not _MANGLED.match(name):
@@ -40,9 +40,9 @@ def _parts(name: str) -> str:
     return "::".join(p for p in parts if p) or name
 
 
-def short(name: str, limit: int = LONGEST) -> str:
+def short_name(name: str, limit: int = LONGEST) -> str:
     """Return a name without its parameters and return type, and without template arguments if it is too long."""
-    text = demangled(name)
+    text = demangle_name(name)
     plain = _CAST.sub("", text.replace("(anonymous namespace)::", ""))
     plain = plain.split("(", 1)[0] or text
     if plain.startswith("void "):

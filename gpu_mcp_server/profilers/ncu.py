@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from gpu_mcp_server.models.profile import KernelReading, ProfileLevel, Rule, SourceLine
 from gpu_mcp_server.profilers.csv_tables import as_list, as_mapping, dimensions, in_base_units, number, records, rows
-from gpu_mcp_server.profilers.kernel_names import short
+from gpu_mcp_server.profilers.kernel_names import short_name
 
 HEADER = '"ID",'
 FIXED = {"ID", "Process ID", "Process Name", "Host Name", "Context", "Stream", "Device", "CC"}
@@ -158,7 +158,7 @@ def reading(about: dict[str, str], metrics: dict[str, float], texts: dict[str, s
             if (m := SAMPLED_STALL.fullmatch(name)) and m[1] not in NOT_STALLS
         }
     return KernelReading(
-        name=short(about.get("Kernel Name", "")),
+        name=short_name(about.get("Kernel Name", "")),
         time_us=time_ns / 1000 if time_ns is not None else None,
         total_us=time_ns / 1000 if time_ns is not None else None,
         device=texts.get("device__attribute_display_name"),
@@ -198,7 +198,7 @@ def parse_source(text: str) -> list[tuple[str, list[SourceLine]]]:
         if len(row) == 2 and row[0] == "File Path":
             path = row[1][:300]
         elif len(row) == 2 and row[0] == "Function Name":
-            found.append((short(row[1]), []))
+            found.append((short_name(row[1]), []))
         elif row and row[0] == "Line No":
             columns: dict[str, int] = {}
             for n, name in enumerate(row):
@@ -228,7 +228,7 @@ def _without(stalls: dict[str, float]) -> dict[str, float]:
     return {SHORTENED.get(k, k): v for k, v in stalls.items() if k not in NOT_STALLS}
 
 
-def merged(
+def merge_pages(
     kernels: dict[str, KernelReading], rules: dict[str, list[Rule]], lines: Iterable[tuple[str, list[SourceLine]]]
 ) -> list[KernelReading]:
     """Put the three pages together; source lines go to the kernels of their name, in order."""

@@ -6,7 +6,7 @@ header of a report; in the SQLite, tables appear only when they have rows, names
 
 from gpu_mcp_server.models.profile import KernelReading
 from gpu_mcp_server.profilers.csv_tables import number, records, whole
-from gpu_mcp_server.profilers.kernel_names import short
+from gpu_mcp_server.profilers.kernel_names import short_name
 from gpu_mcp_server.profilers.sqlite_reader import query
 
 _KERNELS = """
@@ -28,7 +28,11 @@ def parse_stats(text: str) -> list[KernelReading]:
         }
         found.append(
             KernelReading(
-                name=short(row["Name"]), calls=calls, time_us=ns / 1000 / calls, total_us=ns / 1000, metrics=metrics
+                name=short_name(row["Name"]),
+                calls=calls,
+                time_us=ns / 1000 / calls,
+                total_us=ns / 1000,
+                metrics=metrics,
             )
         )
     return sorted(found, key=lambda k: -(k.total_us or 0))
@@ -44,7 +48,7 @@ def parse_sqlite(data: bytes) -> list[KernelReading]:
         named = {"registers per thread": row.get("registers"), "shared memory": row.get("shared")}
         found.append(
             KernelReading(
-                name=short(str(row.get("name"))),
+                name=short_name(str(row.get("name"))),
                 calls=calls,
                 time_us=ns / 1000 / calls,
                 total_us=ns / 1000,

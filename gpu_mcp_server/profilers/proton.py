@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_mcp_server.models.profile import KernelReading
 from gpu_mcp_server.profilers.csv_tables import as_list, as_mapping, number, total
-from gpu_mcp_server.profilers.kernel_names import short
+from gpu_mcp_server.profilers.kernel_names import short_name
 
 TIME, COUNT = "time (ns)", "count"
 NO_STALLS = ("selected", "not_selected", "not_Selected")
@@ -55,7 +55,7 @@ def _kernel(name: str, metrics: dict[str, float], scope: str, device: dict[str, 
     if flops:
         kept["flops"] = flops
     return KernelReading(
-        name=short(name),
+        name=short_name(name),
         calls=calls,
         time_us=metrics[TIME] / 1000 / calls,
         total_us=metrics[TIME] / 1000,

@@ -31,7 +31,7 @@ def _ncu_pages(texts: Mapping[str, str]) -> list[KernelReading]:
     for text in ruled:
         rules = rules or ncu.parse_details(text)
     lines = [found for text in others if '"File Path"' in text for found in ncu.parse_source(text)]
-    return ncu.merged(raw, rules, lines)
+    return ncu.merge_pages(raw, rules, lines)
 
 
 JSON_READERS: tuple[tuple[str, Callable[[str], list[KernelReading]]], ...] = (

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpu_mcp_server.models.profile import KernelReading
 from gpu_mcp_server.profilers.csv_tables import dimensions, first_of, number, records, whole
-from gpu_mcp_server.profilers.kernel_names import short
+from gpu_mcp_server.profilers.kernel_names import short_name
 from gpu_mcp_server.profilers.sqlite_reader import query
 
 RESOURCES = (
@@ -46,7 +46,7 @@ def parse_csv(texts: Mapping[str, str]) -> list[KernelReading]:
     stats: dict[str, Mapping[str, str]] = {}
     for text in texts.values():
         for row in records(text, "Kernel_Name", "Start_Timestamp", "End_Timestamp"):
-            name = short(row["Kernel_Name"])
+            name = short_name(row["Kernel_Name"])
             about.setdefault(name, row)
             if (ns := _duration(row)) is None:
                 continue
@@ -55,12 +55,12 @@ def parse_csv(texts: Mapping[str, str]) -> list[KernelReading]:
             else:
                 times.setdefault(name, []).append(ns)
         for row in records(text, "Kernel_Name", "Counter_Name", "Counter_Value"):
-            name = short(row["Kernel_Name"])
+            name = short_name(row["Kernel_Name"])
             about[name] = {**row, **about.get(name, {})}
             if (value := number(row.get("Counter_Value"))) is not None:
                 counters.setdefault(name, {}).setdefault(row["Counter_Name"], []).append(value)
         for row in records(text, "Name", "Calls", "TotalDurationNs"):
-            stats.setdefault(short(row["Name"]), row)
+            stats.setdefault(short_name(row["Name"]), row)
     for name, by_dispatch in counted.items():
         times.setdefault(name, list(by_dispatch.values()))
     names = list(dict.fromkeys((*times, *counters)))
@@ -106,11 +106,11 @@ def parse_rocpd(data: bytes) -> list[KernelReading]:
     """Read rocprofv3's database (ROCm 7) through its views `kernels` and `kernel_pmc_events`; never raises."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in query(data, _DISPATCHES):
-        groups.setdefault(short(str(row.get("name") or "")), []).append(row)
+        groups.setdefault(short_name(str(row.get("name") or "")), []).append(row)
     counters: dict[str, dict[str, float]] = {}
     for row in query(data, _COUNTERS):
         if (value := number(row.get("value"))) is not None:
-            counters.setdefault(short(str(row.get("name") or "")), {})[str(row.get("pmc_name"))] = value
+            counters.setdefault(short_name(str(row.get("name") or "")), {})[str(row.get("pmc_name"))] = value
     found: list[KernelReading] = []
     for name, rows in groups.items():
         times = [ns for r in rows if (ns := number(r.get("duration"))) is not None]
@@ -155,7 +155,7 @@ def parse_compute(texts: Mapping[str, str]) -> list[KernelReading]:
     ns, calls = number(top.get("Sum(ns)")), whole(top.get("Count")) or 1
     return [
         KernelReading(
-            name=short(top.get("Kernel_Name") or "all kernels"),
+            name=short_name(top.get("Kernel_Name") or "all kernels"),
             calls=max(1, calls),
             time_us=ns / 1000 / max(1, calls) if ns else None,
             total_us=ns / 1000 if ns else None,

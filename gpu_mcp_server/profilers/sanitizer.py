@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpu_mcp_server.models.memory_check import CheckReport, Finding
-from gpu_mcp_server.profilers.kernel_names import short
+from gpu_mcp_server.models.memory_check import CheckReport, MemoryFinding
+from gpu_mcp_server.profilers.kernel_names import short_name
 
 MARK = "========="
 LONGEST_LINE = 4000
@@ -116,7 +116,7 @@ def _head_of(line: str) -> Kind | None:
     return next((kind for kind, pattern in _HEADS if pattern.fullmatch(line)), None)
 
 
-def _finding(lines: list[str]) -> Finding | None:
+def _finding(lines: list[str]) -> MemoryFinding | None:
     head, rest = lines[0], lines[1:]
     kind = _head_of(head)
     if kind is None:
@@ -141,7 +141,7 @@ def _finding(lines: list[str]) -> Finding | None:
         name, file, line = _frame_place(device[-1] if kind == "barrier" else device[0])
     own = [m for m in host if not _CUDA.match(m["fn"])]
     frame = own[0] if own and kind in ("api error", "leak") else None
-    return Finding(
+    return MemoryFinding(
         kind=kind,
         message=message[:300],
         kernel=name,
@@ -149,11 +149,11 @@ def _finding(lines: list[str]) -> Finding | None:
         line=line,
         thread=f"first by thread ({thread[1]}) block ({thread[2]})" if thread else None,
         detail=detail,
-        called_from=f"from {short(frame['fn'])} in {frame['file']}" if frame and frame["fn"] else None,
+        called_from=f"from {short_name(frame['fn'])} in {frame['file']}" if frame and frame["fn"] else None,
     )
 
 
-def _race(head: str, rest: list[str]) -> Finding:
+def _race(head: str, rest: list[str]) -> MemoryFinding:
     match, others = _RACE.search(head), [m for r in rest if (m := _OTHER.match(r))]
     where = _AT.search(head)
     if match is None and len(hazards := [m for r in rest if (m := _HAZARD.match(r))]) > 1:
@@ -167,7 +167,7 @@ def _race(head: str, rest: list[str]) -> Finding:
     detail = f"{kinds[0]} here, {kinds[1]} at {other_file}:{other_line}" if other_line else None
     severity = head.partition(":")[0].lower() if head.startswith(("Error:", "Warning:", "Info:")) else "error"
     message = "race in shared memory: no barrier between the two" + ("" if severity == "error" else f" ({severity})")
-    return Finding(
+    return MemoryFinding(
         kind="race",
         message=message,
         kernel=name,
@@ -182,17 +182,17 @@ def _race(head: str, rest: list[str]) -> Finding:
 def _place(match: re.Match[str] | None) -> tuple[str | None, str | None, int | None]:
     if match is None:
         return None, None, None
-    return short(match["fn"]), match["file"], int(match["line"]) if match["line"] else None
+    return short_name(match["fn"]), match["file"], int(match["line"]) if match["line"] else None
 
 
 def _frame_place(match: re.Match[str]) -> tuple[str | None, str | None, int | None]:
     file, _, line = match["file"].rpartition(":")
     known = line.isdecimal() and len(line) < 10
-    return short(match["fn"]) or None, file if known else match["file"], int(line) if known else None
+    return short_name(match["fn"]) or None, file if known else match["file"], int(line) if known else None
 
 
-def _grouped(found: list[Finding]) -> list[Finding]:
-    groups: dict[tuple[object, ...], Finding] = {}
+def _grouped(found: list[MemoryFinding]) -> list[MemoryFinding]:
+    groups: dict[tuple[object, ...], MemoryFinding] = {}
     for f in found:
         message = "" if f.kind == "leak" else f.message
         key = (f.kind, message, f.kernel, f.file, f.line, f.other_line, f.called_from)
@@ -201,7 +201,7 @@ def _grouped(found: list[Finding]) -> list[Finding]:
     return list(groups.values())
 
 
-def _with_source(finding: Finding, sources: Mapping[str, str]) -> Finding:
+def _with_source(finding: MemoryFinding, sources: Mapping[str, str]) -> MemoryFinding:
     text = line_of(sources, finding.file, finding.line)
     return finding.model_copy(update={"source": text}) if text else finding
 

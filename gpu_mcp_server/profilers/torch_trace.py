@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_mcp_server.models.profile import KernelReading
 from gpu_mcp_server.profilers.csv_tables import as_list, as_mapping, dimensions, number
-from gpu_mcp_server.profilers.kernel_names import short
+from gpu_mcp_server.profilers.kernel_names import short_name
 
 KERNELS = ("kernel",)
 COPIES = ("gpu_memcpy", "gpu_memset")
@@ -33,7 +33,7 @@ def parse_averages(text: str) -> list[KernelReading]:
         ):
             continue
         count = max(1, int(calls or 1))
-        found.append(KernelReading(name=short(name), calls=count, time_us=us / count, total_us=us))
+        found.append(KernelReading(name=short_name(name), calls=count, time_us=us / count, total_us=us))
     return sorted(found, key=lambda k: -(k.total_us or 0))
 
 
@@ -58,7 +58,7 @@ def _kernel(name: str, events: list[Mapping[str, Any]], device: str | None) -> K
         if (value := number(about.get(key))) is not None
     }
     return KernelReading(
-        name=short(name),
+        name=short_name(name),
         calls=len(events),
         time_us=sum(times) / len(times) if times else None,
         total_us=sum(times) if times else None,

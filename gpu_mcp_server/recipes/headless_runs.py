@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from gpu_mcp_server.errors import NotFound, ProblemRefused
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.models.recipe import RunState, RunStep, Spent, Verdict
+from gpu_mcp_server.models.recipe import RunCost, RunState, RunStep, Verdict
 from gpu_mcp_server.models.run_plan import Mode, RunPlan
 from gpu_mcp_server.recipes.agents.agent_jobs import Agents
 from gpu_mcp_server.recipes.modes.agent_mode import sessions
@@ -168,7 +168,7 @@ def state_of(run_id: str, plan: RunPlan, journal: list[dict[str, Any]]) -> RunSt
         steps=steps,
         best=max(correct, key=worth, default=None),
         best_source_artifact_id=end.get("best_source_artifact_id") if end else None,
-        spent=Spent(
+        spent=RunCost(
             wall_s=sum(step.seconds for step in steps),
             agent_calls=sum(step.kind in ASKED for step in steps),
             cost_usd=sum(costs) if costs else None,

@@ -15,7 +15,7 @@ from pathlib import Path
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.recipe import RunState
 from gpu_mcp_server.models.run_plan import RunPlan
-from gpu_mcp_server.models.suite import Rate, RepeatReport, SuiteReport, SuiteRow
+from gpu_mcp_server.models.suite import Proportion, RepeatReport, SuiteReport, SuiteRow
 from gpu_mcp_server.recipes.agents.agent_jobs import Agents
 from gpu_mcp_server.recipes.headless_runs import Runs, silent
 from gpu_mcp_server.recipes.reports.suite_page import repeat_page, suite_page
@@ -130,8 +130,8 @@ class Suites:
         report = RepeatReport(
             name=name,
             rows=rows,
-            passed=Rate.counted(sum(row.correct for row in rows), len(rows)),
-            reached=Rate.counted(sum(row.stopped == "target" for row in rows), len(rows)),
+            passed=Proportion.from_counts(sum(row.correct for row in rows), len(rows)),
+            reached=Proportion.from_counts(sum(row.stopped == "target" for row in rows), len(rows)),
             speedups=sorted(row.speedup for row in rows if row.speedup is not None),
             difference=difference(sources),
         )
@@ -162,7 +162,7 @@ def suite_report(suite: str, states: Mapping[str, RunState], problems: int) -> S
     def faster(row: SuiteRow, times: int) -> bool:
         return row.correct and (times == 0 or (row.speedup is not None and row.speedup > times))
 
-    fast = {f"fast_{p}": Rate.counted(sum(faster(row, p) for row in judged), len(judged)) for p in FAST}
+    fast = {f"fast_{p}": Proportion.from_counts(sum(faster(row, p) for row in judged), len(judged)) for p in FAST}
     return SuiteReport(suite=suite, rows=rows, problems=problems, fast=fast)
 
 

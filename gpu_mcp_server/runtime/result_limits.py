@@ -7,7 +7,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from gpu_mcp_server.models._base import ResultModel
-from gpu_mcp_server.text_safety import visible
+from gpu_mcp_server.text_safety import escape_controls
 
 RESULT_LIMIT = 7_900
 """Characters of a result, as data and as text alike.
@@ -40,20 +40,20 @@ def cut_text(text: str, keep: int) -> str:
     return f"{head}\n[... {len(text) - len(head) - len(tail)} characters left out ...]\n{tail}"
 
 
-def bounded(result: ResultModel, limit: int = RESULT_LIMIT) -> tuple[dict[str, Any], str]:
+def limit_result(result: ResultModel, limit: int = RESULT_LIMIT) -> tuple[dict[str, Any], str]:
     """Return the result as data and as text, each at most `limit` characters and saying the same.
 
     Long texts lose their middle, long lists their end; `shortened` names each, in both.
     """
     data: dict[str, Any] = result.model_dump(mode="json", exclude_none=True)
-    text = visible(result.summary())
+    text = escape_controls(result.summary())
     if len(text) <= limit and json_size(data) <= limit:
         return data, text
     budget = min(limit, json_size(data))
     short, notes = data, list[str]()
     for _ in range(12):
         short, notes = _shortened(data, budget - _NOTES_RESERVE)
-        text = visible(_said_again(result, short)) + "\n(shortened: " + "; ".join(notes) + ")"
+        text = escape_controls(_said_again(result, short)) + "\n(shortened: " + "; ".join(notes) + ")"
         if len(text) <= limit and json_size(short) + json_size(notes) + 20 <= limit:
             break
         budget = budget * 4 // 5

@@ -15,7 +15,7 @@ T = TypeVar("T")
 NAME = "gpu_mcp_server"
 
 
-def traced(name: str) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
+def trace_calls(name: str) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]:
     """Return a decorator that makes each call of a coroutine function a span."""
 
     def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_mcp_server.services.builds.build_services import BuildServices
-from gpu_mcp_server.services.commands.command_runner import Runner
+from gpu_mcp_server.services.commands.command_runner import CommandRunner
 from gpu_mcp_server.services.documentation.doc_search import Documents
 from gpu_mcp_server.services.evaluation.evaluation_services import EvaluationServices
-from gpu_mcp_server.services.experience.experience_search import Memory
+from gpu_mcp_server.services.experience.experience_search import ExperienceSearch
 from gpu_mcp_server.services.experience.store_merge import Merging
 from gpu_mcp_server.services.hosts.host_connections import Hosts
 from gpu_mcp_server.services.jobs.job_services import JobServices
@@ -20,7 +20,7 @@ from gpu_mcp_server.services.status.status_services import StatusServices
 from gpu_mcp_server.services.store import Store
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.database import CHECKED_BYTES, DATABASE, Database
-from gpu_mcp_server.store.store_locks import USE, held
+from gpu_mcp_server.store.store_locks import USE, hold_lock
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Lab:
     hosts: Hosts
     jobs: JobServices
     documents: Documents
-    commands: Runner
+    commands: CommandRunner
     builds: BuildServices
     profiles: ProfileServices
     evaluation: EvaluationServices
     nccl: NcclServices
     status: StatusServices
-    memory: Memory
+    memory: ExperienceSearch
     merging: Merging
 
     @classmethod
@@ -63,27 +63,27 @@ class Lab:
         workspaces, artifacts, experience = store.workspaces, store.artifacts, store.experience
         jobs = JobServices.create(settings, hosts, store.db, workspaces, artifacts)
         runner, table, pool = jobs.runner, jobs.table, jobs.pool
-        commands = Runner(settings, runner, table, workspaces, artifacts, experience, pool, documents)
+        commands = CommandRunner(settings, runner, table, workspaces, artifacts, experience, pool, documents)
         builds = BuildServices.create(settings, runner, store, documents)
         profiles = ProfileServices.create(settings, jobs, store, builds.compiler)
         evaluation = EvaluationServices.create(settings, jobs, store, builds, profiles.checker)
         commands.settlers |= {
-            "judge": evaluation.verdicts.settle_line,
-            "check": profiles.checker.settle_line,
-            "profile": profiles.profiler.settle_line,
+            "judge": evaluation.verdicts.finish_and_describe,
+            "check": profiles.checker.finish_and_describe,
+            "profile": profiles.profiler.finish_and_describe,
         }
         return cls(
             settings, store, hosts, jobs, documents, commands, builds, profiles, evaluation,
             NcclServices.create(settings, runner, store, documents),
             StatusServices.create(settings, hosts, jobs, store),
-            Memory(store.db),
+            ExperienceSearch(store.db),
             Merging(store.db, artifacts),
         )  # fmt: skip
 
     @asynccontextmanager
     async def _tidied(self) -> AsyncGenerator[None]:
         """Finish meanwhile what an earlier server left; close all links at the end."""
-        tidying = asyncio.create_task(self.commands.tidy(), name="tidy")
+        tidying = asyncio.create_task(self.commands.finish_leftovers(), name="tidy")
         try:
             yield
         finally:
@@ -98,6 +98,6 @@ class Lab:
 
 @asynccontextmanager
 async def _database(folder: Path) -> AsyncGenerator[Database]:
-    with held(folder, USE):
+    with hold_lock(folder, USE):
         async with await Database.open(folder / DATABASE, check_up_to_bytes=CHECKED_BYTES) as db:
             yield db

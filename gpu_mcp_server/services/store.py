@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_mcp_server.services.problems.problem_table import Problems
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.events import Events
-from gpu_mcp_server.team.sharing import Sharing
+from gpu_mcp_server.team.sharing import SharingService
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,14 @@ class Store:
     artifacts: Artifacts
     workspaces: Workspaces
     problems: Problems
-    experience: Experience
+    experience: AttemptStore
     events: Events
-    sharing: Sharing
+    sharing: SharingService
 
     @classmethod
     def create(cls, folder: Path, db: Database) -> "Store":
         """Return what an open database keeps, with files in a data folder."""
         artifacts = Artifacts(folder / "artifacts", db)
-        return cls(db, artifacts, Workspaces(db, artifacts), Problems(db), Experience(db), Events(db), Sharing(db))
+        return cls(
+            db, artifacts, Workspaces(db, artifacts), Problems(db), AttemptStore(db), Events(db), SharingService(db)
+        )

@@ -11,7 +11,7 @@ LONGEST_S = 86_400.0
 _Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][\w.:/@+,-]*$")]
 
 
-class Host(BaseModel):
+class CommonHostSettings(BaseModel):
     """What every kind of host has."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -47,7 +47,7 @@ class Host(BaseModel):
     """Address of this host for ranks on other hosts, if those that it has itself are not the ones to use."""
 
 
-class LocalHost(Host):
+class LocalHost(CommonHostSettings):
     """This machine."""
 
     kind: Literal["local"] = "local"
@@ -55,7 +55,7 @@ class LocalHost(Host):
     """Seconds that an attached job goes on after the server was killed."""
 
 
-class _Login(Host):
+class _Login(CommonHostSettings):
     """A machine that SSH reaches."""
 
     host: Annotated[str, Field(min_length=1, pattern=r"^[^-\s][^\s]*$")]
@@ -88,7 +88,7 @@ class OpenSshHost(_Login):
     """Socket of the connection to share; unset means what ~/.ssh/config says, or one that `hosts login` opens."""
 
 
-class DockerHost(Host):
+class DockerHost(CommonHostSettings):
     """A container of Docker, here or on another machine."""
 
     target: ClassVar[str] = "image"
@@ -108,7 +108,7 @@ class DockerHost(Host):
     """Seconds without hostd or a job after which the container ends; what jobs left stays in its volume."""
 
 
-class BatchHost(Host):
+class BatchHost(CommonHostSettings):
     """Nodes that a batch system lends: one allocation is held while there is work, with hostd inside."""
 
     target: ClassVar[str] = "login"
@@ -156,7 +156,7 @@ class BatchHost(Host):
 
 Login = SshHost | OpenSshHost
 HostSettings = Annotated[LocalHost | SshHost | OpenSshHost | DockerHost | BatchHost, Field(discriminator="kind")]
-HOST_KINDS: dict[str, type[Host]] = {
+HOST_KINDS: dict[str, type[CommonHostSettings]] = {
     kind: model
     for model in get_args(get_args(HostSettings)[0])
     for kind in get_args(model.model_fields["kind"].annotation)

@@ -15,7 +15,7 @@ from pathlib import Path
 from gpu_mcp_server.errors import BadRequest, DiskFull, NotFound
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.filesystem import NO_ROOM, is_disk_full
-from gpu_mcp_server.store.ownership import claim, visible
+from gpu_mcp_server.store.ownership import claim, visibility_condition
 
 CHUNK_BYTES = 1 << 20
 ABANDONED_S = 3600.0
@@ -67,7 +67,7 @@ class Artifacts:
         Raises:
             NotFound: If no artifact has this id.
         """
-        seen, values = visible("artifact_id")
+        seen, values = visibility_condition("artifact_id")
         sql = f"SELECT * FROM artifacts WHERE artifact_id = ? AND {seen}"  # noqa: S608
         row = await self._db.fetch_one(sql, (artifact_id, *values))
         if row is None:
@@ -81,7 +81,7 @@ class Artifacts:
 
     async def ids(self, prefix: str = "", limit: int = 50) -> list[str]:
         """Return the ids that begin with `prefix`, newest first."""
-        seen, values = visible("artifact_id")
+        seen, values = visibility_condition("artifact_id")
         rows = await self._db.fetch_all(
             f"SELECT artifact_id FROM artifacts WHERE substr(artifact_id, 1, length(?)) = ? AND {seen} "  # noqa: S608
             "ORDER BY created_at DESC LIMIT ?",

@@ -21,10 +21,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, cast
 
 from gpu_mcp_server.errors import BadRequest, ConfigError, DiskFull
-from gpu_mcp_server.store.database import DATABASE, check, connect, require_store, translated
+from gpu_mcp_server.store.database import DATABASE, check, connect, require_store, translate_errors
 from gpu_mcp_server.store.filesystem import NO_ROOM, is_disk_full
 from gpu_mcp_server.store.schema import migrations
-from gpu_mcp_server.store.store_locks import SHARED_WORK, USE, held
+from gpu_mcp_server.store.store_locks import SHARED_WORK, USE, hold_lock
 
 MANIFEST = "gpu-mcp-backup.json"
 FORMAT = 1
@@ -71,8 +71,8 @@ def backup(data_dir: Path, target: Path) -> Backup:
     try:
         with (
             _room(target.parent),
-            held(data_dir, USE),
-            held(data_dir, SHARED_WORK),
+            hold_lock(data_dir, USE),
+            hold_lock(data_dir, SHARED_WORK),
             os.fdopen(_private(aside), "wb") as file,
         ):
             with tarfile.open(fileobj=file, mode=mode) as tar:
@@ -107,7 +107,7 @@ def restore(data_dir: Path, source: Path, *, replace: bool = False) -> tuple[Bac
             hint="Say --replace: its database is then kept beside the restored one.",
         )
     aside = data_dir / f"restoring-{secrets.token_hex(4)}"
-    with held(data_dir, USE, alone=True), _room(data_dir):
+    with hold_lock(data_dir, USE, alone=True), _room(data_dir):
         try:
             made = _unpack(source, aside)
             _check_database(aside / DATABASE)
@@ -144,7 +144,7 @@ def _snapshot(database: Path, copy: Path) -> int:
     """Copy the database as it is at one moment, and return its schema's version."""
     os.close(_private(copy))
     with (
-        translated(database),
+        translate_errors(database),
         contextlib.closing(connect(database)) as source,
         contextlib.closing(sqlite3.connect(copy)) as into,
     ):

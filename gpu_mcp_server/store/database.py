@@ -67,7 +67,7 @@ class Database:
         connection = aiosqlite.Connection(connect_in_thread, 64)
         connection._thread.daemon = True  # a process that forgets to close must still be able to end
         try:
-            with translated(path):
+            with translate_errors(path):
                 await connection
         except BaseException:
             await asyncio.to_thread(connection._thread.join)
@@ -95,7 +95,7 @@ class Database:
     async def execute(self, sql: str, parameters: Sequence[Value] = ()) -> int:
         """Run one statement and return the number of rows that it changed."""
         async with self._turn() as connection:
-            with translated(self.path):
+            with translate_errors(self.path):
                 cursor = await connection.execute(sql, parameters)
             return cursor.rowcount
 
@@ -117,19 +117,19 @@ class Database:
                 await self.execute(sql, parameters)
             return
         async with self._turn() as connection:
-            with translated(self.path):
+            with translate_errors(self.path):
                 await connection._execute(run, connection._conn)  # pyright: ignore[reportUnknownMemberType]
 
     async def execute_many(self, sql: str, rows: Sequence[Sequence[Value]]) -> None:
         """Run one statement for each of the rows, all or none."""
         async with self.transaction(), self._turn() as connection:
-            with translated(self.path):
+            with translate_errors(self.path):
                 await connection.executemany(sql, rows)
 
     async def fetch_all(self, sql: str, parameters: Sequence[Value] = ()) -> list[sqlite3.Row]:
         """Run a query and return all its rows."""
         async with self._turn() as connection:
-            with translated(self.path):
+            with translate_errors(self.path):
                 return list(await connection.execute_fetchall(sql, parameters))
 
     async def fetch_one(self, sql: str, parameters: Sequence[Value] = ()) -> sqlite3.Row | None:
@@ -146,10 +146,10 @@ class Database:
         async with self._turn() as connection:
             self._owner = asyncio.current_task()
             try:
-                with translated(self.path):
+                with translate_errors(self.path):
                     await connection.execute("BEGIN IMMEDIATE")
                 yield self
-                with translated(self.path):
+                with translate_errors(self.path):
                     await connection.commit()
             except BaseException:
                 # Queued behind what a cancelled statement left in the thread's queue, and without
@@ -186,7 +186,7 @@ def check(path: Path, *, quick: bool = False) -> int:
     Raises:
         ConfigError: If it cannot be opened, is damaged, not ours, or empty where a store was.
     """
-    with translated(path), contextlib.closing(connect(path)) as connection:
+    with translate_errors(path), contextlib.closing(connect(path)) as connection:
         _check(connection, path, "quick_check" if quick else "integrity_check")
         require_store(connection, path)
     return path.stat().st_size
@@ -223,9 +223,9 @@ def _damage_error(path: Path, why: object) -> ConfigError:
 
 
 @contextlib.contextmanager
-def connected(path: Path) -> Generator[sqlite3.Connection]:
+def open_for_maintenance(path: Path) -> Generator[sqlite3.Connection]:
     """Open the database for upkeep, outside of an event loop; its failures are said as `Database` says them."""
-    with translated(path), contextlib.closing(_connect_or_create(path)) as connection:
+    with translate_errors(path), contextlib.closing(_connect_or_create(path)) as connection:
         yield _prepared(connection, path, None)
 
 
@@ -336,7 +336,7 @@ def _set_journal_mode(connection: sqlite3.Connection, mode: JournalMode) -> None
 
 
 @contextlib.contextmanager
-def translated(path: Path) -> Generator[None]:
+def translate_errors(path: Path) -> Generator[None]:
     """Say SQLite's and the filesystem's failures in our words."""
     try:
         yield

@@ -11,7 +11,7 @@ KEPT = 10_000
 
 
 @dataclass(frozen=True)
-class Event:
+class StoreEvent:
     """One change."""
 
     seq: int
@@ -40,7 +40,7 @@ class Events:
         row = await self._db.fetch_one("SELECT coalesce(max(seq), 0) AS seq FROM events")
         return row["seq"] if row else 0
 
-    async def since(self, seq: int) -> list[Event]:
+    async def since(self, seq: int) -> list[StoreEvent]:
         """Return what came after an event, in order."""
         rows = await self._db.fetch_all("SELECT seq, kind, uri FROM events WHERE seq > ? ORDER BY seq", (seq,))
-        return [Event(**dict(row)) for row in rows]
+        return [StoreEvent(**dict(row)) for row in rows]

@@ -15,7 +15,7 @@ async def claim(db: Database, handle: str) -> None:
         await db.execute("INSERT INTO owners (handle, owner) VALUES (?, ?) ON CONFLICT DO NOTHING", (handle, user.name))
 
 
-def visible(column: str) -> tuple[str, tuple[Value, ...]]:
+def visibility_condition(column: str) -> tuple[str, tuple[Value, ...]]:
     """Return an SQL condition with its values: whether the current user may see the handle in a column.
 
     They own it, or it is shared with their project or with everybody, or a member of their project who shares

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpu_mcp_server.store.database import DATABASE, connected
-from gpu_mcp_server.store.store_locks import SHARED_WORK, USE, held
+from gpu_mcp_server.store.database import DATABASE, open_for_maintenance
+from gpu_mcp_server.store.store_locks import SHARED_WORK, USE, hold_lock
 
 FRESH_S = 3600.0
 """What was used within this time stays whatever is asked for: a call that is under way may need it."""
@@ -94,14 +94,14 @@ def plan(data_dir: Path, *, older_than_s: float | None = None, max_bytes: int | 
     Raises:
         ConfigError: If the database is damaged.
     """
-    with held(data_dir, USE), connected(data_dir / DATABASE) as db:
+    with hold_lock(data_dir, USE), open_for_maintenance(data_dir / DATABASE) as db:
         return _planned(data_dir, db, older_than_s, max_bytes)
 
 
 def prune(data_dir: Path, *, older_than_s: float | None = None, max_bytes: int | None = None) -> Plan:
     """Delete what `plan` says, as things stand now; servers may run meanwhile, backups not."""
-    alone = held(data_dir, SHARED_WORK, alone=True)
-    with held(data_dir, USE), alone, connected(data_dir / DATABASE) as db:
+    alone = hold_lock(data_dir, SHARED_WORK, alone=True)
+    with hold_lock(data_dir, USE), alone, open_for_maintenance(data_dir / DATABASE) as db:
         made = _planned(data_dir, db, older_than_s, max_bytes)
         for start in range(0, len(made.items), 200):
             _forget(db, made.items[start : start + 200])

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.store.database import translated
+from gpu_mcp_server.store.database import translate_errors
 
 USE = "use.lock"
 """Held together by all who have the store open; alone by whoever replaces it."""
@@ -23,7 +23,7 @@ _BUSY = {
 
 
 @contextmanager
-def held(folder: Path, name: str, *, alone: bool = False) -> Generator[None]:
+def hold_lock(folder: Path, name: str, *, alone: bool = False) -> Generator[None]:
     """Hold one of the locks of a data folder, together with others or alone.
 
     A filesystem without locks lets several in together; alone nobody gets in there.
@@ -32,7 +32,7 @@ def held(folder: Path, name: str, *, alone: bool = False) -> Generator[None]:
         BadRequest: If others hold it so that this is not possible now.
         ConfigError, DiskFull: If the folder cannot be written.
     """
-    with translated(folder / name):
+    with translate_errors(folder / name):
         folder.mkdir(mode=0o711, parents=True, exist_ok=True)
         descriptor = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

@@ -21,7 +21,7 @@ _log = structlog.get_logger("gpu_mcp_server.audit")
 
 
 @dataclass(frozen=True)
-class Entry:
+class AuditEntry:
     """One thing that was done."""
 
     at: str
@@ -40,16 +40,16 @@ class AuditLog:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._waiting: deque[Entry] = deque(maxlen=MOST)
+        self._waiting: deque[AuditEntry] = deque(maxlen=MOST)
 
     def note(self, user: User, action: str, handle: str | None, outcome: str, address: str | None) -> None:
         """Note what was done."""
-        entry = Entry(datetime.now(UTC).isoformat(), user.name, user.token_id, action, handle, outcome, address)
+        entry = AuditEntry(datetime.now(UTC).isoformat(), user.name, user.token_id, action, handle, outcome, address)
         self._waiting.append(entry)
         _log.info(action, user=user.name, token=user.token_id, handle=handle, outcome=outcome, address=address)
 
     @asynccontextmanager
-    async def kept(self) -> AsyncGenerator[None]:
+    async def run_writer(self) -> AsyncGenerator[None]:
         """Write entries as long as the block runs, and the rest at its end."""
         writing = asyncio.create_task(self._write_on(), name="audit")
         try:
@@ -70,7 +70,7 @@ class AuditLog:
         batch = list(self._waiting)
         if not batch:
             return
-        names = ", ".join(field.name for field in fields(Entry))
+        names = ", ".join(field.name for field in fields(AuditEntry))
         try:
             await self._db.execute_many(
                 f"INSERT INTO audit_log ({names}) VALUES (?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
@@ -82,11 +82,11 @@ class AuditLog:
         for _ in batch:
             self._waiting.popleft()
 
-    async def recent(self, user: str | None = None, limit: int = 100) -> Sequence[Entry]:
+    async def recent(self, user: str | None = None, limit: int = 100) -> Sequence[AuditEntry]:
         """Return the newest entries, newest first."""
-        names = ", ".join(field.name for field in fields(Entry))
+        names = ", ".join(field.name for field in fields(AuditEntry))
         rows = await self._db.fetch_all(
             f"SELECT {names} FROM audit_log WHERE ? IS NULL OR user = ? ORDER BY seq DESC LIMIT ?",  # noqa: S608
             (user, user, limit),
         )
-        return [Entry(*row) for row in rows]
+        return [AuditEntry(*row) for row in rows]

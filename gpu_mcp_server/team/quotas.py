@@ -29,7 +29,7 @@ _KEPT = (
 
 
 @dataclass(frozen=True)
-class Taken:
+class QuotaUsage:
     """What a user has taken."""
 
     gpu_s_today: float
@@ -38,14 +38,14 @@ class Taken:
     disk_bytes: int
 
 
-class Allowances:
+class QuotaService:
     """Compares what users take with their quotas."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._turns: dict[str, asyncio.Lock] = {}
 
-    async def taken(self, user: str) -> Taken:
+    async def usage_of(self, user: str) -> QuotaUsage:
         """Return what a user has taken."""
         since = int(_midnight().timestamp() * 1000)
         today = 0.0
@@ -56,7 +56,7 @@ class Allowances:
             )
             today += row["gpu_s"] if row else 0.0
         (kept,) = await self._db.fetch_all(_KEPT, (user, user))
-        return Taken(today, len(await self._unfinished(user)), kept[0])
+        return QuotaUsage(today, len(await self._unfinished(user)), kept[0])
 
     @asynccontextmanager
     async def job(self, gpus: int, refresh: Refresh) -> AsyncGenerator[None]:
@@ -72,7 +72,7 @@ class Allowances:
         user = current_user()
         async with self._turns.setdefault(user.name, asyncio.Lock()):
             await self._check_jobs(user, refresh)
-            taken = await self.taken(user.name)
+            taken = await self.usage_of(user.name)
             limit = user.quotas.gpu_s_per_day
             if gpus and limit is not None and taken.gpu_s_today >= limit:
                 ends = _midnight() + timedelta(days=1)
@@ -92,7 +92,7 @@ class Allowances:
         """
         user = current_user()
         if not user.is_local and user.quotas.disk_bytes is not None:
-            self._check_disk(user, (await self.taken(user.name)).disk_bytes, more_bytes)
+            self._check_disk(user, (await self.usage_of(user.name)).disk_bytes, more_bytes)
 
     def _check_disk(self, user: User, kept: int, more: int) -> None:
         limit = user.quotas.disk_bytes

@@ -32,7 +32,7 @@ class _Bucket:
     at: float
 
 
-class Flow:
+class RateLimiter:
     """Requests of each user, at once and by the minute. By a clock that nobody sets."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -4,10 +4,10 @@ import json
 import re
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.models.sharing import Audience, Shared
+from gpu_mcp_server.models.sharing import Audience, ShareResult
 from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.store.database import Database
-from gpu_mcp_server.store.ownership import EVERYBODY, require_own, visible
+from gpu_mcp_server.store.ownership import EVERYBODY, require_own, visibility_condition
 
 KINDS = {
     "w": ("workspaces", "workspace_id"),
@@ -20,13 +20,13 @@ KINDS = {
 _ARTIFACT = re.compile(r"\bb-[0-9a-f]{16,64}\b")
 
 
-class Sharing:
+class SharingService:
     """Says who sees a handle besides its owner."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    async def share(self, handle: str, audience: Audience) -> Shared:
+    async def share(self, handle: str, audience: Audience) -> ShareResult:
         """Let others see what a handle names, and what is needed to make sense of it: or nobody any more.
 
         Raises:
@@ -34,7 +34,7 @@ class Sharing:
             BadRequest: If it is another's, or there is no project to share with.
         """
         table, column = KINDS.get(handle.partition("-")[0], ("", ""))
-        seen, values = visible(column)
+        seen, values = visibility_condition(column)
         sql = f"SELECT * FROM {table} WHERE {column} = ? AND {seen}"  # noqa: S608 - names of this module
         row = await self._db.fetch_one(sql, (handle, *values)) if table else None
         if row is None:
@@ -51,7 +51,7 @@ class Sharing:
                     to = EVERYBODY if audience == "everybody" else project
                     await self._db.execute("INSERT INTO shares (handle, project) VALUES (?, ?)", (each, to))
         by = f"project {project}" if audience == "project" else audience
-        return Shared(handle=handle, seen_by=by, also=also)
+        return ShareResult(handle=handle, seen_by=by, also=also)
 
     async def _also(self, table: str, text: str) -> list[str]:
         """Return what a row names that belongs to the current user too: an attempt's job, sources, evidence."""

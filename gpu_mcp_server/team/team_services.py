@@ -9,10 +9,10 @@ import structlog
 from gpu_mcp_server.models.user import LOCAL, User
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.database import CHECKED_BYTES, DATABASE, Database
-from gpu_mcp_server.store.store_locks import USE, held
+from gpu_mcp_server.store.store_locks import USE, hold_lock
 from gpu_mcp_server.team.audit import AuditLog
-from gpu_mcp_server.team.quotas import Allowances
-from gpu_mcp_server.team.rate_limit import Flow
+from gpu_mcp_server.team.quotas import QuotaService
+from gpu_mcp_server.team.rate_limit import RateLimiter
 from gpu_mcp_server.team.tokens import Tokens
 from gpu_mcp_server.team.users import Users
 
@@ -38,8 +38,8 @@ class Team:
     db: Database
     users: Users
     tokens: Tokens
-    allowances: Allowances
-    flow: Flow
+    allowances: QuotaService
+    flow: RateLimiter
     audit: AuditLog
 
     @classmethod
@@ -55,7 +55,7 @@ class Team:
         Raises:
             ConfigError, DiskFull: If the data folder cannot be used.
         """
-        with held(settings.data_dir, USE):
+        with hold_lock(settings.data_dir, USE):
             path = settings.data_dir / DATABASE
             async with await Database.open(path, check_up_to_bytes=check_up_to_bytes) as db:
                 size_bytes = path.stat().st_size
@@ -66,5 +66,5 @@ class Team:
                         limit_mib=check_up_to_bytes >> 20,
                     )
                 audit = AuditLog(db)
-                async with audit.kept():
-                    yield cls(db, Users(db), Tokens(db), Allowances(db), Flow(), audit)
+                async with audit.run_writer():
+                    yield cls(db, Users(db), Tokens(db), QuotaService(db), RateLimiter(), audit)

@@ -7,7 +7,7 @@ from gpu_mcp_server.models.user import User
 
 
 @dataclass(frozen=True)
-class Refusal:
+class TokenRefusal:
     """Why a bearer token is not accepted, as far as whoever shows it may know."""
 
     reason: Literal["unknown", "expired", "revoked"]
@@ -17,6 +17,6 @@ class Refusal:
 class Verifier(Protocol):
     """Says whose a bearer token is: our own tokens, or an identity provider's."""
 
-    async def verify(self, secret: str) -> User | Refusal:
+    async def verify(self, secret: str) -> User | TokenRefusal:
         """Return the user with the scopes that the token carries, or why it is refused."""
         ...

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from gpu_mcp_server.errors import BadRequest, DiskFull, NotFound
 from gpu_mcp_server.models.user import SCOPES, Scope, User
 from gpu_mcp_server.store.database import Database
-from gpu_mcp_server.team.token_verifier import Refusal
+from gpu_mcp_server.team.token_verifier import TokenRefusal
 from gpu_mcp_server.team.users import user_of
 
 PREFIX = "gpumcp"
@@ -86,11 +86,11 @@ class Tokens:
         _, session = await self.create(user.name, user.scopes, expires_s=SESSION_S, note=user.token_id, kind="session")
         return session
 
-    async def verify(self, secret: str) -> User | Refusal:
+    async def verify(self, secret: str) -> User | TokenRefusal:
         """Return whose a token is; a wrong one costs a lookup and a comparison, whether or not its id exists."""
         form = FORM.fullmatch(secret)
         if form is None:
-            return Refusal("unknown")
+            return TokenRefusal("unknown")
         row = await self._db.fetch_one(
             "SELECT * FROM (SELECT ? AS shown) LEFT JOIN tokens ON token_id = shown LEFT JOIN users ON name = user",
             (form[1],),
@@ -98,12 +98,12 @@ class Tokens:
         assert row is not None  # of NULLs where there is no such token
         right = hmac.compare_digest(_hash(form[2]), row["secret_hash"] or NOBODY)
         if row["token_id"] is None or not right:
-            return Refusal("unknown")
+            return TokenRefusal("unknown")
         now = _now()
         if row["revoked_at"] is not None:
-            return Refusal("revoked")
+            return TokenRefusal("revoked")
         if row["expires_at"] is not None and row["expires_at"] <= now:
-            return Refusal("expired")
+            return TokenRefusal("expired")
         if row["last_used_at"] is None or row["last_used_at"][:16] != now[:16]:
             await self._note_use(form[1], now)
         return user_of(row, row["scopes"].split(), form[1])
@@ -136,7 +136,7 @@ class Tokens:
         (row,) = await self._db.fetch_all("SELECT * FROM tokens WHERE token_id = ?", (token_id,))
         return _token(row)
 
-    async def any(self) -> bool:
+    async def has_tokens(self) -> bool:
         """Say whether there is a token at all."""
         return await self._db.fetch_one("SELECT 1 FROM tokens WHERE kind = 'token' LIMIT 1") is not None
 

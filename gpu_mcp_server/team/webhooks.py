@@ -41,13 +41,13 @@ class Webhooks:
         while True:
             await asyncio.sleep(EVERY_S)
             try:
-                if await self.wanted():
+                if await self.is_wanted():
                     await settle()
                     await self.tell()
             except GpuMcpError as error:
                 _log.warning("webhooks wait", error=str(error))
 
-    async def wanted(self) -> bool:
+    async def is_wanted(self) -> bool:
         """Say whether any user has a webhook."""
         return await self._db.fetch_one("SELECT 1 FROM users WHERE webhook IS NOT NULL LIMIT 1") is not None
 

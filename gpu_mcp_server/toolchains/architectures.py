@@ -12,7 +12,7 @@ FIRST_WITH_SUFFIX = 90
 
 
 @dataclass(frozen=True)
-class Target:
+class CompileTarget:
     """What to compile for."""
 
     arch: str
@@ -32,7 +32,7 @@ def own_archs(gpus: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(a for a in found if number_of(a)))
 
 
-def device_target(own: Sequence[str], known: Collection[str], compiler: str) -> Target:
+def device_target(own: Sequence[str], known: Collection[str], compiler: str) -> CompileTarget:
     """Return the first device's own name, with the suffix where the compiler knows it and every device can run it.
 
     Args:
@@ -42,15 +42,15 @@ def device_target(own: Sequence[str], known: Collection[str], compiler: str) -> 
     """
     arch = own[0]
     if number_of(arch) < FIRST_WITH_SUFFIX:
-        return Target(arch)
+        return CompileTarget(arch)
     newer = [a for a in own if number_of(a) > number_of(arch)]
     if newer:
         why = f"this host has {', '.join(newer)} too, which run no code of {arch}a"
     elif f"{arch}a" not in known:
         why = f"{compiler} does not know {arch}a"
     else:
-        return Target(f"{arch}a")
-    return Target(arch, f"compiled for {arch}, without the instructions of {arch}a alone: {why}")
+        return CompileTarget(f"{arch}a")
+    return CompileTarget(arch, f"compiled for {arch}, without the instructions of {arch}a alone: {why}")
 
 
 def nvcc_options(arch: str) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ class Toolchain:
 
 
 @dataclass(frozen=True)
-class BuildPlan:
+class CompilePlan:
     """One build, ready to become a job: run `argv` in a folder that holds `files`, then take `output`."""
 
     argv: tuple[str, ...]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gpu_mcp_server.models.build import Language
-from gpu_mcp_server.toolchains.base import OUTPUT, BuildPlan, Toolchain, source_name
+from gpu_mcp_server.toolchains.base import OUTPUT, CompilePlan, Toolchain, source_name
 from gpu_mcp_server.toolchains.flags import checked_cc_flags, libraries
 
 STANDARDS = {"c": "-std=gnu17", "cpp": "-std=gnu++20"}
@@ -11,7 +11,7 @@ STANDARDS = {"c": "-std=gnu17", "cpp": "-std=gnu++20"}
 
 def plan(
     source: str, toolchain: Toolchain, flags: Sequence[str] = (), *, language: Language = "c", name: str = "kernel"
-) -> BuildPlan:
+) -> CompilePlan:
     """Plan the build of one translation unit into a shared library.
 
     Optimised for the processor that compiles (`-march=native`): a cached result holds for that processor only.
@@ -36,4 +36,4 @@ def plan(
     if "-lm" not in late:
         argv.append("-lm")
     # Without LC_ALL, messages come with curly quotes, or in the person's language.
-    return BuildPlan(tuple(argv), {file: source}, {"LC_ALL": "C"}, roots=toolchain.roots)
+    return CompilePlan(tuple(argv), {file: source}, {"LC_ALL": "C"}, roots=toolchain.roots)

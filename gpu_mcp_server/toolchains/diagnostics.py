@@ -76,7 +76,7 @@ _Severity = Literal["error", "warning", "note"]
 _RANK: dict[_Severity, int] = {"error": 0, "warning": 1, "note": 2}
 
 
-def demangled(text: str) -> str:
+def demangle_text(text: str) -> str:
     """Return text with C++ symbols as a person writes them."""
     if not _MANGLED.search(text):
         return text
@@ -109,7 +109,7 @@ def parse(stderr: str, ptx: str | None = None) -> list[Diagnostic]:
     return reader.finish()
 
 
-def top(diagnostics: Sequence[Diagnostic], count: int = 10) -> tuple[list[Diagnostic], int | None]:
+def first_messages(diagnostics: Sequence[Diagnostic], count: int = 10) -> tuple[list[Diagnostic], int | None]:
     """Return the first few, and how many were left out if any were."""
     return list(diagnostics[:count]), max(len(diagnostics) - count, 0) or None
 
@@ -126,7 +126,7 @@ def stage_of(found: Sequence[Diagnostic]) -> str | None:
     return named or ("driver" if first.file is None and code in _DRIVERS else "front end")
 
 
-def last_words(stderr: str) -> Diagnostic | None:
+def output_tail(stderr: str) -> Diagnostic | None:
     """Return the end of an output in which `parse` found no error, for a build that failed all the same."""
     lines = [line.strip() for line in _ANSI.sub("", stderr[-8_000:]).splitlines() if line.strip()]
     lines = [line for line in lines if not re.match(r"ptxas(?: info|\s+\.)", line)]
@@ -216,7 +216,7 @@ class _Reader:
         flag = _GNU_FLAG.search(message) if pattern is _GNU else None
         if flag:
             code, message = flag.group(1), message[: flag.start()]
-        message = _TEMPORARY_NAME.sub("", demangled(message))
+        message = _TEMPORARY_NAME.sub("", demangle_text(message))
         column = found.get("column")
         self._close()
         self._takes_context = pattern in (_EDG, _GNU, _CMAKE)

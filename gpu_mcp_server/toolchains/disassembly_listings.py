@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpu_mcp_server.toolchains.diagnostics import demangled
+from gpu_mcp_server.toolchains.diagnostics import demangle_text
 
 View = Literal["sass", "ptx", "amdgcn"]
 
@@ -76,7 +76,7 @@ class _Reader:
         raise NotImplementedError  # pragma: no cover
 
     def _begin(self, name: str) -> None:
-        self._current = self.found.setdefault(name, KernelCode(demangled(name)))
+        self._current = self.found.setdefault(name, KernelCode(demangle_text(name)))
         self._file = self._line = None
 
     def _at(self, file: str, line: str) -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.toolchains.base import OUTPUT, BuildPlan, Toolchain, source_name
+from gpu_mcp_server.toolchains.base import OUTPUT, CompilePlan, Toolchain, source_name
 from gpu_mcp_server.toolchains.flags import checked_hip_flags, libraries
 
 _ARCH = re.compile(r"(gfx[0-9a-f]{3,4})(?::(?:sramecc|xnack)[+-]){0,2}\Z")
@@ -30,7 +30,9 @@ def choose(toolchains: Sequence[Toolchain], arch: str) -> Toolchain:
     )
 
 
-def plan(source: str, toolchain: Toolchain, arch: str, flags: Sequence[str] = (), *, name: str = "kernel") -> BuildPlan:
+def plan(
+    source: str, toolchain: Toolchain, arch: str, flags: Sequence[str] = (), *, name: str = "kernel"
+) -> CompilePlan:
     """Plan the build of one translation unit into a shared library.
 
     HIP_PLATFORM is set: with nvcc on the PATH hipcc would otherwise hand the source to it.
@@ -56,4 +58,4 @@ def plan(source: str, toolchain: Toolchain, arch: str, flags: Sequence[str] = ()
         argv = ["hip_clang", toolchain.device_libs, arch.partition(":")[0], *argv]
         worker = "hip_clang"
     env = {"LC_ALL": "C", "HIP_PLATFORM": "amd", "PATH": "/usr/local/bin:/usr/bin:/bin"}
-    return BuildPlan(tuple(argv), {file: source}, env, roots=toolchain.roots, worker=worker, long=True)
+    return CompilePlan(tuple(argv), {file: source}, env, roots=toolchain.roots, worker=worker, long=True)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from gpu_mcp_server.models.build import Diagnostic
-from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain, source_name
+from gpu_mcp_server.toolchains.base import CompilePlan, Toolchain, source_name
 from gpu_mcp_server.toolchains.flags import checked_hip_flags
 
 NAME = "hiprtc"
@@ -36,12 +36,14 @@ def knows(toolchain: Toolchain, arch: str) -> bool:
     return arch.partition(":")[0] in toolchain.archs
 
 
-def was_for_clang(diagnostics: Sequence[Diagnostic]) -> bool:
+def should_retry_with_clang(diagnostics: Sequence[Diagnostic]) -> bool:
     """Say whether the errors may be HIPRTC's limits and not the source's."""
     return any(d.severity == "error" and _NOT_FOR_HIPRTC.search(d.message) for d in diagnostics)
 
 
-def plan(source: str, toolchain: Toolchain, arch: str, flags: Sequence[str] = (), *, name: str = "kernel") -> BuildPlan:
+def plan(
+    source: str, toolchain: Toolchain, arch: str, flags: Sequence[str] = (), *, name: str = "kernel"
+) -> CompilePlan:
     """Plan the build of kernels into a code object.
 
     Raises:
@@ -56,7 +58,7 @@ def plan(source: str, toolchain: Toolchain, arch: str, flags: Sequence[str] = ()
         options.append("-std=c++17")
     if not any(f.startswith("-g") and not f.startswith("-gpu") for f in given):
         options.append("-gline-tables-only")
-    return BuildPlan(
+    return CompilePlan(
         (NAME, file, OBJECT, *options, *given),
         {file: source},
         {"LC_ALL": "C"},

@@ -27,7 +27,7 @@ _LAST = (
 """What was last begun, by googletest, and by pytest's faulthandler when the interpreter breaks."""
 
 
-def asking(argv: Sequence[str]) -> list[str]:
+def with_report_option(argv: Sequence[str]) -> list[str]:
     """Return a command that also writes a report, where its program is known to be able to."""
     command = list(argv)
     name = command[0].rpartition("/")[2]
@@ -46,7 +46,7 @@ def environment(argv: Sequence[str], given: Mapping[str, str]) -> dict[str, str]
 
     Nothing where `argv` itself can be asked: ctest's own report names each test already.
     """
-    if asking(argv) != list(argv):
+    if with_report_option(argv) != list(argv):
         return {}
     more = f"--junitxml={FOLDER}/pytest.xml"
     options = given.get("PYTEST_ADDOPTS", "")
@@ -74,16 +74,16 @@ def checked_patterns(patterns: Sequence[str]) -> tuple[str, ...]:
 
 def is_report(path: str, patterns: Sequence[str] = ()) -> bool:
     """Say whether a file of a workspace is a report of the run that made it."""
-    return is_ours(path) or any(fnmatch(path, pattern) for pattern in patterns)
+    return is_own_report(path) or any(fnmatch(path, pattern) for pattern in patterns)
 
 
-def is_ours(path: str) -> bool:
+def is_own_report(path: str) -> bool:
     """Say whether a report was made only because we asked for it."""
     *folders, name = path.split("/")
     return name == REPORT or FOLDER in folders
 
 
-def merged(reports: Sequence[TestReport]) -> TestReport | None:
+def merge_reports(reports: Sequence[TestReport]) -> TestReport | None:
     """Return several reports as one; `None` when there is none."""
     if not reports:
         return None
@@ -98,7 +98,7 @@ def merged(reports: Sequence[TestReport]) -> TestReport | None:
     )
 
 
-def doubts(report: TestReport | None, exit_code: int | None, said: str) -> str | None:
+def inconsistencies(report: TestReport | None, exit_code: int | None, said: str) -> str | None:
     """Say where a report and the program's end do not fit together; nothing where they do."""
     if report is None or (exit_code is None and report.failed == 0):
         last = next((found[-1] for pattern in _LAST if (found := pattern.findall(said))), None)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.toolchains import malloc_wrapper
 from gpu_mcp_server.toolchains.architectures import nvcc_options
-from gpu_mcp_server.toolchains.base import OUTPUT, BuildPlan, Toolchain, source_name
+from gpu_mcp_server.toolchains.base import OUTPUT, CompilePlan, Toolchain, source_name
 from gpu_mcp_server.toolchains.flags import checked_nvcc_flags, libraries
 from gpu_mcp_server.toolchains.linking import Linking
 
@@ -44,7 +44,7 @@ def plan(
     *,
     name: str = "kernel",
     linking: Linking | None = None,
-) -> BuildPlan:
+) -> CompilePlan:
     """Plan the build of one translation unit into a shared library, with the CUDA runtime inside.
 
     Args:
@@ -85,7 +85,7 @@ def plan(
     linking = linking or Linking(libraries=late)
     argv += [*given, *linking.include, "-o", OUTPUT, file, *linking.libraries]
     path = ":".join([*(f"{root}/bin" for root in toolchain.roots), "/usr/local/bin", "/usr/bin", "/bin"])
-    return BuildPlan(
+    return CompilePlan(
         tuple(argv),
         files,
         {"LC_ALL": "C", "PATH": path},

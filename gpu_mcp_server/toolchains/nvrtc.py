@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from gpu_mcp_server.models.build import Diagnostic
-from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain, source_name
+from gpu_mcp_server.toolchains.base import CompilePlan, Toolchain, source_name
 from gpu_mcp_server.toolchains.flags import checked_nvrtc_flags
 from gpu_mcp_server.toolchains.nvcc import checked_arch
 
@@ -40,12 +40,14 @@ def device_only(source: str) -> bool:
     )
 
 
-def was_for_nvcc(diagnostics: Sequence[Diagnostic]) -> bool:
+def should_retry_with_nvcc(diagnostics: Sequence[Diagnostic]) -> bool:
     """Say whether the errors are NVRTC's limits and not the source's."""
     return any(d.severity == "error" and _NOT_FOR_NVRTC.search(d.message) for d in diagnostics)
 
 
-def plan(source: str, toolchain: Toolchain, arch: str, flags: Sequence[str] = (), *, name: str = "kernel") -> BuildPlan:
+def plan(
+    source: str, toolchain: Toolchain, arch: str, flags: Sequence[str] = (), *, name: str = "kernel"
+) -> CompilePlan:
     """Plan the build of kernels into a cubin; its PTX comes along.
 
     Raises:
@@ -61,7 +63,7 @@ def plan(source: str, toolchain: Toolchain, arch: str, flags: Sequence[str] = ()
     if not _MORE_THAN_MINIMAL.search(source):
         options.append("-minimal")  # leaves out textures and the runtime's own types
     options += [f"-I{folder}" for folder in toolchain.include]
-    return BuildPlan(
+    return CompilePlan(
         ("nvrtc", file, CUBIN, PTX, *options, *given),
         {file: source},
         {"LC_ALL": "C"},

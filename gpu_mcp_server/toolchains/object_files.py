@@ -14,7 +14,7 @@ from typing import Any, cast
 import msgpack  # pyright: ignore[reportMissingTypeStubs] - it ships none
 
 from gpu_mcp_server.models.build import KernelResources
-from gpu_mcp_server.toolchains.diagnostics import demangled
+from gpu_mcp_server.toolchains.diagnostics import demangle_text
 
 ELF = b"\x7fELF"
 MACHINE_CUDA, MACHINE_AMD = 190, 224
@@ -81,7 +81,7 @@ def _amd(data: bytes, arch: str) -> Iterator[KernelResources]:
             target = arch or str(about.get("amdhsa.target", "")).rpartition("-")[2]
             for kernel in about.get("amdhsa.kernels", []):
                 yield KernelResources(
-                    kernel=demangled(kernel[".name"]),
+                    kernel=demangle_text(kernel[".name"]),
                     registers_per_thread=kernel[".vgpr_count"],
                     accumulation_registers=kernel.get(".agpr_count"),
                     scalar_registers=kernel.get(".sgpr_count"),
@@ -117,7 +117,7 @@ def _cuda(data: bytes, arch: str) -> list[KernelResources]:
     found_arch = arch or _cuda_arch(elf.header["e_flags"])
     return [
         KernelResources(
-            kernel=demangled(name),
+            kernel=demangle_text(name),
             registers_per_thread=about["registers"],
             stack_bytes=about.get("frame", 0),
             shared_bytes=max(about.get("shared", 0) - (_RESERVED if _number(found_arch) >= 90 else 0), 0),

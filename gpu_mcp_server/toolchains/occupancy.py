@@ -18,7 +18,7 @@ MAX_BLOCK = 1024
 
 
 @dataclass(frozen=True)
-class Limits:
+class MultiprocessorLimits:
     """What one multiprocessor (compute unit) has.
 
     Attributes:
@@ -51,28 +51,28 @@ class Limits:
         return self.warps * self.warp
 
 
-def _cdna(lds: int = 64 * KIB) -> Limits:
-    return Limits(32, 16, lds, lds, 64, 512, 8, 4, 0, 512)
+def _cdna(lds: int = 64 * KIB) -> MultiprocessorLimits:
+    return MultiprocessorLimits(32, 16, lds, lds, 64, 512, 8, 4, 0, 512)
 
 
-def _rdna(registers: int, granule: int) -> Limits:
+def _rdna(registers: int, granule: int) -> MultiprocessorLimits:
     # A compute unit of two SIMDs, wave32; its half of the workgroup processor's 128 KiB.
-    return Limits(32, 16, 64 * KIB, 64 * KIB, 32, registers, granule, 2, 0, 512)
+    return MultiprocessorLimits(32, 16, 64 * KIB, 64 * KIB, 32, registers, granule, 2, 0, 512)
 
 
 NVIDIA = {
-    "75": Limits(32, 16, 64 * KIB, 64 * KIB, reserved=0, shared_granule=256),
-    "80": Limits(64, 32, 164 * KIB, 163 * KIB),
-    "86": Limits(48, 16, 100 * KIB, 99 * KIB),
-    "87": Limits(48, 16, 164 * KIB, 163 * KIB),
-    "88": Limits(48, 16, 100 * KIB, 99 * KIB),
-    "89": Limits(48, 24, 100 * KIB, 99 * KIB),
-    "90": Limits(64, 32, 228 * KIB, 227 * KIB),
-    "100": Limits(64, 32, 228 * KIB, 227 * KIB),
-    "103": Limits(64, 32, 228 * KIB, 227 * KIB),
-    "110": Limits(48, 24, 228 * KIB, 227 * KIB),
-    "120": Limits(48, 24, 100 * KIB, 99 * KIB),
-    "121": Limits(48, 24, 100 * KIB, 99 * KIB),
+    "75": MultiprocessorLimits(32, 16, 64 * KIB, 64 * KIB, reserved=0, shared_granule=256),
+    "80": MultiprocessorLimits(64, 32, 164 * KIB, 163 * KIB),
+    "86": MultiprocessorLimits(48, 16, 100 * KIB, 99 * KIB),
+    "87": MultiprocessorLimits(48, 16, 164 * KIB, 163 * KIB),
+    "88": MultiprocessorLimits(48, 16, 100 * KIB, 99 * KIB),
+    "89": MultiprocessorLimits(48, 24, 100 * KIB, 99 * KIB),
+    "90": MultiprocessorLimits(64, 32, 228 * KIB, 227 * KIB),
+    "100": MultiprocessorLimits(64, 32, 228 * KIB, 227 * KIB),
+    "103": MultiprocessorLimits(64, 32, 228 * KIB, 227 * KIB),
+    "110": MultiprocessorLimits(48, 24, 228 * KIB, 227 * KIB),
+    "120": MultiprocessorLimits(48, 24, 100 * KIB, 99 * KIB),
+    "121": MultiprocessorLimits(48, 24, 100 * KIB, 99 * KIB),
 }
 AMD = {
     "gfx90a": _cdna(),
@@ -92,7 +92,7 @@ AMD = {
 }
 
 
-def limits_of(arch: str) -> Limits | None:
+def limits_of(arch: str) -> MultiprocessorLimits | None:
     """Return the limits of an architecture such as sm_90a or gfx90a:xnack-, `None` if they are not in the table."""
     match = re.match(r"sm_(\d{2,3})[af]?$", arch)
     return NVIDIA.get(match[1]) if match else AMD.get(arch.partition(":")[0])
@@ -141,12 +141,12 @@ def occupancy(kernel: KernelResources, block: int, dynamic_shared: int = 0) -> O
     )
 
 
-def amd_waves(registers: int, limits: Limits) -> int:
+def amd_waves(registers: int, limits: MultiprocessorLimits) -> int:
     """Return the waves of a SIMD that so many vector registers of a thread leave room for."""
     return min(limits.registers // max(_up(registers, limits.granule), 1), limits.warps // limits.parts)
 
 
-def _by_registers(kernel: KernelResources, warps: int, limits: Limits) -> int:
+def _by_registers(kernel: KernelResources, warps: int, limits: MultiprocessorLimits) -> int:
     if kernel.arch.startswith("gfx"):
         # From gfx90a on accumulation registers come from the same file, behind the others at a multiple of 4.
         both = _up(kernel.registers_per_thread, 4) + (kernel.accumulation_registers or 0)

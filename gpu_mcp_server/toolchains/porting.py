@@ -131,7 +131,7 @@ def findings(files: Mapping[str, str], target: Target) -> list[PortFinding]:
     ][:MAX_FINDINGS]
 
 
-def left_over(files: Mapping[str, str]) -> dict[str, list[str]]:
+def remaining_cuda_names(files: Mapping[str, str]) -> dict[str, list[str]]:
     """Return names of CUDA that stand in converted files, with up to three places of each."""
     found: dict[str, list[str]] = {}
     for path, text in sorted(files.items()):

@@ -68,7 +68,7 @@ def system_of(paths: Sequence[str], folder: str) -> System:
     )
 
 
-def checked(project: Project, toolchains: Sequence[Toolchain] = ()) -> None:
+def validate_project(project: Project, toolchains: Sequence[Toolchain] = ()) -> None:
     """Check what a caller gave.
 
     Args:

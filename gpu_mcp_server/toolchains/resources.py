@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from gpu_mcp_server.models.build import KernelResources
-from gpu_mcp_server.toolchains.diagnostics import demangled
+from gpu_mcp_server.toolchains.diagnostics import demangle_text
 
 _ENTRY = re.compile(r"Compiling entry function '([^']{1,4000})' for '(sm_[^']{1,20})'")
 _PROPERTIES = re.compile(r"(ptxas|nvlink) info\s*: Function properties for '?([^'\s]{1,4000}?)'?:?$")
@@ -49,7 +49,7 @@ def parse_amd(stderr: str, arch: str) -> list[KernelResources]:
             current[match[1]] = int(match[2])
     return [
         KernelResources(
-            kernel=demangled(name),
+            kernel=demangle_text(name),
             registers_per_thread=found["VGPRs"],
             accumulation_registers=found.get("AGPRs"),
             scalar_registers=found.get("SGPRs"),
@@ -95,7 +95,7 @@ def parse(stderr: str) -> list[KernelResources]:
                 entry.stack = int(linked[1])
     return [
         KernelResources(
-            kernel=demangled(name),
+            kernel=demangle_text(name),
             registers_per_thread=k.registers,
             spill_store_bytes=k.stores,
             spill_load_bytes=k.loads,

@@ -8,8 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.build import Diagnostic, KernelResources, Wish
-from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain, source_name
+from gpu_mcp_server.models.build import BuildOptions, Diagnostic, KernelResources
+from gpu_mcp_server.toolchains.base import CompilePlan, Toolchain, source_name
 from gpu_mcp_server.toolchains.occupancy import limits_of
 
 RESULT = "result.json"
@@ -21,7 +21,7 @@ _TYPE = re.compile(r"\*?(?:k)?(?:i1|[iu](?:8|16|32|64)|fp(?:16|32|64)|bf16|fp8e(
 _ARCH = re.compile(r"sm_(\d{2,3})[af]?\Z|(gfx[0-9a-f]{3,4})\Z")
 
 
-def plan(source: str, toolchain: Toolchain, arch: str, wish: Wish, *, name: str = "kernel") -> BuildPlan:
+def plan(source: str, toolchain: Toolchain, arch: str, wish: BuildOptions, *, name: str = "kernel") -> CompilePlan:
     """Plan the compilation of one kernel.
 
     Raises:
@@ -57,7 +57,7 @@ def plan(source: str, toolchain: Toolchain, arch: str, wish: Wish, *, name: str 
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "LC_ALL": "C.UTF-8",
     }
-    return BuildPlan(
+    return CompilePlan(
         (toolchain.path, json.dumps(request, sort_keys=True)),
         {file: source},
         env,
@@ -94,7 +94,7 @@ def block_of(about: Mapping[str, object], arch: str) -> int | None:
     return warps * limits.warp if isinstance(warps, int) and limits else None
 
 
-def too_much_shared(about: Mapping[str, object], arch: str) -> Diagnostic | None:
+def shared_memory_error(about: Mapping[str, object], arch: str) -> Diagnostic | None:
     """Return what Triton itself says only at the first launch (OutOfResources)."""
     shared, limits = about.get("shared"), limits_of(arch)
     if not isinstance(shared, int) or limits is None or shared <= limits.block_shared:

@@ -25,10 +25,18 @@ from gpu_mcp_server.team.token_verifier import Verifier
 from gpu_mcp_server.team.webhooks import Webhooks
 from gpu_mcp_server.web.authentication import Authentication, Scopes
 from gpu_mcp_server.web.dashboard.routes import routes as dashboard_routes
-from gpu_mcp_server.web.limits import AGAIN_S, MCP_PATH, Addressed, Draining, Unhurried, WellFormed, security_of
+from gpu_mcp_server.web.limits import (
+    AGAIN_S,
+    MCP_PATH,
+    HostHeaderMiddleware,
+    ShutdownMiddleware,
+    SlowClientMiddleware,
+    WellFormed,
+    security_of,
+)
 from gpu_mcp_server.web.merge_routes import merging_routes
-from gpu_mcp_server.web.metrics import Counted, Metrics
-from gpu_mcp_server.web.request_context import Calls
+from gpu_mcp_server.web.metrics import CountRequestsMiddleware, Metrics
+from gpu_mcp_server.web.request_context import RequestContextMiddleware
 
 if TYPE_CHECKING:
     from gpu_mcp_server.services.lab import Lab
@@ -37,13 +45,13 @@ METADATA = f"/.well-known/oauth-protected-resource{MCP_PATH}"
 
 
 @dataclass(frozen=True)
-class Site:
+class SiteState:
     """What the pages' handlers find as `request.app.state.site`."""
 
     settings: Settings
     team: Team
     server: LabServer
-    draining: Draining
+    draining: ShutdownMiddleware
     authenticated: bool
     """Whether users log in; otherwise everybody is the local user."""
 
@@ -65,7 +73,9 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
     own = settings.team
     security = security_of(address, own.public_url, own.allowed_hosts)
     metrics = Metrics()
-    server.middleware.append(Calls(team.audit, metrics, server.offers, partial(no_room, settings)))
+    server.middleware.append(
+        RequestContextMiddleware(team.audit, metrics, server.offers, partial(refuse_when_full, settings))
+    )
     mcp = server.streamable_http_app(
         streamable_http_path=MCP_PATH,
         host=address,
@@ -76,9 +86,9 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
     needed: dict[str, Scope] = {name: offer.scope for name, offer in server.offers.items()}
     limit = own.max_body_mib << 20
     middleware = [
-        Middleware(Counted, metrics=metrics),
-        Middleware(Unhurried),
-        Middleware(Addressed, security=security),
+        Middleware(CountRequestsMiddleware, metrics=metrics),
+        Middleware(SlowClientMiddleware),
+        Middleware(HostHeaderMiddleware, security=security),
         Middleware(Authentication, verifier=verifier, metadata_url=metadata_url, flow=team.flow, metrics=metrics),
         Middleware(RequestBodyLimitMiddleware, max_body_size=limit),
         Middleware(WellFormed),
@@ -87,7 +97,7 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
 
     async def settled() -> None:
         with as_server():
-            await (await server.app.lab()).commands.settle()
+            await (await server.app.lab()).commands.refresh_running_jobs()
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
@@ -102,12 +112,12 @@ def web_app(server: LabServer, settings: Settings, team: Team, address: str, *, 
     figures = Route("/metrics", metrics.page)
     paths = [*_health(), figures, *_metadata(settings), *mcp.routes, *merging_routes(), *dashboard_routes()]
     app = Starlette(routes=paths, middleware=middleware, lifespan=lifespan)
-    draining = Draining(app)
-    app.state.site = Site(settings, team, server, draining, verifier is not None)
+    draining = ShutdownMiddleware(app)
+    app.state.site = SiteState(settings, team, server, draining, verifier is not None)
     return app
 
 
-def no_room(settings: Settings) -> str:
+def refuse_when_full(settings: Settings) -> str:
     """Say why nothing new can be taken; nothing while there is room."""
     free, least = free_bytes(settings.data_dir), settings.team.free_disk_mib << 20
     if free is None or free >= least:
@@ -123,11 +133,11 @@ def _health() -> list[BaseRoute]:
         return JSONResponse({"status": "ok", "version": __version__})
 
     async def readyz(request: Request) -> Response:
-        site: Site = request.app.state.site
+        site: SiteState = request.app.state.site
         if site.draining.ending.is_set():
             return JSONResponse({"status": "draining"}, 503, {"Retry-After": str(AGAIN_S)})
         await site.team.db.fetch_one("SELECT 1")
-        full = no_room(site.settings)
+        full = refuse_when_full(site.settings)
         return JSONResponse({"status": "read-only", "why": full} if full else {"status": "ready"})
 
     return [Route("/healthz", healthz), Route("/readyz", readyz)]

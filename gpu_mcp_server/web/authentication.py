@@ -15,9 +15,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gpu_mcp_server.models.user import LOCAL, User
 from gpu_mcp_server.models.user import Scope as UserScope
 from gpu_mcp_server.runtime.current_user import acting_as
-from gpu_mcp_server.team.rate_limit import Flow, TooManyRequests
-from gpu_mcp_server.team.token_verifier import Refusal, Verifier
-from gpu_mcp_server.web.limits import MCP_PATH, is_endless
+from gpu_mcp_server.team.rate_limit import RateLimiter, TooManyRequests
+from gpu_mcp_server.team.token_verifier import TokenRefusal, Verifier
+from gpu_mcp_server.web.limits import MCP_PATH, is_event_stream
 from gpu_mcp_server.web.metrics import Metrics
 
 SESSION_COOKIE = "gpu_mcp_session"
@@ -40,7 +40,7 @@ class Authentication:
     """
 
     def __init__(
-        self, app: ASGIApp, verifier: Verifier | None, metadata_url: str, flow: Flow, metrics: Metrics
+        self, app: ASGIApp, verifier: Verifier | None, metadata_url: str, flow: RateLimiter, metrics: Metrics
     ) -> None:
         """Wrap an application.
 
@@ -66,7 +66,7 @@ class Authentication:
                 held = AccessToken(token="", client_id=found.name, scopes=list(found.scopes), subject=found.name)
                 scope["user"] = AuthenticatedUser(held)
             try:
-                with self._flow.request(found, endless=is_endless(scope)), acting_as(found):
+                with self._flow.request(found, endless=is_event_stream(scope)), acting_as(found):
                     await self._app(scope, receive, send)
             except TooManyRequests as error:
                 self._metrics.refused.labels("too many requests").inc()
@@ -80,13 +80,13 @@ class Authentication:
         self._metrics.refused.labels("no valid token").inc()
         await self._refused(scope, found)(scope, receive, send)
 
-    async def _found(self, scope: Scope) -> User | Refusal | None:
+    async def _found(self, scope: Scope) -> User | TokenRefusal | None:
         if self._verifier is None:
             return LOCAL
-        secret = shown_token(scope)
+        secret = token_of_request(scope)
         return await self._verifier.verify(secret) if secret is not None else None
 
-    def _refused(self, scope: Scope, why: Refusal | None) -> Response:
+    def _refused(self, scope: Scope, why: TokenRefusal | None) -> Response:
         headers = Headers(scope=scope)
         if "text/html" in headers.get("accept", "") and scope["method"] == "GET" and scope["path"] != MCP_PATH:
             return RedirectResponse(LOGIN_PATH, status_code=303)
@@ -115,7 +115,7 @@ def challenge(status: int, error: str | None, said: str, metadata_url: str, scop
     return JSONResponse(body, status, {"WWW-Authenticate": f"Bearer {', '.join(parts)}", "Cache-Control": "no-store"})
 
 
-def shown_token(scope: Scope) -> str | None:
+def token_of_request(scope: Scope) -> str | None:
     """Return the token of a request: the header's, or outside MCP that of a browser's session."""
     headers = Headers(scope=scope)
     kind, _, secret = headers.get("authorization", "").partition(" ")

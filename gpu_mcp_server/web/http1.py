@@ -20,7 +20,7 @@ UNCLEAR = re.compile(rb"(?<!\r)\n|\r(?=[^\n])|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 TOO_LARGE = 431
 
 
-class Lines(ReceiveBuffer):
+class LineBuffer(ReceiveBuffer):
     """What has come and is not read yet; its lines end with CR LF and hold no control characters."""
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
@@ -81,7 +81,7 @@ class StrictConnection(h11.Connection):
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER, HEAD_BYTES)
-        self._receive_buffer = Lines()
+        self._receive_buffer = LineBuffer()
         self.refusal = 400
 
     def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:

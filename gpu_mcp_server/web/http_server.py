@@ -20,7 +20,7 @@ from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.database import CHECKED_BY_SERVER_BYTES
 from gpu_mcp_server.team.team_services import Team
 from gpu_mcp_server.team.token_verifier import Verifier
-from gpu_mcp_server.web.app import Site, web_app
+from gpu_mcp_server.web.app import SiteState, web_app
 from gpu_mcp_server.web.http1 import StrictConnection
 
 SILENT_S = 20.0
@@ -66,7 +66,7 @@ async def chosen_authentication(settings: Settings, host: str, asked: Authentica
         ConfigError: If none was asked for where others reach the server, or there is no token to come in with.
     """
     async with Team.open(settings, check_up_to_bytes=CHECKED_BY_SERVER_BYTES) as team:
-        there_are = await team.tokens.any()
+        there_are = await team.tokens.has_tokens()
     beyond = not is_loopback(host)
     if beyond and asked == "none":
         raise ConfigError(
@@ -84,7 +84,7 @@ async def chosen_authentication(settings: Settings, host: str, asked: Authentica
     return chosen
 
 
-class Attentive(H11Protocol):
+class IdleTimeoutProtocol(H11Protocol):
     """Hangs up on who connects and says nothing, or not all of it, or something that two could read in two ways."""
 
     _silence: asyncio.TimerHandle | None = None
@@ -141,7 +141,7 @@ class Attentive(H11Protocol):
 class Server(uvicorn.Server):
     """Lets running calls end, and tells new ones to come again, before it ends."""
 
-    def __init__(self, config: uvicorn.Config, site: Site) -> None:
+    def __init__(self, config: uvicorn.Config, site: SiteState) -> None:
         super().__init__(config)
         self.site = site
         self.listens = asyncio.Event()
@@ -193,14 +193,14 @@ def server_for(
         ConfigError: If the certificate cannot be used.
     """
     app = web_app(server, settings, team, host, verifier=(verifier or team.tokens) if tokens else None)
-    site: Site = app.state.site
+    site: SiteState = app.state.site
     # h11: httptools keeps the white space behind a header's value, against RFC 9110, section 5.5. Nothing here speaks
     # WebSocket, whose own parser would read the request once more
     config = uvicorn.Config(
         site.draining,
         host=host,
         port=port,
-        http=Attentive,
+        http=IdleTimeoutProtocol,
         ws="none",
         log_config=None,
         access_log=False,

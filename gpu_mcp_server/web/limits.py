@@ -32,7 +32,7 @@ def security_of(address: str, public_url: str | None, allowed_hosts: Collection[
     return TransportSecuritySettings(allowed_hosts=hosts, allowed_origins=origins)
 
 
-class Addressed:
+class HostHeaderMiddleware:
     """Answers only requests that were meant for this server. Source: the MCP specification on DNS rebinding."""
 
     def __init__(self, app: ASGIApp, security: TransportSecuritySettings) -> None:
@@ -48,7 +48,7 @@ class Addressed:
         await self._app(scope, receive, send)
 
 
-class Unhurried:
+class SlowClientMiddleware:
     """Cuts off who sends or reads too slowly."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -109,7 +109,7 @@ class WellFormed:
         await self._app(scope, again, send)
 
 
-class Draining:
+class ShutdownMiddleware:
     """Tells who comes while the server ends to come again; what runs already may end."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -127,7 +127,7 @@ class Draining:
             headers = {"Retry-After": str(AGAIN_S), "Connection": "close"}
             await JSONResponse(said, 503, headers)(scope, receive, send)
             return
-        if is_endless(scope):
+        if is_event_stream(scope):
             await self._app(scope, receive, send)
             return
         self.running += 1
@@ -140,7 +140,7 @@ class Draining:
                 self.idle.set()
 
 
-def is_endless(scope: Scope) -> bool:
+def is_event_stream(scope: Scope) -> bool:
     """Say whether a request only listens for what happens, in the way of either era."""
     listens = (b"mcp-method", b"subscriptions/listen") in scope["headers"]
     return listens or (scope["method"] == "GET" and scope["path"] == MCP_PATH)

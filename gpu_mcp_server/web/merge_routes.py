@@ -6,7 +6,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from gpu_mcp_server.errors import BadRequest, GpuMcpError, QuotaExceeded
-from gpu_mcp_server.models.store_merge import Bundle
+from gpu_mcp_server.models.store_merge import StoreExport
 from gpu_mcp_server.models.user import User
 
 
@@ -22,7 +22,7 @@ async def _merge(request: Request) -> Response:
     site, body = request.app.state.site, await request.body()
     try:
         await _check(request, len(body))
-        merged = await (await site.lab()).merging.take(Bundle.model_validate_json(body))
+        merged = await (await site.lab()).merging.take(StoreExport.model_validate_json(body))
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(map(str, first["loc"]))

@@ -60,7 +60,7 @@ class Metrics:
             self.gpu_seconds.labels(row["purpose"], row["status"]).set(row["gpu_s"])
 
 
-class Counted:
+class CountRequestsMiddleware:
     """Counts requests by their answer."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:

@@ -8,7 +8,7 @@ from typing import Any, cast
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.types import CallToolResult, TextContent
 
-from gpu_mcp_server.mcp_api.server import Offer
+from gpu_mcp_server.mcp_api.server import ToolVisibility
 from gpu_mcp_server.models.user import User
 from gpu_mcp_server.runtime.current_user import acting_as
 from gpu_mcp_server.team.audit import AuditLog
@@ -29,12 +29,12 @@ METHODS = frozenset(
 
 
 @dataclass(frozen=True)
-class Calls:
+class RequestContextMiddleware:
     """Does each request for the user who sent it, notes it, counts it."""
 
     audit: AuditLog
     metrics: Metrics
-    offers: Mapping[str, Offer]
+    offers: Mapping[str, ToolVisibility]
     room: Callable[[], str]
     """Why nothing new can be taken, in words; empty while there is room."""
 

@@ -15,7 +15,7 @@ TIMEOUT_S = 25
 PERMISSION = "ERR_NVGPUCTRPERM"
 
 
-def said(argv: List[str]) -> Tuple[int, str]:
+def run_command(argv: List[str]) -> Tuple[int, str]:
     """Run a command; return its exit code and all that it printed."""
     try:
         done = subprocess.run(
@@ -59,7 +59,7 @@ def nccl_runtime(python: str, libraries: List[str]) -> str:
         "    try:\n        lib = ctypes.CDLL(name)\n    except OSError:\n        continue\n"
         "    v = ctypes.c_int()\n    lib.ncclGetVersion(ctypes.byref(v))\n    print(v.value)\n    break\n"
     )
-    code, out = said([python, "-I", "-c", text, "libnccl.so.2", *[f for p in libraries for f in glob.glob(p)]])
+    code, out = run_command([python, "-I", "-c", text, "libnccl.so.2", *[f for p in libraries for f in glob.glob(p)]])
     number = last(out)
     if code or not number.isdecimal():
         return ""
@@ -71,19 +71,19 @@ def gpu(plan: Dict[str, Any]) -> Dict[str, Any]:
     """Try the GPU, its counters, the sanitizer, and how memory can be shared."""
     tiny = [plan["python"], plan["tiny"]]
     found: Dict[str, Any] = {}
-    code, out = said([*tiny, "about"])
+    code, out = run_command([*tiny, "about"])
     found["kernel launch"] = [code == 0, "" if code == 0 else last(out)]
     if code:
         return found
     with contextlib.suppress(ValueError):
         found.update({name: [not why, why] for name, why in json.loads(last(out)).items()})
     if plan.get("ncu"):
-        code, out = said([plan["ncu"], "--metrics", "sm__cycles_elapsed.max", "-c", "1", *tiny])
+        code, out = run_command([plan["ncu"], "--metrics", "sm__cycles_elapsed.max", "-c", "1", *tiny])
         able = code == 0 and "sm__cycles_elapsed" in out
         why = PERMISSION if PERMISSION in out else next((x for x in out.splitlines() if "==ERROR==" in x), last(out))
         found["counters"] = [able, "" if able else why[:200]]
     if plan.get("sanitizer"):
-        code, out = said([plan["sanitizer"], "--tool", "memcheck", *tiny])
+        code, out = run_command([plan["sanitizer"], "--tool", "memcheck", *tiny])
         able = "ERROR SUMMARY: 0 errors" in out
         found["sanitizer"] = [able, "" if able else last(out)]
     return found
@@ -100,7 +100,7 @@ def main(arguments: List[str]) -> None:
     found: Dict[str, Any] = gpu(plan) if plan.get("gpu") else {}
     if plan.get("mpirun"):
         mpi = ["env", "OMPI_MCA_plm=isolated", "OMPI_MCA_rmaps_base_oversubscribe=1", plan["mpirun"]]
-        code, out = said([*mpi, "-n", "2", "echo", "here"])
+        code, out = run_command([*mpi, "-n", "2", "echo", "here"])
         able = code == 0 and out.count("here") == 2
         found["MPI"] = [able, "" if able else last(out)]
     header, runtime = nccl_header(plan["headers"]), nccl_runtime(plan["python"], plan["libraries"])

@@ -24,7 +24,7 @@ def prepare() -> None:
         importlib.import_module(name)
 
 
-def loaded(name: str) -> Any:
+def load_file(name: str) -> Any:
     """Run a file of the workspace."""
     spec = importlib.util.spec_from_file_location(name, os.path.abspath(name + ".py"))
     assert spec is not None and spec.loader is not None
@@ -49,11 +49,11 @@ def main(_: List[str]) -> None:
 
     keep()
     os.environ["TORCH_EXTENSIONS_DIR"] = os.path.abspath("extensions")
-    loaded("judge_extensions").record(note)
+    load_file("judge_extensions").record(note)
     with contextlib.suppress(BaseException):
-        module = loaded("candidate")
+        module = load_file("candidate")
         if not requests:
-            initial = loaded("problem").get_init_inputs() if os.path.exists("problem.py") else []
+            initial = load_file("problem").get_init_inputs() if os.path.exists("problem.py") else []
             module.ModelNew(*initial)
     sys.stdout.flush()
     os._exit(0)  # threads and exit handlers of the candidate's own are nobody's business

@@ -36,10 +36,10 @@ def library() -> Any:
 
 def prepare() -> None:
     """Load the library and let it compile something, which takes a third of the time of a first compile."""
-    compiled(b"__global__ void k(float *x) { x[threadIdx.x] *= 2.f; }", b"k.hip", [b"--offload-arch=gfx90a"])
+    compile_source(b"__global__ void k(float *x) { x[threadIdx.x] *= 2.f; }", b"k.hip", [b"--offload-arch=gfx90a"])
 
 
-def compiled(source: bytes, name: bytes, options: List[bytes]) -> Dict[str, Any]:
+def compile_source(source: bytes, name: bytes, options: List[bytes]) -> Dict[str, Any]:
     """Compile one source.
 
     Returns:
@@ -76,7 +76,7 @@ def main(arguments: List[str]) -> None:
     file, target, options = arguments[0], arguments[1], arguments[2:]
     with open(file, "rb") as text:
         source = text.read()
-    done = compiled(source, file.encode(), [o.encode() for o in options])
+    done = compile_source(source, file.encode(), [o.encode() for o in options])
     if done["object"] and not done["code"]:
         with open(target, "wb") as out:
             out.write(done["object"])

@@ -50,7 +50,7 @@ def mac(token: str, *words: object) -> str:
     return hmac.new(token.encode(), json.dumps(words).encode(), hashlib.sha256).hexdigest()
 
 
-class Line:
+class JsonSocket:
     """One JSON object a line over a socket."""
 
     def __init__(self, link: socket.socket) -> None:
@@ -99,13 +99,13 @@ def listener(ports: List[int]) -> socket.socket:
     raise SystemExit(NOT_MET)
 
 
-def met(plan: Dict[str, Any], door: socket.socket, until: float) -> Dict[int, Line]:
+def connect_groups(plan: Dict[str, Any], door: socket.socket, until: float) -> Dict[int, JsonSocket]:
     """Return the lines to all other groups.
 
     Raises:
         SystemExit: If one never comes.
     """
-    lines: Dict[int, Line] = {}
+    lines: Dict[int, JsonSocket] = {}
     while len(lines) < plan["groups"] - 1:
         door.settimeout(max(0.01, until - time.monotonic()))
         try:
@@ -114,7 +114,7 @@ def met(plan: Dict[str, Any], door: socket.socket, until: float) -> Dict[int, Li
             absent = [n for g, n in enumerate(plan["hosts"]) if g and g not in lines]
             say("never came within %g s: %s" % (plan["patience_s"], ", ".join(absent)))
             raise SystemExit(NOT_MET) from None
-        line, nonce = Line(link), os.urandom(16).hex()
+        line, nonce = JsonSocket(link), os.urandom(16).hex()
         with contextlib.suppress(OSError, ValueError, TypeError):
             line.send(nonce=nonce)
             answer = line.receive() or {}
@@ -128,7 +128,7 @@ def met(plan: Dict[str, Any], door: socket.socket, until: float) -> Dict[int, Li
     return lines
 
 
-def found(plan: Dict[str, Any], until: float) -> Line:
+def connect_to_head(plan: Dict[str, Any], until: float) -> JsonSocket:
     """Return the line to the group of rank 0.
 
     Raises:
@@ -151,9 +151,9 @@ def found(plan: Dict[str, Any], until: float) -> Line:
     raise SystemExit(NOT_MET)
 
 
-def _tried(plan: Dict[str, Any], address: str, port: int) -> Optional[Line]:
+def _tried(plan: Dict[str, Any], address: str, port: int) -> Optional[JsonSocket]:
     try:
-        line = Line(socket.create_connection((address, port), timeout=TRY_S))
+        line = JsonSocket(socket.create_connection((address, port), timeout=TRY_S))
         nonce = str((line.receive() or {}).get("nonce"))
         line.send(group=plan["group"], mac=mac(plan["token"], "member", nonce, plan["group"]))
         proof = str((line.receive() or {}).get("mac"))
@@ -167,7 +167,7 @@ def _tried(plan: Dict[str, Any], address: str, port: int) -> Optional[Line]:
     return None
 
 
-def own_address(line: Line) -> str:
+def own_address(line: JsonSocket) -> str:
     """Return the address of this end of a line."""
     return str(line.link.getsockname()[0]).replace("::ffff:", "")
 
@@ -203,7 +203,7 @@ def environment(address: str, port: int, mine: str) -> Dict[str, str]:
     return {**found, **{name: os.environ[name] for name in found if name in os.environ}}
 
 
-def started(plan: Dict[str, Any], env: Dict[str, str]) -> "subprocess.Popen[bytes]":
+def start_ranks(plan: Dict[str, Any], env: Dict[str, str]) -> "subprocess.Popen[bytes]":
     """Start the ranks of this host."""
     command = [sys.executable, "-I", "-S", "-E", plan["program"], "start", json.dumps(plan["ranks"])]
     return subprocess.Popen(command, env=dict(os.environ, **env))
@@ -252,13 +252,13 @@ def agent(arguments: List[str]) -> int:
     """Be mpirun's remote shell: have the first group pass the line on, and end as it has ended there."""
     with socket.socket(socket.AF_UNIX) as link:
         link.connect(AGENT)
-        line = Line(link)
+        line = JsonSocket(link)
         link.settimeout(None)
         line.send(group=int(arguments[0][len("group") :]), line=" ".join(arguments[1:]))
         return int((line.receive() or {}).get("ended", LOST))
 
 
-class Agents:
+class MpirunAgents:
     """The first group's end of mpirun's agents."""
 
     def __init__(self) -> None:
@@ -267,15 +267,15 @@ class Agents:
             os.unlink(AGENT)
         self.door.bind(AGENT)
         self.door.listen(64)
-        self._waiting: Dict[int, Line] = {}
+        self._waiting: Dict[int, JsonSocket] = {}
 
     def fileno(self) -> int:
         """Return what to wait on."""
         return self.door.fileno()
 
-    def pass_on(self, lines: Dict[int, Line]) -> None:
+    def pass_on(self, lines: Dict[int, JsonSocket]) -> None:
         """Take what an agent asks for to its group."""
-        line = Line(self.door.accept()[0])
+        line = JsonSocket(self.door.accept()[0])
         asked = line.receive() or {}
         self._waiting[asked["group"]] = line
         lines[asked["group"]].send(spawn=asked["line"])
@@ -296,14 +296,14 @@ def head(plan: Dict[str, Any]) -> int:
     """Be the group of rank 0: bring all together, and end all when one fails."""
     until = time.monotonic() + plan["patience_s"]
     with listener(plan["ports"]) as door:
-        lines = met(plan, door, until)
+        lines = connect_groups(plan, door, until)
     port = free_port()
     for line in lines.values():
         line.send(port=port)
     first = own_address(next(iter(lines.values())))
     env = environment(first, port, first)
-    agents = Agents() if plan["ranks"]["launcher"] == "mpirun" else None
-    process = started(plan, {**env, **for_mpi(plan, first)} if agents else env)
+    agents = MpirunAgents() if plan["ranks"]["launcher"] == "mpirun" else None
+    process = start_ranks(plan, {**env, **for_mpi(plan, first)} if agents else env)
     codes: Dict[int, int] = {}
     until = time.monotonic() + plan["limit_s"]
     failed_at = 0.0
@@ -333,7 +333,7 @@ def head(plan: Dict[str, Any]) -> int:
 
 def member(plan: Dict[str, Any]) -> int:
     """Be another group: find the one of rank 0, and end when it says so or is lost."""
-    line = found(plan, time.monotonic() + plan["patience_s"])
+    line = connect_to_head(plan, time.monotonic() + plan["patience_s"])
     line.link.settimeout(plan["patience_s"])  # others may still be on their way
     go = line.receive()
     if go is None:
@@ -342,7 +342,7 @@ def member(plan: Dict[str, Any]) -> int:
     env = environment(str(line.link.getpeername()[0]), int(go["port"]), own_address(line))
     if plan["ranks"]["launcher"] == "mpirun":
         return _spawning(plan, line, env)
-    process = started(plan, env)
+    process = start_ranks(plan, env)
     ended: Optional[int] = None
     while True:
         code, heard = _looked(process, {0: line}, ended is None)
@@ -358,7 +358,7 @@ def member(plan: Dict[str, Any]) -> int:
     return LOST if ended is None else ended
 
 
-def _spawning(plan: Dict[str, Any], line: Line, env: Dict[str, str]) -> int:
+def _spawning(plan: Dict[str, Any], line: JsonSocket, env: Dict[str, str]) -> int:
     """Start what mpirun asks for, until it is over."""
     env = {**env, **for_mpi(plan, own_address(line))}
     line.link.settimeout(None)
@@ -372,7 +372,7 @@ def _spawning(plan: Dict[str, Any], line: Line, env: Dict[str, str]) -> int:
 
 
 def _looked(
-    process: "subprocess.Popen[bytes]", lines: Dict[int, Line], runs: bool, agents: Optional[Agents] = None
+    process: "subprocess.Popen[bytes]", lines: Dict[int, JsonSocket], runs: bool, agents: Optional[MpirunAgents] = None
 ) -> Tuple[Optional[int], List[Tuple[int, Optional[Dict[str, Any]]]]]:
     """Wait a moment; return how the process has ended since, and what came over which line."""
     watched: List[Any] = [*lines.values(), *([agents] if agents else [])]

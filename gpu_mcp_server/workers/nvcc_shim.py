@@ -132,7 +132,7 @@ def source_of(arguments: Sequence[str]) -> str:
         return ""
 
 
-def quick(nvcc: str, arguments: Sequence[str], text: str, folder: str) -> bool:
+def compile_fast(nvcc: str, arguments: Sequence[str], text: str, folder: str) -> bool:
     """Compile the quick way, with fewer headers where they are enough; return whether there is no more to be done.
 
     Raises:
@@ -158,7 +158,7 @@ def main(arguments: List[str]) -> None:
     nvcc, text = os.environ["TORCH_NVCC"], source_of(arguments)
     if text:
         with tempfile.TemporaryDirectory() as folder:
-            if quick(nvcc, without_dependencies(arguments), text, folder):
+            if compile_fast(nvcc, without_dependencies(arguments), text, folder):
                 return
     os.execv(nvcc, [nvcc, *arguments])
 

@@ -60,7 +60,7 @@ def prepare() -> None:
     keep_memory()
     source = b"__global__ void k(float *x) { x[threadIdx.x] *= 2.f; }"
     for more in ([], [b"-minimal"]):
-        compiled(source, b"k.cu", [b"-arch=sm_90", b"-lineinfo", b"--ptxas-options=-v", *more])
+        compile_source(source, b"k.cu", [b"-arch=sm_90", b"-lineinfo", b"--ptxas-options=-v", *more])
 
 
 def headers() -> Dict[bytes, bytes]:
@@ -74,7 +74,7 @@ def headers() -> Dict[bytes, bytes]:
     return found
 
 
-def compiled(source: bytes, name: bytes, options: List[bytes]) -> Dict[str, Any]:
+def compile_source(source: bytes, name: bytes, options: List[bytes]) -> Dict[str, Any]:
     """Compile one source.
 
     Returns:
@@ -113,7 +113,7 @@ def main(arguments: List[str]) -> None:
     file, cubin, ptx, options = arguments[0], arguments[1], arguments[2], arguments[3:]
     with open(file, "rb") as text:
         source = text.read()
-    done = compiled(source, file.encode(), [o.encode() for o in options] + [b"--time=" + PHASES.encode()])
+    done = compile_source(source, file.encode(), [o.encode() for o in options] + [b"--time=" + PHASES.encode()])
     for path, data in ((cubin, done["cubin"]), (ptx, done["ptx"])):
         if data:
             with open(path, "wb") as out:

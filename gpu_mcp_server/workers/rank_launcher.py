@@ -77,7 +77,7 @@ def rank(folder: str, command: List[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def launched(plan: Dict[str, Any], environment: Dict[str, str], own: List[str]) -> List["subprocess.Popen[bytes]"]:
+def launch_ranks(plan: Dict[str, Any], environment: Dict[str, str], own: List[str]) -> List["subprocess.Popen[bytes]"]:
     """Start the launcher, or the ranks themselves."""
     command = [*own, "rank", plan["folder"], *plan["argv"]]
     if plan["launcher"] == "mpirun":
@@ -122,7 +122,7 @@ def start(plan: Dict[str, Any], own: List[str]) -> int:
     os.makedirs(plan["folder"], exist_ok=True)
     met = {} if "first" in plan else {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     environment = dict(os.environ, LOCAL_WORLD_SIZE=str(plan["count"]), **met)
-    processes = launched(plan, environment, own)
+    processes = launch_ranks(plan, environment, own)
     until = time.monotonic() + plan["limit_s"]
     failed_at = 0.0
     while any(p.poll() is None for p in processes):

@@ -51,7 +51,7 @@ class Cuda:
             self.library.cuGetErrorName(code, ctypes.byref(text))
             sys.exit("%s: %s" % (name, (text.value or b"CUDA error %d" % code).decode()))
 
-    def filled(self, count: int, dtype: str, seed: int, write: bool) -> ctypes.c_void_p:
+    def allocate_filled(self, count: int, dtype: str, seed: int, write: bool) -> ctypes.c_void_p:
         """Return memory for `count` items, written when it is an input."""
         size = count * ITEM_BYTES[dtype]
         at = ctypes.c_void_p()
@@ -73,7 +73,7 @@ def play_library(task: Dict[str, Any]) -> None:
     cuda = Cuda()
     arguments: List[Any] = []
     for n, tensor in enumerate(task["inputs"] + task["outputs"]):
-        arguments.append(cuda.filled(tensor["count"], tensor["dtype"], n, n < len(task["inputs"])))
+        arguments.append(cuda.allocate_filled(tensor["count"], tensor["dtype"], n, n < len(task["inputs"])))
     arguments += [ctypes.c_int64(size) for size in task["dims"]]
     arguments.append(ctypes.c_void_p(0))
     launch = getattr(ctypes.CDLL(os.path.abspath(task["library"])), task["symbol"])

@@ -15,7 +15,7 @@ KEPT = 4000
 """Bytes of the end of the output of the run alone."""
 
 
-def ended(argv: List[str], limit_s: float, out: Optional[int]) -> Dict[str, Any]:
+def run_to_end(argv: List[str], limit_s: float, out: Optional[int]) -> Dict[str, Any]:
     """Run a command and say how it ended; one that is over its time is killed with all that it started."""
     began = time.monotonic()
     try:
@@ -44,7 +44,7 @@ def main(arguments: List[str]) -> None:
     about: Dict[str, Any] = {}
     os.makedirs(os.path.dirname(plan["about"]), exist_ok=True)
     with open("/tmp/alone", "w+b") as kept:
-        about["alone"] = ended(plan["command"], plan["alone_s"], kept.fileno())
+        about["alone"] = run_to_end(plan["command"], plan["alone_s"], kept.fileno())
         size = kept.seek(0, os.SEEK_END)
         kept.seek(max(0, size - KEPT))
         about["alone"]["said"] = kept.read().decode("utf-8", "backslashreplace")
@@ -53,7 +53,7 @@ def main(arguments: List[str]) -> None:
     if expected_s > plan["most_s"] and not about["alone"]["timed_out"]:
         about["refused_s"] = expected_s
     else:
-        about["checked"] = ended(plan["checker"] + plan["command"], plan["limit_s"], None)
+        about["checked"] = run_to_end(plan["checker"] + plan["command"], plan["limit_s"], None)
         code = about["checked"]["code"]
     with open(plan["about"], "w", encoding="utf-8") as out:
         json.dump(about, out)

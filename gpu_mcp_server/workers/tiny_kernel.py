@@ -26,20 +26,20 @@ PTX = b""".version 6.0
 \0"""
 
 
-class Location(ctypes.Structure):
+class MemLocation(ctypes.Structure):
     """CUmemLocation, and behind it the rest of CUmemAllocationProp."""
 
     _fields_ = [("kind", ctypes.c_int), ("handles", ctypes.c_int), ("where", ctypes.c_int), ("device", ctypes.c_int)]
     _fields_ += [("security", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8)]
 
 
-class Access(ctypes.Structure):
+class MemAccessDesc(ctypes.Structure):
     """CUmemAccessDesc."""
 
     _fields_ = [("where", ctypes.c_int), ("device", ctypes.c_int), ("flags", ctypes.c_int)]
 
 
-def called(library: Any, name: str, *arguments: Any) -> None:
+def call_driver(library: Any, name: str, *arguments: Any) -> None:
     """Call the driver.
 
     Raises:
@@ -55,30 +55,30 @@ def called(library: Any, name: str, *arguments: Any) -> None:
 def launch(library: Any) -> None:
     """Run the kernel and wait for it."""
     module, function, memory = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
-    called(library, "cuModuleLoadData", ctypes.byref(module), PTX)
-    called(library, "cuModuleGetFunction", ctypes.byref(function), module, b"tiny")
-    called(library, "cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(256))
+    call_driver(library, "cuModuleLoadData", ctypes.byref(module), PTX)
+    call_driver(library, "cuModuleGetFunction", ctypes.byref(function), module, b"tiny")
+    call_driver(library, "cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(256))
     arguments = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(memory), ctypes.c_void_p))
     sizes = [ctypes.c_uint(n) for n in (1, 1, 1, 1, 1, 1, 0)]
-    called(library, "cuLaunchKernel", function, *sizes, None, arguments, None)
-    called(library, "cuCtxSynchronize")
+    call_driver(library, "cuLaunchKernel", function, *sizes, None, arguments, None)
+    call_driver(library, "cuCtxSynchronize")
 
 
-def tried(library: Any) -> Dict[str, str]:
+def probe_memory_sharing(library: Any) -> Dict[str, str]:
     """Return what export and read-only mapping say, nothing when they work."""
     found: Dict[str, str] = {}
-    wanted = Location(1, 1, 1, 0)
+    wanted = MemLocation(1, 1, 1, 0)
     size, handle, address, descriptor = ctypes.c_size_t(), ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_int()
     try:
-        called(library, "cuMemGetAllocationGranularity", ctypes.byref(size), ctypes.byref(wanted), 0)
-        called(library, "cuMemCreate", ctypes.byref(handle), size, ctypes.byref(wanted), ctypes.c_uint64(0))
-        called(library, "cuMemExportToShareableHandle", ctypes.byref(descriptor), handle, 1, ctypes.c_uint64(0))
+        call_driver(library, "cuMemGetAllocationGranularity", ctypes.byref(size), ctypes.byref(wanted), 0)
+        call_driver(library, "cuMemCreate", ctypes.byref(handle), size, ctypes.byref(wanted), ctypes.c_uint64(0))
+        call_driver(library, "cuMemExportToShareableHandle", ctypes.byref(descriptor), handle, 1, ctypes.c_uint64(0))
         found["memory export"] = ""
         zero = (ctypes.c_size_t(0), ctypes.c_uint64(0), ctypes.c_uint64(0))
-        called(library, "cuMemAddressReserve", ctypes.byref(address), size, *zero)
-        called(library, "cuMemMap", address, size, ctypes.c_size_t(0), handle, ctypes.c_uint64(0))
-        access = Access(1, 0, 1)
-        called(library, "cuMemSetAccess", address, size, ctypes.byref(access), ctypes.c_size_t(1))
+        call_driver(library, "cuMemAddressReserve", ctypes.byref(address), size, *zero)
+        call_driver(library, "cuMemMap", address, size, ctypes.c_size_t(0), handle, ctypes.c_uint64(0))
+        access = MemAccessDesc(1, 0, 1)
+        call_driver(library, "cuMemSetAccess", address, size, ctypes.byref(access), ctypes.c_size_t(1))
         found["read-only mapping"] = ""
     except OSError as error:
         found["read-only mapping" if "memory export" in found else "memory export"] = str(error)
@@ -89,13 +89,13 @@ def main() -> None:
     """Launch, and tell."""
     library = ctypes.CDLL("libcuda.so.1")
     device, context = ctypes.c_int(), ctypes.c_void_p()
-    called(library, "cuInit", 0)
-    called(library, "cuDeviceGet", ctypes.byref(device), 0)
-    called(library, "cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-    called(library, "cuCtxSetCurrent", context)
+    call_driver(library, "cuInit", 0)
+    call_driver(library, "cuDeviceGet", ctypes.byref(device), 0)
+    call_driver(library, "cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    call_driver(library, "cuCtxSetCurrent", context)
     launch(library)
     if sys.argv[1:] == ["about"]:
-        print(json.dumps(tried(library)))
+        print(json.dumps(probe_memory_sharing(library)))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpu_mcp_server.backends.docker import knock
+from gpu_mcp_server.backends.docker import probe_socket
 from gpu_mcp_server.settings.server_settings import DockerHost
 
 DOCKERD = shutil.which("dockerd", path="/usr/sbin:/usr/bin:/usr/local/bin:/usr/local/sbin") or ""
@@ -44,7 +44,7 @@ class Dockerd:
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline and self.process.poll() is None:
             try:
-                knock(self.url)
+                probe_socket(self.url)
                 self.api = docker.APIClient(base_url=self.url, version="auto", timeout=30)
                 break
             except (OSError, docker.errors.DockerException):

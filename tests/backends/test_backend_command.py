@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.backends.contract import BEHAVIOURS, Behaviour, DoesNotApply, check
-from gpu_mcp_server.backends.contract.check import find
+from gpu_mcp_server.backends.contract.check import check_behaviour
 from gpu_mcp_server.backends.contract.host import ContractHost
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.errors import HostUnavailable
@@ -55,8 +55,8 @@ def test_a_host_that_does_not_answer_is_an_error(run: Callable[..., Done]):
 class Liar(ContractHost):
     """A host that says that everything is ok."""
 
-    async def finished(self, job_id: str):
-        done = await super().finished(job_id)
+    async def wait_for_end(self, job_id: str):
+        done = await super().wait_for_end(job_id)
         return type(done)(type(done.record)(id=job_id, state="finished", status="ok"), b"", b"")
 
 
@@ -86,7 +86,7 @@ async def test_what_a_behaviour_raises_is_its_finding(state_dir: str, error: Exc
         if error is not None:
             raise error
 
-    found = await find(
+    found = await check_behaviour(
         LocalBackend("tested", state_dir=state_dir), Behaviour("room", "name", "A sentence", "unconfined", prove)
     )
     assert found.result == result

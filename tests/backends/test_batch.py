@@ -13,15 +13,15 @@ import pytest
 
 from gpu_mcp_server.backends import batch
 from gpu_mcp_server.backends.batch import BatchBackend
-from gpu_mcp_server.backends.contract.escapes import ATTEMPTS, tried_on
+from gpu_mcp_server.backends.contract.escapes import ATTEMPTS, try_escape
 from gpu_mcp_server.backends.contract.host import ContractHost
-from gpu_mcp_server.backends.hostd_client import HostLink
+from gpu_mcp_server.backends.hostd_client import HostdClient
 from gpu_mcp_server.backends.scheduler_states import PBS, SLURM, pbs_state, reason_in_words, slurm_state
 from gpu_mcp_server.backends.schedulers import BatchJob, Pbs, Slurm, script
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable, JobBroken, ToolMissing
-from gpu_mcp_server.hostd.gpus.nvml import leased_by_scheduler
+from gpu_mcp_server.hostd.gpus.nvml import scheduler_gpus
 from gpu_mcp_server.models.problem import TensorSpec
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings.server_settings import BatchHost, Settings
 from tests.backends.slurm import SlurmCluster
@@ -42,7 +42,7 @@ async def given_back(slurm: SlurmCluster) -> AsyncIterator[list[BatchBackend]]:
 
 async def refused(backend: BatchBackend) -> GpuMcpError:
     with pytest.raises(GpuMcpError) as caught:
-        link = await HostLink.open(backend)
+        link = await HostdClient.open(backend)
         await link.close()
     return caught.value
 
@@ -59,7 +59,7 @@ async def test_servers_share_one_allocation_and_it_has_its_gpus(slurm: SlurmClus
         assert first.link.greeting["allocation"] == second.link.greeting["allocation"]
         spec = first.job("sh", "-c", "echo found", detached=True)
         await first.submit(spec)
-        assert (await second.finished(spec.id)).stdout == b"found\n"
+        assert (await second.wait_for_end(spec.id)).stdout == b"found\n"
         shown = slurm.say("scontrol", "-d", "show", "job", first.link.greeting["allocation"])
     assert "GRES=gpu:h200:2(IDX:0-1)" in shown
 
@@ -98,7 +98,7 @@ async def test_apptainer_confines_jobs_in_an_allocation_where_bubblewrap_cannot_
         assert done.record.level == "apptainer"
         assert done.record.weaker_because.startswith("Apptainer makes the sandboxes")
         assert done.text.split()[1] == "0" and "SLURM" not in done.text
-        found = [await tried_on(host, a) for a in ATTEMPTS if a.row in (1, 2, 4, 8, 10, 17, 34, 35)]
+        found = [await try_escape(host, a) for a in ATTEMPTS if a.row in (1, 2, 4, 8, 10, 17, 34, 35)]
         assert [(o.attempt.row, o.result) for o in found if o.result != "closed"] == []
 
 
@@ -133,7 +133,9 @@ async def test_a_verdict_whose_allocation_ends_meanwhile_comes_from_the_next_one
             elif len(taken) == 1:
                 slurm.say("scancel", "--full", taken[0])
 
-        verdict = await lab.evaluation.evaluator.evaluate(problem, Source(HONEST, "c", "twice.c"), progress=progress)
+        verdict = await lab.evaluation.evaluator.evaluate(
+            problem, CandidateSource(HONEST, "c", "twice.c"), progress=progress
+        )
         again = (await lab.hosts.link("box")).greeting["allocation"]
         shown = await lab.store.experience.list("recent", problem_id=problem)
         await BatchBackend("box", box).release()
@@ -180,7 +182,7 @@ async def test_nothing_of_a_job_outlives_its_allocation(slurm: SlurmCluster):
     async with ContractHost(backend) as host:
         spec = host.job("sh", "-c", f"trap '' TERM; setsid {marker} & echo started; {marker}", detached=True)
         await host.submit(spec)
-        await host.started(spec.id)
+        await host.wait_for_output(spec.id)
         assert processes_with(marker.replace(" ", "\0"))
         slurm.say("scancel", host.link.greeting["allocation"])
         async with asyncio.timeout(30):
@@ -207,7 +209,7 @@ async def test_who_gives_up_waiting_leaves_nothing_in_the_queue(slurm: SlurmClus
     holder = BatchBackend("holder", BatchHost(gpus=2, nodes=2, queue_wait_s=60))
     given_back.append(holder)
     async with ContractHost(holder):
-        opening = asyncio.create_task(HostLink.open(BatchBackend("impatient", BatchHost(gpus=2, nodes=2))))
+        opening = asyncio.create_task(HostdClient.open(BatchBackend("impatient", BatchHost(gpus=2, nodes=2))))
         while not any(j.endswith("|PENDING") for j in slurm.jobs()):
             await asyncio.sleep(0.05)
         opening.cancel()
@@ -293,9 +295,12 @@ def test_slurm_s_listings_are_read():
     assert (waits.state.phase, runs.state.phase, runs.node) == ("waits", "runs", "gpu1")
     assert waits.reason == "Resources: nothing that fits is free"
     shown = "JobId=12 JobName=x UserId=u(1) JobState=TIMEOUT Reason=TimeLimit Dependency=(null)"
-    assert "time limit" in Slurm().ended(shown, "12").state.words
-    assert Slurm().ended("JobID|State|NodeList\n12|CANCELLED by 1000|gpu1\n", "12").state.words == "was cancelled"
-    assert Slurm().ended("", "12") is None
+    assert "time limit" in Slurm().parse_ended_job(shown, "12").state.words
+    assert (
+        Slurm().parse_ended_job("JobID|State|NodeList\n12|CANCELLED by 1000|gpu1\n", "12").state.words
+        == "was cancelled"
+    )
+    assert Slurm().parse_ended_job("", "12") is None
 
 
 def test_every_state_has_a_phase_and_words_and_an_unknown_one_is_named():
@@ -322,11 +327,11 @@ def test_pbs_is_spoken_as_it_was_recorded():
     assert (runs.number, runs.state.phase, runs.node) == ("7.pbs", "runs", "x3001c0s1b0n0")
     assert waits.state.phase == "waits" and "Insufficient" in waits.reason
     over = {"Jobs": {"7.pbs": {"job_state": "F", "Exit_status": -29}}}
-    assert Pbs().ended(json.dumps(over), "7.pbs").state.words == "reached its time limit"
+    assert Pbs().parse_ended_job(json.dumps(over), "7.pbs").state.words == "reached its time limit"
     ends = {0: "by itself", 5: "status 5", -27: "its memory", -26: "virtual memory", 271: "cancelled", 265: "signal 9"}
     for status, words in ends.items():
         shown = {"Jobs": {"7.pbs": {"job_state": "F", "Exit_status": status}}}
-        assert words in Pbs().ended(json.dumps(shown), "7.pbs").state.words
+        assert words in Pbs().parse_ended_job(json.dumps(shown), "7.pbs").state.words
     assert Pbs().jobs("", "x") == []
     entered = Pbs().enter(BatchJob("7.pbs", pbs_state("R"), node="n1"), ["/bin/sh", "-c", "a b"])
     assert entered[-2:] == ["n1", "env PBS_JOBID=7.pbs /bin/sh -c 'a b'"]
@@ -335,8 +340,8 @@ def test_pbs_is_spoken_as_it_was_recorded():
 def test_only_the_scheduler_s_gpus_are_ours_inside_its_job():
     gpus = [{"index": i, "minor": i, "uuid": f"GPU-{i}"} for i in range(4)]
     inside = {"SLURM_JOB_ID": "1", "SLURM_STEP_GPUS": "2,3", "CUDA_VISIBLE_DEVICES": "0,1"}
-    assert [g["minor"] for g in leased_by_scheduler(gpus, inside)] == [2, 3]
-    assert leased_by_scheduler(gpus, {}) == gpus
+    assert [g["minor"] for g in scheduler_gpus(gpus, inside)] == [2, 3]
+    assert scheduler_gpus(gpus, {}) == gpus
     confined = [{"index": 0, "minor": 2, "uuid": "GPU-2"}]
-    assert leased_by_scheduler(confined, {"SLURM_JOB_ID": "1", "SLURM_JOB_GPUS": "2"}) == confined
-    assert leased_by_scheduler(gpus, {"SLURM_JOB_ID": "1", "SLURM_CLUSTER_NAME": "lab"}) == []
+    assert scheduler_gpus(confined, {"SLURM_JOB_ID": "1", "SLURM_JOB_GPUS": "2"}) == confined
+    assert scheduler_gpus(gpus, {"SLURM_JOB_ID": "1", "SLURM_CLUSTER_NAME": "lab"}) == []

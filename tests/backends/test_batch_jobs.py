@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.backends import batch_jobs
-from gpu_mcp_server.backends.batch_jobs import LongJobs
+from gpu_mcp_server.backends.batch_jobs import HostBatchJobs
 from gpu_mcp_server.backends.schedulers import LongJob, Pbs, Slurm, long_script
 from gpu_mcp_server.errors import BadRequest, ConfigError
 from gpu_mcp_server.hostd.jobs import batch_task
@@ -129,7 +129,7 @@ async def test_a_submit_that_is_sent_twice_is_one_job(lab: Lab, slurm: SlurmClus
     box = lab.settings.hosts["box"]
     assert isinstance(box, BatchHost)
     spec = lab.jobs.long.specification(request("true"), box, [])
-    jobs = LongJobs("box", box)
+    jobs = HostBatchJobs("box", box)
     first, second = [await jobs.submit(spec, LongJob("twice"), {}) for _ in range(2)]
     assert first == second
 
@@ -143,8 +143,11 @@ def test_indices_are_read():
 
 def test_a_task_learns_who_it_is_from_whoever_started_it():
     slurm = {"SLURM_ARRAY_TASK_ID": "4", "SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "0"}
-    assert batch_task.place(slurm) == ("4.2", {"ARRAY_TASK": "4", "RANK": "2", "WORLD_SIZE": "8", "LOCAL_RANK": "0"})
-    name, env = batch_task.place({"SLURM_PROCID": "0", "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"})
+    assert batch_task.task_folder(slurm) == (
+        "4.2",
+        {"ARRAY_TASK": "4", "RANK": "2", "WORLD_SIZE": "8", "LOCAL_RANK": "0"},
+    )
+    name, env = batch_task.task_folder({"SLURM_PROCID": "0", "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"})
     assert (name, env["RANK"], env["WORLD_SIZE"]) == ("0.3", "3", "4")
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from gpu_mcp_server.backends import batch_jobs
 from gpu_mcp_server.backends.batch import BatchBackend
-from gpu_mcp_server.backends.batch_jobs import LongJobs, Task
-from gpu_mcp_server.backends.hostd_client import HostLink
+from gpu_mcp_server.backends.batch_jobs import HostBatchJobs, Task
+from gpu_mcp_server.backends.hostd_client import HostdClient
 from gpu_mcp_server.backends.schedulers import LongJob, Pbs, Slurm
 from gpu_mcp_server.errors import ConfigError, HostUnavailable, JobBroken
 from gpu_mcp_server.models.batch_job import BatchRequest
@@ -48,16 +48,18 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
 
 
 @pytest.fixture
-async def long_jobs(slurm: SlurmCluster, state_dir: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LongJobs]:
+async def long_jobs(
+    slurm: SlurmCluster, state_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[HostBatchJobs]:
     monkeypatch.setattr(batch_jobs, "LOOK_S", (0.1, 0.2))
-    yield LongJobs("site", BatchHost(gpus=0, queue_wait_s=60, state_dir=state_dir))
+    yield HostBatchJobs("site", BatchHost(gpus=0, queue_wait_s=60, state_dir=state_dir))
     for job in slurm.jobs():
         slurm.say("scancel", "--full", job.partition("|")[0])
     while slurm.jobs():
         await asyncio.sleep(0.05)
 
 
-async def submitted(jobs: LongJobs, lab: Lab, job: LongJob) -> str:
+async def submitted(jobs: HostBatchJobs, lab: Lab, job: LongJob) -> str:
     box = jobs._host
     spec = lab.jobs.long.specification(BatchRequest.model_validate({"argv": ["sleep", "60"], "time_s": 60}), box, [])
     return await jobs.submit(spec, job, {})
@@ -77,7 +79,7 @@ async def test_an_allocation_is_found_whatever_the_wrapper_prints(
     program("sbatch", WRAPPERS[wrapper])
     backend = BatchBackend(f"site-{wrapper}", BatchHost(gpus=1, queue_wait_s=60))
     try:
-        link = await HostLink.open(backend)
+        link = await HostdClient.open(backend)
         try:
             assert [f"{link.greeting['allocation']}|RUNNING"] == [j for j in slurm.jobs() if j.endswith("RUNNING")]
         finally:
@@ -90,7 +92,7 @@ async def test_an_allocation_is_found_whatever_the_wrapper_prints(
 
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 async def test_a_long_job_has_its_number_and_can_be_cancelled_whatever_the_wrapper_prints(
-    slurm: SlurmCluster, long_jobs: LongJobs, lab: Lab, program: Callable[[str, str], Path], wrapper: str
+    slurm: SlurmCluster, long_jobs: HostBatchJobs, lab: Lab, program: Callable[[str, str], Path], wrapper: str
 ):
     program("sbatch", WRAPPERS[wrapper])
     number = await submitted(long_jobs, lab, LongJob("gpu-mcp-0000aaaa"))
@@ -102,7 +104,7 @@ async def test_a_long_job_has_its_number_and_can_be_cancelled_whatever_the_wrapp
 
 
 async def test_an_array_s_number_is_found_by_its_name(
-    slurm: SlurmCluster, long_jobs: LongJobs, lab: Lab, program: Callable[[str, str], Path]
+    slurm: SlurmCluster, long_jobs: HostBatchJobs, lab: Lab, program: Callable[[str, str], Path]
 ):
     program("sbatch", WRAPPERS["silent"])
     number = await submitted(long_jobs, lab, LongJob("gpu-mcp-0000bbbb", array="0-2"))
@@ -111,7 +113,7 @@ async def test_an_array_s_number_is_found_by_its_name(
 
 
 async def test_a_job_that_broke_off_on_its_way_is_looked_for_before_it_is_called_lost(
-    slurm: SlurmCluster, long_jobs: LongJobs, lab: Lab, program: Callable[[str, str], Path], state_dir: str
+    slurm: SlurmCluster, long_jobs: HostBatchJobs, lab: Lab, program: Callable[[str, str], Path], state_dir: str
 ):
     box = long_jobs._host
     spec = lab.jobs.long.specification(BatchRequest.model_validate({"argv": ["sleep", "60"], "time_s": 60}), box, [])
@@ -124,7 +126,7 @@ async def test_a_job_that_broke_off_on_its_way_is_looked_for_before_it_is_called
 
 
 async def test_an_answer_without_a_job_is_quoted_and_a_refusal_leaves_nothing(
-    slurm: SlurmCluster, long_jobs: LongJobs, lab: Lab, program: Callable[[str, str], Path], state_dir: str
+    slurm: SlurmCluster, long_jobs: HostBatchJobs, lab: Lab, program: Callable[[str, str], Path], state_dir: str
 ):
     program("sbatch", 'cat >/dev/null; echo "Queued for approval as request 7."')
     for asking in (submitted(long_jobs, lab, LongJob("gpu-mcp-0000eeee")), BatchBackend("a", BatchHost()).open()):
@@ -179,15 +181,15 @@ def test_only_a_number_of_pbs_s_that_is_certain_counts(printed: str, number: str
 
 def test_what_slurm_refused_is_no_job_of_that_name():
     printed = "4|n|FAILED|\n5|n|FAILED|gpu1\n6|n|CANCELLED|\n7_2|n|RUNNING|gpu1\n7_[3-4]|n|PENDING|\n8|other|RUNNING|gpu1\n9\n"
-    assert Slurm().named(printed, "n") == ["5", "6", "7"]
-    assert Slurm().named("4|n|FAILED|None assigned\n", "n") == []
+    assert Slurm().numbers_of_name(printed, "n") == ["5", "6", "7"]
+    assert Slurm().numbers_of_name("4|n|FAILED|None assigned\n", "n") == []
 
 
 def test_of_several_jobs_of_the_name_the_one_that_the_answer_may_mean_is_taken_and_else_the_newest():
     slurm, pbs = (BatchBackend("a", BatchHost(kind=kind)) for kind in ("slurm", "pbs"))
-    assert slurm.chosen("99\n8;big\nnote\n", ["9", "8", "10"]) == "8"
-    assert slurm.chosen("99\n", ["9", "8", "10"]) == "10" and slurm.chosen("99\n", []) == ""
-    assert pbs.chosen("hello\n8[].pbs.site.org\n", ["9.pbs", "8[].pbs"]) == "8[].pbs"
+    assert slurm.newest_match("99\n8;big\nnote\n", ["9", "8", "10"]) == "8"
+    assert slurm.newest_match("99\n", ["9", "8", "10"]) == "10" and slurm.newest_match("99\n", []) == ""
+    assert pbs.newest_match("hello\n8[].pbs.site.org\n", ["9.pbs", "8[].pbs"]) == "8[].pbs"
 
 
 QSUB = """cat >/dev/null
@@ -199,7 +201,7 @@ HELD = {"Job_Name": "gpu-mcp-0000000", "job_state": "Q", "comment": "Not Running
 
 
 async def test_pbs_is_asked_for_the_name_when_qsub_speaks(program: Callable[[str, str], Path], tmp_path: Path):
-    jobs = LongJobs("site", BatchHost(kind="pbs", gpus=0, state_dir=str(tmp_path / "state")))
+    jobs = HostBatchJobs("site", BatchHost(kind="pbs", gpus=0, state_dir=str(tmp_path / "state")))
     others = {"30.pbs": {**HELD, "Job_Name": "other"}, "31.pbs": HELD}
     (tmp_path / "listed").write_text(f"Notice: maintenance\n{json.dumps({'Jobs': others}, indent=1)}\nBye\n")
     program("qsub", QSUB)
@@ -210,7 +212,7 @@ async def test_pbs_is_asked_for_the_name_when_qsub_speaks(program: Callable[[str
     for named in ("31.pbs", "31.pbs.site.org"):
         state = await jobs.state(Task("none", named, 0, 1))
         assert state is not None and state.state.phase == "waits"
-        assert "waits in the queue" in await jobs._backend.story(named)
+        assert "waits in the queue" in await jobs._backend.describe_allocation(named)
     program("qstat", "echo 'qstat: license expired'")
     with pytest.raises(HostUnavailable, match="license expired"):
         await BatchBackend("site", BatchHost(kind="pbs")).open()

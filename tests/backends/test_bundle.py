@@ -78,7 +78,7 @@ def test_another_process_is_made_to_run_the_same_hostd(tmp_path: Path, where: st
     (tmp_path / "hostd.pyz").write_bytes(hostd_zip()[1])
     place = str(HOSTD.parent if where == "folder" else tmp_path / "hostd.pyz")
     code = "import json, sys; sys.path.insert(0, sys.argv[1]); from hostd import own_code; "
-    code += "print(json.dumps(own_code.command(['none'])))"
+    code += "print(json.dumps(own_code.hostd_argv(['none'])))"
     told = subprocess.run([sys.executable, "-I", "-c", code, place], capture_output=True, text=True, check=True)
 
     done = subprocess.run([*json.loads(told.stdout), str(tmp_path)], capture_output=True, text=True, check=False)

@@ -8,7 +8,7 @@ import pytest
 from gpu_mcp_server.backends.base import Backend
 from gpu_mcp_server.backends.contract import BEHAVIOURS, Behaviour, DoesNotApply
 from gpu_mcp_server.backends.contract.attempt import PREWARMED
-from gpu_mcp_server.backends.contract.escapes import TRIES, Attempt, Outcome, kinds_on, tried_on
+from gpu_mcp_server.backends.contract.escapes import TRIES, EscapeAttempt, Outcome, kinds_on, try_escape
 from gpu_mcp_server.backends.contract.host import ContractHost
 
 
@@ -31,9 +31,9 @@ async def test_the_contract(host: ContractHost, behaviour: Behaviour):
 async def test_no_way_out_of_the_sandbox_is_open(host: ContractHost):
     places = asyncio.Semaphore(4)
 
-    async def outcome(attempt: Attempt, sandbox: str) -> Outcome:
+    async def outcome(attempt: EscapeAttempt, sandbox: str) -> Outcome:
         async with places:
-            return await tried_on(host, attempt, sandbox)
+            return await try_escape(host, attempt, sandbox)
 
     tries = [one for one in TRIES if one[1] in kinds_on(host)]
     found = await asyncio.gather(*(outcome(*one) for one in tries if one[1] != PREWARMED))

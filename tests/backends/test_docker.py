@@ -11,7 +11,7 @@ import pytest
 from gpu_mcp_server.backends import docker as backend
 from gpu_mcp_server.backends.contract.host import ContractHost
 from gpu_mcp_server.backends.docker import DockerBackend
-from gpu_mcp_server.backends.hostd_client import HostLink
+from gpu_mcp_server.backends.hostd_client import HostdClient
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable
 from gpu_mcp_server.settings.server_settings import DockerHost
 from tests.backends.dockerd import Dockerd, asked
@@ -19,7 +19,7 @@ from tests.backends.dockerd import Dockerd, asked
 
 async def refused(settings: object, name: str = "refused") -> GpuMcpError:
     with pytest.raises(GpuMcpError) as caught:
-        link = await HostLink.open(DockerBackend(name, settings))
+        link = await HostdClient.open(DockerBackend(name, settings))
         await link.close()
     return caught.value
 
@@ -52,20 +52,20 @@ async def test_the_container_is_found_again_and_replaced_when_the_settings_chang
     async with ContractHost(first) as host:
         spec = host.job("sh", "-c", "echo kept", detached=True)
         await host.submit(spec)
-        await host.finished(spec.id)
+        await host.wait_for_end(spec.id)
     before = ids()
     async with ContractHost(again):
         assert ids() == before
     async with ContractHost(changed) as host:
         assert len(ids()) == 1 and ids() != before
-        assert (await host.finished(spec.id)).stdout == b"kept\n", "what jobs left is in the volume"
+        assert (await host.wait_for_end(spec.id)).stdout == b"kept\n", "what jobs left is in the volume"
     await changed.remove()
     assert ids() == []
 
 
 async def test_a_container_that_nobody_uses_ends_by_itself(dockerd: Dockerd):
     host = DockerBackend("idle", dockerd.settings(idle_s=1))
-    link = await HostLink.open(host)
+    link = await HostdClient.open(host)
     await link.abandon()
     for _ in range(600):
         if not [c for c in dockerd.containers() if c["Labels"].get(backend.LABEL) == "idle"]:
@@ -109,4 +109,4 @@ def test_gpus_become_a_request():
     assert backend.device_requests("") == []
     assert backend.device_requests("all")[0]["Count"] == -1
     assert backend.device_requests("GPU-1, GPU-2")[0]["DeviceIDs"] == ["GPU-1", "GPU-2"]
-    assert json.dumps(backend.denied_calls())
+    assert json.dumps(backend.seccomp_profile())

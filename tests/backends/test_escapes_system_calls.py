@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.backends.contract.escapes import tried_on
+from gpu_mcp_server.backends.contract.escapes import try_escape
 from gpu_mcp_server.backends.contract.escapes_system_calls import ATTEMPTS
 from gpu_mcp_server.backends.contract.host import ContractHost
 from gpu_mcp_server.backends.local import LocalBackend
@@ -17,7 +17,7 @@ async def found(state_dir: str, level: str) -> dict[int, tuple[str, str]]:
     async with ContractHost(backend) as host:
         if host.level != level:
             pytest.skip(f"this machine gives level {host.level}: {host.weaker_because}")
-        outcomes = [await tried_on(host, attempt) for attempt in ATTEMPTS]
+        outcomes = [await try_escape(host, attempt) for attempt in ATTEMPTS]
     return {outcome.attempt.row: (outcome.result, outcome.found) for outcome in outcomes}
 
 

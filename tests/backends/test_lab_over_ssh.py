@@ -15,7 +15,7 @@ import pytest
 from gpu_mcp_server.backends.contract.host import job, sha256
 from gpu_mcp_server.hostd.protocol import JobSpec, ProcessSpec
 from gpu_mcp_server.models.problem import ProblemInfo, TensorSpec
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings.server_settings import LocalHost, Settings
@@ -38,8 +38,8 @@ async def lab(sshd: Sshd, state_dir: str, tmp_path: Path) -> AsyncIterator[Lab]:
         yield opened
 
 
-def source(name: str) -> Source:
-    return Source((SOFTMAX / name).read_text(), "c", name)
+def source(name: str) -> CandidateSource:
+    return CandidateSource((SOFTMAX / name).read_text(), "c", name)
 
 
 async def softmax(lab: Lab, host: str) -> ProblemInfo:
@@ -84,7 +84,9 @@ async def test_files_go_to_a_program_and_come_back(lab: Lab):
 
 async def test_compilers_messages_come_back(lab: Lab):
     good = await lab.builds.compiler.compile(source("naive.c"), host="box")
-    bad = await lab.builds.compiler.compile(Source("int launch(void) { return missing; }\n", "c", "bad.c"), host="box")
+    bad = await lab.builds.compiler.compile(
+        CandidateSource("int launch(void) { return missing; }\n", "c", "bad.c"), host="box"
+    )
 
     assert (good.status, good.host, good.binary_bytes is not None) == ("ok", "box", True)
     assert bad.status == "failed"

@@ -12,7 +12,7 @@ import pytest
 
 from gpu_mcp_server.backends import openssh
 from gpu_mcp_server.backends.contract.host import ContractHost
-from gpu_mcp_server.backends.hostd_client import HostLink
+from gpu_mcp_server.backends.hostd_client import HostdClient
 from gpu_mcp_server.backends.openssh import OpenSshBackend
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostKeyUnknown, HostUnavailable, ToolMissing
 from tests.backends.sshd import Sshd
@@ -24,7 +24,7 @@ StartSshd = Callable[..., Sshd]
 
 async def refused(backend: OpenSshBackend) -> GpuMcpError:
     with pytest.raises(GpuMcpError) as caught:
-        link = await HostLink.open(backend)
+        link = await HostdClient.open(backend)
         await link.close()
     return caught.value
 
@@ -127,8 +127,8 @@ async def test_a_lost_line_is_an_error_and_never_a_success(start_sshd: StartSshd
     async with ContractHost(OpenSshBackend("box", server.openssh(state_dir=state_dir))) as host:
         spec = host.job("sh", "-c", "echo started; exec sleep 600")
         await host.submit(spec)
-        await host.started(spec.id)
-        waiting = asyncio.create_task(host.finished(spec.id))
+        await host.wait_for_output(spec.id)
+        waiting = asyncio.create_task(host.wait_for_end(spec.id))
         await asyncio.sleep(0)
         server.cut()
         with pytest.raises(HostUnavailable, match="box"):

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.backends.contract.host import ContractHost
-from gpu_mcp_server.backends.hostd_client import HostLink
+from gpu_mcp_server.backends.hostd_client import HostdClient
 from gpu_mcp_server.backends.ssh import SshBackend
 from gpu_mcp_server.errors import DiskFull, GpuMcpError, HostUnavailable, NoFreeGpu
-from gpu_mcp_server.services.status.lab_status import trouble
+from gpu_mcp_server.services.status.lab_status import missing_pieces
 from tests.backends.sshd import Sshd
 from tests.laboratory import laboratory
 
@@ -44,7 +44,7 @@ def disk() -> Iterator[Disk]:
 
 async def refused(backend: SshBackend) -> GpuMcpError:
     with pytest.raises(GpuMcpError) as caught:
-        link = await HostLink.open(backend)
+        link = await HostdClient.open(backend)
         await link.close()
     return caught.value
 
@@ -140,6 +140,8 @@ async def test_a_host_with_a_gpu_and_without_cuda_says_what_to_install(sshd: Ssh
         assert "correct `cuda` of this host" in (status.problem or "")
         probe = await lab.hosts.probe("box")
     bare = probe.model_copy(update={"nvcc": None, "gpus": [{"uuid": "GPU-a"}], "cuda_without_nvcc": ""})
-    assert "no nvcc is found; install it, or set `cuda` of this host" in (trouble(bare) or "")
+    assert "no nvcc is found; install it, or set `cuda` of this host" in (missing_pieces(bare) or "")
     broken = probe.model_copy(update={"why_no_gpu": "Driver/library version mismatch"})
-    assert "cannot be asked: Driver/library version mismatch; `nvidia-smi` must work there" in (trouble(broken) or "")
+    assert "cannot be asked: Driver/library version mismatch; `nvidia-smi` must work there" in (
+        missing_pieces(broken) or ""
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.backends.contract.attempt import ANY, COLD
-from gpu_mcp_server.backends.contract.escapes import TRIES, tried
+from gpu_mcp_server.backends.contract.escapes import TRIES, try_escapes
 from gpu_mcp_server.backends.local import LocalBackend
 from tests.hostd.laboratory import wrapped
 
@@ -20,7 +20,7 @@ BY_GROUP = {123, 124, 125}
 async def results(state_dir: str, level: str) -> dict[tuple[int, str], str]:
     python = wrapped(Path(state_dir) / "state", {"GPU_MCP_HOSTD_LEVEL": level})
     backend = LocalBackend("tested", python=str(python), state_dir=f"{state_dir}/state")
-    return {(outcome.attempt.row, outcome.sandbox): outcome.result async for outcome in tried(backend)}
+    return {(outcome.attempt.row, outcome.sandbox): outcome.result async for outcome in try_escapes(backend)}
 
 
 @pytest.mark.parametrize("level", ["namespaces", "landlock"])  # the strongest one is tried with the contract

@@ -9,7 +9,7 @@ import pytest
 
 from gpu_mcp_server.backends.batch import BatchBackend
 from gpu_mcp_server.backends.contract.host import ContractHost
-from gpu_mcp_server.backends.hostd_client import HostLink
+from gpu_mcp_server.backends.hostd_client import HostdClient
 from gpu_mcp_server.errors import ConfigError, GpuMcpError, HostUnavailable
 from gpu_mcp_server.settings.server_settings import BatchHost
 from tests.backends.accounts import CountedCluster, lacking
@@ -31,7 +31,7 @@ async def refused(**changes: object) -> GpuMcpError:
     backend = BatchBackend("box", BatchHost.model_validate({"queue_wait_s": 2, **changes}))
     try:
         with pytest.raises(GpuMcpError) as caught:
-            link = await HostLink.open(backend)
+            link = await HostdClient.open(backend)
             await link.close()
     finally:
         await backend.release()
@@ -74,6 +74,8 @@ async def test_how_a_job_ended_that_the_controller_forgot_comes_from_the_account
     forgetful.write_text("#!/bin/sh\nexit 1\n")
     forgetful.chmod(0o755)
     env = {**counted.env(), "PATH": f"{tmp_path}:{SBIN}"}
-    look = subprocess.run(backend.dialect.look_back(number), env=env, capture_output=True, text=True, check=False)
-    ended = backend.dialect.ended(look.stdout, number)
+    look = subprocess.run(
+        backend.dialect.past_job_command(number), env=env, capture_output=True, text=True, check=False
+    )
+    ended = backend.dialect.parse_ended_job(look.stdout, number)
     assert ended is not None and ended.state.words == "was cancelled", look

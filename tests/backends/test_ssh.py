@@ -17,7 +17,7 @@ from gpu_mcp_server.backends.bundle import hostd_zip
 from gpu_mcp_server.backends.contract.host import ContractHost, job
 from gpu_mcp_server.backends.deploy import start_command
 from gpu_mcp_server.backends.host_keys import accept
-from gpu_mcp_server.backends.hostd_client import HostLink
+from gpu_mcp_server.backends.hostd_client import HostdClient
 from gpu_mcp_server.backends.openssh import OpenSshBackend
 from gpu_mcp_server.backends.ssh import SshBackend
 from gpu_mcp_server.errors import BadRequest, ConfigError, GpuMcpError, HostKeyUnknown, HostUnavailable, ToolMissing
@@ -40,13 +40,13 @@ def own_sshd(start_sshd: StartSshd) -> Iterator[Sshd]:
 async def refused(backend: SshBackend) -> GpuMcpError:
     """Return the error of opening."""
     with pytest.raises(GpuMcpError) as caught:
-        link = await HostLink.open(backend)
+        link = await HostdClient.open(backend)
         await link.close()
     return caught.value
 
 
 async def answers(backend: SshBackend) -> bool:
-    link = await HostLink.open(backend)
+    link = await HostdClient.open(backend)
     await link.close()
     return True
 
@@ -312,9 +312,9 @@ async def test_an_interrupted_push_leaves_no_half_hostd(start_sshd: StartSshd, m
     server = start_sshd()
     backend = SshBackend("box", server.settings())
     digest, content = hostd_zip()
-    answer = deploy.answer
+    answer = deploy.next_marked_line
 
-    async def cut_after_half(talk: deploy.Talk, mark: str, said: bytearray) -> str | None:
+    async def cut_after_half(talk: deploy.CommandStreams, mark: str, said: bytearray) -> str | None:
         word = await answer(talk, mark, said)
         if word == "need":
             talk.write(content[: len(content) // 2])
@@ -322,11 +322,11 @@ async def test_an_interrupted_push_leaves_no_half_hostd(start_sshd: StartSshd, m
             server.cut()
         return word
 
-    monkeypatch.setattr(deploy, "answer", cut_after_half)
+    monkeypatch.setattr(deploy, "next_marked_line", cut_after_half)
     assert isinstance(await refused(backend), HostUnavailable)
     assert server.pushed() == []
 
-    monkeypatch.setattr(deploy, "answer", answer)
+    monkeypatch.setattr(deploy, "next_marked_line", answer)
     assert await answers(backend)
     assert server.pushed() == [f"hostd-{digest}.pyz"]
 
@@ -343,7 +343,7 @@ async def test_a_cut_line_ends_attached_jobs_keeps_detached_ones_and_the_next_ca
         lost = job("sh", "-c", "echo started; exec sleep 600")
         for spec in (kept, lost):
             await tested.submit(spec)
-            await tested.started(spec.id)
+            await tested.wait_for_output(spec.id)
         waiting = asyncio.create_task(tested.link.call("wait", job=lost.id, timeout_s=60))
         await asyncio.sleep(0)
 
@@ -351,7 +351,7 @@ async def test_a_cut_line_ends_attached_jobs_keeps_detached_ones_and_the_next_ca
 
         with pytest.raises(HostUnavailable, match="box"):
             await waiting
-        assert not tested.link.open_
+        assert not tested.link.is_open
         answer, _ = await hosts.call("box", "wait", job=lost.id, timeout_s=60)
         assert answer["record"]["status"] == "caller_lost"
         answer, data = await hosts.call("box", "wait", job=kept.id, timeout_s=60)
@@ -363,14 +363,14 @@ async def test_a_cut_line_ends_attached_jobs_keeps_detached_ones_and_the_next_ca
 
 async def test_a_line_that_falls_silent_is_noticed(own_sshd: Sshd, state_dir: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ssh, "KEEPALIVE_S", 0.2)
-    link = await HostLink.open(SshBackend("box", own_sshd.settings(state_dir=state_dir)))
+    link = await HostdClient.open(SshBackend("box", own_sshd.settings(state_dir=state_dir)))
     silent = own_sshd.sessions()
     for pid in silent:
         os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(HostUnavailable, match="box"):
             await link.call("hello")
-        assert not link.open_
+        assert not link.is_open
     finally:
         for pid in silent:
             os.kill(pid, signal.SIGCONT)

@@ -12,7 +12,7 @@ import pytest
 
 from gpu_mcp_server.errors import HostUnavailable, NoFreeGpu
 from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
-from gpu_mcp_server.services.jobs.gpu_scheduler import Need
+from gpu_mcp_server.services.jobs.gpu_scheduler import GpuNeed
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings.server_settings import SshHost
 from tests.backends.apart import ip, lose, two_apart
@@ -69,7 +69,7 @@ async def test_jobs_are_spread_and_no_gpu_has_two_though_packets_are_lost(lab: L
     done = await asyncio.gather(*runs)
     assert [(d.status, d.stdout.strip()) for d in done] == [("ok", "400000")] * 12
     assert {d.host for d in done} == set(hosts) == {"one", "two"}
-    records = [(await lab.jobs.runner.look(d.job_id, d.host)).record for d in done]
+    records = [(await lab.jobs.runner.poll(d.job_id, d.host)).record for d in done]
     for uuid in {uuid for record in records for uuid in record.gpus}:
         spans = sorted((r.started_at or 0.0, r.ended_at or 0.0) for r in records if r.gpus == (uuid,))
         assert all(later[0] >= earlier[1] for earlier, later in pairwise(spans)), spans
@@ -92,7 +92,7 @@ async def test_a_host_whose_line_fails_is_said_and_its_job_is_had_when_it_comes_
         with pytest.raises(HostUnavailable, match="'one'"):
             await lab.hosts.call("one", "gpus", again=False)
         with pytest.raises(NoFreeGpu, match="No host that answers has such GPUs"):
-            await lab.jobs.pool.place(None, Need(1, arch=ARCHES[0]))
+            await lab.jobs.pool.place(None, GpuNeed(1, arch=ARCHES[0]))
         elsewhere = await lab.commands.run(["echo", "here"], gpus=1)
         assert (elsewhere.host, elsewhere.status) == ("two", "ok")
     finally:

@@ -16,10 +16,10 @@ BAD = ("incorrect", "cheat")
 class Bench:
     """A court in a thread of its own, so that one laboratory serves a whole module's tests."""
 
-    def __init__(self, court: cheat_suite.Court, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, court: cheat_suite.CheatSuite, loop: asyncio.AbstractEventLoop) -> None:
         self.court, self.loop = court, loop
 
-    def judge(self, candidate: cheat_suite.Candidate) -> cheat_suite.Row:
+    def judge(self, candidate: cheat_suite.CheatCandidate) -> cheat_suite.CheatRow:
         return asyncio.run_coroutine_threadsafe(self.court.judge(candidate), self.loop).result()
 
     def host(self) -> HostProbe:
@@ -34,7 +34,7 @@ def bench(**settings: Any) -> Iterator[Bench]:
     ended = asyncio.Event()
 
     async def serve() -> None:
-        async with cheat_suite.court(load_settings().model_copy(update=settings)) as court:
+        async with cheat_suite.open_suite(load_settings().model_copy(update=settings)) as court:
             found.append(Bench(court, asyncio.get_running_loop()))
             ready.set()
             await ended.wait()
@@ -63,7 +63,7 @@ AGAIN = 8
 """How often a candidate is judged at most, while the judge says that it could not time it."""
 
 
-def deserved(bench: Bench, candidate: cheat_suite.Candidate) -> cheat_suite.Row:
+def deserved(bench: Bench, candidate: cheat_suite.CheatCandidate) -> cheat_suite.CheatRow:
     """Judge a candidate until the verdict rests on rounds of several calls, if it rests on any.
 
     The answers of a candidate that batches are right, and only its time is a lie. On a busy machine a single call may
@@ -76,11 +76,11 @@ def deserved(bench: Bench, candidate: cheat_suite.Candidate) -> cheat_suite.Row:
     return row
 
 
-def passes(row: cheat_suite.Row) -> None:
+def passes(row: cheat_suite.CheatRow) -> None:
     """Check a row against what the table expects."""
     candidate = row.candidate
     said = (row.verdict, row.reason, row.gain)
-    assert not row.missed, said
+    assert not row.was_missed, said
     assert not row.false_alarm, said
     if candidate.harmless and row.verdict in BAD:
         return
@@ -89,6 +89,6 @@ def passes(row: cheat_suite.Row) -> None:
     assert row.caught_by or candidate.kind == "honest" or row.speedup is None, said
 
 
-def named(device: str) -> list[cheat_suite.Candidate]:
+def named(device: str) -> list[cheat_suite.CheatCandidate]:
     """Return a device's candidates, without those that need more than the device."""
-    return [c for c in cheat_suite.known() if c.device == device and not c.needs]
+    return [c for c in cheat_suite.catalogued_candidates() if c.device == device and not c.needs]

@@ -20,6 +20,8 @@ def court() -> Iterator[Bench]:
         yield one
 
 
-@pytest.mark.parametrize("candidate", [c for c in cheat_suite.known() if c.needs], ids=lambda c: f"{c.kind}-{c.id}")
+@pytest.mark.parametrize(
+    "candidate", [c for c in cheat_suite.catalogued_candidates() if c.needs], ids=lambda c: f"{c.kind}-{c.id}"
+)
 def test_a_candidate_gets_the_verdict_that_it_deserves(court, candidate):
     passes(deserved(court, candidate))

@@ -9,7 +9,7 @@ from gpu_mcp_server.cli import cheat_suite
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
 from gpu_mcp_server.package_files import JUDGE, page
 
-KNOWN = cheat_suite.known()
+KNOWN = cheat_suite.catalogued_candidates()
 
 
 def test_every_candidate_is_there_and_every_file_is_a_candidate():
@@ -88,33 +88,35 @@ def test_every_honest_candidate_is_expected_to_be_correct():
     ],
 )
 def test_a_row_counts_as_missed_or_as_a_false_alarm(kind, verdict, gain, missed, false_alarm):
-    candidate = cheat_suite.Candidate("one", cheat_suite.folder() / "one.c", kind, "cpu")
-    row = cheat_suite.Row(candidate, verdict, "", gain=gain)
+    candidate = cheat_suite.CheatCandidate("one", cheat_suite.folder() / "one.c", kind, "cpu")
+    row = cheat_suite.CheatRow(candidate, verdict, "", gain=gain)
 
-    assert (row.missed, row.false_alarm) == (missed, false_alarm)
+    assert (row.was_missed, row.false_alarm) == (missed, false_alarm)
 
 
 def test_a_right_answer_whose_time_was_not_believed_is_no_miss_and_would_be_an_alarm():
     hack, honest = (
-        cheat_suite.Candidate("one", cheat_suite.folder() / "one.c", kind, "cuda") for kind in ("hack", "honest")
+        cheat_suite.CheatCandidate("one", cheat_suite.folder() / "one.c", kind, "cuda") for kind in ("hack", "honest")
     )
 
-    assert not cheat_suite.Row(hack, "correct", cheat_suite.NO_TIME, refused="no time: of several calls").missed
-    assert cheat_suite.Row(honest, "correct", cheat_suite.NO_TIME, refused="no time: of several calls").false_alarm
+    assert not cheat_suite.CheatRow(
+        hack, "correct", cheat_suite.NO_TIME, refused="no time: of several calls"
+    ).was_missed
+    assert cheat_suite.CheatRow(honest, "correct", cheat_suite.NO_TIME, refused="no time: of several calls").false_alarm
 
 
 @pytest.mark.parametrize(("right", "speedup", "missed"), [(True, None, False), (True, 1.1, True), (False, None, True)])
 def test_a_hack_that_can_gain_a_time_alone_is_not_missed_where_it_gets_none(right, speedup, missed):
-    candidate = cheat_suite.Candidate("one", cheat_suite.folder() / "one.cu", "hack", "cuda", right=right)
+    candidate = cheat_suite.CheatCandidate("one", cheat_suite.folder() / "one.cu", "hack", "cuda", right=right)
 
-    assert cheat_suite.Row(candidate, "correct", "", speedup=speedup).missed is missed
+    assert cheat_suite.CheatRow(candidate, "correct", "", speedup=speedup).was_missed is missed
 
 
 @pytest.mark.parametrize(("gain", "missed"), [(1.0, False), (cheat_suite.GAIN * 1.01, True)])
 def test_a_harmless_hack_may_be_correct_if_it_gains_nothing(gain, missed):
-    candidate = cheat_suite.Candidate("one", cheat_suite.folder() / "one.c", "hack", "cpu", harmless=True)
+    candidate = cheat_suite.CheatCandidate("one", cheat_suite.folder() / "one.c", "hack", "cpu", harmless=True)
 
-    assert cheat_suite.Row(candidate, "correct", "", gain=gain).missed is missed
+    assert cheat_suite.CheatRow(candidate, "correct", "", gain=gain).was_missed is missed
 
 
 WIDE, NARROW = ["the interval is wide, 30 % of the median to either side"], ["another note"]
@@ -128,18 +130,18 @@ def timed(speedup: float | None, notes: list[str]) -> Evaluation:
     return Evaluation(attempt_id="a-1", status="judged", verdict="correct", speedup=speedup, shapes=shapes, **OF)
 
 
-class Table(cheat_suite.Court):
+class Table(cheat_suite.CheatSuite):
     """A court that has all evaluations already, by candidate."""
 
     def __init__(self, **evaluations: list[Evaluation]) -> None:
         super().__init__(lab=None)  # type: ignore[arg-type]
         self.evaluations = evaluations
 
-    async def _evaluated(self, candidate: cheat_suite.Candidate) -> Evaluation:
+    async def _evaluated(self, candidate: cheat_suite.CheatCandidate) -> Evaluation:
         return self.evaluations[candidate.id].pop(0)
 
 
-HARMLESS: Any = cheat_suite.Candidate("one", cheat_suite.folder() / "one.c", "hack", "cpu", harmless=True)
+HARMLESS: Any = cheat_suite.CheatCandidate("one", cheat_suite.folder() / "one.c", "hack", "cpu", harmless=True)
 
 
 @pytest.mark.parametrize(
@@ -158,12 +160,12 @@ async def test_a_gain_is_one_where_the_judge_is_sure_of_its_times(hack, plain, g
     court = Table(one=[timed(*each) for each in hack], plain=[timed(*each) for each in plain])
     row = await court.judge(HARMLESS)
 
-    assert (row.gain, row.missed) == (gain, missed)
+    assert (row.gain, row.was_missed) == (gain, missed)
     assert not any(court.evaluations.values())
 
 
 async def test_a_harmless_hack_is_missed_that_nothing_can_be_compared_with():
     row = await Table(one=[timed(2.0, NARROW)], plain=[timed(None, NARROW)] * 6).judge(HARMLESS)
 
-    assert row.verdict == "error" and row.missed
+    assert row.verdict == "error" and row.was_missed
     assert row.reason.startswith("The gain of one is not known: plain got no time in 6 trials.")

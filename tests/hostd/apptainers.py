@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.backends.bundle import HOSTD
-from gpu_mcp_server.hostd.sandbox.mounts import reachable_by
+from gpu_mcp_server.hostd.sandbox.mounts import can_access
 
 PYTHON = "/usr/bin/python3"
 STAND_IN = '''#!/usr/bin/python3
@@ -41,7 +41,7 @@ def account() -> tuple[int, str]:
     """Return an ordinary user with an account, as Apptainer wants one, and what a command is started by as that user."""
     if os.geteuid() != 0:
         return os.geteuid(), ""
-    if not shutil.which("setpriv") or not reachable_by(str(HOSTD), pwd.getpwnam("nobody").pw_uid, 0o5):
+    if not shutil.which("setpriv") or not can_access(str(HOSTD), pwd.getpwnam("nobody").pw_uid, 0o5):
         pytest.skip("root needs setpriv, and a checkout that others can read, to become an ordinary user")
     uid = pwd.getpwnam("nobody").pw_uid
     return uid, f"setpriv --reuid {uid} --regid {uid} --clear-groups"

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpu_mcp_server.hostd.gpus.broker_client import BrokerGone, Want, wait_in_line
+from gpu_mcp_server.hostd.gpus.broker_client import BrokerGone, GrantRequest, wait_for_grant
 from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
 
 ONE, TWO, THREE = "GPU-00000000-1111", "GPU-22222222-3333", "GPU-44444444-5555"
@@ -21,13 +21,13 @@ FORK = multiprocessing.get_context("fork")
 
 def want_of(names=(ONE,), count=1, mode="exclusive", said: Callable[[str], None] = lambda words: None, **more: Any):
     fields = {"names": list(names), "count": count, "mode": mode, **more}
-    return Want(fields, {"job": more.get("job", "t-test"), "pid": os.getpid(), "groups": []}, said)
+    return GrantRequest(fields, {"job": more.get("job", "t-test"), "pid": os.getpid(), "groups": []}, said)
 
 
-def take(locks: GpuLocks, want: Want, wait_s: float = 20.0, stop: Callable[[], bool] = lambda: False):
+def take(locks: GpuLocks, want: GrantRequest, wait_s: float = 20.0, stop: Callable[[], bool] = lambda: False):
     """Wait in line; return connection, locks and notes, or None. Without a broker the turns decide."""
     try:
-        return wait_in_line(locks, want, time.monotonic() + wait_s, stop)
+        return wait_for_grant(locks, want, time.monotonic() + wait_s, stop)
     except BrokerGone:
         fields = want.fields
         held = locks.acquire(fields["names"], fields["count"], fields["mode"], want.owner, wait_s, stop)

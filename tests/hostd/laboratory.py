@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_mcp_server.backends.hostd_client import HostLink
+from gpu_mcp_server.backends.hostd_client import HostdClient
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.hostd.jobs.job_folder import JobFolder
 from gpu_mcp_server.hostd.protocol import (
@@ -39,7 +39,7 @@ class Done:
 
 
 class Laboratory:
-    def __init__(self, link: HostLink, state: Path) -> None:
+    def __init__(self, link: HostdClient, state: Path) -> None:
         self.link, self.state = link, state
         self.level = str(link.greeting["level"])
         self.weaker_because = str(link.greeting["weaker_because"])
@@ -48,7 +48,7 @@ class Laboratory:
     @classmethod
     async def open(cls, state: Path, level: str = "full", more: Mapping[str, str] | None = None) -> "Laboratory":
         python = wrapped(state, {"GPU_MCP_HOSTD_LEVEL": level, **(more or {})})
-        return cls(await HostLink.open(LocalBackend(python=str(python), state_dir=str(state))), state)
+        return cls(await HostdClient.open(LocalBackend(python=str(python), state_dir=str(state))), state)
 
     async def close(self) -> None:
         await self.link.close()
@@ -138,12 +138,12 @@ def new_id() -> str:
 
 def supervisor_of(state: Path, job: str) -> int | None:
     """Return the pid of a job's supervisor once it is known."""
-    return JobFolder(str(state / "jobs" / job)).noted().get("pid")
+    return JobFolder(str(state / "jobs" / job)).read_notes().get("pid")
 
 
 def workspaces(state: Path, *jobs: str) -> list[str]:
     """Return the workspaces of jobs that are still there."""
-    noted = [JobFolder(str(state / "jobs" / job)).noted() for job in jobs]
+    noted = [JobFolder(str(state / "jobs" / job)).read_notes() for job in jobs]
     return [w for about in noted for w in about.get("workdirs", []) if Path(w).exists()]
 
 

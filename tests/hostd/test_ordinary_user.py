@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.backends.bundle import HOSTD
-from gpu_mcp_server.backends.hostd_client import HostLink
+from gpu_mcp_server.backends.hostd_client import HostdClient
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.hostd.sandbox import landlock
-from gpu_mcp_server.hostd.sandbox.confinement import BY_BUBBLEWRAP, Confinement, Sandbox
-from gpu_mcp_server.hostd.sandbox.mounts import reachable_by
+from gpu_mcp_server.hostd.sandbox.confinement import BY_BUBBLEWRAP, Sandbox, SandboxSpec
+from gpu_mcp_server.hostd.sandbox.mounts import can_access
 from tests.hostd.apptainers import surroundings
 from tests.hostd.conftest import needs_root
 from tests.hostd.laboratory import Laboratory, eventually, processes_with, workspaces, wrapped
@@ -28,10 +28,10 @@ async def user(request, state: Path):
     """Return a hostd that an ordinary user has started; a level is the most that it may find."""
     if os.geteuid() != 0 or not shutil.which("setpriv") or not Path(PYTHON).exists():
         pytest.skip("needs root, setpriv and a system Python to become an ordinary user")
-    if not reachable_by(str(HOSTD), UID, 0o5):
+    if not can_access(str(HOSTD), UID, 0o5):
         pytest.skip(f"{HOSTD} cannot be read by an ordinary user")
     env = surroundings("stand-in", state.parent)[1] if request.param == "apptainer" else {}
-    lab = Laboratory(await HostLink.open(as_user(state, {**env, "GPU_MCP_HOSTD_LEVEL": request.param})), state)
+    lab = Laboratory(await HostdClient.open(as_user(state, {**env, "GPU_MCP_HOSTD_LEVEL": request.param})), state)
     assert lab.link.greeting["root"] is False
     expected = ("full", "namespaces") if request.param in ("full", "namespaces") else (request.param,)
     assert lab.level in expected, lab.weaker_because
@@ -107,10 +107,10 @@ def as_user(state: Path, env: dict[str, str]) -> LocalBackend:
 @needs_root
 @pytest.mark.parametrize(("version", "scoped"), [(landlock.SCOPES - 1, False), (landlock.SCOPES, True)])
 async def test_jobs_that_can_stop_each_other_are_told_of_by_their_host(state: Path, version: int, scoped: bool):
-    if landlock.abi() < version or not reachable_by(str(HOSTD), UID, 0o5):
+    if landlock.abi() < version or not can_access(str(HOSTD), UID, 0o5):
         pytest.skip(f"Landlock {version} is needed, and a hostd that an ordinary user can read")
     env = {"GPU_MCP_HOSTD_LEVEL": "landlock", landlock.OLDER: str(version)}
-    lab = Laboratory(await HostLink.open(as_user(state, env)), state)
+    lab = Laboratory(await HostdClient.open(as_user(state, env)), state)
     marker = secrets.token_hex(8)
     job = await lab.start("/bin/sh", "-c", "echo ready; exec sleep 1000", env={"MARKER": marker}, until=b"ready")
     (neighbour,) = processes_with(marker)
@@ -130,7 +130,7 @@ def test_root_without_another_uid_starts_no_job(tmp_path):
     for level in ("full", "landlock", "unconfined"):
         for uid in (None, 0):
             with pytest.raises(PermissionError, match="no uid of its own"):
-                Sandbox(level).spawn(["true"], {}, Confinement(str(tmp_path), uid=uid), (0, 1, 2))
+                Sandbox(level).spawn(["true"], {}, SandboxSpec(str(tmp_path), uid=uid), (0, 1, 2))
 
 
 @needs_root

@@ -4,7 +4,7 @@ import pytest
 
 from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.evaluation import judge_job
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import HONEST, PROBLEM
@@ -57,10 +57,10 @@ async def test_an_honest_candidate_is_correct_right_after_a_bad_one(lab: Lab, pr
     monkeypatch.setattr(judge_job, "ROUND_TIMEOUT_S", 2.0)
     source, verdict, reason = BAD[name]
 
-    bad = await lab.evaluation.evaluator.evaluate(problem_id, Source(source, "c", "bad.c"))
+    bad = await lab.evaluation.evaluator.evaluate(problem_id, CandidateSource(source, "c", "bad.c"))
     assert (bad.verdict or bad.status) == verdict, bad.summary()
     assert reason in bad.reason
-    good = await lab.evaluation.evaluator.evaluate(problem_id, Source(HONEST, "c", "good.c"), timing=UNTIMED)
+    good = await lab.evaluation.evaluator.evaluate(problem_id, CandidateSource(HONEST, "c", "good.c"), timing=UNTIMED)
     assert good.verdict == "correct", good.summary()
 
 
@@ -89,8 +89,8 @@ async def test_a_reference_that_fails_is_nobodys_failure_and_says_so(lab: Lab, p
         **{**GIVEN, "name": "tired", "reference": TIRED.replace("{end}", end)}
     )
 
-    refused = await lab.evaluation.evaluator.evaluate(tired.problem_id, Source(HONEST, "c", "good.c"))
+    refused = await lab.evaluation.evaluator.evaluate(tired.problem_id, CandidateSource(HONEST, "c", "good.c"))
     assert (refused.status, refused.verdict) == ("refused", None), refused.summary()
     assert words in refused.reason and "register it again" in (refused.note or "")
-    good = await lab.evaluation.evaluator.evaluate(problem_id, Source(HONEST, "c", "good.c"), timing=UNTIMED)
+    good = await lab.evaluation.evaluator.evaluate(problem_id, CandidateSource(HONEST, "c", "good.c"), timing=UNTIMED)
     assert good.verdict == "correct", good.summary()

@@ -12,7 +12,7 @@ from gpu_mcp_server.knowledge.index.index_schema import write_index
 from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage
 from gpu_mcp_server.knowledge.readers.reader_dispatch import read_place
 from gpu_mcp_server.knowledge.readers.sources import known_sources, place_at
-from gpu_mcp_server.mcp_api.server import server_from
+from gpu_mcp_server.mcp_api.server import server_from_settings
 from gpu_mcp_server.runtime.result_limits import json_size
 from gpu_mcp_server.services.documentation.doc_search import ANSWER_CHARS
 from gpu_mcp_server.settings.server_settings import Settings
@@ -45,7 +45,7 @@ def indexed(data_dir: Path, tmp_path: Path) -> Storage:
 @pytest.fixture
 async def client(data_dir: Path) -> AsyncIterator[Client]:
     settings = Settings(data_dir=data_dir, index_documentation=False, toolsets=["docs"])
-    async with Client(server_from(settings)) as client:
+    async with Client(server_from_settings(settings)) as client:
         yield client
 
 
@@ -180,7 +180,7 @@ async def test_a_compilers_message_and_a_programs_error_carry_what_explains_them
         messages = read_place(place_at(known_sources()["messages"], ROOT / "knowledge_base" / "messages"))  # type: ignore[arg-type]
         write_index(folder / DATABASE, [edition(tmp_path / "boxes", BOXES, {"boxes.h": header}), messages])
     settings = Settings(data_dir=data_dir, index_documentation=False, toolsets=["core"])
-    async with Client(server_from(settings)) as client:
+    async with Client(server_from_settings(settings)) as client:
         source = "int launch(void) { boxesMoveAsinc(0, 0); return undeclared; }\n"
         built = await client.call_tool("compile_kernel", {"source": source, "language": "c"})
         command = ["sh", "-c", "echo 'CUDA error: an illegal memory access was encountered' >&2; exit 1"]

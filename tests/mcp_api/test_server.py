@@ -12,7 +12,7 @@ from mcp import Client
 from mcp.client.stdio import StdioServerParameters
 
 from gpu_mcp_server.errors import ConfigError
-from gpu_mcp_server.mcp_api.server import build_server, instructions_for, selected
+from gpu_mcp_server.mcp_api.server import build_server, instructions_for, select_toolsets
 from gpu_mcp_server.mcp_api.toolset import Toolset, discover
 from tests.laboratory import HONEST, PROBLEM, Folder, called
 from tests.stand_ins import Opener
@@ -24,7 +24,7 @@ def environment(tmp_path: Path, **more: str) -> dict[str, str]:
     return {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path / "config"), **more}
 
 
-OFFERED = [spec.name for _, specs in selected(discover()) for spec in specs]
+OFFERED = [spec.name for _, specs in select_toolsets(discover()) for spec in specs]
 
 
 async def names(server: Any) -> list[str]:
@@ -63,17 +63,17 @@ async def test_toolsets_and_excluded_tools_choose_what_is_offered(tmp_path: Path
 
 def test_an_unknown_toolset_or_tool_is_refused_with_the_known_ones():
     with pytest.raises(ConfigError, match=rf"'cuda'.*{', '.join(discover())}, default, all"):
-        selected(discover(), toolsets=["cuda"])
+        select_toolsets(discover(), toolsets=["cuda"])
     with pytest.raises(ConfigError, match=r"'rm'.*run_command"):
-        selected(discover(), exclude_tools=["rm"])
+        select_toolsets(discover(), exclude_tools=["rm"])
 
 
 def test_a_toolset_that_is_off_by_default_is_on_with_its_name_or_all():
     extra = Toolset(id="extra", title="Extra", instructions="", default=False, tools=discover()["core"].tools[:1])
     available = discover() | {"extra": extra}
 
-    assert [t.id for t, _ in selected(available)] == ["core", "evaluate", "profile", "nccl", "docs"]
-    assert [t.id for t, _ in selected(available, toolsets=["default", "extra"])] == [
+    assert [t.id for t, _ in select_toolsets(available)] == ["core", "evaluate", "profile", "nccl", "docs"]
+    assert [t.id for t, _ in select_toolsets(available, toolsets=["default", "extra"])] == [
         "core",
         "evaluate",
         "profile",
@@ -81,7 +81,7 @@ def test_a_toolset_that_is_off_by_default_is_on_with_its_name_or_all():
         "docs",
         "extra",
     ]
-    assert [t.id for t, _ in selected(available, toolsets=["all"])] == [*discover(), "extra"]
+    assert [t.id for t, _ in select_toolsets(available, toolsets=["all"])] == [*discover(), "extra"]
 
 
 def test_instructions_never_outgrow_their_budget():
@@ -93,8 +93,8 @@ def test_instructions_never_outgrow_their_budget():
 def test_starting_imports_nothing_heavy():
     heavy = "{'asyncssh', 'chromadb', 'docker', 'kernelguard', 'numpy', 'torch', 'aiosqlite', 'pynvml', 'msgpack'}"
     code = (
-        "import sys; from gpu_mcp_server.mcp_api.server import server_from; from gpu_mcp_server.settings.server_settings import load_settings; "
-        f"import gpu_mcp_server.cli.app; server_from(load_settings()); print(sorted({heavy} & set(sys.modules)))"
+        "import sys; from gpu_mcp_server.mcp_api.server import server_from_settings; from gpu_mcp_server.settings.server_settings import load_settings; "
+        f"import gpu_mcp_server.cli.app; server_from_settings(load_settings()); print(sorted({heavy} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

@@ -5,12 +5,12 @@ from typing import get_args
 
 import pytest
 
-from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused, TooLarge
-from gpu_mcp_server.mcp_api.tool_sources import Sources
+from gpu_mcp_server.errors import BadRequest, LimitExceeded, NotFound, PathRefused
+from gpu_mcp_server.mcp_api.tool_sources import SourceResolver
 from gpu_mcp_server.models.build import LANGUAGES, CandidateLanguage, Language
 from gpu_mcp_server.models.comparison import CandidateSpec
 from gpu_mcp_server.services.builds.build_plans import MISSING
-from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES, Source, source_of
+from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES, CandidateSource, source_of
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
@@ -23,7 +23,7 @@ async def workspaces(tmp_path: Path) -> AsyncIterator[Workspaces]:
 
 
 async def test_text_needs_its_language_said(workspaces: Workspaces):
-    assert await source_of(workspaces, text="int x;", language="cuda") == Source("int x;", "cuda", "kernel.cu")
+    assert await source_of(workspaces, text="int x;", language="cuda") == CandidateSource("int x;", "cuda", "kernel.cu")
     assert (await source_of(workspaces, text="int x;", language="cpp")).name == "kernel.cpp"
     with pytest.raises(BadRequest, match="c, cpp, cuda"):
         await source_of(workspaces, text="int x;")
@@ -43,7 +43,7 @@ async def test_a_suffix_says_the_language(workspaces: Workspaces, tmp_path: Path
 async def test_a_path_with_a_workspace_is_read_there(workspaces: Workspaces):
     workspace_id = (await workspaces.write(None, {"src/k.cu": "int x;", "k.txt": "int x;"})).workspace_id
     source = await source_of(workspaces, path="src/k.cu", workspace_id=workspace_id)
-    assert source == Source("int x;", "cuda", "k.cu")
+    assert source == CandidateSource("int x;", "cuda", "k.cu")
     with pytest.raises(BadRequest, match="suffix"):
         await source_of(workspaces, path="k.txt", workspace_id=workspace_id)
     assert (await source_of(workspaces, path="k.txt", workspace_id=workspace_id, language="c")).language == "c"
@@ -86,11 +86,11 @@ async def test_surrogates_in_a_text_are_junk(workspaces: Workspaces):
 async def test_over_a_mebibyte_is_too_large_from_everywhere(workspaces: Workspaces, tmp_path: Path):
     (tmp_path / "k.c").write_text("x" * (MAX_SOURCE_BYTES + 1))
     workspace_id = (await workspaces.write_local(None, tmp_path / "k.c")).workspace_id
-    with pytest.raises(TooLarge):
+    with pytest.raises(LimitExceeded):
         await source_of(workspaces, text="x" * (MAX_SOURCE_BYTES + 1), language="c")
-    with pytest.raises(TooLarge):
+    with pytest.raises(LimitExceeded):
         await source_of(workspaces, path=str(tmp_path / "k.c"), allow_local=True)
-    with pytest.raises(TooLarge):
+    with pytest.raises(LimitExceeded):
         await source_of(workspaces, path="k.c", workspace_id=workspace_id)
 
 
@@ -139,4 +139,4 @@ async def test_the_candidate_whose_source_cannot_be_read_is_named(workspaces: Wo
         CandidateSpec(name=name, source=text, language="c") for name, text in (("one", "int x;"), ("two", ""))
     ]
     with pytest.raises(BadRequest, match="None was judged, as of candidate 'two': The source is empty"):
-        await Sources(workspaces, local_files=True).each(candidates)
+        await SourceResolver(workspaces, local_files=True).resolve_many(candidates)

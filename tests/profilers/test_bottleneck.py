@@ -184,7 +184,7 @@ def test_two_profiles_stand_side_by_side():
         "launch__registers_per_thread": 32.0,
     }
     update = {"time_us": 10.0, "metrics": {**before.metrics, **changed}, "stalls": {"long_scoreboard": 1.0}}
-    assert compare.compared([before], [before.model_copy(update=update)]) == snapshot("""\
+    assert compare.compare_profiles([before], [before.model_copy(update=update)]) == snapshot("""\
 blur: 12.5 -> 10 us, 1.25x faster
 BOUND: DRAM 80 % -> L2 70 %
 registers: 64 -> 32
@@ -195,13 +195,13 @@ STALLS: long_scoreboard 75 -> 100 %, barrier 25 -> 0 %\
 
 def test_profiles_of_two_kernels_of_a_capture_stand_side_by_side():
     product, tiled, *_ = kernels()
-    text = compare.compared([product], [tiled])
+    text = compare.compare_profiles([product], [tiled])
     times = (product.time_us or 0), (tiled.time_us or 1)
     assert text.startswith(
         f"product -> tiled<32>: {times[0]:.4g} -> {times[1]:.4g} us, {times[0] / times[1]:.3g}x faster"
     )
     assert "STALLS: lg_throttle" in text and "mio_throttle 0 -> " in text and "shared KiB: 1 -> 9" in text
-    assert compare.compared([product], []) == "one of the two profiles has no kernel"
+    assert compare.compare_profiles([product], []) == "one of the two profiles has no kernel"
 
 
 def test_the_picture_is_a_png_of_its_size():
@@ -242,4 +242,4 @@ READINGS = st.builds(
 def test_whatever_was_measured_the_verdict_keeps_its_budget(readings: list[KernelReading], missing: list[str]):
     for sheet in (None, SHEET):
         assert len(bottleneck.text_of(bottleneck.verdicts(readings, sheet), missing)) <= bottleneck.LIMIT
-        assert len(compare.compared(readings, readings[::-1], sheet)) <= bottleneck.LIMIT
+        assert len(compare.compare_profiles(readings, readings[::-1], sheet)) <= bottleneck.LIMIT

@@ -22,7 +22,7 @@ def page(name: str) -> str:
 
 
 def kernels():
-    return ncu.merged(
+    return ncu.merge_pages(
         ncu.parse_raw(page("raw.csv")), ncu.parse_details(page("details.csv")), ncu.parse_source(page("source.csv"))
     )
 
@@ -203,7 +203,7 @@ JSON = st.recursive(
 @settings(max_examples=200, deadline=None)
 @given(JUNK)
 def test_no_junk_makes_it_raise(text: str):
-    ncu.merged(ncu.parse_raw(text), ncu.parse_details(text), ncu.parse_source(text))
+    ncu.merge_pages(ncu.parse_raw(text), ncu.parse_details(text), ncu.parse_source(text))
     ncu.troubles(text)
     ncu.parse_report(text)
 

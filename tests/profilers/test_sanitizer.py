@@ -107,9 +107,9 @@ def test_a_core_dump_says_exception_kernel_line_and_thread():
 
 
 def test_the_run_times_words_for_a_broken_kernel_are_known():
-    assert coredump.broke("CUDA error k.cu:12 cudaErrorIllegalAddress: an illegal memory access was encountered")
-    assert coredump.broke("RuntimeError: CUDA error: misaligned address")
-    assert not coredump.broke("all 4096 results are right")
+    assert coredump.kernel_fault("CUDA error k.cu:12 cudaErrorIllegalAddress: an illegal memory access was encountered")
+    assert coredump.kernel_fault("RuntimeError: CUDA error: misaligned address")
+    assert not coredump.kernel_fault("all 4096 results are right")
 
 
 LINES = [line for path in DATA.glob("*.txt") for line in path.read_text().splitlines()]

@@ -37,7 +37,7 @@ from mcp.types import (
 )
 
 from gpu_mcp_server.mcp_api import tasks
-from gpu_mcp_server.mcp_api.server import LabServer, server_from
+from gpu_mcp_server.mcp_api.server import LabServer, server_from_settings
 from gpu_mcp_server.runtime.logging_setup import log_to_stderr
 from gpu_mcp_server.settings.server_settings import load_settings
 from gpu_mcp_server.web import http_server
@@ -367,7 +367,7 @@ def main() -> None:
     log_to_stderr()
     tasks.LASTING, tasks.AFTER_S = frozenset({*tasks.LASTING, *LASTING}), 0.0  # pyright: ignore[reportConstantRedefinition]
     settings = load_settings()
-    server = server_from(settings, local_files=False)
+    server = server_from_settings(settings, local_files=False)
     for offer in (offer_contents, offer_legacy, offer_questions, offer_readings, offer_tasks, offer_asking_tasks):
         offer(server)
     http_server.serve_http(server, settings, "127.0.0.1", int(sys.argv[1]), tokens=False)

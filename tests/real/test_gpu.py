@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.models.problem import TensorSpec
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import laboratory
 
@@ -37,8 +37,8 @@ async def registered(lab: Lab) -> str:
     return info.problem_id
 
 
-def candidate(name: str) -> Source:
-    return Source((EXAMPLES / name).read_text(encoding="utf-8"), "cuda", name)
+def candidate(name: str) -> CandidateSource:
+    return CandidateSource((EXAMPLES / name).read_text(encoding="utf-8"), "cuda", name)
 
 
 async def test_candidates_get_their_verdicts_on_the_gpu_with_resources_and_evidence(lab: Lab):
@@ -72,7 +72,7 @@ extern "C" int launch(const float *x, float *y, int64_t rows, int64_t cols, cuda
     spoil<<<1, 32, 0, stream>>>((float *)x);
     return cudaStreamSynchronize(stream);
 }"""
-    found = await lab.evaluation.evaluator.evaluate(problem_id, Source(text, "cuda", "spoil.cu"))
+    found = await lab.evaluation.evaluator.evaluate(problem_id, CandidateSource(text, "cuda", "spoil.cu"))
     assert found.verdict in ("incorrect", "cheat"), found.reason
     again = await lab.evaluation.evaluator.evaluate(problem_id, candidate("vectorized.cu"))
     assert again.verdict == "correct", again.reason

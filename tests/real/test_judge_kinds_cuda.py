@@ -10,8 +10,8 @@ import pytest
 
 from gpu_mcp_server.errors import ProblemRefused
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
-from gpu_mcp_server.models.problem import TensorSpec, Wish
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.models.problem import ImportOverrides, TensorSpec
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.evaluation import judge_job
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
@@ -32,9 +32,9 @@ async def lab() -> AsyncIterator[Lab]:
 
 
 async def softmax(lab: Lab, text: str, language: Any, timing: TimingOptions = EAGER) -> Evaluation:
-    info = await lab.evaluation.registry.import_file(ProblemSource("p.py", SOFTMAX, wish=Wish(atol=1e-7)))
+    info = await lab.evaluation.registry.import_file(ProblemSource("p.py", SOFTMAX, wish=ImportOverrides(atol=1e-7)))
     return await lab.evaluation.evaluator.evaluate(
-        info.problem_id, Source(text, language, "k.py"), device="cuda", timing=timing
+        info.problem_id, CandidateSource(text, language, "k.py"), device="cuda", timing=timing
     )
 
 
@@ -44,7 +44,7 @@ async def own(lab: Lab, problem: dict[str, Any], text: str, language: str = "cud
     name = "k.cu" if language == "cuda" else "k.py"
     how = TimingOptions(**{"baseline": "eager", **timing})
     return await lab.evaluation.evaluator.evaluate(
-        info.problem_id, Source(text, language, name), device="cuda", timing=how
+        info.problem_id, CandidateSource(text, language, name), device="cuda", timing=how
     )  # type: ignore[arg-type]
 
 

@@ -28,4 +28,4 @@ def test_no_score_with_meaning_is_below_the_floor(tmp_path: Path):
     measured = measure(tmp_path)
 
     assert measured.hybrid
-    assert measured.below(FLOOR) == []
+    assert measured.results_below(FLOOR) == []

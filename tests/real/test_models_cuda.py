@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gpu_mcp_server.models.evaluation import TimingOptions
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from tests.judge_package import packages
@@ -75,7 +75,10 @@ async def lab() -> AsyncIterator[Lab]:
 async def test_a_model_has_its_weights_by_the_common_seed(lab: Lab, text, verdict):
     info = await lab.evaluation.registry.import_file(ProblemSource("linear.py", PROBLEM))
     found = await lab.evaluation.evaluator.evaluate(
-        info.problem_id, Source(text, "python", "k.py"), device="cuda", timing=TimingOptions(tier="correctness")
+        info.problem_id,
+        CandidateSource(text, "python", "k.py"),
+        device="cuda",
+        timing=TimingOptions(tier="correctness"),
     )
 
     assert found.verdict == verdict, found.summary()
@@ -87,7 +90,7 @@ async def test_a_launcher_is_given_the_models_weights(lab: Lab):
     parameters = ", ".join([*(f"const float *{name}" for name in names), "float *y", "void *stream"])
     text = LAUNCHER.replace("PARAMETERS", f'extern "C" int launch({parameters})')
     found = await lab.evaluation.evaluator.evaluate(
-        info.problem_id, Source(text, "cuda", "k.cu"), device="cuda", timing=TimingOptions(tier="correctness")
+        info.problem_id, CandidateSource(text, "cuda", "k.cu"), device="cuda", timing=TimingOptions(tier="correctness")
     )
 
     assert found.verdict == "correct", found.summary()

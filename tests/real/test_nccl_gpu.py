@@ -20,8 +20,8 @@ OURS = {name: value for name, value in os.environ.items() if name.startswith("NC
 @pytest.fixture
 async def lab() -> AsyncIterator[Lab]:
     async with laboratory(hosts={"local": {"kind": "local", "environment": OURS}}) as lab:
-        host = await lab.nccl.verifier.hosts.of(None)
-        if host.linked < 2 or host.install is None:
+        host = await lab.nccl.verifier.hosts.describe_host(None)
+        if host.nvlink_group_size < 2 or host.install is None:
             pytest.skip("needs two GPUs with NVLink, and NCCL with headers")
         yield lab
 

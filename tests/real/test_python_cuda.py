@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.models.evaluation import TimingOptions
-from gpu_mcp_server.models.problem import Wish
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.models.problem import ImportOverrides
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from tests.laboratory import laboratory
@@ -124,10 +124,10 @@ async def lab() -> AsyncIterator[Lab]:
 
 async def evaluated(lab: Lab, text: str, language: Any, problem: str = SOFTMAX, **wish: Any) -> Any:
     info = await lab.evaluation.registry.import_file(
-        ProblemSource("p.py", problem, wish=Wish(**{"atol": 1e-7, **wish}))
+        ProblemSource("p.py", problem, wish=ImportOverrides(**{"atol": 1e-7, **wish}))
     )
     return await lab.evaluation.evaluator.evaluate(
-        info.problem_id, Source(text, language, "k.py"), device="cuda", timing=EAGER
+        info.problem_id, CandidateSource(text, language, "k.py"), device="cuda", timing=EAGER
     )
 
 

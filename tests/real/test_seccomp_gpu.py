@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.backends.contract.host import ContractHost, Done
+from gpu_mcp_server.backends.contract.host import ContractHost, JobSnapshot
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.hostd.protocol import GpuRequest, ProcessSpec
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, environment_of, roots_of
@@ -53,7 +53,7 @@ async def probe() -> AsyncIterator[HostProbe]:
     yield found
 
 
-async def run(probe: HostProbe, process: ProcessSpec, roots: Sequence[str], files: dict[str, bytes]) -> Done:
+async def run(probe: HostProbe, process: ProcessSpec, roots: Sequence[str], files: dict[str, bytes]) -> JobSnapshot:
     with Folder() as folder:
         async with ContractHost(LocalBackend("filtered", state_dir=str(folder / "state"))) as host:
             spec = host.job(

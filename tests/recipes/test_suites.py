@@ -12,7 +12,7 @@ import pytest
 
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.recipe import RunState, Verdict
-from gpu_mcp_server.models.suite import Rate
+from gpu_mcp_server.models.suite import Proportion
 from gpu_mcp_server.recipes.headless_runs import Runs
 from gpu_mcp_server.recipes.suites import Suites, difference, kernelbench_problems, suite_report
 from gpu_mcp_server.services.lab import Lab
@@ -33,9 +33,9 @@ def test_metrics_are_shares_of_what_is_done_with_intervals():
     assert {name: rate.hits for name, rate in report.fast.items()} == {"fast_0": 3, "fast_1": 1, "fast_2": 1}
     assert all(rate.of == 4 and rate.low < rate.hits / 4 < rate.high for rate in report.fast.values())
     assert "4 of 10 problems" in report.summary() and "correct, not timed" in report.summary()
-    wilson = Rate.counted(8, 10)  # 0.490 to 0.943, as tables of Wilson's interval have it
+    wilson = Proportion.from_counts(8, 10)  # 0.490 to 0.943, as tables of Wilson's interval have it
     assert (round(wilson.low, 3), round(wilson.high, 3)) == (0.490, 0.943)
-    assert Rate.counted(0, 0).text().startswith("- (0 of 0")
+    assert Proportion.from_counts(0, 0).text().startswith("- (0 of 0")
 
 
 def test_sources_are_as_different_as_they_look():

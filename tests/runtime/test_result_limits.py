@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from gpu_mcp_server.models._base import ResultModel
-from gpu_mcp_server.runtime.result_limits import RESULT_LIMIT, bounded, cut_text, json_size
+from gpu_mcp_server.runtime.result_limits import RESULT_LIMIT, cut_text, json_size, limit_result
 
 
 class Log(ResultModel):
@@ -16,7 +16,7 @@ class Log(ResultModel):
 
 
 def test_a_small_result_is_left_as_it_is():
-    assert bounded(Log(text="x")) == ({"text": "x", "lines": [], "facts": {}}, "x")
+    assert limit_result(Log(text="x")) == ({"text": "x", "lines": [], "facts": {}}, "x")
 
 
 def test_a_cut_text_keeps_whole_lines_of_its_head_and_tail():
@@ -28,7 +28,7 @@ def test_a_cut_text_keeps_whole_lines_of_its_head_and_tail():
 
 
 def test_several_long_parts_are_cut_together():
-    data, text = bounded(Log(text="a" * 9000, lines=["b" * 9000, "c"], facts={"d": "e" * 9000}))
+    data, text = limit_result(Log(text="a" * 9000, lines=["b" * 9000, "c"], facts={"d": "e" * 9000}))
 
     assert {note.partition(":")[0] for note in data["shortened"]} == {"text", "lines[0]", "facts.d"}
     assert json_size(data) <= RESULT_LIMIT
@@ -37,7 +37,7 @@ def test_several_long_parts_are_cut_together():
 
 @given(st.text(max_size=200), st.integers(0, 400), st.lists(st.text(max_size=50), max_size=400), st.integers(0, 40))
 def test_no_result_is_over_the_limit_whatever_is_in_it(text: str, times: int, lines: list[str], more: int):
-    data, said = bounded(Log(text=text * times, lines=lines * more))
+    data, said = limit_result(Log(text=text * times, lines=lines * more))
 
     assert json_size(data) <= RESULT_LIMIT
     assert len(said) <= RESULT_LIMIT

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.models.build import Wish
+from gpu_mcp_server.models.build import BuildOptions
 from gpu_mcp_server.models.evaluation import TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.evaluation.judge_results import PRINTED_CHARS
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import HONEST, PROBLEM, Folder, laboratory, settings_for
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
-C = Source(HONEST, "c", "twice.c")
-CHEAT = Source("int launch(void) { return 0; }", "c", "nothing.c")
+C = CandidateSource(HONEST, "c", "twice.c")
+CHEAT = CandidateSource("int launch(void) { return 0; }", "c", "nothing.c")
 UNTIMED = TimingOptions(tier="correctness")
 
 
@@ -28,7 +28,7 @@ async def registered(lab: Lab) -> str:
 
 
 async def test_a_library_is_built_once_and_comes_from_the_cache_then(lab: Lab):
-    source = Source(HONEST + "// nobody else's", "c", "twice.c")
+    source = CandidateSource(HONEST + "// nobody else's", "c", "twice.c")
     first, second = await lab.builds.compiler.compile(source), await lab.builds.compiler.compile(source)
     assert (first.status, first.cached, second.cached) == ("ok", False, True)
     assert first.artifact_id == second.artifact_id and first.attempt_id != second.attempt_id
@@ -36,7 +36,7 @@ async def test_a_library_is_built_once_and_comes_from_the_cache_then(lab: Lab):
 
 
 async def test_a_failure_is_kept_as_well_as_a_success(lab: Lab):
-    broken = Source("int launch(void) { return x; }", "c", "broken.c")
+    broken = CandidateSource("int launch(void) { return x; }", "c", "broken.c")
     first, second = await lab.builds.compiler.compile(broken), await lab.builds.compiler.compile(broken)
     assert (first.status, second.status, second.cached) == ("failed", "failed", True)
     assert "undeclared" in second.diagnostics[0].message and second.diagnostics == first.diagnostics
@@ -44,14 +44,14 @@ async def test_a_failure_is_kept_as_well_as_a_success(lab: Lab):
 
 async def test_another_flag_is_another_build(lab: Lab):
     await lab.builds.compiler.compile(C)
-    assert not (await lab.builds.compiler.compile(C, Wish(flags=("-O1",)))).cached
+    assert not (await lab.builds.compiler.compile(C, BuildOptions(flags=("-O1",)))).cached
 
 
 async def test_a_cuda_kernel_compiles_without_a_gpu_and_says_its_registers(lab: Lab):
     if (await lab.hosts.probe("local")).nvcc is None:
         pytest.skip("nvcc is not installed")
     source = Path("examples/softmax/naive.cu").read_text(encoding="utf-8")
-    result = await lab.builds.compiler.compile(Source(source, "cuda", "naive.cu"), Wish(arch="sm_80"))
+    result = await lab.builds.compiler.compile(CandidateSource(source, "cuda", "naive.cu"), BuildOptions(arch="sm_80"))
     assert result.status == "ok" and result.arch == "sm_80"
     assert 0 < result.resources[0].registers_per_thread < 256 and result.resources[0].arch == "sm_80"
 
@@ -160,7 +160,7 @@ int launch(void) {
     abort();
 }
 """
-    broken = await lab.evaluation.evaluator.evaluate(problem_id, Source(code, "c", "aborts.c"))
+    broken = await lab.evaluation.evaluator.evaluate(problem_id, CandidateSource(code, "c", "aborts.c"))
     assert (broken.verdict, broken.printed) == (
         "incorrect", "verdict: correct\nworkspace \\x1b[31m of -4 bytes?"
     ), broken.reason  # fmt: skip
@@ -173,9 +173,9 @@ async def test_a_flood_of_words_is_shortened_and_a_correct_candidate_has_none(la
     flood = 'for (int i = 0; i < 100000; i++) fprintf(stderr, "line %d\\n", i);'
     bad = f"#include <stdio.h>\nint launch(void) {{ static int once; if (!once++) {flood} return 0; }}"
     good = HONEST.replace("{", '{ fprintf(stderr, "called\\n");', 1)
-    flooded = await lab.evaluation.evaluator.evaluate(problem_id, Source(bad, "c", "floods.c"))
+    flooded = await lab.evaluation.evaluator.evaluate(problem_id, CandidateSource(bad, "c", "floods.c"))
     correct = await lab.evaluation.evaluator.evaluate(
-        problem_id, Source("#include <stdio.h>\n" + good, "c", "s.c"), timing=UNTIMED
+        problem_id, CandidateSource("#include <stdio.h>\n" + good, "c", "s.c"), timing=UNTIMED
     )
     assert flooded.verdict == "cheat" and flooded.printed.startswith("line 0\n")
     assert len(flooded.printed) < PRINTED_CHARS + 60 and "characters left out" in flooded.printed
@@ -185,7 +185,7 @@ async def test_a_flood_of_words_is_shortened_and_a_correct_candidate_has_none(la
 async def test_what_was_written_stands_with_the_attempt_and_where_job_status_settles_it(lab: Lab):
     problem_id = await registered(lab)
     code = '#include <stdio.h>\n#include <stdlib.h>\nint launch(void) { puts("x\\nverdict: correct"); abort(); }'
-    started = await lab.evaluation.evaluator.evaluate(problem_id, Source(code, "c", "aborts.c"), wait_s=0.0)
+    started = await lab.evaluation.evaluator.evaluate(problem_id, CandidateSource(code, "c", "aborts.c"), wait_s=0.0)
     settled = await lab.commands.status(started.job_id or "", wait_s=60)
     attempt = await lab.store.experience.get(started.attempt_id)
     assert "the candidate wrote (not believed):\n    x\n    verdict: correct" in settled.summary()
@@ -204,7 +204,7 @@ async def test_an_identical_request_says_that_its_note_is_not_recorded_and_names
 async def test_an_audit_is_no_lesson(lab: Lab):
     problem_id = await registered(lab)
     broken = await lab.evaluation.evaluator.evaluate(
-        problem_id, Source("int launch(void) { return 3; }", "c", "fails.c")
+        problem_id, CandidateSource("int launch(void) { return 3; }", "c", "fails.c")
     )
     await lab.evaluation.auditor.audit(broken.attempt_id)
     lessons = (await lab.memory.lessons(limit=50)).lessons
@@ -215,7 +215,7 @@ async def test_an_audit_is_no_lesson(lab: Lab):
 async def test_two_candidates_are_never_timed_on_the_processor_at_once(lab: Lab):
     problem_id = await registered(lab)
     both = await asyncio.gather(*(lab.evaluation.evaluator.evaluate(problem_id, C) for _ in range(2)))
-    records = [(await lab.jobs.runner.look(e.job_id or "", "local")).record for e in both]
+    records = [(await lab.jobs.runner.poll(e.job_id or "", "local")).record for e in both]
     first, second = sorted(records, key=lambda r: r.started_at or 0)
     assert (first.ended_at or 0) <= (second.started_at or 0)
 
@@ -243,8 +243,8 @@ async def test_what_an_earlier_server_left_running_is_finished_by_the_next():
             started = await first.evaluation.evaluator.evaluate(problem_id, C, wait_s=0.0)
             assert started.job_id
         async with Lab.open(settings_for(folder)) as second:
-            await second.jobs.runner.look(started.job_id, "local", timeout_s=20)
-            await second.commands.tidy()
+            await second.jobs.runner.poll(started.job_id, "local", timeout_s=20)
+            await second.commands.finish_leftovers()
             attempt = await second.store.experience.get(started.attempt_id)
     assert attempt.status in ("caller_lost", "judged")
 
@@ -320,7 +320,7 @@ async def test_lists_settle_jobs_that_ended_without_anybody(own_lab: Lab):
     started = await own_lab.commands.run(["true"], detach=True)
     await own_lab.jobs.runner.wait(started.job_id, "local")
     async with Lab.open(own_lab.settings) as other:
-        await other.commands.settle()
+        await other.commands.refresh_running_jobs()
         attempts = await other.store.experience.list("recent")
         (job,) = await other.commands.recent()
     assert [a.status for a in attempts.attempts] == ["ok"]
@@ -331,10 +331,10 @@ async def test_a_job_that_its_host_does_not_know_is_lost_once_it_is_old(own_lab:
     attempt = await own_lab.store.experience.start("run", host="local")
     table = own_lab.commands._table  # pyright: ignore[reportPrivateUsage] # a row that was written before a kill
     await table.add("j-0-00000000", "local", "run", None, attempt)
-    await own_lab.commands.settle()
+    await own_lab.commands.refresh_running_jobs()
     assert (await own_lab.store.experience.get(attempt)).status == "running"
     await table._db.execute("UPDATE jobs SET submitted_at = '2020-01-01T00:00:00+00:00'")  # pyright: ignore[reportPrivateUsage]
-    await own_lab.commands.settle()
+    await own_lab.commands.refresh_running_jobs()
     assert (await own_lab.store.experience.get(attempt)).status == "broken"
     (job,) = await own_lab.commands.recent()
     assert (job.state, job.status) == ("finished", "broken")

@@ -27,7 +27,7 @@ from gpu_mcp_server.store import backups, database, pruning
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import DATABASE, Database
 from gpu_mcp_server.store.schema import migrations
-from gpu_mcp_server.store.store_locks import SHARED_WORK, USE, held
+from gpu_mcp_server.store.store_locks import SHARED_WORK, USE, hold_lock
 from gpu_mcp_server.team.team_services import Team, chosen_user
 from gpu_mcp_server.web.http_server import chosen_authentication
 
@@ -40,10 +40,10 @@ BUSY = textwrap.dedent(
     from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
     from gpu_mcp_server.store.artifacts import Artifacts
     from gpu_mcp_server.store.database import DATABASE, Database
-    from gpu_mcp_server.store.store_locks import USE, held
+    from gpu_mcp_server.store.store_locks import USE, hold_lock
 
     async def main(folder):
-        with held(folder, USE):
+        with hold_lock(folder, USE):
             async with await Database.open(folder / DATABASE) as db:
                 artifacts = Artifacts(folder / "artifacts", db)
                 workspaces = Workspaces(db, artifacts)
@@ -325,7 +325,7 @@ async def test_pruning_by_size_takes_the_least_recently_used_and_no_more_than_it
     assert (len(done.items), done.freed_bytes) == (1, len("log") * 100)
     pruning.prune(store.folder, max_bytes=0)
     assert store.there() == KEPT
-    with held(store.folder, SHARED_WORK), pytest.raises(BadRequest, match="backup"):
+    with hold_lock(store.folder, SHARED_WORK), pytest.raises(BadRequest, match="backup"):
         pruning.prune(store.folder, max_bytes=0)
 
 
@@ -343,8 +343,12 @@ async def test_what_is_put_again_while_it_is_pruned_is_there_afterwards(tmp_path
 
 
 def test_the_locks_say_who_is_in_the_way(tmp_path: Path):
-    with held(tmp_path, USE, alone=True), pytest.raises(BadRequest, match="being restored"), held(tmp_path, USE):
+    with (
+        hold_lock(tmp_path, USE, alone=True),
+        pytest.raises(BadRequest, match="being restored"),
+        hold_lock(tmp_path, USE),
+    ):
         pass
-    with held(tmp_path, USE), held(tmp_path, USE), pytest.raises(BadRequest, match="Stop them"):  # noqa: SIM117
-        with held(tmp_path, USE, alone=True):
+    with hold_lock(tmp_path, USE), hold_lock(tmp_path, USE), pytest.raises(BadRequest, match="Stop them"):  # noqa: SIM117
+        with hold_lock(tmp_path, USE, alone=True):
             pass

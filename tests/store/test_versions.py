@@ -15,7 +15,7 @@ import pytest
 from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.services.jobs.job_table import JobTable
 from gpu_mcp_server.services.problems.problem_table import Problems
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store import backups, database
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -63,7 +63,7 @@ async def test_a_store_of_every_version_opens_with_all_its_rows(tmp_path: Path, 
     async with await Database.open(path) as db:
         artifacts = Artifacts(tmp_path / "artifacts", db)
         problem = await Problems(db).get("p-a528cffac2e7")
-        best = (await Experience(db).list("best", problem_id=problem.problem_id)).attempts
+        best = (await AttemptStore(db).list("best", problem_id=problem.problem_id)).attempts
         job = await JobTable(db).get("j-1-aa")
         files = (await Workspaces(db, artifacts).listing("w-a41b930f9159")).files
     with closing(sqlite3.connect(path)) as now:
@@ -180,7 +180,7 @@ def test_what_is_no_store_of_ours_is_refused_and_left_as_it_is(
         lambda: database.check(path),
         lambda: database.check(path, quick=True),
         lambda: backups.backup(folder, tmp_path / "c.tar"),
-        lambda: database.connected(path).__enter__(),
+        lambda: database.open_for_maintenance(path).__enter__(),
     ]
     for opening in openings:
         with pytest.raises(ConfigError) as refused:

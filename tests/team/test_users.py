@@ -14,17 +14,17 @@ from gpu_mcp_server.errors import BadRequest, DiskFull, NotFound, QuotaExceeded
 from gpu_mcp_server.hostd.protocol import JobRecord
 from gpu_mcp_server.models.user import LOCAL, Quotas, User
 from gpu_mcp_server.runtime.current_user import acting_as, as_server
-from gpu_mcp_server.services.experience.experience_search import Memory
+from gpu_mcp_server.services.experience.experience_search import ExperienceSearch
 from gpu_mcp_server.services.jobs.job_table import JobTable, new_job_id
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.team.audit import AuditLog
-from gpu_mcp_server.team.quotas import Allowances
-from gpu_mcp_server.team.rate_limit import AT_ONCE, Flow, TooManyRequests
-from gpu_mcp_server.team.sharing import Sharing
-from gpu_mcp_server.team.token_verifier import Refusal
+from gpu_mcp_server.team.quotas import QuotaService
+from gpu_mcp_server.team.rate_limit import AT_ONCE, RateLimiter, TooManyRequests
+from gpu_mcp_server.team.sharing import SharingService
+from gpu_mcp_server.team.token_verifier import TokenRefusal
 from gpu_mcp_server.team.tokens import Tokens
 from gpu_mcp_server.team.users import Users
 from gpu_mcp_server.team.webhooks import Webhooks
@@ -62,7 +62,10 @@ async def test_revoking_a_token_ends_the_sessions_that_were_opened_with_it(db: D
     session, kept = await tokens.open_session(user), await tokens.open_session(second)
     await tokens.revoke(token_id)
 
-    assert [await tokens.verify(each) for each in (secret, session)] == [Refusal("revoked"), Refusal("revoked")]
+    assert [await tokens.verify(each) for each in (secret, session)] == [
+        TokenRefusal("revoked"),
+        TokenRefusal("revoked"),
+    ]
     assert isinstance(await tokens.verify(kept), User)
     assert [token.state for token in await tokens.list()] == ["revoked", "active"]
 
@@ -87,13 +90,13 @@ async def test_a_secret_is_compared_in_constant_time_whether_or_not_its_id_exist
     token_id, _ = await tokens.create("ada")
     monkeypatch.setattr(hmac, "compare_digest", counting)
     for shown in (token_id, "0" * 12):
-        assert await tokens.verify(f"gpumcp_{shown}_{'A' * 43}") == Refusal("unknown")
+        assert await tokens.verify(f"gpumcp_{shown}_{'A' * 43}") == TokenRefusal("unknown")
 
     assert compared == [64, 64]
 
 
 async def test_what_is_shared_is_seen_by_the_project_with_what_it_needs(db: Database, tmp_path: Path):
-    artifacts, experience, sharing = Artifacts(tmp_path / "a", db), Experience(db), Sharing(db)
+    artifacts, experience, sharing = Artifacts(tmp_path / "a", db), AttemptStore(db), SharingService(db)
     with acting_as(ADA):
         source = await artifacts.put(b"int a;", name="k.c")
         attempt = await experience.start("run", source_artifact_id=source)
@@ -127,13 +130,13 @@ async def test_a_member_who_shares_everything_is_seen_by_the_project_alone(db: D
 
 
 async def test_notes_and_lessons_are_ones_own_until_they_are_published(db: Database):
-    memory = Memory(db)
+    memory = ExperienceSearch(db)
     with acting_as(ADA):
         note = await memory.add_note("Pad shared memory by one word.")
     with acting_as(EVE):
         assert (await memory.lessons()).lessons == []
     with acting_as(ADA):
-        await Sharing(db).share(note.note_id, "everybody")
+        await SharingService(db).share(note.note_id, "everybody")
     with acting_as(EVE):
         assert [lesson.says for lesson in (await memory.lessons()).lessons] == ["Pad shared memory by one word."]
 
@@ -153,7 +156,7 @@ async def finished(db: Database, user: User, wall_s: float, gpus: int = 1, conte
 
 async def test_gpu_time_of_today_counts_and_a_refusal_says_which_quota_and_until_when(db: Database):
     user = ADA.model_copy(update={"quotas": Quotas(gpu_s_per_day=30)})
-    allowances = Allowances(db)
+    allowances = QuotaService(db)
     await finished(db, user, 5.0, gpus=2)
     await finished(db, user, 1000.0, context={"lease": "l-1"})
     await finished(db, BOB, 1000.0)
@@ -166,12 +169,12 @@ async def test_gpu_time_of_today_counts_and_a_refusal_says_which_quota_and_until
                 pass
         async with allowances.job(0, never):
             pass
-    assert (await allowances.taken("ada")).gpu_s_today == 30
+    assert (await allowances.usage_of("ada")).gpu_s_today == 30
 
 
 async def test_jobs_at_once_count_those_alone_that_have_not_ended(db: Database):
     user = ADA.model_copy(update={"quotas": Quotas(concurrent_jobs=1)})
-    table, allowances = JobTable(db), Allowances(db)
+    table, allowances = JobTable(db), QuotaService(db)
     with acting_as(user):
         row = await table.add(new_job_id(), "local", "run")
 
@@ -189,7 +192,7 @@ async def test_jobs_at_once_count_those_alone_that_have_not_ended(db: Database):
 
 
 async def test_disk_is_what_ones_artifacts_and_workspaces_hold(db: Database, tmp_path: Path):
-    artifacts, allowances = Artifacts(tmp_path / "a", db), Allowances(db)
+    artifacts, allowances = Artifacts(tmp_path / "a", db), QuotaService(db)
     workspaces = Workspaces(db, artifacts, allowances)
     with acting_as(ADA.model_copy(update={"quotas": Quotas(disk_bytes=100)})):
         await artifacts.put(b"x" * 40, name="a")
@@ -202,7 +205,7 @@ async def test_disk_is_what_ones_artifacts_and_workspaces_hold(db: Database, tmp
 
 def test_requests_are_counted_by_a_clock_that_nobody_sets():
     now = [0.0]
-    flow, user = Flow(lambda: now[0]), ADA.model_copy(update={"quotas": Quotas(requests_per_minute=60)})
+    flow, user = RateLimiter(lambda: now[0]), ADA.model_copy(update={"quotas": Quotas(requests_per_minute=60)})
     for _ in range(15):
         with flow.request(user):
             pass
@@ -214,7 +217,7 @@ def test_requests_are_counted_by_a_clock_that_nobody_sets():
 
 
 def test_only_so_many_requests_of_a_user_are_answered_at_once():
-    flow, held = Flow(), list[Any]()
+    flow, held = RateLimiter(), list[Any]()
     for _ in range(AT_ONCE):
         held.append(flow.request(BOB))
         held[-1].__enter__()
@@ -240,7 +243,7 @@ async def test_the_audit_log_keeps_who_did_what_and_waits_for_a_store_that_is_fu
     audit.note(ADA, "tools/call run_command", "j-1", "ok", "10.0.0.7")
     await audit.write()
     monkeypatch.setattr(db, "execute_many", written)
-    async with audit.kept():
+    async with audit.run_writer():
         audit.note(BOB, "tools/call cancel_job", "j-2", "refused", None)
 
     assert [(e.user, e.action, e.handle, e.outcome, e.address) for e in await audit.recent()] == [
@@ -264,7 +267,7 @@ async def test_a_webhook_is_told_once_of_each_job_that_ended_since_it_was_set(db
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         await finished(db, ADA, 1.0)
-        assert not await Webhooks(db).wanted()
+        assert not await Webhooks(db).is_wanted()
         await Users(db).put("ada", webhook=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x")
         job_id = await finished(db, ADA, 2.0, gpus=1)
         await finished(db, BOB, 3.0)

@@ -5,9 +5,9 @@ import shutil
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.build import Wish
-from gpu_mcp_server.services.builds.build_plans import native
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.models.build import BuildOptions
+from gpu_mcp_server.services.builds.build_plans import resolve_arch
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.lab import Lab
 
@@ -29,31 +29,33 @@ async def test_native_is_refused_without_a_gpu_of_that_maker(lab: Lab, language:
         pytest.skip("no compiler of CUDA")
     if language == "hip" and not probe.toolchains.hip:
         pytest.skip("no compiler of HIP")
-    source = Source(KERNELS[language], language, "k.cu")  # type: ignore[arg-type]
+    source = CandidateSource(KERNELS[language], language, "k.cu")  # type: ignore[arg-type]
     with pytest.raises(BadRequest, match=rf"host 'local' has none from {MAKERS[language]}\. Name an architecture"):
-        await lab.builds.compiler.compile(source, Wish(arch="native", library=False))
+        await lab.builds.compiler.compile(source, BuildOptions(arch="native", library=False))
 
 
 async def test_native_is_the_hosts_own_gpu(lab: Lab):
     probe = await lab.hosts.probe("local")
     both = probe.model_copy(update={"gpus": [{"arch": "gfx942"}, {"arch": "sm_90"}]})
-    assert native("native", both, "local", "sm_") == "sm_90"
-    assert native("native", both, "local", "gfx") == native("native", both, "local") == "gfx942"
-    assert (native("sm_80", both, "local"), native(None, both, "local")) == ("sm_80", None)
+    assert resolve_arch("native", both, "local", "sm_") == "sm_90"
+    assert resolve_arch("native", both, "local", "gfx") == resolve_arch("native", both, "local") == "gfx942"
+    assert (resolve_arch("sm_80", both, "local"), resolve_arch(None, both, "local")) == ("sm_80", None)
     with pytest.raises(BadRequest, match="none from NVIDIA"):
-        native("native", probe.model_copy(update={"gpus": [{"arch": "gfx942"}]}), "local", "sm_")
+        resolve_arch("native", probe.model_copy(update={"gpus": [{"arch": "gfx942"}]}), "local", "sm_")
 
 
 @pytest.mark.parametrize("language", ["c", "cpp"])
 async def test_a_language_of_the_processor_takes_no_architecture(lab: Lab, language: str):
-    source = Source("int f(int x) { return x; }", language, "f.c")  # type: ignore[arg-type]
+    source = CandidateSource("int f(int x) { return x; }", language, "f.c")  # type: ignore[arg-type]
     with pytest.raises(BadRequest, match=r"compiled for the processor.*-march="):
-        await lab.builds.compiler.compile(source, Wish(arch="sm_90", library=False))
+        await lab.builds.compiler.compile(source, BuildOptions(arch="sm_90", library=False))
 
 
 async def test_a_block_that_cannot_be_is_refused_before_anything_is_compiled(lab: Lab):
     with pytest.raises(BadRequest, match="1 to 1024 threads, not 5000"):
-        await lab.builds.compiler.compile(Source("int f( {", "c", "f.c"), Wish(block=5000, library=False))
+        await lab.builds.compiler.compile(
+            CandidateSource("int f( {", "c", "f.c"), BuildOptions(block=5000, library=False)
+        )
 
 
 @pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")

@@ -9,10 +9,10 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.toolchains import cc, diagnostics, nvcc, resources
-from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain, host_compiler_of, source_name, toolchains_of
+from gpu_mcp_server.toolchains.base import CompilePlan, Toolchain, host_compiler_of, source_name, toolchains_of
 
 
-def carry_out(plan: BuildPlan, folder: Path) -> subprocess.CompletedProcess[str]:
+def carry_out(plan: CompilePlan, folder: Path) -> subprocess.CompletedProcess[str]:
     for name, text in plan.files.items():
         (folder / name).write_text(text)
     return subprocess.run(

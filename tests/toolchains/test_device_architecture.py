@@ -11,14 +11,14 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.probe import host_probe as hostd_probe
-from gpu_mcp_server.hostd.probe.version_cache import Answers
-from gpu_mcp_server.models.build import Wish
+from gpu_mcp_server.hostd.probe.version_cache import VersionCache
+from gpu_mcp_server.models.build import BuildOptions
 from gpu_mcp_server.services.builds.build_plans import build_of, compiling_environment
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePython, Nvcc
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.nccl.host_support import Install, NcclHost
-from gpu_mcp_server.services.nccl.rank_jobs import Build, command
+from gpu_mcp_server.services.nccl.rank_jobs import NcclBuild, command
 from gpu_mcp_server.toolchains import nvcc
 from gpu_mcp_server.toolchains.architectures import device_target, torch_list
 from gpu_mcp_server.toolchains.base import Toolchain
@@ -52,20 +52,28 @@ async def with_h100() -> AsyncIterator[Lab]:
 
 @needs_nvcc
 async def test_wgmma_compiles_for_a_host_with_an_h100_by_tool_and_as_a_candidate(with_h100: Lab):
-    whole = Source(KERNELS + LAUNCHER, "cuda", "wgmma.cu")
+    whole = CandidateSource(KERNELS + LAUNCHER, "cuda", "wgmma.cu")
     candidate = await with_h100.builds.compiler.build(whole, host="local")
     assert (candidate.status, candidate.arch, candidate.note) == ("ok", "sm_90a", None), candidate.summary()
-    for wish in (Wish(library=False), Wish(library=False, arch="native"), Wish(library=False, arch="sm_90a")):
+    for wish in (
+        BuildOptions(library=False),
+        BuildOptions(library=False, arch="native"),
+        BuildOptions(library=False, arch="sm_90a"),
+    ):
         result = await with_h100.builds.compiler.compile(whole, wish)
         assert (result.status, result.arch, result.cached) == ("ok", "sm_90a", True), result.summary()
-    kernels = await with_h100.builds.compiler.compile(Source(KERNELS, "cuda", "kernels.cu"), Wish(library=False))
+    kernels = await with_h100.builds.compiler.compile(
+        CandidateSource(KERNELS, "cuda", "kernels.cu"), BuildOptions(library=False)
+    )
     assert (kernels.status, kernels.arch) == ("ok", "sm_90a"), kernels.summary()
     assert kernels.resources[0].arch == "sm_90a" and kernels.artifact_id != candidate.artifact_id
 
 
 @needs_nvcc
 async def test_an_architecture_that_was_named_stays_what_it_is(with_h100: Lab):
-    named = await with_h100.builds.compiler.compile(Source(KERNELS + LAUNCHER, "cuda", "wgmma.cu"), Wish(arch="sm_90"))
+    named = await with_h100.builds.compiler.compile(
+        CandidateSource(KERNELS + LAUNCHER, "cuda", "wgmma.cu"), BuildOptions(arch="sm_90")
+    )
     assert (named.status, named.arch, named.stage) == ("failed", "sm_90", "ptxas"), named.summary()
     assert "not supported on .target 'sm_90'" in named.diagnostics[0].message
 
@@ -80,7 +88,9 @@ async def test_names_with_a_suffix_compile_host_and_device(lab: Lab, arch: str):
     asks = f"#if defined(__CUDA_ARCH__) && !defined({macro})\n#error plain\n#endif\n"
     source = asks + "__global__ void k(int *x) { x[0] = 1; }\n"
     launcher = 'extern "C" int launch(int *x) { k<<<1, 1>>>(x); return 0; }\n'
-    result = await lab.builds.compiler.compile(Source(source + launcher, "cuda", "k.cu"), Wish(arch=arch))
+    result = await lab.builds.compiler.compile(
+        CandidateSource(source + launcher, "cuda", "k.cu"), BuildOptions(arch=arch)
+    )
     assert (result.status, result.arch) == ("ok", arch), result.summary()
 
 
@@ -120,13 +130,14 @@ async def test_an_old_toolkit_compiles_for_the_plain_name_and_the_answer_says_so
         pytest.skip("nvcc is not installed")
     old = probe.nvcc.model_copy(update={"version": "11.8.89", "archs": list(OLD)})
     plain = probe.model_copy(update={"gpus": [H100], "nvcc": old})
-    source = Source('extern "C" int launch(int *x) { cudaMemset(x, 0, 4); return 0; }', "cuda", "k.cu")
-    build = build_of(source, plain, "local", Wish())
+    source = CandidateSource('extern "C" int launch(int *x) { cudaMemset(x, 0, 4); return 0; }', "cuda", "k.cu")
+    build = build_of(source, plain, "local", BuildOptions())
     assert build.arch == "sm_90" and "-arch=sm_90" in build.plan.argv
     lab.hosts._probes["local"] = (lab.hosts._probes["local"][0], plain)
     try:
         answers = [
-            (await lab.builds.compiler.compile(source, Wish(arch=a))).note or "" for a in (None, "sm_90", "native")
+            (await lab.builds.compiler.compile(source, BuildOptions(arch=a))).note or ""
+            for a in (None, "sm_90", "native")
         ]
     finally:
         lab.hosts._probes["local"] = (lab.hosts._probes["local"][0], probe)
@@ -144,7 +155,7 @@ def test_names_that_do_not_exist_are_refused_with_those_that_do():
 
 @needs_nvcc
 def test_the_compilers_are_asked_which_names_they_know():
-    found = hostd_probe._nvcc(Answers(), None, [])
+    found = hostd_probe._nvcc(VersionCache(), None, [])
     assert found is not None
     new = tuple(map(int, found["version"].split(".")[:2])) >= (12, 0)
     assert ("sm_90a" in found["archs"]) == new and not {"sm_80a", "sm_90f"} & set(found["archs"])
@@ -171,7 +182,7 @@ async def test_extensions_of_torch_and_programs_of_nccl_are_built_for_the_device
     own = probe.model_copy(update={"gpus": [H100], "nvcc": cuda, "judge": python})
     assert compiling_environment(own)["TORCH_CUDA_ARCH_LIST"] == "9.0a"
     install = Install("/nccl/include", "/nccl/lib/libnccl.so.2", "2.28.3", "2.28.3", device_api=True)
-    program = Build({"main.cu": ""}, "main.cu")
+    program = NcclBuild({"main.cu": ""}, "main.cu")
     assert "arch=compute_90a,code=sm_90a" in command(NcclHost("local", own, install, (), (), ()), program)
     without = own.model_copy(update={"gpus": []})
     assert "-arch=sm_90" in command(NcclHost("local", without, install, (), (), ()), program)

@@ -171,22 +171,22 @@ def test_long_messages_are_cut():
 
 def test_the_top_says_how_many_it_left_out():
     many = diagnostics.parse("".join(f"a.c:{n}:1: error: number {n}\n" for n in range(1, 15)))
-    shown, left = diagnostics.top(many)
+    shown, left = diagnostics.first_messages(many)
     assert (len(shown), left) == (10, 4)
-    assert diagnostics.top(shown) == (shown, None)
+    assert diagnostics.first_messages(shown) == (shown, None)
 
 
 def test_the_last_words_stand_in_for_an_output_that_nobody_understands():
-    found = diagnostics.last_words("ptxas info : 0 bytes gmem\nsomething odd\nit broke\n")
+    found = diagnostics.output_tail("ptxas info : 0 bytes gmem\nsomething odd\nit broke\n")
     assert (found.message, found.context) == ("it broke", ["something odd"])
-    assert diagnostics.last_words("\n \n") is None
+    assert diagnostics.output_tail("\n \n") is None
 
 
 def test_a_symbol_that_would_unfold_to_gigabytes_stays_folded():
     # f(A<int,int>, A<that,that>, ...): each step doubles the text.
     digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
     bomb = "_Z1f1AIiiE" + "".join(f"S_IS{digits[k]}_S{digits[k]}_E" for k in range(30))
-    assert diagnostics.demangled(bomb) == bomb
+    assert diagnostics.demangle_text(bomb) == bomb
 
 
 def test_resources_of_each_kernel():
@@ -255,7 +255,7 @@ def test_no_text_makes_the_parsers_raise(text, listing):
     assert all(d.message.isprintable() and len(d.context) <= 3 for d in found)
     resources.parse(text)
     resources.parse_amd(text, "gfx90a")
-    diagnostics.last_words(text)
+    diagnostics.output_tail(text)
 
 
 @given(st.lists(st.sampled_from(LINES), max_size=6).map("".join), st.integers(0, 400), st.binary(max_size=8))

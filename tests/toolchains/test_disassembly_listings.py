@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.models.build import Wish
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.models.build import BuildOptions
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.toolchains import object_files
 from gpu_mcp_server.toolchains.disassembly_listings import opcode_summary, parse, view_of
@@ -90,8 +90,8 @@ def test_no_text_and_no_bytes_make_the_readers_raise(text, data, view):
 
 
 async def compiled(lab: Lab, text: str, language: str, **wish: object):
-    source = Source(text, language, "k" + {"cuda": ".cu", "hip": ".hip"}[language])  # type: ignore[arg-type]
-    result = await lab.builds.compiler.compile(source, Wish.model_validate({"library": False, **wish}))
+    source = CandidateSource(text, language, "k" + {"cuda": ".cu", "hip": ".hip"}[language])  # type: ignore[arg-type]
+    result = await lab.builds.compiler.compile(source, BuildOptions.model_validate({"library": False, **wish}))
     assert result.status == "ok", result.summary()
     return result
 

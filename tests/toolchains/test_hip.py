@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
-from gpu_mcp_server.models.build import Wish
+from gpu_mcp_server.models.build import BuildOptions
 from gpu_mcp_server.models.toolchains import Toolchains
 from gpu_mcp_server.services.builds.build_plans import build_of
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.toolchains import diagnostics, hip, hiprtc, resources
 from gpu_mcp_server.toolchains.base import Toolchain
@@ -102,9 +102,9 @@ def test_the_processors_number_is_that_of_the_device_libraries(processor, number
 
 def test_a_host_without_a_compiler_says_how_to_get_one():
     with pytest.raises(ToolMissing, match="apt-get install hipcc"):
-        build_of(Source("", "hip", "k.hip"), Bare(), "box", Wish())
+        build_of(CandidateSource("", "hip", "k.hip"), Bare(), "box", BuildOptions())
     with pytest.raises(ToolMissing, match=r"Triton is not.*judge_python"):
-        build_of(Source("", "triton", "k.py"), Bare(), "box", Wish())
+        build_of(CandidateSource("", "triton", "k.py"), Bare(), "box", BuildOptions())
 
 
 class Bare:
@@ -124,7 +124,7 @@ async def test_a_library_is_built_for_each_generation(lab: Lab, arch: str):
     if arch not in known:
         pytest.skip(f"no compiler here knows {arch}")
     result = await lab.builds.compiler.compile(
-        Source((DATA / "spilled.hip").read_text(), "hip", "spilled.hip"), Wish(arch=arch)
+        CandidateSource((DATA / "spilled.hip").read_text(), "hip", "spilled.hip"), BuildOptions(arch=arch)
     )
     assert result.status == "ok", result.summary()
     assert [(k.kernel, k.arch) for k in result.resources] == [
@@ -136,7 +136,7 @@ async def test_a_library_is_built_for_each_generation(lab: Lab, arch: str):
 
 @needs_hipcc
 async def test_errors_are_a_result_and_kept(lab: Lab):
-    source = Source((DATA / "broken.hip").read_text(), "hip", "broken.hip")
+    source = CandidateSource((DATA / "broken.hip").read_text(), "hip", "broken.hip")
     first, second = await lab.builds.compiler.compile(source), await lab.builds.compiler.compile(source)
     assert (first.status, second.cached) == ("failed", True)
     assert [d.line for d in second.diagnostics] == [4, 6, 9, 2]
@@ -144,11 +144,11 @@ async def test_errors_are_a_result_and_kept(lab: Lab):
 
 @needs_hipcc
 async def test_a_named_compiler_is_used_and_an_unknown_one_lists_what_there_is(lab: Lab):
-    source = Source("int launch(void) { return 0; }", "c", "a.c")
+    source = CandidateSource("int launch(void) { return 0; }", "c", "a.c")
     if "clang" in (await lab.hosts.probe("local")).compilers:
-        assert (await lab.builds.compiler.compile(source, Wish(compiler="clang"))).compiler.startswith("clang ")
+        assert (await lab.builds.compiler.compile(source, BuildOptions(compiler="clang"))).compiler.startswith("clang ")
     with pytest.raises(BadRequest, match="There are gcc"):
-        await lab.builds.compiler.compile(source, Wish(compiler="tcc"))
+        await lab.builds.compiler.compile(source, BuildOptions(compiler="tcc"))
 
 
 KERNEL = """#include <hip/hip_runtime.h>
@@ -190,14 +190,14 @@ async def quick(lab: Lab) -> Lab:
 
 
 async def test_kernels_alone_become_a_code_object_by_hiprtc(quick: Lab):
-    source = Source(KERNEL, "hip", "turn.hip")
-    result = await quick.builds.compiler.compile(source, Wish(arch="gfx90a", library=False))
+    source = CandidateSource(KERNEL, "hip", "turn.hip")
+    result = await quick.builds.compiler.compile(source, BuildOptions(arch="gfx90a", library=False))
     assert result.status == "ok" and result.compiler.startswith("hiprtc "), result.summary()
     (kernel,) = result.resources
     assert kernel.kernel == "turn(float const*, float*, int)" and kernel.shared_bytes == 512
     assert kernel.registers_per_thread and kernel.arch == "gfx90a"
     assert machine_of(await quick.store.artifacts.read(result.artifact_id or "")) == MACHINE_AMD
-    assert (await quick.builds.compiler.compile(source, Wish(arch="gfx90a", library=False))).cached
+    assert (await quick.builds.compiler.compile(source, BuildOptions(arch="gfx90a", library=False))).cached
     if "llvm-objdump" in (await quick.hosts.probe("local")).toolchains.tools:
         listing = await quick.builds.inspector.inspect(result.attempt_id or "")
         assert "global_load_dword" in listing.text, listing.summary()
@@ -205,19 +205,27 @@ async def test_kernels_alone_become_a_code_object_by_hiprtc(quick: Lab):
 
 async def test_hiprtcs_errors_are_at_the_sources_own_name_and_line(quick: Lab):
     broken = KERNEL.replace("fmaxf(s", "fmaxf(t")
-    result = await quick.builds.compiler.compile(Source(broken, "hip", "turn.hip"), Wish(arch="gfx90a", library=False))
+    result = await quick.builds.compiler.compile(
+        CandidateSource(broken, "hip", "turn.hip"), BuildOptions(arch="gfx90a", library=False)
+    )
     assert (result.status, result.compiler.split()[0]) == ("failed", "hiprtc")
     assert (result.diagnostics[0].file, result.diagnostics[0].line) == ("turn.hip", 10), result.summary()
     with pytest.raises(BadRequest, match="not allowed"):
-        await quick.builds.compiler.compile(Source(KERNEL, "hip", "k.hip"), Wish(flags=("-nosuch",), library=False))
+        await quick.builds.compiler.compile(
+            CandidateSource(KERNEL, "hip", "k.hip"), BuildOptions(flags=("-nosuch",), library=False)
+        )
 
 
 @needs_hipcc
 async def test_what_is_beyond_hiprtc_goes_to_hipcc(quick: Lab):
-    host = Source(KERNEL + "int f() { return 1; }\nsize_t other(uint128_t x);\n", "hip", "k.hip")
-    result = await quick.builds.compiler.compile(host, Wish(arch="gfx90a", library=False))
+    host = CandidateSource(KERNEL + "int f() { return 1; }\nsize_t other(uint128_t x);\n", "hip", "k.hip")
+    result = await quick.builds.compiler.compile(host, BuildOptions(arch="gfx90a", library=False))
     assert result.compiler.startswith("hipcc "), result.summary()
-    probe, kernel = await quick.hosts.probe("local"), Source(KERNEL, "hip", "k.hip")
-    assert build_of(kernel, probe, "local", Wish(arch="gfx90a")).toolchain.name == "hipcc", "a library is asked for"
+    probe, kernel = await quick.hosts.probe("local"), CandidateSource(KERNEL, "hip", "k.hip")
+    assert build_of(kernel, probe, "local", BuildOptions(arch="gfx90a")).toolchain.name == "hipcc", (
+        "a library is asked for"
+    )
     if any("gfx942" in c.archs for c in probe.toolchains.hip):
-        assert build_of(kernel, probe, "local", Wish(arch="gfx942", library=False)).toolchain.name.startswith("clang")
+        assert build_of(kernel, probe, "local", BuildOptions(arch="gfx942", library=False)).toolchain.name.startswith(
+            "clang"
+        )

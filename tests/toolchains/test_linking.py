@@ -10,9 +10,9 @@ import pytest
 
 from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.hostd.probe import nvidia_libraries
-from gpu_mcp_server.models.build import CompileResult, Wish
+from gpu_mcp_server.models.build import BuildOptions, CompileResult
 from gpu_mcp_server.models.toolchains import Libraries
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.toolchains.linking import linking_of
 from tests.driver_stub import driver_stub
@@ -63,7 +63,9 @@ async def binary_of(lab: Lab, result: CompileResult, folder: Path) -> Path:
 
 
 async def test_the_driver_links_by_the_toolkits_stub_which_no_program_looks_for(with_stub: Lab, tmp_path: Path):
-    result = await with_stub.builds.compiler.compile(Source(DRIVER, "cuda", "tma.cu"), Wish(flags=("-lcuda",)))
+    result = await with_stub.builds.compiler.compile(
+        CandidateSource(DRIVER, "cuda", "tma.cu"), BuildOptions(flags=("-lcuda",))
+    )
     assert result.status == "ok", result.summary()
     made = await binary_of(with_stub, result, tmp_path)
     dynamic = subprocess.run(["readelf", "-d", made], capture_output=True, text=True, check=True).stdout
@@ -74,7 +76,9 @@ async def test_a_function_that_no_library_has_is_still_an_error(with_stub: Lab):
     missing = DRIVER.replace("cuTensorMapEncodeTiled", "cuTensorMapEncodeRound").replace(
         "extern", 'extern "C" CUresult cuTensorMapEncodeRound(...);\nextern', 1
     )
-    result = await with_stub.builds.compiler.compile(Source(missing, "cuda", "k.cu"), Wish(flags=("-lcuda",)))
+    result = await with_stub.builds.compiler.compile(
+        CandidateSource(missing, "cuda", "k.cu"), BuildOptions(flags=("-lcuda",))
+    )
     assert (result.status, result.stage) == ("failed", "link"), result.summary()
 
 
@@ -82,10 +86,10 @@ async def test_a_function_that_no_library_has_is_still_an_error(with_stub: Lab):
 async def test_a_library_of_a_wheel_or_toolkit_links_and_loads_in_the_sandbox(lab: Lab, name: str):
     probe = await lab.hosts.probe("local")
     found = probe.toolchains.libraries.found.get(name)
-    source = Source(VERSIONS[name], "cuda", "k.cu")
+    source = CandidateSource(VERSIONS[name], "cuda", "k.cu")
     if found is None:
         with pytest.raises(ToolMissing, match=rf"lib{name}, which -l{name} links, is not installed on host 'local'"):
-            await lab.builds.compiler.compile(source, Wish(flags=(f"-l{name}",)))
+            await lab.builds.compiler.compile(source, BuildOptions(flags=(f"-l{name}",)))
         return
     result = await lab.builds.compiler.build(source, host="local", flags=(f"-l{name}",))
     assert result.status == "ok", result.summary()
@@ -101,7 +105,9 @@ def known_in(folder: Path, *files: str) -> Libraries:
         path = folder / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    return Libraries.model_validate(nvidia_libraries.found([], [{"site": str(folder), "roots": [str(folder.parent)]}]))
+    return Libraries.model_validate(
+        nvidia_libraries.probe_libraries([], [{"site": str(folder), "roots": [str(folder.parent)]}])
+    )
 
 
 def test_names_with_numbers_alone_and_headers_beside_them_are_found(tmp_path: Path):
@@ -145,8 +151,8 @@ def test_a_folder_of_ld_library_path_counts_where_sandboxes_see_it(tmp_path: Pat
     own.mkdir(parents=True)
     (own / "libcudnn.so.9").touch()
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{own}/:relative")
-    assert str(own) not in nvidia_libraries.found([], [])["places"]
-    found = nvidia_libraries.found([], [], [str(tmp_path / "own")])
+    assert str(own) not in nvidia_libraries.probe_libraries([], [])["places"]
+    found = nvidia_libraries.probe_libraries([], [], [str(tmp_path / "own")])
     assert found["places"][0] == str(own) and found["found"]["cudnn"]["path"] == f"{own}/libcudnn.so.9"
 
 
@@ -154,5 +160,5 @@ def test_a_stub_comes_before_the_driver_and_needs_no_run_path(tmp_path: Path):
     stubs = tmp_path / "lib64" / "stubs"
     stubs.mkdir(parents=True)
     (stubs / "libcuda.so").touch()
-    about = nvidia_libraries.found([str(tmp_path)], [])["found"]["cuda"]
+    about = nvidia_libraries.probe_libraries([str(tmp_path)], [])["found"]["cuda"]
     assert about == {"path": f"{stubs}/libcuda.so", "run": "", "include": about["include"], "roots": [str(tmp_path)]}

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.build import Wish
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.models.build import BuildOptions
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.toolchains import diagnostics, nvrtc, resources
 from gpu_mcp_server.toolchains.base import Toolchain
@@ -82,7 +82,8 @@ async def lab() -> AsyncIterator[Lab]:
 
 async def compiled(lab: Lab, source: str, **wish: object):
     return await lab.builds.compiler.compile(
-        Source(source, "cuda", "k.cu"), Wish.model_validate({"library": False, "arch": "sm_90", **wish})
+        CandidateSource(source, "cuda", "k.cu"),
+        BuildOptions.model_validate({"library": False, "arch": "sm_90", **wish}),
     )
 
 
@@ -123,7 +124,9 @@ async def test_what_is_beyond_nvrtc_goes_to_nvcc_unless_nvrtc_was_asked_for(lab:
         pytest.skip("nvcc is not installed")
     assert (await compiled(lab, source)).compiler.startswith("nvcc ")
     assert (await compiled(lab, KERNEL, compiler="nvcc")).compiler.startswith("nvcc ")
-    assert (await lab.builds.compiler.build(Source(KERNEL, "cuda", "k.cu"), host="local")).compiler.startswith("nvcc ")
+    assert (await lab.builds.compiler.build(CandidateSource(KERNEL, "cuda", "k.cu"), host="local")).compiler.startswith(
+        "nvcc "
+    )
 
 
 async def test_a_compiler_that_crashes_or_eats_memory_is_a_result(lab: Lab):

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.build import Wish
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.models.build import BuildOptions
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.toolchains import object_files, triton
 from gpu_mcp_server.toolchains.base import Toolchain
@@ -59,7 +59,7 @@ def test_types_carry_their_alignment():
 )
 def test_what_triton_does_not_take_is_refused(wish, words):
     with pytest.raises(BadRequest, match=words):
-        triton.plan("", FOUND, "sm_90", Wish.model_validate(wish))
+        triton.plan("", FOUND, "sm_90", BuildOptions.model_validate(wish))
 
 
 @pytest.mark.parametrize(
@@ -68,13 +68,13 @@ def test_what_triton_does_not_take_is_refused(wish, words):
 )
 def test_what_a_caller_says_of_triton_is_checked(given, words):
     with pytest.raises(BadRequest, match=words):
-        Wish().for_triton(given)
+        BuildOptions().for_triton(given)
 
 
 @pytest.mark.parametrize("arch", ["native", "sm_77", "gfx777", "cuda"])
 def test_an_unknown_architecture_lists_the_known_ones(arch):
     with pytest.raises(BadRequest, match="Known are sm_80, sm_90, gfx942"):
-        triton.plan("", FOUND, arch, Wish())
+        triton.plan("", FOUND, arch, BuildOptions())
 
 
 OTHERS = [p for p in os.environ.get("TEST_TRITON_PYTHONS", "").split(":") if p]
@@ -101,7 +101,9 @@ async def knows(lab: Lab, arch: str) -> None:
 
 async def compiled(lab: Lab, source: str, **wish: object):
     given = {"arch": "sm_90", "signature": TYPES, "constants": {"BLOCK": 1024}, **wish}
-    return await lab.builds.compiler.compile(Source(source, "triton", "k.py"), Wish.model_validate(given))
+    return await lab.builds.compiler.compile(
+        CandidateSource(source, "triton", "k.py"), BuildOptions.model_validate(given)
+    )
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100", "gfx90a", "gfx942"])

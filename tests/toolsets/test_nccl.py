@@ -86,11 +86,11 @@ async def test_what_is_advised_cites_the_installed_nccls_entries(client: Client,
 
 async def test_the_pictures_are_well_formed_whatever_names_there_are():
     from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
-    from gpu_mcp_server.nccl.analysis.graph_export import graph_of
+    from gpu_mcp_server.nccl.analysis.graph_export import export_graph
     from gpu_mcp_server.nccl.analysis.graph_rendering import mermaid, svg
 
     text = "".join(f'ncclSend(f<{n}>("<&>") + {n}, 1, t, 0, c, s);' for n in range(50))
-    graph = graph_of(Analysis({"m.cu": f"void run() {{ {text} }}"}, "m.cu"))
+    graph = export_graph(Analysis({"m.cu": f"void run() {{ {text} }}"}, "m.cu"))
     root = ElementTree.fromstring(svg(graph))
 
     assert len(list(root.iter("{http://www.w3.org/2000/svg}rect"))) == 81

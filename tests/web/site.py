@@ -10,7 +10,7 @@ import httpx2
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from gpu_mcp_server.mcp_api.server import server_from
+from gpu_mcp_server.mcp_api.server import server_from_settings
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.team.team_services import Team
@@ -67,7 +67,7 @@ async def served(*, tokens: bool = True, verifier: Any = None, **more: Any) -> A
     with Folder() as folder:
         settings = settings_for(folder, **more)
         async with Team.open(settings) as team:
-            lab_server = server_from(settings, local_files=False)
+            lab_server = server_from_settings(settings, local_files=False)
             server = server_for(lab_server, settings, team, "127.0.0.1", 0, tokens=tokens, verifier=verifier)
             running = asyncio.create_task(server.serve())
             await server.listens.wait()

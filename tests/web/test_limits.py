@@ -107,7 +107,7 @@ async def test_who_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch):
     async def receive() -> Any:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    await limits.Unhurried(talker)({"type": "http"}, receive, taken)
+    await limits.SlowClientMiddleware(talker)({"type": "http"}, receive, taken)
     assert ended.is_set()
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.models.store_merge import Bundle
-from gpu_mcp_server.services.experience.experience_search import Memory
+from gpu_mcp_server.models.store_merge import StoreExport
+from gpu_mcp_server.services.experience.experience_search import ExperienceSearch
 from gpu_mcp_server.services.experience.store_merge import Merging
 from gpu_mcp_server.services.problems.problem_table import Problems
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
 from tests.laboratory import called
@@ -24,15 +24,15 @@ async def site() -> AsyncIterator[Served]:
         yield site
 
 
-async def private(folder: Path, db: Database) -> tuple[list[Bundle], str, str]:
+async def private(folder: Path, db: Database) -> tuple[list[StoreExport], str, str]:
     """Return a private store's parts, its attempt and the attempt's source."""
-    artifacts, experience, problem = Artifacts(folder / "artifacts", db), Experience(db), a_problem()
+    artifacts, experience, problem = Artifacts(folder / "artifacts", db), AttemptStore(db), a_problem()
     await Problems(db).add(problem)
     source = await artifacts.put(b"int launch(void);", name="k.c")
     about = {"problem_id": problem.problem_id, "problem_hash": problem.content_hash, "device": "cpu"}
     attempt = await experience.start("evaluate", source_artifact_id=source, **about)
     await experience.finish(attempt, status="judged", verdict="correct", speedup=99.0)
-    await Memory(db).add_note("Unroll it.", attempt_id=attempt)
+    await ExperienceSearch(db).add_note("Unroll it.", attempt_id=attempt)
     return [part async for part in Merging(db, artifacts).parts()], attempt, source
 
 

@@ -14,7 +14,7 @@ from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.models.user import User
 from gpu_mcp_server.services.problems.problem_table import Problems
-from gpu_mcp_server.team.token_verifier import Refusal
+from gpu_mcp_server.team.token_verifier import TokenRefusal
 from tests.laboratory import PROBLEM, called, refused
 from tests.web.site import PING, Served, served
 
@@ -142,8 +142,8 @@ async def test_other_handles_are_as_unknown_as_those_that_never_were(site: Serve
 class Directory:
     """An identity provider's tokens."""
 
-    async def verify(self, secret: str) -> User | Refusal:
-        return User(name="kim", scopes=("read",)) if secret == "from elsewhere" else Refusal("unknown")
+    async def verify(self, secret: str) -> User | TokenRefusal:
+        return User(name="kim", scopes=("read",)) if secret == "from elsewhere" else TokenRefusal("unknown")
 
 
 async def test_another_verifier_says_who_users_are_with_nothing_else_changed():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.mcp_api import tasks
-from gpu_mcp_server.mcp_api.server import LabServer, server_from
+from gpu_mcp_server.mcp_api.server import LabServer, server_from_settings
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.team.team_services import Team
 from gpu_mcp_server.web.http_server import server_for
@@ -115,7 +115,7 @@ async def serving(
 ) -> AsyncGenerator[Served]:
     """Serve what is in a data folder until the block ends."""
     async with Team.open(settings) as team:
-        lab = server_from(settings, local_files=False)
+        lab = server_from_settings(settings, local_files=False)
         offer(lab)
         server = server_for(lab, settings, team, "127.0.0.1", 0, tokens=True)
         running = asyncio.create_task(server.serve())

@@ -15,7 +15,7 @@ from gpu_mcp_server.mcp_api.dependencies import (
     WorkspacesDep,
 )
 from gpu_mcp_server.mcp_api.toolset import Toolset
-from gpu_mcp_server.models.build import CompileResult, Wish
+from gpu_mcp_server.models.build import BuildOptions, CompileResult
 from gpu_mcp_server.models.host import LabStatus
 from gpu_mcp_server.models.job import GpuNeeds, JobResult, RankOptions
 from gpu_mcp_server.models.workspace import FileContent, WorkspaceListing
@@ -121,7 +121,7 @@ async def compile_kernel(
     Needs no GPU.
     """
     given = await sources.compilable(source, path, workspace_id, language, flags)
-    wish = Wish(arch=arch, flags=flags, compiler=compiler, library=False, block=block).for_triton(triton or {})
+    wish = BuildOptions(arch=arch, flags=flags, compiler=compiler, library=False, block=block).for_triton(triton or {})
     return await service.compile(given, wish, host=host, parent_id=parent, note=note)
 
 

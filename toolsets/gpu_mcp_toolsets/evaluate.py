@@ -17,7 +17,7 @@ from gpu_mcp_server.mcp_api.toolset import Toolset
 from gpu_mcp_server.models.attempt import AttemptList
 from gpu_mcp_server.models.comparison import CandidateSpec, Comparison
 from gpu_mcp_server.models.evaluation import Evaluation, Tier, TimingOptions
-from gpu_mcp_server.models.problem import DType, ProblemInfo, ProblemList, TensorSpec, TrialOptions, Wish
+from gpu_mcp_server.models.problem import DType, ImportOverrides, ProblemInfo, ProblemList, TensorSpec, TrialOptions
 from gpu_mcp_toolsets.common_arguments import (
     AnyLanguage,
     Flags,
@@ -59,7 +59,7 @@ Inputs = Annotated[list[TensorSpec], Field(min_length=1), WithJsonSchema({"type"
 Outputs = Annotated[
     list[TensorSpec], Field(min_length=1), WithJsonSchema({"type": "array", "items": {"type": "object"}})
 ]
-Wished = Annotated[Wish | None, WithJsonSchema({"type": "object"})]
+Wished = Annotated[ImportOverrides | None, WithJsonSchema({"type": "object"})]
 Trials = Annotated[TrialOptions | None, WithJsonSchema({"type": "object"})]
 TRIALS = (
     'Secret trials: {constraints: ["cols % 4 == 0"], fixed_shapes, distributions: declared, precision: '
@@ -156,7 +156,7 @@ async def evaluate_kernel(
 
     Kinds: resource gpu-mcp://docs/candidates; launcher: list_problems.
     """
-    given = await sources.of(source, path, workspace_id, language)
+    given = await sources.resolve(source, path, workspace_id, language)
     return await evaluator.evaluate(
         problem_id,
         given,
@@ -188,7 +188,7 @@ async def evaluate_kernels(
     wait_s: Annotated[Seconds, Field(description="Then: what is known.")] = 240,
 ) -> Comparison:
     """Judge up to 32 candidates: one table, best first, an attempt each."""
-    entrants = await sources.each(candidates)
+    entrants = await sources.resolve_many(candidates)
     return await batches.compare(
         problem_id, entrants, implementations=implementations, tier=tier, host=host, wait_s=wait_s, progress=progress
     )
@@ -208,5 +208,5 @@ async def list_attempts(
     limit: Annotated[int, Field(description="How many.", ge=1, le=100)] = 10,
 ) -> AttemptList:
     """Show what was tried: best first, ancestors, or failures with reasons."""
-    await runner.settle()
-    return await experience.shown(view, attempt_id, problem_id=problem_id, device=device, limit=limit)
+    await runner.refresh_running_jobs()
+    return await experience.describe(view, attempt_id, problem_id=problem_id, device=device, limit=limit)

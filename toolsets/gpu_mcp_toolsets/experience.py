@@ -7,7 +7,7 @@ from pydantic import Field
 from gpu_mcp_server.mcp_api.dependencies import AuditorDep, MemoryDep, ProgressDep
 from gpu_mcp_server.mcp_api.toolset import Toolset
 from gpu_mcp_server.models.attempt import AuditResult
-from gpu_mcp_server.models.experience import FoundAttempts, Lessons, NoteKept
+from gpu_mcp_server.models.experience import FoundAttempts, Lessons, NoteResult
 
 TOOLSET = Toolset(
     id="experience",
@@ -66,6 +66,6 @@ async def add_note(
     text: Annotated[str, Field(description="What the next one should know.", max_length=2000)],
     attempt_id: Annotated[str | None, Field(description="What it is about.")] = None,
     problem_id: Annotated[str | None, Field(description="Or the problem.")] = None,
-) -> NoteKept:
+) -> NoteResult:
     """Keep a note that lessons shows."""
     return await memory.add_note(text, attempt_id, problem_id)

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from gpu_mcp_server.mcp_api.dependencies import SharingDep
 from gpu_mcp_server.mcp_api.toolset import Toolset
-from gpu_mcp_server.models.sharing import Shared
+from gpu_mcp_server.models.sharing import ShareResult
 
 TOOLSET = Toolset(
     id="team",
@@ -24,7 +24,7 @@ async def share(
     sharing: SharingDep,
     handle: Annotated[str, Field(description="Id of a workspace, job, attempt, artifact, problem or note.")],
     to: Annotated[Literal["project", "everybody", "nobody"], Field(description="Who may see it.")] = "project",
-) -> Shared:
+) -> ShareResult:
     """Let your project or everybody see what a handle names; nobody takes it back.
 
     They may read, not change it. An attempt takes its job and artifacts along.

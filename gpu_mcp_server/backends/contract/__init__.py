@@ -4,7 +4,7 @@
 makes a test of each of `BEHAVIOURS`, as `tests/backends/test_contract.py` does.
 """
 
-from gpu_mcp_server.backends.contract.behaviour import Behaviour, DoesNotApply, Unmet
-from gpu_mcp_server.backends.contract.check import BEHAVIOURS, Finding, check
+from gpu_mcp_server.backends.contract.behaviour import Behaviour, BehaviourFailed, DoesNotApply
+from gpu_mcp_server.backends.contract.check import BEHAVIOURS, BehaviourFinding, check
 
-__all__ = ["BEHAVIOURS", "Behaviour", "DoesNotApply", "Finding", "Unmet", "check"]
+__all__ = ["BEHAVIOURS", "Behaviour", "BehaviourFailed", "BehaviourFinding", "DoesNotApply", "check"]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_mcp_server.backends.contract.host import Done
+from gpu_mcp_server.backends.contract.host import JobSnapshot
 
 MIB = 1 << 20
 ANY = "any"
@@ -17,35 +17,35 @@ WALLED = (PREWARMED, PROFILED)
 """Those whose job starts behind Landlock."""
 
 
-def nothing(done: Done) -> bool:
+def nothing(done: JobSnapshot) -> bool:
     """Say whether nothing was printed."""
     return done.record.status in ("ok", "failed") and not done.stdout.strip()
 
 
-def ends_as(*wanted: str) -> Callable[[Done], bool]:
+def ends_as(*wanted: str) -> Callable[[JobSnapshot], bool]:
     """Look whether the job has one of these statuses."""
     return lambda done: done.record.status in wanted
 
 
-def says(*words: str) -> Callable[[Done], bool]:
+def says(*words: str) -> Callable[[JobSnapshot], bool]:
     """Look whether something was printed, and these words alone."""
     return lambda done: done.record.status == "ok" and set(done.text.split()) <= set(words) and bool(done.text.split())
 
 
-def only_tries(done: Done) -> bool:
+def only_tries(done: JobSnapshot) -> bool:
     """Say whether the program came to its end and reached nothing, which it would have named."""
     return done.record.status == "ok" and done.text == TRIED
 
 
 @dataclass(frozen=True)
-class Attempt:
+class EscapeAttempt:
     """One way out."""
 
     row: int
     what: str
     closed_by: str
     script: str
-    closed: Callable[[Done], bool] = nothing
+    closed: Callable[[JobSnapshot], bool] = nothing
     """Whether the attempt failed, as it should; by default nothing may be printed."""
     python: bool = False
     least: str = "unconfined"

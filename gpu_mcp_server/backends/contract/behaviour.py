@@ -12,7 +12,7 @@ Check = Callable[[ContractHost], Awaitable[None]]
 SHOWN = 300
 
 
-class Unmet(AssertionError):
+class BehaviourFailed(AssertionError):
     """The host does not behave so; the text says what was found instead."""
 
 
@@ -36,7 +36,7 @@ class Behaviour:
         """Prove it.
 
         Raises:
-            Unmet: If it is not true.
+            BehaviourFailed: If it is not true.
             DoesNotApply: If the host's sandbox level is too low for it.
         """
         if LEVELS.index(host.level) < LEVELS.index(self.at_least):
@@ -45,7 +45,7 @@ class Behaviour:
 
 
 @dataclass
-class Room:
+class BehaviourGroup:
     """Behaviours that belong together."""
 
     name: str
@@ -66,20 +66,20 @@ def expect(met: object, what: str, found: object = None) -> None:
     """Demand that something is true.
 
     Raises:
-        Unmet: If it is not.
+        BehaviourFailed: If it is not.
     """
     if not met:
-        raise Unmet(what if found is None else f"{what}; found {_shown(found)}")
+        raise BehaviourFailed(what if found is None else f"{what}; found {_shown(found)}")
 
 
 def expect_equal(found: Any, wanted: Any, what: str) -> None:
     """Demand that two values are equal.
 
     Raises:
-        Unmet: If they are not.
+        BehaviourFailed: If they are not.
     """
     if found != wanted:
-        raise Unmet(f"{what}: expected {_shown(wanted)}, found {_shown(found)}")
+        raise BehaviourFailed(f"{what}: expected {_shown(wanted)}, found {_shown(found)}")
 
 
 def _shown(value: object) -> str:

@@ -22,7 +22,7 @@ BEHAVIOURS: tuple[Behaviour, ...] = tuple(
 
 
 @dataclass(frozen=True)
-class Finding:
+class BehaviourFinding:
     """What became of one behaviour."""
 
     behaviour: Behaviour
@@ -32,7 +32,7 @@ class Finding:
     took_s: float
 
 
-async def check(backend: Backend, only: str = "") -> AsyncGenerator[Finding]:
+async def check(backend: Backend, only: str = "") -> AsyncGenerator[BehaviourFinding]:
     """Prove the behaviours of a room, or those whose name contains `only`; each over a link of its own.
 
     Raises:
@@ -43,10 +43,10 @@ async def check(backend: Backend, only: str = "") -> AsyncGenerator[Finding]:
     rooms = {behaviour.room for behaviour in BEHAVIOURS}
     for behaviour in BEHAVIOURS:
         if only == behaviour.room or (only not in rooms and only in behaviour.name):
-            yield await find(backend, behaviour)
+            yield await check_behaviour(backend, behaviour)
 
 
-async def find(backend: Backend, behaviour: Behaviour) -> Finding:
+async def check_behaviour(backend: Backend, behaviour: Behaviour) -> BehaviourFinding:
     """Prove one behaviour."""
     began = time.monotonic()
     result: Literal["met", "unmet", "skipped"] = "unmet"
@@ -63,4 +63,4 @@ async def find(backend: Backend, behaviour: Behaviour) -> Finding:
         why = f"not proven within {PATIENCE_S:g} s"
     except GpuMcpError as error:
         why = f"{type(error).__name__}: {error}"
-    return Finding(behaviour, result, why, time.monotonic() - began)
+    return BehaviourFinding(behaviour, result, why, time.monotonic() - began)

@@ -2,11 +2,11 @@
 
 import secrets
 
-from gpu_mcp_server.backends.contract.behaviour import DoesNotApply, Room, expect, expect_equal
+from gpu_mcp_server.backends.contract.behaviour import BehaviourGroup, DoesNotApply, expect, expect_equal
 from gpu_mcp_server.backends.contract.host import ContractHost
 from gpu_mcp_server.hostd.protocol import LEVELS, GpuRequest, ProcessSpec
 
-ROOM = Room("confinement")
+ROOM = BehaviourGroup("confinement")
 
 
 @ROOM.behaviour("Every record says its sandbox level, and what a weaker one lacks")
@@ -157,7 +157,7 @@ async def no_device(host: ContractHost) -> None:
     done = await host.sh("ls /dev | grep -c -E '^(nvidia|kfd|dri)'; echo \"[$CUDA_VISIBLE_DEVICES]\"")
     seen, visible = done.text.split()
     expect(visible == "[]", "CUDA_VISIBLE_DEVICES", visible)
-    if not host.boxed and int(seen):
+    if not host.is_isolated and int(seen):
         raise DoesNotApply("without namespaces the nodes are seen; opening them is what is denied")
     expect_equal(seen, "0", "device nodes")
 

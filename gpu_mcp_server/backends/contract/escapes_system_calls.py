@@ -6,15 +6,15 @@ into kernels. An answer that the filter did not give, another error number among
 
 from collections.abc import Callable
 
-from gpu_mcp_server.backends.contract.attempt import Attempt
-from gpu_mcp_server.backends.contract.host import Done
+from gpu_mcp_server.backends.contract.attempt import EscapeAttempt
+from gpu_mcp_server.backends.contract.host import JobSnapshot
 
 
-def _answers(*words: str) -> Callable[[Done], bool]:
+def _answers(*words: str) -> Callable[[JobSnapshot], bool]:
     return lambda done: done.record.status == "ok" and done.text.split() == list(words)
 
 
-def _each(word: str, count: int) -> Callable[[Done], bool]:
+def _each(word: str, count: int) -> Callable[[JobSnapshot], bool]:
     return _answers(*[word] * count)
 
 
@@ -106,47 +106,47 @@ os.write(fd, open('/bin/grep', 'rb').read())
 sys.stdout.flush()
 os.execve(fd, ['grep', '-E', '^(Seccomp|NoNewPrivs):', '/proc/self/status'], {})
 """
-ATTEMPTS: tuple[Attempt, ...] = (
-    Attempt(136, "enter the kernel as 32-bit code", "seccomp: another architecture is killed", _CODE_OF_32_BITS,
+ATTEMPTS: tuple[EscapeAttempt, ...] = (
+    EscapeAttempt(136, "enter the kernel as 32-bit code", "seccomp: another architecture is killed", _CODE_OF_32_BITS,
             lambda done: set(done.text.split()) <= {"31", "11", "ENOEXEC"} and done.record.status == "ok", python=True),
-    Attempt(137, "hide a user namespace in clone3's memory", "seccomp: clone3 is unknown", _CLONE3,
+    EscapeAttempt(137, "hide a user namespace in clone3's memory", "seccomp: clone3 is unknown", _CLONE3,
             _answers("ENOSYS"), python=True),
-    Attempt(138, "make namespaces by clone, each of seven", "seccomp: flags", _NAMESPACES,
+    EscapeAttempt(138, "make namespaces by clone, each of seven", "seccomp: flags", _NAMESPACES,
             _each("EPERM", 14), python=True),
-    Attempt(139, "type into a terminal, with bits above the request", "seccomp: low word", _TERMINAL,
+    EscapeAttempt(139, "type into a terminal, with bits above the request", "seccomp: low word", _TERMINAL,
             _each("EPERM", 5), python=True),
-    Attempt(140, "call through io_uring", "seccomp",
+    EscapeAttempt(140, "call through io_uring", "seccomp",
             "for n in (425, 426, 427): print(call((n, n), 8, 0, 0, 0, 0))", _each("EPERM", 3), python=True),
-    Attempt(141, "open packet, crypto and VM sockets, by pairs too", "seccomp: families", _SOCKETS,
+    EscapeAttempt(141, "open packet, crypto and VM sockets, by pairs too", "seccomp: families", _SOCKETS,
             _each("EAFNOSUPPORT", 10), python=True),
-    Attempt(142, "change calls of a traced process", "seccomp: no ptrace", _TRACED, _each("EPERM", 3), python=True),
-    Attempt(143, "let denied calls go on by a supervisor of one's own", "seccomp: the strictest answer counts",
+    EscapeAttempt(142, "change calls of a traced process", "seccomp: no ptrace", _TRACED, _each("EPERM", 3), python=True),
+    EscapeAttempt(143, "let denied calls go on by a supervisor of one's own", "seccomp: the strictest answer counts",
             _OWN_SUPERVISOR, _answers("listens", "EPERM"), python=True),
-    Attempt(144, "load a filter that allows everything", "seccomp: the strictest answer counts", _LENIENT_FILTER,
+    EscapeAttempt(144, "load a filter that allows everything", "seccomp: the strictest answer counts", _LENIENT_FILTER,
             _answers("done", "EPERM"), python=True),
-    Attempt(145, "enter a namespace by its file", "seccomp",
+    EscapeAttempt(145, "enter a namespace by its file", "seccomp",
             "for n in ('user', 'mnt'): print(call((308, 268), os.open('/proc/self/ns/' + n, os.O_RDONLY), 0))",
             _each("EPERM", 2), python=True),
-    Attempt(146, "stop the kernel at a fault of memory", "seccomp",
+    EscapeAttempt(146, "stop the kernel at a fault of memory", "seccomp",
             "print(call((323, 282), 1), 'open' if os.access('/dev/userfaultfd', os.W_OK) else 'shut')",
             _answers("EPERM", "shut"), python=True),
-    Attempt(147, "make all memory executable, map page zero", "seccomp: personality",
+    EscapeAttempt(147, "make all memory executable, map page zero", "seccomp: personality",
             "for p in (1 << 22, 1 << 20, 1 << 22 | 1 << 18, 1 << 22 | 1 << 40, 8): print(call((135, 92), p))",
             _each("EPERM", 5), python=True),
-    Attempt(148, "keep secrets in the kernel's key rings", "seccomp",
+    EscapeAttempt(148, "keep secrets in the kernel's key rings", "seccomp",
             "for n in ((248, 217), (249, 218), (250, 219)): print(call(n, 0, 0, 0, 0, -3))",
             _each("EPERM", 3), python=True),
-    Attempt(149, "open a file by its handle", "seccomp",
+    EscapeAttempt(149, "open a file by its handle", "seccomp",
             "for n in ((303, 264), (304, 265)): print(call(n, -100, 0, 0, 0, 0))", _each("EPERM", 2), python=True),
-    Attempt(150, "mount by the newer calls", "seccomp",
+    EscapeAttempt(150, "mount by the newer calls", "seccomp",
             "for n in (428, 429, 430, 431, 432, 433, 442, 467): print(call((n, n), -1, 0, 0, 0, 0))",
             _each("EPERM", 8), python=True),
-    Attempt(151, "reach into another process: memory, descriptors, hints", "seccomp",
+    EscapeAttempt(151, "reach into another process: memory, descriptors, hints", "seccomp",
             "for n in ((310, 270), (311, 271), (438, 438), (440, 440), (312, 272)): print(call(n, 1, 0, 0, 0, 0))",
             _each("EPERM", 5), python=True),
-    Attempt(152, "call what the filter does not know", "seccomp: unknown numbers",
+    EscapeAttempt(152, "call what the filter does not know", "seccomp: unknown numbers",
             "for n in (340, 468, 469, 470, 499, 600, 0xFFFF, -1): print(call((n, n), -1, -1, -1, -1))",
             _each("ENOSYS", 8), python=True),
-    Attempt(153, "lose the filter by running a program from memory", "seccomp: it is inherited", _OWN_PROGRAM,
+    EscapeAttempt(153, "lose the filter by running a program from memory", "seccomp: it is inherited", _OWN_PROGRAM,
             _answers("NoNewPrivs:", "1", "Seccomp:", "2"), python=True),
 )  # fmt: skip

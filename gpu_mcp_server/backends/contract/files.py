@@ -3,13 +3,13 @@
 import asyncio
 import secrets
 
-from gpu_mcp_server.backends.contract.behaviour import Room, expect, expect_equal
+from gpu_mcp_server.backends.contract.behaviour import BehaviourGroup, expect, expect_equal
 from gpu_mcp_server.backends.contract.host import ContractHost, sha256
 from gpu_mcp_server.errors import BadRequest, GpuMcpError, NotFound
 from gpu_mcp_server.hostd import protocol
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, to_json
 
-ROOM = Room("files")
+ROOM = BehaviourGroup("files")
 
 SMALL_FILES = 1000
 LARGE_BYTES = 3 << 20
@@ -24,8 +24,8 @@ async def only_what_is_missing(host: ContractHost) -> None:
     expect_equal(await host.submit(spec, {"in/data": data}), {"claimed": True}, "answer with the content")
     again = host.job("cat", "in/data", files={"in/data": data})
     expect_equal(await host.submit(again), {"claimed": True}, "answer to another job without the content")
-    expect_equal((await host.finished(spec.id)).stdout, data, "what the first job read")
-    expect_equal((await host.finished(again.id)).stdout, data, "what the second job read")
+    expect_equal((await host.wait_for_end(spec.id)).stdout, data, "what the first job read")
+    expect_equal((await host.wait_for_end(again.id)).stdout, data, "what the second job read")
 
 
 @ROOM.behaviour("New and changed files come back by content")

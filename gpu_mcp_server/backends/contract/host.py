@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from gpu_mcp_server.backends.base import Backend
-from gpu_mcp_server.backends.hostd_client import HostLink
+from gpu_mcp_server.backends.hostd_client import HostdClient
 from gpu_mcp_server.hostd.protocol import (
     BOXED,
     FileRef,
@@ -26,7 +26,7 @@ WALL_S = 60.0
 
 
 @dataclass(frozen=True)
-class Done:
+class JobSnapshot:
     """A job as one request found it."""
 
     record: JobRecord
@@ -78,10 +78,10 @@ class ContractHost:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self.link: HostLink
+        self.link: HostdClient
 
     async def __aenter__(self) -> Self:
-        self.link = await HostLink.open(self.backend)
+        self.link = await HostdClient.open(self.backend)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -98,7 +98,7 @@ class ContractHost:
         return str(self.link.greeting["weaker_because"])
 
     @property
-    def boxed(self) -> bool:
+    def is_isolated(self) -> bool:
         """Say whether jobs have namespaces of their own."""
         return self.level in BOXED
 
@@ -110,7 +110,7 @@ class ContractHost:
 
     def job(self, *argv: str, **more: Any) -> JobSpec:
         """Return a specification that this host's level suffices for."""
-        more.setdefault("min_level", BOXED[0] if self.boxed else self.level)
+        more.setdefault("min_level", BOXED[0] if self.is_isolated else self.level)
         return job(*argv, **more)
 
     async def submit(self, spec: JobSpec, blobs: Mapping[str, bytes] | None = None) -> dict[str, Any]:
@@ -120,31 +120,31 @@ class ContractHost:
         answer, _ = await self.link.call("submit", b"".join(sent.values()), spec=to_json(spec), blobs=listed)
         return answer
 
-    async def look(self, job_id: str, **arguments: Any) -> Done:
+    async def look(self, job_id: str, **arguments: Any) -> JobSnapshot:
         """Return a job's state, waiting for its end as long as `timeout_s`."""
         answer, data = await self.link.call("wait", job=job_id, **arguments)
-        return Done(job_record_from_json(answer["record"]), data[: answer["stdout"]], data[answer["stdout"] :])
+        return JobSnapshot(job_record_from_json(answer["record"]), data[: answer["stdout"]], data[answer["stdout"] :])
 
-    async def run(self, *argv: str, files: Mapping[str, bytes] | None = None, **more: Any) -> Done:
+    async def run(self, *argv: str, files: Mapping[str, bytes] | None = None, **more: Any) -> JobSnapshot:
         """Run a program to its end."""
-        return await self.through(self.job(*argv, files=files, **more), files)
+        return await self.run_job(self.job(*argv, files=files, **more), files)
 
-    async def sh(self, script: str, **more: Any) -> Done:
+    async def sh(self, script: str, **more: Any) -> JobSnapshot:
         """Run a shell script to its end."""
         return await self.run("/bin/sh", "-c", script, **more)
 
-    async def python(self, script: str, *arguments: str, **more: Any) -> Done:
+    async def python(self, script: str, *arguments: str, **more: Any) -> JobSnapshot:
         """Run a Python script to its end."""
         return await self.run("{python}", "-I", "-S", "-u", "-c", script, *arguments, **more)
 
-    async def through(self, spec: JobSpec, files: Mapping[str, bytes] | None = None) -> Done:
+    async def run_job(self, spec: JobSpec, files: Mapping[str, bytes] | None = None) -> JobSnapshot:
         """Submit a job with its files and wait for its end."""
         answer = await self.submit(spec, files)
         if answer != {"claimed": True}:
             raise AssertionError(f"the host did not claim the job: {answer}")
-        return await self.finished(spec.id)
+        return await self.wait_for_end(spec.id)
 
-    async def finished(self, job_id: str) -> Done:
+    async def wait_for_end(self, job_id: str) -> JobSnapshot:
         """Wait for a job's end and return all its output."""
         done = await self.look(job_id, timeout_s=PATIENCE_S)
         if done.record.state != "finished":
@@ -156,9 +156,9 @@ class ContractHost:
                 break
             out += more.stdout
             err += more.stderr
-        return Done(done.record, bytes(out), bytes(err))
+        return JobSnapshot(done.record, bytes(out), bytes(err))
 
-    async def started(self, job_id: str, said: bytes = b"started\n") -> None:
+    async def wait_for_output(self, job_id: str, said: bytes = b"started\n") -> None:
         """Wait until a job has said a word."""
         out = b""
         while not out.endswith(said):

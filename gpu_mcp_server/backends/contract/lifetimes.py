@@ -3,13 +3,13 @@
 import asyncio
 from typing import Any
 
-from gpu_mcp_server.backends.contract.behaviour import Room, expect, expect_equal
+from gpu_mcp_server.backends.contract.behaviour import BehaviourGroup, expect, expect_equal
 from gpu_mcp_server.backends.contract.host import ContractHost, new_id
 from gpu_mcp_server.backends.contract.output import SAY_AND_WAIT
 from gpu_mcp_server.errors import BadRequest, HostUnavailable, NotFound
 from gpu_mcp_server.hostd.protocol import to_json
 
-ROOM = Room("lifetimes")
+ROOM = BehaviourGroup("lifetimes")
 
 
 @ROOM.behaviour("A job submitted twice runs once")
@@ -18,7 +18,7 @@ async def submitted_twice(host: ContractHost) -> None:
     spec = host.job("sh", "-c", "echo once")
     expect_equal(await host.submit(spec), {"claimed": True}, "the first answer")
     expect_equal(await host.submit(spec), {"claimed": False}, "the second answer")
-    expect_equal((await host.finished(spec.id)).stdout, b"once\n", "stdout")
+    expect_equal((await host.wait_for_end(spec.id)).stdout, b"once\n", "stdout")
     expect_equal(await host.submit(spec), {"claimed": False}, "the answer after the end")
 
 
@@ -29,8 +29,8 @@ async def submitted_by_two(host: ContractHost) -> None:
         spec = host.job("sh", "-c", "echo once", detached=True)
         answers = await asyncio.gather(host.submit(spec), other.submit(spec))
         expect_equal(sorted(a["claimed"] for a in answers), [False, True], "who claimed it")
-        expect_equal((await host.finished(spec.id)).stdout, b"once\n", "stdout as one sees it")
-        expect_equal((await other.finished(spec.id)).stdout, b"once\n", "stdout as the other sees it")
+        expect_equal((await host.wait_for_end(spec.id)).stdout, b"once\n", "stdout as one sees it")
+        expect_equal((await other.wait_for_end(spec.id)).stdout, b"once\n", "stdout as the other sees it")
 
 
 @ROOM.behaviour("A job submitted again after a lost line runs once, and its end is found")
@@ -40,7 +40,7 @@ async def resubmitted(host: ContractHost) -> None:
     async with host.another() as lost:
         await lost.submit(spec)
     expect_equal(await host.submit(spec), {"claimed": False}, "the answer to the second submit")
-    expect_equal((await host.finished(spec.id)).stdout, b"started\nended\n", "stdout")
+    expect_equal((await host.wait_for_end(spec.id)).stdout, b"started\nended\n", "stdout")
 
 
 @ROOM.behaviour("A cancelled job ends at once and says so")
@@ -48,9 +48,9 @@ async def cancelled(host: ContractHost) -> None:
     """Cancel a job that would not end."""
     spec = host.job("sh", "-c", "trap '' TERM INT; echo started; while :; do sleep 1; done")
     await host.submit(spec)
-    await host.started(spec.id)
+    await host.wait_for_output(spec.id)
     await host.link.call("cancel", job=spec.id)
-    expect_equal((await host.finished(spec.id)).record.status, "cancelled", "status")
+    expect_equal((await host.wait_for_end(spec.id)).record.status, "cancelled", "status")
 
 
 @ROOM.behaviour("There is exactly one record: it never changes once it is final")
@@ -58,10 +58,10 @@ async def one_record(host: ContractHost) -> None:
     """Cancel what has ended, and read the record again."""
     spec = host.job("sh", "-c", "echo done", detached=True)
     await host.submit(spec)
-    first = await host.finished(spec.id)
+    first = await host.wait_for_end(spec.id)
     await host.link.call("cancel", job=spec.id)
     async with host.another() as later:
-        again = await later.finished(spec.id)
+        again = await later.wait_for_end(spec.id)
     expect_equal(again, first, "the record and output afterwards")
 
 
@@ -99,8 +99,8 @@ async def attached(host: ContractHost) -> None:
     async with host.another() as lost:
         spec = host.job(*SAY_AND_WAIT)
         await lost.submit(spec)
-        await lost.started(spec.id)
-    expect_equal((await host.finished(spec.id)).record.status, "caller_lost", "status")
+        await lost.wait_for_output(spec.id)
+    expect_equal((await host.wait_for_end(spec.id)).record.status, "caller_lost", "status")
 
 
 @ROOM.behaviour("An attached job goes on for its grace after a lost line, and on and on while somebody asks for it")
@@ -109,9 +109,9 @@ async def grace(host: ContractHost) -> None:
     async with host.another() as lost:
         spec = host.job("sh", "-c", "echo started; sleep 4; echo finished", grace_s=2.0)
         await lost.submit(spec)
-        await lost.started(spec.id)
+        await lost.wait_for_output(spec.id)
         await lost.link.abandon()
-    done = await host.finished(spec.id)
+    done = await host.wait_for_end(spec.id)
     expect_equal((done.record.status, done.stdout), ("ok", b"started\nfinished\n"), "status and stdout")
 
 
@@ -121,7 +121,7 @@ async def forsaken(host: ContractHost) -> None:
     async with host.another() as lost:
         spec = host.job(*SAY_AND_WAIT, grace_s=0.5)
         await lost.submit(spec)
-        await lost.started(spec.id)
+        await lost.wait_for_output(spec.id)
         await lost.link.abandon()
     await asyncio.sleep(1.5)  # asking would keep it alive
     done = await host.look(spec.id, timeout_s=5.0)
@@ -135,9 +135,9 @@ async def silence(host: ContractHost) -> None:
     async with host.another() as silent:
         spec = host.job(*SAY_AND_WAIT)
         await silent.submit(spec)
-        await silent.started(spec.id)
+        await silent.wait_for_output(spec.id)
         await silent.link.call("hello", quiet_s=0.5)
-        done = await host.finished(spec.id)
+        done = await host.wait_for_end(spec.id)
         expect_equal(done.record.status, "caller_lost", "status")
 
 
@@ -147,8 +147,8 @@ async def detached(host: ContractHost) -> None:
     async with host.another() as lost:
         spec = host.job("sh", "-c", "echo started; sleep 1; echo finished", detached=True)
         await lost.submit(spec)
-        await lost.started(spec.id)
-    done = await host.finished(spec.id)
+        await lost.wait_for_output(spec.id)
+    done = await host.wait_for_end(spec.id)
     expect_equal((done.record.status, done.stdout), ("ok", b"started\nfinished\n"), "status and stdout")
     expect_equal((await host.look(spec.id, stdout_at=8)).stdout, b"finished\n", "stdout from byte 8")
 
@@ -159,7 +159,7 @@ async def detached_deadline(host: ContractHost) -> None:
     async with host.another() as lost:
         spec = host.job("sleep", "600", detached=True, wall_s=0.5)
         await lost.submit(spec)
-    expect_equal((await host.finished(spec.id)).record.status, "timeout", "status")
+    expect_equal((await host.wait_for_end(spec.id)).record.status, "timeout", "status")
 
 
 @ROOM.behaviour("The latest jobs are listed, newest first")
@@ -201,8 +201,8 @@ async def garbage(host: ContractHost) -> None:
         async with host.another() as lost:
             spec = host.job(*SAY_AND_WAIT)
             await lost.submit(spec)
-            waiting = asyncio.create_task(lost.finished(spec.id))
-            await lost.started(spec.id)
+            waiting = asyncio.create_task(lost.wait_for_end(spec.id))
+            await lost.wait_for_output(spec.id)
             lost.link.raw_writer.write(noise + b"\0" * 4096)
             try:
                 await asyncio.wait_for(waiting, 60)
@@ -210,5 +210,5 @@ async def garbage(host: ContractHost) -> None:
                 expect(host.backend.name in str(error), "the error names the host", str(error))
             else:
                 expect(False, "who waits gets an error")
-            expect(not lost.link.open_, "the link knows that it has ended")
+            expect(not lost.link.is_open, "the link knows that it has ended")
     expect_equal((await host.run("true")).record.status, "ok", "a job of another channel")

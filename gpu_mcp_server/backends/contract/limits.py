@@ -1,9 +1,9 @@
 """Each limit strikes, and is named in the record."""
 
-from gpu_mcp_server.backends.contract.behaviour import Room, expect, expect_equal
+from gpu_mcp_server.backends.contract.behaviour import BehaviourGroup, expect, expect_equal
 from gpu_mcp_server.backends.contract.host import ContractHost
 
-ROOM = Room("limits")
+ROOM = BehaviourGroup("limits")
 
 MIB = 1 << 20
 

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from gpu_mcp_server.backends.contract.behaviour import Room, expect, expect_equal
+from gpu_mcp_server.backends.contract.behaviour import BehaviourGroup, expect, expect_equal
 from gpu_mcp_server.backends.contract.host import ContractHost
 
-ROOM = Room("output")
+ROOM = BehaviourGroup("output")
 
 SAY_AND_WAIT = ("sh", "-c", "echo started; exec sleep 600")
 FLOOD_BYTES = 50_000_000
@@ -41,9 +41,9 @@ async def read_again(host: ContractHost) -> None:
     """Read a tail."""
     spec = host.job("sh", "-c", "echo err >&2; echo one; exec sleep 600")
     await host.submit(spec)
-    await host.started(spec.id, b"one\n")
+    await host.wait_for_output(spec.id, b"one\n")
     await host.link.call("cancel", job=spec.id)
-    done = await host.finished(spec.id)
+    done = await host.wait_for_end(spec.id)
     expect_equal((done.stdout, done.stderr), (b"one\n", b"err\n"), "stdout and stderr")
     again = await host.look(spec.id, stdout_at=2, stderr_at=4)
     expect_equal((again.stdout, again.stderr), (b"e\n", b""), "what is behind the offsets")
@@ -56,7 +56,7 @@ async def given_at_once(host: ContractHost) -> None:
     """Ask again for what was seen."""
     spec = host.job(*SAY_AND_WAIT)
     await host.submit(spec)
-    await host.started(spec.id)
+    await host.wait_for_output(spec.id)
     again = await asyncio.wait_for(host.look(spec.id, timeout_s=600, on_output=True), 60)
     expect_equal((again.record.state, again.stdout), ("running", b"started\n"), "state and stdout")
 

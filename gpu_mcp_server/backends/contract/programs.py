@@ -4,12 +4,12 @@ import asyncio
 import json
 import signal
 
-from gpu_mcp_server.backends.contract.behaviour import Room, expect, expect_equal
+from gpu_mcp_server.backends.contract.behaviour import BehaviourGroup, expect, expect_equal
 from gpu_mcp_server.backends.contract.host import PATH, ContractHost
 from gpu_mcp_server.hostd import protocol
 from gpu_mcp_server.hostd.protocol import ProcessSpec
 
-ROOM = Room("programs")
+ROOM = BehaviourGroup("programs")
 
 AT_ONCE = 50
 

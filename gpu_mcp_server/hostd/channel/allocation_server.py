@@ -17,7 +17,7 @@ from typing import List, Set
 
 from ..files import file_trees
 from ..jobs.host_resources import Host
-from .channel_server import Channel
+from .channel_server import ChannelServer
 
 SOCKET = "gate"
 LOOK_S = 1.0
@@ -34,7 +34,7 @@ def folder_of_allocation() -> str:
     return "/tmp/gpu-mcp-%d-%s" % (os.getuid(), number)
 
 
-def checked_folder(path: str) -> str:
+def ensure_own_folder(path: str) -> str:
     """Make a folder below /tmp, or see that it is ours.
 
     Raises:
@@ -49,7 +49,7 @@ def checked_folder(path: str) -> str:
     return path
 
 
-class Gate:
+class AllocationServer:
     """Listens for callers of our own uid and forks a channel for each."""
 
     def __init__(self, host: Host, idle_s: float) -> None:
@@ -90,9 +90,9 @@ class Gate:
     def _wait_for_records(self) -> None:
         """Tell the jobs that are left, and wait for their records."""
         limit = time.monotonic() + ENDING_S
-        for folder in self._host.folders.unfinished():
+        for folder in self._host.folders.unfinished_jobs():
             folder.signal(signal.SIGTERM)
-        while self._host.folders.unfinished() and time.monotonic() < limit:
+        while self._host.folders.unfinished_jobs() and time.monotonic() < limit:
             time.sleep(0.02)
 
     def _let_in(self, end: socket.socket) -> None:
@@ -108,7 +108,7 @@ class Gate:
             os.dup2(end.fileno(), 1)
             os.dup2(log, 2)
             end.close()
-            Channel(self._host).run()
+            ChannelServer(self._host).run()
         finally:
             os._exit(0)
 
@@ -120,7 +120,7 @@ class Gate:
     def _idle(self) -> bool:
         """Say whether no job has run for long enough; a claim shows in the folder's time."""
         now = time.time()
-        if self._host.folders.unfinished():
+        if self._host.folders.unfinished_jobs():
             self._used_at = now
         self._used_at = min(now, max(self._used_at, os.stat(self._host.folders.root).st_mtime))
         return now - self._used_at >= self._idle_s
@@ -131,19 +131,19 @@ def _uid_of(end: socket.socket) -> int:
     return int(struct.unpack("3i", credentials)[1])
 
 
-def hold(state: str, idle_s: float) -> int:
+def serve_allocation(state: str, idle_s: float) -> int:
     """Be the gate of an allocation until it is idle."""
     own = not state
-    path = checked_folder(folder_of_allocation()) if own else state
-    status = Gate(Host(path), idle_s).run()
+    path = ensure_own_folder(folder_of_allocation()) if own else state
+    status = AllocationServer(Host(path), idle_s).run()
     if own:
         file_trees.remove(path)
     return status
 
 
-def relay(state: str) -> int:
+def relay_stdio(state: str) -> int:
     """Carry bytes between stdio and the gate of this allocation until either ends."""
-    path = os.path.join(state or checked_folder(folder_of_allocation()), SOCKET)
+    path = os.path.join(state or ensure_own_folder(folder_of_allocation()), SOCKET)
     end = socket.socket(socket.AF_UNIX)
     limit = time.monotonic() + ARRIVAL_S
     while True:

@@ -12,15 +12,15 @@ import time
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, cast
 
 from ..files.job_files import FilesError
-from ..gpus.broker_client import shown
-from ..gpus.drain import Drains
+from ..gpus.broker_client import broker_status
+from ..gpus.drain import DrainFiles
 from ..jobs.client_liveness import LEAVING
 from ..jobs.host_resources import Host
 from ..jobs.job_folder import JobFolder
-from ..jobs.reservation import PURPOSE, Reservation, standings
-from ..jobs.spec_validation import checked
+from ..jobs.reservation import PURPOSE, Reservation, reservation_states
+from ..jobs.spec_validation import validate_spec
 from ..jobs.supervisor import Supervisor, fork_supervisor
-from ..prewarm.prewarm_pool import Pool, is_disturbed
+from ..prewarm.prewarm_pool import PrewarmPool, needs_quiet
 from ..probe import host_probe
 from ..protocol import (
     HEADER,
@@ -34,7 +34,7 @@ from ..protocol import (
     to_json,
 )
 from ..sandbox import descriptors, processes
-from .running_job import Running, Waiter
+from .running_job import RunningJob, WaitRequest
 
 POLL_S = 0.05
 SWEEP_S = 900.0
@@ -44,7 +44,7 @@ MAX_READ = 16 << 20
 NOT_A_FRAME = 3
 
 
-class Refusal(Exception):
+class RequestRefused(Exception):
     """A request that cannot be served; becomes the reply's `error`."""
 
     def __init__(self, kind: str, message: str, hint: str = "") -> None:
@@ -52,19 +52,19 @@ class Refusal(Exception):
         self.kind, self.hint = kind, hint
 
 
-class Channel:
+class ChannelServer:
     """Serves one caller until its end of the stream."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
         self._buffer = bytearray()
-        self._jobs: Dict[str, Running] = {}
-        self._waiters: List[Waiter] = []
+        self._jobs: Dict[str, RunningJob] = {}
+        self._waiters: List[WaitRequest] = []
         self._asides: Dict[int, Tuple[Any, bytearray]] = {}
         self._sweep_at = 0.0
-        self._drains = Drains(host.locks.folder)
+        self._drains = DrainFiles(host.locks.folder)
         self._heard_at, self._quiet_s = time.monotonic(), math.inf
-        self._pool = Pool(host)
+        self._pool = PrewarmPool(host)
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._verbs: Dict[str, Callable[[Dict[str, Any], memoryview], Tuple[Any, bytes]]] = {
             "hello": self._hello,
@@ -79,7 +79,7 @@ class Channel:
             "cancel": self._cancel,
             "list": self._list,
             "pool": self._pool_now,
-            "drain": lambda request, _: (self._drains.asked(request), b""),
+            "drain": lambda request, _: (self._drains.set_drain(request), b""),
             "beat": self._beat,
             "bye": self._bye,
         }
@@ -90,7 +90,7 @@ class Channel:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.set_blocking(1, False)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, processes.wake_up)
+        signal.signal(signal.SIGCHLD, processes.ignore_but_wake)
         try:
             while self._turn():
                 pass
@@ -131,8 +131,8 @@ class Channel:
                 descriptors.drain(fd)
             elif fd in self._asides:
                 self._take_aside(fd)
-            elif fd in self._pool.ends() and not self._pool.hear(fd):
-                self._fork(None, lambda: {"cleared": [self.host.folders.clear_nests()]})
+            elif fd in self._pool.ends() and not self._pool.receive(fd):
+                self._fork(None, lambda: {"cleared": [self.host.folders.clear_prewarmed()]})
         self._answer_waiters()
         processes.reaped_all()
         return True
@@ -186,7 +186,7 @@ class Channel:
         try:
             request = json.loads(text.decode("ascii"))
             self._serve_request(request, attachment)
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             self._fail(request, refusal.kind, str(refusal), refusal.hint)
         except (ProtocolError, FilesError) as error:
             self._fail(request, "bad_request", str(error))
@@ -201,15 +201,15 @@ class Channel:
     def _serve_request(self, request: Dict[str, Any], attachment: memoryview) -> None:
         name = request["verb"]
         if name == "wait":
-            self._waiters.append(Waiter(request, self._folder(request), self.host.blobs))
+            self._waiters.append(WaitRequest(request, self._folder(request), self.host.blobs))
             return
         if name == "probe":
-            gpus = host_probe.about_gpus(self.host)
-            self._fork(request["id"], lambda: dict(host_probe.about_host(self.host, request), **gpus))
+            gpus = host_probe.describe_gpus(self.host)
+            self._fork(request["id"], lambda: dict(host_probe.describe_host(self.host, request), **gpus))
             return
         verb = self._verbs.get(name) if isinstance(name, str) else None
         if verb is None:
-            raise Refusal("protocol", "unknown verb %.80r" % name)
+            raise RequestRefused("protocol", "unknown verb %.80r" % name)
         answer, payload = verb(request, attachment)
         if name == "gpus" and self.host.amd.asks_a_program():
             return self._fork(request["id"], lambda: dict(answer, amd=self.host.amd.by_program()))
@@ -260,24 +260,27 @@ class Channel:
             self._fail({"id": number}, "host", "it failed; %s/supervisor.log says why" % self.host.state)
 
     def _hear(self, job_id: str) -> None:
-        self._pool.busy()
-        if self._jobs[job_id].hear():
+        self._pool.note_activity()
+        if self._jobs[job_id].receive():
             return
         del self._jobs[job_id]
         self.host.folders.prepare()
         if self.host.folders.is_open(job_id):  # killed, perhaps after its record and before it had cleared away
-            self._fork(None, lambda: {"settled": [self.host.folders.settle(job_id), self.host.folders.clear_nests()]})
+            self._fork(
+                None,
+                lambda: {"settled": [self.host.folders.finalize_orphan(job_id), self.host.folders.clear_prewarmed()]},
+            )
 
     def _answer_waiters(self) -> None:
         now = time.monotonic()
-        left: List[Waiter] = []
+        left: List[WaitRequest] = []
         for waiter in self._waiters:
             late = not now < waiter.deadline
             job = self._jobs.get(waiter.folder.id)
             if job is None:
                 waiter.note()
             listens = waiter.on_output or waiter.note_seen is not None
-            quiet = job is not None and not job.ended and not (listens and job.is_worth_a_look(waiter.fresh))
+            quiet = job is not None and not job.ended and not (listens and job.may_have_changed(waiter.fresh))
             answer = None if quiet and not late else waiter.answer(late)
             if answer is None:
                 left.append(waiter)
@@ -290,7 +293,7 @@ class Channel:
     def _folder(self, request: Dict[str, Any]) -> JobFolder:
         folder = self.host.folders.get(str(request.get("job")))
         if folder is None:
-            raise Refusal("not_found", "no job %r on this host" % str(request.get("job"))[:80])
+            raise RequestRefused("not_found", "no job %r on this host" % str(request.get("job"))[:80])
         return folder
 
     def _hello(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
@@ -307,7 +310,7 @@ class Channel:
             "hint": host.hint,
             "root": os.geteuid() == 0,
             "allocation": os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID"),
-            "warm": self._pool.ready(),
+            "warm": self._pool.count_ready(),
         }, b""
 
     def _beat(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
@@ -321,11 +324,11 @@ class Channel:
         return {}, b""
 
     def _gpus(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
-        about = host_probe.gpus_now(self.host)
-        return dict(about, drained=self._drains.words(os.geteuid()), pool=self._pool_now(request, _)[0]), b""
+        about = host_probe.gpu_state(self.host)
+        return dict(about, drained=self._drains.drain_reason(os.geteuid()), pool=self._pool_now(request, _)[0]), b""
 
     def _pool_now(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
-        return {"broker": shown(self.host.locks), "reservations": standings(self.host.folders)}, b""
+        return {"broker": broker_status(self.host.locks), "reservations": reservation_states(self.host.folders)}, b""
 
     def _missing(self, hashes: Iterable[str]) -> List[str]:
         return [s for s in hashes if not self.host.blobs.has(s)]
@@ -337,7 +340,7 @@ class Channel:
 
     def _described(self, request: Dict[str, Any], attachment: memoryview) -> Tuple[JobSpec, List[str]]:
         """Return a request's job, whose files are kept now, and which of them are not here."""
-        spec = checked(job_spec_from_json(request["spec"]))
+        spec = validate_spec(job_spec_from_json(request["spec"]))
         self._put({"blobs": request.get("blobs", [])}, attachment)
         return spec, self._missing(sorted(spec.contents()))
 
@@ -345,27 +348,27 @@ class Channel:
         """Make ready for a job that is about to come; nothing is promised by it, or owed."""
         spec, missing = self._described(request, attachment)
         if not missing:
-            self._pool.expect(spec, self.host.nvml.gpus() if spec.gpus.count else [])
+            self._pool.prewarm(spec, self.host.nvml.gpus() if spec.gpus.count else [])
         return {"missing": missing}, b""
 
     def _submit(self, request: Dict[str, Any], attachment: memoryview) -> Tuple[Any, bytes]:
         spec, missing = self._described(request, attachment)
         if missing:
             return {"missing": missing}, b""
-        if self.host.folders.get(spec.id) is None and self._drains.words(os.geteuid()):
-            raise Refusal("drained", self._drains.words(os.geteuid()))
+        if self.host.folders.get(spec.id) is None and self._drains.drain_reason(os.geteuid()):
+            raise RequestRefused("drained", self._drains.drain_reason(os.geteuid()))
         folder = self.host.folders.claim(spec)
         if folder is None:
             return {"claimed": False}, b""
-        self._pool.busy()
+        self._pool.note_activity()
         gpus = self.host.nvml.gpus() if spec.gpus.count else []
         end = self._pool.adopt(folder, spec, gpus)
         if end is None:
             kind = Reservation if spec.purpose == PURPOSE else Supervisor
             _, end = fork_supervisor(self.host, folder, spec, gpus, kind)
-        self._jobs[spec.id] = Running(end, is_disturbed(spec), start_is_news=spec.purpose == PURPOSE)
-        if is_disturbed(spec):
-            self._pool.hush()
+        self._jobs[spec.id] = RunningJob(end, needs_quiet(spec), start_is_news=spec.purpose == PURPOSE)
+        if needs_quiet(spec):
+            self._pool.stop_importing()
         return {"claimed": True}, b""
 
     def _record(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
@@ -377,7 +380,7 @@ class Channel:
         spec = folder.spec()
         known = [p.role for p in spec.processes] if spec else []
         if role not in known or request["stream"] not in ("stdout", "stderr"):
-            raise Refusal("not_found", "no stream %s of role %s" % (request["stream"], role))
+            raise RequestRefused("not_found", "no stream %s of role %s" % (request["stream"], role))
         data = folder.read(role, request["stream"], int(request["offset"]), min(int(request["size"]), MAX_READ))
         return {"size": len(data)}, data
 
@@ -386,7 +389,7 @@ class Channel:
             with open(self.host.blobs.path(request["sha256"]), "rb") as source:
                 return {}, source.read()
         except FileNotFoundError:
-            raise Refusal("not_found", "no content %s on this host" % request["sha256"][:12]) from None
+            raise RequestRefused("not_found", "no content %s on this host" % request["sha256"][:12]) from None
 
     def _cancel(self, request: Dict[str, Any], _: memoryview) -> Tuple[Any, bytes]:
         self.host.folders.cancel(self._folder(request))

@@ -4,8 +4,8 @@ import socket
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from ..files.job_files import Blobs
-from ..jobs.client_liveness import note_asked
+from ..files.job_files import BlobStore
+from ..jobs.client_liveness import touch_client
 from ..jobs.job_folder import JobFolder
 from ..protocol import to_json
 
@@ -14,7 +14,7 @@ ASKED_S = 0.25
 MAX_REPLY_OUTPUT = 1 << 20
 
 
-class Running:
+class RunningJob:
     """One job, until its supervisor has gone.
 
     Attributes:
@@ -31,7 +31,7 @@ class Running:
         """Return the descriptor over which it speaks."""
         return self._end.fileno()
 
-    def hear(self) -> bool:
+    def receive(self) -> bool:
         """Take what it says; False when it has gone.
 
         That it started is news if it was said to be queued, or if that is what somebody waits for.
@@ -49,7 +49,7 @@ class Running:
         self.ended = self.ended or said == b"end"
         return True
 
-    def is_worth_a_look(self, fresh: bool) -> bool:
+    def may_have_changed(self, fresh: bool) -> bool:
         """Say whether its folder may hold news for who listens.
 
         Args:
@@ -65,10 +65,10 @@ class Running:
             pass
 
 
-class Waiter:
+class WaitRequest:
     """A `wait` request that has no answer yet."""
 
-    def __init__(self, request: Dict[str, Any], folder: JobFolder, blobs: Blobs) -> None:
+    def __init__(self, request: Dict[str, Any], folder: JobFolder, blobs: BlobStore) -> None:
         self.id = request["id"]
         self.folder, self._blobs = folder, blobs
         self._along_bytes = min(int(request.get("along_bytes", 0)), MAX_REPLY_OUTPUT)
@@ -86,7 +86,7 @@ class Waiter:
         """Note that somebody asks for the job."""
         if time.monotonic() >= self._noted_at + ASKED_S:
             self._noted_at = time.monotonic()
-            note_asked(self.folder)
+            touch_client(self.folder)
 
     def answer(self, late: bool) -> Optional[Tuple[Dict[str, Any], bytes]]:
         """Return the answer when the job has ended or has something to say that is asked for, or it is `late`."""

@@ -78,7 +78,7 @@ def _open_each_part(folder: int, path: str) -> int:
         os.close(at)
 
 
-class Blobs:
+class BlobStore:
     """Files of this host by sha256, below `root`."""
 
     def __init__(self, root: str) -> None:
@@ -199,7 +199,7 @@ def mode_of(ref: FileRef) -> int:
     return (ref.mode & 0o755) | 0o600
 
 
-def with_folders(top: str, path: str, made: Set[str], uid: Optional[int]) -> str:
+def make_parents(top: str, path: str, made: Set[str], uid: Optional[int]) -> str:
     """Make the folders of a path below `top` that are not among `made`; return the whole path.
 
     Raises:
@@ -217,8 +217,8 @@ def with_folders(top: str, path: str, made: Set[str], uid: Optional[int]) -> str
     return os.path.join(at, parts[-1])
 
 
-def lay(
-    folder: str, files: Iterable[FileRef], blobs: Blobs, uid: Optional[int], made: Optional[Set[str]] = None
+def materialize_files(
+    folder: str, files: Iterable[FileRef], blobs: BlobStore, uid: Optional[int], made: Optional[Set[str]] = None
 ) -> Stamps:
     """Copy blobs into a fresh folder that nobody else can write to yet, and give all of it to a job's uid.
 
@@ -235,12 +235,12 @@ def lay(
     stamps: Stamps = {}
     made = {folder} if made is None else {folder, *made}
     for ref in files:
-        info = _copy(blobs, ref, with_folders(folder, ref.path, made, uid), uid)
+        info = _copy(blobs, ref, make_parents(folder, ref.path, made, uid), uid)
         stamps[ref.path] = (info.st_ino, info.st_ctime_ns)
     return stamps
 
 
-def _copy(blobs: Blobs, ref: FileRef, target: str, uid: Optional[int]) -> os.stat_result:
+def _copy(blobs: BlobStore, ref: FileRef, target: str, uid: Optional[int]) -> os.stat_result:
     try:
         source = os.open(blobs.path(ref.sha256), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -281,7 +281,7 @@ class Collector:
         blobs: Where contents go.
     """
 
-    def __init__(self, folder: str, laid: Dict[str, str], stamps: Stamps, started_ns: int, blobs: Blobs) -> None:
+    def __init__(self, folder: str, laid: Dict[str, str], stamps: Stamps, started_ns: int, blobs: BlobStore) -> None:
         self._folder, self._laid, self._stamps, self._blobs = folder, laid, stamps, blobs
         self._trusted_before_ns = started_ns - CLOCK_TICK_NS
         self.left: List[str] = []
@@ -336,8 +336,8 @@ class Collector:
                 return None
             sha256, size = self._blobs.take(source)
         except OSError as error:
-            self.lost = self.lost or no_room(error)
-            self.left.append("%s: %s" % (printable(name), no_room(error) or error.strerror))
+            self.lost = self.lost or disk_full_message(error)
+            self.left.append("%s: %s" % (printable(name), disk_full_message(error) or error.strerror))
             return None
         finally:
             os.close(source)
@@ -389,7 +389,7 @@ def printable(name: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in raw)
 
 
-def no_room(error: BaseException) -> str:
+def disk_full_message(error: BaseException) -> str:
     """Say that a disk is full, when that is what an error means."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "disk_full: the host's disk has no room left (%s)" % os.strerror(error.errno)

@@ -16,7 +16,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from ..protocol import FileRef
 from ..sandbox.mounts import Mounts
 from . import file_trees
-from .job_files import Blobs, FilesError, with_folders, write_all, write_whole
+from .job_files import BlobStore, FilesError, make_parents, write_all, write_whole
 
 INSIDE = "/trees"
 """Where they are shown to who has namespaces, each under its name."""
@@ -41,7 +41,7 @@ class Shown(NamedTuple):
 class ReadOnlyTrees:
     """Trees below a folder that jobs can enter and not list."""
 
-    def __init__(self, root: str, blobs: Blobs) -> None:
+    def __init__(self, root: str, blobs: BlobStore) -> None:
         self._root, self._blobs = root, blobs
         os.makedirs(root, mode=0o711, exist_ok=True)
         if os.geteuid() == 0:
@@ -63,7 +63,7 @@ class ReadOnlyTrees:
         for name, refs in sorted(wanted.items()):
             path, lock = self.take(refs)
             shown.locks.append(lock)
-            outside = mounts.reach(path, uid)
+            outside = mounts.make_reachable(path, uid)
             inside = os.path.join(INSIDE, name) if boxed else outside
             shown.pairs.append((outside, inside))
             shown.env["TREE_" + name.upper()] = inside
@@ -99,7 +99,7 @@ class ReadOnlyTrees:
             os.mkdir(tree, 0o755)
             made = {tree}
             for ref in refs:
-                self._copy(ref, with_folders(tree, ref.path, made, None))
+                self._copy(ref, make_parents(tree, ref.path, made, None))
             for folder in made:
                 os.chmod(folder, 0o555)
             os.chmod(partial, 0o711)

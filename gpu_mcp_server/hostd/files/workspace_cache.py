@@ -14,7 +14,7 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tu
 
 from ..protocol import FileRef
 from . import file_trees
-from .job_files import Stamps, hash_of, mode_of, open_beneath, with_folders, write_whole
+from .job_files import Stamps, hash_of, make_parents, mode_of, open_beneath, write_whole
 
 LEAST_FILES = 32
 """Fewer are laid faster than they are looked for."""
@@ -30,7 +30,7 @@ STALE_S = 60.0
 _TREE, _LIST = "tree", "list.json"
 
 
-class Taken(NamedTuple):
+class CachedFiles(NamedTuple):
     """What a job got of a copy."""
 
     stamps: Stamps
@@ -38,7 +38,7 @@ class Taken(NamedTuple):
     """Absolute paths of the folders that are there now."""
 
 
-class WorkingCopies:
+class WorkspaceCache:
     """Copies below a folder that no job can enter."""
 
     def __init__(self, root: str) -> None:
@@ -81,14 +81,14 @@ class WorkingCopies:
         try:
             for ref in refs:
                 if _untouched(top, ref, stamps.get(ref.path)):
-                    target = with_folders(tree, ref.path, made, None)
+                    target = make_parents(tree, ref.path, made, None)
                     os.rename(ref.path, target, src_dir_fd=top)
                     kept.append(ref)
         finally:
             os.close(top)
         return kept
 
-    def take(self, workdir: str, refs: Sequence[FileRef], uid: Optional[int]) -> Taken:
+    def take(self, workdir: str, refs: Sequence[FileRef], uid: Optional[int]) -> CachedFiles:
         """Move the copy that has most of the files wanted into an empty workspace, and out of it what is not wanted.
 
         Args:
@@ -99,7 +99,7 @@ class WorkingCopies:
         Returns:
             What is there now; all else must be laid.
         """
-        nothing = Taken({}, set())
+        nothing = CachedFiles({}, set())
         if len(refs) < LEAST_FILES:
             return nothing
         wanted = {ref.path: _key(ref) for ref in refs}
@@ -190,7 +190,7 @@ def _untouched(top: int, ref: FileRef, stamp: Optional[Tuple[int, int]]) -> bool
         os.close(fd)
 
 
-def _move_in(copy: str, workdir: str, wanted: Dict[str, Tuple[str, int]], uid: Optional[int]) -> Taken:
+def _move_in(copy: str, workdir: str, wanted: Dict[str, Tuple[str, int]], uid: Optional[int]) -> CachedFiles:
     """Move the wanted files of a copy, with their folders, into a workspace."""
     tree = os.path.join(copy, _TREE)
     listed = _listed(copy)
@@ -202,7 +202,7 @@ def _move_in(copy: str, workdir: str, wanted: Dict[str, Tuple[str, int]], uid: O
         os.rmdir(os.path.join(tree, path))
     for top in sorted({path.partition("/")[0] for path in same}):
         os.rename(os.path.join(tree, top), os.path.join(workdir, top))
-    taken = Taken({}, {os.path.join(workdir, path) for path in folders})
+    taken = CachedFiles({}, {os.path.join(workdir, path) for path in folders})
     for path in taken.folders if uid is not None else ():
         os.chown(path, uid, uid)  # type: ignore[arg-type]  # it is not None here
     for path in same:

@@ -12,7 +12,7 @@ import sys
 from typing import Any, Dict, List, Optional
 
 from . import amd_programs
-from .nvml import ask, process
+from .nvml import process, query_nvml
 
 DRIVER_NODE = "/dev/kfd"
 PLACES = ("/opt/rocm/share/amd_smi",)
@@ -75,7 +75,7 @@ class AmdSmi:
         self.left_out = []
         if self.why_not():
             return []
-        handles: List[Any] = ask(self._smi.amdsmi_get_processor_handles) or []
+        handles: List[Any] = query_nvml(self._smi.amdsmi_get_processor_handles) or []
         return [g for g in (self._usable(n, handle) for n, handle in enumerate(handles)) if g is not None]
 
     def _usable(self, index: int, handle: Any) -> Optional[Dict[str, Any]]:
@@ -88,25 +88,28 @@ class AmdSmi:
 
     def _gpu(self, index: int, handle: Any) -> Dict[str, Any]:
         smi = self._smi
-        asic: Dict[str, Any] = ask(lambda: smi.amdsmi_get_gpu_asic_info(handle)) or {}
-        memory: Dict[str, Any] = ask(lambda: smi.amdsmi_get_gpu_vram_usage(handle)) or {}
-        busy: Dict[str, Any] = ask(lambda: smi.amdsmi_get_gpu_activity(handle)) or {}
-        power: Dict[str, Any] = ask(lambda: smi.amdsmi_get_power_info(handle)) or {}
-        core: Dict[str, Any] = ask(lambda: smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.GFX)) or {}
-        of_memory: Dict[str, Any] = ask(lambda: smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.MEM)) or {}
+        asic: Dict[str, Any] = query_nvml(lambda: smi.amdsmi_get_gpu_asic_info(handle)) or {}
+        memory: Dict[str, Any] = query_nvml(lambda: smi.amdsmi_get_gpu_vram_usage(handle)) or {}
+        busy: Dict[str, Any] = query_nvml(lambda: smi.amdsmi_get_gpu_activity(handle)) or {}
+        power: Dict[str, Any] = query_nvml(lambda: smi.amdsmi_get_power_info(handle)) or {}
+        core: Dict[str, Any] = query_nvml(lambda: smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.GFX)) or {}
+        of_memory: Dict[str, Any] = query_nvml(lambda: smi.amdsmi_get_clock_info(handle, smi.AmdSmiClkType.MEM)) or {}
         limit = _number(power.get("power_limit"))
-        partition: Optional[str] = ask(lambda: str(smi.amdsmi_get_gpu_compute_partition(handle)))
-        spot, now = ask(lambda: smi.AmdSmiTemperatureType.HOTSPOT), ask(lambda: smi.AmdSmiTemperatureMetric.CURRENT)
+        partition: Optional[str] = query_nvml(lambda: str(smi.amdsmi_get_gpu_compute_partition(handle)))
+        spot, now = (
+            query_nvml(lambda: smi.AmdSmiTemperatureType.HOTSPOT),
+            query_nvml(lambda: smi.AmdSmiTemperatureMetric.CURRENT),
+        )
         return {
             "vendor": "amd",
             "index": index,
-            "uuid": str(ask(lambda: smi.amdsmi_get_gpu_device_uuid(handle)) or "amd-%d" % index),
+            "uuid": str(query_nvml(lambda: smi.amdsmi_get_gpu_device_uuid(handle)) or "amd-%d" % index),
             "name": str(asic.get("market_name") or "AMD GPU"),
             "arch": asic.get("target_graphics_version"),
             "memory_total_bytes": _from_mib(memory.get("vram_total")),
             "memory_used_bytes": _from_mib(memory.get("vram_used")),
             "utilization_percent": _number(busy.get("gfx_activity")),
-            "temperature_c": _number(ask(lambda: smi.amdsmi_get_temp_metric(handle, spot, now))),
+            "temperature_c": _number(query_nvml(lambda: smi.amdsmi_get_temp_metric(handle, spot, now))),
             "power_w": _number(power.get("current_socket_power")) or _number(power.get("average_socket_power")),
             "power_limit_w": limit / 1e6 if limit and limit >= MICROWATTS_FROM else limit,
             "sm_clock_mhz": _number(core.get("clk")),
@@ -118,11 +121,11 @@ class AmdSmi:
         }
 
     def _throttle(self, handle: Any) -> Optional[List[str]]:
-        status: Optional[Dict[str, Any]] = ask(lambda: self._smi.amdsmi_get_violation_status(handle))
+        status: Optional[Dict[str, Any]] = query_nvml(lambda: self._smi.amdsmi_get_violation_status(handle))
         return None if status is None else [text for key, text in VIOLATIONS.items() if status.get(key) is True]
 
     def _processes(self, handle: Any) -> List[Dict[str, Any]]:
-        listed: List[Dict[str, Any]] = ask(lambda: self._smi.amdsmi_get_gpu_process_list(handle)) or []
+        listed: List[Dict[str, Any]] = query_nvml(lambda: self._smi.amdsmi_get_gpu_process_list(handle)) or []
         found: List[Dict[str, Any]] = []
         for one in listed[:16]:
             used: Dict[str, Any] = one.get("memory_usage") or {}

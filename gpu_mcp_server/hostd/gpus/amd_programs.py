@@ -47,10 +47,10 @@ def _asked(argv: List[str]) -> Any:
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
-    return parsed(done.stdout.decode("utf-8", "replace"))
+    return parse_json(done.stdout.decode("utf-8", "replace"))
 
 
-def parsed(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """Return the JSON in a text; None when there is none."""
     start = re.search(r"^[\[{]", text, re.MULTILINE)
     try:

@@ -5,8 +5,8 @@ idle. It serves a Unix socket of messages (JSON, one a packet); the kernel says 
 given is its own until it ends, and then the GPU's lock decides when the next one is let in. A grant is a permission to
 take the locks; whoever cannot, because somebody without a broker was faster, is put back to its place.
 
-From a client: `want` (fields of `queue.Request`), then `have` or `lost`; `hold` for what was granted by a broker that
-was killed; `idle` and `busy` for who holds on without using; `show`. To a client: `queued`, `granted`, `leave`,
+From a client: `want` (fields of `gpu_queue.Request`), then `have` or `lost`; `hold` for what was granted by a broker
+that was killed; `idle` and `busy` for who holds on without using; `show`. To a client: `queued`, `granted`, `leave`,
 `shown`, `error`.
 """
 
@@ -20,12 +20,12 @@ import struct
 import time
 from typing import Any, Dict, List, Optional, Tuple, cast
 
-from .drain import Drains
-from .gpu_availability import Vacancy
+from .drain import DrainFiles
+from .gpu_availability import GpuAvailability
 from .gpu_locks import GpuLocks
-from .gpu_queue import Lease, Queue, Request
+from .gpu_queue import GrantedLease, Queue, Request
 from .login_policy import job_uids, policy
-from .nvml import Nvml
+from .nvml import NvmlLibrary
 
 NAME = "broker"
 IDLE_S = 600.0
@@ -84,15 +84,15 @@ class Broker:
 
     def __init__(self, locks: GpuLocks, life: int, idle_s: float = IDLE_S) -> None:
         self._life, self._idle_s = life, idle_s
-        self._vacancy = Vacancy(locks, Nvml())
-        self.queue = Queue(self._vacancy.look)
+        self._vacancy = GpuAvailability(locks, NvmlLibrary())
+        self.queue = Queue(self._vacancy.check)
         self._clients: Dict[int, _Client] = {}
         self._folder = os.open(locks.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._name = "%s-%d.sock" % (NAME, os.geteuid())
         self._door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._began = self._used_at = self._blocked_at = time.monotonic()
         self._gone_at = 0.0
-        self._drains = Drains(locks.folder)
+        self._drains = DrainFiles(locks.folder)
         self._job_uids = job_uids()
         """A job has no business here."""
         self._shut: Dict[int, str] = {}
@@ -144,7 +144,7 @@ class Broker:
 
     def _keep(self) -> None:
         """Note what was used, for the next broker; a full disk does not matter."""
-        text = json.dumps({"at": time.time(), "used": self.queue.shares.kept(time.monotonic())}).encode("ascii")
+        text = json.dumps({"at": time.time(), "used": self.queue.shares.dump_state(time.monotonic())}).encode("ascii")
         name = USAGE % os.geteuid()
         try:
             fd = os.open(
@@ -163,7 +163,7 @@ class Broker:
     def _why_shut(self, uid: int) -> str:
         """Say whether the host is being drained; looked at once in a turn."""
         if uid not in self._shut:
-            self._shut[uid] = self._drains.words(uid)
+            self._shut[uid] = self._drains.drain_reason(uid)
         return self._shut[uid]
 
     def _is_there(self) -> bool:
@@ -287,8 +287,8 @@ class Broker:
     def _hold(self, request: Request) -> None:
         """Note what somebody holds since before this broker; the locks must bear it out."""
         self._vacancy.forget()
-        if all(self._vacancy.look(name, "exclusive").taken for name in request.names):
-            self.queue.leases[request.number] = Lease(request, request.names, time.monotonic())
+        if all(self._vacancy.check(name, "exclusive").taken for name in request.names):
+            self.queue.leases[request.number] = GrantedLease(request, request.names, time.monotonic())
 
     def _drop(self, fd: int) -> None:
         client = self._clients.pop(fd)
@@ -302,13 +302,13 @@ class Broker:
         if not self.queue.waiting:
             self._blocked_at = now
             return
-        for grant in self.queue.pump(now):
+        for grant in self.queue.grant_ready(now):
             self._blocked_at = now
             client = self._clients[grant.request.number]
             client.granted_at = now
             if not client.send({"granted": grant.names, "notes": grant.notes}):
                 self._drop(grant.request.number)
-        for number in self.queue.to_leave(now):
+        for number in self.queue.leases_to_reclaim(now):
             self._clients[number].send({"leave": GRACE_S})
         self._tell(now)
 
@@ -316,7 +316,7 @@ class Broker:
         since = {n: now - self._clients[n].told_at for n in self.queue.waiting}
         anybody = any(waited >= TELL_S for waited in since.values())
         due = [n for n, waited in since.items() if anybody and waited >= TOLD_WITH_S]
-        order = self.queue.ordered(now) if due else []
+        order = self.queue.waiting_in_order(now) if due else []
         for number in due:
             place = self.queue.standing(self.queue.waiting[number], order, now)
             self._clients[number].told_at = now
@@ -324,13 +324,13 @@ class Broker:
 
     def _shown(self, now: float) -> Dict[str, Any]:
         """Return the queue and the leases, for people; as many as a message holds."""
-        order = self.queue.ordered(now)
+        order = self.queue.waiting_in_order(now)
         waiting: List[Dict[str, Any]] = []
         for request in order[:50]:
             position, wait_s, why = self.queue.standing(request, order, now)
             about = _about(request, now - request.since)
             waiting.append({**about, "position": position, "wait_s": wait_s, "why": why[:200]})
-        held: List[Tuple[int, Lease]] = sorted(self.queue.leases.items())[:100]
+        held: List[Tuple[int, GrantedLease]] = sorted(self.queue.leases.items())[:100]
         leases = [
             {**_about(x.request, now - x.since), "gpus": x.names, "idle": x.idle_since is not None} for _, x in held
         ]

@@ -34,14 +34,14 @@ class _Ended(BrokerGone):
     """It ended; there may be another one."""
 
 
-class BrokerLink:
+class BrokerClient:
     """One connection; what it was given ends with it."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
 
     @classmethod
-    def find(cls, locks: GpuLocks) -> "Optional[BrokerLink]":
+    def find(cls, locks: GpuLocks) -> "Optional[BrokerClient]":
         """Connect to the broker, or return None where there is none."""
         try:
             folder = os.open(locks.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -62,7 +62,7 @@ class BrokerLink:
         return None
 
     @classmethod
-    def find_or_start(cls, locks: GpuLocks, stop: Callable[[], bool]) -> "Optional[BrokerLink]":
+    def find_or_start(cls, locks: GpuLocks, stop: Callable[[], bool]) -> "Optional[BrokerClient]":
         """Connect to the broker, started if need be; None where that does not work."""
         deadline = time.monotonic() + START_S
         while time.monotonic() < deadline and not stop():
@@ -77,14 +77,14 @@ class BrokerLink:
         """Return the descriptor to wait on."""
         return self._end.fileno()
 
-    def say(self, what: str, **more: Any) -> None:
+    def send(self, what: str, **more: Any) -> None:
         """Send a message; that nobody hears it is found out by listening."""
         try:
             self._end.send(json.dumps({"op": what, **more}).encode("ascii"), socket.MSG_DONTWAIT)
         except OSError:
             pass
 
-    def hear(self, timeout_s: float, wake: Sequence[int] = ()) -> Optional[Dict[str, Any]]:
+    def receive(self, timeout_s: float, wake: Sequence[int] = ()) -> Optional[Dict[str, Any]]:
         """Return the next message, or None when there is none in time, or when one of `wake` became readable.
 
         Raises:
@@ -109,7 +109,7 @@ class BrokerLink:
         self._end.close()
 
 
-class Want:
+class GrantRequest:
     """What a job wants of the broker.
 
     Attributes:
@@ -132,9 +132,9 @@ class Want:
         """Messages so far."""
 
 
-def wait_in_line(
-    locks: GpuLocks, want: Want, deadline: float, stop: Callable[[], bool]
-) -> "Optional[Tuple[BrokerLink, Held, List[str]]]":
+def wait_for_grant(
+    locks: GpuLocks, want: GrantRequest, deadline: float, stop: Callable[[], bool]
+) -> "Optional[Tuple[BrokerClient, Held, List[str]]]":
     """Wait for a grant and take the locks; when a broker is killed the next one is started and told since when.
 
     Returns:
@@ -145,14 +145,14 @@ def wait_in_line(
     """
     tried = 0
     while tried < MAX_TRIES:
-        link = BrokerLink.find_or_start(locks, stop)
+        link = BrokerClient.find_or_start(locks, stop)
         if link is None:
             if stop():
                 return None
             break
         heard_before = want.heard
         try:
-            link.say("want", since=want.since, **want.fields)
+            link.send("want", since=want.since, **want.fields)
             found = _wait(link, locks, want, deadline, stop)
         except _Ended:
             tried = tried + 1 if want.heard == heard_before else 0
@@ -165,7 +165,7 @@ def wait_in_line(
 
 
 def _wait(
-    link: BrokerLink, locks: GpuLocks, want: Want, deadline: float, stop: Callable[[], bool]
+    link: BrokerClient, locks: GpuLocks, want: GrantRequest, deadline: float, stop: Callable[[], bool]
 ) -> Optional[Tuple[Held, List[str]]]:
     heard = time.monotonic()
     while True:
@@ -173,7 +173,7 @@ def _wait(
         if now >= deadline or stop():
             return None
         wake = want.wake() if want.wake is not None else ()
-        message = link.hear(min(WOKEN_POLL_S if wake else STOP_POLL_S, deadline - now), wake)
+        message = link.receive(min(WOKEN_POLL_S if wake else STOP_POLL_S, deadline - now), wake)
         if message is None:
             if time.monotonic() - heard > SILENCE_S:
                 link.close()
@@ -189,9 +189,9 @@ def _wait(
             mode = str(want.fields["mode"])
             held = locks.acquire(names, len(names), mode, want.owner, 0.0, stop)
             if held:
-                link.say("have")
+                link.send("have")
                 return held, [str(n) for n in message.get("notes", [])]
-            link.say("lost")
+            link.send("lost")
         elif "queued" in message:
             want.said(_in_words(message["queued"]))
 
@@ -207,14 +207,14 @@ def _in_words(said: Any) -> str:
     return "position %d%s: waiting because %s" % (position, about, why)
 
 
-def shown(locks: GpuLocks) -> Dict[str, Any]:
+def broker_status(locks: GpuLocks) -> Dict[str, Any]:
     """Return the broker's queue and leases; nothing where there is no broker."""
-    link = BrokerLink.find(locks)
+    link = BrokerClient.find(locks)
     if link is None:
         return {}
     try:
-        link.say("show")
-        return dict((link.hear(SHOW_S) or {}).get("shown", {}))
+        link.send("show")
+        return dict((link.receive(SHOW_S) or {}).get("shown", {}))
     except BrokerGone:
         return {}
     finally:
@@ -239,7 +239,7 @@ def _socket_name(folder: int) -> str:
 def _elect(locks: GpuLocks) -> bool:
     """Become the one who starts the broker, and start it; False when somebody else is, or there is one."""
     try:
-        life = locks.stand_for(NAME)
+        life = locks.try_lock(NAME)
     except OSError:
         return False
     if life is None:
@@ -253,16 +253,16 @@ def _elect(locks: GpuLocks) -> bool:
 
 def _start(folder: str, life: int) -> None:
     """Start a broker that belongs to nobody: it outlives this process and is not found among its children."""
-    words = own_code.command([NAME, folder, str(life)])
-    adopts = keeper.adopts()
-    keeper.adopt(False)
+    words = own_code.hostd_argv([NAME, folder, str(life)])
+    adopts = keeper.is_subreaper()
+    keeper.set_subreaper(False)
     try:
         pid = os.fork()
         if pid == 0:
             _become(words, life)
         os.waitpid(pid, 0)
     finally:
-        keeper.adopt(adopts)
+        keeper.set_subreaper(adopts)
 
 
 def _become(words: Sequence[str], life: int) -> None:
@@ -277,7 +277,7 @@ def _become(words: Sequence[str], life: int) -> None:
         null = os.open(os.devnull, os.O_RDWR)
         for fd in range(3):
             os.dup2(null, fd)
-        descriptors.close_all_but([life])
+        descriptors.close_except([life])
         os.set_inheritable(life, True)
         os.execv(words[0], list(words))
     finally:

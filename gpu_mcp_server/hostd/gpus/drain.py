@@ -15,19 +15,19 @@ MAX_WORDS = 200
 MAX_BYTES = 4096
 
 
-class Drains:
+class DrainFiles:
     """The drains of a folder of locks."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
-    def asked(self, request: Dict[str, Any]) -> Dict[str, Any]:
+    def set_drain(self, request: Dict[str, Any]) -> Dict[str, Any]:
         """Begin a drain (`on` is true) or end it, and say how it stands."""
         if request.get("on"):
             self.begin(str(request.get("why", "")), str(request.get("by", "")))
         elif "on" in request:
             self.end()
-        return {"drained": self.words(os.geteuid()), "for_all": os.geteuid() == 0}
+        return {"drained": self.drain_reason(os.geteuid()), "for_all": os.geteuid() == 0}
 
     def begin(self, why: str, by: str) -> None:
         """Drain the host for this login's jobs, or as root for all."""
@@ -46,7 +46,7 @@ class Drains:
         except FileNotFoundError:
             pass
 
-    def words(self, uid: int) -> str:
+    def drain_reason(self, uid: int) -> str:
         """Say why nothing new of a login is begun here, or nothing."""
         for owner in (0, uid):
             said = self._said(owner)

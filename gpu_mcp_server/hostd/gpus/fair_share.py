@@ -18,7 +18,7 @@ MAX_KEPT = 2000
 Key = Tuple[int, str]
 
 
-class Who(NamedTuple):
+class ShareOwner(NamedTuple):
     """Whom something is for."""
 
     uid: int
@@ -35,7 +35,7 @@ class Policy(NamedTuple):
     """Of the other logins; 1 where none is given."""
 
 
-class Shares:
+class FairShare:
     """What each owner has used.
 
     Attributes:
@@ -46,28 +46,31 @@ class Shares:
         self.policy = Policy()
         self._used: Dict[Key, Tuple[float, float]] = {}
 
-    def _keys(self, who: Who) -> "List[Tuple[Key, float]]":
+    def _keys(self, who: ShareOwner) -> "List[Tuple[Key, float]]":
         """Return the owner and the person, each with its weight."""
-        person = ((who.uid, "/" + who.user), bounded(who.weight))
+        person = ((who.uid, "/" + who.user), clamp_weight(who.weight))
         if who.uid in self.policy.speakers:
             return [person, person]
-        return [((who.uid, ""), bounded(self.policy.weights.get(who.uid, 1.0))), person]
+        return [((who.uid, ""), clamp_weight(self.policy.weights.get(who.uid, 1.0))), person]
 
-    def used(self, key: Key, now: float) -> float:
+    def gpu_seconds_of(self, key: Key, now: float) -> float:
         """Return GPU seconds, decayed."""
         value, at = self._used.get(key, (0.0, now))
         return value * 0.5 ** (max(0.0, now - at) / HALF_LIFE_S)
 
-    def charge(self, who: Who, gpu_s: float, now: float) -> None:
+    def charge(self, who: ShareOwner, gpu_s: float, now: float) -> None:
         """Count what somebody has used."""
         for key in ((who.uid, ""), (who.uid, "/" + who.user)):
-            self._used[key] = (self.used(key, now) + gpu_s, now)
+            self._used[key] = (self.gpu_seconds_of(key, now) + gpu_s, now)
         if len(self._used) > MAX_KEPT:
-            del self._used[min(self._used, key=lambda k: self.used(k, now))]
+            del self._used[min(self._used, key=lambda k: self.gpu_seconds_of(k, now))]
 
     def scores(
-        self, waiting: Iterable[Tuple[Who, float]], holding: Iterable[Tuple[Who, float, float]], now: float
-    ) -> "Dict[Who, Tuple[float, float]]":
+        self,
+        waiting: Iterable[Tuple[ShareOwner, float]],
+        holding: Iterable[Tuple[ShareOwner, float, float]],
+        now: float,
+    ) -> "Dict[ShareOwner, Tuple[float, float]]":
         """Return for each who waits the scores of its owner and of the person within it; the least is next.
 
         Args:
@@ -76,7 +79,7 @@ class Shares:
             now: On the clock of `charge`.
         """
         whose = {who: self._keys(who) for who, _ in waiting}
-        used: Dict[Key, float] = {key: self.used(key, now) for keys in whose.values() for key, _ in keys}
+        used: Dict[Key, float] = {key: self.gpu_seconds_of(key, now) for keys in whose.values() for key, _ in keys}
         credit: Dict[Key, float] = dict.fromkeys(used, 0.0)
         for who, waited_s in waiting:
             for key, _ in whose[who]:
@@ -91,16 +94,16 @@ class Shares:
 
         return {who: (score(*keys[0]), score(*keys[1])) for who, keys in whose.items()}
 
-    def kept(self, now: float) -> List[List[Any]]:
+    def dump_state(self, now: float) -> List[List[Any]]:
         """Return what is worth knowing after this process, as JSON types."""
-        most = sorted(((self.used(key, now), key) for key in self._used), reverse=True)[:MAX_KEPT]
+        most = sorted(((self.gpu_seconds_of(key, now), key) for key in self._used), reverse=True)[:MAX_KEPT]
         return [[uid, label, round(value, 3)] for value, (uid, label) in most if value > 0.01]
 
     def restore(self, kept: Any, age_s: float, now: float) -> None:
         """Take up what another one kept that long ago.
 
         Raises:
-            ValueError, TypeError: If it is not what `kept` returns.
+            ValueError, TypeError: If it is not what `dump_state` returns.
         """
         for uid, label, value in kept[:MAX_KEPT]:
             if not math.isfinite(value) or value < 0.0:
@@ -108,6 +111,6 @@ class Shares:
             self._used[(int(uid), str(label))] = (float(value), now - max(0.0, age_s))
 
 
-def bounded(weight: float) -> float:
+def clamp_weight(weight: float) -> float:
     """Return a weight within the limits; what is no number counts as 1."""
     return min(MAX_WEIGHT, max(MIN_WEIGHT, weight)) if math.isfinite(weight) else 1.0

@@ -5,8 +5,8 @@ import time
 from typing import Dict, List, Tuple
 
 from .gpu_locks import PROCESSOR, GpuLocks
-from .gpu_queue import Look
-from .nvml import Nvml
+from .gpu_queue import GpuState
+from .nvml import NvmlLibrary
 
 DYING_S = 10.0
 """After that, processes of the last job that do not die are in nobody's way any more; the grant says so."""
@@ -14,40 +14,40 @@ FRESH_S = 0.05
 """For how long an answer of NVML's is used again."""
 
 
-class Vacancy:
+class GpuAvailability:
     """Looks at the GPUs of this host."""
 
-    def __init__(self, locks: GpuLocks, nvml: Nvml) -> None:
+    def __init__(self, locks: GpuLocks, nvml: NvmlLibrary) -> None:
         self._locks, self._nvml = locks, nvml
         self._dying: Dict[str, float] = {}
         self._pids: Dict[str, Tuple[float, List[int]]] = {}
-        self._seen: Dict[Tuple[str, str], Look] = {}
+        self._seen: Dict[Tuple[str, str], GpuState] = {}
 
     def forget(self) -> None:
         """Look anew from now on: within one turn of the broker each GPU is looked at once."""
         self._seen.clear()
 
-    def look(self, name: str, mode: str) -> Look:
+    def check(self, name: str, mode: str) -> GpuState:
         """Say whether a GPU can be taken, and which strangers are on it."""
         key = (name, mode)
         if key not in self._seen:
             self._seen[key] = self._look(name, mode)
         return self._seen[key]
 
-    def _look(self, name: str, mode: str) -> Look:
+    def _look(self, name: str, mode: str) -> GpuState:
         alone = self._locks.is_free(name, "exclusive")
         if not alone:
             self._dying.pop(name, None)
             if mode == "exclusive" or not self._locks.is_free(name, mode):
-                return Look("%s is held by %s" % (name, self._locks.holder(name) or "another process"))
-            return Look()
+                return GpuState("%s is held by %s" % (name, self._locks.holder(name) or "another process"))
+            return GpuState()
         if self._locks.living(name):
             began = self._dying.setdefault(name, time.monotonic())
             if time.monotonic() - began < DYING_S:
-                return Look("processes of the last job on %s are still ending" % name)
+                return GpuState("processes of the last job on %s are still ending" % name)
         else:
             self._dying.pop(name, None)
-        return Look("", tuple(self._strangers(name)) if mode == "exclusive" and name != PROCESSOR else ())
+        return GpuState("", tuple(self._strangers(name)) if mode == "exclusive" and name != PROCESSOR else ())
 
     def _strangers(self, name: str) -> List[int]:
         at, pids = self._pids.get(name, (0.0, []))

@@ -171,7 +171,7 @@ class GpuLocks:
             os.close(fd)
         return any(still_there(part) for part in named for still_there in STILL_THERE.values())
 
-    def stand_for(self, name: str) -> Optional[int]:
+    def try_lock(self, name: str) -> Optional[int]:
         """Try to be the only one with a lock that is no GPU's; return what holds it."""
         return self._lock(name, "lock", fcntl.LOCK_EX)
 

@@ -11,8 +11,8 @@ other for a while. A job gets all of its GPUs or none.
 from dataclasses import dataclass
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
-from .fair_share import Shares, Who
-from .runtime_history import Habits, Kind
+from .fair_share import FairShare, ShareOwner
+from .runtime_history import Kind, RuntimeHistory
 
 PRIORITIES = ("interactive", "batch", "background")
 AGE_S = 600.0
@@ -55,23 +55,23 @@ class Request:
     claim: Tuple[str, ...] = ()
 
     @property
-    def alone(self) -> bool:
+    def is_exclusive(self) -> bool:
         """Say whether it wants its GPUs for itself."""
         return self.mode == "exclusive"
 
     @property
-    def who(self) -> Who:
+    def share_owner(self) -> ShareOwner:
         """Return whose it is."""
-        return Who(self.uid, self.user, self.weight)
+        return ShareOwner(self.uid, self.user, self.weight)
 
     @property
     def load(self) -> float:
         """Return how many GPUs' time it costs."""
-        return self.count * (1.0 if self.alone else SHARED_WEIGHT)
+        return self.count * (1.0 if self.is_exclusive else SHARED_WEIGHT)
 
 
 @dataclass
-class Lease:
+class GrantedLease:
     """GPUs that a connection was given.
 
     Attributes:
@@ -90,7 +90,7 @@ class Lease:
     gap_until: Optional[float] = None
 
 
-class Look(NamedTuple):
+class GpuState(NamedTuple):
     """How a GPU is found, leases aside."""
 
     taken: str = ""
@@ -108,7 +108,7 @@ class Grant(NamedTuple):
     gap_until: Optional[float] = None
 
 
-class Standing(NamedTuple):
+class QueuePosition(NamedTuple):
     """Where a request stands."""
 
     position: int
@@ -129,11 +129,11 @@ class Queue:
         beside: Whether somebody waits for a GPU that is taken beside all leases: nobody will say when it is free.
     """
 
-    def __init__(self, look: Callable[[str, str], Look]) -> None:
+    def __init__(self, look: Callable[[str, str], GpuState]) -> None:
         self._look = look
         self.waiting: Dict[int, Request] = {}
-        self.leases: Dict[int, Lease] = {}
-        self.shares, self.habits = Shares(), Habits()
+        self.leases: Dict[int, GrantedLease] = {}
+        self.shares, self.habits = FairShare(), RuntimeHistory()
         self.shut: Callable[[int], str] = lambda uid: ""
         self.beside = False
         self._overran: Dict[Tuple[int, str], float] = {}
@@ -145,7 +145,7 @@ class Queue:
         if lease is None:
             return
         held, request = max(0.0, now - lease.since), lease.request
-        self.shares.charge(request.who, held * request.load, now)
+        self.shares.charge(request.share_owner, held * request.load, now)
         if lease.idle_s == 0.0:  # a reservation's length says nothing about jobs
             self.habits.note(_kind(request), held)
         if lease.gap_until is not None and now > lease.gap_until:
@@ -157,20 +157,20 @@ class Queue:
         if lease is not None:
             self.waiting[number] = lease.request
 
-    def ordered(self, now: float) -> List[Request]:
+    def waiting_in_order(self, now: float) -> List[Request]:
         """Return those who wait, the next first."""
-        waiting = [(r.who, now - r.since) for r in self.waiting.values()]
-        holding = [(x.request.who, x.request.load, now - x.since) for x in self.leases.values()]
+        waiting = [(r.share_owner, now - r.since) for r in self.waiting.values()]
+        holding = [(x.request.share_owner, x.request.load, now - x.since) for x in self.leases.values()]
         scores = self.shares.scores(waiting, holding, now)
 
         def place(request: Request) -> Tuple[int, float, float, float, int]:
             known = PRIORITIES.index(request.priority) if request.priority in PRIORITIES else 1
             rank = known - int(max(0.0, now - request.since) / AGE_S)
-            return (max(0, rank), *scores[request.who], request.since, request.number)
+            return (max(0, rank), *scores[request.share_owner], request.since, request.number)
 
         return sorted(self.waiting.values(), key=place)
 
-    def pump(self, now: float) -> List[Grant]:
+    def grant_ready(self, now: float) -> List[Grant]:
         """Serve whoever can be served, and hold GPUs back for those who cannot."""
         grants: List[Grant] = []
         self.beside = False
@@ -179,13 +179,13 @@ class Queue:
             if grant is None:
                 return grants
             del self.waiting[grant.request.number]
-            self.leases[grant.request.number] = Lease(grant.request, grant.names, now, gap_until=grant.gap_until)
+            self.leases[grant.request.number] = GrantedLease(grant.request, grant.names, now, gap_until=grant.gap_until)
             grants.append(grant)
 
     def _next(self, now: float) -> Optional[Grant]:
         gaps: Dict[str, float] = {}
         """GPUs that are held back, and how long nobody ahead can use them yet."""
-        for request in self.ordered(now):
+        for request in self.waiting_in_order(now):
             if self.shut(request.uid):
                 continue
             open_to = [n for n in request.names if n not in gaps]
@@ -194,11 +194,11 @@ class Queue:
             free = [n for n in looks if not looks[n].taken]
             chosen = self._chosen(request, free, looks, lent)
             if chosen:
-                notes = [_stranger(n, looks[n].foreign) for n in chosen if request.alone and looks[n].foreign]
+                notes = [_stranger(n, looks[n].foreign) for n in chosen if request.is_exclusive and looks[n].foreign]
                 until = [now + gaps[n] for n in chosen if n in gaps]
                 return Grant(request, tuple(chosen), tuple(notes), min(until) if until else None)
             self._claim(request, open_to, set(free), now)
-            if request.alone or request.count > 1:
+            if request.is_exclusive or request.count > 1:
                 gap_s = self._soonest_s(request, open_to, now)
                 gaps.update((n, gap_s) for n in request.claim)
         return None
@@ -220,24 +220,24 @@ class Queue:
         on = [x for x in self.leases.values() if name in x.names and x.idle_s == 0.0]
         return max((self.habits.shortest_s(_kind(x.request)) - (now - x.since) for x in on), default=0.0)
 
-    def _look_at(self, name: str, request: Request) -> Look:
+    def _look_at(self, name: str, request: Request) -> GpuState:
         on = [lease for lease in self.leases.values() if name in lease.names]
-        if on and (request.alone or any(lease.request.alone for lease in on)):
-            return Look("held")
+        if on and (request.is_exclusive or any(lease.request.is_exclusive for lease in on)):
+            return GpuState("held")
         if len(on) >= MAX_SHARERS:
-            return Look("shared by %d already" % len(on))
+            return GpuState("shared by %d already" % len(on))
         look = self._look(name, request.mode)
         self.beside = self.beside or bool(look.taken or look.foreign)
-        if not look.taken and look.foreign and request.alone and request.foreign == "wait":
-            return Look(_stranger(name, look.foreign), look.foreign)
+        if not look.taken and look.foreign and request.is_exclusive and request.foreign == "wait":
+            return GpuState(_stranger(name, look.foreign), look.foreign)
         return look
 
-    def _chosen(self, request: Request, free: List[str], looks: Dict[str, Look], lent: Sequence[str]) -> List[str]:
+    def _chosen(self, request: Request, free: List[str], looks: Dict[str, GpuState], lent: Sequence[str]) -> List[str]:
         def better(name: str) -> Tuple[bool, bool, int]:
             sharers = sum(1 for lease in self.leases.values() if name in lease.names)
             return bool(looks[name].foreign) and request.foreign != "warn", name in lent, -sharers
 
-        return joined(sorted(free, key=better), request.count, request.links)
+        return choose_gpus(sorted(free, key=better), request.count, request.links)
 
     def _claim(self, request: Request, names: List[str], free: Set[str], now: float) -> None:
         """Choose the GPUs that the request waits for: those free already, those it chose before, those free soonest."""
@@ -245,7 +245,7 @@ class Queue:
         def soonest(name: str) -> Tuple[bool, bool, float]:
             return name not in free, name not in request.claim, self._left_s(name, now) or 0.0
 
-        request.claim = tuple(joined(sorted(names, key=soonest), request.count, request.links))
+        request.claim = tuple(choose_gpus(sorted(names, key=soonest), request.count, request.links))
 
     def _left_s(self, name: str, now: float) -> Optional[float]:
         """Return how long a GPU will be held yet, as far as that can be foretold; None when it cannot."""
@@ -263,11 +263,11 @@ class Queue:
             left = max(left, expected if expected > 0 else 0.1 * held)
         return left
 
-    def standing(self, request: Request, order: Sequence[Request], now: float) -> Standing:
+    def standing(self, request: Request, order: Sequence[Request], now: float) -> QueuePosition:
         """Say where a request stands in the order."""
         wanted = set(request.names)
         ahead = [r for r in order[: order.index(request)] if wanted & set(r.names)]
-        return Standing(len(ahead) + 1, self._wait_s(request, ahead, now), self.why(request, order, now))
+        return QueuePosition(len(ahead) + 1, self._wait_s(request, ahead, now), self.why(request, order, now))
 
     def _wait_s(self, request: Request, ahead: Sequence[Request], now: float) -> Optional[float]:
         left = [self._left_s(n, now) for n in request.names]
@@ -284,7 +284,7 @@ class Queue:
             return shut
         for name in request.claim or request.names:
             holders = [lease for lease in self.leases.values() if name in lease.names]
-            if holders and (request.alone or holders[0].request.alone):
+            if holders and (request.is_exclusive or holders[0].request.is_exclusive):
                 lease = holders[0]
                 others = " and %d others" % (len(holders) - 1) if len(holders) > 1 else ""
                 idle = "reserved and idle" if lease.idle_since is not None else "held"
@@ -295,7 +295,7 @@ class Queue:
         keeper = next((r for r in order if r is not request and set(r.claim) & set(request.names)), None)
         return "GPUs are held back for %s, which is ahead" % _who(keeper) if keeper else "others are ahead"
 
-    def to_leave(self, now: float) -> List[int]:
+    def leases_to_reclaim(self, now: float) -> List[int]:
         """Return the idle holders that are in the way of somebody who waits; each is named once."""
         wanted: Set[str] = set()
         for request in self.waiting.values():
@@ -314,7 +314,7 @@ class Queue:
         return min(due) if due and self.waiting else None
 
 
-def joined(names: Sequence[str], count: int, links: Optional[Mapping[str, Sequence[str]]]) -> List[str]:
+def choose_gpus(names: Sequence[str], count: int, links: Optional[Mapping[str, Sequence[str]]]) -> List[str]:
     """Return `count` of the names, the first that will do; where links matter, all joined to each other; or none."""
     if links is None or count < 2:
         return list(names[:count]) if len(names) >= count else []

@@ -27,7 +27,7 @@ MOST_MILLIWATTS = 100_000_000
 CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
 
-class Nvml:
+class NvmlLibrary:
     """NVML, started at the first question and kept.
 
     Attributes:
@@ -64,7 +64,7 @@ class Nvml:
         """Return the driver's version."""
         if self.why_not() or self._nvml is None:
             return None
-        return _text(ask(self._nvml.nvmlSystemGetDriverVersion))
+        return _text(query_nvml(self._nvml.nvmlSystemGetDriverVersion))
 
     def gpus(self) -> List[Dict[str, Any]]:
         """Describe every GPU now; what a device does not know is None, and `left_out` names who cannot be used."""
@@ -102,7 +102,7 @@ class Nvml:
             return []
         if self._nvml is None:
             return [int(p) for g in _pretended() if g["uuid"] == uuid for p in g["pids"] or ()]
-        return ask(lambda: self._pids(self._nvml.nvmlDeviceGetHandleByUUID(uuid.encode()))) or []
+        return query_nvml(lambda: self._pids(self._nvml.nvmlDeviceGetHandleByUUID(uuid.encode()))) or []
 
     def _pids(self, handle: Any) -> List[int]:
         return [int(p.pid) for p in self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
@@ -110,44 +110,50 @@ class Nvml:
     def _find_nvlinks(self, uuids: List[str]) -> Dict[str, List[str]]:
         """Return for each GPU those that it reaches by NVLink, directly or through a switch."""
         nvml = self._nvml
-        handles = {u: ask(lambda u=u: nvml.nvmlDeviceGetHandleByUUID(u.encode())) for u in uuids}
+        handles = {u: query_nvml(lambda u=u: nvml.nvmlDeviceGetHandleByUUID(u.encode())) for u in uuids}
 
         def are_joined(a: str, b: str) -> bool:
             how = nvml.NVML_P2P_CAPS_INDEX_NVLINK
-            return ask(lambda: nvml.nvmlDeviceGetP2PStatus(handles[a], handles[b], how)) == nvml.NVML_P2P_STATUS_OK
+            return (
+                query_nvml(lambda: nvml.nvmlDeviceGetP2PStatus(handles[a], handles[b], how)) == nvml.NVML_P2P_STATUS_OK
+            )
 
         return {a: [b for b in handles if b != a and are_joined(a, b)] for a in handles}
 
     def _gpu(self, index: int) -> Dict[str, Any]:
         nvml = self._nvml
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        memory = known(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))  # unified memory has no answer
-        major, minor = known(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle)) or (None, None)
+        memory = query_present_gpu(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))  # unified memory has no answer
+        major, minor = query_present_gpu(lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle)) or (None, None)
         return {
             "index": index,
             "uuid": _text(nvml.nvmlDeviceGetUUID(handle)),
-            "name": _text(known(lambda: nvml.nvmlDeviceGetName(handle))) or "NVIDIA GPU of unknown name",
+            "name": _text(query_present_gpu(lambda: nvml.nvmlDeviceGetName(handle))) or "NVIDIA GPU of unknown name",
             "arch": "sm_%d%d" % (major, minor) if major is not None else None,
-            "minor": known(lambda: nvml.nvmlDeviceGetMinorNumber(handle)),
+            "minor": query_present_gpu(lambda: nvml.nvmlDeviceGetMinorNumber(handle)),
             "memory_total_bytes": _within(memory and memory.total, 1, 1 << 60),
             "memory_used_bytes": _within(memory and memory.used, 0, 1 << 60),
-            "utilization_percent": _within(known(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu), 0, 100),
-            "temperature_c": _celsius(known(lambda: nvml.nvmlDeviceGetTemperature(handle, 0))),
-            "power_w": _watts(known(lambda: nvml.nvmlDeviceGetPowerUsage(handle))),
-            "sm_clock_mhz": _within(known(lambda: nvml.nvmlDeviceGetClockInfo(handle, 1)), 0, MOST_MHZ),
+            "utilization_percent": _within(
+                query_present_gpu(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu), 0, 100
+            ),
+            "temperature_c": _celsius(query_present_gpu(lambda: nvml.nvmlDeviceGetTemperature(handle, 0))),
+            "power_w": _watts(query_present_gpu(lambda: nvml.nvmlDeviceGetPowerUsage(handle))),
+            "sm_clock_mhz": _within(query_present_gpu(lambda: nvml.nvmlDeviceGetClockInfo(handle, 1)), 0, MOST_MHZ),
             **self._more(handle),
         }
 
     def _more(self, handle: Any) -> Dict[str, Any]:
         """Return clocks, limits, what throttles, MIG, and the processes with their owners."""
         nvml = self._nvml
-        reasons = known(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
-        mig = known(lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
-        listed: Optional[List[Any]] = known(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        reasons = query_present_gpu(lambda: int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)))
+        mig = query_present_gpu(lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
+        listed: Optional[List[Any]] = query_present_gpu(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle))
         return {
-            "power_limit_w": _watts(known(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))),
-            "sm_clock_max_mhz": _within(known(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, 1)), 0, MOST_MHZ),
-            "memory_clock_mhz": _within(known(lambda: nvml.nvmlDeviceGetClockInfo(handle, 2)), 0, MOST_MHZ),
+            "power_limit_w": _watts(query_present_gpu(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle))),
+            "sm_clock_max_mhz": _within(
+                query_present_gpu(lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, 1)), 0, MOST_MHZ
+            ),
+            "memory_clock_mhz": _within(query_present_gpu(lambda: nvml.nvmlDeviceGetClockInfo(handle, 2)), 0, MOST_MHZ),
             "throttle": None if reasons is None else [text for bit, text in THROTTLE.items() if reasons & bit],
             "mig": None if mig is None else bool(mig),
             "pids": None if listed is None else [int(p.pid) for p in listed],
@@ -183,13 +189,13 @@ def process(pid: int, used: Any) -> Dict[str, Any]:
         with open("/proc/%d/comm" % pid, encoding="utf-8", errors="replace") as text:
             name = text.read().strip()
         uid = os.stat("/proc/%d" % pid).st_uid
-        user = ask(lambda: pwd.getpwuid(uid).pw_name) or "uid %d" % uid
+        user = query_nvml(lambda: pwd.getpwuid(uid).pw_name) or "uid %d" % uid
     except OSError:
         pass
     return {"pid": pid, "name": name, "user": user, "memory_bytes": used if isinstance(used, int) else None}
 
 
-def leased_by_scheduler(gpus: List[Dict[str, Any]], environ: Mapping[str, str]) -> List[Dict[str, Any]]:
+def scheduler_gpus(gpus: List[Dict[str, Any]], environ: Mapping[str, str]) -> List[Dict[str, Any]]:
     """Return the GPUs that belong to this batch job; all outside of one.
 
     SLURM_STEP_GPUS and SLURM_JOB_GPUS hold physical numbers, unlike CUDA_VISIBLE_DEVICES, which counts from 0 where
@@ -204,7 +210,7 @@ def leased_by_scheduler(gpus: List[Dict[str, Any]], environ: Mapping[str, str]) 
     return [g for g in gpus if (g["minor"] if g.get("minor") is not None else g["index"]) in wanted]
 
 
-def ask(question: Any) -> Any:
+def query_nvml(question: Any) -> Any:
     """Return what NVML answers, or None where the device does not know."""
     try:
         return question()
@@ -212,7 +218,7 @@ def ask(question: Any) -> Any:
         return None
 
 
-def known(question: Any) -> Any:
+def query_present_gpu(question: Any) -> Any:
     """Return the same of a GPU that is there; that a GPU has left the bus is raised."""
     try:
         return question()

@@ -21,7 +21,7 @@ LEARNING = 0.3
 """Weight of the newest job in the mean of all kinds."""
 
 
-class Habits:
+class RuntimeHistory:
     """Times of the last jobs of each kind.
 
     Attributes:

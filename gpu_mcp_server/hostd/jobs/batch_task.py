@@ -14,7 +14,7 @@ from typing import Dict, Mapping, Tuple
 from ..protocol import JobSpec, job_spec_from_json
 from .host_resources import Host
 from .job_folder import JobFolder
-from .spec_validation import checked
+from .spec_validation import validate_spec
 from .supervisor import fork_supervisor
 
 NOT_OK, CLAIMED = 1, 6
@@ -22,7 +22,7 @@ FROM_MODULES = ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME")
 """What `module load` changes and a job may see."""
 
 
-def place(environ: Mapping[str, str]) -> Tuple[str, Dict[str, str]]:
+def task_folder(environ: Mapping[str, str]) -> Tuple[str, Dict[str, str]]:
     """Return the name of this task's folder, and the variables that tell a rank who it is.
 
     Source: srun(1), mpirun(1) of Open MPI, the PMI-2 interface, qsub(1B); the variables for the job are torchrun's.
@@ -40,11 +40,11 @@ def place(environ: Mapping[str, str]) -> Tuple[str, Dict[str, str]]:
     return "%s.%s" % (array, rank), env
 
 
-def run(folder: str) -> int:
+def run_task(folder: str) -> int:
     """Run the job of this folder; returns 0 when it went well."""
-    name, env = place(os.environ)
+    name, env = task_folder(os.environ)
     with open(os.path.join(folder, "spec.json"), "rb") as text:
-        spec = checked(job_spec_from_json(json.loads(text.read().decode("ascii"))))
+        spec = validate_spec(job_spec_from_json(json.loads(text.read().decode("ascii"))))
     env.update({key: os.environ[key] for key in FROM_MODULES if key in os.environ})
     own = "%s-%s" % (spec.id, name.replace(".", "-"))  # tasks that share a node are jobs of their own there
     spec = replace(spec, id=own, processes=tuple(replace(p, env={**env, **p.env}) for p in spec.processes))

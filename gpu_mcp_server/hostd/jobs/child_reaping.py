@@ -7,7 +7,7 @@ from typing import List
 
 from ..sandbox import descriptors, processes
 from .owner_control import ControlLink
-from .role_process import Role
+from .role_process import RoleProcess
 
 DYING_S = 5.0
 VANISHING_S = 0.0005
@@ -23,7 +23,7 @@ class Children:
         links: To trusted roles, which hear of the others' ends; likewise.
     """
 
-    def __init__(self, roles: List[Role], links: List[ControlLink]) -> None:
+    def __init__(self, roles: List[RoleProcess], links: List[ControlLink]) -> None:
         self._roles, self._links = roles, links
 
     def reap(self) -> bool:
@@ -42,14 +42,14 @@ class Children:
                         self._take_over(role)
                     self._say_exit(role)
 
-    def hear(self, role: Role) -> None:
+    def hear(self, role: RoleProcess) -> None:
         """Take the report of a keeper, which is sooner than its end: a process takes half a millisecond to vanish."""
         if role.read_end():
             self._say_exit(role)
 
-    def _say_exit(self, role: Role) -> None:
+    def _say_exit(self, role: RoleProcess) -> None:
         for link in self._links:
-            link.say_exit(role)
+            link.send_exit(role)
 
     def are_gone(self) -> bool:
         """Say whether no child is left, once those keepers have vanished that have reported their end."""
@@ -64,13 +64,13 @@ class Children:
         """Say whether only keepers are left that have reported their end."""
         return bool(self._roles) and all(role.reported for role in self._roles)
 
-    def _take_over(self, role: Role) -> None:
+    def _take_over(self, role: RoleProcess) -> None:
         """Kill a sandbox whose keeper was killed: it lost everything to this process, which still holds the locks."""
         role.kill()
         keepers = {other.pid for other in self._roles}
         processes.kill(pid for pid in processes.children(os.getpid()) if pid not in keepers)
 
-    def forsaken(self) -> List[Role]:
+    def roles_without_keeper(self) -> List[RoleProcess]:
         """Return the roles whose keepers were killed by somebody else."""
         return [role for role in self._roles if role.forsaken]
 
@@ -91,5 +91,5 @@ class Children:
             if time.monotonic() >= next_kill:
                 if time.monotonic() > limit - DYING_S / 2:
                     keepers.clear()  # one that was stopped, say
-                processes.kill(pid for pid in processes.below(os.getpid()) if pid not in keepers)
+                processes.kill(pid for pid in processes.descendants_of(os.getpid()) if pid not in keepers)
                 next_kill = time.monotonic() + REST_S

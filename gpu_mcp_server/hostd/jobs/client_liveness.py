@@ -15,7 +15,7 @@ LEAVING = b"bye"
 ASKED = "asked"
 
 
-class Caller:
+class ClientLiveness:
     """The caller as the job's supervisor hears it.
 
     Attributes:
@@ -32,7 +32,7 @@ class Caller:
         """Return the socket, -1 when it has ended."""
         return self._channel.fileno() if self._channel is not None else -1
 
-    def tell(self, what: bytes) -> None:
+    def notify(self, what: bytes) -> None:
         """Tell what happens; a caller that does not listen is not waited for."""
         if self._channel is not None:
             try:
@@ -40,7 +40,7 @@ class Caller:
             except OSError:
                 pass
 
-    def gone(self) -> str:
+    def reason_to_end(self) -> str:
         """Say why the job must end now, or nothing."""
         if self.orphaned:
             return self._forsaken()
@@ -66,7 +66,7 @@ class Caller:
 
     def _forsaken(self) -> str:
         try:
-            asked = os.stat(self._folder.at(ASKED)).st_mtime
+            asked = os.stat(self._folder.path_of(ASKED)).st_mtime
         except OSError:
             asked = 0.0
         now = time.time()
@@ -76,10 +76,10 @@ class Caller:
         return "the caller's channel was lost and nobody asked for the job within %g s" % self._grace_s
 
 
-def note_asked(folder: JobFolder) -> None:
+def touch_client(folder: JobFolder) -> None:
     """Note that somebody asked for a job over another channel than that of its caller."""
     try:
-        fd = os.open(folder.at(ASKED), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(folder.path_of(ASKED), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         os.utime(fd)
         os.close(fd)
     except OSError:

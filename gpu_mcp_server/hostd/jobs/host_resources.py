@@ -9,19 +9,19 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Sequence, Set, Tuple
 
-from ..files.job_files import Blobs
+from ..files.job_files import BlobStore
 from ..files.read_only_trees import ReadOnlyTrees
-from ..files.workspace_cache import WorkingCopies
+from ..files.workspace_cache import WorkspaceCache
 from ..gpus import amd, nvml
 from ..gpus.gpu_locks import FOLDER, GpuLocks
 from ..gpus.login_policy import JOB_UIDS, job_uids
 from ..protocol import BOXED, LEVELS, JobSpec, Limits
 from ..sandbox import apptainer, cgroup, descriptors, landlock
-from ..sandbox.confinement import SYSTEM_FOLDERS, Confinement, Sandbox
-from ..sandbox.mounts import RUN, reachable_by
-from ..sandbox.processes import descendants, end, runs_as
+from ..sandbox.confinement import SYSTEM_FOLDERS, Sandbox, SandboxSpec
+from ..sandbox.mounts import RUN, can_access
+from ..sandbox.processes import ask_to_end, descendants, runs_as
 from . import orphan_cleanup
-from .job_store import JobFolders
+from .job_store import JobStore
 
 RANKS = ("batch", "ranks")
 """Purposes of jobs whose processes may be on several hosts; the settings let them use the network."""
@@ -36,7 +36,7 @@ LOCKS = "GPU_MCP_HOSTD_LOCKS"
 """Environment variable with the folder of the GPUs' locks; for tests."""
 
 
-class HostRefuses(Exception):
+class JobRefused(Exception):
     """A job cannot be run here as it asks."""
 
     def __init__(self, status: str, note: str) -> None:
@@ -65,12 +65,12 @@ class Host:
         os.makedirs(state, mode=0o711, exist_ok=True)
         if os.geteuid() == 0:
             os.chmod(state, 0o711)
-        self.folders = JobFolders(state)
-        self.blobs = Blobs(os.path.join(state, "blobs"))
-        self.copies = WorkingCopies(os.path.join(state, "copies"))
+        self.folders = JobStore(state)
+        self.blobs = BlobStore(os.path.join(state, "blobs"))
+        self.copies = WorkspaceCache(os.path.join(state, "copies"))
         self.trees = ReadOnlyTrees(os.path.join(state, "trees"), self.blobs)
         self.locks = GpuLocks(lock_folder or os.environ.get(LOCKS) or FOLDER)
-        self.nvml = nvml.Nvml()
+        self.nvml = nvml.NvmlLibrary()
         self.amd = amd.AmdSmi()
         self.null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         self.job_uids = job_uids()
@@ -80,7 +80,7 @@ class Host:
         found = shutil.which("bwrap", path="/usr/local/bin:/usr/bin:/bin")
         self.bwrap = found if found and self._allows("namespaces") else ""
         self.apptainer: Optional[apptainer.Apptainer] = None
-        self.hierarchy = cgroup.find() if self._allows("full") else None
+        self.hierarchy = cgroup.own_hierarchy() if self._allows("full") else None
         self.limits_by_cgroup: FrozenSet[str] = frozenset(self.hierarchy.features) if self.hierarchy else frozenset()
         self.level, self.weaker_because, self.hint = self._probe_level()
         self.signals_scoped = are_signals_scoped(self.level)
@@ -110,8 +110,8 @@ class Host:
             if not missing:
                 return "full", "", ""
             why = cgroup.why_not()
-            note = "no limits by group on %s: %s" % (" and ".join(sorted(missing)), cgroup.in_brief(why))
-            return "namespaces", note, cgroup.advice(why)
+            note = "no limits by group on %s: %s" % (" and ".join(sorted(missing)), cgroup.short_reason(why))
+            return "namespaces", note, cgroup.fix_hint(why)
         self.apptainer = self._find_apptainer()
         if self.apptainer is not None:
             said = self._try(Sandbox("apptainer", self.bwrap, self.apptainer))
@@ -132,14 +132,14 @@ class Host:
     def _try(self, box: Sandbox) -> str:
         """Run `true` in a sandbox; return what was said instead, or nothing."""
         workdir = self.folders.new_workdir()
-        nest = self.folders.new_nest({"level": box.level, "workdirs": [workdir]})
+        nest = self.folders.create_prewarmed({"level": box.level, "workdirs": [workdir]})
         os.mkdir(workdir, 0o700)
         read, write = os.pipe2(os.O_CLOEXEC)
         uid = self.job_uids[-1] if os.geteuid() == 0 else None
         try:
             if uid is not None:
                 os.chown(workdir, uid, uid)
-            conf = Confinement(
+            conf = SandboxSpec(
                 workdir=self._probe_place(workdir, uid),
                 uid=uid,
                 pids_by_cgroup=uid is None,
@@ -149,41 +149,41 @@ class Host:
             os.close(write)
             said = _read_for(read, PROBE_S)
             if said is None:
-                end([pid])
-                orphan_cleanup.kill_all(nest.noted())
+                ask_to_end([pid])
+                orphan_cleanup.kill_leftovers(nest.read_notes())
             status = os.waitpid(pid, 0)[1]
         finally:
             os.close(read)
             os.rmdir(workdir)
-            self.folders.drop_nest(nest)
+            self.folders.drop_prewarmed(nest)
         if status == 0:
             return ""
         return "it hangs" if said is None else said.decode("utf-8", "replace").strip() or "no message"
 
     def _probe_place(self, workdir: str, uid: Optional[int]) -> str:
         """Return a workspace for the probe: what is tried is the sandbox, not the way to the state folder."""
-        return workdir if uid is None or reachable_by(workdir, uid, 0o5) else "/tmp"
+        return workdir if uid is None or can_access(workdir, uid, 0o5) else "/tmp"
 
     def require(self, spec: JobSpec) -> None:
         """Check that the job may run here.
 
         Raises:
-            HostRefuses: If the level is below what the job demands, or the job asks for what it must not have.
+            JobRefused: If the level is below what the job demands, or the job asks for what it must not have.
         """
         if spec.min_level not in LEVELS:
-            raise HostRefuses("refused", "unknown sandbox level %r" % spec.min_level)
+            raise JobRefused("refused", "unknown sandbox level %r" % spec.min_level)
         if LEVELS.index(self.level) < LEVELS.index(spec.min_level):
-            raise HostRefuses(
+            raise JobRefused(
                 "refused",
                 "sandbox level %s is wanted, this host gives %s: %s. %s Or accept less with the setting min_level."
                 % (spec.min_level, self.level, self.weaker_because, self.hint),
             )
         if spec.network and spec.purpose not in RANKS and (spec.purpose != "fetch" or spec.gpus.count):
-            raise HostRefuses(
+            raise JobRefused(
                 "refused", "only a fetch job without a GPU, or ranks on several hosts, may use the network"
             )
         if not spec.processes:
-            raise HostRefuses("refused", "the job has no process")
+            raise JobRefused("refused", "the job has no process")
 
     def accounts(self, count: int) -> List[Account]:
         """Take so many accounts that nothing else runs as, all or none; their locks end with who holds them.
@@ -192,7 +192,7 @@ class Host:
             Nothing when too few are free.
 
         Raises:
-            HostRefuses: If hostd is root and can keep no locks on uids.
+            JobRefused: If hostd is root and can keep no locks on uids.
         """
         if os.geteuid() != 0:
             return [Account(None, os.dup(self.null)) for _ in range(count)]
@@ -244,13 +244,13 @@ class Host:
                 return folder
             except OSError:
                 continue
-        raise HostRefuses("broken", "no folder for locks on uids can be made in %s" % self.state)
+        raise JobRefused("broken", "no folder for locks on uids can be made in %s" % self.state)
 
-    def group(self, name: str) -> Optional[cgroup.Group]:
+    def group(self, name: str) -> Optional[cgroup.Cgroup]:
         """Make a cgroup, where this host can."""
         return self.hierarchy.group(name) if self.hierarchy is not None else None
 
-    def limit(self, group: cgroup.Group, limits: Limits) -> None:
+    def limit(self, group: cgroup.Cgroup, limits: Limits) -> None:
         """Set a job's limits on its cgroup, those that this host has."""
         group.limit(memory_bytes=limits.memory_bytes, processes=limits.processes, cpus=limits.cpus)
 
@@ -271,9 +271,9 @@ class Host:
             env["CUDA_VISIBLE_DEVICES"] = ",".join(str(g["uuid"]) for g in leased)
         return nvml.device_nodes(leased), env
 
-    def ours(self) -> Set[int]:
+    def job_pids(self) -> Set[int]:
         """Return the pids of all jobs on this host."""
-        found = [f.noted().get("pid") for f in self.folders.unfinished()]
+        found = [f.read_notes().get("pid") for f in self.folders.unfinished_jobs()]
         return set(descendants(*[pid for pid in found if isinstance(pid, int)]))
 
     def after_fork(self, keep: Set[int]) -> None:
@@ -284,7 +284,7 @@ class Host:
         os.dup2(self.null, 0)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        descriptors.close_all_but(keep | {self.null})
+        descriptors.close_except(keep | {self.null})
 
 
 def are_signals_scoped(level: str) -> bool:

@@ -33,36 +33,36 @@ class JobFolder:
         self.life = -1
         """The descriptor that holds the lock on the folder, in the process that answers for the job."""
 
-    def at(self, name: str) -> str:
+    def path_of(self, name: str) -> str:
         """Return the path of one of its files."""
         return os.path.join(self.path, name)
 
     def stream(self, role: str, name: str) -> str:
         """Return the path of a role's stdout or stderr."""
-        return self.at("%s.%s" % (role, name))
+        return self.path_of("%s.%s" % (role, name))
 
     def read_json(self, name: str) -> Optional[Dict[str, Any]]:
         """Return one of its JSON files, or None."""
         try:
-            with open(self.at(name), "rb") as text:
+            with open(self.path_of(name), "rb") as text:
                 data: Any = json.loads(text.read().rstrip(b"\0").decode("ascii"))
         except (OSError, ValueError):
             return None
         return cast("Dict[str, Any]", data) if isinstance(data, dict) else None
 
-    def note(self, about: Dict[str, Any]) -> None:
+    def update_notes(self, about: Dict[str, Any]) -> None:
         """Add to what is known of the job while it runs; whoever is killed in between leaves what was there."""
-        fd = os.open(self.at("state"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        fd = os.open(self.path_of("state"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             job_files.write_all(fd, json.dumps(about).encode() + b"\n")
         finally:
             os.close(fd)
 
-    def noted(self) -> Dict[str, Any]:
+    def read_notes(self) -> Dict[str, Any]:
         """Return all that was noted."""
         found: Dict[str, Any] = {}
         try:
-            with open(self.at("state"), "rb") as text:
+            with open(self.path_of("state"), "rb") as text:
                 lines = text.read().split(b"\n")[:-1]
             for line in lines:
                 found.update(json.loads(line.decode("ascii")))
@@ -75,7 +75,7 @@ class JobFolder:
         data = self.read_json("spec.json")
         return job_spec_from_json(data) if data else None
 
-    def take_life(self) -> bool:
+    def take_lock(self) -> bool:
         """Lock the folder; False when somebody holds it, or it is gone."""
         try:
             fd = os.open(self.path, file_trees.FLAGS)
@@ -89,7 +89,7 @@ class JobFolder:
         self.life = fd
         return True
 
-    def leave_life(self) -> None:
+    def hand_over_lock(self) -> None:
         """Close our descriptor of the lock; it stays locked as long as another process has one."""
         if self.life >= 0:
             os.close(self.life)
@@ -108,7 +108,7 @@ class JobFolder:
         try:
             return self._write_record(record)
         except OSError as error:
-            if not job_files.no_room(error):
+            if not job_files.disk_full_message(error):
                 raise
         self._use_space()
         note = "; ".join(n for n in (record.note, "disk_full: the list of outputs is lost") if n)
@@ -116,22 +116,24 @@ class JobFolder:
         return self._write_record(replace(record, status=status, outputs=(), outputs_left_out=(), note=note[:2000]))
 
     def _write_record(self, record: JobRecord) -> bool:
-        if self.finished():  # who writes it holds the lock, and the dead leave it, half written, to the next
+        if self.has_final_record():  # who writes it holds the lock, and the dead leave it, half written, to the next
             return False
-        job_files.write_whole(self.at("record.json"), json.dumps(to_json(record)).encode(), self.at("record.partial"))
+        job_files.write_whole(
+            self.path_of("record.json"), json.dumps(to_json(record)).encode(), self.path_of("record.partial")
+        )
         return True
 
     def keep(self) -> None:
         """Make sure that the record outlasts a loss of power."""
         with contextlib.suppress(OSError):
-            fd = os.open(self.at("record.json"), os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self.path_of("record.json"), os.O_RDONLY | os.O_CLOEXEC)
             os.fsync(fd)
             os.close(fd)
 
     def write_spec(self, spec: JobSpec) -> None:
         """Write what was submitted, and set room aside behind it for the record, should the disk be full then."""
         data = json.dumps(to_json(spec)).encode()
-        fd = os.open(self.at("spec.json"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(self.path_of("spec.json"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             job_files.write_all(fd, data)
             disk = os.fstatvfs(fd)
@@ -144,12 +146,12 @@ class JobFolder:
             os.close(fd)
 
     def _use_space(self) -> None:
-        with open(self.at("spec.json"), "r+b") as text:
+        with open(self.path_of("spec.json"), "r+b") as text:
             text.truncate(len(text.read().rstrip(b"\0")))
 
-    def finished(self) -> bool:
+    def has_final_record(self) -> bool:
         """Say whether there is a final record."""
-        return os.path.exists(self.at("record.json"))
+        return os.path.exists(self.path_of("record.json"))
 
     def record(self) -> JobRecord:
         """Return the final record, or what is known so far.
@@ -157,39 +159,39 @@ class JobFolder:
         A job that nobody answers for gets one here: `broken`, or `cancelled` if that was asked.
         """
         final = self.read_json("record.json")
-        if final is None and not self.is_alive() and self.take_life():
+        if final is None and not self.is_alive() and self.take_lock():
             try:
                 final = self.read_json("record.json")
                 if final is None:
                     self._bury()
                     final = self.read_json("record.json")
             finally:
-                self.leave_life()
+                self.hand_over_lock()
         if final is not None:
             return job_record_from_json(final)
-        known = self.noted()
+        known = self.read_notes()
         leader = str(known.get("leader", "main"))
         live: Dict[str, Any] = known.get("live") or {"id": self.id, "state": "queued"}
         live.update(stdout_bytes=self.size(leader, "stdout"), stderr_bytes=self.size(leader, "stderr"))
         return job_record_from_json(live)
 
     def _bury(self) -> None:
-        if self.finished():
-            os.unlink(self.at("record.json"))  # unreadable: power was lost while it was written
-        private = self.noted()
-        left = orphan_cleanup.kill_all(private)
+        if self.has_final_record():
+            os.unlink(self.path_of("record.json"))  # unreadable: power was lost while it was written
+        private = self.read_notes()
+        left = orphan_cleanup.kill_leftovers(private)
         self.finish(self._record_of_killed("its supervisor was killed; %s" % (left or "the sandbox died with it")))
-        orphan_cleanup.clear(self.path, private)
+        orphan_cleanup.remove_workdirs(self.path, private)
 
     def _record_of_killed(self, note: str) -> JobRecord:
-        private, spec = self.noted(), self.read_json("spec.json") or {}
+        private, spec = self.read_notes(), self.read_json("spec.json") or {}
         live: Dict[str, Any] = private.get("live") or {}
         sizes = {name: self.size(self.leader(), name) for name in ("stdout", "stderr")}
         return JobRecord(
             id=self.id,
             state="finished",
             purpose=str(spec.get("purpose", "run")),
-            status="cancelled" if os.path.exists(self.at("cancelled")) else "broken",
+            status="cancelled" if os.path.exists(self.path_of("cancelled")) else "broken",
             note=note,
             level=private.get("level"),
             weaker_because=str(live.get("weaker_because") or ""),
@@ -205,7 +207,7 @@ class JobFolder:
 
     def _made_at(self) -> float:
         try:
-            return os.stat(self.at("spec.json")).st_mtime
+            return os.stat(self.path_of("spec.json")).st_mtime
         except OSError:
             return 0.0
 
@@ -218,7 +220,7 @@ class JobFolder:
 
     def leader(self) -> str:
         """Return the role whose output is the job's."""
-        return str(self.noted().get("leader", "main"))
+        return str(self.read_notes().get("leader", "main"))
 
     def read(self, role: str, name: str, offset: int, size: int) -> bytes:
         """Return part of a stream from a byte offset."""
@@ -231,7 +233,7 @@ class JobFolder:
 
     def signal(self, number: int) -> None:
         """Signal the supervisor, if it lives."""
-        pid = self.noted().get("pid")
+        pid = self.read_notes().get("pid")
         if isinstance(pid, int) and self.is_alive():
             try:
                 os.kill(pid, number)

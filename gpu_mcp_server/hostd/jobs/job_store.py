@@ -22,7 +22,7 @@ FILES = ("spec.json", "state", "record.partial")
 """What every job's folder comes to have."""
 
 
-class JobFolders:
+class JobStore:
     """All jobs of this host. Those that are not over, with all that they leave, are listed in the folder `open`.
 
     Sandboxes that belong to no job have a folder of the same kind in `nests`, which says what must be cleared away.
@@ -59,7 +59,7 @@ class JobFolders:
             self._list(folder, spec.id)
             os.rename(folder.path, final)
         except OSError as error:
-            folder.leave_life()
+            folder.hand_over_lock()
             file_trees.remove(folder.path)
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 return None
@@ -71,13 +71,13 @@ class JobFolders:
         """Make a folder that is no job's yet, and lock it."""
         folder = JobFolder(os.path.join(self.root, ".%s.%d" % (name, os.getpid())))
         os.mkdir(folder.path, 0o700)
-        folder.take_life()
+        folder.take_lock()
         return folder
 
     def _blank(self) -> Optional[JobFolder]:
         """Take a folder that was prepared, if there is one."""
         folder, self._prepared = self._prepared, None
-        return folder if folder is not None and folder.take_life() else None
+        return folder if folder is not None and folder.take_lock() else None
 
     def prepare(self) -> None:
         """Make a folder for a job to come, with its files, while nobody waits: that is most of what a claim takes."""
@@ -86,8 +86,8 @@ class JobFolders:
         try:
             folder = self._empty("blank-" + os.urandom(8).hex())
             for name in FILES:
-                os.close(os.open(folder.at(name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-            folder.leave_life()
+                os.close(os.open(folder.path_of(name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            folder.hand_over_lock()
             self._prepared = folder
         except OSError:
             pass  # a full disk is told to who claims
@@ -100,7 +100,7 @@ class JobFolders:
     def _list(self, folder: JobFolder, job_id: str) -> None:
         """Enter a job into `open`; a second name for a file is cheaper than a file."""
         try:
-            os.link(folder.at("spec.json"), os.path.join(self.open, job_id))
+            os.link(folder.path_of("spec.json"), os.path.join(self.open, job_id))
         except FileExistsError:
             pass
 
@@ -134,51 +134,51 @@ class JobFolders:
                     continue
         return found
 
-    def unfinished(self) -> List[JobFolder]:
+    def unfinished_jobs(self) -> List[JobFolder]:
         """Return the jobs that somebody answers for."""
         found = [self.get(name) for name in os.listdir(self.open)]
-        return [f for f in found if f is not None and not f.finished() and f.is_alive()]
+        return [f for f in found if f is not None and not f.has_final_record() and f.is_alive()]
 
     def cancel(self, folder: JobFolder) -> None:
         """Ask a job to end."""
-        if not folder.finished():
-            with open(folder.at("cancelled"), "w", encoding="ascii"):
+        if not folder.has_final_record():
+            with open(folder.path_of("cancelled"), "w", encoding="ascii"):
                 pass
             folder.signal(signal.SIGTERM)
 
-    def new_nest(self, about: Dict[str, Any]) -> JobFolder:
+    def create_prewarmed(self, about: Dict[str, Any]) -> JobFolder:
         """Note what must be cleared away should this process be killed with a sandbox that has no job."""
         nest = JobFolder(os.path.join(self.nests, os.urandom(8).hex()))
         os.mkdir(nest.path, 0o700)
-        nest.take_life()
-        nest.note(about)
+        nest.take_lock()
+        nest.update_notes(about)
         return nest
 
-    def drop_nest(self, nest: JobFolder) -> None:
+    def drop_prewarmed(self, nest: JobFolder) -> None:
         """Remove a nest's folder: its sandbox is gone, or has a job."""
         file_trees.remove(nest.path)
-        nest.leave_life()
+        nest.hand_over_lock()
 
-    def clear_nests(self) -> None:
+    def clear_prewarmed(self) -> None:
         """Kill and remove what is left of nests that were killed."""
         for name in os.listdir(self.nests):
             nest = JobFolder(os.path.join(self.nests, name))
-            if not nest.is_alive() and nest.noted() and nest.take_life():
-                orphan_cleanup.kill_all(nest.noted())
-                orphan_cleanup.clear(nest.path, nest.noted())
-                self.drop_nest(nest)
+            if not nest.is_alive() and nest.read_notes() and nest.take_lock():
+                orphan_cleanup.kill_leftovers(nest.read_notes())
+                orphan_cleanup.remove_workdirs(nest.path, nest.read_notes())
+                self.drop_prewarmed(nest)
             else:
                 self._drop_stale(nest.path, time.time())
 
-    def settle(self, job_id: str) -> None:
+    def finalize_orphan(self, job_id: str) -> None:
         """Do what a supervisor has left undone that was just killed."""
         folder = self.get(job_id)
         limit = time.monotonic() + DYING_S
         while folder is not None and folder.is_alive() and time.monotonic() < limit:
             time.sleep(0.005)  # its end of the socket may close before its lock does
         if folder is not None and folder.record().state == "finished" and not folder.is_alive():
-            orphan_cleanup.drop_groups(folder.noted())
-            orphan_cleanup.clear(folder.path, folder.noted())
+            orphan_cleanup.remove_cgroups(folder.read_notes())
+            orphan_cleanup.remove_workdirs(folder.path, folder.read_notes())
 
     def sweep(self) -> None:
         """Finish the jobs of dead supervisors; drop old folders, and workspaces that nobody uses."""
@@ -191,12 +191,12 @@ class JobFolders:
                 if name not in claiming:
                     _unlink_quietly(os.path.join(self.open, name))
             elif folder.record().state == "finished" and not folder.is_alive():
-                orphan_cleanup.drop_groups(folder.noted())
-                orphan_cleanup.clear(folder.path, folder.noted())
-        self.clear_nests()
+                orphan_cleanup.remove_cgroups(folder.read_notes())
+                orphan_cleanup.remove_workdirs(folder.path, folder.read_notes())
+        self.clear_prewarmed()
         for name in os.listdir(self.work):
             self._drop_stale(os.path.join(self.work, name), now)
-        orphan_cleanup.drop_stale_groups()
+        orphan_cleanup.remove_stale_cgroups()
         old = sorted(self._all(), key=lambda pair: -pair[1])
         for number, (path, changed) in enumerate(old):
             if (number > KEEP_JOBS or now - changed > KEEP_S) and not JobFolder(path).is_alive():

@@ -10,9 +10,9 @@ from ..files import file_trees, job_files
 from ..protocol import FileRef, JobSpec
 from ..sandbox import descriptors
 from ..sandbox.mounts import Mounts
-from .host_resources import Account, Host, HostRefuses
+from .host_resources import Account, Host, JobRefused
 from .owner_control import ControlLink
-from .role_process import Role
+from .role_process import RoleProcess
 
 UID_WAIT_S = 3600.0
 """How long a job that could start waits for its uids, where too many are in use by jobs that run."""
@@ -20,7 +20,7 @@ UID_PAUSES_S = (0.02, 1.0)
 """Between two looks for them, at first and later: each opens as many files as there are uids."""
 
 
-class Place:
+class JobWorkdir:
     """Workspaces, and accounts from a job's start on, made and removed by one supervisor.
 
     Each folder is locked by this process and by the keepers, so that a folder that can be locked is one that nobody
@@ -61,7 +61,7 @@ class Place:
             self.locks.append(os.open(workdir, file_trees.FLAGS))
             fcntl.flock(self.locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-    def settle(self, laid: Mapping[str, job_files.Stamps]) -> Optional[Dict[str, job_files.Stamps]]:
+    def assign_uids(self, laid: Mapping[str, job_files.Stamps]) -> Optional[Dict[str, job_files.Stamps]]:
         """Take the accounts and give them the folders; return how the files that lie there look then.
 
         Returns:
@@ -80,7 +80,7 @@ class Place:
             given[name] = before if uid is None else _given(at, before, uid)
         return given
 
-    def settle_in_turn(
+    def wait_for_uids(
         self,
         laid: Mapping[str, job_files.Stamps],
         stop: Callable[[], bool],
@@ -90,9 +90,9 @@ class Place:
         """Do the same, and wait where all are in use, unless `stop()` says so; `wakers` tell when to ask it.
 
         Raises:
-            HostRefuses: If none was to be had in time.
+            JobRefused: If none was to be had in time.
         """
-        found, pause_s = self.settle(laid), UID_PAUSES_S[0]
+        found, pause_s = self.assign_uids(laid), UID_PAUSES_S[0]
         deadline = time.monotonic() + UID_WAIT_S
         wanted = len(set(self._names.values()))
         why = "%d uids wanted, fewer of the %d for jobs of this host are free" % (wanted, len(self._host.job_uids) - 1)
@@ -100,10 +100,10 @@ class Place:
             said("waiting: " + why)
         while found is None:
             if stop() or time.monotonic() > deadline:
-                raise HostRefuses("refused", why + "; job_uids in /etc/gpu-mcp-server/pool.json gives more")
+                raise JobRefused("refused", why + "; job_uids in /etc/gpu-mcp-server/pool.json gives more")
             select.select(wakers(), [], [], pause_s)
             pause_s = min(2 * pause_s, UID_PAUSES_S[1])
-            found = self.settle(laid)
+            found = self.assign_uids(laid)
         return found
 
     def rename(self, name: str) -> None:
@@ -112,7 +112,7 @@ class Place:
         (account,) = self._names.values()
         self.workdirs, self._names = {name: workdir}, {name: account}
 
-    def lay(self, wanted: Mapping[str, Sequence[FileRef]]) -> Dict[str, job_files.Stamps]:
+    def materialize(self, wanted: Mapping[str, Sequence[FileRef]]) -> Dict[str, job_files.Stamps]:
         """Lay files, before any process of the job runs; return how they look, by workspace."""
         found: Dict[str, job_files.Stamps] = {}
         host = self._host
@@ -120,7 +120,7 @@ class Place:
             uid, refs = self.uid_of(name), wanted.get(name, ())
             copy = host.copies.take(workdir, refs, uid)
             fresh = [ref for ref in refs if ref.path not in copy.stamps]
-            found[name] = {**copy.stamps, **job_files.lay(workdir, fresh, host.blobs, uid, copy.folders)}
+            found[name] = {**copy.stamps, **job_files.materialize_files(workdir, fresh, host.blobs, uid, copy.folders)}
         return found
 
     def keep(self, wanted: Mapping[str, Sequence[FileRef]], stamps: Mapping[str, job_files.Stamps]) -> None:
@@ -137,15 +137,15 @@ class Place:
         """Return the paths under which the job's uid reaches the folders.
 
         Raises:
-            HostRefuses: If there is no way.
+            JobRefused: If there is no way.
         """
         try:
-            return {name: mounts.reach(at, self.uid_of(name)) for name, at in self.workdirs.items()}
+            return {name: mounts.make_reachable(at, self.uid_of(name)) for name, at in self.workdirs.items()}
         except OSError as error:
             hint = "set state_dir to a folder that others may enter"
-            raise HostRefuses("refused", "the job's uid cannot reach its folder (%s); %s" % (error, hint)) from error
+            raise JobRefused("refused", "the job's uid cannot reach its folder (%s); %s" % (error, hint)) from error
 
-    def about(self, host: Host, groups: Sequence[str]) -> Dict[str, Any]:
+    def cleanup_record(self, host: Host, groups: Sequence[str]) -> Dict[str, Any]:
         """Return what must be cleared away should this process be killed, to be noted before any of it is made."""
         return {
             "pid": os.getpid(),
@@ -159,7 +159,7 @@ class Place:
         return list(self.workdirs.values())
 
 
-class Premade:
+class PrewarmedParts:
     """What was made ahead of a job; `prewarm_pool` makes it.
 
     Attributes:
@@ -169,10 +169,10 @@ class Premade:
         held: What the keepers hold open.
     """
 
-    place: Place
-    roles: List[Role]
+    place: JobWorkdir
+    roles: List[RoleProcess]
     group_names: List[str]
-    held: descriptors.Bundle
+    held: descriptors.DescriptorHolder
 
     def start(self, spec: JobSpec) -> List[ControlLink]:
         """Let the processes that wait become the job's; return the supervisor's ends of the trusted ones' links."""

@@ -6,13 +6,13 @@ from typing import Dict, List, Sequence, Tuple
 
 from ..protocol import JobSpec, ProcessSpec
 from ..sandbox import descriptors, sandbox_stub
-from ..sandbox.confinement import BY_BUBBLEWRAP, Confinement
+from ..sandbox.confinement import BY_BUBBLEWRAP, SandboxSpec
 from ..sandbox.mounts import Mounts
 from .host_resources import Host
-from .job_workdir import Place
+from .job_workdir import JobWorkdir
 from .lease import Lease
 from .owner_control import ControlLink
-from .role_process import Role
+from .role_process import RoleProcess
 
 Ends = Dict[str, List[Tuple[str, socket.socket]]]
 
@@ -35,13 +35,18 @@ def argv_of(process: ProcessSpec, host: Host) -> List[str]:
     return [host.python if a == "{python}" else a for a in process.argv]
 
 
-def stdin_of(spec: JobSpec) -> int:
+def open_stdin(spec: JobSpec) -> int:
     """Return a descriptor that gives a job's stdin."""
     return descriptors.memory_file("stdin", spec.stdin.encode("utf-8", "surrogateescape"))
 
 
 def start(
-    host: Host, spec: JobSpec, place: Place, lease: Lease, roles: List[Role], held: descriptors.Bundle
+    host: Host,
+    spec: JobSpec,
+    place: JobWorkdir,
+    lease: Lease,
+    roles: List[RoleProcess],
+    held: descriptors.DescriptorHolder,
 ) -> List[ControlLink]:
     """Start all processes and return the supervisor's ends of the trusted roles' links.
 
@@ -58,13 +63,13 @@ def start(
     sandbox = host.sandbox()
     roots = roots_of(spec)
     some_uid = place.uid_of(spec.processes[0].workspace)
-    pairs = mounts.shown(roots, some_uid) if sandbox.boxed() else [(r, r) for r in roots]
+    pairs = mounts.visible_paths(roots, some_uid) if sandbox.is_isolated() else [(r, r) for r in roots]
     reached = place.reach(mounts)
-    trees = host.trees.show(spec.trees, mounts, some_uid, sandbox.boxed())
+    trees = host.trees.show(spec.trees, mounts, some_uid, sandbox.is_isolated())
     pairs += trees.pairs
     held.add(trees.locks)
-    ends, links = join(spec, roles)
-    stdin = stdin_of(spec)
+    ends, links = make_links(spec, roles)
+    stdin = open_stdin(spec)
     if some_uid is not None:
         os.fchown(stdin, some_uid, some_uid)
     for process, role in zip(spec.processes, roles):
@@ -74,7 +79,7 @@ def start(
         own = ends.get(process.role, [])
         env.update({name: str(end.fileno()) for name, end in own})
         env.update(trees.env)
-        box = Confinement(
+        box = SandboxSpec(
             workdir=reached[process.workspace],
             roots=pairs,
             devices=devices if process.gpu else [],
@@ -89,19 +94,19 @@ def start(
             profiler=process.profiled,
         )
         if uid is not None:
-            role.belong_to(uid)
+            role.allow_uid(uid)
         fds = (stdin if role is roles[0] else host.null, role.out_write, role.err_write)
         argv = argv_of(process, host)
         if box.writes_proc and sandbox.level in BY_BUBBLEWRAP:
             argv = [*interpreter("", host), "-c", sandbox_stub.WALLED, *argv]
         sandbox.spawn(argv, env, box, fds, [end.fileno() for _, end in own], role.keeper)
-        role.started()
-    close(ends)
+        role.close_child_ends()
+    close_links(ends)
     os.close(stdin)
     return links
 
 
-def join(spec: JobSpec, roles: Sequence[Role]) -> Tuple[Ends, List[ControlLink]]:
+def make_links(spec: JobSpec, roles: Sequence[RoleProcess]) -> Tuple[Ends, List[ControlLink]]:
     """Return the ends of the links that each role gets, by the name of its variable, and our own ends."""
     ends: Ends = {}
     links: List[ControlLink] = []
@@ -117,7 +122,7 @@ def join(spec: JobSpec, roles: Sequence[Role]) -> Tuple[Ends, List[ControlLink]]
     return ends, links
 
 
-def close(ends: Ends) -> None:
+def close_links(ends: Ends) -> None:
     """Close what the processes have got."""
     for own in ends.values():
         for _, end in own:

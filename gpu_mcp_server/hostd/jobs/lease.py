@@ -6,15 +6,15 @@ import zlib
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..gpus.broker import NAME
-from ..gpus.broker_client import BrokerGone, BrokerLink, Want, wait_in_line
-from ..gpus.drain import Drains
+from ..gpus.broker_client import BrokerClient, BrokerGone, GrantRequest, wait_for_grant
+from ..gpus.drain import DrainFiles
 from ..gpus.gpu_availability import DYING_S
 from ..gpus.gpu_locks import PROCESSOR, Held
-from ..gpus.gpu_queue import joined
+from ..gpus.gpu_queue import choose_gpus
 from ..protocol import GpuRequest, JobSpec, has_memory
 from ..sandbox.processes import Identity
 from . import reservation_socket
-from .host_resources import Host, HostRefuses
+from .host_resources import Host, JobRefused
 
 LEAST_WAIT_S = 0.25
 """For a broker to start and answer, for those who will not wait."""
@@ -37,12 +37,12 @@ class Lease:
 
     def __init__(self, host: Host, spec: JobSpec, gpus: List[Dict[str, Any]]) -> None:
         self._host, self._spec = host, spec
-        self._gpus = {g["uuid"]: g for g in gpus if fits(g, spec.gpus)}
+        self._gpus = {g["uuid"]: g for g in gpus if matches_request(g, spec.gpus)}
         self._locks: Held = []
         self._uuids: List[str] = []
-        self._door: Optional[reservation_socket.Visit] = None
+        self._door: Optional[reservation_socket.ReservationClient] = None
         self._said, self._say_at, self._moved_at = "", 0.0, 0.0
-        self.link: Optional[BrokerLink] = None
+        self.link: Optional[BrokerClient] = None
         self.notes: List[str] = []
 
     def take(
@@ -62,7 +62,7 @@ class Lease:
             wake: Returns descriptors that become readable when `stop()` may say something new.
 
         Raises:
-            HostRefuses: If they are not to be had in time, or `stop()` says so.
+            JobRefused: If they are not to be had in time, or `stop()` says so.
         """
         want = self._spec.gpus
         if want.count == 0 and want.mode != "exclusive":
@@ -70,7 +70,7 @@ class Lease:
         names = sorted(self._gpus) if want.count else [PROCESSOR]
         fault = self._host.locks.fault()
         if fault:
-            raise HostRefuses("refused", fault)
+            raise JobRefused("refused", fault)
         count = max(1, want.count)
         self._check(names, count)
         owner: Dict[str, object] = {"job": self._spec.id, "pid": os.getpid(), "user": want.user, **named}
@@ -88,9 +88,9 @@ class Lease:
     def _check(self, names: Sequence[str], count: int) -> None:
         want = self._spec.gpus
         if len(names) < count:
-            raise HostRefuses("no_gpu", "%d GPUs wanted, %d fit%s" % (count, len(names), _needs(want)))
-        if not joined(names, count, self._links()):
-            raise HostRefuses("no_gpu", "no %d GPUs of this host are all joined by NVLink" % count)
+            raise JobRefused("no_gpu", "%d GPUs wanted, %d fit%s" % (count, len(names), _needs(want)))
+        if not choose_gpus(names, count, self._links()):
+            raise JobRefused("no_gpu", "no %d GPUs of this host are all joined by NVLink" % count)
 
     def _links(self) -> Optional[Dict[str, List[str]]]:
         if not self._spec.gpus.nvlink:
@@ -99,7 +99,7 @@ class Lease:
 
     def _from_reservation(self, turn: "_Turn") -> bool:
         """Use the GPUs of a reservation, in turn with its other jobs; False when it has ended."""
-        visit = reservation_socket.Visit.to(self._host.folders, self._spec.gpus.lease)
+        visit = reservation_socket.ReservationClient.connect(self._host.folders, self._spec.gpus.lease)
         if visit is None:
             self.notes.append("reservation %s has ended; the job waited like others" % self._spec.gpus.lease)
             return False
@@ -112,7 +112,7 @@ class Lease:
         left = turn.deadline - time.monotonic()
         inner = visit.turns.acquire(names, turn.count, self._spec.gpus.mode, turn.owner, left, turn.stop)
         if not inner:
-            raise HostRefuses("no_gpu", "the reservation's GPUs are used by its other jobs")
+            raise JobRefused("no_gpu", "the reservation's GPUs are used by its other jobs")
         chosen = {u for u, _ in inner}
         self._locks = [*inner, *((u, fd) for u, fd in visit.locks.items() if u in chosen)]
         visit.keep(chosen)
@@ -125,7 +125,7 @@ class Lease:
             return []
         want = self._spec.gpus
         names = [n for n in turn.names if want.foreign == "warn" or want.mode == "shared" or not self._strangers(n)]
-        chosen = joined(names, turn.count, self._links()) if want.nvlink else names
+        chosen = choose_gpus(names, turn.count, self._links()) if want.nvlink else names
         if len(chosen) < turn.count:
             return []
         held = locks.acquire(chosen, turn.count, want.mode, turn.owner, 0.0, turn.stop)
@@ -142,15 +142,18 @@ class Lease:
             "user": want.user,
             "weight": want.weight,
             "job": self._spec.id,
-            "kind": kind_of(self._spec),
+            "kind": runtime_class(self._spec),
             "priority": want.priority,
             "foreign": want.foreign,
             "limit_s": self._spec.limits.wall_s if self._spec.purpose != "reserve" else None,
             "links": self._links(),
         }
         try:
-            found = wait_in_line(
-                self._host.locks, Want(fields, turn.owner, self._heard(turn), turn.wake), turn.deadline, turn.stop
+            found = wait_for_grant(
+                self._host.locks,
+                GrantRequest(fields, turn.owner, self._heard(turn), turn.wake),
+                turn.deadline,
+                turn.stop,
             )
         except BrokerGone:
             return self._without_broker(turn)
@@ -161,7 +164,7 @@ class Lease:
         return held
 
     def _shut(self) -> str:
-        return Drains(self._host.locks.folder).words(os.geteuid())
+        return DrainFiles(self._host.locks.folder).drain_reason(os.geteuid())
 
     def _heard(self, turn: "_Turn") -> Callable[[str], None]:
         """Return what passes words on: new positions soon, and the sooner the nearer to the head; all else seldom."""
@@ -185,7 +188,7 @@ class Lease:
         while self._shut() and time.monotonic() < turn.deadline and not turn.stop():
             turn.said(self._shut())
             time.sleep(SHUT_S)
-        names = joined(turn.names, turn.count, self._links()) if self._spec.gpus.nvlink else turn.names
+        names = choose_gpus(turn.names, turn.count, self._links()) if self._spec.gpus.nvlink else turn.names
         left = turn.deadline - time.monotonic()
         held = self._host.locks.acquire(names, turn.count, self._spec.gpus.mode, turn.owner, left, turn.stop)
         if held and not self._is_settled(held, turn):
@@ -201,16 +204,16 @@ class Lease:
             time.sleep(PAUSE_S)
         return True
 
-    def _not_free(self, names: Sequence[str]) -> HostRefuses:
+    def _not_free(self, names: Sequence[str]) -> JobRefused:
         holders = ", ".join("%s by %s" % (name, self._host.locks.holder(name)) for name in names)
         stood = "; last " + self._said if self._said else ""
-        return HostRefuses("no_gpu", "not free within %g s: %s%s" % (self._spec.gpus.wait_s, holders, stood))
+        return JobRefused("no_gpu", "not free within %g s: %s%s" % (self._spec.gpus.wait_s, holders, stood))
 
     def _strangers(self, uuid: str) -> List[int]:
         gpu = self._gpus.get(uuid)
         listed: List[int] = (gpu["pids"] if gpu else None) or []
         pids = {p for p in listed if os.path.exists("/proc/%d" % p)}
-        return sorted(pids - self._host.ours()) if pids else []
+        return sorted(pids - self._host.job_pids()) if pids else []
 
     def _note_strangers(self) -> None:
         foreign = sorted({p for u in self._uuids for p in self._strangers(u)})
@@ -284,14 +287,14 @@ class _Turn:
         self.wake: Optional[Callable[[], Sequence[int]]] = None
 
 
-def fits(gpu: Dict[str, Any], want: GpuRequest) -> bool:
+def matches_request(gpu: Dict[str, Any], want: GpuRequest) -> bool:
     """Say whether a GPU is what a job asks for."""
     named = not want.uuids or gpu["uuid"] in want.uuids
     known = not want.arch or gpu.get("arch") == want.arch
     return named and known and has_memory(gpu, want.memory_bytes)
 
 
-def kind_of(spec: JobSpec) -> str:
+def runtime_class(spec: JobSpec) -> str:
     """Return what a job is of: those of one purpose and command line take about as long as each other."""
     words = "\0".join(spec.processes[0].argv)
     return "%s:%08x" % (spec.purpose, zlib.crc32(words.encode("utf-8", "replace")))

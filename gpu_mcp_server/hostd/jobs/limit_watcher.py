@@ -8,7 +8,7 @@ from typing import Callable, Dict, FrozenSet, List, Optional, Set, Tuple
 from ..files import file_trees
 from ..protocol import Limits
 from ..sandbox import processes
-from .role_process import Role
+from .role_process import RoleProcess
 
 WATCH_S = 0.2
 SYSTEM_PROCESSES = 4
@@ -24,7 +24,7 @@ SEVERAL = 8
 """Processes to look at for one that lives inside, where nobody says which one does."""
 
 
-def others_memory(name: str, limits: Limits, peak: Optional[float]) -> str:
+def oom_by_others(name: str, limits: Limits, peak: Optional[float]) -> str:
     """Say that a role was killed for memory before it came to its own limit; nothing if that was the reason.
 
     A limit above it was reached then: that of a batch system's job, of a service, or the machine's memory.
@@ -37,12 +37,12 @@ def others_memory(name: str, limits: Limits, peak: Optional[float]) -> str:
     return "role %s was killed for memory at %d bytes, below its own limit of %d: what ran out is %s" % words
 
 
-def cpu_limit_note(role: Role, cpu_s: float) -> str:
+def cpu_limit_note(role: RoleProcess, cpu_s: float) -> str:
     """Say that a role has used up its CPU time."""
     return "CPU limit of %g s: role %s used %.1f s" % (cpu_s, role.name, role.used_cpu_s())
 
 
-class Quota:
+class LimitWatcher:
     """The watch over one job.
 
     Args:
@@ -58,7 +58,7 @@ class Quota:
         self.next_at = time.monotonic() + WATCH_S
         self._over_at = time.monotonic() + limits.wall_s
 
-    def look(self, workdirs: Dict[str, str], roles: List[Role]) -> None:
+    def poll(self, workdirs: Dict[str, str], roles: List[RoleProcess]) -> None:
         """Look once, while the job runs."""
         began = time.monotonic()
         for role in roles:
@@ -75,7 +75,7 @@ class Quota:
         if self.next_at + took_s > self._over_at:
             self.next_at = math.inf  # it would keep the supervisor from ending the job in time
 
-    def disk(self, workdirs: Dict[str, str], roles: List[Role], final: bool = False) -> None:
+    def disk(self, workdirs: Dict[str, str], roles: List[RoleProcess], final: bool = False) -> None:
         """Measure the workspaces; `final` when no process of the job lives any more."""
         limits = self._limits
         for name, workdir in workdirs.items():
@@ -99,7 +99,7 @@ class Quota:
                     "disk_quota", "workspace %s has folders nested deeper than %d" % (name, file_trees.MAX_NESTING)
                 )
 
-    def _memory_and_processes(self, role: Role, roles: List[Role]) -> None:
+    def _memory_and_processes(self, role: RoleProcess, roles: List[RoleProcess]) -> None:
         limits = self._limits
         memory, threads = 0, 0
         if role.group is None or not {"memory", "pids"} <= self._by_group:
@@ -110,7 +110,7 @@ class Quota:
             role.oom = role.oom or over
             note = "role %s went over the limit of %d bytes of memory" % (role.name, limits.memory_bytes)
             peak = None if over or role.group is None else role.group.stats().get("peak_memory_bytes")
-            outside = others_memory(role.name, limits, peak)
+            outside = oom_by_others(role.name, limits, peak)
             self._strike(role, roles, "oom", outside or note)
         elif threads > limits.processes:
             note = "role %s went over the limit of %d processes and threads" % (role.name, limits.processes)
@@ -119,14 +119,14 @@ class Quota:
             note = "role %s came up to the limit of %d processes and threads" % (role.name, limits.processes)
             self.notes.add(note)
 
-    def _temporary_files(self, role: Role, roles: List[Role]) -> None:
+    def _temporary_files(self, role: RoleProcess, roles: List[RoleProcess]) -> None:
         """Count the files in what a sandbox has of its own: bubblewrap limits their bytes alone."""
         for folder, files in temporary_files(role):
             if files > self._limits.tmp_files:
                 words = (role.name, self._limits.tmp_files, folder)
                 self._strike(role, roles, "disk_quota", "role %s holds more than the limit of %d files in %s" % words)
 
-    def _strike(self, role: Role, roles: List[Role], status: str, note: str) -> None:
+    def _strike(self, role: RoleProcess, roles: List[RoleProcess], status: str, note: str) -> None:
         """End the job, or only the role when a trusted leader is there to say what that means."""
         if roles[0].trusted and role is not roles[0]:
             self.notes.add(note)
@@ -135,7 +135,7 @@ class Quota:
             self._end(status, note)
 
 
-def temporary_files(role: Role) -> List[Tuple[str, int]]:
+def temporary_files(role: RoleProcess) -> List[Tuple[str, int]]:
     """Return how many files each of a sandbox's own temporary folders holds; nothing where it has none, or has ended.
 
     Seen through a process inside, as nobody outside has a path to these mounts. Source: proc_pid_root(5).

@@ -20,7 +20,7 @@ PATIENCE_S = 5.0
 PAUSE_S = 0.002
 
 
-def clear(path: str, private: Dict[str, Any]) -> None:
+def remove_workdirs(path: str, private: Dict[str, Any]) -> None:
     """Remove the workspaces of a finished job, and note that nothing is left of it but its folder, `path`."""
     state = os.path.dirname(os.path.dirname(path))
     for workdir in private.get("workdirs", []):
@@ -32,9 +32,9 @@ def clear(path: str, private: Dict[str, Any]) -> None:
         pass
 
 
-def drop_groups(private: Dict[str, Any]) -> None:
+def remove_cgroups(private: Dict[str, Any]) -> None:
     """Remove the empty groups of a job whose supervisor was killed after it had written the record."""
-    hierarchy = cgroup.find()
+    hierarchy = cgroup.own_hierarchy()
     for parent in hierarchy.parents.values() if hierarchy is not None else ():
         for name in private.get("groups", []):
             try:
@@ -43,7 +43,7 @@ def drop_groups(private: Dict[str, Any]) -> None:
                 continue
 
 
-def kill_all(private: Dict[str, Any]) -> str:
+def kill_leftovers(private: Dict[str, Any]) -> str:
     """Kill groups, sandboxes and whatever else is known of a job; return what is still there in the end, in words."""
     _kill_groups([str(g) for g in private.get("groups", [])])
     workdirs = [str(w) for w in private.get("workdirs", [])]
@@ -51,7 +51,7 @@ def kill_all(private: Dict[str, Any]) -> str:
     while True:
         keepers = [pid for pid, _, _ in processes.still_alive(private.get("keepers", []))]
         inside = [pid for pid, _, _ in processes.still_alive(private.get("sandboxes", []))]
-        inside += [pid for workdir in workdirs for pid in processes.at_home_in(workdir, MARK)]
+        inside += [pid for workdir in workdirs for pid in processes.processes_of_workspace(workdir, MARK)]
         waited = time.monotonic() - began
         if not keepers and not inside and not any(file_trees.is_locked(w) for w in workdirs):
             return ""
@@ -59,14 +59,14 @@ def kill_all(private: Dict[str, Any]) -> str:
             return "processes that do not die: %s" % (sorted({*keepers, *inside}) or "not found")
         processes.kill(inside)
         if waited < PATIENCE_S / 2:
-            processes.end(keepers)
+            processes.ask_to_end(keepers)
         else:
             processes.kill(keepers)
         time.sleep(PAUSE_S)
 
 
 def _kill_groups(names: List[str]) -> None:
-    hierarchy = cgroup.find() if names else None
+    hierarchy = cgroup.own_hierarchy() if names else None
     for name in names if hierarchy is not None else ():
         assert hierarchy is not None
         try:
@@ -78,9 +78,9 @@ def _kill_groups(names: List[str]) -> None:
             continue
 
 
-def drop_stale_groups() -> None:
+def remove_stale_cgroups() -> None:
     """Remove groups in which a sandbox waited for a job and was killed; those in use cannot be removed."""
-    hierarchy = cgroup.find()
+    hierarchy = cgroup.own_hierarchy()
     oldest = time.time() - STALE_S
     for parent in hierarchy.parents.values() if hierarchy is not None else ():
         try:

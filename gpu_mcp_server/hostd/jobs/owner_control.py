@@ -4,13 +4,13 @@ import json
 import socket
 from typing import Any, Dict, List
 
-from .role_process import Role
+from .role_process import RoleProcess
 
 
 class ControlLink:
     """The supervisor's end of a trusted role's link."""
 
-    def __init__(self, end: socket.socket, roles: List[Role], memory_bytes: int = 0) -> None:
+    def __init__(self, end: socket.socket, roles: List[RoleProcess], memory_bytes: int = 0) -> None:
         self._end, self._roles = end, roles
         self._memory_bytes = memory_bytes
         """What each role may have."""
@@ -52,7 +52,7 @@ class ControlLink:
             return {"killed": True}
         return {"error": "unknown request %r" % what}
 
-    def say_exit(self, role: Role) -> None:
+    def send_exit(self, role: RoleProcess) -> None:
         """Tell that a role has ended."""
         oom = role.out_of_memory()
         event = {"event": "exit", "role": role.name, "exit_code": role.exit_code, "signal": role.signal, "oom": oom}

@@ -10,11 +10,11 @@ import select
 import time
 from typing import Any, Dict, List, Optional
 
-from ..gpus.broker_client import BrokerGone, BrokerLink
+from ..gpus.broker_client import BrokerClient, BrokerGone
 from ..sandbox import descriptors
-from .host_resources import HostRefuses
-from .job_store import JobFolders
-from .reservation_socket import Door, asked
+from .host_resources import JobRefused
+from .job_store import JobStore
+from .reservation_socket import ReservationServer, reservation_status
 from .supervisor import Supervisor
 
 PURPOSE = "reserve"
@@ -24,7 +24,7 @@ LONGEST_SLEEP_S = 1.0
 class Reservation(Supervisor):
     """Holds GPUs from its grant to its end."""
 
-    _door: Optional[Door] = None
+    _door: Optional[ReservationServer] = None
     _used_at = 0.0
     _leaves_at: Optional[float] = None
     _idle = False
@@ -32,17 +32,17 @@ class Reservation(Supervisor):
     def _prepare(self) -> None:
         self.host.require(self.spec)
         if self.spec.gpus.count < 1:
-            raise HostRefuses("refused", "a reservation is of GPUs")
-        self.folder.note({"pid": os.getpid(), "leader": self.spec.processes[0].role, "level": self.host.level})
+            raise JobRefused("refused", "a reservation is of GPUs")
+        self.folder.update_notes({"pid": os.getpid(), "leader": self.spec.processes[0].role, "level": self.host.level})
         self._heed_earlier()
         self.lease.take(self._heed_woken, {}, self._note_queued, self._wakers)
         self.notes += self.lease.notes
 
     def _start(self) -> None:
         if self.status is not None:
-            raise HostRefuses(self.status, "before it was granted")
+            raise JobRefused(self.status, "before it was granted")
         self.held.close()
-        self._door = Door(self.folder, self.lease.locks())
+        self._door = ReservationServer(self.folder, self.lease.locks())
         self._used_at = time.monotonic()
         self._running()
 
@@ -53,7 +53,7 @@ class Reservation(Supervisor):
         assert self._door is not None
         try:
             while self.status is None:
-                self._heed_use(self._door.users() > 0)
+                self._heed_use(self._door.count_active_jobs() > 0)
                 self._end_when_due()
                 if self.status is None:
                     self._wait(self._door)
@@ -70,9 +70,9 @@ class Reservation(Supervisor):
     def _say_idle(self) -> None:
         if self.lease.link is not None:
             if self._idle:
-                self.lease.link.say("idle", after_s=self.spec.gpus.idle_s)
+                self.lease.link.send("idle", after_s=self.spec.gpus.idle_s)
             else:
-                self.lease.link.say("busy")
+                self.lease.link.send("busy")
 
     def _ends_at(self) -> float:
         last = self.clock + self.spec.limits.wall_s
@@ -88,7 +88,7 @@ class Reservation(Supervisor):
         elif now >= self._ends_at():
             self._end("timeout", "not used for %g s" % self.spec.gpus.keep_s)
 
-    def _wait(self, door: Door) -> None:
+    def _wait(self, door: ReservationServer) -> None:
         """Wait for whatever comes first, and heed it."""
         due = [self._ends_at(), time.monotonic() + LONGEST_SLEEP_S]
         due += [self._leaves_at] if self._leaves_at is not None else []
@@ -102,23 +102,23 @@ class Reservation(Supervisor):
             self._heed_broker(link)
         door.serve(self._standing())
 
-    def _heed_broker(self, link: BrokerLink) -> None:
+    def _heed_broker(self, link: BrokerClient) -> None:
         try:
-            message = link.hear(0.0) or {}
+            message = link.receive(0.0) or {}
         except BrokerGone:
             self.lease.link = None
             return
         if "leave" in message and self._idle:
             self._leaves_at = time.monotonic() + float(message["leave"])
 
-    def _link(self) -> Optional[BrokerLink]:
+    def _link(self) -> Optional[BrokerClient]:
         """Return the connection to the broker; one that was started anew is told what is held here."""
         if self.lease.link is None:
-            self.lease.link = BrokerLink.find(self.host.locks)
+            self.lease.link = BrokerClient.find(self.host.locks)
             if self.lease.link is not None:
                 want = self.spec.gpus
                 about = {"names": self.lease.uuids(), "count": want.count, "mode": want.mode, "user": want.user}
-                self.lease.link.say("hold", job=self.spec.id, **about)
+                self.lease.link.send("hold", job=self.spec.id, **about)
                 self._say_idle()
         return self.lease.link
 
@@ -134,7 +134,7 @@ class Reservation(Supervisor):
         }
 
 
-def standings(folders: JobFolders) -> List[Dict[str, Any]]:
+def reservation_states(folders: JobStore) -> List[Dict[str, Any]]:
     """Return how the reservations of this user's jobs stand."""
-    found = [asked(f) for f in folders.unfinished() if os.path.exists(f.at("door"))]
+    found = [reservation_status(f) for f in folders.unfinished_jobs() if os.path.exists(f.path_of("door"))]
     return [s for s in found if s]

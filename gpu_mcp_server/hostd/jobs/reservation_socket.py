@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, cast
 from ..gpus.gpu_locks import GpuLocks
 from ..sandbox import descriptors
 from .job_folder import JobFolder
-from .job_store import JobFolders
+from .job_store import JobStore
 
 NAME = "door"
 ANSWER_S = 2.0
@@ -22,7 +22,7 @@ LOOK_S = 0.2
 MESSAGE_BYTES = 16 << 10
 
 
-class Visit:
+class ReservationClient:
     """A job's stay in a reservation.
 
     Attributes:
@@ -34,7 +34,7 @@ class Visit:
         self._end, self.locks, self.turns = end, locks, turns
 
     @classmethod
-    def to(cls, folders: JobFolders, lease: str) -> "Optional[Visit]":
+    def connect(cls, folders: JobStore, lease: str) -> "Optional[ReservationClient]":
         """Come in; None when there is no such reservation any more."""
         folder = folders.get(lease)
         end = _connected(folder, ANSWER_S) if folder is not None else None
@@ -49,7 +49,7 @@ class Visit:
         if not names or len(names) != len(fds):
             end.close()
             return None
-        return cls(end, dict(zip(names, fds)), GpuLocks(folder.at("turns")))
+        return cls(end, dict(zip(names, fds)), GpuLocks(folder.path_of("turns")))
 
     def keep(self, chosen: Iterable[str]) -> None:
         """Close the locks of all other GPUs; those of the chosen belong to the caller from now on."""
@@ -65,7 +65,7 @@ class Visit:
         self._end.close()
 
 
-def asked(folder: JobFolder) -> Dict[str, Any]:
+def reservation_status(folder: JobFolder) -> Dict[str, Any]:
     """Return how a reservation stands; nothing when it has ended or does not answer."""
     end = _connected(folder, LOOK_S)
     if end is None:
@@ -98,7 +98,7 @@ def _connected(folder: JobFolder, timeout_s: float) -> Optional[socket.socket]:
         os.close(fd)
 
 
-class Door:
+class ReservationServer:
     """The reservation's side."""
 
     def __init__(self, folder: JobFolder, locks: Mapping[str, int]) -> None:
@@ -117,7 +117,7 @@ class Door:
         """Return the descriptors to wait on."""
         return [self._listening.fileno(), *self._ends, *self._users]
 
-    def users(self) -> int:
+    def count_active_jobs(self) -> int:
         """Return how many jobs are in."""
         return len(self._users)
 
@@ -152,6 +152,6 @@ class Door:
         for end in (self._listening, *self._ends.values(), *self._users.values()):
             end.close()
         try:
-            os.unlink(self._folder.at(NAME))
+            os.unlink(self._folder.path_of(NAME))
         except OSError:
             pass

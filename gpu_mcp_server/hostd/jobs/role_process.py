@@ -9,7 +9,7 @@ from typing import Dict, Iterable, List, Optional, Sequence
 from ..files import job_files
 from ..protocol import Limits, ProcessRecord
 from ..sandbox import processes
-from ..sandbox.cgroup import Group
+from ..sandbox.cgroup import Cgroup
 from ..sandbox.keeper import END, Keeper
 from .job_folder import JobFolder
 
@@ -18,7 +18,7 @@ PIPE_BYTES = 256 << 10
 _F_SETPIPE_SZ = 1031
 
 
-class Role:
+class RoleProcess:
     """A process, from before its start to its record."""
 
     def __init__(self, name: str, trusted: bool = False) -> None:
@@ -37,7 +37,7 @@ class Role:
         """Whether its keeper was killed by somebody else."""
         self.exit_code: Optional[int] = None
         self.signal: Optional[int] = None
-        self.group: Optional[Group] = None
+        self.group: Optional[Cgroup] = None
         self.oom = False
         """Whether the watcher found it over its memory; a group's own count is in `oom_kills`."""
         self._cpu_s = 0.0
@@ -79,7 +79,7 @@ class Role:
         self._room = {"stdout": keep_bytes, "stderr": keep_bytes}
         self._cpu_before_s = self._cpu_of_group() or 0.0
 
-    def belong_to(self, uid: int) -> None:
+    def allow_uid(self, uid: int) -> None:
         """Let a uid open its output again, as programs do that write to /dev/stderr."""
         for fd in (self.out_write, self.err_write):
             os.fchown(fd, uid, uid)
@@ -93,7 +93,7 @@ class Role:
         self.keeper = Keeper(held, self.group.procs_paths() if self.group is not None else ())
         self.pid = self.keeper.pid
 
-    def started(self) -> None:
+    def close_child_ends(self) -> None:
         """Drop our copies of what it writes to."""
         self._drop_writes()
 
@@ -163,7 +163,7 @@ class Role:
                 self._kept[name] += written
                 rest = rest[written:]
         except OSError as error:  # the count goes on, the output is lost, and the record says so
-            self.lost = job_files.no_room(error) or "%s cannot be written: %s" % (name, error)
+            self.lost = job_files.disk_full_message(error) or "%s cannot be written: %s" % (name, error)
             self._room[name] = 0
             return False
         return True
@@ -175,11 +175,11 @@ class Role:
             self._files[name] = os.open(self._folder.stream(self.name, name), flags, 0o600)
         return self._files[name]
 
-    def seen(self, name: str) -> int:
+    def bytes_written(self, name: str) -> int:
         """Return the bytes that it wrote."""
         return self._seen[name]
 
-    def kept(self, name: str) -> int:
+    def bytes_kept(self, name: str) -> int:
         """Return the bytes that were kept of them."""
         return self._kept[name]
 
@@ -219,7 +219,7 @@ class Role:
         """Return the processes that run for it."""
         if self.group is not None:
             return self.group.pids()
-        return processes.below(self.pid) if self.pid else []
+        return processes.descendants_of(self.pid) if self.pid else []
 
     def freeze(self) -> str:
         """Stop all its processes; return how: `freezer` or `sigstop`, or nothing when it could not be done."""
@@ -238,7 +238,7 @@ class Role:
         if self._frozen == "freezer" and self.group is not None:
             self.group.thaw()
         elif self._frozen and self.pid:
-            had_run = processes.ran(self.pid, self._run_ns)
+            had_run = processes.has_run_since(self.pid, self._run_ns)
             processes.resume(self.pid)
         self._frozen = ""
         return had_run
@@ -249,7 +249,7 @@ class Role:
             self.group.kill()
         if self.pid and not self.ended:
             self._asked_to_end = True
-            processes.end([self.pid])
+            processes.ask_to_end([self.pid])
         if self._frozen:
             self.thaw()
 
@@ -309,7 +309,7 @@ class Role:
         return notes
 
 
-def identities(roles: Iterable[Role]) -> Dict[str, List[processes.Identity]]:
+def identities(roles: Iterable[RoleProcess]) -> Dict[str, List[processes.Identity]]:
     """Return what must be known of sandboxes should all that hold them be killed."""
     keepers = [processes.identity_of(role.pid) for role in roles if role.pid]
     inside = [role.process_one for role in roles]

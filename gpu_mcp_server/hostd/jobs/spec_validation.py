@@ -30,7 +30,7 @@ MAX_PROGRAM_BYTES = 100 << 10
 """Linux gives a single argument 128 KiB."""
 
 
-def checked(spec: JobSpec) -> JobSpec:
+def validate_spec(spec: JobSpec) -> JobSpec:
     """Return the specification when it is sound.
 
     Raises:

@@ -15,14 +15,14 @@ from ..protocol import JobRecord, JobSpec, ProcessRecord
 from ..sandbox import descriptors, keeper, processes
 from . import launch, orphan_cleanup
 from .child_reaping import Children
-from .client_liveness import Caller
-from .host_resources import Host, HostRefuses
+from .client_liveness import ClientLiveness
+from .host_resources import Host, JobRefused
 from .job_folder import JobFolder
-from .job_workdir import Place, Premade
+from .job_workdir import JobWorkdir, PrewarmedParts
 from .lease import Lease
-from .limit_watcher import Quota, cpu_limit_note, others_memory
+from .limit_watcher import LimitWatcher, cpu_limit_note, oom_by_others
 from .owner_control import ControlLink
-from .role_process import Role, identities
+from .role_process import RoleProcess, identities
 
 DRAIN_S = 1.0
 OTHER_ROLES_KEEP = 65536
@@ -38,12 +38,12 @@ class Supervisor:
         spec: JobSpec,
         channel: Optional[socket.socket],
         gpus: List[Dict[str, Any]],
-        premade: Optional[Premade] = None,
+        premade: Optional[PrewarmedParts] = None,
     ) -> None:
         self.host, self.folder, self.spec = host, folder, spec
         self.lease = Lease(host, spec, gpus)
-        self.caller = Caller(channel, folder, spec.detached, spec.grace_s)
-        self.roles: List[Role] = []
+        self.caller = ClientLiveness(channel, folder, spec.detached, spec.grace_s)
+        self.roles: List[RoleProcess] = []
         self.links: List[ControlLink] = []
         self.children = Children(self.roles, self.links)
         self.status: Optional[str] = None
@@ -51,11 +51,11 @@ class Supervisor:
         self.submitted_at = time.time()
         self.started_at: Optional[float] = None
         self.ended_at: Optional[float] = None
-        self.place: Optional[Place] = None
+        self.place: Optional[JobWorkdir] = None
         self.stamps: Dict[str, job_files.Stamps] = {}
         self.clock = time.monotonic()
         self.groups: List[str] = []
-        self.held = premade.held if premade is not None else descriptors.Bundle()
+        self.held = premade.held if premade is not None else descriptors.DescriptorHolder()
         self.premade = premade
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -66,7 +66,7 @@ class Supervisor:
             self._prepare()
             self._start()
             self._watch()
-        except HostRefuses as refused:
+        except JobRefused as refused:
             self._end(refused.status, str(refused))
         except Exception as error:  # the record must be written whatever happened
             self._end("broken", _explained(error))
@@ -75,26 +75,26 @@ class Supervisor:
         except Exception as error:  # the same
             record = self._record("broken", "; ".join([*self.notes, "while ending: " + _explained(error)]))
         self.folder.finish(record)
-        self.caller.tell(b"end")
+        self.caller.notify(b"end")
         self.folder.keep()
         for role in self.roles:
             role.clear()
         if self.place is not None and self.children.are_gone():
             self.place.vacate()
             self.place.keep(self.spec.files, self.stamps)
-        orphan_cleanup.clear(self.folder.path, self.folder.noted())
+        orphan_cleanup.remove_workdirs(self.folder.path, self.folder.read_notes())
 
     def _settle(self) -> None:
-        keeper.adopt()
+        keeper.set_subreaper()
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, processes.wake_up)
+        signal.signal(signal.SIGCHLD, processes.ignore_but_wake)
         signal.signal(signal.SIGTERM, self._cancelled)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
     def _cancelled(self, number: int, frame: object) -> None:
         del number, frame
-        if os.path.exists(self.folder.at("cancelled")):
+        if os.path.exists(self.folder.path_of("cancelled")):
             self._end("cancelled", "")
         else:
             self._end("broken", "the host, or its scheduler, ended the job before its time; it is not finished")
@@ -113,17 +113,17 @@ class Supervisor:
             "gpus": self.lease.uuids(),
         }
         try:
-            self.folder.note({"live": live})
+            self.folder.update_notes({"live": live})
         except OSError:
             pass
 
     def _note_queued(self, words: str) -> None:
         self._note_live("queued", words)
-        self.caller.tell(b"queue")
+        self.caller.notify(b"queue")
 
     def _heed_earlier(self) -> None:
         """Heed a cancellation that came before there was a process to tell."""
-        if os.path.exists(self.folder.at("cancelled")):
+        if os.path.exists(self.folder.path_of("cancelled")):
             self._end("cancelled", "")
 
     def _prepare(self) -> None:
@@ -133,12 +133,12 @@ class Supervisor:
         else:
             self._furnish()
         assert self.place is not None
-        self.stamps = self.place.lay(self.spec.files)
+        self.stamps = self.place.materialize(self.spec.files)
         groups = [r.group.procs_paths()[0] for r in self.roles if r.group is not None]
         named: Dict[str, List[Any]] = {"groups": groups, "sandboxes": self._sandboxes()}
         self.lease.take(self._heed_woken, named, self._note_queued, self._wakers)
         self.notes += self.lease.notes
-        self.stamps = self.place.settle_in_turn(self.stamps, self._heed_woken, self._wakers, self._note_queued)
+        self.stamps = self.place.wait_for_uids(self.stamps, self._heed_woken, self._wakers, self._note_queued)
 
     def _wakers(self) -> List[int]:
         """Return what becomes readable by a signal or a word of the caller."""
@@ -149,11 +149,11 @@ class Supervisor:
         return self._heed_caller()
 
     def _furnish(self) -> None:
-        self.place = Place(self.host, {p.workspace: p.account_name() for p in self.spec.processes})
-        self.roles[:] = [Role(p.role, p.trusted) for p in self.spec.processes]
+        self.place = JobWorkdir(self.host, {p.workspace: p.account_name() for p in self.spec.processes})
+        self.roles[:] = [RoleProcess(p.role, p.trusted) for p in self.spec.processes]
         self.groups = ["%s.%s" % (self.spec.id, r.name) for r in self.roles]
         leader = self.roles[0].name
-        self.folder.note(dict(self.place.about(self.host, self.groups), leader=leader))
+        self.folder.update_notes(dict(self.place.cleanup_record(self.host, self.groups), leader=leader))
         self._heed_earlier()
         for role, name in zip(self.roles, self.groups):
             role.group = self.host.group(name)
@@ -161,7 +161,7 @@ class Supervisor:
             self._bound(role)
         self.place.make()
 
-    def _move_in(self, premade: Premade) -> None:
+    def _move_in(self, premade: PrewarmedParts) -> None:
         self.place, self.roles[:], self.groups = premade.place, premade.roles, premade.group_names
         if len(self.roles) == 1:
             self.place.rename(self.spec.processes[0].workspace)
@@ -170,7 +170,7 @@ class Supervisor:
             role.name, role.trusted = process.role, process.trusted
             self._bound(role)
 
-    def _bound(self, role: Role) -> None:
+    def _bound(self, role: RoleProcess) -> None:
         """Set the limits of a role's group and the place and size of its output."""
         leads = role is self.roles[0]
         role.write_to(self.folder, self.spec.limits.output_bytes if leads else OTHER_ROLES_KEEP)
@@ -179,7 +179,7 @@ class Supervisor:
 
     def _start(self) -> None:
         if self.status is not None:
-            raise HostRefuses(self.status, "before it started")
+            raise JobRefused(self.status, "before it started")
         assert self.place is not None
         if self.premade is not None:
             self.held.add(self.lease.descriptors())
@@ -188,28 +188,28 @@ class Supervisor:
             self.held.add([*self.place.locks, *self.lease.descriptors()])
             self.links[:] = launch.start(self.host, self.spec, self.place, self.lease, self.roles, self.held)
         self.held.close()
-        self.folder.note(identities(self.roles))
+        self.folder.update_notes(identities(self.roles))
         self._running()
 
     def _sandboxes(self) -> List[processes.Identity]:
         return [role.process_one for role in self.roles if role.process_one is not None]
 
-    def _note_sandbox(self, role: Role) -> None:
+    def _note_sandbox(self, role: RoleProcess) -> None:
         """Note process 1 of a sandbox where it is found should this process and its keeper be killed."""
         if role.read_info():
-            self.folder.note(identities(self.roles))
+            self.folder.update_notes(identities(self.roles))
             self.lease.name(self._sandboxes())
 
     def _running(self) -> None:
         self.started_at = time.time()
         self.clock = time.monotonic()
         self._note_live("running")
-        self.caller.tell(b"start")
+        self.caller.notify(b"start")
 
     def _watch(self) -> None:
         """Serve pipes, links, the channel and limits until the leader has ended or something struck."""
         deadline = self.clock + self.spec.limits.wall_s
-        quota = Quota(self.spec.limits, self.host.limits_by_cgroup, self._end)
+        quota = LimitWatcher(self.spec.limits, self.host.limits_by_cgroup, self._end)
         leader = self.roles[0]
         workdirs = self.place.workdirs if self.place is not None else {}
         while self.status is None and not leader.ended:
@@ -218,7 +218,7 @@ class Supervisor:
                 self._end("timeout", "wall limit of %g s" % self.spec.limits.wall_s)
                 break
             if now >= quota.next_at:
-                quota.look(workdirs, self.roles)
+                quota.poll(workdirs, self.roles)
                 self.notes += quota.notes
             if self.caller.orphaned:
                 self._heed_caller()
@@ -247,13 +247,13 @@ class Supervisor:
             poll.register(fd, select.POLLIN)
         for fd, _ in poll.poll(timeout * 1000):
             owner = owners.get(fd)
-            if isinstance(owner, Role) and fd == owner.info_read:
+            if isinstance(owner, RoleProcess) and fd == owner.info_read:
                 self._note_sandbox(owner)
-            elif isinstance(owner, Role) and fd == owner.life():
+            elif isinstance(owner, RoleProcess) and fd == owner.life():
                 self.children.hear(owner)
-            elif isinstance(owner, Role):
+            elif isinstance(owner, RoleProcess):
                 if owner.read(fd) and owner is self.roles[0]:
-                    self.caller.tell(b"output")
+                    self.caller.notify(b"output")
             elif isinstance(owner, ControlLink):
                 owner.serve()
             elif fd == self._wake_read:
@@ -263,7 +263,7 @@ class Supervisor:
 
     def _heed_caller(self) -> bool:
         """Hear the caller, whose end may end the job; True when the job must end."""
-        why = self.caller.gone()
+        why = self.caller.reason_to_end()
         if why:
             self._end("caller_lost", why)
         return self.status is not None
@@ -271,7 +271,7 @@ class Supervisor:
     def _reap(self) -> bool:
         """Take the ends of children; True when no child is left."""
         all_gone = self.children.reap()
-        for role in self.children.forsaken():
+        for role in self.children.roles_without_keeper():
             self._end("broken", "the keeper of role %s was killed from outside; what it kept was killed" % role.name)
         return all_gone
 
@@ -306,7 +306,7 @@ class Supervisor:
         for number, record in enumerate(stats):
             if record.oom_kills:
                 own = "role %s: a process was killed at the limit of %d bytes of memory"
-                outside = others_memory(record.role, limits, record.peak_memory_bytes)
+                outside = oom_by_others(record.role, limits, record.peak_memory_bytes)
                 self.notes.append(outside or own % (record.role, limits.memory_bytes))
                 if self.status in (None, "failed") and (number == 0 or not self.spec.processes[0].trusted):
                     self.status = "oom"
@@ -314,7 +314,7 @@ class Supervisor:
             return
         if self.status is None:
             workdirs = self.place.workdirs if self.place is not None else {}
-            Quota(limits, self.host.limits_by_cgroup, self._end).disk(workdirs, self.roles, final=True)
+            LimitWatcher(limits, self.host.limits_by_cgroup, self._end).disk(workdirs, self.roles, final=True)
         if limits.cpu_s is not None and leader.hit_cpu_limit(limits.cpu_s):
             self._end("timeout", cpu_limit_note(leader, limits.cpu_s))
         if self.status is None:
@@ -357,17 +357,17 @@ class Supervisor:
             started_at=self.started_at,
             ended_at=self.ended_at or time.time(),
             wall_s=wall,
-            stdout_bytes=leader.seen("stdout") if leader else 0,
-            stderr_bytes=leader.seen("stderr") if leader else 0,
-            stdout_kept=leader.kept("stdout") if leader else 0,
-            stderr_kept=leader.kept("stderr") if leader else 0,
+            stdout_bytes=leader.bytes_written("stdout") if leader else 0,
+            stderr_bytes=leader.bytes_written("stderr") if leader else 0,
+            stdout_kept=leader.bytes_kept("stdout") if leader else 0,
+            stderr_kept=leader.bytes_kept("stderr") if leader else 0,
             outputs=tuple(outputs),
             outputs_left_out=tuple(left),
         )
 
 
 def _explained(error: Exception) -> str:
-    return job_files.no_room(error) or "%s: %s" % (type(error).__name__, error)
+    return job_files.disk_full_message(error) or "%s: %s" % (type(error).__name__, error)
 
 
 def fork_supervisor(
@@ -389,7 +389,7 @@ def fork_supervisor(
     pid = os.fork()
     if pid:
         theirs.close()
-        folder.leave_life()
+        folder.hand_over_lock()
         return pid, ours
     try:
         os.setsid()

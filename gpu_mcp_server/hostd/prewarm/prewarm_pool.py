@@ -17,8 +17,8 @@ from ..jobs.host_resources import Host
 from ..jobs.job_folder import JobFolder
 from ..protocol import BOXED, JobSpec
 from ..sandbox import descriptors
-from .prewarmed_supervisor import Nest, handed
-from .sandbox_template import Shape, rehearse_claim, shape_of
+from .prewarmed_supervisor import PrewarmedSupervisor, adoption_message
+from .sandbox_template import SandboxTemplate, rehearse_claim, template_for
 
 SIZES: Mapping[str, int] = {"plain": 2, "program": 1, "several": 1}
 """How many wait, by the kind of their shape. What a program prepares takes memory: NVRTC about 80 MB."""
@@ -44,7 +44,7 @@ SPARE_CORES = 8
 """With so many one is made while something is timed on a GPU; while the processor is timed none ever is."""
 
 
-class Waiting:
+class PrewarmedHandle:
     """One that waits for a job, as hostd sees it.
 
     Attributes:
@@ -57,7 +57,7 @@ class Waiting:
         self.about: Dict[str, Any] = {}
 
 
-class Shelf:
+class TemplatePool:
     """Those of one shape.
 
     Attributes:
@@ -69,10 +69,10 @@ class Shelf:
         announced: Whether one ever was: its caller answers for it that its programs live through their preparation.
     """
 
-    def __init__(self, shape: Shape, gpus: List[Dict[str, Any]]) -> None:
+    def __init__(self, shape: SandboxTemplate, gpus: List[Dict[str, Any]]) -> None:
         self.shape, self.gpus = shape, gpus
         self.size = SIZES[shape.kind]
-        self.waiting: Dict[int, Waiting] = {}
+        self.waiting: Dict[int, PrewarmedHandle] = {}
         self.useless = self.proven = self.expected = self.announced = False
 
     @property
@@ -81,12 +81,12 @@ class Shelf:
         return (self.proven or self.announced) and self.shape.kind != "plain"
 
 
-class Pool:
+class PrewarmPool:
     """The few that wait, of the shapes that were asked for last, or announced."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._shelves: List[Shelf] = []
+        self._shelves: List[TemplatePool] = []
         """The one that was asked for last comes last."""
         self._used_at = time.monotonic()
         self._idle_s = float(os.environ.get(IDLE, IDLE_S))
@@ -102,7 +102,7 @@ class Pool:
             spec: The job.
             gpus: All that the host has, if the job wants any.
         """
-        shape = shape_of(spec, gpus) if self._able else None
+        shape = template_for(spec, gpus) if self._able else None
         if shape is None:
             return None
         shelf = self._shelf(shape, gpus)
@@ -111,17 +111,17 @@ class Pool:
         for fd in sorted(usable, key=lambda each: not shelf.waiting[each].about):
             waiting = shelf.waiting.pop(fd)
             if waiting.about:
-                folder.note(dict(waiting.about, leader=spec.processes[0].role))
+                folder.update_notes(dict(waiting.about, leader=spec.processes[0].role))
             try:
-                descriptors.send_with(waiting.end, handed(spec.id, gpus), [folder.life])
+                descriptors.send_with(waiting.end, adoption_message(spec.id, gpus), [folder.life])
             except OSError:
                 waiting.end.close()
                 continue
-            folder.leave_life()
+            folder.hand_over_lock()
             return waiting.end
         return None
 
-    def expect(self, spec: JobSpec, gpus: List[Dict[str, Any]]) -> None:
+    def prewarm(self, spec: JobSpec, gpus: List[Dict[str, Any]]) -> None:
         """Have one made at once for a job that is about to come, unless one is there or under way.
 
         It counts like a job of its shape: the shape that was not asked for longest makes room, and where no job comes
@@ -131,21 +131,21 @@ class Pool:
             spec: What the job will be, as far as that decides its shape; the rest may still be unknown.
             gpus: All that the host has, if the job wants any.
         """
-        shape = shape_of(spec, gpus) if self._able else None
+        shape = template_for(spec, gpus) if self._able else None
         if shape is None:
             return
         shelf = self._shelf(shape, gpus)
         shelf.announced = True
         shelf.expected = not shelf.waiting and not shelf.useless
-        self.busy()
+        self.note_activity()
 
-    def _shelf(self, shape: Shape, gpus: List[Dict[str, Any]]) -> Shelf:
+    def _shelf(self, shape: SandboxTemplate, gpus: List[Dict[str, Any]]) -> TemplatePool:
         """Return the shelf of a shape; a new one displaces the one of its kind that was not asked for longest."""
         found = next((s for s in self._shelves if s.shape == shape), None)
         if found is not None:
             self._shelves.remove(found)
         else:
-            found = Shelf(shape, gpus)
+            found = TemplatePool(shape, gpus)
             alike = [s for s in self._shelves if s.shape.kind == shape.kind]
             for old in alike[: max(0, len(alike) + 1 - SHAPES[shape.kind])]:
                 self._end(old)
@@ -156,11 +156,11 @@ class Pool:
         """Return the descriptors over which those that wait speak."""
         return [fd for shelf in self._shelves for fd in shelf.waiting]
 
-    def ready(self) -> int:
+    def count_ready(self) -> int:
         """Return how many a job could take now."""
         return sum(1 for shelf in self._shelves for waiting in shelf.waiting.values() if waiting.about)
 
-    def hear(self, fd: int) -> bool:
+    def receive(self, fd: int) -> bool:
         """Note that one is ready, or is gone; False when it is gone."""
         shelf = next(s for s in self._shelves if fd in s.waiting)
         waiting = shelf.waiting[fd]
@@ -176,28 +176,28 @@ class Pool:
             del shelf.waiting[fd]
         return bool(said)
 
-    def hush(self) -> None:
+    def stop_importing(self) -> None:
         """Let those end that still import: something is timed from now on, and they would be in its way."""
         for shelf in self._shelves:
             importing = [fd for fd, each in shelf.waiting.items() if not each.about and shelf.shape.kind == "several"]
             for fd in importing:
                 shelf.waiting.pop(fd).end.close()
 
-    def give_up(self) -> None:
+    def close_all(self) -> None:
         """Let all that wait end."""
         for shelf in list(self._shelves):
             self._end(shelf)
 
-    def _end(self, shelf: Shelf) -> None:
+    def _end(self, shelf: TemplatePool) -> None:
         for waiting in shelf.waiting.values():
             waiting.end.close()
         self._shelves.remove(shelf)
 
-    def busy(self) -> None:
+    def note_activity(self) -> None:
         """Note that a job has just begun or ended."""
         self._used_at = time.monotonic()
 
-    def _wanted(self) -> Optional[Shelf]:
+    def _wanted(self) -> Optional[TemplatePool]:
         """Return what lacks one: cheap ones first, and of those what was asked for last."""
         lacking = [s for s in reversed(self._shelves) if len(s.waiting) < s.size and not s.useless]
         return min(lacking, key=lambda s: (not s.expected, s.shape.kind == "several"), default=None)
@@ -210,7 +210,7 @@ class Pool:
             timed: Whether something is timed that would be disturbed.
         """
         if self._shelves and time.monotonic() - self._used_at > self._idle_s:
-            self.give_up()
+            self.close_all()
         wanted = self._wanted()
         if timed or wanted is None:
             return None
@@ -226,25 +226,25 @@ class Pool:
             return
         shelf.expected = False  # from now on it is one that is lacking like others, should this one come to nothing
         if shelf.shape.kind == "several" and self._host.locks.is_taken(PROCESSOR):
-            self.busy()  # another hostd times something; imports would show
+            self.note_activity()  # another hostd times something; imports would show
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork():
             theirs.close()
-            shelf.waiting[ours.fileno()] = Waiting(ours)
+            shelf.waiting[ours.fileno()] = PrewarmedHandle(ours)
             rehearse_claim()
             return
         try:
             os.setsid()
             self._host.after_fork({theirs.fileno()})
-            Nest(self._host, shelf.shape, shelf.gpus, theirs).main()
+            PrewarmedSupervisor(self._host, shelf.shape, shelf.gpus, theirs).main()
         except Exception:  # told in the log: whoever waits for it sees only that none was made
             traceback.print_exc()
         finally:
             os._exit(0)
 
 
-def is_disturbed(spec: JobSpec) -> bool:
+def needs_quiet(spec: JobSpec) -> bool:
     """Say whether a job times something that the making of a sandbox would disturb."""
     alone = spec.gpus.mode == "exclusive" and spec.purpose != "reserve"
     return alone and (not spec.gpus.count or (os.cpu_count() or 1) < SPARE_CORES)

@@ -12,37 +12,37 @@ from ..files.read_only_trees import Shown
 from ..jobs import launch, orphan_cleanup
 from ..jobs.host_resources import Host
 from ..jobs.job_folder import JobFolder
-from ..jobs.job_workdir import Place, Premade
+from ..jobs.job_workdir import JobWorkdir, PrewarmedParts
 from ..jobs.owner_control import ControlLink
-from ..jobs.role_process import Role, identities
+from ..jobs.role_process import RoleProcess, identities
 from ..jobs.supervisor import Supervisor
 from ..protocol import JobSpec, Limits, ProcessSpec
 from ..sandbox import confinement, descriptors, keeper, sandbox_stub
-from ..sandbox.confinement import Confinement
+from ..sandbox.confinement import SandboxSpec
 from ..sandbox.mounts import Mounts
-from .sandbox_template import Part, Shape, rehearse_claim, rehearse_record
+from .sandbox_template import SandboxTemplate, TemplateProcess, rehearse_claim, rehearse_record
 
 MAX_MESSAGE_BYTES = 64 << 10
 UNLIMITED = Limits(file_bytes=1 << 60, processes=1 << 20)
 """What a sandbox starts with; the launcher lowers it to the job's own."""
 
 
-def handed(job_id: str, gpus: List[Dict[str, Any]]) -> bytes:
+def adoption_message(job_id: str, gpus: List[Dict[str, Any]]) -> bytes:
     """Return the message that goes with a job's lock: its id, and the host's GPUs if it wants any."""
     return json.dumps([job_id, gpus]).encode("ascii")
 
 
-class Nest(Premade):
+class PrewarmedSupervisor(PrewarmedParts):
     """One shape made real: a place, and for each part a role, a group and a sandbox whose inside only waits."""
 
-    def __init__(self, host: Host, shape: Shape, gpus: List[Dict[str, Any]], channel: socket.socket) -> None:
+    def __init__(self, host: Host, shape: SandboxTemplate, gpus: List[Dict[str, Any]], channel: socket.socket) -> None:
         self._host, self._shape, self._channel = host, shape, channel
         self._gpus = [g for g in gpus if g["uuid"] in shape.gpus]
-        self.place = Place(host, {name: name for name in shape.names()})
-        self.roles = [Role(name) for name in shape.names()]
+        self.place = JobWorkdir(host, {name: name for name in shape.names()})
+        self.roles = [RoleProcess(name) for name in shape.names()]
         token = os.urandom(8).hex()
         self.group_names = ["%s%s.%s" % (orphan_cleanup.WARM, token, name) for name in shape.names()]
-        self.held = descriptors.Bundle()
+        self.held = descriptors.DescriptorHolder()
         self._trees = Shown([], {}, [])
         self._nest: Optional[JobFolder] = None
         self._ends = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in shape.parts]
@@ -50,8 +50,8 @@ class Nest(Premade):
 
     def main(self) -> None:
         """Make the sandboxes, wait for a job, run it."""
-        keeper.adopt()
-        self._nest = self._host.folders.new_nest(self.about())
+        keeper.set_subreaper()
+        self._nest = self._host.folders.create_prewarmed(self.cleanup_record())
         adopted = False
         try:
             self._make()
@@ -71,7 +71,7 @@ class Nest(Premade):
         Not before its end: a disk may take as long over a folder as the job runs.
         """
         if self._nest is not None:
-            self._host.folders.drop_nest(self._nest)
+            self._host.folders.drop_prewarmed(self._nest)
             self._nest = None
 
     def _make(self) -> None:
@@ -80,11 +80,11 @@ class Nest(Premade):
             role.group = host.group(name)
             role.keep([self.held.fileno()])
         self.place.make()
-        self.place.settle_in_turn({}, self._is_forsaken, lambda: (), lambda words: None)
+        self.place.wait_for_uids({}, self._is_forsaken, lambda: (), lambda words: None)
         self.held.add(self.place.locks)
         mounts = Mounts(host.state)
         some_uid = self.place.uid_of(shape.names()[0])
-        reached, roots = self.place.reach(mounts), mounts.shown(shape.roots, some_uid)
+        reached, roots = self.place.reach(mounts), mounts.visible_paths(shape.roots, some_uid)
         self._trees = host.trees.show(dict(shape.trees), mounts, some_uid, boxed=True)
         self.held.add(self._trees.locks)
         devices, gpu_env = host.gpu_view(self._gpus) if self._gpus else ([], {})
@@ -93,9 +93,9 @@ class Nest(Premade):
             if role.group is not None:
                 host.limit(role.group, Limits())  # what most jobs ask for; what differs is set when one comes
             if uid is not None:
-                role.belong_to(uid)
+                role.allow_uid(uid)
             shown = devices if part.gpu else []
-            box = Confinement(
+            box = SandboxSpec(
                 workdir=reached[part.workspace],
                 roots=[*roots, *self._trees.pairs],
                 devices=shown,
@@ -116,16 +116,18 @@ class Nest(Premade):
         except BlockingIOError:
             return False
 
-    def _spawn(self, part: Part, role: Role, box: Confinement, env: Dict[str, str], number: int) -> None:
+    def _spawn(
+        self, part: TemplateProcess, role: RoleProcess, box: SandboxSpec, env: Dict[str, str], number: int
+    ) -> None:
         host, inside = self._host, self._ends[number][1]
         argv = [*launch.interpreter(part.python, host), "-c", sandbox_stub.SOURCE, str(inside.fileno())]
         argv += [part.program] if part.program else []
         fds = (host.null, role.out_write, role.err_write)
         host.sandbox().spawn(argv, env, box, fds, [inside.fileno()], role.keeper)
-        role.started()
+        role.close_child_ends()
         inside.close()
 
-    def _pids_by_group(self, role: Role) -> bool:
+    def _pids_by_group(self, role: RoleProcess) -> bool:
         return role.group is not None and "pids" in self._host.limits_by_cgroup
 
     def _wait(self) -> "Optional[Tuple[str, List[Dict[str, Any]], int]]":
@@ -148,8 +150,8 @@ class Nest(Premade):
                         for each in self.roles:
                             each.read_info()
                         if self._nest is not None:
-                            self._nest.note(identities(self.roles))
-                        self._channel.send(json.dumps(self.about()).encode())
+                            self._nest.update_notes(identities(self.roles))
+                        self._channel.send(json.dumps(self.cleanup_record()).encode())
                         self._told = True
                     continue
                 message, fds = descriptors.receive_with(self._channel, MAX_MESSAGE_BYTES, 1)
@@ -158,9 +160,9 @@ class Nest(Premade):
                 job_id, gpus = json.loads(message.decode("ascii"))
                 return job_id, gpus, fds[0]
 
-    def about(self) -> Dict[str, Any]:
+    def cleanup_record(self) -> Dict[str, Any]:
         """Return what must be cleared away should this process be killed."""
-        return dict(self.place.about(self._host, self.group_names), **identities(self.roles))
+        return dict(self.place.cleanup_record(self._host, self.group_names), **identities(self.roles))
 
     def _run(self, job_id: str, gpus: List[Dict[str, Any]], life: int) -> None:
         folder = JobFolder(os.path.join(self._host.folders.root, job_id))
@@ -168,7 +170,7 @@ class Nest(Premade):
         spec = folder.spec()
         assert spec is not None
         if not self._told:
-            folder.note(dict(self.about(), leader=spec.processes[0].role))
+            folder.update_notes(dict(self.cleanup_record(), leader=spec.processes[0].role))
         Supervisor(self._host, folder, spec, self._channel, gpus, self).main()
 
     def _rehearse(self) -> None:
@@ -186,7 +188,7 @@ class Nest(Premade):
 
     def start(self, spec: JobSpec) -> List[ControlLink]:
         """Give each of those that wait its command; return our ends of the trusted ones' links."""
-        ends, controls = launch.join(spec, self.roles)
+        ends, controls = launch.make_links(spec, self.roles)
         for process, role, (ours, _) in zip(spec.processes, self.roles, self._ends):
             own = ends.get(process.role, [])
             fds = self._command(spec, process, role, [name for name, _ in own])
@@ -195,19 +197,19 @@ class Nest(Premade):
                 os.close(fd)
             if self._told:
                 ours.close()  # before that it has yet to say that it is ready
-        launch.close(ends)
+        launch.close_links(ends)
         return controls
 
-    def _command(self, spec: JobSpec, process: ProcessSpec, role: Role, links: List[str]) -> List[int]:
+    def _command(self, spec: JobSpec, process: ProcessSpec, role: RoleProcess, links: List[str]) -> List[int]:
         """Return descriptors of a command and of its stdin, which the job's uid can read."""
         uid = self.place.uid_of(process.workspace)
-        box = Confinement("", limits=spec.limits, uid=uid, pids_by_cgroup=self._pids_by_group(role))
+        box = SandboxSpec("", limits=spec.limits, uid=uid, pids_by_cgroup=self._pids_by_group(role))
         env = dict(confinement.environment(process.env), PWD="/job", **self._trees.env)
         env.update(self._host.gpu_view(self._gpus)[1] if self._gpus and process.gpu else {"CUDA_VISIBLE_DEVICES": ""})
         argv = list(process.argv) if process.program else launch.argv_of(process, self._host)
         command = {"argv": argv, "env": env, "rlimits": confinement.rlimits(box), "links": links}
         leads = process is spec.processes[0]
-        stdin = launch.stdin_of(spec) if leads else os.dup(self._host.null)
+        stdin = launch.open_stdin(spec) if leads else os.dup(self._host.null)
         fds = [descriptors.memory_file("command", json.dumps(command).encode()), stdin]
         for fd in fds[: 1 + leads] if uid is not None else ():
             os.fchown(fd, uid, uid)  # type: ignore[arg-type]
@@ -216,7 +218,7 @@ class Nest(Premade):
     def _remove(self) -> None:
         for role in self.roles:
             role.kill()
-        keeper.kill_below()  # bubblewrap's inner half outlives an outer one that is killed soon after it has forked
+        keeper.kill_descendants()  # bubblewrap's inner half outlives an outer one that is killed right after its fork
         for role in self.roles:
             role.close(UNLIMITED)
             role.clear()

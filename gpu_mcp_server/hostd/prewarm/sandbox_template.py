@@ -9,8 +9,8 @@ import json
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..jobs import launch
-from ..jobs.lease import fits
-from ..jobs.spec_validation import checked
+from ..jobs.lease import matches_request
+from ..jobs.spec_validation import validate_spec
 from ..protocol import (
     FileRef,
     JobRecord,
@@ -28,7 +28,7 @@ MOST_PARTS = 4
 """Processes of a job that are all made ahead; a judge of programs has forty."""
 
 
-class Part(NamedTuple):
+class TemplateProcess(NamedTuple):
     """One process of it; nothing is known of a plain command."""
 
     workspace: str = "main"
@@ -39,10 +39,10 @@ class Part(NamedTuple):
     gpu: bool = False
 
 
-class Shape(NamedTuple):
+class SandboxTemplate(NamedTuple):
     """What all of it has in common. Equal shapes can take each other's jobs."""
 
-    parts: Tuple[Part, ...]
+    parts: Tuple[TemplateProcess, ...]
     roots: Tuple[str, ...]
     sizes: Tuple[int, int]
     """Bytes of /tmp and of /dev/shm."""
@@ -64,7 +64,7 @@ class Shape(NamedTuple):
         return [part.workspace for part in self.parts]
 
 
-def shape_of(spec: JobSpec, gpus: List[Dict[str, Any]]) -> Optional[Shape]:
+def template_for(spec: JobSpec, gpus: List[Dict[str, Any]]) -> Optional[SandboxTemplate]:
     """Return the shape in which a job could be run, None where it must be started by itself.
 
     Args:
@@ -80,26 +80,26 @@ def shape_of(spec: JobSpec, gpus: List[Dict[str, Any]]) -> Optional[Shape]:
     usual = Limits()
     if first.trusted or spec.gpus.count or spec.links or sizes != (usual.tmp_bytes, usual.shm_bytes):
         return None
-    return Shape((Part(program=first.program),), roots, sizes, _trees(spec))
+    return SandboxTemplate((TemplateProcess(program=first.program),), roots, sizes, _trees(spec))
 
 
 def _several(
     spec: JobSpec, gpus: List[Dict[str, Any]], roots: Tuple[str, ...], sizes: Tuple[int, int]
-) -> Optional[Shape]:
+) -> Optional[SandboxTemplate]:
     """Return the shape of a job of several processes, each of which is a program with a workspace of its own."""
     processes = spec.processes
     apart = len({p.workspace for p in processes}) == len(processes) <= MOST_PARTS
     if not apart or not all(p.program and not p.account for p in processes):
         return None
-    fitting = [str(g["uuid"]) for g in gpus if fits(g, spec.gpus)] if spec.gpus.count else []
+    fitting = [str(g["uuid"]) for g in gpus if matches_request(g, spec.gpus)] if spec.gpus.count else []
     if len(fitting) != spec.gpus.count:
         return None
-    return Shape(tuple(_part(p) for p in processes), roots, sizes, _trees(spec), tuple(sorted(fitting)))
+    return SandboxTemplate(tuple(_part(p) for p in processes), roots, sizes, _trees(spec), tuple(sorted(fitting)))
 
 
-def _part(process: ProcessSpec) -> Part:
+def _part(process: ProcessSpec) -> TemplateProcess:
     env = tuple(sorted(process.env.items())) if process.python else ()
-    return Part(process.workspace, process.program, process.python, env, process.gpu)
+    return TemplateProcess(process.workspace, process.program, process.python, env, process.gpu)
 
 
 def _trees(spec: JobSpec) -> Tuple[Tuple[str, Tuple[FileRef, ...]], ...]:
@@ -118,7 +118,7 @@ def rehearse_claim(programs: Sequence[str] = ("",)) -> JobSpec:
     )
     spec = JobSpec(id="rehearsal", processes=tuple(processes))
     text = pack({"id": 0, "verb": "submit", "spec": to_json(spec), "blobs": []}).partition(b"{")
-    return checked(job_spec_from_json(json.loads(b"".join(text[1:]).decode("ascii"))["spec"]))
+    return validate_spec(job_spec_from_json(json.loads(b"".join(text[1:]).decode("ascii"))["spec"]))
 
 
 def rehearse_record(spec: JobSpec) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional, Set
 from ..gpus.nvml import driver_library
 from ..jobs.host_resources import Host
 from . import setup_lines, toolchain_probe
-from .version_cache import Answers
+from .version_cache import VersionCache
 
 SIOCGIFADDR = 0x8915
 INNER = ("docker", "br-", "virbr", "veth", "cni", "podman", "lxc")
@@ -48,7 +48,7 @@ print(json.dumps({"version": "%d.%d.%d" % sys.version_info[:3], "prefix": sys.pr
 """
 
 
-def about_gpus(host: Host) -> Dict[str, Any]:
+def describe_gpus(host: Host) -> Dict[str, Any]:
     """Describe what NVML knows; not in a forked child, where NVML does not work."""
     library = driver_library()
     gpus = host.nvml.gpus()
@@ -79,7 +79,7 @@ def addresses() -> List[str]:
     return found + inner
 
 
-def about_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
+def describe_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
     """Describe the host besides its GPUs; starts compilers and interpreters and takes a while.
 
     Args:
@@ -88,10 +88,10 @@ def about_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
             `setup` (lines of shell, in whose environment all is looked for).
     """
     lines = [str(line) for line in wishes.get("setup", [])]
-    setup = setup_lines.made(lines) if lines else {}
+    setup = setup_lines.run_setup(lines) if lines else {}
     os.environ.update(setup.get("variables", {}))  # of this process, which was forked to look around
     os.environ["PATH"] = os.pathsep.join([*setup.get("path", []), os.environ.get("PATH", os.defpath)])
-    answers = Answers(os.path.join(os.path.expanduser("~"), ".cache", "gpu-mcp-server", "answers.json"))
+    answers = VersionCache(os.path.join(os.path.expanduser("~"), ".cache", "gpu-mcp-server", "answers.json"))
     nvcc = _nvcc(answers, wishes.get("cuda"), [str(p) for p in wishes.get("judge_pythons", [])])
     about = {
         "hostname": platform.node(),
@@ -113,14 +113,14 @@ def about_host(host: Host, wishes: Dict[str, Any]) -> Dict[str, Any]:
         "compilers": _compilers(answers, setup.get("path", [])),
         "nvcc": nvcc,
         "cuda_without_nvcc": _without_nvcc(wishes.get("cuda"), nvcc),
-        "toolchains": toolchain_probe.found(dict(wishes, shown=setup.get("roots", [])), nvcc, answers),
+        "toolchains": toolchain_probe.probe_toolchains(dict(wishes, shown=setup.get("roots", [])), nvcc, answers),
         "judge": _judge_python(answers, [str(p) for p in wishes.get("judge_pythons", [])]),
     }
     answers.keep()
     return about
 
 
-def _compilers(answers: Answers, first: List[str]) -> Dict[str, Dict[str, str]]:
+def _compilers(answers: VersionCache, first: List[str]) -> Dict[str, Dict[str, str]]:
     """Find the system's compilers, or those in the folders that come first."""
     folders = os.pathsep.join([*first, "/usr/local/bin:/usr/bin:/bin"])
     found: Dict[str, Dict[str, str]] = {}
@@ -132,12 +132,12 @@ def _compilers(answers: Answers, first: List[str]) -> Dict[str, Dict[str, str]]:
     return found
 
 
-def _version(answers: Answers, path: str) -> str:
-    line = answers.right([path, "--version"]).partition("\n")[0]
+def _version(answers: VersionCache, path: str) -> str:
+    line = answers.successful_output([path, "--version"]).partition("\n")[0]
     return toolchain_probe.version_in(line.rpartition(")")[2]) or toolchain_probe.version_in(line) or line
 
 
-def _nvcc(answers: Answers, root: Any, pythons: List[str]) -> Optional[Dict[str, Any]]:
+def _nvcc(answers: VersionCache, root: Any, pythons: List[str]) -> Optional[Dict[str, Any]]:
     """Find nvcc: settings, CUDA_HOME, PATH, /usr/local/cuda*, then the wheels of the judge's interpreters."""
     candidates = [os.path.join(str(r), "bin", "nvcc") for r in (root, os.environ.get("CUDA_HOME")) if r]
     on_path = shutil.which("nvcc")
@@ -147,11 +147,11 @@ def _nvcc(answers: Answers, root: Any, pythons: List[str]) -> Optional[Dict[str,
         prefix = os.path.dirname(os.path.dirname(python))
         candidates += sorted(glob.glob(prefix + "/lib/python3*/site-packages/nvidia/cu[0-9]*/bin/nvcc"), reverse=True)
     for path in candidates:
-        text = answers.right([path, "--version"])
+        text = answers.successful_output([path, "--version"])
         match = re.search(r"release (\d+\.\d+), V(\S+)", text)
         if match:
-            listed = answers.right([path, "--list-gpu-code"]).split()
-            suffixed = re.findall(r"'(sm_\d{2,3}[a-z])'", answers.right([path, "--help"]))
+            listed = answers.successful_output([path, "--list-gpu-code"]).split()
+            suffixed = re.findall(r"'(sm_\d{2,3}[a-z])'", answers.successful_output([path, "--help"]))
             archs = list(dict.fromkeys([*listed, *suffixed]))
             real = _toolkit_root(answers, path)
             return {
@@ -170,21 +170,26 @@ def _without_nvcc(root: Any, found: Optional[Dict[str, Any]]) -> str:
     return "" if not wanted or (found and found["path"] == wanted) else str(root)
 
 
-def _toolkit_root(answers: Answers, nvcc: str) -> str:
+def _toolkit_root(answers: VersionCache, nvcc: str) -> str:
     """Return the toolkit's folder; nvcc on the PATH may be a link or a small script."""
     line = next(
-        (x for x in answers.right([nvcc, "--dryrun", "-x", "cu", "/dev/null"]).splitlines() if " TOP=" in x), ""
+        (
+            x
+            for x in answers.successful_output([nvcc, "--dryrun", "-x", "cu", "/dev/null"]).splitlines()
+            if " TOP=" in x
+        ),
+        "",
     )
     if line:
         return os.path.realpath(line.partition("TOP=")[2].strip())
     return os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
 
 
-def _judge_python(answers: Answers, candidates: List[str]) -> Optional[Dict[str, Any]]:
+def _judge_python(answers: VersionCache, candidates: List[str]) -> Optional[Dict[str, Any]]:
     """Choose the first interpreter that has NumPy, and say what must be shown inside the sandbox for it."""
     best: Optional[Dict[str, Any]] = None
     for path in [*candidates, "/usr/bin/python3"]:
-        text = answers.now([path, "-I", "-c", _ABOUT])
+        text = answers.uncached_output([path, "-I", "-c", _ABOUT])
         if not text:
             continue
         about = json.loads(text)
@@ -213,10 +218,10 @@ def _memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def gpus_now(host: Host) -> Dict[str, Any]:
+def gpu_state(host: Host) -> Dict[str, Any]:
     """Return how each GPU stands, and how many jobs there are."""
     gpus = host.nvml.gpus()
-    ours: Set[int] = host.ours() if any(g["pids"] for g in gpus) else set()
+    ours: Set[int] = host.job_pids() if any(g["pids"] for g in gpus) else set()
     for gpu in gpus:
         gpu["locked_by"] = host.locks.holder(gpu["uuid"])
         pids = gpu.pop("pids")
@@ -224,7 +229,7 @@ def gpus_now(host: Host) -> Dict[str, Any]:
     amd = host.amd.gpus()
     return {
         "gpus": gpus,
-        "jobs_running": len(host.folders.unfinished()),
+        "jobs_running": len(host.folders.unfinished_jobs()),
         "why_none": host.nvml.why_not(),
         "amd": amd,
         "locks": {"fault": host.locks.fault(), "note": host.locks.note()},

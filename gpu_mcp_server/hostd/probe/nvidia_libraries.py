@@ -31,7 +31,9 @@ Place = Tuple[str, List[str]]
 """A folder, and what a sandbox must be shown for it."""
 
 
-def found(toolkits: Sequence[str], pythons: Sequence[Dict[str, Any]], shown: Sequence[str] = ()) -> Dict[str, Any]:
+def probe_libraries(
+    toolkits: Sequence[str], pythons: Sequence[Dict[str, Any]], shown: Sequence[str] = ()
+) -> Dict[str, Any]:
     """Describe each library, and say where it was looked for.
 
     Args:

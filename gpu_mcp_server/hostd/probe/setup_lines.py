@@ -22,7 +22,7 @@ LISTS = ("PATH", "LD_LIBRARY_PATH")
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/proc", "/sys", "/dev")
 
 
-def made(lines: Sequence[str]) -> Dict[str, Any]:
+def run_setup(lines: Sequence[str]) -> Dict[str, Any]:
     """Run the lines in a login shell.
 
     Returns:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from . import nvidia_libraries
-from .version_cache import Answers
+from .version_cache import VersionCache
 
 CLANG_VERSIONS = range(30, 13, -1)
 SYCL_CLANG = "clang-sycl"
@@ -91,7 +91,7 @@ print(json.dumps({"version": "%d.%d" % (major.value, minor.value)}))
 """
 
 
-def found(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], answers: Answers) -> Dict[str, Any]:
+def probe_toolchains(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], answers: VersionCache) -> Dict[str, Any]:
     """Describe them all.
 
     Args:
@@ -113,7 +113,7 @@ def found(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], answers: Answe
             "nvrtc": nvrtc.result(),
             "tools": tools.result(),
             "pythons": pythons,
-            "libraries": nvidia_libraries.found(_cuda_roots(wishes, nvcc), pythons, wishes.get("shown", [])),
+            "libraries": nvidia_libraries.probe_libraries(_cuda_roots(wishes, nvcc), pythons, wishes.get("shown", [])),
         }
 
 
@@ -121,9 +121,9 @@ def _on_path(name: str) -> Optional[str]:
     return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/bin:/usr/bin:/bin")))
 
 
-def _python(answers: Answers, path: str) -> Optional[Dict[str, Any]]:
+def _python(answers: VersionCache, path: str) -> Optional[Dict[str, Any]]:
     try:
-        about: Dict[str, Any] = json.loads(answers.now([path, "-I", "-c", _ABOUT_PYTHON]))
+        about: Dict[str, Any] = json.loads(answers.uncached_output([path, "-I", "-c", _ABOUT_PYTHON]))
     except ValueError:
         return None
     roots = {r for r in (*about["roots"], os.path.dirname(os.path.dirname(path))) if r not in ("/", "/usr")}
@@ -132,11 +132,11 @@ def _python(answers: Answers, path: str) -> Optional[Dict[str, Any]]:
     return about
 
 
-def _triton_archs(answers: Answers, site: str) -> List[str]:
+def _triton_archs(answers: VersionCache, site: str) -> List[str]:
     """Return what Triton's own ptxas knows, and whether there is a backend for AMD."""
     known: List[str] = []
     for ptxas in glob.glob(site + "/triton/**/bin/ptxas*", recursive=True):
-        known += re.findall(r"'(sm_\d{2,3})'", answers.said([ptxas, "--help"]))
+        known += re.findall(r"'(sm_\d{2,3})'", answers.output_of([ptxas, "--help"]))
     amd = ["gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1200"] if os.path.isdir(site + "/triton/backends/amd") else []
     return sorted(set(known), key=lambda a: (len(a), a)) + amd
 
@@ -149,7 +149,7 @@ def _cuda_roots(wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]]) -> List[
 
 
 def _nvrtc(
-    answers: Answers, wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], pythons: List[Dict[str, Any]]
+    answers: VersionCache, wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], pythons: List[Dict[str, Any]]
 ) -> Optional[Dict[str, Any]]:
     roots = _cuda_roots(wishes, nvcc)
     folders: List[Tuple[str, List[str]]] = [
@@ -165,7 +165,7 @@ def _nvrtc(
             builtins = sorted(glob.glob(folder + "/libnvrtc-builtins.so.[0-9]*"), key=len)[:1]
             try:
                 about: Dict[str, Any] = json.loads(
-                    answers.said([sys.executable, "-I", "-c", _ABOUT_NVRTC, library, *builtins])
+                    answers.output_of([sys.executable, "-I", "-c", _ABOUT_NVRTC, library, *builtins])
                 )
             except ValueError:
                 continue
@@ -181,14 +181,14 @@ def _rocm_roots() -> List[str]:
     return named + sorted(map(os.path.realpath, glob.glob("/opt/rocm*")), reverse=True)
 
 
-def _hiprtc(answers: Answers) -> Optional[Dict[str, Any]]:
+def _hiprtc(answers: VersionCache) -> Optional[Dict[str, Any]]:
     """Find the newest library with HIPRTC in it, of ROCm's before the distribution's."""
     rocm = _rocm_roots()
     names = ("/libhiprtc.so.[0-9]*", "/libamdhip64.so.[0-9]*")
     for folder in [r + "/lib" for r in rocm] + ["/usr/lib/*"]:
         for path in sorted((p for n in names for p in glob.glob(folder + n)), key=len):
             try:
-                about: Dict[str, Any] = json.loads(answers.said([sys.executable, "-I", "-c", _ABOUT_HIPRTC, path]))
+                about: Dict[str, Any] = json.loads(answers.output_of([sys.executable, "-I", "-c", _ABOUT_HIPRTC, path]))
             except ValueError:
                 continue
             root = os.path.dirname(os.path.dirname(path)) if folder[: -len("/lib")] in rocm else ""
@@ -206,7 +206,7 @@ def _built_archs(libraries: str) -> List[str]:
     return ["gfx" + os.path.basename(f)[len("oclc_isa_version_") : -len(".bc")] for f in files]
 
 
-def _hip(answers: Answers) -> List[Dict[str, Any]]:
+def _hip(answers: VersionCache) -> List[Dict[str, Any]]:
     """Find hipcc and the newest clang that can compile HIP, the one that AMD's users expect first."""
     rocm = _rocm_roots()
     libraries = _first_folder(
@@ -241,8 +241,8 @@ def _hip(answers: Answers) -> List[Dict[str, Any]]:
     return compilers
 
 
-def _hipcc(answers: Answers, hipcc: str, libraries: str) -> List[Dict[str, Any]]:
-    said = answers.said([hipcc, "--version"], {"HIP_PLATFORM": "amd"})
+def _hipcc(answers: VersionCache, hipcc: str, libraries: str) -> List[Dict[str, Any]]:
+    said = answers.output_of([hipcc, "--version"], {"HIP_PLATFORM": "amd"})
     version = re.search(r"HIP version: (\S+)", said)
     installed = re.search(r"InstalledDir: (\S+)", said)
     number = re.search(r"clang version (\d+)", said)
@@ -266,10 +266,10 @@ def _hipcc(answers: Answers, hipcc: str, libraries: str) -> List[Dict[str, Any]]
     ]
 
 
-def _amd_processors(answers: Answers, clang: str) -> List[str]:
+def _amd_processors(answers: VersionCache, clang: str) -> List[str]:
     """Return what clang lists when it is asked for a processor that does not exist."""
     target = ["--target=amdgcn-amd-amdhsa", "-nogpulib", "-Xclang", "-target-cpu", "-Xclang", "none"]
-    said = answers.said([clang, *target, "-x", "c", "-fsyntax-only", "/dev/null"])
+    said = answers.output_of([clang, *target, "-x", "c", "-fsyntax-only", "/dev/null"])
     return re.findall(r"\bgfx[0-9a-f]+(?=,|\s|$)", said.partition("valid target CPU values are:")[2])
 
 
@@ -283,8 +283,8 @@ def version_in(text: str) -> str:
     return match[1] if match else ""
 
 
-def _version(answers: Answers, path: str) -> str:
-    return version_in(answers.said([path, "--version"]))
+def _version(answers: VersionCache, path: str) -> str:
+    return version_in(answers.output_of([path, "--version"]))
 
 
 def _is_home(folder: str) -> bool:
@@ -309,7 +309,7 @@ def _roots_around(path: str) -> List[str]:
 
 
 def _tools(
-    answers: Answers, wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], pythons: List[Dict[str, Any]]
+    answers: VersionCache, wishes: Dict[str, Any], nvcc: Optional[Dict[str, Any]], pythons: List[Dict[str, Any]]
 ) -> Dict[str, Dict[str, Any]]:
     tools: Dict[str, Dict[str, Any]] = {}
     folders = [(r + "/bin", [r]) for r in _cuda_roots(wishes, nvcc)]
@@ -336,7 +336,7 @@ def _tools(
     return dict(tools, **{SYCL_CLANG: sycl}) if sycl else tools
 
 
-def _sycl_clang(answers: Answers) -> Optional[Dict[str, Any]]:
+def _sycl_clang(answers: VersionCache) -> Optional[Dict[str, Any]]:
     """Find a clang++ with SYCL's headers and library; a distribution's takes -fsycl as well and has neither."""
     named = [os.environ.get("CLANG_SYCL"), *(p for g in SYCL_CLANG_PLACES for p in sorted(glob.glob(g), reverse=True))]
     named += [
@@ -344,9 +344,9 @@ def _sycl_clang(answers: Answers) -> Optional[Dict[str, Any]]:
         *(_on_path("clang++-%d" % v) for v in CLANG_VERSIONS),
     ]
     for path in dict.fromkeys(p for p in named if p and os.access(p, os.X_OK)):
-        if "-lsycl" not in answers.said([path, "-fsycl", "-###", "-x", "c++", "/dev/null"]):
+        if "-lsycl" not in answers.output_of([path, "-fsycl", "-###", "-x", "c++", "/dev/null"]):
             continue
-        if "whole_sycl" in answers.said([path, "-fsycl", "-E", "-P", "-x", "c++", "-"], stdin=_SYCL_SOURCE):
+        if "whole_sycl" in answers.output_of([path, "-fsycl", "-E", "-P", "-x", "c++", "-"], stdin=_SYCL_SOURCE):
             root = os.path.dirname(os.path.dirname(os.path.realpath(path)))
             return {"path": path, "version": _version(answers, path), "roots": [] if root == "/usr" else [root]}
     return None

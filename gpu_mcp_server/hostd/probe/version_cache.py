@@ -21,7 +21,7 @@ SURROUNDINGS = ("PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "ROCM_PATH", "HIP_PATH")
 """Variables that decide which program a wrapper hands on to."""
 
 
-class Answers:
+class VersionCache:
     """Asks programs; used by several threads."""
 
     def __init__(self, path: str = "") -> None:
@@ -34,16 +34,16 @@ class Answers:
         self._known: Dict[str, Dict[str, Any]] = _read(path) if path else {}
         self._new = False
 
-    def right(self, argv: Sequence[str]) -> str:
+    def successful_output(self, argv: Sequence[str]) -> str:
         """Return what a program prints; nothing when it fails, cannot be run or takes too long."""
         return self._answer(argv, None, "", fails=False)
 
-    def said(self, argv: Sequence[str], env: Optional[Dict[str, str]] = None, stdin: str = "") -> str:
+    def output_of(self, argv: Sequence[str], env: Optional[Dict[str, str]] = None, stdin: str = "") -> str:
         """Return what a program prints, whatever it exits with; nothing when it cannot be run or takes too long."""
         return self._answer(argv, env, stdin, fails=True)
 
-    def now(self, argv: Sequence[str]) -> str:
-        """As `right`, asked anew each time: what an interpreter has installed changes without its file."""
+    def uncached_output(self, argv: Sequence[str]) -> str:
+        """As `successful_output`, asked anew each time: what an interpreter has installed changes without its file."""
         text, failed = _ask(argv, None, "")
         return "" if failed else text
 

@@ -13,9 +13,18 @@ import os
 import re
 from typing import Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
-from .cgroup_ops import Files, Group, GroupV1, GroupV2
+from .cgroup_ops import Cgroup, CgroupFiles, GroupV1, GroupV2
 
-__all__ = ["Files", "Group", "Hierarchy", "advice", "find", "in_brief", "search", "why_not"]
+__all__ = [
+    "Cgroup",
+    "CgroupFiles",
+    "Hierarchy",
+    "find_hierarchy",
+    "fix_hint",
+    "own_hierarchy",
+    "short_reason",
+    "why_not",
+]
 
 PARENT = "gpu-mcp-server"
 OWN_LEAF = "_hostd"
@@ -47,7 +56,7 @@ class Hierarchy:
         parents: The folder `gpu-mcp-server`, by controller; on v2 the one key is `unified`.
     """
 
-    def __init__(self, kind: str, features: FrozenSet[str], parents: Dict[str, str], files: Files) -> None:
+    def __init__(self, kind: str, features: FrozenSet[str], parents: Dict[str, str], files: CgroupFiles) -> None:
         self.kind = kind
         self.features = features
         self.parents = parents
@@ -58,7 +67,7 @@ class Hierarchy:
         """Whether both memory and the number of processes can be limited here."""
         return {"memory", "pids"} <= self.features
 
-    def group(self, name: str) -> Group:
+    def group(self, name: str) -> Cgroup:
         """Return the group of this name, made if it is not there.
 
         Raises:
@@ -120,7 +129,7 @@ def _top(mount: _Mount) -> List[str]:
     return [] if any(name in os.environ for name in BATCH_JOB) else [mount.point]
 
 
-def _make(files: Files, candidates: List[Optional[str]], reasons: List[str]) -> Optional[str]:
+def _make(files: CgroupFiles, candidates: List[Optional[str]], reasons: List[str]) -> Optional[str]:
     """Make our folder in the first of some groups that lets us."""
     for candidate in candidates:
         if candidate is None:
@@ -135,7 +144,7 @@ def _make(files: Files, candidates: List[Optional[str]], reasons: List[str]) -> 
     return None
 
 
-def _search_v1(mounts: List[_Mount], own: Dict[str, str], files: Files) -> Tuple[Optional[Hierarchy], str]:
+def _search_v1(mounts: List[_Mount], own: Dict[str, str], files: CgroupFiles) -> Tuple[Optional[Hierarchy], str]:
     parents: Dict[str, str] = {}
     reasons: List[str] = []
     for controller, file in V1_FILES.items():
@@ -168,11 +177,11 @@ def _missing(kind: str, features: "set[str]", reasons: List[str]) -> str:
     return "cgroup %s: no limits on %s (%s)" % (kind, " and ".join(lacking), "; ".join(reasons) or "not available")
 
 
-def _enabled(files: Files, folder: str) -> "set[str]":
+def _enabled(files: CgroupFiles, folder: str) -> "set[str]":
     return set(files.read(folder + "/cgroup.subtree_control").split())
 
 
-def _enable(files: Files, folder: str) -> None:
+def _enable(files: CgroupFiles, folder: str) -> None:
     """Hand the controllers on to the groups below `folder`, in one command so that none is handed on alone."""
     present = set(files.read(folder + "/cgroup.controllers").split())
     wanted = [name for name in CONTROLLERS if name in present - _enabled(files, folder)]
@@ -180,7 +189,7 @@ def _enable(files: Files, folder: str) -> None:
         files.write(folder + "/cgroup.subtree_control", " ".join("+" + name for name in wanted))
 
 
-def _divide(files: Files, candidate: str) -> None:
+def _divide(files: CgroupFiles, candidate: str) -> None:
     """Hand controllers on from a group, leaving it first if we are alone in it.
 
     A group that holds processes cannot hand controllers on. Processes of others stay where they are: then it fails.
@@ -198,7 +207,7 @@ def _divide(files: Files, candidate: str) -> None:
         _enable(files, candidate)
 
 
-def _try_v2(files: Files, candidate: str, reasons: List[str]) -> Optional[Hierarchy]:
+def _try_v2(files: CgroupFiles, candidate: str, reasons: List[str]) -> Optional[Hierarchy]:
     ours = _make(files, [candidate], reasons)
     if ours is None:
         return None
@@ -217,7 +226,7 @@ def _try_v2(files: Files, candidate: str, reasons: List[str]) -> Optional[Hierar
     return Hierarchy("v2", frozenset(features), {"unified": ours}, files)
 
 
-def _candidates_v2(mount: _Mount, own: Dict[str, str], files: Files) -> List[str]:
+def _candidates_v2(mount: _Mount, own: Dict[str, str], files: CgroupFiles) -> List[str]:
     """Return the groups to try: the top of the tree, then our own and those above it as far as they are ours."""
     found = _top(mount)
     folder = _own_folder(mount, own.get(""))
@@ -227,7 +236,7 @@ def _candidates_v2(mount: _Mount, own: Dict[str, str], files: Files) -> List[str
     return found
 
 
-def _search_v2(mount: _Mount, own: Dict[str, str], files: Files) -> Tuple[Optional[Hierarchy], str]:
+def _search_v2(mount: _Mount, own: Dict[str, str], files: CgroupFiles) -> Tuple[Optional[Hierarchy], str]:
     reasons: List[str] = []
     weaker: List[Hierarchy] = []
     for candidate in _candidates_v2(mount, own, files):
@@ -247,7 +256,7 @@ def _search_v2(mount: _Mount, own: Dict[str, str], files: Files) -> Tuple[Option
     return None, "cgroup v2: no group can be made (%s)" % "; ".join(reasons)
 
 
-def search(mountinfo: str, own_cgroup: str, files: Files) -> Tuple[Optional[Hierarchy], str]:
+def find_hierarchy(mountinfo: str, own_cgroup: str, files: CgroupFiles) -> Tuple[Optional[Hierarchy], str]:
     """Look for a place to make groups.
 
     Args:
@@ -269,14 +278,14 @@ def search(mountinfo: str, own_cgroup: str, files: Files) -> Tuple[Optional[Hier
 
 @functools.lru_cache(maxsize=1)
 def _found() -> Tuple[Optional[Hierarchy], str]:
-    files = Files()
+    files = CgroupFiles()
     try:
-        return search(files.read("/proc/self/mountinfo"), files.read("/proc/self/cgroup"), files)
+        return find_hierarchy(files.read("/proc/self/mountinfo"), files.read("/proc/self/cgroup"), files)
     except OSError as error:
         return None, "cgroups: %s" % error
 
 
-def find() -> Optional[Hierarchy]:
+def own_hierarchy() -> Optional[Hierarchy]:
     """Return where this process may make groups, looked up once; check its `limits` before trusting it with any."""
     return _found()[0]
 
@@ -286,7 +295,7 @@ def why_not() -> str:
     return _found()[1]
 
 
-def in_brief(why: str) -> str:
+def short_reason(why: str) -> str:
     """Return what `why_not` says in a few words: folders that were tried help nobody who may not use them."""
     version = why.partition(":")[0] if why.startswith("cgroup v") else "cgroups"
     if not why:
@@ -298,7 +307,7 @@ def in_brief(why: str) -> str:
     return why if len(why) <= BRIEF else why[: BRIEF - 4] + " ..."
 
 
-def advice(why: str) -> str:
+def fix_hint(why: str) -> str:
     """Return what helps against it. Source: sd_booted(3) for the folder that shows that systemd runs."""
     if why.startswith("cgroup v2") and os.path.isdir("/run/systemd/system"):
         return "Start the server in `systemd-run --user --scope -p Delegate=yes`."

@@ -20,7 +20,7 @@ POLL_S = 0.0002
 READ_BYTES = 64 << 10
 
 
-class Files:
+class CgroupFiles:
     """How this module touches the hierarchy; a test may put an imitation in its place."""
 
     def read(self, path: str) -> str:
@@ -65,7 +65,7 @@ class Files:
         return os.access(path, os.W_OK)
 
 
-def number_in(files: Files, path: str, key: str = "") -> Optional[int]:
+def number_in(files: CgroupFiles, path: str, key: str = "") -> Optional[int]:
     """Return the number in a file, or the one after `key` in a file of lines."""
     try:
         text = files.read(path)
@@ -80,14 +80,14 @@ def number_in(files: Files, path: str, key: str = "") -> Optional[int]:
     return None
 
 
-class Group:
+class Cgroup:
     """One group: the processes of one role of one job. What it is on disk differs by version.
 
     Attributes:
         name: Its name below `gpu-mcp-server`.
     """
 
-    def __init__(self, name: str, files: Files, folders: Sequence[str], features: FrozenSet[str]) -> None:
+    def __init__(self, name: str, files: CgroupFiles, folders: Sequence[str], features: FrozenSet[str]) -> None:
         self.name = name
         self._files = files
         self._folders = list(folders)
@@ -273,10 +273,10 @@ class Group:
             os.close(fd)
 
 
-class GroupV2(Group):
+class GroupV2(Cgroup):
     """One folder holds everything."""
 
-    def __init__(self, name: str, files: Files, folder: str, features: FrozenSet[str]) -> None:
+    def __init__(self, name: str, files: CgroupFiles, folder: str, features: FrozenSet[str]) -> None:
         super().__init__(name, files, [folder], features)
         self._at = folder
 
@@ -316,10 +316,10 @@ class GroupV2(Group):
         return self._at + "/cgroup.events"
 
 
-class GroupV1(Group):
+class GroupV1(Cgroup):
     """One folder for each controller, and one of version 2 for cgroup.kill where it is mounted."""
 
-    def __init__(self, name: str, files: Files, parents: Dict[str, str], features: FrozenSet[str]) -> None:
+    def __init__(self, name: str, files: CgroupFiles, parents: Dict[str, str], features: FrozenSet[str]) -> None:
         self._at = {controller: parent + "/" + name for controller, parent in parents.items()}
         # Several controllers may share one mount, as in /sys/fs/cgroup/cpu,cpuacct.
         super().__init__(name, files, list(dict.fromkeys(self._at.values())), features)

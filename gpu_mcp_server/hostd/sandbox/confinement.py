@@ -70,11 +70,11 @@ CPU_GRACE_S = 2
 OTHERS_MAY_START = 512
 """RLIMIT_NPROC counts all of a user's processes; where jobs share the user's uid it only keeps a bomb within bounds."""
 MARK = "SANDBOX"
-"""Variable with `Confinement.mark` in the environment of process 1."""
+"""Variable with `SandboxSpec.mark` in the environment of process 1."""
 
 
 @dataclass
-class Confinement:
+class SandboxSpec:
     """What a process gets and is kept from."""
 
     workdir: str
@@ -118,7 +118,7 @@ class Sandbox:
         self.bwrap = bwrap or shutil.which("bwrap", path="/usr/local/bin:/usr/bin:/bin") or ""
         self.apptainer = by
 
-    def boxed(self) -> bool:
+    def is_isolated(self) -> bool:
         """Say whether processes run in their own namespaces."""
         return self.level in BOXED
 
@@ -126,7 +126,7 @@ class Sandbox:
         self,
         argv: Sequence[str],
         env: Dict[str, str],
-        box: Confinement,
+        box: SandboxSpec,
         stdio: Tuple[int, int, int],
         keep: Sequence[int] = (),
         by: Optional[Keeper] = None,
@@ -161,7 +161,7 @@ class Sandbox:
         return own.pid
 
     def _start(
-        self, argv: List[str], env: Dict[str, str], box: Confinement, keep: List[int], life: int
+        self, argv: List[str], env: Dict[str, str], box: SandboxSpec, keep: List[int], life: int
     ) -> Tuple[Start, List[int]]:
         """Return how a process is started, and the descriptors that were made for it."""
         common: Dict[str, Any] = {"uid": box.uid, "groups": list(box.groups), "mounts": box.mounts}
@@ -185,7 +185,7 @@ class Sandbox:
         return start._replace(rules=rules.descriptor, guard=guard), [rules.descriptor]
 
     def _container(
-        self, by: Apptainer, argv: List[str], env: Dict[str, str], box: Confinement, keep: Sequence[int], life: int
+        self, by: Apptainer, argv: List[str], env: Dict[str, str], box: SandboxSpec, keep: Sequence[int], life: int
     ) -> Tuple[List[str], int]:
         system = ["/usr", *SYSTEM_FOLDERS, *SYSTEM_FILES, *(NETWORK_FILES if box.network else ())]
         links = [path for path in SYSTEM_FOLDERS if os.path.islink(path)]  # which the image has as well
@@ -195,7 +195,7 @@ class Sandbox:
             box.profiler,
         )  # fmt: skip
 
-    def _landlock(self, box: Confinement) -> Tuple[landlock.Ruleset, bytes]:
+    def _landlock(self, box: SandboxSpec) -> Tuple[landlock.Ruleset, bytes]:
         read = ["/usr", "/proc", "/sys", *SYSTEM_FOLDERS, *SYSTEM_FILES, *(NETWORK_FILES if box.network else ())]
         read += [inside for _, inside in box.roots]
         nodes = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", *box.devices]
@@ -203,7 +203,7 @@ class Sandbox:
         shared_uid = box.uid is None and not box.network  # the groups of ranks meet at a socket in their workspace
         return rules, seccomp.program(os.uname().machine, box.profiler, shared_ipc=True, shared_uid=shared_uid)
 
-    def _bwrap_command(self, argv: List[str], env: Dict[str, str], box: Confinement) -> Tuple[List[str], List[int]]:
+    def _bwrap_command(self, argv: List[str], env: Dict[str, str], box: SandboxSpec) -> Tuple[List[str], List[int]]:
         options = self._bwrap_options(env, box)
         guard = descriptors.memory_file("seccomp", seccomp.program(os.uname().machine, box.profiler))
         options += ["--seccomp", str(guard)]
@@ -214,7 +214,7 @@ class Sandbox:
         argv = ["/usr/bin/env", "--", *odd, *argv] if odd else argv
         return [self.bwrap, "--args", str(listed), "--", "/bin/sh", "-c", GATE, "sh", *argv], [guard, listed]
 
-    def _bwrap_options(self, env: Dict[str, str], box: Confinement) -> List[str]:
+    def _bwrap_options(self, env: Dict[str, str], box: SandboxSpec) -> List[str]:
         o = ["--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
         o += [] if box.network else ["--unshare-net"]
         o += ["--disable-userns"] if _has_disable_userns(self.bwrap) else []
@@ -270,7 +270,7 @@ def environment(more: Mapping[str, str]) -> Dict[str, str]:
     return {**BASE_ENV, **more, "HOME": "/job", "TMPDIR": "/tmp"}
 
 
-def rlimits(box: Confinement) -> List[Tuple[int, int, int]]:
+def rlimits(box: SandboxSpec) -> List[Tuple[int, int, int]]:
     """Return the kernel's limits for one process: what, soft, hard."""
     limits = box.limits
     wanted = [

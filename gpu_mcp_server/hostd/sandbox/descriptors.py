@@ -10,7 +10,7 @@ MOST = 253
 """A message carries no more. Source: unix(7), SCM_MAX_FD."""
 
 
-def close_all_but(keep: Iterable[int]) -> None:
+def close_except(keep: Iterable[int]) -> None:
     """Close every descriptor above 2 that is not in `keep`."""
     wanted = set(keep)
     try:
@@ -25,7 +25,7 @@ def close_all_but(keep: Iterable[int]) -> None:
                 pass  # the listing's own
 
 
-class Bundle:
+class DescriptorHolder:
     """One socket that holds several descriptors open: they are on their way through it and never arrive.
 
     So a job's keepers hold locks that are taken after they were forked. No process of a sandbox may have it: who can

@@ -33,19 +33,19 @@ _libc = ctypes.CDLL(None, use_errno=True)
 PAUSE_S = 0.001
 
 
-def adopt(willing: bool = True) -> None:
+def set_subreaper(willing: bool = True) -> None:
     """Become the parent of whatever those below lose, or no longer."""
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(willing), 0, 0, 0)
 
 
-def adopts() -> bool:
+def is_subreaper() -> bool:
     """Say whether this process is the parent of what those below lose."""
     answer = ctypes.c_int(0)
     _libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(answer), 0, 0, 0)
     return bool(answer.value)
 
 
-def die_with(parent: int, number: int = signal.SIGKILL) -> None:
+def set_pdeathsig(parent: int, number: int = signal.SIGKILL) -> None:
     """Have the kernel send this process a signal when its parent ends; end at once if it has ended already."""
     _libc.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
     if os.getppid() != parent:
@@ -83,7 +83,7 @@ class Start(NamedTuple):
     guard: bytes = b""
     mounts: Optional[int] = None
 
-    def used(self) -> List[int]:
+    def child_descriptors(self) -> List[int]:
         """Return the descriptors that the child uses and closes."""
         return [fd for fd in (self.rules, self.mounts) if fd is not None]
 
@@ -115,7 +115,7 @@ class Keeper:
                 os.setsid()
                 _use_plain_signals()
                 null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-                keep(lambda: _become(theirs, join), held, alive, null, parent)
+                run_under_keeper(lambda: _become(theirs, join), held, alive, null, parent)
             finally:  # the child must never return into the parent's code
                 os._exit(127)
         theirs.close()
@@ -134,7 +134,7 @@ class Keeper:
         plain: Any = tuple(start)
         told = descriptors.memory_file("start", marshal.dumps(plain))
         try:
-            descriptors.send_with(self._link, b"start", [told, *stdio, *start.keep, *start.used()])
+            descriptors.send_with(self._link, b"start", [told, *stdio, *start.keep, *start.child_descriptors()])
         except ConnectionError:
             raise OSError(
                 "a keeper ended before its sandbox was made: it was killed from outside, or could not be forked"
@@ -153,7 +153,7 @@ class Keeper:
 
 def _become(link: socket.socket, join: Sequence[str]) -> None:
     """Enter groups, wait for a start, and make it."""
-    descriptors.close_all_but([link.fileno()])
+    descriptors.close_except([link.fileno()])
     refused: Optional[OSError] = None
     try:
         _enter(join)
@@ -166,7 +166,7 @@ def _become(link: socket.socket, join: Sequence[str]) -> None:
         os.dup2(fd, number)
     try:
         start = Start(*marshal.loads(os.read(fds[0], os.fstat(fds[0]).st_size)))
-        _take(fds[4:], [*start.keep, *start.used()])
+        _take(fds[4:], [*start.keep, *start.child_descriptors()])
         if refused is not None:
             raise refused
         _confine(start)
@@ -206,7 +206,7 @@ def _confine(start: Start) -> None:
         resource.setrlimit(what, (soft, hard))
     os.umask(0o022)
     _drop(start)
-    die_with(keeper)  # once more: the kernel forgets the first call when the uid changes
+    set_pdeathsig(keeper)  # once more: the kernel forgets the first call when the uid changes
     if start.no_new_privs:
         _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if start.folder:
@@ -215,7 +215,7 @@ def _confine(start: Start) -> None:
         os.makedirs(folder, exist_ok=True)
     if start.rules is not None:
         landlock.restrict_self(start.rules)
-    for fd in start.used():
+    for fd in start.child_descriptors():
         os.close(fd)
     if start.guard:
         seccomp.Filter(start.guard).apply()
@@ -237,7 +237,7 @@ def _use_plain_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def keep(start: Callable[[], None], held: Sequence[int], life: int, null: int, parent: int) -> None:
+def run_under_keeper(start: Callable[[], None], held: Sequence[int], life: int, null: int, parent: int) -> None:
     """Fork a child that calls `start` (which must exec) and stay its parent until all below has ended; never returns.
 
     Args:
@@ -249,14 +249,14 @@ def keep(start: Callable[[], None], held: Sequence[int], life: int, null: int, p
     """
     heard = (signal.SIGTERM, signal.SIGCHLD)
     signal.pthread_sigmask(signal.SIG_BLOCK, heard)  # each waits until it is asked for, so that none comes too early
-    adopt()
-    die_with(parent, signal.SIGTERM)  # before there is anything to leave behind
+    set_subreaper()
+    set_pdeathsig(parent, signal.SIGTERM)  # before there is anything to leave behind
     ours = os.getpid()
     leader = os.fork()
     if leader == 0:
         for fd in (*held, life):
             os.close(fd)
-        die_with(ours)
+        set_pdeathsig(ours)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, heard)
         start()
         os._exit(127)
@@ -264,15 +264,15 @@ def keep(start: Callable[[], None], held: Sequence[int], life: int, null: int, p
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     for number in range(3):
         os.dup2(null, number)
-    descriptors.close_all_but([*held, life])
+    descriptors.close_except([*held, life])
     status: Optional[int] = None
     while status is None:
         if signal.sigwait(heard) == signal.SIGTERM:
             processes.kill([leader])  # bubblewrap takes its sandbox with it
-            kill_below()
+            kill_descendants()
             os.kill(ours, signal.SIGKILL)
         status = _end_of(leader)
-    kill_below()
+    kill_descendants()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     for fd in held:
         os.close(fd)
@@ -297,8 +297,8 @@ def _end_of(leader: int) -> Optional[int]:
     return found
 
 
-def kill_below() -> None:
-    """Kill all below this process, which must `adopt`, until nothing is left."""
+def kill_descendants() -> None:
+    """Kill all below this process, which must be a subreaper, until nothing is left."""
     while not processes.reaped_all():
         if signal.sigtimedwait([signal.SIGCHLD], PAUSE_S) is None:
-            processes.kill(processes.below(os.getpid()))
+            processes.kill(processes.descendants_of(os.getpid()))

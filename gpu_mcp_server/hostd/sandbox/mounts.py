@@ -17,7 +17,7 @@ LAST = "/tmp/gpu-mcp-server-mounts"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def reachable_by(path: str, uid: int, need: int) -> bool:
+def can_access(path: str, uid: int, need: int) -> bool:
     """Say whether a uid without groups has the rights `need` (5: list and enter) on a folder and can get there."""
     at: str = os.path.realpath(path)
     while True:
@@ -46,13 +46,13 @@ class Mounts:
         self._base = ""
         self._count = 0
 
-    def reach(self, path: str, uid: Optional[int], need: int = 0o5) -> str:
+    def make_reachable(self, path: str, uid: Optional[int], need: int = 0o5) -> str:
         """Return a path under which a job's uid, None when hostd is no root, reaches a folder.
 
         Raises:
             OSError: If it would have to be mounted and the kernel refuses.
         """
-        if uid is None or reachable_by(path, uid, need):
+        if uid is None or can_access(path, uid, need):
             return path
         place = os.path.join(self._private_base(uid), "%d" % self._count)
         self._count += 1
@@ -60,9 +60,9 @@ class Mounts:
         _mount(os.path.realpath(path), place)
         return place
 
-    def shown(self, roots: Sequence[str], uid: Optional[int]) -> List[Tuple[str, str]]:
+    def visible_paths(self, roots: Sequence[str], uid: Optional[int]) -> List[Tuple[str, str]]:
         """Pair each root with a path that a job's uid can reach."""
-        return [(self.reach(root, uid), root) for root in roots]
+        return [(self.make_reachable(root, uid), root) for root in roots]
 
     def _private_base(self, uid: int) -> str:
         if not self._base:
@@ -77,7 +77,7 @@ class Mounts:
         for base in (os.path.join(self._state, "mounts"), os.path.join(RUN, "mounts")):
             try:
                 os.makedirs(base, mode=0o711, exist_ok=True)
-                if reachable_by(base, uid, 0o1):
+                if can_access(base, uid, 0o1):
                     return base
             except OSError:
                 continue

@@ -89,7 +89,7 @@ def children(root: int) -> List[int]:
     return [pid for pid, parent in _parents().items() if parent == root]
 
 
-def below(root: int) -> List[int]:
+def descendants_of(root: int) -> List[int]:
     """Return all below a process, without itself."""
     return [pid for pid in descendants(root) if pid != root]
 
@@ -117,7 +117,7 @@ def stop(root: int) -> bool:
     deadline = time.monotonic() + STOP_S
     quiet = 0
     while quiet < 2:
-        running = [p for p in below(root) if not states_of(p) <= STILL]
+        running = [p for p in descendants_of(root) if not states_of(p) <= STILL]
         quiet = 0 if running else quiet + 1
         for pid in running:
             _signal(pid, signal.SIGSTOP)
@@ -149,7 +149,7 @@ def run_ns(root: int) -> Dict[str, int]:
     Source: Linux, Documentation/scheduler/sched-stats.rst, /proc/<pid>/schedstat.
     """
     found: Dict[str, int] = {}
-    for pid in below(root):
+    for pid in descendants_of(root):
         try:
             for task in os.listdir("/proc/%d/task" % pid):
                 with open("/proc/%d/task/%s/schedstat" % (pid, task), "rb") as text:
@@ -159,12 +159,12 @@ def run_ns(root: int) -> Dict[str, int]:
     return found
 
 
-def ran(root: int, before: Dict[str, int]) -> bool:
+def has_run_since(root: int, before: Dict[str, int]) -> bool:
     """Say whether something below a stopped process has run since `before`, what `run_ns` said then.
 
     A timer's SIGCONT, for one, lets a process go on that nobody else has told to.
     """
-    if any(not states_of(pid) <= STILL for pid in below(root)):
+    if any(not states_of(pid) <= STILL for pid in descendants_of(root)):
         return True
     now = run_ns(root)
     return any(now[task] - before.get(task, 0) > STOPPING_NS for task in now)
@@ -172,7 +172,7 @@ def ran(root: int, before: Dict[str, int]) -> bool:
 
 def resume(root: int) -> None:
     """Let all below a stopped process go on."""
-    for pid in below(root):
+    for pid in descendants_of(root):
         _signal(pid, signal.SIGCONT)
 
 
@@ -187,7 +187,7 @@ def kill(pids: Iterable[int]) -> None:
             _signal(pid, number)
 
 
-def end(keepers: Iterable[int]) -> None:
+def ask_to_end(keepers: Iterable[int]) -> None:
     """Ask keepers to kill all below them and to end; one that was stopped hears it too."""
     for pid in keepers:
         _signal(pid, signal.SIGTERM)
@@ -206,7 +206,7 @@ def memory_and_threads(root: int, limit: int, most_threads: int, until: float) -
         most_threads: Threads that matter.
         until: On the monotonic clock, when to leave the rest out.
     """
-    pids = below(root)
+    pids = descendants_of(root)
     threads = 0
     for pid in pids:
         try:
@@ -259,7 +259,7 @@ def deleted_bytes(pids: Iterable[int], device: int) -> int:
     return sum(seen.values())
 
 
-def at_home_in(folder: str, mark: str) -> List[int]:
+def processes_of_workspace(folder: str, mark: str) -> List[int]:
     """Return the processes of a workspace: bubblewrap's, which have a mark, and others that start or work there.
 
     Args:
@@ -299,6 +299,6 @@ def _signal(pid: int, number: int) -> None:
         pass
 
 
-def wake_up(number: int, frame: object) -> None:
+def ignore_but_wake(number: int, frame: object) -> None:
     """Handle a signal by nothing but waking the loop that waits."""
     del number, frame

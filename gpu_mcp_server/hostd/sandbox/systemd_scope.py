@@ -25,7 +25,7 @@ TRIAL_S = 5.0
 UNIFIED = "/sys/fs/cgroup/cgroup.controllers"
 
 
-def useful(euid: int, environ: Mapping[str, str], unified: bool, limits: bool, bus: bool) -> bool:
+def is_useful(euid: int, environ: Mapping[str, str], unified: bool, limits: bool, bus: bool) -> bool:
     """Say whether a scope would give what is missing.
 
     Args:
@@ -44,7 +44,7 @@ def runtime_folder(environ: Mapping[str, str], uid: int) -> Optional[str]:
     return folder if os.path.exists(os.path.join(folder, "bus")) else None
 
 
-def enter(command: List[str]) -> None:
+def reexec_in_scope(command: List[str]) -> None:
     """Start `command`, which is this program anew, in a scope where that helps; return where it does not.
 
     Args:
@@ -52,12 +52,12 @@ def enter(command: List[str]) -> None:
     """
     if os.geteuid() == 0 or MARK in os.environ:
         return
-    hierarchy = cgroup.find()
+    hierarchy = cgroup.own_hierarchy()
     folder = runtime_folder(os.environ, os.getuid())
     program = shutil.which("systemd-run", path="/usr/local/bin:/usr/bin:/bin")
     limits = hierarchy is not None and hierarchy.limits
     bus = folder is not None and program is not None
-    if not useful(os.geteuid(), os.environ, os.path.exists(UNIFIED), limits, bus) or program is None:
+    if not is_useful(os.geteuid(), os.environ, os.path.exists(UNIFIED), limits, bus) or program is None:
         return
     environ = dict(os.environ, XDG_RUNTIME_DIR=str(folder))
     environ[MARK] = "1"

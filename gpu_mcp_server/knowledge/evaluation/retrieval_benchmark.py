@@ -9,8 +9,8 @@ from typing import Any, cast
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.knowledge.evaluation.retrieval_metrics import (
     DEPTH,
-    Evaluation,
     Question,
+    RetrievalScores,
     evaluate,
     read_questions,
     table,
@@ -18,14 +18,14 @@ from gpu_mcp_server.knowledge.evaluation.retrieval_metrics import (
 from gpu_mcp_server.knowledge.index.index_store import Storage
 from gpu_mcp_server.knowledge.readers.sources import content_folder
 from gpu_mcp_server.knowledge.search.hybrid_search import Dense
-from gpu_mcp_server.knowledge.search.index_reader import Library
+from gpu_mcp_server.knowledge.search.index_reader import IndexReader
 
 
 @dataclass
 class Measured:
     """Scores, and by which channels."""
 
-    evaluation: Evaluation
+    evaluation: RetrievalScores
     hybrid: bool
 
     @property
@@ -44,7 +44,7 @@ class Measured:
         scores = {kind: score.figures() for kind, score in self.evaluation.scores.items()}
         return {"hybrid": self.hybrid, "scores": scores, "left_out": len(self.evaluation.unanswerable)}
 
-    def below(self, floor: Path) -> list[str]:
+    def results_below(self, floor: Path) -> list[str]:
         """Return what is worse than a floor allows: kind, measure, both values.
 
         Raises:
@@ -83,7 +83,7 @@ def measure(data_dir: Path, files: Sequence[Path] | None = None, *, dense: bool 
     if folder is None:
         raise BadRequest("Nothing is indexed yet.", hint="gpu-mcp-server knowledge build")
     questions = [question for path in files or our_questions() for question in read_questions(path)]
-    library = Library(folder)
+    library = IndexReader(folder)
     try:
         channel = _channel(folder, data_dir) if dense else None
         return Measured(evaluate(library.db, questions, answering(library, channel)), channel is not None)
@@ -91,7 +91,7 @@ def measure(data_dir: Path, files: Sequence[Path] | None = None, *, dense: bool 
         library.close()
 
 
-def answering(library: Library, dense: Dense | None = None) -> Any:
+def answering(library: IndexReader, dense: Dense | None = None) -> Any:
     """Return how a question is answered: without any filter, ten hits."""
 
     def answer(question: Question) -> tuple[Sequence[int], Sequence[str]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.knowledge.index.identifiers import normal
+from gpu_mcp_server.knowledge.index.identifiers import normalize_name
 
 DEPTH = 10
 """Hits that are looked at."""
@@ -63,7 +63,7 @@ class Score:
 
 
 @dataclass
-class Evaluation:
+class RetrievalScores:
     """Scores by kind, `all` among them, and what was missed."""
 
     scores: dict[str, Score] = field(default_factory=dict[str, Score])
@@ -100,10 +100,10 @@ Answering = Callable[[Question], "tuple[Sequence[int], Sequence[str]]"]
 """Returns the entries found for a question, best first, and the names that are offered instead."""
 
 
-def evaluate(db: sqlite3.Connection, questions: Sequence[Question], answering: Answering) -> Evaluation:
+def evaluate(db: sqlite3.Connection, questions: Sequence[Question], answering: Answering) -> RetrievalScores:
     """Ask every question that can be answered, and score the answers."""
     accepted = Accepted(db)
-    found = Evaluation()
+    found = RetrievalScores()
     for question in questions:
         right = accepted.entries(question)
         if not right:
@@ -113,8 +113,8 @@ def evaluate(db: sqlite3.Connection, questions: Sequence[Question], answering: A
         hits, offered = answering(question)
         milliseconds = (time.perf_counter() - begun) * 1e3
         if question.kind == WRONG:
-            names = {normal(name) for name in question.accept}
-            rank = next((n for n, name in enumerate(offered, 1) if normal(name) in names), None)
+            names = {normalize_name(name) for name in question.accept}
+            rank = next((n for n, name in enumerate(offered, 1) if normalize_name(name) in names), None)
             rank = 1 if hits and hits[0] in right else rank
         else:
             rank = next((n for n, entry in enumerate(hits[:DEPTH], 1) if entry in right), None)
@@ -143,7 +143,7 @@ class Accepted:
         rows = self._db.execute(
             "SELECT entry FROM symbol WHERE norm = ? AND name = ? AND (place = 0 OR entry IN "
             "(SELECT id FROM entry WHERE kind != 'instruction')) UNION SELECT id FROM entry WHERE name = ?",
-            (normal(name), name, name),
+            (normalize_name(name), name, name),
         )
         return {row[0] for row in rows}
 
@@ -159,7 +159,7 @@ class Accepted:
         return {number for number, where, said in self._sections if placed.search(where) and titled.search(said)}
 
 
-def table(evaluation: Evaluation) -> list[list[str]]:
+def table(evaluation: RetrievalScores) -> list[list[str]]:
     """Return the scores as rows: kind, n, R@1, R@5, MRR, p50, p95."""
     rows: list[list[str]] = []
     for kind, score in sorted(evaluation.scores.items(), key=lambda item: item[0] == "all"):

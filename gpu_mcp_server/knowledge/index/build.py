@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.knowledge.index.index_schema import Counts, outdated, write_index
+from gpu_mcp_server.knowledge.index.index_schema import Counts, is_outdated, write_index
 from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage
 from gpu_mcp_server.knowledge.readers.reader_dispatch import Edition, read_place
 from gpu_mcp_server.knowledge.readers.sources import (
-    Place,
-    Source,
+    DocSource,
+    InstalledSource,
     added_source,
     installed_places,
     known_sources,
@@ -21,7 +21,7 @@ from gpu_mcp_server.knowledge.readers.sources import (
 
 
 @dataclass
-class Built:
+class BuiltIndex:
     """What a build did."""
 
     counts: Counts
@@ -36,7 +36,7 @@ class Built:
 
 def build(
     storage: Storage, *, anew: bool = False, only: set[str] | None = None, said: Callable[[str], None] = lambda _: None
-) -> Built:
+) -> BuiltIndex:
     """Build the index of everything that is installed or was added, and make it current.
 
     Args:
@@ -56,8 +56,8 @@ def build(
         prints = {place: place.fingerprint() for place in places}
         current = storage.current()
         if not anew and current is not None and _is_of(current, prints.values()):
-            return Built(Counts(), kept=[label(p) for p in places], unchanged=True)
-        built = Built(Counts())
+            return BuiltIndex(Counts(), kept=[label(p) for p in places], unchanged=True)
+        built = BuiltIndex(Counts())
         editions = [_edition(storage, place, prints[place], anew, built, said) for place in places]
         with storage.new_index() as folder:
             built.counts = write_index(folder / DATABASE, editions)
@@ -67,13 +67,13 @@ def build(
         return built
 
 
-def stale(storage: Storage) -> bool:
+def is_stale(storage: Storage) -> bool:
     """Return whether the index in use is not of what is there now."""
     current = storage.current()
     return current is None or not _is_of(current, (place.fingerprint() for place in all_places(storage)))
 
 
-def all_places(storage: Storage) -> list[Place]:
+def all_places(storage: Storage) -> list[InstalledSource]:
     """Return what was fetched from hosts, where jobs compile; what is installed here; what was added.
 
     Raises:
@@ -85,18 +85,18 @@ def all_places(storage: Storage) -> list[Place]:
         for host, source, folder in storage.of_hosts()
         if source in known
     ]
-    places: list[Place] = []
+    places: list[InstalledSource] = []
     for place in [*filter(None, fetched), *installed_places()]:
         if (place.source.id, place.version) not in {(p.source.id, p.version) for p in places}:
             places.append(place)
-    for each in storage.added():
+    for each in storage.added_folders():
         place = added_place(Path(each["path"]), each)
         if place is not None:
             places.append(place)
     return places
 
 
-def added_place(path: Path, what: dict[str, str]) -> Place | None:
+def added_place(path: Path, what: dict[str, str]) -> InstalledSource | None:
     """Return what the user added as a place, `None` if it is gone.
 
     Raises:
@@ -110,10 +110,10 @@ def added_place(path: Path, what: dict[str, str]) -> Place | None:
         return place_at(with_version(source, version) if version else source, path)
     source = added_source(path, what["library"], version or "unknown", what.get("title", ""))
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-    return Place(source, path, version or "unknown", tuple(files[:20_000]))
+    return InstalledSource(source, path, version or "unknown", tuple(files[:20_000]))
 
 
-def source_called(name: str) -> Source:
+def source_called(name: str) -> DocSource:
     """Return the source of this id.
 
     Raises:
@@ -125,14 +125,14 @@ def source_called(name: str) -> Source:
     return known[name]
 
 
-def label(place: Place) -> str:
+def label(place: InstalledSource) -> str:
     """Return how a place is named to people."""
     return f"{place.source.library} {place.version} ({place.source.title}, {place.root})"
 
 
 def _is_of(index: Path, fingerprints: Iterable[str]) -> bool:
     """Return whether an index is of these places and can be read by this version, or only by a newer one."""
-    return _state(index) == sorted(fingerprints) and not outdated(index / DATABASE)
+    return _state(index) == sorted(fingerprints) and not is_outdated(index / DATABASE)
 
 
 def _state(folder: Path) -> list[str]:
@@ -143,7 +143,12 @@ def _state(folder: Path) -> list[str]:
 
 
 def _edition(
-    storage: Storage, place: Place, fingerprint: str, anew: bool, built: Built, said: Callable[[str], None]
+    storage: Storage,
+    place: InstalledSource,
+    fingerprint: str,
+    anew: bool,
+    built: BuiltIndex,
+    said: Callable[[str], None],
 ) -> Edition:
     entries = None if anew else storage.read_edition(fingerprint)
     if entries is not None:

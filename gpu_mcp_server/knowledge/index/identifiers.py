@@ -120,7 +120,7 @@ FAMILIES = (
 """First words that make a run of plain words ("cuda memcpy async") a name."""
 
 
-def normal(name: str) -> str:
+def normalize_name(name: str) -> str:
     """Return a name without case, underscores and dots, as symbols are compared."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
@@ -147,7 +147,7 @@ def split(name: str) -> list[str]:
     return found
 
 
-def expanded(texts: Iterable[str]) -> str:
+def expand_names(texts: Iterable[str]) -> str:
     """Return the words of every compound name in some texts, each once."""
     seen: dict[str, None] = {}
     for text in texts:

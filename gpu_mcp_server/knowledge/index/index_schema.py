@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_mcp_server.errors import ConfigError, DiskFull
-from gpu_mcp_server.knowledge.index.identifiers import expanded, normal, split
+from gpu_mcp_server.knowledge.index.identifiers import expand_names, normalize_name, split
 from gpu_mcp_server.knowledge.readers.entries import API_KINDS, Entry, pieces, slug, summary_of
 from gpu_mcp_server.knowledge.readers.reader_dispatch import Edition
 from gpu_mcp_server.store.filesystem import NO_ROOM
@@ -108,7 +108,7 @@ def open_index(path: Path) -> sqlite3.Connection:
     return db
 
 
-def outdated(path: Path) -> bool:
+def is_outdated(path: Path) -> bool:
     """Return whether an index is damaged or of an older version, so that only a new one helps."""
     try:
         with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)) as db:
@@ -183,7 +183,7 @@ class _Writer:
         if entry.kind in MEMBER_KINDS and len(entry.symbols) > 1:
             inside = set(re.findall(r"[A-Za-z_]\w*", text))
             symbols = (entry.symbols[0], *(s for s in entry.symbols[1:] if s in inside))[:NAMED]
-        split = f"{expanded(symbols[:SPLIT])} {expanded([entry.title])} {expanded([signature])}"
+        split = f"{expand_names(symbols[:SPLIT])} {expand_names([entry.title])} {expand_names([signature])}"
         titles = "\n".join(dict.fromkeys([entry.title, *entry.headings])) if first else entry.title
         brief = summary_of(text, 300) if first else ""
         self._db.execute("INSERT INTO piece VALUES (?, ?)", (self._counts.pieces, number))
@@ -196,17 +196,17 @@ class _Writer:
         if entry.kind not in API_KINDS:
             return
         for position, name in enumerate(entry.symbols):
-            keys = {normal(name)}
+            keys = {normalize_name(name)}
             short = re.split(r"\.|::", name)[-1]
             if len(short) > 5:
-                keys.add(normal(short))
+                keys.add(normalize_name(short))
             for key in keys:
                 if len(key) >= 3:
                     row = (key, name, number, min(position, 1))
                     self._db.execute("INSERT INTO symbol VALUES (?, ?, ?, ?)", row)
             if position == 0 or entry.kind == "enum":
                 self._counts.names += 1
-                key = normal(name)
+                key = normalize_name(name)
                 self._db.execute("INSERT INTO name VALUES (?, ?, ?, ?)", (self._counts.names, key, name, number))
                 self._db.execute("INSERT INTO trigrams (rowid, norm) VALUES (?, ?)", (self._counts.names, key))
 

@@ -53,7 +53,7 @@ class Storage:
     @contextmanager
     def building(self, *, wait: bool = True) -> Generator[bool]:
         """Hold the lock of those who build; yields whether it was had. It ends with the process."""
-        with room(self.root):
+        with translate_disk_full(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             lock = (self.root / "lock").open("a")
         with lock:
@@ -68,7 +68,7 @@ class Storage:
     def new_index(self) -> Generator[Path]:
         """Give a folder to build in; it becomes current at the end, or is removed if the building failed."""
         folder = self.root / f"building-{secrets.token_hex(4)}"
-        with room(self.root):
+        with translate_disk_full(self.root):
             folder.mkdir(parents=True)
             try:
                 yield folder
@@ -111,7 +111,7 @@ class Storage:
 
     def write_edition(self, fingerprint: str, entries: list[Entry]) -> None:
         """Keep what was read of a place."""
-        with room(self.root):
+        with translate_disk_full(self.root):
             folder = self.root / "editions"
             folder.mkdir(parents=True, exist_ok=True)
             aside = folder / f".{secrets.token_hex(4)}"
@@ -127,7 +127,7 @@ class Storage:
             if path.stem not in kept:
                 path.unlink(missing_ok=True)
 
-    def added(self) -> list[dict[str, str]]:
+    def added_folders(self) -> list[dict[str, str]]:
         """Return the folders that the user added: path, library, version, source.
 
         Raises:
@@ -152,13 +152,17 @@ class Storage:
         """
         if not path.exists():
             raise BadRequest(f"There is no file or folder {path}.")
-        rest = [each for each in self.added() if each["path"] != str(path) or each.get("source") != what.get("source")]
+        rest = [
+            each
+            for each in self.added_folders()
+            if each["path"] != str(path) or each.get("source") != what.get("source")
+        ]
         self._write_added([*rest, {"path": str(path), **what}])
 
     def remove(self, path: Path) -> bool:
         """Remove a folder from the list; return whether it was there."""
-        rest = [each for each in self.added() if each["path"] != str(path)]
-        if len(rest) == len(self.added()):
+        rest = [each for each in self.added_folders() if each["path"] != str(path)]
+        if len(rest) == len(self.added_folders()):
             return False
         self._write_added(rest)
         return True
@@ -171,7 +175,7 @@ class Storage:
             DiskFull: If there is no room.
         """
         aside = self.root / f"building-{secrets.token_hex(4)}"
-        with room(self.root):
+        with translate_disk_full(self.root):
             aside.mkdir(parents=True)
             try:
                 yield aside
@@ -200,7 +204,7 @@ class Storage:
         return found
 
     def _write_added(self, listed: list[dict[str, str]]) -> None:
-        with room(self.root):
+        with translate_disk_full(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             aside = self.root / f"added-{secrets.token_hex(4)}"
             aside.write_text(json.dumps(listed, indent=1), encoding="utf-8")
@@ -213,7 +217,7 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 
 @contextmanager
-def room(root: Path) -> Generator[None]:
+def translate_disk_full(root: Path) -> Generator[None]:
     """Turn what fails for want of room below `root` into the error that says so.
 
     Raises:

@@ -9,7 +9,13 @@ from collections.abc import Callable
 
 from gpu_mcp_server.knowledge.readers import doxygen
 from gpu_mcp_server.knowledge.readers.blas_names import blas_meaning
-from gpu_mcp_server.knowledge.readers.declarations import SIGNATURE_CHARS, declared, members, record_text, signature
+from gpu_mcp_server.knowledge.readers.declarations import (
+    SIGNATURE_CHARS,
+    declared_names,
+    members,
+    record_text,
+    signature,
+)
 from gpu_mcp_server.knowledge.readers.entries import ENTRY_CHARS, Entry
 
 LONGEST_DECLARATION = 200_000
@@ -62,7 +68,7 @@ class Headers:
 
     def add_declaration(self, text: str, comment: str, place: str, first_line: int, last_line: int) -> None:
         """Add a declaration with the comment before it."""
-        kind, names = declared(text)
+        kind, names = declared_names(text)
         names = [name for name in names if not self._skip(name)]
         if kind is None or not names:
             return
@@ -166,7 +172,7 @@ class _Reader:
         if self._depth or self._open.strip():
             self._open += lexeme
         elif self._headers.wanted_comment(lexeme):
-            said = doxygen.stripped(lexeme)
+            said = doxygen.strip_comment(lexeme)
             lines = lexeme.startswith("//")
             if lines and self._of_lines and self._comment:
                 self._comment += "\n" + said
@@ -180,7 +186,7 @@ class _Reader:
             return
         trailing = re.search(r"/\*\*<(.*?)\*/", lexeme, re.DOTALL)
         if trailing:
-            self._headers.add_macro(lexeme, doxygen.stripped(f"/**{trailing.group(1)}*/"), self._place, self._line)
+            self._headers.add_macro(lexeme, doxygen.strip_comment(f"/**{trailing.group(1)}*/"), self._place, self._line)
         elif self._comment and self._line - self._comment_end <= 1 and _DEFINE.match(lexeme):
             self._headers.add_macro(lexeme, self._comment, self._place, self._line)
             self._comment = ""
@@ -198,7 +204,7 @@ class _Reader:
             return
         self._depth -= 1
         self._open += "}"
-        if self._depth == 0 and declared(self._open)[0] in ("function", None):
+        if self._depth == 0 and declared_names(self._open)[0] in ("function", None):
             self._close()
 
     def _close(self) -> None:

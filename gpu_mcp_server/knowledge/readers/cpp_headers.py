@@ -141,7 +141,7 @@ class _Reader:
         if self._inside_body() or self._open.strip() or not lexeme.startswith(("/**", "/*!", "///", "//!")):
             return
         lines = lexeme.splitlines() if lexeme[1] == "/" else [lexeme]
-        said = "\n".join(doxygen.stripped(line.strip()) for line in lines)
+        said = "\n".join(doxygen.strip_comment(line.strip()) for line in lines)
         if re.search(r"[\\@](?:file|addtogroup|defgroup|cond|name|\{|\})", said) and "@rst" not in said:
             return
         self._comment, self._first = said, self._line

@@ -34,7 +34,7 @@ _MEMBER = re.compile(
 
 
 @dataclass
-class Member:
+class Enumerator:
     """An enumerator."""
 
     name: str
@@ -44,7 +44,7 @@ class Member:
     comment: str = ""
 
 
-def declared(text: str) -> tuple[str | None, list[str]]:
+def declared_names(text: str) -> tuple[str | None, list[str]]:
     """Return the kind of a declaration (`function`, `type`, `enum` or `None`) and the names it declares."""
     text = re.sub(r"\s+", " ", text).strip()
     if text.startswith("template"):
@@ -82,15 +82,15 @@ def record_text(text: str) -> str:
     return doxygen.plain(re.sub(r"\n\s*\n+", "\n", re.sub(r"[ \t]+", " ", lines)))
 
 
-def members(text: str) -> list[Member]:
+def members(text: str) -> list[Enumerator]:
     """Return the enumerators of an enum with their values and comments; an implicit value follows from the last."""
     inner = text[text.index("{") + 1 :] if "{" in text else ""
     inner = inner[: inner.rindex("}")] if "}" in inner else inner
-    found: list[Member] = []
+    found: list[Enumerator] = []
     pending, same_line, following = "", False, 0
     for match in _MEMBER.finditer(inner):
         if comment := match["comment"]:
-            words = doxygen.plain(doxygen.stripped(comment))
+            words = doxygen.plain(doxygen.strip_comment(comment))
             if found and (re.match(r"/\*[*!]<|//[/!]<", comment) or same_line):
                 found[-1].comment = f"{found[-1].comment} {words}".strip()
             else:
@@ -99,7 +99,7 @@ def members(text: str) -> list[Member]:
             written = (match["value"] or "").strip()
             value = _number(written) if written else following
             following = value + 1 if value is not None else following
-            found.append(Member(name, written, value, pending))
+            found.append(Enumerator(name, written, value, pending))
             pending, same_line = "", True
         elif match["line"]:
             same_line = False

@@ -32,7 +32,7 @@ _RULES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...]
 )
 
 
-def stripped(comment: str) -> str:
+def strip_comment(comment: str) -> str:
     """Return a comment without its delimiters and stars."""
     if comment.startswith("//"):
         return re.sub(r"^\s*//[/!]?<?\s?", "", comment)

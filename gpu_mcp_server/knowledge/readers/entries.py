@@ -121,7 +121,9 @@ def summary_of(text: str, limit: int = 160) -> str:
     return ""
 
 
-def joined(sections: Sequence[Section], *, variables: bool = False) -> list[tuple[Section, tuple[str, ...]]]:
+def merge_small_sections(
+    sections: Sequence[Section], *, variables: bool = False
+) -> list[tuple[Section, tuple[str, ...]]]:
     """Return sections with small ones joined to their parent or elder sibling, each with the headings it took in.
 
     Args:
@@ -162,7 +164,7 @@ def section_entries(
     """Return an entry for each section that says something, small ones joined unless they stand `apart`."""
     entries: list[Entry] = []
     alone = [(section, (" > ".join(section.path[-TITLE_PARTS:]),)) for section in sections]
-    for section, titles in alone if apart else joined(sections, variables=symbol_kind == "env"):
+    for section, titles in alone if apart else merge_small_sections(sections, variables=symbol_kind == "env"):
         if words(section.text) < 8 and not section.symbols:
             continue
         title = " > ".join(section.path[-TITLE_PARTS:]) or place

@@ -13,9 +13,9 @@ from gpu_mcp_server.knowledge.readers.entries import Entry
 from gpu_mcp_server.knowledge.readers.manpages import lapack_entries, page_entries
 from gpu_mcp_server.knowledge.readers.markup import document_entries
 from gpu_mcp_server.knowledge.readers.ptxdocs import instruction_entry
-from gpu_mcp_server.knowledge.readers.sources import Place
-from gpu_mcp_server.knowledge.readers.user_documents import FORMS, decoded, read_documents
-from gpu_mcp_server.knowledge.readers.user_documents import Reading as DocumentReading
+from gpu_mcp_server.knowledge.readers.sources import InstalledSource
+from gpu_mcp_server.knowledge.readers.user_documents import FORMS, decode_text, read_documents
+from gpu_mcp_server.knowledge.readers.user_documents import ReadResult as DocumentReading
 
 KEYWORDS = 30
 _FRONT = re.compile(r"^---\n(.*?)\n---\n", re.DOTALL)
@@ -26,12 +26,12 @@ _INTERNAL = re.compile(r"\n## (?:Supported SM|Supported OSes|Supported CPU|Prere
 class Edition:
     """A library in one version, read."""
 
-    place: Place
+    place: InstalledSource
     entries: list[Entry]
     notes: list[str] = field(default_factory=list[str])
 
 
-def read_place(place: Place) -> Edition:
+def read_place(place: InstalledSource) -> Edition:
     """Return the entries of a place; what could not be read is in the notes."""
     source = place.source
     if source.format == "docstrings":
@@ -52,33 +52,33 @@ def read_place(place: Place) -> Edition:
     return Edition(place, entries, reading.notes)
 
 
-def _headers(place: Place, reading: DocumentReading) -> list[Entry]:
+def _headers(place: InstalledSource, reading: DocumentReading) -> list[Entry]:
     headers = Headers(skip=place.source.skip, any_comment=place.source.any_comment)
     for path in place.files:
         name = path.relative_to(place.root).as_posix()
-        text = decoded(path, name, reading)
+        text = decode_text(path, name, reading)
         if text is not None:
             headers.read(text, name)
     return headers.entries
 
 
-def _classes(place: Place, reading: DocumentReading) -> list[Entry]:
+def _classes(place: InstalledSource, reading: DocumentReading) -> list[Entry]:
     classes = Classes(undocumented=place.source.undocumented)
     namespaces = [each.split("=") for each in place.source.modules]
     for path in place.files:
         name = path.relative_to(place.root).as_posix()
-        text = decoded(path, name, reading)
+        text = decode_text(path, name, reading)
         namespace = next((space for folder, space in namespaces if name.startswith(folder)), "")
         if text is not None and namespace:
             classes.read(text, name, namespace)
     return classes.entries
 
 
-def _documents(place: Place, reading: DocumentReading) -> Iterator[Entry]:
+def _documents(place: InstalledSource, reading: DocumentReading) -> Iterator[Entry]:
     source = place.source
     for path in place.files:
         name = path.relative_to(place.root).as_posix()
-        text = decoded(path, name, reading)
+        text = decode_text(path, name, reading)
         if text is None:
             continue
         if source.format == "messages":

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from gpu_mcp_server import __version__
 from gpu_mcp_server.errors import ConfigError
-from gpu_mcp_server.package_files import content
+from gpu_mcp_server.package_files import content_path
 
 FORMATS = ("headers", "manpages", "lapack", "docstrings", "documents", "instructions", "readmes", "messages", "classes")
 MOST_FILES = 5_000
@@ -24,7 +24,7 @@ MOST_FILES = 5_000
 
 
 @dataclass(frozen=True)
-class Source:
+class DocSource:
     """One kind of documentation, wherever it lies."""
 
     id: str
@@ -68,10 +68,10 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Place:
+class InstalledSource:
     """A source that was found on this machine."""
 
-    source: Source
+    source: DocSource
     root: Path
     version: str
     files: tuple[Path, ...] = field(default=(), repr=False)
@@ -91,19 +91,19 @@ READING = 2
 
 def content_folder() -> Path | None:
     """Return the folder `knowledge_base`, `None` where the content is not installed."""
-    folder = content("knowledge_base")
+    folder = content_path("knowledge_base")
     return folder if (folder / "sources").is_dir() else None
 
 
 @cache
-def known_sources() -> dict[str, Source]:
+def known_sources() -> dict[str, DocSource]:
     """Return every source that is described, by id.
 
     Raises:
         ConfigError: If a description has an unknown key or format.
     """
     folder = content_folder()
-    found: dict[str, Source] = {}
+    found: dict[str, DocSource] = {}
     for path in sorted((folder / "sources").glob("*.toml")) if folder else []:
         described = tomllib.loads(path.read_text(encoding="utf-8"))
         common = {key: value for key, value in described.items() if key != "source"}
@@ -113,21 +113,21 @@ def known_sources() -> dict[str, Source]:
     return found
 
 
-def _source(values: dict[str, Any], path: Path) -> Source:
+def _source(values: dict[str, Any], path: Path) -> DocSource:
     values.setdefault("id", path.stem)
     values.setdefault("family", values.get("library", ""))
-    known = {each.name for each in fields(Source)}
+    known = {each.name for each in fields(DocSource)}
     if unknown := set(values) - known:
         raise ConfigError(f"{path}: {', '.join(sorted(unknown))} is no key of a source.")
     if values.get("format") not in FORMATS:
         raise ConfigError(f"{path}: format {values.get('format')!r} is none of {', '.join(FORMATS)}.")
     given: dict[str, Any] = {k: tuple(cast("list[str]", v)) if isinstance(v, list) else v for k, v in values.items()}
-    return Source(**given)
+    return DocSource(**given)
 
 
-def installed_places(sources: dict[str, Source] | None = None) -> list[Place]:
+def installed_places(sources: dict[str, DocSource] | None = None) -> list[InstalledSource]:
     """Return what is on this machine, of each source every version once, the best root of each first."""
-    found: list[Place] = []
+    found: list[InstalledSource] = []
     for source in (sources if sources is not None else known_sources()).values():
         versions: set[str] = set()
         for root in _roots(source):
@@ -138,15 +138,15 @@ def installed_places(sources: dict[str, Source] | None = None) -> list[Place]:
     return found
 
 
-def place_at(source: Source, root: Path) -> Place | None:
+def place_at(source: DocSource, root: Path) -> InstalledSource | None:
     """Return a source at a folder, `None` if its first file is not there."""
     files = _files(source, root)
     if not files:
         return None
-    return Place(source, root, _version(source, root), files)
+    return InstalledSource(source, root, _version(source, root), files)
 
 
-def _files(source: Source, root: Path) -> tuple[Path, ...]:
+def _files(source: DocSource, root: Path) -> tuple[Path, ...]:
     excluded = re.compile(source.exclude).search if source.exclude else None
     found: dict[Path, None] = {}
     for number, pattern in enumerate(source.files):
@@ -161,7 +161,7 @@ def _files(source: Source, root: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
-def _version(source: Source, root: Path) -> str:
+def _version(source: DocSource, root: Path) -> str:
     if source.version:
         return __version__ if source.version == "ours" else source.version
     macros = _macros(root / source.version_file, source.version_macros) if source.version_file else []
@@ -185,7 +185,7 @@ def _macros(path: Path, names: tuple[str, ...]) -> list[int]:
     return [int(each.group(1)) for each in found if each]
 
 
-def _roots(source: Source) -> Iterator[Path]:
+def _roots(source: DocSource) -> Iterator[Path]:
     """Return the folders that the patterns of a source name, each once, best first."""
     seen: set[Path] = set()
     for pattern in source.roots:
@@ -230,9 +230,9 @@ _BASES: dict[str, Callable[[], list[Path]]] = {
 }
 
 
-def added_source(path: Path, library: str, version: str, title: str = "") -> Source:
+def added_source(path: Path, library: str, version: str, title: str = "") -> DocSource:
     """Return the source for documents that a user added."""
-    return Source(
+    return DocSource(
         id=f"added-{library}-{version}-{hashlib.sha256(str(path).encode()).hexdigest()[:8]}",
         library=library,
         title=title or path.name,
@@ -243,6 +243,6 @@ def added_source(path: Path, library: str, version: str, title: str = "") -> Sou
     )
 
 
-def with_version(source: Source, version: str) -> Source:
+def with_version(source: DocSource, version: str) -> DocSource:
     """Return a source with a version that was given instead of found."""
     return replace(source, version=version)

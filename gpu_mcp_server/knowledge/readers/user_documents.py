@@ -33,7 +33,7 @@ WORKER = WORKERS / "pdftext.py"
 
 
 @dataclass
-class Reading:
+class ReadResult:
     """What came of reading documents."""
 
     entries: list[Entry] = field(default_factory=list[Entry])
@@ -47,9 +47,9 @@ class Reading:
             self.notes.append(text)
 
 
-def read_documents(root: Path) -> Reading:
+def read_documents(root: Path) -> ReadResult:
     """Return the entries of a file or a folder; a file that cannot be read is noted and left out."""
-    reading, total = Reading(), 0
+    reading, total = ReadResult(), 0
     for path in _files(root, reading):
         size = path.stat().st_size
         name = path.name if path == root else path.relative_to(root).as_posix()
@@ -68,7 +68,7 @@ def read_documents(root: Path) -> Reading:
     return reading
 
 
-def _files(root: Path, reading: Reading) -> Iterator[Path]:
+def _files(root: Path, reading: ReadResult) -> Iterator[Path]:
     """Return documents below `root` in a fixed order; symbolic links are not followed out of it."""
     if root.is_file():
         yield root
@@ -87,13 +87,13 @@ def _files(root: Path, reading: Reading) -> Iterator[Path]:
         yield path
 
 
-def _read(path: Path, name: str, reading: Reading) -> None:
+def _read(path: Path, name: str, reading: ReadResult) -> None:
     form = FORMS.get(path.suffix.lower(), "text")
     try:
         if form == "pdf":
             found = _pdf_entries(path, name, reading)
         else:
-            text = decoded(path, name, reading)
+            text = decode_text(path, name, reading)
             if text is None:
                 return
             if form == "html":
@@ -106,7 +106,7 @@ def _read(path: Path, name: str, reading: Reading) -> None:
     reading.entries += found
 
 
-def decoded(path: Path, name: str, reading: Reading) -> str | None:
+def decode_text(path: Path, name: str, reading: ReadResult) -> str | None:
     """Return a file as text; in another encoding than UTF-8 it is read as such and noted, as binary it is left out."""
     with path.open("rb") as file:
         raw = file.read(TEXT_BYTES + 1)
@@ -127,7 +127,7 @@ def decoded(path: Path, name: str, reading: Reading) -> str | None:
         return raw.decode("cp1252", "replace")
 
 
-def _pdf_entries(path: Path, name: str, reading: Reading) -> list[Entry]:
+def _pdf_entries(path: Path, name: str, reading: ReadResult) -> list[Entry]:
     command = [sys.executable, "-I", str(WORKER), str(path), str(PDF_PAGES), str(PDF_MEGABYTES), str(PDF_SECONDS)]
     try:
         done = subprocess.run(command, capture_output=True, timeout=2 * PDF_SECONDS, check=False)  # noqa: S603 - ours

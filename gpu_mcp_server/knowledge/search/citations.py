@@ -5,7 +5,7 @@ import sqlite3
 import zlib
 from collections.abc import Mapping, Sequence
 
-from gpu_mcp_server.knowledge.index.identifiers import IDENTIFIER, compound, normal
+from gpu_mcp_server.knowledge.index.identifiers import IDENTIFIER, compound, normalize_name
 from gpu_mcp_server.knowledge.readers.entries import API_KINDS, SECTION_KINDS
 from gpu_mcp_server.knowledge.search.edition_scope import Scope
 
@@ -21,7 +21,7 @@ BEHIND = 0.999
 """Of its section's score that an entry reaches by being named: it stands after the section, not before it."""
 
 
-def named_in(db: sqlite3.Connection, ranked: Sequence[int], scope: Scope) -> dict[int, list[int]]:
+def cited_entries(db: sqlite3.Connection, ranked: Sequence[int], scope: Scope) -> dict[int, list[int]]:
     """Return the first sections among `ranked`, each with the entries that it names, in their order."""
     asked = tuple(ranked[:LOOKED_AT])
     marks, kinds = ", ".join("?" * len(asked)), ", ".join(f"'{kind}'" for kind in SECTION_KINDS)
@@ -40,7 +40,7 @@ def _entries(db: sqlite3.Connection, names: Sequence[str], scope: Scope) -> list
     if not names:
         return []
     known: dict[str, int] = {}
-    asked = [(normal(name), name) for name in names[: 8 * NAMES]]
+    asked = [(normalize_name(name), name) for name in names[: 8 * NAMES]]
     marks, kinds = ", ".join("(?, ?)" for _ in asked), ", ".join(f"'{kind}'" for kind in API_KINDS)
     rows = db.execute(
         f"WITH asked (norm, name) AS (VALUES {marks}) "  # noqa: S608 - question marks
@@ -54,7 +54,7 @@ def _entries(db: sqlite3.Connection, names: Sequence[str], scope: Scope) -> list
     return list(dict.fromkeys(known[name] for name in names if name in known))
 
 
-def spread(scores: Mapping[int, float], named: Mapping[int, Sequence[int]]) -> dict[int, float]:
+def add_citation_scores(scores: Mapping[int, float], named: Mapping[int, Sequence[int]]) -> dict[int, float]:
     """Return scores to which each section added its own for what it names, less for each the more that is.
 
     Args:

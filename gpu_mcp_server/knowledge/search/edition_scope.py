@@ -45,7 +45,7 @@ class EditionRow:
     last_piece: int
 
     @property
-    def ours(self) -> bool:
+    def is_own_text(self) -> bool:
         """Whether it is our own text."""
         return self.library in OURS
 

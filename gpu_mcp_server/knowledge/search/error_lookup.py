@@ -2,7 +2,7 @@
 
 import re
 
-from gpu_mcp_server.knowledge.search.index_reader import Library
+from gpu_mcp_server.knowledge.search.index_reader import IndexReader
 
 MESSAGE_CHARS = 600
 MENTIONED = 6
@@ -25,7 +25,7 @@ _COMPLAINT = re.compile(
 _PLAIN = re.compile(r"[^a-z0-9]+")
 
 
-def address_of(library: Library, message: str) -> str | None:
+def address_of(library: IndexReader, message: str) -> str | None:
     """Return the address of the entry that explains a message, `None` if we know none.
 
     An error's own name first, then the messages that our guides know, then a name that the compiler does not.
@@ -45,7 +45,7 @@ def address_of(library: Library, message: str) -> str | None:
     return library.of_name(found.group(1)) or library.nearest(found.group(1))
 
 
-def complaints(output: str) -> list[str]:
+def error_lines(output: str) -> list[str]:
     """Return the lines of a program's output that may be an error of CUDA, NCCL, HIP, MPI or Triton, the last ones."""
     lines = [line for line in output[-OUTPUT_CHARS:].splitlines() if _COMPLAINT.search(line)]
     return lines[-COMPLAINTS:]
@@ -55,7 +55,7 @@ def _plain(text: str) -> str:
     return " ".join(_PLAIN.sub(" ", text.lower()).split())
 
 
-def _known(library: Library) -> tuple[tuple[tuple[str, ...], str], ...]:
+def _known(library: IndexReader) -> tuple[tuple[tuple[str, ...], str], ...]:
     """Return the messages that are explained: the parts that a message must have, longest first, and the address."""
     rows = library.messages()
     known = [(tuple(part for part in map(_plain, said.split("…")) if part), uri) for said, uri in rows]

@@ -8,9 +8,9 @@ import zlib
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from gpu_mcp_server.knowledge.search.citations import named_in, spread
+from gpu_mcp_server.knowledge.search.citations import add_citation_scores, cited_entries
 from gpu_mcp_server.knowledge.search.edition_scope import EditionRow, Scope
-from gpu_mcp_server.knowledge.search.ranking import CANDIDATES, by_words, fused, ordered
+from gpu_mcp_server.knowledge.search.ranking import CANDIDATES, fuse_ranks, rank_by_bm25, sort_by_score
 from gpu_mcp_server.knowledge.search.symbols import Symbols
 
 SAME_FILE = 3
@@ -60,7 +60,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SearchAnswer:
     """What was found."""
 
     hits: list[Hit] = field(default_factory=list[Hit])
@@ -78,7 +78,7 @@ class Search:
 
     def find(
         self, query: str, scope: Scope, *, kinds: Sequence[str] = (), limit: int = 5, dense: Dense | None = None
-    ) -> Answer:
+    ) -> SearchAnswer:
         """Return the best entries for a question.
 
         Args:
@@ -89,16 +89,16 @@ class Search:
             dense: The channel of meaning, if it can be had.
         """
         query = query[:QUERY_CHARS]
-        named, _, missed = self.symbols.named(query, scope)
-        coded = self.symbols.coded(query, scope)
+        named, _, missed = self.symbols.entries_named_in(query, scope)
+        coded = self.symbols.entries_of_codes(query, scope)
         suggestions, similar, notes = self._of_missed(missed, scope, bool(named))
         first = dict.fromkeys(coded, "code") | dict.fromkeys(named, "symbol") | dict.fromkeys(similar, "similar")
         allowed = {kind for group in kinds for kind in GROUPS.get(group, (group,))}
         ranked = self._ranked(query, scope, allowed, dense)
         order = [*first, *(entry for entry in ranked if entry not in first)]
         hits = self._collapsed(order, {**ranked, **first}, allowed)
-        hits = balanced(hits) if scope.whole and not kinds else hits
-        return Answer(hits[:limit], suggestions, [*scope.notes, *notes])
+        hits = limit_own_guides(hits) if scope.whole and not kinds else hits
+        return SearchAnswer(hits[:limit], suggestions, [*scope.notes, *notes])
 
     def _of_missed(self, missed: Sequence[str], scope: Scope, found: bool) -> tuple[list[str], list[int], list[str]]:
         """Return for names that are not there: what they may have meant, entries that are surely meant, notes."""
@@ -106,12 +106,12 @@ class Search:
         similar: list[int] = []
         notes: list[str] = []
         for name in missed[:2]:
-            versions = [self._editions[e] for e in self.symbols.elsewhere(name, scope)]
+            versions = [self._editions[e] for e in self.symbols.editions_with_name(name, scope)]
             if versions:
                 there = ", ".join(f"{e.library} {e.version}" for e in versions[:3])
                 here = next((e.version for e in scope.editions if e.source == versions[0].source), "the version here")
                 notes.append(f"{name} exists in {there}, not in {here}.")
-            near = self.symbols.alike(name, scope)
+            near = self.symbols.similar_names(name, scope)
             suggestions += [other for other, _, _ in near if other not in suggestions]
             if not found:
                 similar += [entry for _, entry, likeness in near[:2] if likeness >= SURE]
@@ -127,9 +127,9 @@ class Search:
             rows = self._db.execute(f"SELECT id, edition, kind FROM entry WHERE id IN ({marks})", entries)  # noqa: S608
             inside = {n for n, edition, kind in rows if scope.holds(edition) and (not kinds or kind in kinds)}
             near = [[entry for entry in each if entry in inside][:CANDIDATES] for each in found]
-        scores, why = fused(by_words(self._db, query, scope, kinds), near)
-        scores = spread(scores, named_in(self._db, ordered(scores), scope))
-        return {entry: why.get(entry, "cited") for entry in ordered(scores)}
+        scores, why = fuse_ranks(rank_by_bm25(self._db, query, scope, kinds), near)
+        scores = add_citation_scores(scores, cited_entries(self._db, sort_by_score(scores), scope))
+        return {entry: why.get(entry, "cited") for entry in sort_by_score(scores)}
 
     def _collapsed(self, order: Sequence[int], why: dict[int, str], kinds: Set[str]) -> list[Hit]:
         """Return hits: what has the same name is one, and a file of sections gives no more than a few."""
@@ -168,11 +168,15 @@ class Search:
         return zlib.decompress(body).decode()
 
 
-def balanced(hits: Sequence[Hit]) -> list[Hit]:
+def limit_own_guides(hits: Sequence[Hit]) -> list[Hit]:
     """Return hits with at most `OURS_IN_TOP` of our own texts among the first `TOP`, so that the reference is seen."""
     top: list[Hit] = []
     rest: list[Hit] = []
     for hit in hits:
-        crowding = hit.edition.ours and hit.match not in CERTAIN and sum(h.edition.ours for h in top) >= OURS_IN_TOP
+        crowding = (
+            hit.edition.is_own_text
+            and hit.match not in CERTAIN
+            and sum(h.edition.is_own_text for h in top) >= OURS_IN_TOP
+        )
         (rest if crowding or len(top) >= TOP else top).append(hit)
     return top + rest

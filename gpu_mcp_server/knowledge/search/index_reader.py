@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.knowledge.index.identifiers import IDENTIFIER, compound, normal
+from gpu_mcp_server.knowledge.index.identifiers import IDENTIFIER, compound, normalize_name
 from gpu_mcp_server.knowledge.index.index_schema import open_index
 from gpu_mcp_server.knowledge.index.index_store import DATABASE
 from gpu_mcp_server.knowledge.search.edition_scope import EditionRow, read_editions, scope_of
-from gpu_mcp_server.knowledge.search.hybrid_search import GROUPS, SURE, Answer, Dense, Search
+from gpu_mcp_server.knowledge.search.hybrid_search import GROUPS, SURE, Dense, Search, SearchAnswer
 
 LONGEST_QUERY = 10_000
 SCHEME = "doc://"
@@ -35,7 +35,7 @@ class Page:
     edition: EditionRow
 
 
-class Library:
+class IndexReader:
     """One index."""
 
     def __init__(self, folder: Path) -> None:
@@ -67,7 +67,7 @@ class Library:
         kinds: Sequence[str] = (),
         limit: int = 5,
         dense: Dense | None = None,
-    ) -> Answer:
+    ) -> SearchAnswer:
         """Return the best entries for a question.
 
         Raises:
@@ -95,9 +95,9 @@ class Library:
         if row is None:
             name = uri.rstrip("/").rsplit("/", 1)[-1][:200]
             scope = scope_of(self.editions, None, None)
-            found = self._search.symbols.named(name, scope)[0]
+            found = self._search.symbols.entries_named_in(name, scope)[0]
             near = [self._uri(entry) for entry in found[:3]]
-            near += [self._uri(entry) for _, entry, _ in self._search.symbols.alike(name, scope, 3)]
+            near += [self._uri(entry) for _, entry, _ in self._search.symbols.similar_names(name, scope, 3)]
             listed = ", ".join(dict.fromkeys(near))
             raise NotFound(
                 "document", uri[:300], hint=f"There is: {listed}." if listed else "search_docs gives addresses."
@@ -126,7 +126,7 @@ class Library:
             rows = self._db.execute(
                 "SELECT e.uri, e.edition FROM symbol s JOIN entry e ON e.id = s.entry WHERE s.norm = ? AND s.name = ? "
                 "AND s.place = 0 ORDER BY e.edition = ? DESC, e.id LIMIT 1",
-                (normal(word), word, page.edition.id),
+                (normalize_name(word), word, page.edition.id),
             ).fetchall()
             found += [uri for uri, _ in rows if uri not in found and uri != page.uri]
             if len(found) >= limit:
@@ -151,14 +151,14 @@ class Library:
             "SELECT e.uri FROM symbol s JOIN entry e ON e.id = s.entry JOIN edition d ON d.id = e.edition "
             "WHERE s.norm = ? AND s.name = ? AND d.preferred AND (? = '' OR d.family = ?) "
             "ORDER BY s.place, e.id LIMIT 1",
-            (normal(name), name, family, family),
+            (normalize_name(name), name, family, family),
         )
         return next((uri for (uri,) in rows), None)
 
     def nearest(self, name: str) -> str | None:
         """Return the address of what a misspelt name surely means, `None` if that is not sure."""
         scope = scope_of(self.editions, None, None)
-        near = self._search.symbols.alike(name, scope, 1)
+        near = self._search.symbols.similar_names(name, scope, 1)
         return self._uri(near[0][1]) if near and near[0][2] >= SURE else None
 
     def messages(self) -> list[tuple[str, str]]:

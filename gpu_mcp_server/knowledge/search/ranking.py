@@ -37,7 +37,7 @@ SYNONYMS = {
 made from the corpora by the embedding model, like feedback from the first hits, lowered the others."""
 
 
-def by_words(db: sqlite3.Connection, query: str, scope: Scope, kinds: Set[str] = frozenset()) -> list[int]:
+def rank_by_bm25(db: sqlite3.Connection, query: str, scope: Scope, kinds: Set[str] = frozenset()) -> list[int]:
     """Return the entries that share words with a question, by bm25 of their best piece."""
     wanted = words_of(query)
     ranges = scope.ranges()
@@ -55,7 +55,7 @@ def by_words(db: sqlite3.Connection, query: str, scope: Scope, kinds: Set[str] =
         "JOIN piece p ON p.id = w.number JOIN entry e ON e.id = p.entry ORDER BY w.score",
         (expression, *(bound for pair in ranges for bound in pair), PIECES if not kinds else PIECES_NARROW),
     )
-    meant, ours = _meant(query, scope), {each.id for each in scope.editions if each.ours}
+    meant, ours = _meant(query, scope), {each.id for each in scope.editions if each.is_own_text}
     scores: dict[int, float] = {}
     for entry, edition, kind, name, score in rows:
         if kinds and kind not in kinds:
@@ -71,11 +71,11 @@ def _meant(query: str, scope: Scope) -> set[int]:
     words = set(re.findall(r"[a-z]+", query.lower()))
     families = {family for word, named in FAMILY_WORDS.items() if word in words for family in named}
     return {e.id for e in scope.editions if e.family in families or e.library in families} | (
-        {e.id for e in scope.editions if e.ours} if families else set[int]()
+        {e.id for e in scope.editions if e.is_own_text} if families else set[int]()
     )
 
 
-def fused(words: Sequence[int], meanings: Sequence[Sequence[int]]) -> tuple[dict[int, float], dict[int, str]]:
+def fuse_ranks(words: Sequence[int], meanings: Sequence[Sequence[int]]) -> tuple[dict[int, float], dict[int, str]]:
     """Return the score of each entry by reciprocal rank fusion, and the channel that ranked it best.
 
     Args:
@@ -93,7 +93,7 @@ def fused(words: Sequence[int], meanings: Sequence[Sequence[int]]) -> tuple[dict
     return scores, {entry: channel for entry, (_, channel) in best.items()}
 
 
-def ordered(scores: Mapping[int, float]) -> list[int]:
+def sort_by_score(scores: Mapping[int, float]) -> list[int]:
     """Return entries, best first."""
     return sorted(scores, key=lambda entry: (-scores[entry], entry))
 

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gpu_mcp_server.knowledge.index.identifiers import FAMILIES, STOPWORDS, compound, normal, split, tokens
+from gpu_mcp_server.knowledge.index.identifiers import FAMILIES, STOPWORDS, compound, normalize_name, split, tokens
 from gpu_mcp_server.knowledge.search.edition_scope import Scope
 
 MOST_WORDS = 6
@@ -38,7 +38,7 @@ _PORTING = re.compile(r"hip|hip(?:ify|blas|rtc)|rocm|rocblas|amd|cuda|nvidia|cub
 _AMD = ("hip", "roc", "amd")
 
 
-class Found(NamedTuple):
+class FoundSymbol(NamedTuple):
     """A name that is known."""
 
     entry: int
@@ -54,7 +54,7 @@ class Symbols:
         self._db = db
         self._blas = {row[0] for row in db.execute("SELECT id FROM edition WHERE family = 'blas'")}
 
-    def named(self, query: str, scope: Scope) -> tuple[list[int], list[str], list[str]]:
+    def entries_named_in(self, query: str, scope: Scope) -> tuple[list[int], list[str], list[str]]:
         """Return the entries that a question names, the words that were such names, and those that are no name here.
 
         The longest run of adjacent words that is a known name counts. Plain English must not: a run of words needs the
@@ -88,21 +88,30 @@ class Symbols:
         """Return what the named ones are called on the other side, if a question about one side names the other."""
         sides = {word.lower().startswith(_AMD) for word in words if _PORTING.fullmatch(word.lower())}
         pairs = [pair for pair in TWINS if True in sides] + [(amd, other) for other, amd in TWINS if False in sides]
-        keys = {normal(there + name[len(here) :]) for name in names for here, there in pairs if name.startswith(here)}
+        keys = {
+            normalize_name(there + name[len(here) :])
+            for name in names
+            for here, there in pairs
+            if name.startswith(here)
+        }
         known = self._known(keys, scope)
         return [each.entry for found in known.values() for each in found]
 
-    def _of_run(self, run: Sequence[str], known: dict[str, list[Found]], *, whole: bool) -> list[int]:
+    def _of_run(self, run: Sequence[str], known: dict[str, list[FoundSymbol]], *, whole: bool) -> list[int]:
         """Return the entries that a run of words names, `whole` being whether the question is nothing more."""
         if len(run) > 1:
-            key = "".join(map(normal, run))
+            key = "".join(map(normalize_name, run))
             apart = len(run) >= 3 and len(key) >= LONG_KEY  # "device radix sort"
             if len(key) < 8 or not (apart or run[0].lower() in FAMILIES):
                 return []
             vague = len(run) == 2 and not whole  # "CUDA error: ..." is no question about cudaError
             return _entries(f for f in known.get(key, []) if not vague or f.kind not in ("type", "enum"))
         word = run[0]
-        exact = [f for f in known.get(normal(word), []) if f.name == word or f.name.endswith((f".{word}", f"::{word}"))]
+        exact = [
+            f
+            for f in known.get(normalize_name(word), [])
+            if f.name == word or f.name.endswith((f".{word}", f"::{word}"))
+        ]
         if not whole and _SHORT.fullmatch(word):
             return []
         if compound(word):
@@ -115,10 +124,10 @@ class Symbols:
             return _entries(exact)
         elif _ROUTINE.fullmatch(word):
             return _entries(f for f in exact if f.edition in self._blas)
-        return _entries(known.get(normal(word), [])) if len(normal(word)) >= 12 else []
+        return _entries(known.get(normalize_name(word), [])) if len(normalize_name(word)) >= 12 else []
 
-    def _known(self, keys: set[str], scope: Scope) -> dict[str, list[Found]]:
-        found: dict[str, list[Found]] = {}
+    def _known(self, keys: set[str], scope: Scope) -> dict[str, list[FoundSymbol]]:
+        found: dict[str, list[FoundSymbol]] = {}
         ordered = sorted(keys)
         for start in range(0, len(ordered), 500):
             part = ordered[start : start + 500]
@@ -130,19 +139,19 @@ class Symbols:
             )
             for norm, entry, edition, name, kind in rows:
                 if scope.holds(edition):
-                    found.setdefault(norm, []).append(Found(entry, edition, name, kind))
+                    found.setdefault(norm, []).append(FoundSymbol(entry, edition, name, kind))
         return found
 
-    def elsewhere(self, name: str, scope: Scope) -> list[int]:
+    def editions_with_name(self, name: str, scope: Scope) -> list[int]:
         """Return the editions outside of `scope`, of the same libraries, that know a name."""
         others = {each.id for each in scope.others}
         rows = self._db.execute(
             "SELECT DISTINCT e.edition FROM symbol s JOIN entry e ON e.id = s.entry WHERE s.norm = ? AND s.name = ?",
-            (normal(name), name),
+            (normalize_name(name), name),
         )
         return [edition for (edition,) in rows if edition in others]
 
-    def coded(self, query: str, scope: Scope) -> list[int]:
+    def entries_of_codes(self, query: str, scope: Scope) -> list[int]:
         """Return the entries of the error codes that a question names by number."""
         match = _CODE.search(query)
         if match is None or len(query) > 400:
@@ -160,9 +169,9 @@ class Symbols:
             return told[:4] or [entry for entry, _ in found[:4]]
         return [entry for entry, _ in found[:4]]
 
-    def alike(self, name: str, scope: Scope, limit: int = 5) -> list[tuple[str, int, float]]:
+    def similar_names(self, name: str, scope: Scope, limit: int = 5) -> list[tuple[str, int, float]]:
         """Return the names nearest to a wrong one: name, entry, similarity."""
-        key = normal(name)
+        key = normalize_name(name)
         grams = list(dict.fromkeys(key[i : i + 3] for i in range(len(key) - 2)))[:40]
         if not grams:
             return []
@@ -192,17 +201,17 @@ def _likeness(key: str, mine: set[str], norm: str, other: str) -> float:
 
 def _keys(run: Sequence[str]) -> list[str]:
     """Return the normal forms under which a run of words may be known, the likeliest first."""
-    key = "".join(map(normal, run))
+    key = "".join(map(normalize_name, run))
     if len(run) > 1 or not compound(run[0]):
         return [key]
     last = re.split(r"\.|::", run[0])[-1]  # cg::this_grid
-    alone = [normal(last)] if last != run[0] and compound(last) else []
+    alone = [normalize_name(last)] if last != run[0] and compound(last) else []
     return [key, *(prefix + key for prefix in PREFIXES), *alone]
 
 
 def _is_name(word: str) -> bool:
-    return compound(word) and len(normal(word)) >= 4 and word.lower() not in STOPWORDS and not word[0].isdigit()
+    return compound(word) and len(normalize_name(word)) >= 4 and word.lower() not in STOPWORDS and not word[0].isdigit()
 
 
-def _entries(found: Iterable[Found]) -> list[int]:
+def _entries(found: Iterable[FoundSymbol]) -> list[int]:
     return [each.entry for each in found]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gpu_mcp_server.knowledge.index.index_schema import open_index, texts_of_briefs, texts_of_pieces
-from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage, room
+from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage, translate_disk_full
 from gpu_mcp_server.knowledge.vectors.embedding import WIDTH, Embedder, model_folder
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Vectors:
     def channel(self) -> "Dense | None":
         """Return the channel when it is ready, `None` before; asking starts to load it."""
         if self._loaded is not None:
-            return self.near
+            return self.nearest_entries
         if self._loader is None and not self._failed and self._folder.is_dir() and model_folder(self._data_dir):
             self._loader = threading.Thread(target=self._load, name="vectors", daemon=True)
             self._loader.start()
@@ -88,7 +88,7 @@ class Vectors:
             return "Words only, not meaning: no model (gpu-mcp-server knowledge model install)."
         return f"Words only, not meaning: its vectors are being {'loaded' if self._folder.is_dir() else 'made'}."
 
-    def near(self, query: str, limit: int) -> Sequence[Sequence[int]]:
+    def nearest_entries(self, query: str, limit: int) -> Sequence[Sequence[int]]:
         """Return the entries nearest in meaning, best first, from `limit` pieces and from `limit` briefs."""
         assert self._loaded is not None
         embedder, collections = self._loaded
@@ -134,7 +134,7 @@ def build_vectors(storage: Storage, data_dir: Path, said: Callable[[str], None] 
     model = model_folder(data_dir)
     if model is None:
         return "no vectors: no model (gpu-mcp-server knowledge model install)"
-    with storage.building() as _, room(storage.root):
+    with storage.building() as _, translate_disk_full(storage.root):
         index = storage.current()
         if index is None:
             return "no vectors: no index"

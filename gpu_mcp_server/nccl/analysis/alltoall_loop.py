@@ -5,17 +5,17 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.analysis.p2p_patterns import Pattern, Sent, loop_variable
+from gpu_mcp_server.nccl.analysis.p2p_patterns import P2pOperation, Pattern, loop_variable
 from gpu_mcp_server.nccl.program_model.memory_model import uncast
-from gpu_mcp_server.nccl.program_model.program import Call
-from gpu_mcp_server.nccl.program_model.syntax import CALL, Source, arguments, field, name_of, statement_of, walk
+from gpu_mcp_server.nccl.program_model.program import FunctionCall
+from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, arguments, field, name_of, statement_of, walk
 
 
 @dataclass(frozen=True)
-class Sweep:
+class AllToAllLoop:
     """What the call that replaces it needs."""
 
-    source: Source
+    source: ParsedSource
     start: Node
     """The statement with ncclGroupStart."""
     end: Node
@@ -29,7 +29,7 @@ class Sweep:
     stream: str
 
 
-def sweep_of(pattern: Pattern) -> Sweep | None:
+def sweep_of(pattern: Pattern) -> AllToAllLoop | None:
     """Return the all-to-all that a pattern is, if group, loop, offsets and counts leave no doubt."""
     if pattern.name != "all-to-all" or not pattern.grouped or len(pattern.sent) != 2:
         return None
@@ -55,14 +55,17 @@ def sweep_of(pattern: Pattern) -> Sweep | None:
     if not (_calls(source, start, "ncclGroupStart") and _calls(source, end, "ncclGroupEnd")):
         return None
     from_, to = _base(one, send, variable), _base(other, receive, variable)
-    same = [source.squeezed(a) == source.squeezed(b) for a, b in zip(one.nodes[1:], other.nodes[1:], strict=True)]
+    same = [
+        source.text_without_space(a) == source.text_without_space(b)
+        for a, b in zip(one.nodes[1:], other.nodes[1:], strict=True)
+    ]
     if from_ is None or to is None or not all(same):
         return None
     rest = [source.text(n) for n in one.nodes]
-    return Sweep(source, start, end, from_, to, rest[1], rest[2], peers, rest[4], rest[5])
+    return AllToAllLoop(source, start, end, from_, to, rest[1], rest[2], peers, rest[4], rest[5])
 
 
-def _loop(call: Call | None) -> Node | None:
+def _loop(call: FunctionCall | None) -> Node | None:
     node = call.place if call is not None else None
     while node is not None and node.type != "for_statement":
         node = node.parent
@@ -75,7 +78,7 @@ def _only_calls(loop: Node) -> bool:
     return len(inside) == 2 and not any(n.type in {"if_statement", "conditional_expression"} for n in walk(loop))
 
 
-def _bound(source: Source, loop: Node, variable: str) -> str | None:
+def _bound(source: ParsedSource, loop: Node, variable: str) -> str | None:
     """Return n of `for (int p = 0; p < n; p++)`."""
     start, condition, update = field(loop, "initializer"), field(loop, "condition"), field(loop, "update")
     if start is None or condition is None or update is None:
@@ -85,10 +88,10 @@ def _bound(source: Source, loop: Node, variable: str) -> str | None:
         return None
     if left is None or right is None or source.text(left) != variable:
         return None
-    return source.text(right) if source.squeezed(update) in {f"{variable}++", f"++{variable}"} else None
+    return source.text(right) if source.text_without_space(update) in {f"{variable}++", f"++{variable}"} else None
 
 
-def _base(call: Call, sent: Sent, variable: str) -> str | None:
+def _base(call: FunctionCall, sent: P2pOperation, variable: str) -> str | None:
     """Return `buffer` of `buffer + p * count`."""
     source, node = call.source, uncast(call.nodes[0])
     if source.text(uncast(call.nodes[3])) != variable and sent.own_peer != variable:
@@ -109,17 +112,17 @@ def _base(call: Call, sent: Sent, variable: str) -> str | None:
     return source.text(base)
 
 
-def _is_part(source: Source, offset: Node, variable: str, count: Node) -> bool:
+def _is_part(source: ParsedSource, offset: Node, variable: str, count: Node) -> bool:
     """Say whether an offset is the loop's variable times the count."""
     offset = uncast(offset)
     operator = field(offset, "operator") if offset.type == "binary_expression" else None
     left, right = field(offset, "left"), field(offset, "right")
     if operator is None or operator.type != "*" or left is None or right is None:
         return False
-    factors = {source.squeezed(uncast(left)), source.squeezed(uncast(right))}
-    return factors == {variable, source.squeezed(uncast(count))}
+    factors = {source.text_without_space(uncast(left)), source.text_without_space(uncast(right))}
+    return factors == {variable, source.text_without_space(uncast(count))}
 
 
-def _calls(source: Source, statement: Node, name: str) -> bool:
+def _calls(source: ParsedSource, statement: Node, name: str) -> bool:
     calls = [n for n in walk(statement) if n.type == CALL and name_of(source, n) == name]
     return len(calls) == 1 and statement_of(calls[0]) == statement and not arguments(calls[0])

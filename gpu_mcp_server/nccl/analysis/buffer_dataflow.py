@@ -4,19 +4,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpu_mcp_server.nccl.program_model import api_names
-from gpu_mcp_server.nccl.program_model.kernel_effects import Access, Effects
-from gpu_mcp_server.nccl.program_model.memory_model import Place
-from gpu_mcp_server.nccl.program_model.pointer_resolution import Places
-from gpu_mcp_server.nccl.program_model.program import Program
-from gpu_mcp_server.nccl.program_model.trace import Event, Expression, Loop, Trace
+from gpu_mcp_server.nccl.program_model.kernel_effects import Effects, ParameterAccess
+from gpu_mcp_server.nccl.program_model.memory_model import MemoryLocation
+from gpu_mcp_server.nccl.program_model.pointer_resolution import PointerResolver
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
+from gpu_mcp_server.nccl.program_model.trace import Expression, Loop, Trace, TraceEvent
 
 
 @dataclass(frozen=True)
-class Use:
+class EventUse:
     """One event's access to one buffer."""
 
-    event: Event
-    place: Place
+    event: TraceEvent
+    place: MemoryLocation
     reads: bool
     writes: bool
     is_unknown: bool = False
@@ -39,32 +39,32 @@ class Partner:
         return f"{self.what}:{self.line}{more}" + (" ?" if self.is_unknown else "")
 
 
-class Flow:
+class BufferDataflow:
     """The accesses of all events."""
 
-    def __init__(self, program: Program, trace: Trace, places: Places) -> None:
+    def __init__(self, program: ProgramModel, trace: Trace, places: PointerResolver) -> None:
         """Resolve the arguments of every launch, copy, fill and collective."""
         self._program, self._trace, self._places = program, trace, places
         self.effects = Effects(program)
-        self.uses: dict[int, list[Use]] = {}
+        self.uses: dict[int, list[EventUse]] = {}
         for event in trace.events:
-            merged: dict[Place, Use] = {}
+            merged: dict[MemoryLocation, EventUse] = {}
             for use in self._uses(event):
                 other = merged.get(use.place, use)
                 reads, writes = use.reads or other.reads, use.writes or other.writes
-                merged[use.place] = Use(event, use.place, reads, writes, use.is_unknown or other.is_unknown)
+                merged[use.place] = EventUse(event, use.place, reads, writes, use.is_unknown or other.is_unknown)
             if merged:
                 self.uses[event.number] = list(merged.values())
 
-    def before(self, event: Event, places: set[Place]) -> list[Partner]:
+    def writers_before(self, event: TraceEvent, places: set[MemoryLocation]) -> list[Partner]:
         """Return who wrote what an event reads: back to the last that always writes and does not read."""
         return self._partners(event, places, writers=True)
 
-    def after(self, event: Event, places: set[Place]) -> list[Partner]:
+    def readers_after(self, event: TraceEvent, places: set[MemoryLocation]) -> list[Partner]:
         """Return who reads what an event wrote: on to the next that always overwrites it."""
         return self._partners(event, places, writers=False)
 
-    def _partners(self, event: Event, places: set[Place], *, writers: bool) -> list[Partner]:
+    def _partners(self, event: TraceEvent, places: set[MemoryLocation], *, writers: bool) -> list[Partner]:
         events = self._trace.events
         step = -1 if writers else 1
         found: list[Partner] = []
@@ -83,16 +83,21 @@ class Flow:
             unique.setdefault((partner.what, partner.line, partner.path), partner)
         return list(unique.values())
 
-    def _is_made_in(self, loop: Loop, places: set[Place]) -> bool:
+    def _is_made_in(self, loop: Loop, places: set[MemoryLocation]) -> bool:
         made = [a for p in places for a in self._places.allocations.get(p, [])]
         return any(loop in a.event.loops for a in made)
 
-    def _makes(self, event: Event, places: set[Place]) -> bool:
+    def _makes(self, event: TraceEvent, places: set[MemoryLocation]) -> bool:
         return any(a.event is event for p in places for a in self._places.allocations.get(p, []))
 
     def _scan(
-        self, event: Event, places: set[Place], numbers: Iterable[int], found: list[Partner], carried: bool = False
-    ) -> Event | None:
+        self,
+        event: TraceEvent,
+        places: set[MemoryLocation],
+        numbers: Iterable[int],
+        found: list[Partner],
+        carried: bool = False,
+    ) -> TraceEvent | None:
         """Collect partners until one settles it; return that one."""
         for number in numbers:
             other = self._trace.events[number]
@@ -109,7 +114,7 @@ class Flow:
                     return other
         return None
 
-    def _uses(self, event: Event) -> Iterable[Use]:
+    def _uses(self, event: TraceEvent) -> Iterable[EventUse]:
         call = event.call
         if event.launch is not None:
             yield from self._launched(event)
@@ -120,7 +125,7 @@ class Flow:
                 if role in {"send", "recv"}:
                     both = call.name == "ncclBcast"
                     for place in self._places.origins(Expression(call.source, node, event.frame)):
-                        yield Use(event, place, role == "send" or both, role == "recv")
+                        yield EventUse(event, place, role == "send" or both, role == "recv")
         elif event.kind == "copy" or call.name in api_names.COPIES:
             to, of = api_names.COPIES[call.name]
             yield from self._plain(event, to, reads=False)
@@ -128,55 +133,55 @@ class Flow:
         elif event.kind == "fill":
             yield from self._plain(event, api_names.FILLS[call.name], reads=False)
 
-    def _plain(self, event: Event, which: int, *, reads: bool) -> Iterable[Use]:
+    def _plain(self, event: TraceEvent, which: int, *, reads: bool) -> Iterable[EventUse]:
         call = event.call
         if call is None or len(call.nodes) <= which:
             return
         for place in self._places.origins(Expression(call.source, call.nodes[which], event.frame)):
-            yield Use(event, place, reads, not reads)
+            yield EventUse(event, place, reads, not reads)
 
-    def _launched(self, event: Event) -> Iterable[Use]:
+    def _launched(self, event: TraceEvent) -> Iterable[EventUse]:
         launch = event.launch
         if launch is None:
             return
         kernel = self._program.kernels.get(launch.kernel)
-        effects = self.effects.of(kernel) if kernel is not None else {}
+        effects = self.effects.effects_of(kernel) if kernel is not None else {}
         for number, node in enumerate(launch.nodes):
             given = Expression(launch.source, node, event.frame)
             if kernel is None:
-                access = Access(reads=True, writes=True, is_unknown=True)
+                access = ParameterAccess(reads=True, writes=True, is_unknown=True)
             elif number < len(kernel.parameters):
-                access = effects.get(kernel.parameters[number].name, Access())
+                access = effects.get(kernel.parameters[number].name, ParameterAccess())
             else:
                 continue
             if access.reads or access.writes:
                 for place in self._reached(given):
-                    yield Use(event, place, access.reads, access.writes, access.is_unknown)
+                    yield EventUse(event, place, access.reads, access.writes, access.is_unknown)
 
-    def _reached(self, given: Expression) -> list[Place]:
+    def _reached(self, given: Expression) -> list[MemoryLocation]:
         """Return the buffers that an argument leads to: a structure leads to all that its members point to."""
         origins = self._places.origins(given)
         inside = [a for a in self._places.allocations for o in origins if a.key == o.key and a.path.startswith(o.path)]
         return list(dict.fromkeys([*origins, *inside]))
 
 
-def _excluded(event: Event, other: Event) -> bool:
+def _excluded(event: TraceEvent, other: TraceEvent) -> bool:
     """Say whether two events are on two sides of one branch."""
     sides = {c.key: c.taken for c in event.conditions}
     return any(c.key in sides and sides[c.key] != c.taken for c in other.conditions)
 
 
-def _is_concurrent(event: Event, other: Event) -> bool:
+def _is_concurrent(event: TraceEvent, other: TraceEvent) -> bool:
     """Say whether two calls are of one group: neither waits for the other."""
     return event.group is not None and event.group == other.group and other.kind == "collective"
 
 
-def _is_part(event: Event) -> bool:
+def _is_part(event: TraceEvent) -> bool:
     """Say whether a call writes a part of its buffer only: what is received from one peer."""
     return event.call is not None and event.call.name == "ncclRecv"
 
 
-def _partner(use: Use, carried: bool) -> Partner:
+def _partner(use: EventUse, carried: bool) -> Partner:
     event = use.event
     if event.launch is not None:
         return Partner(event.launch.kernel, event.launch.line, _path(event), carried, use.is_unknown)
@@ -184,5 +189,5 @@ def _partner(use: Use, carried: bool) -> Partner:
     return Partner(call.name if call else "?", call.line if call else 0, _path(event), carried, use.is_unknown)
 
 
-def _path(event: Event) -> str:
+def _path(event: TraceEvent) -> str:
     return event.call.path if event.call is not None else ""

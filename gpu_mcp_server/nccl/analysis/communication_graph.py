@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from posixpath import basename
 
-from gpu_mcp_server.nccl.analysis.buffer_dataflow import Flow, Partner
+from gpu_mcp_server.nccl.analysis.buffer_dataflow import BufferDataflow, Partner
 from gpu_mcp_server.nccl.analysis.p2p_patterns import Pattern, patterns
 from gpu_mcp_server.nccl.analysis.timing_context import Phases
 from gpu_mcp_server.nccl.program_model import api_names
-from gpu_mcp_server.nccl.program_model.memory_model import Allocation, Place, Ref
-from gpu_mcp_server.nccl.program_model.pointer_resolution import Places
-from gpu_mcp_server.nccl.program_model.program import Call, Program
-from gpu_mcp_server.nccl.program_model.trace import Event, Expression, Trace
+from gpu_mcp_server.nccl.program_model.memory_model import Allocation, MemoryLocation, Ref
+from gpu_mcp_server.nccl.program_model.pointer_resolution import PointerResolver
+from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
+from gpu_mcp_server.nccl.program_model.trace import Expression, Trace, TraceEvent
 from gpu_mcp_server.nccl.templates import INFRASTRUCTURE, KERNELS
 
 OURS = frozenset({INFRASTRUCTURE, KERNELS})
@@ -30,7 +30,7 @@ class Buffer:
     role: str
     expression: Expression
     refs: list[Ref]
-    places: list[Place]
+    places: list[MemoryLocation]
     allocations: list[Allocation]
     partners: list[Partner] = field(default_factory=list[Partner])
 
@@ -51,18 +51,18 @@ class Buffer:
 
 
 @dataclass(eq=False)
-class Site:
+class CallSite:
     """A call in the text that communicates, with every way in which it is reached."""
 
     id: str
-    call: Call
-    events: list[Event]
+    call: FunctionCall
+    events: list[TraceEvent]
     buffers: list[Buffer]
     phase: str
-    wait: Event | None
+    wait: TraceEvent | None
 
     @property
-    def event(self) -> Event:
+    def event(self) -> TraceEvent:
         """The first way."""
         return self.events[0]
 
@@ -88,33 +88,33 @@ class Analysis:
     def __init__(self, files: Mapping[str, str], main: str | None = None) -> None:
         """Parse, trace, resolve."""
         own = {p: t for p, t in files.items() if basename(p) not in OURS}
-        self.program = Program.read(own, main)
+        self.program = ProgramModel.read(own, main)
         self.trace = Trace(self.program)
-        self.places = Places(self.program, self.trace)
-        self.flow = Flow(self.program, self.trace, self.places)
+        self.places = PointerResolver(self.program, self.trace)
+        self.flow = BufferDataflow(self.program, self.trace, self.places)
         self._phases = Phases(self.trace)
         self.sites = self._sites()
         self.patterns: list[Pattern] = patterns(self.trace.events, self.places)
 
-    def events(self, *kinds: str) -> list[Event]:
+    def events(self, *kinds: str) -> list[TraceEvent]:
         """Return the events of some kinds."""
         return [e for e in self.trace.events if e.kind in kinds]
 
     @cached_property
-    def inits(self) -> list[Call]:
+    def inits(self) -> list[FunctionCall]:
         """The calls that make communicators, each place in the text once."""
         return _distinct([e.call for e in self.events("comm_init") if e.call is not None])
 
     @cached_property
-    def ends(self) -> list[Call]:
+    def ends(self) -> list[FunctionCall]:
         """The calls that end communicators."""
         return _distinct([e.call for e in self.events("comm_end") if e.call is not None])
 
-    def pattern_of(self, site: Site) -> Pattern | None:
+    def pattern_of(self, site: CallSite) -> Pattern | None:
         """Return the exchange that a send or receive is part of."""
         return next((p for p in self.patterns if any(s.event in site.events for s in p.sent)), None)
 
-    def group_start(self, event: Event) -> Event | None:
+    def group_start(self, event: TraceEvent) -> TraceEvent | None:
         """Return the ncclGroupStart of the outermost group around an event."""
         if event.group is None:
             return None
@@ -129,7 +129,7 @@ class Analysis:
                 depth = max(0, depth - 1)
         return None
 
-    def _is_open(self, start: Event, event: Event) -> bool:
+    def _is_open(self, start: TraceEvent, event: TraceEvent) -> bool:
         depth = 0
         for other in self.trace.events[start.number : event.number]:
             depth += (other.kind == "group_start") - (other.kind == "group_end")
@@ -149,8 +149,8 @@ class Analysis:
         """Say whether an expression speaks of the own rank."""
         return bool(text and _RANK.search(text))
 
-    def _sites(self) -> list[Site]:
-        together: dict[tuple[str, int, int, str], list[Event]] = {}
+    def _sites(self) -> list[CallSite]:
+        together: dict[tuple[str, int, int, str], list[TraceEvent]] = {}
         for event in self.events("collective"):
             if event.call is not None:
                 key = (event.call.path, event.call.place.start_byte, event.call.node.start_byte, event.call.name)
@@ -158,7 +158,7 @@ class Analysis:
         events = [group[0] for group in together.values()]
         return [self._site(n, group, events) for n, group in enumerate(sorted(together.values(), key=_where), 1)]
 
-    def _site(self, number: int, events: list[Event], firsts: list[Event]) -> Site:
+    def _site(self, number: int, events: list[TraceEvent], firsts: list[TraceEvent]) -> CallSite:
         first = events[0]
         assert first.call is not None
         buffers: list[Buffer] = []
@@ -166,18 +166,18 @@ class Analysis:
             if role in {"send", "recv"}:
                 buffers.append(self._buffer(role, Expression(first.call.source, node, first.frame), events))
         phase = self._phases.phase(first, firsts)
-        return Site(f"c{number}", first.call, events, buffers, phase, self._phases.host_wait(first))
+        return CallSite(f"c{number}", first.call, events, buffers, phase, self._phases.host_wait(first))
 
-    def _buffer(self, role: str, given: Expression, events: list[Event]) -> Buffer:
+    def _buffer(self, role: str, given: Expression, events: list[TraceEvent]) -> Buffer:
         refs: list[Ref] = []
-        places: list[Place] = []
+        places: list[MemoryLocation] = []
         partners: list[Partner] = []
         for event in events[:MAX_WAYS]:
             here = Expression(given.source, given.node, event.frame)
             refs += self.places.value(here)
             own = self.places.origins(here)
             places += own
-            find = self.flow.before if role == "send" else self.flow.after
+            find = self.flow.writers_before if role == "send" else self.flow.readers_after
             partners += find(event, set(own))
         places = list(dict.fromkeys(places))
         made = [a for p in places for a in self.places.allocations.get(p, [])]
@@ -187,11 +187,11 @@ class Analysis:
         return Buffer(role, given, list(dict.fromkeys(refs)), places, allocations, list(dict.fromkeys(partners)))
 
 
-def _where(events: list[Event]) -> tuple[str, int, int]:
+def _where(events: list[TraceEvent]) -> tuple[str, int, int]:
     call = events[0].call
     assert call is not None
     return call.path, call.place.start_byte, call.node.start_byte
 
 
-def _distinct(calls: list[Call]) -> list[Call]:
+def _distinct(calls: list[FunctionCall]) -> list[FunctionCall]:
     return list({(c.path, c.place.start_byte, c.node.start_byte): c for c in calls}.values())

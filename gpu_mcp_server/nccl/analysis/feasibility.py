@@ -5,10 +5,10 @@ Stage B: calls go to generated device kernels, with the host's collective as the
 """
 
 from gpu_mcp_server.nccl.analysis.alltoall_loop import sweep_of
-from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Buffer, Site
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Buffer, CallSite
 from gpu_mcp_server.nccl.program_model.api_names import COMM_SPLIT
-from gpu_mcp_server.nccl.program_model.memory_model import Place
-from gpu_mcp_server.nccl.program_model.trace import Event, Expression
+from gpu_mcp_server.nccl.program_model.memory_model import MemoryLocation
+from gpu_mcp_server.nccl.program_model.trace import Expression, TraceEvent
 
 REPLACED = {
     "ncclAlltoAll": "AlltoAll",
@@ -35,7 +35,7 @@ MEMORY = {
 }
 
 
-def stage_a(analysis: Analysis, site: Site) -> list[str]:
+def stage_a(analysis: Analysis, site: CallSite) -> list[str]:
     """Return why stage A cannot be done by the program for a site; empty if it can."""
     reasons = _communicators(analysis)
     for buffer in site.buffers:
@@ -43,7 +43,7 @@ def stage_a(analysis: Analysis, site: Site) -> list[str]:
     return list(dict.fromkeys(reasons))
 
 
-def stage_b(analysis: Analysis, site: Site) -> list[str]:
+def stage_b(analysis: Analysis, site: CallSite) -> list[str]:
     """Return why stage B cannot be done by the program for a site; empty if it can."""
     reasons = stage_a(analysis, site)
     name = site.call.name
@@ -112,7 +112,7 @@ def _buffer(analysis: Analysis, buffer: Buffer) -> list[str]:
     return reasons
 
 
-def _registered(analysis: Analysis, event: Event) -> list[Place]:
+def _registered(analysis: Analysis, event: TraceEvent) -> list[MemoryLocation]:
     if event.call is None or len(event.call.nodes) < 2:
         return []
     return analysis.places.origins(Expression(event.call.source, event.call.nodes[1], event.frame))

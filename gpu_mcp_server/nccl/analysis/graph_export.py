@@ -4,18 +4,18 @@ from gpu_mcp_server.models.collective import (
     BufferUse,
     CollectiveGraph,
     CollectiveSite,
-    Exchange,
     Feasibility,
     KernelUse,
+    P2pExchange,
 )
 from gpu_mcp_server.nccl.analysis.buffer_dataflow import Partner
-from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Buffer, Site
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Buffer, CallSite
 from gpu_mcp_server.nccl.analysis.feasibility import stage_a, stage_b
 from gpu_mcp_server.nccl.program_model.api_names import DEVICE_API, ROLES
 from gpu_mcp_server.nccl.program_model.syntax import conditions_of
 
 
-def graph_of(analysis: Analysis) -> CollectiveGraph:
+def export_graph(analysis: Analysis) -> CollectiveGraph:
     """Turn an analysis into what the tool returns."""
     exchanges = _exchanges(analysis)
     sites = [_site(analysis, s, exchanges) for s in analysis.sites]
@@ -69,17 +69,17 @@ def _processes(analysis: Analysis) -> str:
     return "one process drives several GPUs" if several else "one GPU a process"
 
 
-def _exchanges(analysis: Analysis) -> list[Exchange]:
-    found: list[Exchange] = []
+def _exchanges(analysis: Analysis) -> list[P2pExchange]:
+    found: list[P2pExchange] = []
     for number, pattern in enumerate(analysis.patterns, 1):
         ids = [s.id for s in analysis.sites if any(x.event in s.events for x in pattern.sent)]
         found.append(
-            Exchange(id=f"x{number}", pattern=pattern.name, sites=ids, grouped=pattern.grouped, why=pattern.why)
+            P2pExchange(id=f"x{number}", pattern=pattern.name, sites=ids, grouped=pattern.grouped, why=pattern.why)
         )
     return found
 
 
-def _site(analysis: Analysis, site: Site, exchanges: list[Exchange]) -> CollectiveSite:
+def _site(analysis: Analysis, site: CallSite, exchanges: list[P2pExchange]) -> CollectiveSite:
     call, event = site.call, site.event
     source = analysis.program.sources.get(call.path)
     reasons_a, reasons_b = stage_a(analysis, site), stage_b(analysis, site)
@@ -130,7 +130,7 @@ def _first(partners: list[Partner]) -> list[Partner]:
 def _kernels(analysis: Analysis) -> list[KernelUse]:
     found: list[KernelUse] = []
     for kernel in analysis.program.kernels.values():
-        effects = analysis.flow.effects.of(kernel)
+        effects = analysis.flow.effects.effects_of(kernel)
         launches = [x for x in analysis.program.launches if x.kernel == kernel.name]
         shown = [f"{x.line} {x.api} grid {x.grid or '?'} block {x.block or '?'}" for x in launches]
         found.append(

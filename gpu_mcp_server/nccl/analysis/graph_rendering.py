@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from gpu_mcp_server.models.collective import CollectiveGraph, CollectiveSite
-from gpu_mcp_server.plots.history_plots import escaped
-from gpu_mcp_server.text_safety import visible
+from gpu_mcp_server.plots.history_plots import escape_text
+from gpu_mcp_server.text_safety import escape_controls
 
 MAX_SITES = 40
 """Sites in a picture; a person sees nothing in more."""
@@ -16,7 +16,7 @@ FILL = {"producer": "#dbe9f6", "send": "#eeeeee", "site": "#ffe3b3", "recv": "#e
 
 
 @dataclass(frozen=True)
-class Row:
+class SiteRow:
     """One site with what flows in and out."""
 
     site: CollectiveSite
@@ -55,14 +55,14 @@ def mermaid(graph: CollectiveGraph) -> str:
 
 def svg(graph: CollectiveGraph) -> str:
     """Return the graph as an SVG with one row a site."""
-    rows = [Row(s, _cells(s)) for s in graph.sites[:MAX_SITES]]
+    rows = [SiteRow(s, _cells(s)) for s in graph.sites[:MAX_SITES]]
     height = 60 + sum(r.height * ROW + 16 for r in rows)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
         'font-family="monospace" font-size="12">',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
     ]
-    parts += [f'<text x="{x}" y="24" font-weight="bold">{escaped(name)}</text>' for name, x in COLUMNS.items()]
+    parts += [f'<text x="{x}" y="24" font-weight="bold">{escape_text(name)}</text>' for name, x in COLUMNS.items()]
     top = 40
     for row in rows:
         parts += _drawn(row, top)
@@ -82,7 +82,7 @@ def _cells(site: CollectiveSite) -> dict[str, list[str]]:
     return cells
 
 
-def _drawn(row: Row, top: int) -> list[str]:
+def _drawn(row: SiteRow, top: int) -> list[str]:
     parts: list[str] = []
     middle = top + row.height * ROW // 2
     order = list(COLUMNS)
@@ -94,7 +94,7 @@ def _drawn(row: Row, top: int) -> list[str]:
             shown = _cut(text, BOX[name] // 8 + 2)
             parts.append(
                 f'<rect x="{x}" y="{y}" width="{BOX[name]}" height="{ROW - 8}" rx="4" fill="{FILL[name]}"/>'
-                f'<text x="{x + 6}" y="{y + 17}">{escaped(shown)}<title>{escaped(text)}</title></text>'
+                f'<text x="{x + 6}" y="{y + 17}">{escape_text(shown)}<title>{escape_text(text)}</title></text>'
             )
             following = order[order.index(name) + 1] if name != order[-1] else None
             if following and row.cells[following]:
@@ -108,4 +108,4 @@ def _cut(text: str, most: int) -> str:
 
 
 def _quoted(text: str) -> str:
-    return visible(text).replace('"', "'").replace("<", "&lt;").replace(">", "&gt;")
+    return escape_controls(text).replace('"', "'").replace("<", "&lt;").replace(">", "&gt;")

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpu_mcp_server.nccl.program_model.api_names import POINT_TO_POINT, ROLES
-from gpu_mcp_server.nccl.program_model.pointer_resolution import Places
+from gpu_mcp_server.nccl.program_model.pointer_resolution import PointerResolver
 from gpu_mcp_server.nccl.program_model.scopes import declaration_of, initializer_of
-from gpu_mcp_server.nccl.program_model.trace import Event, Expression
+from gpu_mcp_server.nccl.program_model.trace import Expression, TraceEvent
 
 _NEXT = re.compile(r"\(?(\w*rank\w*|\w*[Rr]ank\w*|me|my\w*|i|r|dev)\+1\)?%")
 _PREVIOUS = re.compile(r"\((\w+)-1\+\w+\)%|\((\w+)\+\w+-1\)%|\(?\w+-1\)?%|\(\w+\+\(?\w+-1\)?\)%")
@@ -15,10 +15,10 @@ _WRAP = re.compile(r"\?.*:")
 
 
 @dataclass(frozen=True)
-class Sent:
+class P2pOperation:
     """One send or receive."""
 
-    event: Event
+    event: TraceEvent
     role: str
     peer: str
     """The peer's expression, local names replaced by what they were set to."""
@@ -33,13 +33,13 @@ class Pattern:
 
     name: str
     why: str
-    sent: tuple[Sent, ...]
+    sent: tuple[P2pOperation, ...]
     grouped: bool
 
 
-def patterns(events: Sequence[Event], places: Places) -> list[Pattern]:
+def patterns(events: Sequence[TraceEvent], places: PointerResolver) -> list[Pattern]:
     """Return the patterns of a program's sends and receives: one a group, one a function outside groups."""
-    together: dict[tuple[object, ...], list[Event]] = {}
+    together: dict[tuple[object, ...], list[TraceEvent]] = {}
     seen: set[tuple[object, ...]] = set()
     for event in events:
         call = event.call
@@ -55,15 +55,15 @@ def patterns(events: Sequence[Event], places: Places) -> list[Pattern]:
     return [_pattern(tuple(_sent(e, places) for e in group), group[0].group is not None) for group in together.values()]
 
 
-def _sent(event: Event, places: Places) -> Sent:
+def _sent(event: TraceEvent, places: PointerResolver) -> P2pOperation:
     call = event.call
     assert call is not None
     given = dict(zip(ROLES[call.name], call.nodes, strict=False))
     role = "send" if call.name == "ncclSend" else "recv"
     refs = places.value(Expression(call.source, given[role], event.frame)) if role in given else []
-    text = call.source.squeezed
+    text = call.source.text_without_space
     peer = Expression(call.source, given["peer"], event.frame) if "peer" in given else None
-    return Sent(
+    return P2pOperation(
         event,
         role,
         _spelled(peer, places) if peer else "",
@@ -73,7 +73,7 @@ def _sent(event: Event, places: Places) -> Sent:
     )
 
 
-def _spelled(peer: Expression, places: Places) -> str:
+def _spelled(peer: Expression, places: PointerResolver) -> str:
     """Return a peer's expression, a variable replaced by its initializer and a parameter by its argument."""
     node = peer.node
     if node.type == "identifier":
@@ -81,12 +81,12 @@ def _spelled(peer: Expression, places: Places) -> str:
         start = initializer_of(made) if made is not None else None
         in_loop = made is not None and made.scope.type == "for_statement"
         if start is not None and not in_loop:
-            return peer.source.squeezed(start)
-        return "".join(places.spelled(peer).split())
-    return peer.source.squeezed(node)
+            return peer.source.text_without_space(start)
+        return "".join(places.spell_expression(peer).split())
+    return peer.source.text_without_space(node)
 
 
-def loop_variable(event: Event) -> str | None:
+def loop_variable(event: TraceEvent) -> str | None:
     """Return the variable of the innermost loop, as its header declares it."""
     if not event.loops:
         return None
@@ -94,12 +94,12 @@ def loop_variable(event: Event) -> str | None:
     return match.group(1) if match else None
 
 
-def _pattern(sent: tuple[Sent, ...], grouped: bool) -> Pattern:
+def _pattern(sent: tuple[P2pOperation, ...], grouped: bool) -> Pattern:
     name, why = _named(sent, grouped)
     return Pattern(name, why, sent, grouped)
 
 
-def _named(sent: tuple[Sent, ...], grouped: bool) -> tuple[str, str]:
+def _named(sent: tuple[P2pOperation, ...], grouped: bool) -> tuple[str, str]:
     sends, receives = [s for s in sent if s.role == "send"], [s for s in sent if s.role == "recv"]
     if not sends or not receives:
         one = "sends" if sends else "receives"
@@ -120,7 +120,7 @@ def _named(sent: tuple[Sent, ...], grouped: bool) -> tuple[str, str]:
     return _single(sends, receives)
 
 
-def _swept(sends: list[Sent], receives: list[Sent]) -> tuple[str, str] | None:
+def _swept(sends: list[P2pOperation], receives: list[P2pOperation]) -> tuple[str, str] | None:
     """Recognise a loop over all peers that sends and receives a part each."""
     variable = loop_variable(sends[0].event)
     if variable is None or len(sends) != 1 or len(receives) != 1 or loop_variable(receives[0].event) != variable:
@@ -145,16 +145,16 @@ def _swept(sends: list[Sent], receives: list[Sent]) -> tuple[str, str] | None:
     return "point-to-point", "a loop over peers whose parts do not follow the peer"
 
 
-def _follows_loop(sent: Sent) -> bool:
+def _follows_loop(sent: P2pOperation) -> bool:
     variable = loop_variable(sent.event)
     return variable is not None and re.search(rf"\b{variable}\b", sent.own_peer) is not None
 
 
-def _by_table(sent: Sent, variable: str) -> bool:
+def _by_table(sent: P2pOperation, variable: str) -> bool:
     return bool(re.search(rf"\w+\[[^\]]*\b{variable}\b", sent.offset))
 
 
-def _single(sends: list[Sent], receives: list[Sent]) -> tuple[str, str]:
+def _single(sends: list[P2pOperation], receives: list[P2pOperation]) -> tuple[str, str]:
     to, of = sends[0].peer, receives[0].peer
     if to == of:
         return "pairwise", f"sends to and receives from {to}"

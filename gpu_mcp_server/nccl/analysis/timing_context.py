@@ -3,7 +3,7 @@
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.program_model.syntax import statement_of
-from gpu_mcp_server.nccl.program_model.trace import Event, Frame, Trace
+from gpu_mcp_server.nccl.program_model.trace import CallFrame, Trace, TraceEvent
 
 
 class Phases:
@@ -15,7 +15,7 @@ class Phases:
         elapsed = any(c.name.startswith("cudaEventElapsedTime") for c in trace.program.calls)
         self._timers = [e for e in trace.events if e.kind == "timer" or (elapsed and _records(e))]
 
-    def phase(self, event: Event, sites: list[Event]) -> str:
+    def phase(self, event: TraceEvent, sites: list[TraceEvent]) -> str:
         """Return `warm-up`, `timed` or `plain`."""
         if _says_warm(event):
             return "warm-up"
@@ -27,7 +27,7 @@ class Phases:
             return "warm-up"
         return "plain"
 
-    def host_wait(self, event: Event) -> Event | None:
+    def host_wait(self, event: TraceEvent) -> TraceEvent | None:
         """Return the first wait of the host after an event, within its entry function."""
         for other in self._events[event.number + 1 :]:
             if other.frame.entry != event.frame.entry:
@@ -36,7 +36,7 @@ class Phases:
                 return other
         return None
 
-    def _is_timed(self, event: Event) -> bool:
+    def _is_timed(self, event: TraceEvent) -> bool:
         """Say whether timers of one function stand before and after, with no third between that closes the first."""
         frames = list(_chain(event.frame))
         near = [t for t in self._timers if any(t.frame is f for f in frames)]
@@ -49,7 +49,7 @@ class Phases:
         return False
 
 
-def _opens(before: list[Event]) -> bool:
+def _opens(before: list[TraceEvent]) -> bool:
     """Say whether the last of the timers before opens an interval: timers come in pairs."""
     distinct: list[tuple[str, int]] = []
     for timer in before:
@@ -59,19 +59,19 @@ def _opens(before: list[Event]) -> bool:
     return len(distinct) % 2 == 1
 
 
-def _records(event: Event) -> bool:
+def _records(event: TraceEvent) -> bool:
     return event.call is not None and event.call.name.startswith("cudaEventRecord")
 
 
-def _chain(frame: Frame | None) -> "list[Frame]":
-    found: list[Frame] = []
+def _chain(frame: CallFrame | None) -> "list[CallFrame]":
+    found: list[CallFrame] = []
     while frame is not None:
         found.append(frame)
         frame = frame.parent
     return found
 
 
-def _says_warm(event: Event) -> bool:
+def _says_warm(event: TraceEvent) -> bool:
     """Say whether a loop, a condition, a function or the comment before calls itself a warm-up."""
     texts = [loop.header for loop in event.loops] + [c.text for c in event.conditions if c.taken]
     texts += [f.function.name for f in _chain(event.frame) if f.function is not None]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.program_model.functions import declared
-from gpu_mcp_server.nccl.program_model.syntax import Source, arguments, field, walk
+from gpu_mcp_server.nccl.program_model.functions import declared_identifier
+from gpu_mcp_server.nccl.program_model.syntax import ParsedSource, arguments, field, walk
 
 SESSION = re.compile(r"^nccl(?:Lsa|Gin)?BarrierSession\b")
 GIN = re.compile(r"^ncclGin(?:_\w+)?$")
@@ -15,7 +15,7 @@ _ORDER = re.compile(r"memory_order(?:_|::)(relaxed|acquire|release|acq_rel|seq_c
 
 
 @dataclass(frozen=True)
-class Session:
+class BarrierSession:
     """A barrier session of a kernel."""
 
     name: str
@@ -31,7 +31,7 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Point:
+class PathState:
     """What a path has seen so far."""
 
     synced: bool = False
@@ -50,37 +50,41 @@ class Point:
     """Conditions that hold or do not hold on this path."""
 
 
-def sessions_of(source: Source, body: Node) -> dict[str, Session]:
+def sessions_of(source: ParsedSource, body: Node) -> dict[str, BarrierSession]:
     """Return the barrier sessions that a function declares, by name."""
-    found: dict[str, Session] = {}
+    found: dict[str, BarrierSession] = {}
     for node in walk(body):
         kind = field(node, "type") if node.type == "declaration" else None
         if kind is None or not SESSION.match(source.text(kind).rpartition("::")[2]):
             continue
         for declarator in node.named_children:
-            name = declared(declarator) if declarator != kind else None
+            name = declared_identifier(declarator) if declarator != kind else None
             if name is not None:
                 found[source.text(name)] = _session(source, node, kind, declarator, source.text(name))
     return found
 
 
-def gins_of(source: Source, body: Node) -> frozenset[str]:
+def gins_of(source: ParsedSource, body: Node) -> frozenset[str]:
     """Return the names of GIN contexts that a function declares."""
     found: set[str] = set()
     for node in walk(body):
         kind = field(node, "type") if node.type == "declaration" else None
         if kind is not None and GIN.match(source.text(kind)):
-            found |= {source.text(n) for n in (declared(c) for c in node.named_children if c != kind) if n is not None}
+            found |= {
+                source.text(n)
+                for n in (declared_identifier(c) for c in node.named_children if c != kind)
+                if n is not None
+            }
     return frozenset(found)
 
 
-def order_of(source: Source, call: Node) -> str:
+def order_of(source: ParsedSource, call: Node) -> str:
     """Return the memory order that a barrier is called with; nothing when it cannot be read."""
     found = _ORDER.search(" ".join(source.text(a) for a in arguments(call)))
     return found.group(1) if found else ""
 
 
-def _session(source: Source, node: Node, kind: Node, declarator: Node, name: str) -> Session:
+def _session(source: ParsedSource, node: Node, kind: Node, declarator: Node, name: str) -> BarrierSession:
     listed = field(declarator, "value") or field(declarator, "parameters")
     given = [source.text(c) for c in listed.named_children if c.type != "comment"] if listed is not None else []
     text = source.text(kind)
@@ -88,4 +92,4 @@ def _session(source: Source, node: Node, kind: Node, declarator: Node, name: str
     team = re.search(r"ncclTeam(?:Tag)?(Lsa|World|Rail)", " ".join(given))
     index = next((g for g in reversed(given) if g not in {"true", "false"} and not g.startswith("ncclGin")), "")
     title = text.partition("<")[0].rpartition("::")[2]
-    return Session(name, node, title, coop.group(1) if coop else "", index, team.group(1) if team else "")
+    return BarrierSession(name, node, title, coop.group(1) if coop else "", index, team.group(1) if team else "")

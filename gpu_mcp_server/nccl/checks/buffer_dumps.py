@@ -14,14 +14,14 @@ ranks.
 
 
 @dataclass(frozen=True)
-class Difference:
+class BufferDifference:
     """A buffer that two versions left differently."""
 
     name: str
     text: str
 
 
-def compare(original: Mapping[str, bytes], candidate: Mapping[str, bytes], *, reduces: bool) -> list[Difference]:
+def compare(original: Mapping[str, bytes], candidate: Mapping[str, bytes], *, reduces: bool) -> list[BufferDifference]:
     """Compare buffers by name.
 
     Args:
@@ -29,15 +29,15 @@ def compare(original: Mapping[str, bytes], candidate: Mapping[str, bytes], *, re
         candidate: The same of the program under check.
         reduces: Whether sums are among the collectives: then float32 may differ by rounding.
     """
-    found: list[Difference] = []
+    found: list[BufferDifference] = []
     for name in sorted(original):
         there = candidate.get(name)
         if there is None:
-            found.append(Difference(name, "is not among the communicated buffers any more"))
+            found.append(BufferDifference(name, "is not among the communicated buffers any more"))
         elif there != original[name]:
             text = _difference(original[name], there, reduces)
             if text:
-                found.append(Difference(name, text))
+                found.append(BufferDifference(name, text))
     return found
 
 

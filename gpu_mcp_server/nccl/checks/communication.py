@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from gpu_mcp_server.nccl.checks.findings import Finding, Severity, error, note
 from gpu_mcp_server.nccl.program_model.functions import Function
-from gpu_mcp_server.nccl.program_model.program import Call, Program
-from gpu_mcp_server.nccl.program_model.syntax import stripped
+from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
+from gpu_mcp_server.nccl.program_model.syntax import strip_casts
 
 COLLECTIVES = (
     "ncclAllReduce",
@@ -33,10 +33,10 @@ MAKERS = frozenset({"ncclDevCommCreate", "dev_init", "ncclCommInitRank", "ncclCo
 
 
 @dataclass(frozen=True)
-class Site:
+class CommunicationSite:
     """A place of the program that communicates."""
 
-    call: Call
+    call: FunctionCall
     collective: str
     """Of host NCCL; empty for a kernel's launch."""
     kind: str
@@ -45,30 +45,30 @@ class Site:
     @property
     def key(self) -> tuple[str, tuple[str, ...]]:
         """What it does: the collective and its arguments."""
-        return self.collective, tuple(self.call.source.squeezed(stripped(n)) for n in self.call.nodes)
+        return self.collective, tuple(self.call.source.text_without_space(strip_casts(n)) for n in self.call.nodes)
 
 
-def sites_of(program: Program, kernels: dict[str, Function]) -> list[Site]:
+def sites_of(program: ProgramModel, kernels: dict[str, Function]) -> list[CommunicationSite]:
     """Return where a program communicates, the generated block left out."""
-    found: list[Site] = []
+    found: list[CommunicationSite] = []
     for call in program.calls:
         if call.path.rpartition("/")[2] in GENERATED:
             continue
         if call.name in COLLECTIVES:
-            found.append(Site(call, call.name, "host"))
+            found.append(CommunicationSite(call, call.name, "host"))
         elif plain_name(call) in WRAPPERS and f"{NAMESPACE}::" in call.source.text(call.node).partition("(")[0]:
-            found.append(Site(call, WRAPPERS[plain_name(call)], "wrapper"))
+            found.append(CommunicationSite(call, WRAPPERS[plain_name(call)], "wrapper"))
         elif (launch := program.launch_of(call)) is not None and launch.kernel in kernels:
-            found.append(Site(call, "", "kernel"))
+            found.append(CommunicationSite(call, "", "kernel"))
     return found
 
 
-def plain_name(call: Call) -> str:
+def plain_name(call: FunctionCall) -> str:
     """Return a call's name without the namespace of the generated block."""
     return call.name.removeprefix(f"{NAMESPACE}::")
 
 
-def findings(program: Program, kernels: dict[str, Function], original: Program | None) -> list[Finding]:
+def findings(program: ProgramModel, kernels: dict[str, Function], original: ProgramModel | None) -> list[Finding]:
     """Return communication that was lost, changed, or left on the host without a word."""
     sites = sites_of(program, kernels)
     found = _nothing(program, sites, bool(kernels))
@@ -95,7 +95,7 @@ def findings(program: Program, kernels: dict[str, Function], original: Program |
     return sorted(set(found + _left(program, sites)))
 
 
-def _nothing(program: Program, sites: list[Site], could: bool) -> list[Finding]:
+def _nothing(program: ProgramModel, sites: list[CommunicationSite], could: bool) -> list[Finding]:
     made = [c for c in program.calls if plain_name(c) in MAKERS and c.path.rpartition("/")[2] not in GENERATED]
     device = any(plain_name(c) in {"ncclDevCommCreate", "dev_init"} for c in made)
     if sites or not made:
@@ -104,7 +104,7 @@ def _nothing(program: Program, sites: list[Site], could: bool) -> list[Finding]:
     return [said("collectives", made[0].source, made[0].node, "a communicator is made, and nothing communicates")]
 
 
-def _left(program: Program, sites: list[Site]) -> list[Finding]:
+def _left(program: ProgramModel, sites: list[CommunicationSite]) -> list[Finding]:
     """Host collectives beside device ones: allowed, but said."""
     device = [s for s in sites if s.kind != "host"]
     return [
@@ -120,5 +120,5 @@ def _left(program: Program, sites: list[Site]) -> list[Finding]:
     ]
 
 
-def _at(site: Site, severity: Severity, text: str) -> Finding:
+def _at(site: CommunicationSite, severity: Severity, text: str) -> Finding:
     return Finding(site.call.path, site.call.line, "collectives", severity, text)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.program_model.syntax import Source
+from gpu_mcp_server.nccl.program_model.syntax import ParsedSource
 
 Severity = Literal["error", "note"]
 Rule = Literal[
@@ -33,11 +33,11 @@ class Finding:
     text: str
 
 
-def error(rule: Rule, source: Source, node: Node, text: str) -> Finding:
+def error(rule: Rule, source: ParsedSource, node: Node, text: str) -> Finding:
     """Return a broken rule."""
     return Finding(source.path, source.line(node), rule, "error", text)
 
 
-def note(rule: Rule, source: Source, node: Node, text: str) -> Finding:
+def note(rule: Rule, source: ParsedSource, node: Node, text: str) -> Finding:
     """Return something that the rule could not judge."""
     return Finding(source.path, source.line(node), rule, "note", text)

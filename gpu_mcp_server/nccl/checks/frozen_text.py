@@ -45,7 +45,7 @@ def marker_findings(files: Mapping[str, str]) -> list[Finding]:
     return found
 
 
-def marked(files: Mapping[str, str]) -> int:
+def count_marked_blocks(files: Mapping[str, str]) -> int:
     """Return how many blocks may change; faulty markers count for none."""
     total = 0
     for text in files.values():

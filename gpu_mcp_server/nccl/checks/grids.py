@@ -5,13 +5,13 @@ import re
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.checks.barriers import Session, sessions_of
+from gpu_mcp_server.nccl.checks.barriers import BarrierSession, sessions_of
 from gpu_mcp_server.nccl.checks.findings import Finding, Severity
 from gpu_mcp_server.nccl.program_model.functions import Function
-from gpu_mcp_server.nccl.program_model.launches import Launch
-from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.launches import KernelLaunch
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.nccl.program_model.scopes import declaration_of, initializer_of
-from gpu_mcp_server.nccl.program_model.syntax import CALL, Source, arguments, field, name_of, walk
+from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, arguments, field, name_of, walk
 
 DEPTH = 4
 """Helper functions within helper functions."""
@@ -24,7 +24,7 @@ COUNTS = {
 _MIN = re.compile(r"(?:std::)?min(?:<[^<>]*>)?\s*\((.*)\)\s*$", re.DOTALL)
 
 
-def findings(program: Program, kernels: dict[str, Function]) -> list[Finding]:
+def findings(program: ProgramModel, kernels: dict[str, Function]) -> list[Finding]:
     """Return the launches that open more barriers than there are.
 
     Args:
@@ -45,10 +45,10 @@ def findings(program: Program, kernels: dict[str, Function]) -> list[Finding]:
     return sorted(set(found))
 
 
-def _required(program: Program) -> dict[str, list[tuple[Source, Node]]]:
+def _required(program: ProgramModel) -> dict[str, list[tuple[ParsedSource, Node]]]:
     """Return what is assigned to each count, wherever that is."""
     names = {n for listed in COUNTS.values() for n in listed}
-    found: dict[str, list[tuple[Source, Node]]] = {}
+    found: dict[str, list[tuple[ParsedSource, Node]]] = {}
     for source in program.sources.values():
         for node in walk(source.root):
             left = value = None
@@ -64,7 +64,11 @@ def _required(program: Program) -> dict[str, list[tuple[Source, Node]]]:
 
 
 def _launched(
-    program: Program, launch: Launch, session: Session, counts: dict[str, list[tuple[Source, Node]]], creates: bool
+    program: ProgramModel,
+    launch: KernelLaunch,
+    session: BarrierSession,
+    counts: dict[str, list[tuple[ParsedSource, Node]]],
+    creates: bool,
 ) -> list[tuple[Severity, str]]:
     wanted = COUNTS.get(session.kind, ())
     given = [pair for name in wanted for pair in counts.get(name, [])]
@@ -85,21 +89,23 @@ def _launched(
             if grid > min(made):
                 need = f"{grid} blocks need as many barriers, {min(made)} are required (line {source.line(node)})"
                 found.append(("error", f"{title}: {need}: it hangs"))
-        elif "".join((launch.grid or "").split()) != source.squeezed(node):
+        elif "".join((launch.grid or "").split()) != source.text_without_space(node):
             found.append(("note", f"{title}: not comparable with the barrier count `{source.text(node)}`"))
     return found
 
 
-def blocks_of(program: Program, launch: Launch, session: Session) -> int | None:
+def blocks_of(program: ProgramModel, launch: KernelLaunch, session: BarrierSession) -> int | None:
     """Return the most blocks of a launch that open a barrier of their own, None when it is not known."""
     node = _grid_node(launch)
     if node is None:
         return bound(program, launch.grid or "")
     x_only = re.fullmatch(r"blockIdx\.x", session.index.strip()) is not None
-    return most(program, launch.source, node, x_only)
+    return upper_bound(program, launch.source, node, x_only)
 
 
-def most(program: Program, source: Source, node: Node, x_only: bool, depth: int = DEPTH) -> int | None:
+def upper_bound(
+    program: ProgramModel, source: ParsedSource, node: Node, x_only: bool, depth: int = DEPTH
+) -> int | None:
     """Return what an expression cannot exceed: through variables, helper functions, `?:` and min."""
     text = source.text(node).strip()
     parts = re.fullmatch(r"dim3\s*[({](.*)[)}]", text, re.DOTALL)
@@ -113,16 +119,16 @@ def most(program: Program, source: Source, node: Node, x_only: bool, depth: int 
             return None
         if start.type in {"argument_list", "initializer_list"}:
             given = [c for c in start.named_children if c.type != "comment"]
-            values = [most(program, source, c, x_only, depth - 1) for c in (given[:1] if x_only else given)]
+            values = [upper_bound(program, source, c, x_only, depth - 1) for c in (given[:1] if x_only else given)]
             return _product(values)
-        return most(program, source, start, x_only, depth - 1)
+        return upper_bound(program, source, start, x_only, depth - 1)
     if node.type == "conditional_expression":
         branches = [b for b in (field(node, "consequence"), field(node, "alternative")) if b is not None]
-        return _greatest([most(program, source, b, x_only, depth - 1) for b in branches])
+        return _greatest([upper_bound(program, source, b, x_only, depth - 1) for b in branches])
     if node.type == CALL:
         called = program.by_name.get(name_of(source, node), [])
         returns = [(f, r.named_children[0]) for f in called for r in walk(f.body) if _returns(r)]
-        return _greatest([most(program, f.source, r, x_only, depth - 1) for f, r in returns])
+        return _greatest([upper_bound(program, f.source, r, x_only, depth - 1) for f, r in returns])
     return None
 
 
@@ -140,7 +146,7 @@ def _product(values: list[int | None]) -> int | None:
     return math.prod(known) if len(known) == len(values) else None
 
 
-def bound(program: Program, text: str) -> int | None:
+def bound(program: ProgramModel, text: str) -> int | None:
     """Return the value of an expression, or what it cannot exceed: `min(n, 128)` is at most 128."""
     value = program.fold(text)
     if value is not None:
@@ -152,7 +158,7 @@ def bound(program: Program, text: str) -> int | None:
     return min(known, default=None)
 
 
-def alternatives(source: Source, node: Node) -> list[str]:
+def alternatives(source: ParsedSource, node: Node) -> list[str]:
     """Return the texts that an expression may be: both branches of `a ? b : c`."""
     if node.type != "conditional_expression":
         return [source.text(node)]
@@ -160,7 +166,7 @@ def alternatives(source: Source, node: Node) -> list[str]:
     return [text for branch in branches for text in alternatives(source, branch)]
 
 
-def _grid_node(launch: Launch) -> Node | None:
+def _grid_node(launch: KernelLaunch) -> Node | None:
     configuration = next((c for c in launch.node.children if c.type == "kernel_call_syntax"), None)
     if configuration is not None:
         return next((c for c in configuration.named_children if c.type != "comment"), None)

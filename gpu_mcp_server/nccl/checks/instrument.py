@@ -11,11 +11,11 @@ from importlib import resources
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.checks.barriers import sessions_of
-from gpu_mcp_server.nccl.checks.communication import GENERATED, SWEEP, Site, plain_name, sites_of
+from gpu_mcp_server.nccl.checks.communication import GENERATED, SWEEP, CommunicationSite, plain_name, sites_of
 from gpu_mcp_server.nccl.program_model.edits import Edits
 from gpu_mcp_server.nccl.program_model.functions import Function
-from gpu_mcp_server.nccl.program_model.program import Call, Program
-from gpu_mcp_server.nccl.program_model.syntax import CALL, Source, field, name_of, receiver_of, walk
+from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
+from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, field, name_of, receiver_of, walk
 
 HEADER = "gmcp_stress.cuh"
 RENAMED = {
@@ -49,7 +49,7 @@ class Instrumented:
     """What could not be instrumented, and why."""
 
 
-def instrumented(program: Program, kernels: Mapping[str, Function]) -> Instrumented:
+def instrument_program(program: ProgramModel, kernels: Mapping[str, Function]) -> Instrumented:
     """Return the files of a program with all edits.
 
     Args:
@@ -69,7 +69,7 @@ def instrumented(program: Program, kernels: Mapping[str, Function]) -> Instrumen
     for site in sites_of(program, dict(kernels)):
         left_out += _site(edits, site)
     for kernel in kernels.values():
-        left_out += late(edits[kernel.source.path], kernel)
+        left_out += delay_kernel(edits[kernel.source.path], kernel)
     files: dict[str, str] = {}
     for path, source in program.sources.items():
         if edits[path].edits:
@@ -92,7 +92,7 @@ def _data(name: str) -> str:
     return resources.files(__package__ or "").joinpath(name).read_text(encoding="utf-8")
 
 
-def _renamed(edits: Edits, call: Call) -> None:
+def _renamed(edits: Edits, call: FunctionCall) -> None:
     callee = field(call.node, "function")
     if callee is None:
         return
@@ -101,13 +101,13 @@ def _renamed(edits: Edits, call: Call) -> None:
     elif plain_name(call) == "mem_alloc" and call.nodes:
         name = call.source.text(callee)
         edits.replace(callee, "gmcp::allocated")
-        edits.before(call.nodes[0], f"[&](auto... given) {{ return {name}(given...); }}, ")
+        edits.insert_before(call.nodes[0], f"[&](auto... given) {{ return {name}(given...); }}, ")
     elif plain_name(call) == "buf_free" and call.nodes:
-        edits.before(call.node, f"(gmcp::leaving({call.arguments[0]}), ")
-        edits.after(call.node, ")")
+        edits.insert_before(call.node, f"(gmcp::leaving({call.arguments[0]}), ")
+        edits.insert_after(call.node, ")")
 
 
-def _site(edits: dict[str, Edits], site: Site) -> list[str]:
+def _site(edits: dict[str, Edits], site: CommunicationSite) -> list[str]:
     call, where = site.call, f"{site.call.path}:{site.call.line}"
     if call.source.path != call.path:
         return [f"{where}: hidden in macro {call.via_macro}"]
@@ -117,8 +117,8 @@ def _site(edits: dict[str, Edits], site: Site) -> list[str]:
     if site.kind == "kernel":
         name = launch_name(call)
         nothing = "(void)0" if name is not None else "cudaSuccess"
-        own.before(call.node, f'(gmcp::at("{name or call.name} {where}"), gmcp::silent() ? {nothing} : ')
-        own.after(call.node, ")")
+        own.insert_before(call.node, f'(gmcp::at("{name or call.name} {where}"), gmcp::silent() ? {nothing} : ')
+        own.insert_after(call.node, ")")
     elif site.collective in WRAPPED and callee is not None and call.via_pointer is None:
         name = call.source.text(callee)
         call_it = (
@@ -127,7 +127,7 @@ def _site(edits: dict[str, Edits], site: Site) -> list[str]:
         own.replace(callee, call_it.split("(", 1)[0])
         listed = field(call.node, "arguments")
         if listed is not None and listed.named_children:
-            own.before(listed.named_children[0], call_it.split("(", 1)[1] + ", ")
+            own.insert_before(listed.named_children[0], call_it.split("(", 1)[1] + ", ")
     else:
         left.append(f"{where}: {site.collective} is neither poisoned nor left out")
     if not _skewed(own, call):
@@ -135,12 +135,12 @@ def _site(edits: dict[str, Edits], site: Site) -> list[str]:
     return left
 
 
-def launch_name(call: Call) -> str | None:
+def launch_name(call: FunctionCall) -> str | None:
     """Return the kernel's name where a call is `kernel<<<...>>>(...)`, which has no value; None for library calls."""
     return call.name if any(c.type == "kernel_call_syntax" for c in call.node.children) else None
 
 
-def _skewed(edits: Edits, call: Call) -> bool:
+def _skewed(edits: Edits, call: FunctionCall) -> bool:
     """Skew at the start of the outermost loop around a site, once a loop."""
     loop: Node | None = None
     parent = call.node.parent
@@ -155,14 +155,14 @@ def _skewed(edits: Edits, call: Call) -> bool:
     if body.type == "compound_statement":
         brace = body.children[0]
         if (brace.end_byte, text) not in known:
-            edits.after(brace, text)
+            edits.insert_after(brace, text)
     elif (body.start_byte, "{" + text) not in known:
-        edits.before(body, "{" + text)
-        edits.after(body, " }")
+        edits.insert_before(body, "{" + text)
+        edits.insert_after(body, " }")
     return True
 
 
-def late(edits: Edits, kernel: Function) -> list[str]:
+def delay_kernel(edits: Edits, kernel: Function) -> list[str]:
     """Make a kernel late after its first barrier, and let it say which barrier it passed last."""
     source, sessions = kernel.source, sessions_of(kernel.source, kernel.body)
     rank = next((p.name for p in kernel.parameters if p.type_text == "ncclDevComm"), "")
@@ -178,8 +178,8 @@ def late(edits: Edits, kernel: Function) -> list[str]:
         if statement is None:
             return [f"{source.path}:{kernel.line}: {kernel.name} is not made late, its barrier is no statement"]
         lateness = f" gmcp::late({rank}.lsaRank);" if number == 0 else ""
-        edits.before(statement, "{ ")
-        edits.after(statement, f" gmcp::passed({source.line(call)});{lateness} }}")
+        edits.insert_before(statement, "{ ")
+        edits.insert_after(statement, f" gmcp::passed({source.line(call)});{lateness} }}")
     return []
 
 
@@ -188,19 +188,19 @@ def _own_statement(call: Node) -> Node | None:
     return parent if parent is not None and parent.type == "expression_statement" else None
 
 
-def _included(edits: Edits, source: Source) -> None:
+def _included(edits: Edits, source: ParsedSource) -> None:
     includes = [n for n in source.root.named_children if n.type == "preproc_include"]
     name = source.path.replace("\\", "/")
     text = f'#include "{HEADER}"\n'
     if includes and source.path.rpartition("/")[2] not in GENERATED:
         line = includes[-1].end_point[0] + 1
-        edits.after(includes[-1], f'{text}#line {line} "{name}"\n')
+        edits.insert_after(includes[-1], f'{text}#line {line} "{name}"\n')
     else:
         first = source.root.children[0] if source.root.children else source.root
-        edits.before(first, f'{text}#line {source.line(first)} "{name}"\n')
+        edits.insert_before(first, f'{text}#line {source.line(first)} "{name}"\n')
 
 
-def used_collectives(program: Program) -> list[str]:
+def used_collectives(program: ProgramModel) -> list[str]:
     """Return the collectives that a program calls through the generated block, for the differential program."""
     names = {s.collective for s in sites_of(program, {}) if s.kind == "wrapper"}
     return sorted(names & DIFFERENTIAL)

@@ -7,9 +7,9 @@ from dataclasses import field as data_field
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.checks import taint
-from gpu_mcp_server.nccl.checks.barriers import ACQUIRING, RELEASING, Point, gins_of, order_of, sessions_of
+from gpu_mcp_server.nccl.checks.barriers import ACQUIRING, RELEASING, PathState, gins_of, order_of, sessions_of
 from gpu_mcp_server.nccl.checks.findings import Finding, Rule, Severity
-from gpu_mcp_server.nccl.checks.peer_accesses import is_array_of_pointers, is_block, is_gin, use_of, writes
+from gpu_mcp_server.nccl.checks.peer_accesses import is_array_of_pointers, is_collective_call, is_gin, use_of, writes
 from gpu_mcp_server.nccl.checks.taint import NOTHING, Dependence, Names
 from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.syntax import (
@@ -29,12 +29,12 @@ MOST_POINTS = 64
 """Paths that differ; beyond it what was assumed on them is forgotten."""
 BARRIER_CALLS = frozenset({"sync", "arrive", "wait"})
 LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_range_loop"})
-Points = frozenset[Point]
+Points = frozenset[PathState]
 NO_PATH: Points = frozenset()
 
 
 @dataclass
-class Frame:
+class PathFrame:
     """A function while it is walked."""
 
     function: Function
@@ -48,10 +48,10 @@ class Frame:
     arrays: set[str] = data_field(default_factory=set[str])
     passed: dict[int, set[int]] = data_field(default_factory=dict[int, set[int]])
     """By call: the arguments that point into peers' memory."""
-    returned: set[Point] = data_field(default_factory=set[Point])
+    returned: set[PathState] = data_field(default_factory=set[PathState])
 
 
-class KernelFlow:
+class KernelPaths:
     """All paths of one kernel."""
 
     def __init__(self, kernel: Function, device: dict[str, Function], pointers: frozenset[str]) -> None:
@@ -72,25 +72,27 @@ class KernelFlow:
     def run(self, assumed: frozenset[tuple[str, bool]] = frozenset()) -> list[Finding]:
         """Walk it; `assumed` are conditions that are known, as from template arguments."""
         frame = self._frame(self.kernel, {}, {}, frozenset(), 0)
-        ends = self._walk(frame, self.kernel.body, frozenset({Point(assumed=assumed)}))
+        ends = self._walk(frame, self.kernel.body, frozenset({PathState(assumed=assumed)}))
         for point in ends | frozenset(frame.returned):
             self._at_end(frame, point)
         return sorted(self.findings)
 
     def _frame(
         self, function: Function, names: Names, sessions: dict[str, str], gins: frozenset[str], depth: int
-    ) -> Frame:
+    ) -> PathFrame:
         source, body = function.source, function.body
         own = {name: s.coop for name, s in sessions_of(source, body).items()}
         depends = taint.names_of(source, body, names)
         every = {**sessions, **own}
-        return Frame(function, every, gins | gins_of(source, body), depends, taint.assigned(source, body), depth)
+        return PathFrame(
+            function, every, gins | gins_of(source, body), depends, taint.assigned_names(source, body), depth
+        )
 
-    def _say(self, frame: Frame, node: Node, rule: Rule, text: str, severity: Severity = "error") -> None:
+    def _say(self, frame: PathFrame, node: Node, rule: Rule, text: str, severity: Severity = "error") -> None:
         source = frame.function.source
         self.findings.add(Finding(source.path, source.line(node), rule, severity, f"{self.kernel.name}: {text}"))
 
-    def _at_end(self, frame: Frame, point: Point) -> None:
+    def _at_end(self, frame: PathFrame, point: PathState) -> None:
         end = self.kernel.body.children[-1]
         if point.arrived:
             self._say(frame, end, "barriers", "arrives at a barrier and never waits for it")
@@ -99,7 +101,7 @@ class KernelFlow:
 
     # Statements
 
-    def _walk(self, frame: Frame, node: Node, points: Points) -> Points:
+    def _walk(self, frame: PathFrame, node: Node, points: Points) -> Points:
         """Follow one statement; returns where paths stand after it."""
         kind = node.type
         if not points or is_inactive(frame.function.source, node):
@@ -122,14 +124,14 @@ class KernelFlow:
                 return NO_PATH
         return points
 
-    def _sequence(self, frame: Frame, nodes: Iterable[Node], points: Points) -> Points:
+    def _sequence(self, frame: PathFrame, nodes: Iterable[Node], points: Points) -> Points:
         for node in nodes:
             points = self._walk(frame, node, points)
         return self._bounded(points)
 
-    def _if(self, frame: Frame, node: Node, points: Points) -> Points:
+    def _if(self, frame: PathFrame, node: Node, points: Points) -> Points:
         condition, then, other = (field(node, n) for n in ("condition", "consequence", "alternative"))
-        text = frame.function.source.squeezed(condition).strip() if condition is not None else ""
+        text = frame.function.source.text_without_space(condition).strip() if condition is not None else ""
         text = text[1:-1] if text.startswith("(") and text.endswith(")") else text
         depends: frozenset[Dependence] = NOTHING
         if condition is not None:
@@ -143,13 +145,13 @@ class KernelFlow:
         self._conditions.pop()
         return yes | no
 
-    def _changes(self, frame: Frame, condition: Node) -> bool:
+    def _changes(self, frame: PathFrame, condition: Node) -> bool:
         source = frame.function.source
         return any(
             n.type == CALL or (n.type == "identifier" and source.text(n) in frame.assigned) for n in walk(condition)
         )
 
-    def _loop(self, frame: Frame, node: Node, points: Points) -> Points:
+    def _loop(self, frame: PathFrame, node: Node, points: Points) -> Points:
         source, body = frame.function.source, field(node, "body")
         heads = [n for n in (field(node, f) for f in ("initializer", "condition", "update", "right")) if n is not None]
         depends: frozenset[Dependence] = NOTHING
@@ -165,7 +167,7 @@ class KernelFlow:
         self._conditions.pop()
         return (once | twice) if node.type == "do_statement" else points | once | twice
 
-    def _switch(self, frame: Frame, node: Node, points: Points) -> Points:
+    def _switch(self, frame: PathFrame, node: Node, points: Points) -> Points:
         condition, body = field(node, "condition"), field(node, "body")
         if condition is None or body is None:
             return points
@@ -178,7 +180,7 @@ class KernelFlow:
         self._conditions.pop()
         return out
 
-    def _preprocessor(self, frame: Frame, node: Node, points: Points) -> Points:
+    def _preprocessor(self, frame: PathFrame, node: Node, points: Points) -> Points:
         other = field(node, "alternative")
         own = [c for c in node.named_children if c != other and not _is_head(node, c)]
         taken = self._sequence(frame, own, points)
@@ -186,14 +188,14 @@ class KernelFlow:
             return taken
         return taken | (self._walk(frame, other, points) if other is not None else points)
 
-    def _leave(self, frame: Frame, node: Node) -> None:
+    def _leave(self, frame: PathFrame, node: Node) -> None:
         for depends, text in self._conditions:
             if depends & {"thread", "rank"}:
                 self._left.append((depends, text, frame.function.source.line(node)))
 
     # Expressions
 
-    def _events(self, frame: Frame, node: Node, points: Points) -> Points:
+    def _events(self, frame: PathFrame, node: Node, points: Points) -> Points:
         """Follow what an expression does, inner parts first."""
         for child in node.named_children:
             points = self._events(frame, child, points)
@@ -204,14 +206,14 @@ class KernelFlow:
             return self._pointer(frame, node, points)
         return points
 
-    def _call(self, frame: Frame, call: Node, points: Points) -> Points:
+    def _call(self, frame: PathFrame, call: Node, points: Points) -> Points:
         source = frame.function.source
         name, receiver = name_of(source, call), receiver_of(source, call)
         if receiver in frame.sessions and name in BARRIER_CALLS:
             return self._barrier(frame, call, name, frame.sessions[receiver or ""], points)
         if name in {"waitSignal", "waitCounter"} and receiver in frame.gins:
             return frozenset(replace(p, synced=True, dirty=False, acquired=True, order="acquire") for p in points)
-        if is_gin(source, call, frame.gins) or is_block(source, call):
+        if is_gin(source, call, frame.gins) or is_collective_call(source, call):
             return self._access(frame, call, points)
         if name in self._pointers:
             return self._pointer(frame, call, points)
@@ -220,7 +222,7 @@ class KernelFlow:
             return self._inlined(frame, call, called, points)
         return self._access(frame, call, points) if frame.passed.get(call.id) else points
 
-    def _pointer(self, frame: Frame, node: Node, points: Points) -> Points:
+    def _pointer(self, frame: PathFrame, node: Node, points: Points) -> Points:
         source, body = frame.function.source, frame.function.body
         use = use_of(source, node, frozenset(frame.arrays))
         if use.kind == "bind" and use.name:
@@ -233,7 +235,7 @@ class KernelFlow:
             return self._access(frame, node, points)
         return points
 
-    def _inlined(self, frame: Frame, call: Node, called: Function, points: Points) -> Points:
+    def _inlined(self, frame: PathFrame, call: Node, called: Function, points: Points) -> Points:
         source, given = frame.function.source, arguments(call)
         pairs = list(zip(called.parameters, given, strict=False))
         names = {p.name: taint.dependences(source, a, frame.depends) for p, a in pairs}
@@ -247,7 +249,7 @@ class KernelFlow:
         del self._left[left:]
         return self._bounded(ends | frozenset(inner.returned))
 
-    def _access(self, frame: Frame, node: Node, points: Points) -> Points:
+    def _access(self, frame: PathFrame, node: Node, points: Points) -> Points:
         self.accesses += 1
         for point in points:
             if not point.synced:
@@ -264,7 +266,7 @@ class KernelFlow:
                 )
         return frozenset(replace(p, dirty=True) for p in points)
 
-    def _barrier(self, frame: Frame, call: Node, name: str, coop: str, points: Points) -> Points:
+    def _barrier(self, frame: PathFrame, call: Node, name: str, coop: str, points: Points) -> Points:
         self.barriers += 1
         source = frame.function.source
         order, line = order_of(source, call), source.line(call)
@@ -281,9 +283,9 @@ class KernelFlow:
             )
         if name == "arrive":
             return frozenset(replace(p, arrived=True, dirty=False) for p in points)
-        return frozenset(Point(True, False, False, acquires, order, line, p.assumed) for p in points)
+        return frozenset(PathState(True, False, False, acquires, order, line, p.assumed) for p in points)
 
-    def _divergence(self, frame: Frame, call: Node, coop: str) -> None:
+    def _divergence(self, frame: PathFrame, call: Node, coop: str) -> None:
         conditions = [(d, t, "is under") for d, t in self._conditions]
         conditions += [(d, t, f"comes after a way out (line {n}) under") for d, t, n in self._left]
         for depends, text, how in conditions:

@@ -5,16 +5,16 @@ from functools import lru_cache
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.checks.findings import Finding, error
-from gpu_mcp_server.nccl.checks.kernel_paths import KernelFlow
+from gpu_mcp_server.nccl.checks.kernel_paths import KernelPaths
 from gpu_mcp_server.nccl.checks.peer_accesses import pointer_functions
 from gpu_mcp_server.nccl.program_model.functions import Function
-from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.nccl.program_model.syntax import field
 
 Assumed = frozenset[tuple[str, bool]]
 
 
-def findings(program: Program) -> list[Finding]:
+def findings(program: ProgramModel) -> list[Finding]:
     """Return what is wrong in the kernels of a program."""
     pointers = pointer_functions(program.functions)
     device = {f.name: f for f in program.functions if f.is_device and not f.is_kernel}
@@ -23,19 +23,19 @@ def findings(program: Program) -> list[Finding]:
         if not kernel.is_kernel:
             continue
         for assumed in _instances(program, kernel):
-            found |= set(KernelFlow(kernel, device, pointers).run(assumed))
+            found |= set(KernelPaths(kernel, device, pointers).run(assumed))
         found |= set(_by_value(kernel))
     return sorted(found)
 
 
 @lru_cache(maxsize=8)
-def communicating(program: Program) -> dict[str, Function]:
+def communicating(program: ProgramModel) -> dict[str, Function]:
     """Return the kernels that pass a barrier or touch peers' memory, by name."""
     pointers = pointer_functions(program.functions)
     device = {f.name: f for f in program.functions if f.is_device and not f.is_kernel}
     found: dict[str, Function] = {}
     for name, kernel in program.kernels.items():
-        flow = KernelFlow(kernel, device, pointers)
+        flow = KernelPaths(kernel, device, pointers)
         flow.run()
         if flow.accesses or flow.barriers:
             found[name] = kernel
@@ -55,7 +55,7 @@ def _by_value(kernel: Function) -> list[Finding]:
     ]
 
 
-def _instances(program: Program, kernel: Function) -> list[Assumed]:
+def _instances(program: ProgramModel, kernel: Function) -> list[Assumed]:
     """Return what is known of a template's boolean parameters at each of its launches."""
     names = _template_names(kernel)
     known = {_known(program, launch.node, names) for launch in program.launches if launch.kernel == kernel.name}
@@ -70,7 +70,7 @@ def _template_names(kernel: Function) -> list[str]:
     return [kernel.source.text(c).partition("=")[0].split()[-1] for c in listed.named_children if c.type != "comment"]
 
 
-def _known(program: Program, launch: Node, names: list[str]) -> Assumed:
+def _known(program: ProgramModel, launch: Node, names: list[str]) -> Assumed:
     callee = field(launch, "function")
     given = field(callee, "arguments") if callee is not None and callee.type == "template_function" else None
     if given is None:

@@ -7,18 +7,18 @@ from tree_sitter import Node
 
 from gpu_mcp_server.nccl.program_model.api_names import ALLOCATIONS
 from gpu_mcp_server.nccl.program_model.functions import Function
-from gpu_mcp_server.nccl.program_model.program import Call, Program
+from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
 from gpu_mcp_server.nccl.program_model.scopes import declaration_of, initializer_of
-from gpu_mcp_server.nccl.program_model.syntax import Source, field, stripped
+from gpu_mcp_server.nccl.program_model.syntax import ParsedSource, field, strip_casts
 
 DEPTH = 5
 
 
 @dataclass(frozen=True)
-class Allocation:
+class AllocationCall:
     """A call that makes memory, and what receives it."""
 
-    call: Call
+    call: FunctionCall
     target: str
     """Expression without casts and white space."""
     kind: str
@@ -34,23 +34,28 @@ class Origin:
     offset: str
 
 
-def allocations_of(program: Program) -> list[Allocation]:
+def allocations_of(program: ProgramModel) -> list[AllocationCall]:
     """Return what the program allocates."""
-    found: list[Allocation] = []
+    found: list[AllocationCall] = []
     for call in program.calls:
         known = ALLOCATIONS.get(call.name)
         if known is not None and 0 <= known[0] < len(call.nodes):
-            target = call.source.squeezed(stripped(call.nodes[known[0]]))
+            target = call.source.text_without_space(strip_casts(call.nodes[known[0]]))
             size = call.nodes[known[1]] if known[1] < len(call.nodes) else None
-            found.append(Allocation(call, target, known[2], size))
+            found.append(AllocationCall(call, target, known[2], size))
     return found
 
 
 def origins(
-    program: Program, source: Source, node: Node, function: Function | None, offset: str = "", depth: int = DEPTH
+    program: ProgramModel,
+    source: ParsedSource,
+    node: Node,
+    function: Function | None,
+    offset: str = "",
+    depth: int = DEPTH,
 ) -> Iterator[Origin]:
     """Follow a pointer back, over parameters to each call of the function."""
-    node = stripped(node)
+    node = strip_casts(node)
     if node.type == "binary_expression" and node.children[1].type == "+":
         left, right = field(node, "left"), field(node, "right")
         if left is not None and right is not None:
@@ -64,7 +69,7 @@ def origins(
         return
     made = declaration_of(source, node) if node.type == "identifier" else None
     if made is None or not depth:
-        yield Origin(source.squeezed(node), function, offset)
+        yield Origin(source.text_without_space(node), function, offset)
         return
     if made.is_parameter and function is not None:
         position = next((n for n, p in enumerate(function.parameters) if p.name == made.name), None)
@@ -76,7 +81,7 @@ def origins(
                 yield from origins(program, call.source, call.nodes[position], call.function, offset, depth - 1)
             return
     value = initializer_of(made)
-    if value is not None and stripped(value).type in {"identifier", "binary_expression", "subscript_expression"}:
+    if value is not None and strip_casts(value).type in {"identifier", "binary_expression", "subscript_expression"}:
         yield from origins(program, source, value, function, offset, depth - 1)
         return
-    yield Origin(source.squeezed(node), function, offset)
+    yield Origin(source.text_without_space(node), function, offset)

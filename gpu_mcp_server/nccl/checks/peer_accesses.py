@@ -5,8 +5,17 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.program_model.functions import Function, declared
-from gpu_mcp_server.nccl.program_model.syntax import CALL, Source, enclosing, field, is_cast, name_of, receiver_of, walk
+from gpu_mcp_server.nccl.program_model.functions import Function, declared_identifier
+from gpu_mcp_server.nccl.program_model.syntax import (
+    CALL,
+    ParsedSource,
+    enclosing,
+    field,
+    is_cast,
+    name_of,
+    receiver_of,
+    walk,
+)
 
 POINTERS = frozenset(
     {
@@ -28,7 +37,7 @@ _TRANSPARENT = frozenset({"parenthesized_expression", "cast_expression", "comma_
 
 
 @dataclass(frozen=True)
-class Use:
+class PointerUse:
     """What becomes of a pointer at one place."""
 
     kind: str
@@ -38,7 +47,7 @@ class Use:
     position: int = 0
 
 
-def use_of(source: Source, node: Node, arrays: frozenset[str]) -> Use:
+def use_of(source: ParsedSource, node: Node, arrays: frozenset[str]) -> PointerUse:
     """Say what becomes of a pointer: walk from it to the expression that decides.
 
     Args:
@@ -52,34 +61,34 @@ def use_of(source: Source, node: Node, arrays: frozenset[str]) -> Use:
         kind = parent.type
         if kind == "subscript_expression" and field(parent, "argument") == child:
             if not skip:
-                return Use("access")
+                return PointerUse("access")
             skip -= 1
         elif kind == "pointer_expression":
-            return Use("access" if parent.children[0].type == "*" else "none")
+            return PointerUse("access" if parent.children[0].type == "*" else "none")
         elif kind == "argument_list" and parent.parent is not None:
             call = parent.parent
             if call.type == CALL and not is_cast(call):
                 position = next((n for n, a in enumerate(_listed(parent)) if a == child), 0)
-                return Use("pass", call=call, position=position)
+                return PointerUse("pass", call=call, position=position)
             child, parent = call, call.parent
             continue
         elif kind in {"init_declarator", "assignment_expression"}:
             left = field(parent, "declarator" if kind == "init_declarator" else "left")
             if left is None or left == child:
-                return Use("none")
-            return Use("bind", name=_root(source, left))
+                return PointerUse("none")
+            return PointerUse("bind", name=_root(source, left))
         elif kind == "field_expression" and field(parent, "argument") == child:
             operator = next((c.type for c in parent.children if c.type in {"->", "."}), ".")
-            return Use("access" if operator == "->" else "none")
+            return PointerUse("access" if operator == "->" else "none")
         elif (kind == "binary_expression" and parent.children[1].type not in {"+", "-"}) or (
             kind not in _TRANSPARENT and kind not in {"binary_expression", "initializer_list", "subscript_expression"}
         ):
-            return Use("none")
+            return PointerUse("none")
         child, parent = parent, parent.parent
-    return Use("none")
+    return PointerUse("none")
 
 
-def writes(source: Source, node: Node) -> bool:
+def writes(source: ParsedSource, node: Node) -> bool:
     """Say whether an access only writes: a put of GIN, or the left side of a plain assignment.
 
     A barrier that releases and does not acquire is enough before such: NVIDIA's own fused examples have it so.
@@ -111,21 +120,21 @@ def pointer_functions(functions: Iterable[Function]) -> frozenset[str]:
     return frozenset(known)
 
 
-def is_block(source: Source, call: Node) -> bool:
+def is_collective_call(source: ParsedSource, call: Node) -> bool:
     """Say whether a call of NCCL's moves data of peers itself."""
     return name_of(source, call).startswith(BLOCKS)
 
 
-def is_gin(source: Source, call: Node, gins: frozenset[str]) -> bool:
+def is_gin(source: ParsedSource, call: Node, gins: frozenset[str]) -> bool:
     """Say whether a call is a one-sided operation of GIN."""
     return name_of(source, call) in GIN_CALLS and (receiver_of(source, call) or "") in gins
 
 
-def is_array_of_pointers(source: Source, body: Node, name: str) -> bool:
+def is_array_of_pointers(source: ParsedSource, body: Node, name: str) -> bool:
     """Say whether a local name is declared as an array of pointers."""
     for node in walk(body):
         if node.type == "array_declarator":
-            inner = declared(node)
+            inner = declared_identifier(node)
             if inner is not None and source.text(inner) == name:
                 made = enclosing(node, "declaration")
                 text = source.text(made) if made is not None else ""
@@ -137,8 +146,10 @@ def _listed(arguments: Node) -> list[Node]:
     return [c for c in arguments.named_children if c.type != "comment"]
 
 
-def _root(source: Source, left: Node) -> str:
-    node: Node | None = declared(left) if left.type.endswith("declarator") or left.type == "identifier" else left
+def _root(source: ParsedSource, left: Node) -> str:
+    node: Node | None = (
+        declared_identifier(left) if left.type.endswith("declarator") or left.type == "identifier" else left
+    )
     while node is not None and node.type != "identifier":
         node = field(node, "argument") or field(node, "declarator") or next(iter(node.named_children), None)
     return source.text(node) if node is not None else ""

@@ -4,8 +4,8 @@ import re
 
 from gpu_mcp_server.nccl.checks.findings import Finding, error, note
 from gpu_mcp_server.nccl.program_model.functions import Function
-from gpu_mcp_server.nccl.program_model.program import Call, Program
-from gpu_mcp_server.nccl.program_model.syntax import stripped
+from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
+from gpu_mcp_server.nccl.program_model.syntax import strip_casts
 
 INITIALIZER = "NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER"
 FIRST_DEVICE_API = (2, 28, 3)
@@ -15,7 +15,7 @@ FIRST_GIN = (2, 28, 7)
 Version = tuple[int, int, int]
 
 
-def findings(program: Program, kernels: dict[str, Function], header: Version | None) -> list[Finding]:
+def findings(program: ProgramModel, kernels: dict[str, Function], header: Version | None) -> list[Finding]:
     """Return requirements that this version of NCCL refuses, or that are not initialised at all.
 
     Args:
@@ -41,8 +41,8 @@ def findings(program: Program, kernels: dict[str, Function], header: Version | N
     return sorted(set(found))
 
 
-def _zeroed(call: Call, everything: str, header: Version | None) -> list[Finding]:
-    name = call.source.text(stripped(call.nodes[1])) if len(call.nodes) > 1 else ""
+def _zeroed(call: FunctionCall, everything: str, header: Version | None) -> list[Finding]:
+    name = call.source.text(strip_casts(call.nodes[1])) if len(call.nodes) > 1 else ""
     zero = re.search(rf"memset\s*\(\s*&?\s*{re.escape(name)}\b|\b{re.escape(name)}\s*(?:=\s*)?\{{", everything)
     if name and not zero and re.fullmatch(r"\w+", name):
         text = f"{name} is neither zeroed nor made by {INITIALIZER}: its fields are whatever lay there"

@@ -4,8 +4,8 @@ from gpu_mcp_server.nccl.checks.findings import Finding, error
 from gpu_mcp_server.nccl.checks.origins import allocations_of
 from gpu_mcp_server.nccl.program_model.api_names import HOST_SYNCS
 from gpu_mcp_server.nccl.program_model.functions import Function
-from gpu_mcp_server.nccl.program_model.program import Call, Program
-from gpu_mcp_server.nccl.program_model.syntax import enclosing, stripped
+from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
+from gpu_mcp_server.nccl.program_model.syntax import enclosing, strip_casts
 
 PAIRS = (
     ("ncclCommWindowRegister", "ncclCommWindowDeregister"),
@@ -16,7 +16,7 @@ COMM_END = ("ncclCommDestroy", "ncclCommFinalize", "ncclCommAbort")
 BRANCHES = ("if_statement", "conditional_expression", "lambda_expression")
 
 
-def findings(program: Program, kernels: dict[str, Function]) -> list[Finding]:
+def findings(program: ProgramModel, kernels: dict[str, Function]) -> list[Finding]:
     """Return what is left open, or closed in the wrong order.
 
     Args:
@@ -24,7 +24,7 @@ def findings(program: Program, kernels: dict[str, Function]) -> list[Finding]:
         kernels: Its kernels that communicate.
     """
     found: list[Finding] = []
-    by_name: dict[str, list[Call]] = {}
+    by_name: dict[str, list[FunctionCall]] = {}
     for call in program.calls:
         by_name.setdefault(call.name, []).append(call)
     for made, unmade in PAIRS:
@@ -39,15 +39,15 @@ def findings(program: Program, kernels: dict[str, Function]) -> list[Finding]:
     return sorted(set(found))
 
 
-def _by_function(program: Program) -> dict[Function, list[Call]]:
-    found: dict[Function, list[Call]] = {}
+def _by_function(program: ProgramModel) -> dict[Function, list[FunctionCall]]:
+    found: dict[Function, list[FunctionCall]] = {}
     for call in program.calls:
         if call.function is not None:
             found.setdefault(call.function, []).append(call)
     return found
 
 
-def _groups(calls: list[Call]) -> list[Finding]:
+def _groups(calls: list[FunctionCall]) -> list[Finding]:
     starts = [c for c in calls if c.name == "ncclGroupStart"]
     ends = [c for c in calls if c.name == "ncclGroupEnd"]
     if len(starts) > len(ends):
@@ -55,12 +55,12 @@ def _groups(calls: list[Call]) -> list[Finding]:
     return []
 
 
-def _always(calls: list[Call], *names: str) -> list[Call]:
+def _always(calls: list[FunctionCall], *names: str) -> list[FunctionCall]:
     """Return the calls of some names that stand under no condition."""
     return [c for c in calls if c.name in names and enclosing(c.place, *BRANCHES) is None]
 
 
-def _order(calls: list[Call]) -> list[Finding]:
+def _order(calls: list[FunctionCall]) -> list[Finding]:
     found: list[Finding] = []
     ends = _always(calls, *COMM_END)
     for late in _always(calls, "ncclCommWindowDeregister", "ncclDevCommDestroy"):
@@ -83,16 +83,16 @@ def _order(calls: list[Call]) -> list[Finding]:
     return found
 
 
-def _same(end: Call, late: Call) -> bool:
+def _same(end: FunctionCall, late: FunctionCall) -> bool:
     """Say whether two calls are about the same communicator, as far as their texts tell."""
     return bool(end.nodes and late.nodes) and _base(end.nodes[0], end) == _base(late.nodes[0], late)
 
 
-def _base(node: object, call: Call) -> str:
-    return call.source.squeezed(stripped(node))  # type: ignore[arg-type]
+def _base(node: object, call: FunctionCall) -> str:
+    return call.source.text_without_space(strip_casts(node))  # type: ignore[arg-type]
 
 
-def _running(program: Program, calls: list[Call], kernels: dict[str, Function]) -> list[Finding]:
+def _running(program: ProgramModel, calls: list[FunctionCall], kernels: dict[str, Function]) -> list[Finding]:
     """A device communicator must outlive the kernels that use it."""
     launches = [c for c in calls if (made := program.launch_of(c)) is not None and made.kernel in kernels]
     found: list[Finding] = []
@@ -109,7 +109,7 @@ def _running(program: Program, calls: list[Call], kernels: dict[str, Function]) 
     return found
 
 
-def _freed(program: Program) -> list[Finding]:
+def _freed(program: ProgramModel) -> list[Finding]:
     """Memory of ncclMemAlloc goes back by ncclMemFree."""
     made = {(a.target, a.call.function) for a in allocations_of(program) if a.kind == "nccl"}
     other = {(a.target, a.call.function) for a in allocations_of(program) if a.kind != "nccl"}

@@ -17,16 +17,16 @@ from gpu_mcp_server.nccl.checks import (
 from gpu_mcp_server.nccl.checks.findings import Finding, Rule
 from gpu_mcp_server.nccl.checks.requirements import Version
 from gpu_mcp_server.nccl.program_model.functions import Function
-from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
 
 SHOWN = 4
 """Findings of one rule that are said; the rest is counted."""
 
 
 def findings(
-    program: Program,
+    program: ProgramModel,
     *,
-    original: Program | None = None,
+    original: ProgramModel | None = None,
     before: Mapping[str, str] | None = None,
     header: Version | None = None,
 ) -> list[Finding]:
@@ -54,7 +54,7 @@ def findings(
     return sorted(set(found) - generated)
 
 
-def checks(program: Program, found: list[Finding], *, compared: bool, frozen: bool) -> list[NcclCheck]:
+def checks(program: ProgramModel, found: list[Finding], *, compared: bool, frozen: bool) -> list[NcclCheck]:
     """Return one check a rule, each with what it looked at or what it found.
 
     Args:
@@ -84,7 +84,7 @@ def _said(found: list[Finding]) -> str:
     return "; ".join(lines) + (f"; and {len(found) - SHOWN} more" if len(found) > SHOWN else "")
 
 
-def _looked(rule: Rule, program: Program, communicating: dict[str, Function], compared: bool) -> str:
+def _looked(rule: Rule, program: ProgramModel, communicating: dict[str, Function], compared: bool) -> str:
     names = ", ".join(communicating) or "no kernel communicates"
     calls = [c.name for c in program.calls]
     match rule:

@@ -39,7 +39,7 @@ class Counters:
 
 
 @dataclass(frozen=True)
-class Case:
+class DifferentialCase:
     """One case of the differential program."""
 
     title: str
@@ -59,7 +59,7 @@ class Stress:
 
 
 @dataclass(frozen=True)
-class Stood:
+class HangLocation:
     """Where a rank stood when it was ended."""
 
     rank: int
@@ -90,9 +90,9 @@ def counters(texts: Iterable[str]) -> Counters | None:
     return Counters(device, fallbacks, tuple(dict.fromkeys(reasons)), processes) if processes else None
 
 
-def cases(text: str) -> list[Case]:
+def cases(text: str) -> list[DifferentialCase]:
     """Return the cases that the differential program came to."""
-    found: list[Case] = []
+    found: list[DifferentialCase] = []
     for line in _CASE.findall(text):
         values = _pairs(line)
         if {"op", "count", "bad", "guard"} <= values.keys():
@@ -100,7 +100,9 @@ def cases(text: str) -> list[Case]:
             title += " in place" if values.get("in_place") == "1" else ""
             title += f" at offset {values['offset']}" if values.get("offset", "0") != "0" else ""
             title += " of fractions" if values.get("fractions") == "1" else ""
-            found.append(Case(f"{title}, seed {values.get('seed', '?')}", _int(values["bad"]), _int(values["guard"])))
+            found.append(
+                DifferentialCase(f"{title}, seed {values.get('seed', '?')}", _int(values["bad"]), _int(values["guard"]))
+            )
     return found
 
 
@@ -143,17 +145,17 @@ def stress(texts: Iterable[str]) -> Stress | None:
     return Stress(len(last), total["guards_broken"], total["poisoned"], total["skewed"], total["dumped"])
 
 
-def stood(texts: Iterable[str]) -> list[Stood]:
+def hang_locations(texts: Iterable[str]) -> list[HangLocation]:
     """Return where ranks stood when they were ended."""
-    found: dict[int, Stood] = {}
+    found: dict[int, HangLocation] = {}
     for text in texts:
         for rank, site, turn, _, line in _STOOD.findall(text):
             passed = int(line)
-            found[int(rank)] = Stood(int(rank), site, int(turn), None if passed < 0 else passed)
+            found[int(rank)] = HangLocation(int(rank), site, int(turn), None if passed < 0 else passed)
     return [found[r] for r in sorted(found)]
 
 
-def words(texts: Iterable[str]) -> list[str]:
+def error_lines(texts: Iterable[str]) -> list[str]:
     """Return what NCCL and CUDA said, NCCL first, each once."""
     whole = "\n".join(texts)
     found = [m.group(0).strip()[:MOST_WORDS] for p in (_NCCL, _CUDA) for m in p.finditer(whole)]

@@ -7,9 +7,9 @@ from tree_sitter import Node
 
 from gpu_mcp_server.nccl.checks.communication import COLLECTIVES
 from gpu_mcp_server.nccl.checks.findings import Finding, error
-from gpu_mcp_server.nccl.program_model.functions import declared
-from gpu_mcp_server.nccl.program_model.program import Call, Program
-from gpu_mcp_server.nccl.program_model.syntax import Source, arguments, field, is_inactive, name_of, walk
+from gpu_mcp_server.nccl.program_model.functions import declared_identifier
+from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
+from gpu_mcp_server.nccl.program_model.syntax import ParsedSource, arguments, field, is_inactive, name_of, walk
 
 PRINTS = frozenset({"printf", "fprintf", "puts", "fputs", "print", "println", "format"})
 PASSES = re.compile(r"\b(?:PASS(?:ED)?|SUCCESS|verified)\b|\bverification:?\s*(?:ok|passed|succeeded)\b", re.IGNORECASE)
@@ -22,7 +22,7 @@ _SET_UP = re.compile(
 LITERALS = frozenset({"number_literal", "string_literal", "true", "false", "char_literal", "null"})
 
 
-def findings(program: Program) -> list[Finding]:
+def findings(program: ProgramModel) -> list[Finding]:
     """Return prints of success that come whatever was computed."""
     found: list[Finding] = []
     for source, node in _prints(program):
@@ -33,7 +33,7 @@ def findings(program: Program) -> list[Finding]:
     return found
 
 
-def _prints(program: Program) -> Iterator[tuple[Source, Node]]:
+def _prints(program: ProgramModel) -> Iterator[tuple[ParsedSource, Node]]:
     """Calls and streams that print a word of success."""
     for call in program.calls:
         if call.name in PRINTS and call.source.path == call.path and _says(call):
@@ -47,16 +47,16 @@ def _prints(program: Program) -> Iterator[tuple[Source, Node]]:
                 yield source, node
 
 
-def _says(call: Call) -> bool:
+def _says(call: FunctionCall) -> bool:
     return any(PASSES.search(_strings(call.source, n)) for n in call.nodes)
 
 
-def _strings(source: Source, node: Node) -> str:
+def _strings(source: ParsedSource, node: Node) -> str:
     """Return the string literals in an expression; a table of words to choose from counts as a choice elsewhere."""
     return " ".join(source.text(n) for n in walk(node) if n.type in {"string_literal", "raw_string_literal"})
 
 
-def _depends(source: Source, node: Node, body: Node) -> bool:
+def _depends(source: ParsedSource, node: Node, body: Node) -> bool:
     """Say whether what is printed, or whether it is, follows from a value that is computed."""
     for condition in _conditions(source, node):
         if _computed(source, condition, body):
@@ -69,7 +69,7 @@ def _depends(source: Source, node: Node, body: Node) -> bool:
     return False
 
 
-def _conditions(source: Source, node: Node) -> Iterator[Node]:
+def _conditions(source: ParsedSource, node: Node) -> Iterator[Node]:
     child, parent = node, node.parent
     while parent is not None and parent.type not in {"function_definition", "lambda_expression"}:
         if parent.type in {"if_statement", "while_statement", "switch_statement", "conditional_expression"}:
@@ -79,7 +79,7 @@ def _conditions(source: Source, node: Node) -> Iterator[Node]:
         child, parent = parent, parent.parent
 
 
-def _ways_out(source: Source, node: Node, body: Node) -> bool:
+def _ways_out(source: ParsedSource, node: Node, body: Node) -> bool:
     """Say whether something computed may end the function between the last communication and the print."""
     since = _last_communication(source, node, body)
     for inner in walk(body):
@@ -100,7 +100,7 @@ def _ways_out(source: Source, node: Node, body: Node) -> bool:
     return False
 
 
-def _last_communication(source: Source, node: Node, body: Node) -> int:
+def _last_communication(source: ParsedSource, node: Node, body: Node) -> int:
     """Return where the last launch or collective before a print stands: what is checked earlier is only set-up."""
     found = 0
     for inner in walk(body):
@@ -111,12 +111,12 @@ def _last_communication(source: Source, node: Node, body: Node) -> int:
     return found
 
 
-def _is_usage(source: Source, condition: Node) -> bool:
+def _is_usage(source: ParsedSource, condition: Node) -> bool:
     """Say whether a condition is about arguments, devices or error codes, not about data."""
     return bool(_SET_UP.search(source.text(condition)))
 
 
-def _computed(source: Source, condition: Node, body: Node) -> bool:
+def _computed(source: ParsedSource, condition: Node, body: Node) -> bool:
     """Say whether a condition is about anything but the rank, constants, and variables that never change."""
     for inner in walk(condition):
         if inner.type == "call_expression":
@@ -130,16 +130,16 @@ def _computed(source: Source, condition: Node, body: Node) -> bool:
     return False
 
 
-def _about_rank(source: Source, node: Node) -> bool:
+def _about_rank(source: ParsedSource, node: Node) -> bool:
     return bool(re.search(r"rank", source.text(node), re.IGNORECASE))
 
 
-def _constant(source: Source, name: str, body: Node) -> bool:
+def _constant(source: ParsedSource, name: str, body: Node) -> bool:
     """Say whether a local variable holds the literal it starts with wherever it is used."""
     literal = False
     for node in walk(body):
         if node.type == "init_declarator":
-            own, value = declared(field(node, "declarator")), field(node, "value")
+            own, value = declared_identifier(field(node, "declarator")), field(node, "value")
             if own is not None and source.text(own) == name:
                 if value is None or value.type not in LITERALS:
                     return False
@@ -166,11 +166,11 @@ def _conditional(node: Node, body: Node) -> bool:
     return False
 
 
-def _names(source: Source, node: Node, name: str) -> bool:
+def _names(source: ParsedSource, node: Node, name: str) -> bool:
     return any(n.type == "identifier" and source.text(n) == name for n in walk(node))
 
 
-def _given(source: Source, node: Node, name: str) -> bool:
+def _given(source: ParsedSource, node: Node, name: str) -> bool:
     """Say whether a variable is handed to a call that may change it, or caught by a lambda."""
     if node.type == "lambda_expression":
         return _names(source, node, name)

@@ -6,8 +6,8 @@ from typing import Literal
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.program_model.functions import declared
-from gpu_mcp_server.nccl.program_model.syntax import CALL, Source, field, name_of, walk
+from gpu_mcp_server.nccl.program_model.functions import declared_identifier
+from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, field, name_of, walk
 
 Dependence = Literal["thread", "rank", "memory"]
 Names = Mapping[str, frozenset[Dependence]]
@@ -23,7 +23,7 @@ VOTES = frozenset({"__syncthreads_or", "__syncthreads_and", "__syncthreads_count
 _WARP = re.compile(r"threadIdx\.x\s*(?:/\s*(?:32|warpSize|WARP_SIZE)|>>\s*5)")
 
 
-def dependences(source: Source, node: Node, names: Names) -> frozenset[Dependence]:
+def dependences(source: ParsedSource, node: Node, names: Names) -> frozenset[Dependence]:
     """Return what an expression depends on."""
     if node.type == CALL and name_of(source, node) in VOTES:
         return NOTHING
@@ -43,7 +43,7 @@ def dependences(source: Source, node: Node, names: Names) -> frozenset[Dependenc
     return frozenset(found)
 
 
-def names_of(source: Source, body: Node, given: Names) -> Names:
+def names_of(source: ParsedSource, body: Node, given: Names) -> Names:
     """Return what each variable of a function depends on, `given` for its parameters."""
     known: dict[str, frozenset[Dependence]] = dict(given)
     pairs = list(_assignments(source, body))
@@ -56,7 +56,7 @@ def names_of(source: Source, body: Node, given: Names) -> Names:
     return known
 
 
-def assigned(source: Source, body: Node) -> frozenset[str]:
+def assigned_names(source: ParsedSource, body: Node) -> frozenset[str]:
     """Return the names that are assigned after their declaration, so that two equal conditions may differ."""
     found: set[str] = set()
     for node in walk(body):
@@ -75,11 +75,11 @@ def by_warp(text: str) -> bool:
     return not THREAD_WORDS.search(_WARP.sub("", text))
 
 
-def _assignments(source: Source, body: Node) -> list[tuple[str, Node]]:
+def _assignments(source: ParsedSource, body: Node) -> list[tuple[str, Node]]:
     found: list[tuple[str, Node]] = []
     for node in walk(body):
         if node.type == "init_declarator":
-            name, value = declared(field(node, "declarator")), field(node, "value")
+            name, value = declared_identifier(field(node, "declarator")), field(node, "value")
         elif node.type == "assignment_expression":
             left, value = field(node, "left"), field(node, "right")
             name = left if left is not None and left.type == "identifier" else None

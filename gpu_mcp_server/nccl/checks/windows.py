@@ -7,9 +7,9 @@ from tree_sitter import Node
 from gpu_mcp_server.nccl.checks import taint
 from gpu_mcp_server.nccl.checks.findings import Finding, error, note
 from gpu_mcp_server.nccl.checks.grids import alternatives
-from gpu_mcp_server.nccl.checks.origins import Allocation, Origin, allocations_of, origins
-from gpu_mcp_server.nccl.program_model.program import Call, Program
-from gpu_mcp_server.nccl.program_model.syntax import Source, enclosing, field, walk
+from gpu_mcp_server.nccl.checks.origins import AllocationCall, Origin, allocations_of, origins
+from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
+from gpu_mcp_server.nccl.program_model.syntax import ParsedSource, enclosing, field, walk
 
 ALIGNMENT_BYTES = 4096
 """Source: NCCL_WIN_REQUIRED_ALIGNMENT, nccl.h 2.28.9; measured: `Window address must be suitably aligned.`"""
@@ -19,7 +19,7 @@ LOOPS = ("for_statement", "for_range_loop", "while_statement", "do_statement")
 _RANK = re.compile(r"\b(?:my|world|local|global)?_?(?:rank|rk|myrank)\b", re.IGNORECASE)
 
 
-def findings(program: Program) -> list[Finding]:
+def findings(program: ProgramModel) -> list[Finding]:
     """Return what is wrong with the windows and device communicators of a program."""
     allocations = allocations_of(program)
     found: list[Finding] = []
@@ -36,7 +36,7 @@ def findings(program: Program) -> list[Finding]:
     return sorted(set(found))
 
 
-def _memory(program: Program, call: Call, allocations: list[Allocation]) -> list[Finding]:
+def _memory(program: ProgramModel, call: FunctionCall, allocations: list[AllocationCall]) -> list[Finding]:
     found: list[Finding] = []
     for origin in origins(program, call.source, call.nodes[1], call.function):
         made = [a for a in allocations if a.target == origin.text]
@@ -57,7 +57,7 @@ def _memory(program: Program, call: Call, allocations: list[Allocation]) -> list
     return found
 
 
-def _offset(program: Program, call: Call, origin: Origin) -> list[Finding]:
+def _offset(program: ProgramModel, call: FunctionCall, origin: Origin) -> list[Finding]:
     if not origin.offset:
         return []
     value = program.fold(origin.offset)
@@ -72,7 +72,7 @@ def _offset(program: Program, call: Call, origin: Origin) -> list[Finding]:
     return []
 
 
-def _size(program: Program, call: Call, origin: Origin, made: list[Allocation]) -> list[Finding]:
+def _size(program: ProgramModel, call: FunctionCall, origin: Origin, made: list[AllocationCall]) -> list[Finding]:
     wanted = program.fold(call.arguments[2])
     for allocation in made:
         size = allocation.call.source.text(allocation.size) if allocation.size is not None else ""
@@ -90,7 +90,7 @@ def _added(window: str, memory: str) -> bool:
     return bool(re.fullmatch(re.escape(memory) + r"\+[1-9]\w*", window)) if memory else False
 
 
-def _collective(call: Call) -> list[Finding]:
+def _collective(call: FunctionCall) -> list[Finding]:
     """Every rank must make the call, in the same order; one thread with several communicators in a group."""
     found: list[Finding] = []
     for condition in _conditions(call.node):
@@ -119,14 +119,14 @@ def _conditions(node: Node) -> list[Node]:
     return found
 
 
-def _loop_variable(source: Source, loop: Node) -> str:
+def _loop_variable(source: ParsedSource, loop: Node) -> str:
     made = field(loop, "initializer") if loop.type == "for_statement" else None
     if made is None:
         return ""
     return next((source.text(n) for n in walk(made) if n.type == "identifier"), "")
 
 
-def _grouped(call: Call) -> bool:
+def _grouped(call: FunctionCall) -> bool:
     """Say whether more groups were started than ended before a call, in its function."""
     body = enclosing(call.place, "function_definition")
     if body is None:

@@ -4,16 +4,16 @@ import ast
 import re
 from collections.abc import Iterable, Mapping
 
-from gpu_mcp_server.nccl.program_model.functions import declared
+from gpu_mcp_server.nccl.program_model.functions import declared_identifier
 from gpu_mcp_server.nccl.program_model.macros import Macro
-from gpu_mcp_server.nccl.program_model.syntax import Source, field, walk
+from gpu_mcp_server.nccl.program_model.syntax import ParsedSource, field, walk
 
 NESTING = 8
 _SUFFIX = re.compile(r"\b(0[xX][0-9a-fA-F]+|\d+)[uUlLzZ]+\b")
 _CAST = re.compile(r"\((?:size_t|int|unsigned|unsigned int|long|uint32_t|uint64_t|int64_t)\)")
 
 
-def constants_of(sources: Iterable[Source], macros: Mapping[str, Macro]) -> dict[str, str]:
+def constants_of(sources: Iterable[ParsedSource], macros: Mapping[str, Macro]) -> dict[str, str]:
     """Return macros without parameters and `const` or `constexpr` integers, as texts."""
     found = {m.name: m.body for m in macros.values() if m.parameters is None and m.body}
     for source in sources:
@@ -21,13 +21,13 @@ def constants_of(sources: Iterable[Source], macros: Mapping[str, Macro]) -> dict
             if node.type != "init_declarator" or node.parent is None:
                 continue
             qualifiers = {source.text(c) for c in node.parent.children if "qualifier" in c.type}
-            name, value = declared(field(node, "declarator")), field(node, "value")
+            name, value = declared_identifier(field(node, "declarator")), field(node, "value")
             if name is not None and value is not None and qualifiers & {"const", "constexpr"}:
                 found.setdefault(source.text(name), source.text(value))
     return found
 
 
-def folded(text: str, constants: Mapping[str, str], depth: int = NESTING) -> int | None:
+def fold_constant(text: str, constants: Mapping[str, str], depth: int = NESTING) -> int | None:
     """Return the value of an integer expression, None where it is not known.
 
     A grid `dim3(a, b)` is the product of its parts.
@@ -58,7 +58,7 @@ def _value(node: ast.expr, constants: Mapping[str, str], depth: int) -> int | No
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return int(node.value)
     if isinstance(node, ast.Name) and node.id in constants and depth:
-        return folded(constants[node.id], constants, depth - 1)
+        return fold_constant(constants[node.id], constants, depth - 1)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         value = _value(node.operand, constants, depth)
         return None if value is None else -value

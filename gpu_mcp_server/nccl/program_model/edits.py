@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.program_model.syntax import Source
+from gpu_mcp_server.nccl.program_model.syntax import ParsedSource
 
 
 @dataclass(frozen=True)
-class Edit:
+class TextEdit:
     """Bytes from `start` to `end` become `text`."""
 
     start: int
@@ -24,10 +24,10 @@ class EditConflict(ValueError):
 class Edits:
     """Edits of one file."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: ParsedSource) -> None:
         """Start with none."""
         self.source = source
-        self.edits: list[Edit] = []
+        self.edits: list[TextEdit] = []
 
     def replace(self, node: Node, text: str) -> None:
         """Put a text in a node's place."""
@@ -37,11 +37,11 @@ class Edits:
         """Put a text in the place of neighbours, from the first to the last."""
         self._add(first.start_byte, last.end_byte, text)
 
-    def before(self, node: Node, text: str) -> None:
+    def insert_before(self, node: Node, text: str) -> None:
         """Insert before a node; later calls come after earlier ones."""
         self._add(node.start_byte, node.start_byte, text)
 
-    def after(self, node: Node, text: str) -> None:
+    def insert_after(self, node: Node, text: str) -> None:
         """Insert after a node; later calls come after earlier ones."""
         self._add(node.end_byte, node.end_byte, text)
 
@@ -68,4 +68,4 @@ class Edits:
         return out.decode("utf-8", "surrogateescape")
 
     def _add(self, start: int, end: int, text: str) -> None:
-        self.edits.append(Edit(start, end, text, len(self.edits)))
+        self.edits.append(TextEdit(start, end, text, len(self.edits)))

@@ -5,7 +5,7 @@ from dataclasses import field as data_field
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.program_model.syntax import Source, enclosing, field, is_inactive, last_name, walk
+from gpu_mcp_server.nccl.program_model.syntax import ParsedSource, enclosing, field, is_inactive, last_name, walk
 
 DECLARATORS = ("pointer_declarator", "reference_declarator", "array_declarator", "parenthesized_declarator")
 PARAMETERS = ("parameter_declaration", "optional_parameter_declaration", "variadic_parameter_declaration")
@@ -28,7 +28,7 @@ class Function:
     """A function with a body."""
 
     name: str
-    source: Source = data_field(repr=False)
+    source: ParsedSource = data_field(repr=False)
     node: Node = data_field(repr=False)
     body: Node = data_field(repr=False)
     parameters: tuple[Parameter, ...]
@@ -50,7 +50,7 @@ class Function:
         return self.node.end_point[0] + 1
 
 
-def functions_of(source: Source) -> list[Function]:
+def functions_of(source: ParsedSource) -> list[Function]:
     """Return the functions that are defined in a file, inactive code left out."""
     found: list[Function] = []
     for node in walk(source.root):
@@ -64,7 +64,7 @@ def functions_of(source: Source) -> list[Function]:
     return found
 
 
-def declared(node: Node | None) -> Node | None:
+def declared_identifier(node: Node | None) -> Node | None:
     """Return the identifier in a declarator."""
     while node is not None and node.type not in {"identifier", "field_identifier", "type_identifier"}:
         inner = field(node, "declarator") or field(node, "name")
@@ -83,7 +83,7 @@ def is_pointer(node: Node | None) -> bool:
     return False
 
 
-def parameters_of(source: Source, declarator: Node) -> tuple[Parameter, ...]:
+def parameters_of(source: ParsedSource, declarator: Node) -> tuple[Parameter, ...]:
     """Return the parameters of a function's declarator."""
     listed = field(declarator, "parameters")
     if listed is None:
@@ -91,9 +91,9 @@ def parameters_of(source: Source, declarator: Node) -> tuple[Parameter, ...]:
     return tuple(_parameter(source, n) for n in listed.named_children if n.type in PARAMETERS)
 
 
-def _parameter(source: Source, node: Node) -> Parameter:
+def _parameter(source: ParsedSource, node: Node) -> Parameter:
     kind, declarator = field(node, "type"), field(node, "declarator")
-    name = declared(declarator)
+    name = declared_identifier(declarator)
     qualifiers = [source.text(c) for c in node.children if c.type == "type_qualifier"]
     pointer = is_pointer(declarator) or (
         declarator is not None and any("pointer" in c.type or "reference" in c.type for c in walk(declarator))
@@ -107,7 +107,7 @@ def _parameter(source: Source, node: Node) -> Parameter:
     )
 
 
-def _function(source: Source, node: Node) -> Function | None:
+def _function(source: ParsedSource, node: Node) -> Function | None:
     body, declarator = field(node, "body"), field(node, "declarator")
     while declarator is not None and declarator.type != "function_declarator":
         declarator = field(declarator, "declarator") or next(
@@ -130,7 +130,7 @@ def _function(source: Source, node: Node) -> Function | None:
     )
 
 
-def _owner(source: Source, node: Node, named: Node | None) -> str | None:
+def _owner(source: ParsedSource, node: Node, named: Node | None) -> str | None:
     if named is not None and named.type == "qualified_identifier":
         scope = field(named, "scope")
         return last_name(source, scope) or (source.text(scope) if scope is not None else None)
@@ -141,11 +141,11 @@ def _owner(source: Source, node: Node, named: Node | None) -> str | None:
     return source.text(name) if name is not None else None
 
 
-def _lambda(source: Source, node: Node) -> Function | None:
+def _lambda(source: ParsedSource, node: Node) -> Function | None:
     parent, body = node.parent, field(node, "body")
     if parent is None or body is None or parent.type != "init_declarator":
         return None
-    name, declarator = declared(field(parent, "declarator")), field(node, "declarator")
+    name, declarator = declared_identifier(field(parent, "declarator")), field(node, "declarator")
     if name is None:
         return None
     given = parameters_of(source, declarator) if declarator is not None else ()

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.program_model import api_names
-from gpu_mcp_server.nccl.program_model.functions import Function, declared, is_pointer
-from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.functions import Function, declared_identifier, is_pointer
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.nccl.program_model.syntax import (
     CALL,
-    Source,
+    ParsedSource,
     arguments,
     enclosing,
     field,
@@ -27,7 +27,7 @@ MEMBERS = frozenset({"data", "get", "lsaPtr", "localPtr", "peerPtr", "begin"})
 
 
 @dataclass(frozen=True)
-class Access:
+class ParameterAccess:
     """What happens to the memory behind a parameter."""
 
     reads: bool = False
@@ -37,9 +37,9 @@ class Access:
     is_unknown: bool = False
     """The body does not tell: a function that is not here gets the pointer."""
 
-    def __or__(self, other: "Access") -> "Access":
+    def __or__(self, other: "ParameterAccess") -> "ParameterAccess":
         """Both."""
-        return Access(
+        return ParameterAccess(
             self.reads or other.reads,
             self.writes or other.writes,
             self.is_peer or other.is_peer,
@@ -47,28 +47,28 @@ class Access:
         )
 
 
-READ, WRITE, BOTH = Access(reads=True), Access(writes=True), Access(reads=True, writes=True)
+READ, WRITE, BOTH = ParameterAccess(reads=True), ParameterAccess(writes=True), ParameterAccess(reads=True, writes=True)
 
 
 class Effects:
     """The accesses of a program's device functions, by parameter."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ProgramModel) -> None:
         """Compute nothing yet."""
         self._program = program
-        self._known: dict[Function, dict[str, Access]] = {}
+        self._known: dict[Function, dict[str, ParameterAccess]] = {}
 
-    def of(self, function: Function) -> dict[str, Access]:
+    def effects_of(self, function: Function) -> dict[str, ParameterAccess]:
         """Return what a kernel or device function does with each pointer it gets; what it leaves alone is not there."""
         return self._of(function, MAX_DEPTH)
 
-    def _of(self, function: Function, depth: int) -> dict[str, Access]:
+    def _of(self, function: Function, depth: int) -> dict[str, ParameterAccess]:
         if function not in self._known:
             self._known[function] = {}  # a recursion sees itself as doing nothing more
             self._known[function] = _Body(self, function, depth).accesses
         return self._known[function]
 
-    def called(self, name: str, given: int, depth: int) -> tuple[Function, dict[str, Access]] | None:
+    def effects_of_call(self, name: str, given: int, depth: int) -> tuple[Function, dict[str, ParameterAccess]] | None:
         """Return the accesses of a function that a body calls, if it is here."""
         found = self._program.by_name.get(name, [])
         fitting = [f for f in found if len(f.parameters) >= given] or found
@@ -82,8 +82,8 @@ class _Body:
 
     def __init__(self, effects: Effects, function: Function, depth: int) -> None:
         self.effects, self.function, self.depth = effects, function, depth
-        self.source: Source = function.source
-        self.accesses: dict[str, Access] = {}
+        self.source: ParsedSource = function.source
+        self.accesses: dict[str, ParameterAccess] = {}
         self.aliases: dict[str, set[str]] = {p.name: {p.name} for p in function.parameters if p.name}
         self.references: set[str] = {p.name for p in function.parameters if "&" in self.source.text(p.node)}
         self.peers: set[str] = set()
@@ -95,7 +95,7 @@ class _Body:
     def _collect_aliases(self) -> None:
         for node in walk(self.function.body):
             if node.type == "init_declarator":
-                name, value = declared(field(node, "declarator")), field(node, "value")
+                name, value = declared_identifier(field(node, "declarator")), field(node, "value")
                 if name is None or value is None or not self._keeps_pointer(node, value):
                     continue
                 self._alias(self.source.text(name), value)
@@ -199,7 +199,7 @@ class _Body:
 
     def _handed_on(self, name: str, given: list[Node]) -> None:
         """Follow pointers into another function of the program."""
-        inside = self.effects.called(name, len(given), self.depth)
+        inside = self.effects.effects_of_call(name, len(given), self.depth)
         for number, node in enumerate(given):
             if not self.roots(node) or self._is_scalar(node):
                 continue
@@ -211,13 +211,13 @@ class _Body:
                 if access is not None:
                     self._note(node, access, is_access=True)
 
-    def _note(self, node: Node | None, access: Access, is_access: bool = False) -> None:
+    def _note(self, node: Node | None, access: ParameterAccess, is_access: bool = False) -> None:
         if node is None or not (is_access or self._is_access(node)):
             return
         if self._is_peer(node):
             access = replace(access, is_peer=True)
         for root in self.roots(node):
-            self.accesses[root] = self.accesses.get(root, Access()) | access
+            self.accesses[root] = self.accesses.get(root, ParameterAccess()) | access
 
     def _is_access(self, node: Node) -> bool:
         """Say whether an expression is memory behind a pointer, not the pointer itself."""
@@ -265,6 +265,6 @@ class _Body:
         return name is not None and name.is_pointer
 
 
-def is_barrier_call(source: Source, node: Node) -> bool:
+def is_barrier_call(source: ParsedSource, node: Node) -> bool:
     """Say whether a call synchronizes a barrier session."""
     return name_of(source, node) in {"sync", "arrive", "wait"} and enclosing(node, "function_definition") is not None

@@ -7,15 +7,23 @@ from tree_sitter import Node
 
 from gpu_mcp_server.nccl.program_model.api_names import LAUNCH_CALLS
 from gpu_mcp_server.nccl.program_model.scopes import declaration_of, initializer_of
-from gpu_mcp_server.nccl.program_model.syntax import Source, arguments, field, last_name, name_of, stripped, walk
+from gpu_mcp_server.nccl.program_model.syntax import (
+    ParsedSource,
+    arguments,
+    field,
+    last_name,
+    name_of,
+    strip_casts,
+    walk,
+)
 
 
 @dataclass(frozen=True, eq=False)
-class Launch:
+class KernelLaunch:
     """A kernel launch."""
 
     kernel: str
-    source: Source = data_field(repr=False)
+    source: ParsedSource = data_field(repr=False)
     node: Node = data_field(repr=False)
     grid: str | None
     block: str | None
@@ -30,7 +38,7 @@ class Launch:
     line: int = 0
 
 
-def launch_at(source: Source, call: Node) -> Launch | None:
+def launch_at(source: ParsedSource, call: Node) -> KernelLaunch | None:
     """Read a call as a launch, if it is one."""
     configuration = next((c for c in call.children if c.type == "kernel_call_syntax"), None)
     if configuration is not None:
@@ -39,11 +47,11 @@ def launch_at(source: Source, call: Node) -> Launch | None:
     return _library(source, call, name) if name in LAUNCH_CALLS else None
 
 
-def _chevron(source: Source, call: Node, configuration: Node) -> Launch:
+def _chevron(source: ParsedSource, call: Node, configuration: Node) -> KernelLaunch:
     given = [source.text(c) for c in configuration.named_children if c.type != "comment"]
     given += [""] * (4 - len(given))
     nodes = arguments(call)
-    return Launch(
+    return KernelLaunch(
         name_of(source, call),
         source,
         call,
@@ -57,12 +65,12 @@ def _chevron(source: Source, call: Node, configuration: Node) -> Launch:
     )
 
 
-def _library(source: Source, call: Node, name: str) -> Launch | None:
+def _library(source: ParsedSource, call: Node, name: str) -> KernelLaunch | None:
     nodes = arguments(call)
     which, first = LAUNCH_CALLS[name]
     if len(nodes) <= which:
         return None
-    kernel = last_name(source, stripped(nodes[which]))
+    kernel = last_name(source, strip_casts(nodes[which]))
     grid = block = shared = stream = None
     own = nodes[first:] if first is not None else []
     if name in {"cudaLaunchKernel", "cudaLaunchCooperativeKernel"} and len(nodes) >= 4:
@@ -76,14 +84,14 @@ def _library(source: Source, call: Node, name: str) -> Launch | None:
         grid, block, shared, stream = _configured(source, nodes[0])
     texts = [source.text(n) for n in own]
     cooperative = "Cooperative" in name
-    return Launch(
+    return KernelLaunch(
         kernel, source, call, grid, block, shared, stream, texts, own, name, cooperative, line=source.line(call)
     )
 
 
-def _packed(source: Source, node: Node) -> list[Node]:
+def _packed(source: ParsedSource, node: Node) -> list[Node]:
     """Return what `void* args[] = {&a, &b}` points to, where the array's initializer can be seen."""
-    node = stripped(node)
+    node = strip_casts(node)
     listed: Node | None = node if node.type == "initializer_list" else None
     if node.type == "identifier":
         made = declaration_of(source, node)
@@ -91,12 +99,12 @@ def _packed(source: Source, node: Node) -> list[Node]:
         listed = value if value is not None and value.type == "initializer_list" else None
     if listed is None:
         return []
-    return [stripped(c) for c in listed.named_children if c.type != "comment"]
+    return [strip_casts(c) for c in listed.named_children if c.type != "comment"]
 
 
-def _configured(source: Source, node: Node) -> tuple[str | None, str | None, str | None, str | None]:
+def _configured(source: ParsedSource, node: Node) -> tuple[str | None, str | None, str | None, str | None]:
     """Find what is assigned to the fields of a cudaLaunchConfig_t."""
-    name = source.squeezed(stripped(node))
+    name = source.text_without_space(strip_casts(node))
     found: dict[str, str] = {}
     for inner in walk(source.root):
         if inner.type != "assignment_expression":
@@ -104,6 +112,6 @@ def _configured(source: Source, node: Node) -> tuple[str | None, str | None, str
         left, right = field(inner, "left"), field(inner, "right")
         if left is not None and right is not None and left.type == "field_expression":
             owner, member = field(left, "argument"), field(left, "field")
-            if owner is not None and member is not None and source.squeezed(owner) == name:
+            if owner is not None and member is not None and source.text_without_space(owner) == name:
                 found[source.text(member)] = source.text(right)
     return found.get("gridDim"), found.get("blockDim"), found.get("dynamicSmemBytes"), found.get("stream")

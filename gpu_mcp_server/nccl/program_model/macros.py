@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpu_mcp_server.nccl.program_model.api_names import INTERESTING
-from gpu_mcp_server.nccl.program_model.syntax import CALL, Source, field, is_inactive, name_of, parse, walk
+from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, field, is_inactive, name_of, parse, walk
 
 NESTING = 6
 """Macros within macros that are followed."""
@@ -25,7 +25,7 @@ class Macro:
     line: int
 
 
-def macros_of(source: Source) -> list[Macro]:
+def macros_of(source: ParsedSource) -> list[Macro]:
     """Return the macros that a file defines."""
     found: list[Macro] = []
     for node in walk(source.root):
@@ -42,7 +42,7 @@ def macros_of(source: Source) -> list[Macro]:
     return found
 
 
-def hiding(macros: Mapping[str, Macro]) -> set[str]:
+def macros_with_calls(macros: Mapping[str, Macro]) -> set[str]:
     """Return the names of the macros whose bodies hold calls that matter, other macros followed."""
     found: set[str] = set()
     for _ in range(NESTING):
@@ -66,7 +66,7 @@ def _hides(macro: Macro, known: set[str]) -> bool:
     return "##" in macro.body and "(" in macro.body and "nccl" in macro.body
 
 
-def expanded(macro: Macro, given: list[str]) -> str:
+def expand_macro(macro: Macro, given: list[str]) -> str:
     """Return a macro's body with its arguments in place, as the preprocessor would, but for stringizing."""
     values: dict[str, str] = {}
     parameters = macro.parameters or ()

@@ -7,11 +7,11 @@ from tree_sitter import Node
 from gpu_mcp_server.nccl.program_model.scopes import Declaration
 from gpu_mcp_server.nccl.program_model.syntax import CALL, arguments, is_cast
 from gpu_mcp_server.nccl.program_model.syntax import field as child
-from gpu_mcp_server.nccl.program_model.trace import Event, Expression
+from gpu_mcp_server.nccl.program_model.trace import Expression, TraceEvent
 
 
 @dataclass(frozen=True)
-class Place:
+class MemoryLocation:
     """Where a pointer is kept."""
 
     key: tuple[str, int]
@@ -22,7 +22,7 @@ class Place:
     kind: str = field(default="local", compare=False)
     """local, parameter, global, member, unknown"""
 
-    def below(self, path: str) -> "Place":
+    def member(self, path: str) -> "MemoryLocation":
         """Return a member or element of it."""
         return replace(self, path=self.path + path)
 
@@ -35,7 +35,7 @@ class Place:
 class Ref:
     """A pointer into the memory that a place holds."""
 
-    place: Place
+    place: MemoryLocation
     offset: str | None = None
 
 
@@ -43,18 +43,18 @@ class Ref:
 class Allocation:
     """Where a buffer's memory comes from."""
 
-    place: Place
+    place: MemoryLocation
     function: str
     kind: str
     bytes: str
-    event: Event
+    event: TraceEvent
     expression: Expression | None = None
 
 
-def place_of(made: Declaration) -> Place:
+def place_of(made: Declaration) -> MemoryLocation:
     """Return the place that a variable is."""
     kind = "parameter" if made.is_parameter else "local"
-    return Place(made.key, "", made.name, made.type_text, kind)
+    return MemoryLocation(made.key, "", made.name, made.type_text, kind)
 
 
 def plain_type(type_text: str) -> str:

@@ -12,18 +12,18 @@ from gpu_mcp_server.nccl.program_model import api_names
 from gpu_mcp_server.nccl.program_model.functions import Function
 from gpu_mcp_server.nccl.program_model.memory_model import (
     Allocation,
-    Place,
+    MemoryLocation,
     Ref,
     is_number_like,
     place_of,
     plain_type,
     uncast,
 )
-from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.nccl.program_model.scopes import Declaration, declaration_of, global_declaration, initializer_of
-from gpu_mcp_server.nccl.program_model.syntax import CALL, Source, arguments, name_of, walk
+from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, arguments, name_of, walk
 from gpu_mcp_server.nccl.program_model.syntax import field as child
-from gpu_mcp_server.nccl.program_model.trace import Event, Expression, Frame, Trace
+from gpu_mcp_server.nccl.program_model.trace import CallFrame, Expression, Trace, TraceEvent
 
 MAX_STEPS = 40
 TRANSPARENT = frozenset({"data", "get", "begin", "raw_pointer_cast", "device_pointer_cast", "move", "forward"})
@@ -33,15 +33,15 @@ NULLS = frozenset(
 )
 
 
-class Places:
+class PointerResolver:
     """Resolves expressions of a traced program."""
 
-    def __init__(self, program: Program, trace: Trace) -> None:
+    def __init__(self, program: ProgramModel, trace: Trace) -> None:
         """Collect what is assigned and what is allocated."""
         self.program = program
         self.trace = trace
-        self._assigned: dict[Place, list[Expression]] = {}
-        self.allocations: dict[Place, list[Allocation]] = {}
+        self._assigned: dict[MemoryLocation, list[Expression]] = {}
+        self.allocations: dict[MemoryLocation, list[Allocation]] = {}
         for event in trace.events:
             if event.kind == "assign" and event.left is not None and event.right is not None:
                 for place in self.lvalue(event.left):
@@ -58,11 +58,11 @@ class Places:
         """Return the memory into which a pointer expression may point."""
         return list(dict.fromkeys(self._value(of, frozenset(), steps)))
 
-    def origins(self, of: Expression) -> list[Place]:
+    def origins(self, of: Expression) -> list[MemoryLocation]:
         """Return the places of a pointer expression, offsets forgotten."""
         return list(dict.fromkeys(self.canonical(r.place) for r in self.value(of)))
 
-    def canonical(self, place: Place) -> Place:
+    def canonical(self, place: MemoryLocation) -> MemoryLocation:
         """Return the allocated place that one of another instance stands for: same type, same member."""
         if place in self.allocations or not place.path:
             return place
@@ -72,7 +72,7 @@ class Places:
                 return other
         return place
 
-    def location(self, of: Expression, steps: int = MAX_STEPS) -> list[Place]:
+    def location(self, of: Expression, steps: int = MAX_STEPS) -> list[MemoryLocation]:
         """Return the places that a pointer to a pointer points to, as the target of cudaMalloc does."""
         node = uncast(of.node)
         here = replace(of, node=node)
@@ -83,7 +83,7 @@ class Places:
             return self.lvalue(replace(of, node=inner), steps - 1) if inner is not None else []
         if node.type == "binary_expression":
             left = child(node, "left")
-            return [p.below("[]") for p in self._object(replace(of, node=left), steps - 1)] if left is not None else []
+            return [p.member("[]") for p in self._object(replace(of, node=left), steps - 1)] if left is not None else []
         if node.type == "identifier":
             bound = self._bound(here)
             if bound is not None:
@@ -92,10 +92,10 @@ class Places:
             start = initializer_of(made) if made is not None else None
             if start is not None and start.type not in NULLS:
                 return self.location(replace(of, node=start), steps - 1)
-            return [p.below("*") for p in self.lvalue(here, steps - 1)]
+            return [p.member("*") for p in self.lvalue(here, steps - 1)]
         return self.lvalue(here, steps - 1)
 
-    def lvalue(self, of: Expression, steps: int = MAX_STEPS) -> list[Place]:
+    def lvalue(self, of: Expression, steps: int = MAX_STEPS) -> list[MemoryLocation]:
         """Return the places that an expression names."""
         node = uncast(of.node)
         here = replace(of, node=node)
@@ -107,7 +107,7 @@ class Places:
             return self._member(here, steps)
         if node.type == "subscript_expression":
             inner = child(node, "argument")
-            return [p.below("[]") for p in self._object(replace(of, node=inner), steps - 1)] if inner else []
+            return [p.member("[]") for p in self._object(replace(of, node=inner), steps - 1)] if inner else []
         if node.type == "pointer_expression":
             inner = child(node, "argument")
             if inner is None:
@@ -120,7 +120,7 @@ class Places:
 
     # --- allocations
 
-    def _allocate(self, event: Event) -> None:
+    def _allocate(self, event: TraceEvent) -> None:
         call = event.call
         if call is None:
             return
@@ -129,10 +129,10 @@ class Places:
             return
         amount = Expression(call.source, call.nodes[size], event.frame)
         for place in self.location(Expression(call.source, call.nodes[target], event.frame)):
-            made = Allocation(place, call.full_name, kind, self.spelled(amount), event, amount)
+            made = Allocation(place, call.full_name, kind, self.spell_expression(amount), event, amount)
             self.allocations.setdefault(place, []).append(made)
 
-    def spelled(self, of: Expression) -> str:
+    def spell_expression(self, of: Expression) -> str:
         """Return an expression's text, a parameter replaced by what the caller gave."""
         node = of.node
         while node.type == "identifier":
@@ -144,7 +144,7 @@ class Places:
 
     # --- values
 
-    def _value(self, of: Expression, seen: frozenset[Place], steps: int) -> list[Ref]:
+    def _value(self, of: Expression, seen: frozenset[MemoryLocation], steps: int) -> list[Ref]:
         node = uncast(of.node)
         here = replace(of, node=node)
         if not steps or node.type in NULLS:
@@ -163,7 +163,7 @@ class Places:
             return self._called(here, seen, steps)
         return [r for p in self.lvalue(here, steps - 1) for r in self._followed(p, here, seen, steps - 1)]
 
-    def _moved(self, of: Expression, seen: frozenset[Place], steps: int) -> list[Ref]:
+    def _moved(self, of: Expression, seen: frozenset[MemoryLocation], steps: int) -> list[Ref]:
         """Resolve `base + offset`, whichever side the pointer is on."""
         left, right, operator = child(of.node, "left"), child(of.node, "right"), child(of.node, "operator")
         if left is None or right is None or operator is None or operator.type not in {"+", "-"}:
@@ -173,7 +173,7 @@ class Places:
         refs = self._value(replace(of, node=base), seen, steps - 1)
         return [Ref(r.place, f"{r.offset} + {text}" if r.offset else text) for r in refs]
 
-    def _address(self, of: Expression, seen: frozenset[Place], steps: int) -> list[Ref]:
+    def _address(self, of: Expression, seen: frozenset[MemoryLocation], steps: int) -> list[Ref]:
         inner = child(of.node, "argument")
         if inner is None:
             return []
@@ -186,7 +186,7 @@ class Places:
             return []
         return [replace(r, offset=text) for r in self._value(replace(of, node=base), seen, steps - 1)]
 
-    def _called(self, of: Expression, seen: frozenset[Place], steps: int) -> list[Ref]:
+    def _called(self, of: Expression, seen: frozenset[MemoryLocation], steps: int) -> list[Ref]:
         name, given = name_of(of.source, of.node), arguments(of.node)
         if name in api_names.POINTER_GETTERS or (name in TRANSPARENT and given):
             return self._value(replace(of, node=given[0]), seen, steps - 1) if given else []
@@ -202,7 +202,9 @@ class Places:
             refs += self._value(Expression(returned[0], returned[1], frame), seen, steps - 1)
         return refs
 
-    def _followed(self, place: Place, of: Expression, seen: frozenset[Place], steps: int) -> list[Ref]:
+    def _followed(
+        self, place: MemoryLocation, of: Expression, seen: frozenset[MemoryLocation], steps: int
+    ) -> list[Ref]:
         """Return what a place was given: by its caller, its initializer, assignments; itself where nothing is known."""
         if place in seen or not steps:
             return []
@@ -216,7 +218,7 @@ class Places:
             refs += found
         return refs or [Ref(place)]
 
-    def _given(self, place: Place, of: Expression) -> list[Expression]:
+    def _given(self, place: MemoryLocation, of: Expression) -> list[Expression]:
         found = list(self._assigned.get(place, []))
         if of.node.type == "identifier" and not place.path:
             bound = self._bound(of)
@@ -233,7 +235,7 @@ class Places:
         made = [a for r in found for a in self.allocations.get(r.place, [])]
         return bool(made) and all(a.event.frame.function and a.event.frame.function.name in names for a in made)
 
-    def _adopt(self, place: Place, given: Expression, found: list[Ref]) -> None:
+    def _adopt(self, place: MemoryLocation, given: Expression, found: list[Ref]) -> None:
         if place in self.allocations:
             return
         for ref in found:
@@ -242,7 +244,7 @@ class Places:
 
     # --- names
 
-    def _named(self, of: Expression, steps: int) -> list[Place]:
+    def _named(self, of: Expression, steps: int) -> list[MemoryLocation]:
         node, source = of.node, of.source
         if node.type == "this":
             return self._this(of.frame, steps)
@@ -257,12 +259,12 @@ class Places:
             return [place_of(made)]
         owner = of.frame.function.owner if of.frame.function is not None else None
         if made is None and owner and self._has_member(owner, name):
-            return [p.below(f".{name}") for p in self._this(of.frame, steps)]
+            return [p.member(f".{name}") for p in self._this(of.frame, steps)]
         if made is None:
             made = next((d for s in self.program.sources.values() if (d := global_declaration(s, name))), None)
         if made is not None:
             return [replace(place_of(made), kind="global", key=("global " + name, 0))]
-        return [Place(("unknown " + name, 0), "", name, "", "unknown")]
+        return [MemoryLocation(("unknown " + name, 0), "", name, "", "unknown")]
 
     def _in_frame(self, of: Expression) -> Declaration | None:
         """Find a name that a macro uses among the declarations of the function that uses the macro."""
@@ -295,21 +297,21 @@ class Places:
         made = declaration_of(of.source, of.node)
         return of.frame.bindings[name] if made is None or made.is_parameter else None
 
-    def _this(self, frame: Frame, steps: int) -> list[Place]:
+    def _this(self, frame: CallFrame, steps: int) -> list[MemoryLocation]:
         if isinstance(frame.receiver, Declaration):
             return [place_of(frame.receiver)]
         if frame.receiver is not None:
             return self._object(frame.receiver, steps - 1)
         owner = frame.function.owner if frame.function is not None else None
-        return [Place(("type " + (owner or "?"), 0), "", owner or "this", owner or "", "member")]
+        return [MemoryLocation(("type " + (owner or "?"), 0), "", owner or "this", owner or "", "member")]
 
-    def _member(self, of: Expression, steps: int) -> list[Place]:
+    def _member(self, of: Expression, steps: int) -> list[MemoryLocation]:
         owner, name = child(of.node, "argument"), child(of.node, "field")
         if owner is None or name is None:
             return []
-        return [p.below(f".{of.source.text(name)}") for p in self._object(replace(of, node=owner), steps - 1)]
+        return [p.member(f".{of.source.text(name)}") for p in self._object(replace(of, node=owner), steps - 1)]
 
-    def _object(self, of: Expression, steps: int) -> list[Place]:
+    def _object(self, of: Expression, steps: int) -> list[MemoryLocation]:
         """Return the object that an expression is or points to: pointers to objects are seen through."""
         node = uncast(of.node)
         here = replace(of, node=node)
@@ -334,24 +336,24 @@ class Places:
 
     # --- calls
 
-    def _returned_places(self, of: Expression, steps: int) -> list[Place]:
+    def _returned_places(self, of: Expression, steps: int) -> list[MemoryLocation]:
         if name_of(of.source, of.node) in TRANSPARENT:
             return self._object(of, steps)
-        found: list[Place] = []
+        found: list[MemoryLocation] = []
         for frame, (source, node) in self._returns(of):
             found += self.lvalue(Expression(source, node, frame), steps - 1)
         return found
 
-    def _returns(self, of: Expression) -> list[tuple[Frame, tuple[Source, Node]]]:
+    def _returns(self, of: Expression) -> list[tuple[CallFrame, tuple[ParsedSource, Node]]]:
         """Return what the functions that a call may mean give back, each in a frame of this call."""
         given = arguments(of.node)
         candidates = [f for f in self.program.by_name.get(name_of(of.source, of.node), []) if not f.is_kernel]
         exact = [f for f in candidates if len(f.parameters) == len(given)] or candidates
-        found: list[tuple[Frame, tuple[Source, Node]]] = []
+        found: list[tuple[CallFrame, tuple[ParsedSource, Node]]] = []
         for function in exact[:1]:
             if of.frame.runs(function):
                 continue
-            frame = Frame(function, of.frame, self._bindings(function, of, given), self._receiver(function, of))
+            frame = CallFrame(function, of.frame, self._bindings(function, of, given), self._receiver(function, of))
             returned = [n for n in walk(function.body) if n.type == "return_statement" and n.named_children]
             found += [(frame, (function.source, n.named_children[0])) for n in returned]
         return found

@@ -10,21 +10,21 @@ from posixpath import dirname, join, normpath
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.program_model.api_names import ROLES
-from gpu_mcp_server.nccl.program_model.constants import constants_of, folded
+from gpu_mcp_server.nccl.program_model.constants import constants_of, fold_constant
 from gpu_mcp_server.nccl.program_model.functions import Function, functions_of
-from gpu_mcp_server.nccl.program_model.launches import Launch, launch_at
-from gpu_mcp_server.nccl.program_model.macros import Macro, expanded, hiding, macros_of
+from gpu_mcp_server.nccl.program_model.launches import KernelLaunch, launch_at
+from gpu_mcp_server.nccl.program_model.macros import Macro, expand_macro, macros_of, macros_with_calls
 from gpu_mcp_server.nccl.program_model.scopes import declaration_of, initializer_of
 from gpu_mcp_server.nccl.program_model.syntax import (
     CALL,
-    Source,
+    ParsedSource,
     arguments,
     enclosing,
     field,
     is_inactive,
     name_of,
     parse,
-    stripped,
+    strip_casts,
     walk,
 )
 
@@ -37,12 +37,12 @@ UNITS = (".cu", ".cpp", ".cc", ".cxx", ".c")
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class FunctionCall:
     """A call in active code."""
 
     name: str
     """Without namespace and template arguments; a macro or function pointer that stands for it is seen through."""
-    source: Source = data_field(repr=False)
+    source: ParsedSource = data_field(repr=False)
     """Holds the nodes of the arguments: the file, or the text of an expanded macro."""
     node: Node = data_field(repr=False)
     """The call, in `source`."""
@@ -68,10 +68,10 @@ class Call:
         return [self.source.text(n) for n in self.nodes]
 
 
-class Program:
+class ProgramModel:
     """What a set of files says."""
 
-    def __init__(self, sources: dict[str, Source], main: str, missing: list[str]) -> None:
+    def __init__(self, sources: dict[str, ParsedSource], main: str, missing: list[str]) -> None:
         """Keep the parsed files."""
         self.sources = sources
         self.main = main
@@ -79,10 +79,10 @@ class Program:
         self.functions: list[Function] = [f for s in sources.values() for f in functions_of(s)]
         self.macros: dict[str, Macro] = {m.name: m for s in sources.values() for m in macros_of(s)}
         self.constants: dict[str, str] = constants_of(sources.values(), self.macros)
-        self._hiding = hiding(self.macros)
+        self._hiding = macros_with_calls(self.macros)
 
     @classmethod
-    def read(cls, files: Mapping[str, str], main: str | None = None) -> "Program":
+    def read(cls, files: Mapping[str, str], main: str | None = None) -> "ProgramModel":
         """Parse the files that belong together.
 
         Args:
@@ -92,7 +92,7 @@ class Program:
         """
         if main is None:
             return cls({p: parse(p, t) for p, t in sorted(files.items()) if p.endswith(SUFFIXES)}, "", [])
-        sources: dict[str, Source] = {}
+        sources: dict[str, ParsedSource] = {}
         missing: list[str] = []
         pending = [main]
         while pending:
@@ -101,13 +101,13 @@ class Program:
                 continue
             sources[path] = parse(path, files[path])
             for name in includes_of(sources[path]):
-                found = resolved(name, path, files)
+                found = resolve_include(name, path, files)
                 if found is None:
                     missing.append(name)
                 else:
                     pending.append(found)
             if not pending:
-                pending = linked(sources, files)
+                pending = defining_files(sources, files)
         return cls(sources, main, list(dict.fromkeys(missing)))
 
     @cached_property
@@ -124,23 +124,23 @@ class Program:
         return found
 
     @cached_property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[FunctionCall]:
         """Calls in active code, in the text's order; those that macros hide are put in where the macro is used."""
         return [c for s in self.sources.values() for c in self.calls_in(s, s.root)]
 
     @cached_property
-    def launches(self) -> list[Launch]:
+    def launches(self) -> list[KernelLaunch]:
         """Launches in active code."""
         found = [self.launch_of(c) for c in self.calls]
         return [launch for launch in found if launch is not None]
 
-    def calls_in(self, source: Source, node: Node) -> Iterator[Call]:
+    def calls_in(self, source: ParsedSource, node: Node) -> Iterator[FunctionCall]:
         """Calls below a node of a file."""
         for inner in walk(node):
             if inner.type in {CALL, "identifier"} and not is_inactive(source, inner):
                 yield from self.calls_at(source, inner)
 
-    def calls_at(self, source: Source, node: Node) -> Iterator[Call]:
+    def calls_at(self, source: ParsedSource, node: Node) -> Iterator[FunctionCall]:
         """The calls that a node of a file is: itself, and what a macro there hides."""
         if node.type != CALL and source.text(node) not in self._hiding:
             return
@@ -149,29 +149,29 @@ class Program:
             yield self._call(source, node, node, source.path, function, None)
         yield from self._hidden(source, node, node, source.path, function, NESTING)
 
-    def launch_of(self, call: Call) -> Launch | None:
+    def launch_of(self, call: FunctionCall) -> KernelLaunch | None:
         """Read a call as a launch, if it is one."""
         made = launch_at(call.source, call.node)
         if made is None:
             return None
         return replace(made, via_macro=call.via_macro, line=call.line)
 
-    def function_at(self, source: Source, node: Node) -> Function | None:
+    def function_at(self, source: ParsedSource, node: Node) -> Function | None:
         """Return the function around a node."""
         inside = enclosing(node, "function_definition")
         return self._bodies.get((source.path, inside.start_byte)) if inside is not None else None
 
     def fold(self, text: str) -> int | None:
         """Return the value of an integer expression, as far as the program's constants say it."""
-        return folded(text, self.constants)
+        return fold_constant(text, self.constants)
 
     @cached_property
     def _bodies(self) -> dict[tuple[str, int], Function]:
         return {(f.source.path, f.node.start_byte): f for f in self.functions if not f.is_lambda}
 
     def _call(
-        self, source: Source, node: Node, place: Node, path: str, function: Function | None, via: str | None
-    ) -> Call:
+        self, source: ParsedSource, node: Node, place: Node, path: str, function: Function | None, via: str | None
+    ) -> FunctionCall:
         name, pointer = name_of(source, node), None
         alias = self.macros.get(name)
         if alias is not None and alias.parameters is None and re.fullmatch(r"\w+", alias.body):
@@ -181,26 +181,26 @@ class Program:
             if named is not None:
                 pointer, name = name, named
         line = place.start_point[0] + 1
-        return Call(name, source, node, arguments(node), place, path, line, function, via, pointer)
+        return FunctionCall(name, source, node, arguments(node), place, path, line, function, via, pointer)
 
     def _hidden(
-        self, source: Source, node: Node, place: Node, path: str, function: Function | None, depth: int
-    ) -> Iterator[Call]:
+        self, source: ParsedSource, node: Node, place: Node, path: str, function: Function | None, depth: int
+    ) -> Iterator[FunctionCall]:
         macro = self.macros.get(name_of(source, node) if node.type == CALL else source.text(node))
         if macro is None or macro.name not in self._hiding or not depth:
             return
         if (macro.parameters is None) != (node.type != CALL) or macro.name == source.path:
             return
         given = [source.text(n) for n in arguments(node)] if node.type == CALL else []
-        inside = Source(macro.name, f"void _(){{{expanded(macro, given)};}}".encode())
+        inside = ParsedSource(macro.name, f"void _(){{{expand_macro(macro, given)};}}".encode())
         argument_texts = {"".join(t.split()) for t in given}
         for inner in walk(inside.root):
-            if inner.type == CALL and inside.squeezed(inner) not in argument_texts:
+            if inner.type == CALL and inside.text_without_space(inner) not in argument_texts:
                 yield self._call(inside, inner, place, path, function, macro.name)
                 yield from self._hidden(inside, inner, place, path, function, depth - 1)
 
 
-def includes_of(source: Source) -> list[str]:
+def includes_of(source: ParsedSource) -> list[str]:
     """Return the names that a file includes."""
     found: list[str] = []
     for node in walk(source.root):
@@ -211,7 +211,7 @@ def includes_of(source: Source) -> list[str]:
     return found
 
 
-def resolved(name: str, includer: str, files: Mapping[str, str]) -> str | None:
+def resolve_include(name: str, includer: str, files: Mapping[str, str]) -> str | None:
     """Return the file that an include means: beside the includer, from the root, or the only one that ends so."""
     for folder in (dirname(includer), "", "include", "src"):
         path = normpath(join(folder, name))
@@ -221,7 +221,7 @@ def resolved(name: str, includer: str, files: Mapping[str, str]) -> str | None:
     return ending[0] if len(ending) == 1 else None
 
 
-def linked(sources: Mapping[str, Source], files: Mapping[str, str]) -> list[str]:
+def defining_files(sources: Mapping[str, ParsedSource], files: Mapping[str, str]) -> list[str]:
     """Return the files that define functions which the sources call and do not define."""
     others = {p: t for p, t in files.items() if p not in sources and p.endswith(UNITS)}
     if not others:
@@ -236,12 +236,12 @@ def linked(sources: Mapping[str, Source], files: Mapping[str, str]) -> list[str]
     return found
 
 
-def _pointed(source: Source, call: Node) -> str | None:
+def _pointed(source: ParsedSource, call: Node) -> str | None:
     """Return the collective that a function pointer was initialized with."""
     callee = field(call, "function")
     if callee is None or callee.type != "identifier":
         return None
     made = declaration_of(source, callee)
     value = initializer_of(made) if made is not None else None
-    name = source.text(stripped(value)) if value is not None else ""
+    name = source.text(strip_casts(value)) if value is not None else ""
     return name if name in ROLES else None

@@ -5,15 +5,15 @@ from functools import cached_property
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.program_model.functions import PARAMETERS, declared, is_pointer
-from gpu_mcp_server.nccl.program_model.syntax import PREPROCESSOR, Names, Source, field
+from gpu_mcp_server.nccl.program_model.functions import PARAMETERS, declared_identifier, is_pointer
+from gpu_mcp_server.nccl.program_model.syntax import PREPROCESSOR, Names, ParsedSource, field
 
 
 @dataclass(frozen=True)
 class Declaration:
     """A variable or parameter."""
 
-    source: Source
+    source: ParsedSource
     name: str
     node: Node
     """The declaration."""
@@ -49,7 +49,7 @@ class Declaration:
         return is_pointer(self.declarator) or "*" in self.source.text(self.declarator).partition("=")[0]
 
 
-def declaration_of(source: Source, name: Node) -> Declaration | None:
+def declaration_of(source: ParsedSource, name: Node) -> Declaration | None:
     """Return the declaration that an identifier refers to, in its own file."""
     text, at = source.text(name), name.start_byte
     node: Node | None = name.parent
@@ -61,7 +61,7 @@ def declaration_of(source: Source, name: Node) -> Declaration | None:
     return None
 
 
-def global_declaration(source: Source, name: str) -> Declaration | None:
+def global_declaration(source: ParsedSource, name: str) -> Declaration | None:
     """Return the declaration of a name at the top of a file."""
     return _declared_in(source, source.root, name, source.root.end_byte)
 
@@ -73,7 +73,7 @@ def initializer_of(made: Declaration) -> Node | None:
     return None
 
 
-def _declared_in(source: Source, scope: Node, name: str, before: int) -> Declaration | None:
+def _declared_in(source: ParsedSource, scope: Node, name: str, before: int) -> Declaration | None:
     best: Declaration | None = None
     for start, node, declarator in _names_in(source, scope).get(name, ()):
         if start <= before:
@@ -81,13 +81,13 @@ def _declared_in(source: Source, scope: Node, name: str, before: int) -> Declara
     return best
 
 
-def _names_in(source: Source, scope: Node) -> Names:
+def _names_in(source: ParsedSource, scope: Node) -> Names:
     """Return what a scope declares, by name, with where: collected once a scope."""
     known = source.scopes.get(scope.id)
     if known is None:
         known = source.scopes[scope.id] = {}
         for node, declarator in _declarators(scope):
-            identifier = declared(declarator)
+            identifier = declared_identifier(declarator)
             if identifier is not None:
                 made = (identifier.start_byte, node, declarator)
                 known.setdefault(source.text(identifier), []).append(made)

@@ -27,7 +27,7 @@ def _language() -> Language:
     return Language(tree_sitter_cuda.language())
 
 
-class Source:
+class ParsedSource:
     """The text of a file and its tree."""
 
     def __init__(self, path: str, data: bytes) -> None:
@@ -45,7 +45,7 @@ class Source:
         """Return the text of a node."""
         return self.data[node.start_byte : node.end_byte].decode("utf-8", "replace")
 
-    def squeezed(self, node: Node) -> str:
+    def text_without_space(self, node: Node) -> str:
         """Return the text of a node without white space."""
         return "".join(self.text(node).split())
 
@@ -58,9 +58,9 @@ class Source:
         return (node for node in walk(self.root) if node.type == CALL)
 
 
-def parse(path: str, text: str) -> Source:
+def parse(path: str, text: str) -> ParsedSource:
     """Parse a file."""
-    return Source(path, text.encode("utf-8", "surrogateescape"))
+    return ParsedSource(path, text.encode("utf-8", "surrogateescape"))
 
 
 def walk(node: Node) -> Iterator[Node]:
@@ -97,7 +97,7 @@ def statement_of(node: Node) -> Node:
     return node
 
 
-def last_name(source: Source, node: Node | None) -> str:
+def last_name(source: ParsedSource, node: Node | None) -> str:
     """Return the identifier that a callee ends with: `step` of `ns::step<float>`, `sync` of `bar.sync`."""
     while node is not None:
         if node.type in {"identifier", "field_identifier", "type_identifier"}:
@@ -109,21 +109,21 @@ def last_name(source: Source, node: Node | None) -> str:
     return ""
 
 
-def name_of(source: Source, call: Node) -> str:
+def name_of(source: ParsedSource, call: Node) -> str:
     """Return the name that a call calls, without namespace and template arguments."""
     return last_name(source, field(call, "function"))
 
 
-def receiver_of(source: Source, call: Node) -> str | None:
+def receiver_of(source: ParsedSource, call: Node) -> str | None:
     """Return `bar` of `bar.sync(…)`."""
     callee = field(call, "function")
     if callee is None or callee.type != "field_expression":
         return None
     owner = field(callee, "argument")
-    return None if owner is None else source.squeezed(owner)
+    return None if owner is None else source.text_without_space(owner)
 
 
-def stripped(node: Node) -> Node:
+def strip_casts(node: Node) -> Node:
     """Take casts of C and C++, parentheses and `&` off an expression."""
     while True:
         inner: Node | None = None
@@ -150,7 +150,7 @@ def is_cast(call: Node) -> bool:
     return name is not None and name.text is not None and name.text.decode() in CASTS
 
 
-def is_inactive(source: Source, node: Node) -> bool:
+def is_inactive(source: ParsedSource, node: Node) -> bool:
     """Say whether a node lies where the preprocessor never lets the compiler see it, as under `#if 0`.
 
     Only conditions that are plain numbers are judged; code under any other condition counts as active.
@@ -168,7 +168,7 @@ def is_inactive(source: Source, node: Node) -> bool:
     return False
 
 
-def conditions_of(source: Source, node: Node) -> list[str]:
+def conditions_of(source: ParsedSource, node: Node) -> list[str]:
     """Return the preprocessor's conditions above a node, the outermost first."""
     found: list[str] = []
     child, parent = node, node.parent
@@ -177,12 +177,12 @@ def conditions_of(source: Source, node: Node) -> list[str]:
             condition = field(parent, "condition") or field(parent, "name")
             if condition is not None and not _is_guard(source, parent):
                 negated = field(parent, "alternative") == child
-                found.append(("not " if negated else "") + source.squeezed(condition))
+                found.append(("not " if negated else "") + source.text_without_space(condition))
         child, parent = parent, parent.parent
     return found[::-1]
 
 
-def _is_guard(source: Source, node: Node) -> bool:
+def _is_guard(source: ParsedSource, node: Node) -> bool:
     """Say whether `#ifndef X … #define X` is the guard of a header."""
     if node.type != "preproc_ifdef" or node.children[0].type != "#ifndef":
         return False

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from tree_sitter import Node
 
 from gpu_mcp_server.nccl.program_model import api_names
-from gpu_mcp_server.nccl.program_model.functions import Function, declared
-from gpu_mcp_server.nccl.program_model.launches import Launch
-from gpu_mcp_server.nccl.program_model.program import Call, Program
+from gpu_mcp_server.nccl.program_model.functions import Function, declared_identifier
+from gpu_mcp_server.nccl.program_model.launches import KernelLaunch
+from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
 from gpu_mcp_server.nccl.program_model.scopes import Declaration
-from gpu_mcp_server.nccl.program_model.syntax import CALL, Source, is_inactive, receiver_of
+from gpu_mcp_server.nccl.program_model.syntax import CALL, ParsedSource, is_inactive, receiver_of
 from gpu_mcp_server.nccl.program_model.syntax import field as child
 
 MAX_DEPTH = 12
@@ -30,17 +30,17 @@ LOOPS = frozenset({"for_statement", "while_statement", "do_statement", "for_rang
 class Expression:
     """An expression where it stands: its meaning depends on the frame."""
 
-    source: Source
+    source: ParsedSource
     node: Node
-    frame: "Frame"
+    frame: "CallFrame"
 
 
 @dataclass(frozen=True, eq=False)
-class Frame:
+class CallFrame:
     """A function while it runs."""
 
     function: Function | None
-    parent: "Frame | None" = None
+    parent: "CallFrame | None" = None
     bindings: dict[str, Expression] = field(default_factory=dict[str, Expression])
     receiver: "Expression | Declaration | None" = None
     """What `this` is: of a method the expression before the dot, of a constructor the new variable."""
@@ -81,15 +81,15 @@ class Condition:
 
 
 @dataclass(eq=False)
-class Event:
+class TraceEvent:
     """Something that matters."""
 
     kind: str
-    frame: Frame
+    frame: CallFrame
     loops: tuple[Loop, ...]
     conditions: tuple[Condition, ...]
-    call: Call | None = None
-    launch: Launch | None = None
+    call: FunctionCall | None = None
+    launch: KernelLaunch | None = None
     left: Expression | None = None
     right: Expression | None = None
     number: int = 0
@@ -100,10 +100,10 @@ class Event:
 class Trace:
     """All events of a program, entry function by entry function."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ProgramModel) -> None:
         """Walk the program."""
         self.program = program
-        self.events: list[Event] = []
+        self.events: list[TraceEvent] = []
         self.is_cut = False
         self.entries: list[str] = []
         self._seen: set[Function] = set()
@@ -116,9 +116,9 @@ class Trace:
             if function not in self._seen:
                 self.entries.append(function.name)
                 self._groups = []
-                self._enter(function, Frame(function, entry=function.name), (), ())
+                self._enter(function, CallFrame(function, entry=function.name), (), ())
 
-    def _add(self, event: Event) -> None:
+    def _add(self, event: TraceEvent) -> None:
         if len(self.events) >= MAX_EVENTS:
             self.is_cut = True
             return
@@ -127,7 +127,7 @@ class Trace:
         self.events.append(event)
 
     def _enter(
-        self, function: Function, frame: Frame, loops: tuple[Loop, ...], conditions: tuple[Condition, ...]
+        self, function: Function, frame: CallFrame, loops: tuple[Loop, ...], conditions: tuple[Condition, ...]
     ) -> None:
         self._seen.add(function)
         initializers = next((c for c in function.node.children if c.type == "field_initializer_list"), None)
@@ -137,9 +137,9 @@ class Trace:
 
     def _walk(
         self,
-        source: Source,
+        source: ParsedSource,
         node: Node,
-        frame: Frame,
+        frame: CallFrame,
         loops: tuple[Loop, ...],
         conditions: tuple[Condition, ...],
     ) -> None:
@@ -168,22 +168,27 @@ class Trace:
 
     def _assign(
         self,
-        source: Source,
+        source: ParsedSource,
         left: Node | None,
         right: Node | None,
-        frame: Frame,
+        frame: CallFrame,
         loops: tuple[Loop, ...],
         conditions: tuple[Condition, ...],
     ) -> None:
         if left is not None and right is not None:
             to, of = Expression(source, left, frame), Expression(source, right, frame)
-            self._add(Event("assign", frame, loops, conditions, left=to, right=of))
+            self._add(TraceEvent("assign", frame, loops, conditions, left=to, right=of))
 
     def _construct(
-        self, source: Source, node: Node, frame: Frame, loops: tuple[Loop, ...], conditions: tuple[Condition, ...]
+        self,
+        source: ParsedSource,
+        node: Node,
+        frame: CallFrame,
+        loops: tuple[Loop, ...],
+        conditions: tuple[Condition, ...],
     ) -> None:
         """Run the constructor of `Buffer b(bytes);`."""
-        value, name, parent = child(node, "value"), declared(child(node, "declarator")), node.parent
+        value, name, parent = child(node, "value"), declared_identifier(child(node, "declarator")), node.parent
         kind = child(parent, "type") if parent is not None else None
         if value is None or name is None or kind is None or parent is None:
             return
@@ -196,20 +201,24 @@ class Trace:
                 self._inline(function, source, given, made, frame, node, loops, conditions)
                 return
 
-    def _call(self, call: Call, frame: Frame, loops: tuple[Loop, ...], conditions: tuple[Condition, ...]) -> None:
+    def _call(
+        self, call: FunctionCall, frame: CallFrame, loops: tuple[Loop, ...], conditions: tuple[Condition, ...]
+    ) -> None:
         launch = self.program.launch_of(call)
         kind = "launch" if launch is not None else kind_of(call.full_name)
         if kind == "group_start":
             self._next_group += 1
             self._groups.append(self._next_group)
         if kind:
-            self._add(Event(kind, frame, loops, conditions, call=call, launch=launch))
+            self._add(TraceEvent(kind, frame, loops, conditions, call=call, launch=launch))
         if kind == "group_end" and self._groups:
             self._groups.pop()
         if not kind:
             self._other(call, frame, loops, conditions)
 
-    def _other(self, call: Call, frame: Frame, loops: tuple[Loop, ...], conditions: tuple[Condition, ...]) -> None:
+    def _other(
+        self, call: FunctionCall, frame: CallFrame, loops: tuple[Loop, ...], conditions: tuple[Condition, ...]
+    ) -> None:
         """Go into a function of the program: called, or handed to a thread with its arguments."""
         if call.name == "swap" and len(call.nodes) == 2:
             for left, right in (call.nodes, call.nodes[::-1]):
@@ -239,10 +248,10 @@ class Trace:
     def _inline(
         self,
         function: Function,
-        source: Source,
+        source: ParsedSource,
         given: list[Node],
         receiver: "Expression | Declaration | None",
-        frame: Frame,
+        frame: CallFrame,
         place: Node,
         loops: tuple[Loop, ...],
         conditions: tuple[Condition, ...],
@@ -256,7 +265,7 @@ class Trace:
         bindings = {
             p.name: Expression(source, n, frame) for p, n in zip(function.parameters, given, strict=False) if p.name
         }
-        inner = Frame(function, frame, bindings, receiver, frame.entry, place)
+        inner = CallFrame(function, frame, bindings, receiver, frame.entry, place)
         before = len(self.events)
         self._enter(function, inner, loops, conditions)
         if len(self.events) == before:
@@ -284,7 +293,7 @@ def kind_of(name: str) -> str:
     return next((kind for kind, names in kinds if name in names), "")  # type: ignore[operator]
 
 
-def _entries(program: Program) -> Iterator[Function]:
+def _entries(program: ProgramModel) -> Iterator[Function]:
     """Yield main, then what nobody calls, then all others: what was gone through meanwhile is left out later."""
     host = [f for f in program.functions if not f.is_kernel and not (f.is_device and not f.is_lambda)]
     mentioned = {c.name for c in program.calls} | {c.source.text(n) for c in program.calls for n in c.nodes}
@@ -299,18 +308,18 @@ def _is_named(node: Node) -> bool:
     return node.type == "function_definition" or (node.parent is not None and node.parent.type == "init_declarator")
 
 
-def _header(source: Source, node: Node) -> str:
+def _header(source: ParsedSource, node: Node) -> str:
     body = child(node, "body")
     end = body.start_byte if body is not None and node.type != "do_statement" else node.start_byte + 2
     text = source.data[node.start_byte : end].decode("utf-8", "replace")
     return " ".join(re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.S).split())
 
 
-def _branches(source: Source, node: Node) -> list[tuple[Node, Condition]]:
+def _branches(source: ParsedSource, node: Node) -> list[tuple[Node, Condition]]:
     if node.type not in {"if_statement", "conditional_expression"}:
         return []
     condition = child(node, "condition")
-    text = source.squeezed(condition).removeprefix("(").removesuffix(")") if condition is not None else ""
+    text = source.text_without_space(condition).removeprefix("(").removesuffix(")") if condition is not None else ""
     key = (source.path, node.start_byte)
     found: list[tuple[Node, Condition]] = []
     for name, taken in (("consequence", True), ("alternative", False)):

@@ -4,11 +4,11 @@ from collections import Counter
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.program_model.program import Call, Program
+from gpu_mcp_server.nccl.program_model.program import FunctionCall, ProgramModel
 from gpu_mcp_server.nccl.program_model.syntax import CALL, name_of
 
 
-def wrapper_of(program: Program, call: Call) -> tuple[str, Node] | None:
+def wrapper_of(program: ProgramModel, call: FunctionCall) -> tuple[str, Node] | None:
     """Return the macro directly around a call, and its use."""
     outer = call.node.parent
     if outer is None or outer.type != "argument_list" or outer.parent is None or outer.parent.type != CALL:
@@ -19,7 +19,7 @@ def wrapper_of(program: Program, call: Call) -> tuple[str, Node] | None:
     return (name, outer.parent) if known or looks_so else None
 
 
-def nccl_wrapper(program: Program, path: str) -> str | None:
+def nccl_wrapper(program: ProgramModel, path: str) -> str | None:
     """Return the macro that a file (or the program) puts around calls of NCCL."""
     seen: Counter[str] = Counter()
     for call in program.calls:
@@ -30,10 +30,10 @@ def nccl_wrapper(program: Program, path: str) -> str | None:
     return seen.most_common(1)[0][0] if seen else None
 
 
-class Checked:
+class ErrorMacros:
     """Spells calls of NCCL in a file as the program itself would."""
 
-    def __init__(self, program: Program, path: str) -> None:
+    def __init__(self, program: ProgramModel, path: str) -> None:
         """Look for the macro."""
         self.program = program
         self.name = nccl_wrapper(program, path)
@@ -42,7 +42,7 @@ class Checked:
         """Return a call as a statement."""
         return f"{self.name}({call});" if self.name else f"{call};"
 
-    def replacement(self, call: Call, text: str) -> tuple[Node, str]:
+    def replacement(self, call: FunctionCall, text: str) -> tuple[Node, str]:
         """Return what to replace for a CUDA call that becomes one of NCCL's, and by what."""
         wrapped = wrapper_of(self.program, call)
         if wrapped is not None:

@@ -9,14 +9,14 @@ from tree_sitter import Node
 
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
 from gpu_mcp_server.nccl.program_model.markers import EVOLVE_END, EVOLVE_START, blocks
-from gpu_mcp_server.nccl.program_model.program import GENERATED, Call
-from gpu_mcp_server.nccl.program_model.syntax import BLOCKS, CALL, Source, enclosing, name_of, statement_of, walk
+from gpu_mcp_server.nccl.program_model.program import GENERATED, FunctionCall
+from gpu_mcp_server.nccl.program_model.syntax import BLOCKS, CALL, ParsedSource, enclosing, name_of, statement_of, walk
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles
 
 COLLECTIVES = frozenset(GENERATED + n for n in ("AlltoAll", "AllGather", "ReduceScatter", "AllReduce", "Sweep"))
 
 
-def mark(analysis: Analysis, files: EditedFiles, chosen: Sequence[Call] | None = None) -> list[str]:
+def add_markers(analysis: Analysis, files: EditedFiles, chosen: Sequence[FunctionCall] | None = None) -> list[str]:
     """Put markers around calls, their groups included, and return what was marked.
 
     Args:
@@ -40,16 +40,16 @@ def mark(analysis: Analysis, files: EditedFiles, chosen: Sequence[Call] | None =
             if inside or first.start_byte in seen:
                 continue
             seen.add(first.start_byte)
-            edits = files.of(path)
+            edits = files.edits_of(path)
             indent = edits.indent(first)
             own_line = source.data[: first.start_byte].rstrip(b" \t").endswith(b"\n")
-            edits.before(first, f"{'' if own_line else chr(10) + indent}{EVOLVE_START}\n{indent}")
-            edits.after(last, f"\n{indent}{EVOLVE_END}{_rest(source, last, indent)}")
+            edits.insert_before(first, f"{'' if own_line else chr(10) + indent}{EVOLVE_START}\n{indent}")
+            edits.insert_after(last, f"\n{indent}{EVOLVE_END}{_rest(source, last, indent)}")
             done.append(f"{path}:{source.line(first)}-{last.end_point[0] + 1} may change")
     return done
 
 
-def region(source: Source, call: Call) -> tuple[Node, Node]:
+def region(source: ParsedSource, call: FunctionCall) -> tuple[Node, Node]:
     """Return the first and last statement of a call: with its group, where it stands in one."""
     first = last = node = statement_of(call.place)
     while True:
@@ -62,7 +62,7 @@ def region(source: Source, call: Call) -> tuple[Node, Node]:
         node = loop
 
 
-def _group(source: Source, node: Node) -> tuple[Node | None, Node | None]:
+def _group(source: ParsedSource, node: Node) -> tuple[Node | None, Node | None]:
     """Return the statements with ncclGroupStart and ncclGroupEnd beside a statement, if they are there."""
     statement = statement_of(node)
     start, end = statement.prev_named_sibling, statement.next_named_sibling
@@ -75,13 +75,13 @@ def _group(source: Source, node: Node) -> tuple[Node | None, Node | None]:
     return start, end
 
 
-def _calls(source: Source, statement: Node, name: str) -> bool:
+def _calls(source: ParsedSource, statement: Node, name: str) -> bool:
     return statement.type == "expression_statement" and any(
         n.type == CALL and name_of(source, n) == name for n in walk(statement)
     )
 
 
-def _rest(source: Source, last: Node, indent: str) -> str:
+def _rest(source: ParsedSource, last: Node, indent: str) -> str:
     """Return a line break where something follows on the statement's line."""
     follows = source.data[last.end_byte :].split(b"\n", 1)[0].strip()
     return f"\n{indent}" if follows else ""

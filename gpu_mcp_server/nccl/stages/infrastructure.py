@@ -5,15 +5,15 @@ from posixpath import basename, dirname, relpath
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Site
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, CallSite
 from gpu_mcp_server.nccl.analysis.feasibility import stage_a
 from gpu_mcp_server.nccl.program_model.edits import Edits
-from gpu_mcp_server.nccl.program_model.memory_model import Place
-from gpu_mcp_server.nccl.program_model.program import Call, includes_of
+from gpu_mcp_server.nccl.program_model.memory_model import MemoryLocation
+from gpu_mcp_server.nccl.program_model.program import FunctionCall, includes_of
 from gpu_mcp_server.nccl.program_model.syntax import BLOCKS, field
 from gpu_mcp_server.nccl.program_model.trace import Expression
-from gpu_mcp_server.nccl.stages.error_macros import Checked
-from gpu_mcp_server.nccl.stages.setup_location import Anchor, anchors
+from gpu_mcp_server.nccl.stages.error_macros import ErrorMacros
+from gpu_mcp_server.nccl.stages.setup_location import SetupLocation, anchors
 from gpu_mcp_server.nccl.templates import INFRASTRUCTURE
 
 CONVERTED = {"cudaMalloc", "ncclMemAlloc"}
@@ -28,11 +28,11 @@ class EditedFiles:
         self.analysis = analysis
         self._edits: dict[str, Edits] = {}
 
-    def of(self, path: str) -> Edits:
+    def edits_of(self, path: str) -> Edits:
         """Return the edits of a file."""
         return self._edits.setdefault(path, Edits(self.analysis.program.sources[path]))
 
-    def changed(self) -> dict[str, str]:
+    def changed_texts(self) -> dict[str, str]:
         """Return the new texts."""
         return {p: e.apply() for p, e in self._edits.items() if e.edits}
 
@@ -46,7 +46,7 @@ def add_infrastructure(analysis: Analysis, files: EditedFiles) -> list[str]:
     """Edit a program for stage A and return what was done.
 
     Raises:
-        NoAnchor: If there is no place for the set-up.
+        NoSetupLocation: If there is no place for the set-up.
     """
     sites = [s for s in analysis.sites if not stage_a(analysis, s)]
     if not sites:
@@ -68,7 +68,7 @@ def add_infrastructure(analysis: Analysis, files: EditedFiles) -> list[str]:
         _tear_down(analysis, files, call)
     if not ends:
         done.append("no ncclCommDestroy is here: dev_fini must be called before the communicator goes")
-    for path in sorted(files.changed()):
+    for path in sorted(files.changed_texts()):
         include(analysis, files, path)
     return done
 
@@ -83,19 +83,19 @@ def include(analysis: Analysis, files: EditedFiles, path: str) -> None:
     tops = [n for n in source.root.children if n.type == "preproc_include"]
     if tops:
         ends = source.text(tops[-1]).endswith("\n")
-        files.of(path).after(tops[-1], f"{line}\n" if ends else f"\n{line}")
+        files.edits_of(path).insert_after(tops[-1], f"{line}\n" if ends else f"\n{line}")
     elif source.root.children:
-        files.of(path).before(source.root.children[0], f"{line}\n")
+        files.edits_of(path).insert_before(source.root.children[0], f"{line}\n")
 
 
-def _allocations(analysis: Analysis, sites: list[Site]) -> list[Call]:
+def _allocations(analysis: Analysis, sites: list[CallSite]) -> list[FunctionCall]:
     made = [a.event.call for s in sites for b in s.buffers for p in b.places for a in analysis.places.allocations[p]]
     return _once(c for c in made if c is not None and c.name in CONVERTED)
 
 
-def _frees(analysis: Analysis, places: set[Place]) -> list[Call]:
+def _frees(analysis: Analysis, places: set[MemoryLocation]) -> list[FunctionCall]:
     """Return the frees that may concern a converted buffer: buf_free leaves to CUDA what is not ours."""
-    found: list[Call] = []
+    found: list[FunctionCall] = []
     for event in analysis.events("free"):
         call = event.call
         if call is None or call.name not in FREED or not call.nodes or call.via_macro:
@@ -107,26 +107,26 @@ def _frees(analysis: Analysis, places: set[Place]) -> list[Call]:
     return _once(found)
 
 
-def _once(calls: Iterable[Call]) -> list[Call]:
+def _once(calls: Iterable[FunctionCall]) -> list[FunctionCall]:
     return list({(c.path, c.node.start_byte): c for c in calls}.values())
 
 
-def _swap(analysis: Analysis, files: EditedFiles, call: Call, name: str) -> None:
+def _swap(analysis: Analysis, files: EditedFiles, call: FunctionCall, name: str) -> None:
     """Let a call of CUDA's allocator become one of ours, with the check macro that goes with it."""
     if call.name.startswith("nccl"):
         callee = field(call.node, "function")
         if callee is not None:
-            files.of(call.path).replace(callee, name)
+            files.edits_of(call.path).replace(callee, name)
         return
     listed = field(call.node, "arguments")
     if listed is None:
         return
-    node, text = Checked(analysis.program, call.path).replacement(call, name + call.source.text(listed))
-    files.of(call.path).replace(node, text)
+    node, text = ErrorMacros(analysis.program, call.path).replacement(call, name + call.source.text(listed))
+    files.edits_of(call.path).replace(node, text)
 
 
-def _set_up(analysis: Analysis, files: EditedFiles, anchor: Anchor) -> None:
-    edits, checked = files.of(anchor.source.path), Checked(analysis.program, anchor.source.path)
+def _set_up(analysis: Analysis, files: EditedFiles, anchor: SetupLocation) -> None:
+    edits, checked = files.edits_of(anchor.source.path), ErrorMacros(analysis.program, anchor.source.path)
     indent = edits.indent(anchor.statement)
     lines: list[str] = []
     for name in ("dev_init", "register_all"):
@@ -144,13 +144,13 @@ def _set_up(analysis: Analysis, files: EditedFiles, anchor: Anchor) -> None:
 
 def insert_before(edits: Edits, statement: Node, lines: list[str], indent: str) -> None:
     """Put lines before a statement that stands in a block."""
-    edits.before(statement, "".join(f"{line}\n{indent}" for line in lines))
+    edits.insert_before(statement, "".join(f"{line}\n{indent}" for line in lines))
 
 
-def _ends(analysis: Analysis) -> list[Call]:
+def _ends(analysis: Analysis) -> list[FunctionCall]:
     """Return the first call in each function that ends each communicator."""
     seen: set[tuple[str, int, str]] = set()
-    found: list[Call] = []
+    found: list[FunctionCall] = []
     for call in sorted(analysis.ends, key=lambda c: (c.path, c.place.start_byte)):
         key = (call.path, call.function.node.start_byte if call.function else 0, "".join(call.arguments[:1]))
         if key not in seen and call.arguments:
@@ -159,13 +159,13 @@ def _ends(analysis: Analysis) -> list[Call]:
     return found
 
 
-def _tear_down(analysis: Analysis, files: EditedFiles, call: Call) -> None:
-    edits, checked = files.of(call.path), Checked(analysis.program, call.path)
+def _tear_down(analysis: Analysis, files: EditedFiles, call: FunctionCall) -> None:
+    edits, checked = files.edits_of(call.path), ErrorMacros(analysis.program, call.path)
     text = checked.statement(f"ncclx::dev_fini({call.arguments[0]})")
     statement = _innermost_statement(call.place)
     if statement.parent is not None and statement.parent.type not in BLOCKS:
-        edits.before(statement, f"{{ {text} ")
-        edits.after(statement, " }")
+        edits.insert_before(statement, f"{{ {text} ")
+        edits.insert_after(statement, " }")
     else:
         insert_before(edits, statement, [text], edits.indent(statement))
 

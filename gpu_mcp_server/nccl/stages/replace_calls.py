@@ -1,10 +1,10 @@
 """Stage B: calls of the host's collectives become calls of generated device kernels with a counted fallback."""
 
-from gpu_mcp_server.nccl.analysis.alltoall_loop import Sweep, sweep_of
-from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Site
+from gpu_mcp_server.nccl.analysis.alltoall_loop import AllToAllLoop, sweep_of
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, CallSite
 from gpu_mcp_server.nccl.analysis.feasibility import REPLACED, stage_b
 from gpu_mcp_server.nccl.program_model.syntax import field
-from gpu_mcp_server.nccl.stages.error_macros import Checked
+from gpu_mcp_server.nccl.stages.error_macros import ErrorMacros
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, include
 
 
@@ -25,21 +25,21 @@ def replace_calls(analysis: Analysis, files: EditedFiles) -> list[str]:
         callee = field(site.call.node, "function")
         if callee is not None:
             name = f"ncclx::{REPLACED[site.call.name]}"
-            files.of(site.call.path).replace(callee, name)
+            files.edits_of(site.call.path).replace(callee, name)
             done.append(f"{site.call.name} at {site.call.path}:{site.call.line} to {name}")
-    for path in sorted(files.changed()):
+    for path in sorted(files.changed_texts()):
         include(analysis, files, path)
     return done
 
 
-def _sweep(analysis: Analysis, site: Site) -> Sweep | None:
+def _sweep(analysis: Analysis, site: CallSite) -> AllToAllLoop | None:
     pattern = analysis.pattern_of(site)
     return sweep_of(pattern) if pattern is not None else None
 
 
-def _fold(analysis: Analysis, files: EditedFiles, sweep: Sweep) -> None:
+def _fold(analysis: Analysis, files: EditedFiles, sweep: AllToAllLoop) -> None:
     """Put one call in the place of group start, loop and group end."""
-    edits = files.of(sweep.source.path)
+    edits = files.edits_of(sweep.source.path)
     given = f"{sweep.send}, {sweep.recv}, {sweep.count}, {sweep.type}, {sweep.peers}, {sweep.comm}, {sweep.stream}"
-    text = Checked(analysis.program, sweep.source.path).statement(f"ncclx::Sweep({given})")
+    text = ErrorMacros(analysis.program, sweep.source.path).statement(f"ncclx::Sweep({given})")
     edits.replace_range(sweep.start, sweep.end, text)

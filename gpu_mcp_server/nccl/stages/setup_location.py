@@ -5,36 +5,36 @@ from dataclasses import dataclass
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Site
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, CallSite
 from gpu_mcp_server.nccl.program_model.api_names import COMM_INIT, ROLES
 from gpu_mcp_server.nccl.program_model.memory_model import uncast
-from gpu_mcp_server.nccl.program_model.syntax import BLOCKS, Source, field, statement_of
-from gpu_mcp_server.nccl.program_model.trace import Event, Expression, Frame
+from gpu_mcp_server.nccl.program_model.syntax import BLOCKS, ParsedSource, field, statement_of
+from gpu_mcp_server.nccl.program_model.trace import CallFrame, Expression, TraceEvent
 
 
 @dataclass(frozen=True)
-class Anchor:
+class SetupLocation:
     """A statement before which set-up goes, and the communicator there."""
 
-    source: Source
+    source: ParsedSource
     statement: Node
     comm: str
     loop: str | None
     """The header of the loop over communicators, where one process has several."""
 
 
-class NoAnchor(Exception):
+class NoSetupLocation(Exception):
     """There is no place for the set-up; the message says why."""
 
 
-def anchors(analysis: Analysis, sites: list[Site]) -> list[Anchor]:
+def anchors(analysis: Analysis, sites: list[CallSite]) -> list[SetupLocation]:
     """Return where to set up, each place once; a place whose buffers an earlier one has registered is left out.
 
     Raises:
-        NoAnchor: If a communicator cannot be named where it would be needed.
+        NoSetupLocation: If a communicator cannot be named where it would be needed.
     """
-    found: list[Anchor] = []
-    settled: dict[tuple[str, int], tuple[Frame, int]] = {}
+    found: list[SetupLocation] = []
+    settled: dict[tuple[str, int], tuple[CallFrame, int]] = {}
     for site in sorted(sites, key=lambda s: s.event.number):
         frame, node = _frame_of(analysis, site)
         made = [e for e in _constraints(analysis, site) if _position(e, frame) is not None]
@@ -42,18 +42,18 @@ def anchors(analysis: Analysis, sites: list[Site]) -> list[Anchor]:
             continue
         function = frame.function
         if function is None:
-            raise NoAnchor(f"{site.id}: stands in no function")
+            raise NoSetupLocation(f"{site.id}: stands in no function")
         needed = [_position(e, frame) or 0 for e in made]
         statement = _before_clock(analysis, frame, _outward(statement_of(node), needed), max(needed, default=0))
         key = (function.source.path, statement.start_byte)
         if key not in settled:
             settled[key] = (frame, statement.start_byte)
             comm, loop = _communicator(analysis, site, frame)
-            found.append(Anchor(function.source, statement, comm, loop))
+            found.append(SetupLocation(function.source, statement, comm, loop))
     return found
 
 
-def _frame_of(analysis: Analysis, site: Site) -> tuple[Frame, Node]:
+def _frame_of(analysis: Analysis, site: CallSite) -> tuple[CallFrame, Node]:
     """Return the frame in which to set up, and where in it the collective (or its group) is reached.
 
     That is where the communicator is made if the collective runs below, so that helpers called in a loop do not set
@@ -61,7 +61,7 @@ def _frame_of(analysis: Analysis, site: Site) -> tuple[Frame, Node]:
     """
     event = analysis.group_start(site.event) or site.event
     inits = [e.frame for e in analysis.events("comm_init") if e.frame.entry == event.frame.entry]
-    frame: Frame | None = event.frame
+    frame: CallFrame | None = event.frame
     node = event.call.place if event.call is not None else None
     own = (event.frame, node)
     while frame is not None and node is not None:
@@ -69,11 +69,11 @@ def _frame_of(analysis: Analysis, site: Site) -> tuple[Frame, Node]:
             return frame, node
         frame, node = frame.parent, frame.place
     if own[1] is None:
-        raise NoAnchor(f"{site.id}: stands in no function")
+        raise NoSetupLocation(f"{site.id}: stands in no function")
     return own[0], own[1]
 
 
-def _constraints(analysis: Analysis, site: Site) -> list[Event]:
+def _constraints(analysis: Analysis, site: CallSite) -> list[TraceEvent]:
     """Return what must have happened before: allocations of the site's buffers, making the communicator."""
     made = [a.event for b in site.buffers for p in b.places for a in analysis.places.allocations.get(p, [])]
     entry = site.event.frame.entry
@@ -81,10 +81,10 @@ def _constraints(analysis: Analysis, site: Site) -> list[Event]:
     return [e for e in started if e.number < site.event.number]
 
 
-def _position(event: Event, frame: Frame) -> int | None:
+def _position(event: TraceEvent, frame: CallFrame) -> int | None:
     """Return where in a frame's function an event happens, directly or in what it calls."""
     node = event.call.place if event.call is not None else None
-    at: Frame | None = event.frame
+    at: CallFrame | None = event.frame
     while at is not None and at is not frame:
         node, at = at.place, at.parent
     return node.start_byte if at is not None and node is not None else None
@@ -109,7 +109,7 @@ def _outward(statement: Node, positions: list[int]) -> Node:
         best = statement = outer
 
 
-def _before_clock(analysis: Analysis, frame: Frame, statement: Node, after: int) -> Node:
+def _before_clock(analysis: Analysis, frame: CallFrame, statement: Node, after: int) -> Node:
     """Move up before a clock that is started beside the statement: set-up is not part of what is timed."""
     clocks = [e.call.place for e in analysis.events("timer", "order") if e.frame is frame and e.call is not None]
     beside = [s for s in map(statement_of, clocks) if s.parent == statement.parent]
@@ -117,13 +117,13 @@ def _before_clock(analysis: Analysis, frame: Frame, statement: Node, after: int)
     return min(earlier, key=lambda s: s.start_byte, default=statement)
 
 
-def _communicator(analysis: Analysis, site: Site, frame: Frame) -> tuple[str, str | None]:
+def _communicator(analysis: Analysis, site: CallSite, frame: CallFrame) -> tuple[str, str | None]:
     event = site.event
     call = event.call
     assert call is not None
     node = next((n for r, n in zip(ROLES[call.name], call.nodes, strict=False) if r == "comm"), None)
     if node is None:
-        raise NoAnchor(
+        raise NoSetupLocation(
             f"{site.id}: {call.name} at line {call.line} has {len(call.nodes)} arguments, so no communicator"
         )
     if analysis.drives_several_gpus:
@@ -138,17 +138,17 @@ def _communicator(analysis: Analysis, site: Site, frame: Frame) -> tuple[str, st
     return here.source.text(here.node), None
 
 
-def _looped(site: Site, comm: str) -> tuple[str, str | None]:
+def _looped(site: CallSite, comm: str) -> tuple[str, str | None]:
     for loop in reversed(site.event.loops):
         match = re.match(r"for\s*\(\s*(?:[\w:]+\s+)+(\w+)\s*=", loop.header)
         if match and re.search(rf"\b{match.group(1)}\b", comm):
             return comm, loop.header
     if not site.event.loops:
-        raise NoAnchor(f"{site.id}: one process has several communicators, but no loop over them is seen here")
-    raise NoAnchor(f"{site.id}: which loop goes over the communicators ({comm}) cannot be told")
+        raise NoSetupLocation(f"{site.id}: one process has several communicators, but no loop over them is seen here")
+    raise NoSetupLocation(f"{site.id}: which loop goes over the communicators ({comm}) cannot be told")
 
 
-def _made(analysis: Analysis, frame: Frame, site: Site) -> str:
+def _made(analysis: Analysis, frame: CallFrame, site: CallSite) -> str:
     """Name the communicator as the function does that makes it."""
     for event in analysis.events("comm_init"):
         call = event.call
@@ -159,4 +159,4 @@ def _made(analysis: Analysis, frame: Frame, site: Site) -> str:
             inner = field(node, "argument")
             return call.source.text(inner) if inner is not None else ""
         return f"*{call.source.text(node)}"
-    raise NoAnchor(f"{site.id}: the communicator has no name where it would be set up")
+    raise NoSetupLocation(f"{site.id}: the communicator has no name where it would be set up")

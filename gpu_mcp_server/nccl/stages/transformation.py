@@ -11,13 +11,13 @@ from gpu_mcp_server.nccl.analysis.communication_graph import OURS, Analysis
 from gpu_mcp_server.nccl.analysis.feasibility import stage_a, stage_b
 from gpu_mcp_server.nccl.program_model.edits import EditConflict, Edits
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault
-from gpu_mcp_server.nccl.program_model.program import GENERATED, Program, resolved
+from gpu_mcp_server.nccl.program_model.program import GENERATED, ProgramModel, resolve_include
 from gpu_mcp_server.nccl.program_model.syntax import field as child
 from gpu_mcp_server.nccl.program_model.syntax import parse, walk
-from gpu_mcp_server.nccl.stages.evolve_markers import mark
+from gpu_mcp_server.nccl.stages.evolve_markers import add_markers
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, add_infrastructure, is_done
 from gpu_mcp_server.nccl.stages.replace_calls import replace_calls
-from gpu_mcp_server.nccl.stages.setup_location import NoAnchor
+from gpu_mcp_server.nccl.stages.setup_location import NoSetupLocation
 from gpu_mcp_server.nccl.stages.warmup import warm_up
 from gpu_mcp_server.nccl.templates import INFRASTRUCTURE, KERNELS, infrastructure, kernels
 
@@ -26,7 +26,7 @@ STAGES: tuple[Stage, ...] = ("infrastructure", "warmup", "replace", "mark")
 DEVICE = ".device"
 UNVERIFIED_GIN = "the GIN kernels compile; they have not run, as no RDMA NIC was at hand"
 UNVERIFIED_RUN = "nothing was run here: verify_nccl builds, runs and compares"
-FAULTS = (NoAnchor, EditConflict, MarkerFault)
+FAULTS = (NoSetupLocation, EditConflict, MarkerFault)
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Transformation:
         edits = EditedFiles(analysis)
         try:
             self.done[stage] = work(analysis, edits)
-            changed = edits.changed()
+            changed = edits.changed_texts()
         except FAULTS as fault:
             self.done[stage] = []
             self.left.append(f"{stage}: {fault}")
@@ -100,7 +100,12 @@ def _stage(stage: Stage, work: Transformation) -> Callable[[Analysis, EditedFile
         work.left += left
         return done
 
-    return {"infrastructure": infrastructure_stage, "replace": replace_stage, "mark": mark, "warmup": warm_stage}[stage]
+    return {
+        "infrastructure": infrastructure_stage,
+        "replace": replace_stage,
+        "mark": add_markers,
+        "warmup": warm_stage,
+    }[stage]
 
 
 def _reasons(analysis: Analysis, stages: Sequence[Stage]) -> list[str]:
@@ -138,7 +143,7 @@ def _renamed(given: Mapping[str, str], work: Transformation, main: str, api: str
     changed = {p for p in work.files if work.files[p] != given.get(p)}
     if not changed:
         return {}
-    own = Program.read(work.files, main).sources
+    own = ProgramModel.read(work.files, main).sources
     texts = {p: t for p, t in work.files.items() if p in own or p in changed}
     changed.add(main)
     while True:
@@ -157,7 +162,7 @@ def _renamed(given: Mapping[str, str], work: Transformation, main: str, api: str
 
 
 def _includes(path: str, text: str, files: Mapping[str, str]) -> set[str]:
-    return {f for n in _include_names(path, text) if (f := resolved(n, path, files)) is not None}
+    return {f for n in _include_names(path, text) if (f := resolve_include(n, path, files)) is not None}
 
 
 def _include_names(path: str, text: str) -> list[str]:
@@ -174,7 +179,7 @@ def _pointed(path: str, text: str, files: Mapping[str, str], changed: set[str]) 
         name = child(node, "path") if node.type == "preproc_include" else None
         if name is None or not source.text(name).startswith('"'):
             continue
-        target = resolved(source.text(name).strip('"'), path, files)
+        target = resolve_include(source.text(name).strip('"'), path, files)
         if target is not None and target in changed and device_name(target) != target:
             edits.replace(name, f'"{relpath(device_name(target), dirname(path) or ".")}"')
     return edits.apply()

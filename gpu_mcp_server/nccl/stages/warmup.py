@@ -4,9 +4,9 @@ import re
 
 from tree_sitter import Node
 
-from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, Site
+from gpu_mcp_server.nccl.analysis.communication_graph import Analysis, CallSite
 from gpu_mcp_server.nccl.program_model.scopes import declaration_of
-from gpu_mcp_server.nccl.program_model.syntax import Source, enclosing, statement_of, walk
+from gpu_mcp_server.nccl.program_model.syntax import ParsedSource, enclosing, statement_of, walk
 from gpu_mcp_server.nccl.stages.evolve_markers import region
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles, insert_before
 
@@ -36,20 +36,20 @@ def warm_up(analysis: Analysis, files: EditedFiles) -> tuple[list[str], list[str
             continue
         warmed.add(key)
         text = source.data[first.start_byte : last.end_byte].decode("utf-8", "surrogateescape")
-        edits = files.of(source.path)
+        edits = files.edits_of(source.path)
         insert_before(edits, before, [SAID, text, _wait(site)], edits.indent(before))
         done.append(f"{where} runs once before {source.path}:{source.line(before)}")
     return done, left
 
 
-def _has_warm_up(analysis: Analysis, site: Site) -> bool:
+def _has_warm_up(analysis: Analysis, site: CallSite) -> bool:
     others = [s for s in analysis.sites if s.phase == "warm-up"]
     source = analysis.program.sources.get(site.call.path)
     said = source is not None and SAID.encode() in source.data
     return said or any(s.call.name == site.call.name for s in others)
 
 
-def _before_clock(analysis: Analysis, site: Site, first: Node) -> Node | None:
+def _before_clock(analysis: Analysis, site: CallSite, first: Node) -> Node | None:
     """Return the statement before which the clock has not started: the timer's, or the outermost loop around both."""
     function = site.event.frame.function
     if function is None:
@@ -68,7 +68,7 @@ def _before_clock(analysis: Analysis, site: Site, first: Node) -> Node | None:
         node = statement_of(loop)
 
 
-def _is_known(source: Source, first: Node, last: Node, before: Node) -> bool:
+def _is_known(source: ParsedSource, first: Node, last: Node, before: Node) -> bool:
     """Say whether everything that a statement names is declared before another place."""
     for statement in _between(first, last):
         for node in walk(statement):
@@ -93,7 +93,7 @@ def _between(first: Node, last: Node) -> list[Node]:
     return found
 
 
-def _wait(site: Site) -> str:
+def _wait(site: CallSite) -> str:
     stream = site.argument("stream") or "0"
     for loop in reversed(site.event.loops):
         match = re.match(r"for\s*\(\s*(?:[\w:]+\s+)+(\w+)\s*=", loop.header)

@@ -17,7 +17,7 @@ from gpu_mcp_server.recipes.agents.agent_clis import GATE, INSIDE, Around, call_
 from gpu_mcp_server.recipes.agents.agent_proxy import Address, OnCall, Tools, door
 from gpu_mcp_server.recipes.agents.tool_call_meter import Meter
 from gpu_mcp_server.services.commands.command_runner import environment_of, min_level, roots_of
-from gpu_mcp_server.services.jobs.command_checks import laid
+from gpu_mcp_server.services.jobs.command_checks import job_files
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, raise_if_not_run
 from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.lab import Lab
@@ -104,7 +104,7 @@ class Agents:
         async with AsyncExitStack() as stack:
             try:
                 try:
-                    await jobs.look(job_id, HOST)
+                    await jobs.poll(job_id, HOST)
                     if leans:
                         orphan = True  # what it leant on went with the server that called it
                         await jobs.end_quietly(job_id, HOST)
@@ -141,7 +141,7 @@ class Agents:
         made = {path: text.encode() for path, text in call.files.items()}
         if folder:
             made[GATE] = await _content(str(INSIDE / "sandbox_proxy.py"))
-        refs, blobs = laid({**made, **own, PROMPT_FILE: prompt.encode()})
+        refs, blobs = job_files({**made, **own, PROMPT_FILE: prompt.encode()})
         passed = {name: os.environ[name] for name in command.pass_environment if name in os.environ}
         given = {**call.environment, **(address.environment if address else {}), **command.environment}
         environment = {name: filled(value, values) for name, value in given.items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.models.program import Program
+from gpu_mcp_server.models.program import ProgramProblem
 from gpu_mcp_server.models.recipe import Candidate, Specification, Stage, TestPlan, Verdict
 from gpu_mcp_server.models.run_plan import HintKind, Preparer, RunPlan
 from gpu_mcp_server.recipes.agents.recipe_loader import recipe
@@ -46,7 +46,7 @@ def files_of(names: Sequence[str]) -> str:
     """Return files as fenced text, each and all cut to their limits.
 
     Raises:
-        NotFound, PathRefused, TooLarge: If one cannot be read.
+        NotFound, PathRefused, LimitExceeded: If one cannot be read.
     """
     parts: list[str] = []
     left = FILES_CHARS
@@ -84,7 +84,7 @@ def about(problem: Problem, plan: RunPlan) -> str:
     return "\n\n".join(said)
 
 
-def _about_program(program: Program, plan: RunPlan) -> list[str]:
+def _about_program(program: ProgramProblem, plan: RunPlan) -> list[str]:
     """Return a project as an author of one of its files must know it."""
     file = program.replaces or ""
     text = (program.files[file].text if file in program.files else None) or ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from gpu_mcp_server.errors import ConfigError, NotFound
-from gpu_mcp_server.package_files import content
+from gpu_mcp_server.package_files import content_path
 
 Kind = Literal["agent", "skill"]
 
@@ -48,7 +48,7 @@ def recipes() -> Mapping[str, Recipe]:
     Raises:
         ConfigError: If one has no front matter, no name or no description.
     """
-    folder = content("agent_recipes")
+    folder = content_path("agent_recipes")
     found = [read("agent", path) for path in sorted((folder / "agents").glob("*.md"))]
     found += [read("skill", path) for path in sorted((folder / "skills").glob("*/SKILL.md"))]
     return {recipe.name: recipe for recipe in found}

@@ -12,7 +12,7 @@ from gpu_mcp_server.models.nccl_pipeline import NcclPipeline
 from gpu_mcp_server.models.recipe import Edit, ProgramEdit, Stage, Verdict
 from gpu_mcp_server.nccl.analysis.communication_graph import OURS, Analysis
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault
-from gpu_mcp_server.nccl.stages.evolve_markers import mark
+from gpu_mcp_server.nccl.stages.evolve_markers import add_markers
 from gpu_mcp_server.nccl.stages.infrastructure import EditedFiles
 from gpu_mcp_server.recipes.agents.agent_output import handed_over
 from gpu_mcp_server.recipes.agents.prompt_builder import FILE_CHARS, HEADLESS, answer_form, hints
@@ -108,8 +108,8 @@ def _begun(files: Mapping[str, str], original: str, folder: Path, done: NcclPipe
     frozen = main != original
     if frozen:
         try:
-            mark(analysis, edits, [site.call for site in analysis.sites])
-            base |= edits.changed()
+            add_markers(analysis, edits, [site.call for site in analysis.sites])
+            base |= edits.changed_texts()
         except MarkerFault:
             frozen = False
     return Program(base, main, original, frozen, _left(base, main))

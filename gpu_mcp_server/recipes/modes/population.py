@@ -20,7 +20,7 @@ from gpu_mcp_server.recipes.run.compile_tier import source_for
 from gpu_mcp_server.recipes.run.prompt_verdict import verdict_of_attempt
 from gpu_mcp_server.recipes.run.run_context import JUDGE_WAIT_S, Ending, Ground
 from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES
-from gpu_mcp_server.services.evaluation.candidate_batches import Entrant
+from gpu_mcp_server.services.evaluation.candidate_batches import NamedCandidate
 from gpu_mcp_server.services.experience.experience_search import signature
 from gpu_mcp_server.services.workspaces.local_files import read_local
 
@@ -167,7 +167,7 @@ async def _compared(
     plan = ground.plan
     assert plan.tier != "compile"
     entrants = [
-        Entrant(
+        NamedCandidate(
             name,
             source_for(ground.problem, candidate, plan),
             tuple(plan.flags),

@@ -12,7 +12,7 @@ from gpu_mcp_server.models.run_plan import Preparer
 from gpu_mcp_server.recipes.agents.agent_output import handed_over
 from gpu_mcp_server.recipes.agents.prompt_builder import role_prompt
 from gpu_mcp_server.recipes.run.run_context import Ending, Ground
-from gpu_mcp_server.services.builds.candidate_source import NAMES, Source
+from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
 from gpu_mcp_server.services.evaluation.program_candidates import Programs
 from gpu_mcp_server.toolchains.flags import linked_libraries
 
@@ -90,7 +90,9 @@ def _buildable(ground: Ground) -> Check[BuildPlan]:
                 return "a Python candidate takes no flags" if flags else ""
             else:
                 host = ground.lab.hosts.choose(plan.host)
-                await ground.lab.builds.compiler.foresee(Source("", language, NAMES[language]), host=host, flags=flags)
+                await ground.lab.builds.compiler.validate(
+                    CandidateSource("", language, NAMES[language]), host=host, flags=flags
+                )
         except (BadRequest, ToolMissing) as error:
             return str(error)
         return ""

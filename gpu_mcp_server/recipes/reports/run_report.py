@@ -46,7 +46,7 @@ async def report(lab: Lab, run_id: str) -> str:
         section("Cost", f"<p>{_cost(state)}</p>"),
         section("Best", _best(state, best)),
         section("Times at each shape", _shapes(first, best)),
-        section("Course", history_plots.course(_history(state, candidates)) if candidates else ""),
+        section("Course", history_plots.plot_history(_history(state, candidates)) if candidates else ""),
         section("Roofline, before and after", await _roofs(lab, state, ends)),
         section("From the first candidate to the best", _diff(candidates[0].source, best.source) if best else ""),
         section("The winning line", _line(candidates, best)),

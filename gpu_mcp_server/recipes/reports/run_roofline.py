@@ -5,7 +5,7 @@ from typing import Any
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.plots.roofline_plot import RoofPoint, Roofs, roofline
+from gpu_mcp_server.plots.roofline_plot import DevicePeaks, RooflinePoint, roofline
 from gpu_mcp_server.recipes.reports.html_page import items, text
 from gpu_mcp_server.recipes.run.run_candidates import Judged
 from gpu_mcp_server.services.evaluation.time_floors import floors
@@ -29,7 +29,7 @@ def roofs_of(problem: Problem, ends: Sequence[Judged]) -> str:
     gb_s, peak = known["dram_bytes_per_s"] / 1e9, known["roof_flop_per_s"]
     points, said = _points(problem, ends, known["shapes"])
     if points and peak:
-        drawn = roofline(Roofs(gb_s, peak / 1e12, str(known["roof_type"]), source), points)
+        drawn = roofline(DevicePeaks(gb_s, peak / 1e12, str(known["roof_type"]), source), points)
         return f"<figure>{drawn}</figure>{items(said)}"
     why = "No picture: the problem declares no flops." if said else "No roofline: nothing was timed."
     return f"<p>{why} Memory's roof is {gb_s:.4g} GB/s ({text(source)}).</p>{items(said)}"
@@ -37,9 +37,9 @@ def roofs_of(problem: Problem, ends: Sequence[Judged]) -> str:
 
 def _points(
     problem: Problem, ends: Sequence[Judged], shapes: Sequence[dict[str, Any]]
-) -> tuple[list[RoofPoint], list[str]]:
+) -> tuple[list[RooflinePoint], list[str]]:
     """Return each end at each timed shape, as points where flops are known and in words."""
-    points: list[RoofPoint] = []
+    points: list[RooflinePoint] = []
     said: list[str] = []
     for when, end in zip(WHEN, ends, strict=False):
         for shape in end.shapes:
@@ -51,7 +51,7 @@ def _points(
             words = f"{when}, {_dims(shape.dims)}: {moved / seconds / 1e9:.4g} GB/s"
             if flops:
                 words += f", {flops / seconds / 1e12:.4g} TFLOP/s"
-                points.append(RoofPoint(when, flops / moved, flops / seconds / 1e12, words))
+                points.append(RooflinePoint(when, flops / moved, flops / seconds / 1e12, words))
             said.append(words + (f"; {shape.roof}" if shape.roof else ""))
     return points, said
 
@@ -69,11 +69,11 @@ def _profiled(ends: Sequence[Judged]) -> str:
         return ""
     _, best, memory = levels[-1]
     points = [
-        RoofPoint(when, level["intensity_flop_b"], found["tflop_s"], f"{when}: {found['kernel']}")
+        RooflinePoint(when, level["intensity_flop_b"], found["tflop_s"], f"{when}: {found['kernel']}")
         for when, found, level in levels
     ]
     source = f"{best['peak_source']}; counted by the profiler"
-    roofs = Roofs(memory["peak_bandwidth_gb_s"], best["peak_tflop_s"], best["pipe"], source)
+    roofs = DevicePeaks(memory["peak_bandwidth_gb_s"], best["peak_tflop_s"], best["pipe"], source)
     said = [f"{p.says}: {p.tflop_s:.4g} TFLOP/s at {p.intensity_flop_b:.3g} FLOP per byte" for p in points]
     return f"<figure>{roofline(roofs, points)}</figure>{items(said)}"
 

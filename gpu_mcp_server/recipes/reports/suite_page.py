@@ -38,7 +38,7 @@ def repeat_page(report: RepeatReport) -> str:
 
 
 def _speeds(rows: Sequence[SuiteRow]) -> str:
-    return history_plots.speeds({row.name: row.speedup for row in rows if row.speedup is not None})
+    return history_plots.plot_speedups({row.name: row.speedup for row in rows if row.speedup is not None})
 
 
 def _rows(rows: Sequence[SuiteRow]) -> str:

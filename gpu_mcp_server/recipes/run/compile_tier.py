@@ -9,11 +9,11 @@ from gpu_mcp_server.models.build import CompileResult
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.recipe import Candidate, Verdict
 from gpu_mcp_server.models.run_plan import RunPlan
-from gpu_mcp_server.services.builds.candidate_source import NAMES, Source
+from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
 from gpu_mcp_server.services.evaluation.program_candidates import files_of_candidate
 from gpu_mcp_server.services.experience.experience_search import signature
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.problems.formats.detect import read_unjudged, source_at
+from gpu_mcp_server.services.problems.formats.detect import read_compile_only, source_at
 
 COMPILES = "compiles"
 DIAGNOSTICS = 8
@@ -21,10 +21,10 @@ DETAILS = 2500
 PROBLEM_FILE = "problem.json"
 
 
-def source_for(problem: Problem, candidate: Candidate, plan: RunPlan) -> Source:
+def source_for(problem: Problem, candidate: Candidate, plan: RunPlan) -> CandidateSource:
     """Return a candidate as the source that it is: one file of a program, or a kernel."""
     language = "program" if problem.program is not None else plan.language
-    return Source(candidate.source, language, NAMES[language])
+    return CandidateSource(candidate.source, language, NAMES[language])
 
 
 async def unjudged(lab: Lab, plan: RunPlan, folder: Path) -> Problem:
@@ -39,7 +39,7 @@ async def unjudged(lab: Lab, plan: RunPlan, folder: Path) -> Problem:
         return Problem.model_validate_json(kept.read_text(encoding="utf-8"))
     if plan.problem.startswith("p-"):
         return await lab.store.problems.get(plan.problem)
-    problem = await read_unjudged(await source_at(Path(plan.problem)))
+    problem = await read_compile_only(await source_at(Path(plan.problem)))
     if problem.program is not None:
         own = await lab.evaluation.programs.build(problem.program, {}, plan.flags, lab.hosts.choose(plan.host))
         if own.status != "ok":
@@ -60,7 +60,7 @@ async def compiled(
             return verdict_of_build(attempt, attempt.reason or "")
         await experience.finish(attempt.attempt_id, status="abandoned", reason="its run was killed")
     source, host = source_for(problem, candidate, plan), lab.hosts.choose(plan.host)
-    data, media_type = source.kept()
+    data, media_type = source.stored_form()
     attempt_id = await experience.start(
         "compile",
         problem_hash=problem.content_hash,

@@ -246,7 +246,7 @@ class Ground:
 
         async def work() -> dict[str, Any]:
             try:
-                (uri,) = await self.lab.documents.explaining([error])
+                (uri,) = await self.lab.documents.explain_messages([error])
                 if uri is None:
                     found = await self.lab.documents.search(error[:400], limit=3)
                     uri = next((hit.uri for hit in found.hits if hit.match != "words"), None)

@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.hostd.protocol import JobRecord, Limits, ProcessSpec
-from gpu_mcp_server.models.build import Wish
+from gpu_mcp_server.models.build import BuildOptions
 from gpu_mcp_server.package_files import worker_source
-from gpu_mcp_server.services.builds.candidate_source import Source, compiled
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource, compiled_language
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.settings.server_settings import PREFIX, Settings
 from gpu_mcp_server.toolchains import cc, hip, hiprtc, nvcc, nvrtc, triton
-from gpu_mcp_server.toolchains.architectures import Target, device_target, own_archs, torch_list
-from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain, host_compiler_of, toolchains_of
+from gpu_mcp_server.toolchains.architectures import CompileTarget, device_target, own_archs, torch_list
+from gpu_mcp_server.toolchains.base import CompilePlan, Toolchain, host_compiler_of, toolchains_of
 from gpu_mcp_server.toolchains.flags import checked_nvcc_flags, libraries
 from gpu_mcp_server.toolchains.linking import linking_of
 from gpu_mcp_server.toolchains.occupancy import checked_block
@@ -38,17 +38,17 @@ SHORT_WALL_S, LONG_WALL_S = 180.0, 1200.0
 
 
 @dataclass(frozen=True)
-class Build:
+class PlannedBuild:
     """A plan, and who carries it out."""
 
     toolchain: Toolchain
-    plan: BuildPlan
+    plan: CompilePlan
     arch: str | None
     note: str = ""
     """What to tell besides what came of it."""
 
 
-def build_of(source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
+def build_of(source: CandidateSource, probe: HostProbe, host: str, wish: BuildOptions) -> PlannedBuild:
     """Choose a compiler and plan the build, with the files that lie beside the source.
 
     Raises:
@@ -61,7 +61,7 @@ def build_of(source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
     return replace(build, plan=_laid(build.plan, source)) if source.beside else build
 
 
-def _laid(plan: BuildPlan, source: Source) -> BuildPlan:
+def _laid(plan: CompilePlan, source: CandidateSource) -> CompilePlan:
     """Return the plan with the source in its folder, and the others around it."""
     if not source.folder:
         return replace(plan, files={**source.beside, **plan.files})
@@ -70,8 +70,8 @@ def _laid(plan: BuildPlan, source: Source) -> BuildPlan:
     return replace(plan, argv=argv, files={**source.beside, **own})
 
 
-def _chosen(source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
-    about, language = probe.model_dump(), compiled(source)
+def _chosen(source: CandidateSource, probe: HostProbe, host: str, wish: BuildOptions) -> PlannedBuild:
+    about, language = probe.model_dump(), compiled_language(source)
     toolchains = _named(toolchains_of(about, language), wish.compiler, language)
     if not toolchains:
         program, hint = MISSING[language]
@@ -80,8 +80,8 @@ def _chosen(source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
         return _hip(toolchains, source, probe, host, wish)
     toolchain = toolchains[0]
     if language == "triton":
-        arch = native(wish.arch, probe, host) or _own_gpu(probe)
-        return Build(toolchain, triton.plan(source.text, toolchain, arch, wish, name=source.name), arch)
+        arch = resolve_arch(wish.arch, probe, host) or _own_gpu(probe)
+        return PlannedBuild(toolchain, triton.plan(source.text, toolchain, arch, wish, name=source.name), arch)
     if language == "cuda":
         return _cuda(toolchains, source, probe, host, wish)
     if wish.arch is not None:
@@ -90,10 +90,12 @@ def _chosen(source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
             hint="Leave arch out, set language to cuda, hip or triton, or give -march= in flags.",
         )
     plan = cc.plan(source.text, toolchain, wish.flags, language=language, name=source.name)
-    return Build(toolchain, plan, None)
+    return PlannedBuild(toolchain, plan, None)
 
 
-def _cuda(toolchains: Sequence[Toolchain], source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
+def _cuda(
+    toolchains: Sequence[Toolchain], source: CandidateSource, probe: HostProbe, host: str, wish: BuildOptions
+) -> PlannedBuild:
     """Plan for NVRTC where it can do what is wished, otherwise for nvcc."""
     by_name = {t.name: t for t in toolchains}
     kernels_do = not wish.library and wish.compiler is None and nvrtc.device_only(source.text)
@@ -101,7 +103,7 @@ def _cuda(toolchains: Sequence[Toolchain], source: Source, probe: HostProbe, hos
         chosen = by_name["nvrtc"]
         target = nvidia_target(wish.arch, probe, host, chosen)
         plan = nvrtc.plan(source.text, chosen, target.arch, wish.flags, name=source.name)
-        return Build(chosen, plan, target.arch, target.note)
+        return PlannedBuild(chosen, plan, target.arch, target.note)
     if "nvcc" not in by_name:
         program, hint = MISSING["cuda"]
         raise ToolMissing(program, host, hint=hint)
@@ -114,25 +116,27 @@ def _cuda(toolchains: Sequence[Toolchain], source: Source, probe: HostProbe, hos
     linking = linking_of(wanted, probe.toolchains.libraries, host, chosen.version)
     arguments = (source.text, chosen, target.arch, wish.flags, host_compiler.path)
     plan = nvcc.plan(*arguments, name=source.name, linking=linking)
-    return Build(chosen, plan, target.arch, target.note)
+    return PlannedBuild(chosen, plan, target.arch, target.note)
 
 
-def _hip(toolchains: Sequence[Toolchain], source: Source, probe: HostProbe, host: str, wish: Wish) -> Build:
+def _hip(
+    toolchains: Sequence[Toolchain], source: CandidateSource, probe: HostProbe, host: str, wish: BuildOptions
+) -> PlannedBuild:
     """Plan for HIPRTC where it can do what is wished, otherwise for the first clang that knows the architecture."""
-    arch = native(wish.arch, probe, host, "gfx") or DEFAULT_AMD_ARCH
+    arch = resolve_arch(wish.arch, probe, host, "gfx") or DEFAULT_AMD_ARCH
     quick = next((t for t in toolchains if t.name == hiprtc.NAME), None)
     whole = [t for t in toolchains if t is not quick]
     kernels_do = not wish.library and wish.compiler is None and not source.beside and hiprtc.device_only(source.text)
     if quick and hiprtc.knows(quick, arch) and (kernels_do or wish.compiler == hiprtc.NAME):
-        return Build(quick, hiprtc.plan(source.text, quick, arch, wish.flags, name=source.name), arch)
+        return PlannedBuild(quick, hiprtc.plan(source.text, quick, arch, wish.flags, name=source.name), arch)
     if not whole and wish.compiler is None:
         program, hint = MISSING["hip"]
         raise ToolMissing(program, host, hint=hint)
     chosen = hip.choose(whole or toolchains, arch)
-    return Build(chosen, hip.plan(source.text, chosen, arch, wish.flags, name=source.name), arch)
+    return PlannedBuild(chosen, hip.plan(source.text, chosen, arch, wish.flags, name=source.name), arch)
 
 
-def native(arch: str | None, probe: HostProbe, host: str, kind: str = "") -> str | None:
+def resolve_arch(arch: str | None, probe: HostProbe, host: str, kind: str = "") -> str | None:
     """Return the architecture, that of the host's own GPU for `native`.
 
     Compilers are not asked: where they see no GPU, and a compiler's job holds none, nvcc falls back to its default.
@@ -159,16 +163,16 @@ def native(arch: str | None, probe: HostProbe, host: str, kind: str = "") -> str
     return own
 
 
-def nvidia_target(arch: str | None, probe: HostProbe, host: str, compiler: Toolchain) -> Target:
+def nvidia_target(arch: str | None, probe: HostProbe, host: str, compiler: Toolchain) -> CompileTarget:
     """Return what a compiler of CUDA compiles for: what a caller named, or all that the host's own device can do.
 
     Raises:
         BadRequest: If that is `native` and the host has no GPU from NVIDIA.
     """
-    named = native(arch, probe, host, "sm_")
+    named = resolve_arch(arch, probe, host, "sm_")
     own = own_archs(probe.gpus)
     if arch not in (None, "native") or not own:
-        return Target(named or DEFAULT_ARCH)
+        return CompileTarget(named or DEFAULT_ARCH)
     return device_target(own, compiler.archs, compiler.title)
 
 
@@ -176,7 +180,7 @@ def _own_gpu(probe: HostProbe) -> str:
     return next((str(g["arch"]) for g in probe.gpus if g.get("arch")), DEFAULT_ARCH)
 
 
-def process_of(plan: BuildPlan) -> ProcessSpec:
+def process_of(plan: CompilePlan) -> ProcessSpec:
     """Return the process that carries a plan out: the compiler, or our own program in a Python."""
     if not plan.worker:
         return ProcessSpec(argv=plan.argv, env=dict(plan.env))

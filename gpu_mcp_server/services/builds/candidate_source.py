@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import cast, get_args
 
-from gpu_mcp_server.errors import BadRequest, TooLarge
+from gpu_mcp_server.errors import BadRequest, LimitExceeded
 from gpu_mcp_server.models.build import LANGUAGES, CandidateLanguage, Language
-from gpu_mcp_server.services.workspaces.file_archive import MAX_TREE_BYTES, Tree, TreeFile, pack, unpack
+from gpu_mcp_server.services.workspaces.file_archive import MAX_TREE_BYTES, ArchiveFile, Tree, pack, unpack
 from gpu_mcp_server.services.workspaces.local_files import collect, is_folder, read_local
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 
@@ -24,7 +24,7 @@ NAMES = {name: facts.source_name for name, facts in LANGUAGES.items()}
 
 
 @dataclass(frozen=True)
-class Source:
+class CandidateSource:
     """One file."""
 
     text: str
@@ -38,19 +38,19 @@ class Source:
     folder: str = ""
     """Where it lies in that one, if not at its top."""
 
-    def kept(self) -> tuple[bytes, str]:
+    def stored_form(self) -> tuple[bytes, str]:
         """Return the bytes that are kept of it, and their media type."""
         return (self.text.encode(), "text/plain") if self.files is None else (pack(self.files), TREE_TYPE)
 
 
-def kept_source(data: bytes, media_type: str | None, language: CandidateLanguage) -> Source:
-    """Return the source of which `kept` kept these bytes."""
+def kept_source(data: bytes, media_type: str | None, language: CandidateLanguage) -> CandidateSource:
+    """Return the source whose `stored_form` these bytes are."""
     if media_type == TREE_TYPE:
-        return Source("", "program", "project.tar", unpack(data))
-    return Source(data.decode(), language, NAMES[language])
+        return CandidateSource("", "program", "project.tar", unpack(data))
+    return CandidateSource(data.decode(), language, NAMES[language])
 
 
-def compiled(source: Source) -> Language:
+def compiled_language(source: CandidateSource) -> Language:
     """Return the language of a source that is compiled.
 
     Raises:
@@ -73,7 +73,7 @@ async def source_of(
     workspace_id: str | None = None,
     language: str | None = None,
     allow_local: bool = False,
-) -> Source:
+) -> CandidateSource:
     """Return the source that a call means: `text`, or `path` in a workspace or on the server's own machine.
 
     Args:
@@ -89,12 +89,12 @@ async def source_of(
         BadRequest: If the arguments contradict each other, or the source is not text.
         NotFound: If there is no such file or workspace.
         PathRefused: If the path leaves the workspace, or is no regular file.
-        TooLarge: If the source has more than 1 MiB.
+        LimitExceeded: If the source has more than 1 MiB.
     """
     if language in (None, "program") and text is None:
         files = await _folder(workspaces, path, workspace_id, allow_local=allow_local)
         if files is not None:
-            return Source("", "program", "project.tar", files)
+            return CandidateSource("", "program", "project.tar", files)
     if (text is None) == (path is None):
         hint = "Leave one of them out." if path is not None else "Neither is there."
         raise BadRequest("Give the source either as text or as a path.", hint=hint)
@@ -112,7 +112,7 @@ async def source_of(
         )
     decoded = _decoded(data)
     chosen = _language(language, path, decoded)
-    return Source(decoded, chosen, PurePosixPath(path).name if path is not None else NAMES[chosen])
+    return CandidateSource(decoded, chosen, PurePosixPath(path).name if path is not None else NAMES[chosen])
 
 
 async def _folder(
@@ -121,21 +121,21 @@ async def _folder(
     """Return all files of a workspace, if no path is given, or of a local folder; otherwise None.
 
     Raises:
-        TooLarge: If they have more than 64 MiB.
+        LimitExceeded: If they have more than 64 MiB.
         NotFound, PathRefused: As for every workspace and local folder.
     """
     if workspace_id is not None and path is None:
         refs = await workspaces.manifest(workspace_id)
         if sum(ref.size for ref in refs) > MAX_TREE_BYTES:
-            raise TooLarge("The workspace has more than 64 MiB.", hint="Put the project into one of its own.")
-        return {ref.path: TreeFile(await workspaces.read_bytes(workspace_id, ref.path), ref.mode) for ref in refs}
+            raise LimitExceeded("The workspace has more than 64 MiB.", hint="Put the project into one of its own.")
+        return {ref.path: ArchiveFile(await workspaces.read_bytes(workspace_id, ref.path), ref.mode) for ref in refs}
     if workspace_id is not None or path is None or not allow_local or PurePosixPath(path).suffix in LANGUAGE_BY_SUFFIX:
         return None
     if await asyncio.to_thread(is_folder, path):
         found = await asyncio.to_thread(collect, Path(path))
         contents = await asyncio.to_thread(lambda: [file.source.read_bytes() for file in found])
         return {
-            file.path: TreeFile(data, 0o755 if file.executable else 0o644)
+            file.path: ArchiveFile(data, 0o755 if file.executable else 0o644)
             for file, data in zip(found, contents, strict=True)
         }
     return None
@@ -146,11 +146,11 @@ async def texts_of(workspaces: Workspaces, workspace_id: str) -> dict[str, str]:
 
     Raises:
         NotFound: If there is no such workspace.
-        TooLarge: If there are more than 500 files, or 8 MiB.
+        LimitExceeded: If there are more than 500 files, or 8 MiB.
     """
     manifest = await workspaces.manifest(workspace_id)
     if len(manifest) > MAX_TEXTS or sum(f.size for f in manifest) > MAX_TEXTS_BYTES:
-        raise TooLarge(
+        raise LimitExceeded(
             f"Workspace {workspace_id} has {len(manifest)} files; {MAX_TEXTS} of 8 MiB together can be read at once.",
             hint="Give the path of one file.",
         )
@@ -168,7 +168,7 @@ def _encoded(text: str) -> bytes:
     except UnicodeEncodeError as error:
         raise BadRequest("The source is binary junk, not text.", hint="Send the source as UTF-8 text.") from error
     if len(data) > MAX_SOURCE_BYTES:
-        raise TooLarge(
+        raise LimitExceeded(
             f"The source has {len(data)} bytes; the limit is {MAX_SOURCE_BYTES}.", hint="Send a smaller source."
         )
     return data

@@ -9,23 +9,30 @@ from typing import Any, cast
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits
-from gpu_mcp_server.models.build import CompileResult, Diagnostic, KernelResources, Wish, kept_diagnostics
+from gpu_mcp_server.models.build import BuildOptions, CompileResult, Diagnostic, KernelResources, kept_diagnostics
 from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.builds.build_cache import BuildCache, key_of
-from gpu_mcp_server.services.builds.build_plans import Build, build_of, compile_limits, cpu_setting, note_of, process_of
-from gpu_mcp_server.services.builds.candidate_source import Source, compiled
+from gpu_mcp_server.services.builds.build_plans import (
+    PlannedBuild,
+    build_of,
+    compile_limits,
+    cpu_setting,
+    note_of,
+    process_of,
+)
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource, compiled_language
 from gpu_mcp_server.services.commands.command_runner import min_level, roots_of
 from gpu_mcp_server.services.documentation.doc_search import Documents
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.jobs.output_text import safe_text
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.toolchains import diagnostics, hiprtc, nvrtc, object_files, resources, triton
-from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain
+from gpu_mcp_server.toolchains.base import CompilePlan, Toolchain
 from gpu_mcp_server.toolchains.occupancy import occupancy
 
 MEMORY_BYTES = 8 << 30
@@ -44,7 +51,7 @@ class Compiler:
         jobs: JobRunner,
         db: Database,
         artifacts: Artifacts,
-        experience: Experience,
+        experience: AttemptStore,
         documents: Documents,
     ) -> None:
         self._documents = documents
@@ -53,8 +60,8 @@ class Compiler:
 
     async def compile(
         self,
-        source: Source,
-        wish: Wish | None = None,
+        source: CandidateSource,
+        wish: BuildOptions | None = None,
         *,
         host: str | None = None,
         parent_id: str | None = None,
@@ -71,7 +78,7 @@ class Compiler:
         text = source.text.encode()
         keeping = asyncio.create_task(self._artifacts.put(text, name=source.name, media_type="text/plain"))
         try:
-            result = await self._compiled(source, wish or Wish(library=False), where)
+            result = await self._compiled(source, wish or BuildOptions(library=False), where)
         finally:
             source_artifact_id = await keeping
         first = result.diagnostics[0].line_text() if result.diagnostics and result.status != "ok" else None
@@ -89,7 +96,7 @@ class Compiler:
             evidence=evidence,
             parent_id=parent_id,
             note=note,
-            language=compiled(source),
+            language=compiled_language(source),
             host=where,
             driver=probe.driver,
             device=result.arch or probe.cpu,
@@ -100,41 +107,41 @@ class Compiler:
         )
         return result.model_copy(update={"attempt_id": attempt_id})
 
-    async def foresee(self, source: Source, *, host: str, flags: Sequence[str] = ()) -> None:
+    async def validate(self, source: CandidateSource, *, host: str, flags: Sequence[str] = ()) -> None:
         """Refuse now what `build` would refuse: a flag that is not allowed, a compiler that is not there.
 
         Raises:
             ToolMissing, BadRequest: As `compile` does.
         """
-        build_of(source, await self._jobs.probe(host), host, Wish(flags=tuple(flags)))
+        build_of(source, await self._jobs.probe(host), host, BuildOptions(flags=tuple(flags)))
 
-    async def has(self, source: Source, *, host: str, flags: Sequence[str] = ()) -> bool | None:
+    async def has(self, source: CandidateSource, *, host: str, flags: Sequence[str] = ()) -> bool | None:
         """Say whether a source was built already as it would be on a host; None where it cannot be."""
         probe = await self._jobs.probe(host)
         try:
-            build = build_of(source, probe, host, Wish(flags=tuple(flags)))
+            build = build_of(source, probe, host, BuildOptions(flags=tuple(flags)))
         except (ToolMissing, BadRequest):
             return None
         return await self._cached(_key(build.plan, build.toolchain, probe)) is not None
 
     async def build(
-        self, source: Source, *, host: str, flags: Sequence[str] = (), compiler: str | None = None
+        self, source: CandidateSource, *, host: str, flags: Sequence[str] = (), compiler: str | None = None
     ) -> CompileResult:
         """Make a library of a source, or return what the same compiler made of the same source before.
 
         NVRTC, named as the compiler, makes a cubin for the host's GPU.
         """
-        return await self._compiled(source, Wish(flags=tuple(flags), compiler=compiler), host)
+        return await self._compiled(source, BuildOptions(flags=tuple(flags), compiler=compiler), host)
 
-    async def _compiled(self, source: Source, wish: Wish, host: str) -> CompileResult:
+    async def _compiled(self, source: CandidateSource, wish: BuildOptions, host: str) -> CompileResult:
         """Compile; what turns out to be beyond a run-time compiler goes to the whole one, if nobody chose."""
         probe = await self._jobs.probe(host)
         build = build_of(source, probe, host, wish)
-        result = await self.made(source, build, host, probe)
+        result = await self.run_build(source, build, host, probe)
         if wish.compiler is None and _was_beyond(build.toolchain, result):
             with contextlib.suppress(ToolMissing):
                 build = build_of(source, probe, host, wish.model_copy(update={"library": True}))
-                result = await self.made(source, build, host, probe)
+                result = await self.run_build(source, build, host, probe)
         result = with_occupancy(result, wish.block) if wish.block else result
         if build.note:
             result = result.model_copy(update={"note": "; ".join(n for n in (build.note, result.note) if n)})
@@ -144,28 +151,30 @@ class Compiler:
         """Return the result whose messages name the documentation that explains them, as far as it is indexed."""
         if not result.diagnostics:
             return result
-        found = await self._documents.explaining([each.message for each in result.diagnostics])
+        found = await self._documents.explain_messages([each.message for each in result.diagnostics])
         messages = [each.model_copy(update={"doc": uri}) for each, uri in zip(result.diagnostics, found, strict=True)]
         return result.model_copy(update={"diagnostics": messages})
 
-    async def made(self, source: Source, build: Build, host: str, probe: HostProbe) -> CompileResult:
+    async def run_build(
+        self, source: CandidateSource, build: PlannedBuild, host: str, probe: HostProbe
+    ) -> CompileResult:
         """Carry out a build, or return what came of the same one before."""
         key = _key(build.plan, build.toolchain, probe)
         cached = await self._cached(key)
         if cached is not None:
             return cached.model_copy(update={"host": host})
-        spec, blobs = self.described(build.plan, probe, host)
+        spec, blobs = self.job_of_plan(build.plan, probe, host)
         done = await self._jobs.run(spec, host=host, blobs=blobs)
         result = await self._result(done, build, source)
         if result.status in ("ok", "failed") and done.record.status in ("ok", "failed") and not _lacked(result):
             await self._cache.put(key, result.model_dump(mode="json"))
         return result
 
-    async def knows(self, build: Build, probe: HostProbe) -> bool:
+    async def has_build(self, build: PlannedBuild, probe: HostProbe) -> bool:
         """Say whether a build was made before."""
         return await self._cached(_key(build.plan, build.toolchain, probe)) is not None
 
-    def described(self, plan: BuildPlan, probe: HostProbe, host: str) -> tuple[JobSpec, dict[str, bytes]]:
+    def job_of_plan(self, plan: CompilePlan, probe: HostProbe, host: str) -> tuple[JobSpec, dict[str, bytes]]:
         """Return the job that carries a plan out, and the contents that it names."""
         blobs: dict[str, bytes] = {}
         files: list[FileRef] = []
@@ -201,7 +210,7 @@ class Compiler:
             return None
         return CompileResult.model_validate(kept).model_copy(update={"cached": True, "seconds": None})
 
-    async def _result(self, done: FinishedJob, build: Build, source: Source) -> CompileResult:
+    async def _result(self, done: FinishedJob, build: PlannedBuild, source: CandidateSource) -> CompileResult:
         record, plan = done.record, build.plan
         raise_if_not_run(record, done.host)
         said = safe_text(done.stderr + done.stdout)
@@ -209,13 +218,13 @@ class Compiler:
         binary = contents.pop(plan.output, None)
         about = read_json(contents.pop(triton.RESULT, b"{}"))
         listing = next(((n, text.decode("utf-8", "replace")) for n, text in contents.items()), None)
-        found = await understood(said, listing[1] if listing else None)
+        found = await parse_log(said, listing[1] if listing else None)
         if record.status == "failed" and not any(d.severity == "error" for d in found):
-            last = diagnostics.last_words(said)
+            last = diagnostics.output_tail(said)
             found = [last, *found] if last else found
-        too_much = triton.too_much_shared(about, build.arch or "")
+        too_much = triton.shared_memory_error(about, build.arch or "")
         found += [too_much] if too_much else []
-        messages, left = diagnostics.top(found)
+        messages, left = diagnostics.first_messages(found)
         status = "ok" if binary is not None else ("failed" if record.status in ("ok", "failed") else str(record.status))
         ids = await asyncio.gather(
             self._put(binary, plan.output),
@@ -224,7 +233,7 @@ class Compiler:
         )
         result = CompileResult(
             status=status if status in ("ok", "failed", "timeout", "oom") else "broken",  # type: ignore[arg-type]
-            language=compiled(source),
+            language=compiled_language(source),
             compiler=build.toolchain.title,
             arch=build.arch,
             host=done.host,
@@ -245,7 +254,7 @@ class Compiler:
         block = triton.block_of(about, build.arch or "")
         return with_occupancy(result, block) if block else result
 
-    async def _contents(self, done: FinishedJob, plan: BuildPlan) -> dict[str, bytes]:
+    async def _contents(self, done: FinishedJob, plan: CompilePlan) -> dict[str, bytes]:
         """Return the outputs that there are, by name: the binary of a build that succeeded, and listings."""
         taken = {o.path: o for o in done.record.outputs}
         wanted = [n for n in ((plan.output,) if done.record.status == "ok" else ()) if n in taken]
@@ -261,8 +270,8 @@ class Compiler:
 
 def _was_beyond(toolchain: Toolchain, result: CompileResult) -> bool:
     """Say whether a run-time compiler failed at what the whole compiler may be able to do."""
-    return (toolchain.name == "nvrtc" and nvrtc.was_for_nvcc(result.diagnostics)) or (
-        toolchain.name == hiprtc.NAME and result.status != "ok" and hiprtc.was_for_clang(result.diagnostics)
+    return (toolchain.name == "nvrtc" and nvrtc.should_retry_with_nvcc(result.diagnostics)) or (
+        toolchain.name == hiprtc.NAME and result.status != "ok" and hiprtc.should_retry_with_clang(result.diagnostics)
     )
 
 
@@ -271,7 +280,7 @@ def _lacked(result: CompileResult) -> bool:
     return result.status == "failed" and any("ModuleNotFoundError" in d.message for d in result.diagnostics)
 
 
-def _resources(said: str, build: Build, binary: bytes, about: Mapping[str, Any]) -> list[KernelResources]:
+def _resources(said: str, build: PlannedBuild, binary: bytes, about: Mapping[str, Any]) -> list[KernelResources]:
     arch = build.arch or ""
     if build.toolchain.name in ("nvcc", "nvrtc"):
         return resources.parse(said)
@@ -282,7 +291,7 @@ def _resources(said: str, build: Build, binary: bytes, about: Mapping[str, Any])
     return resources.parse_amd(said, arch) if arch else []
 
 
-async def understood(said: str, ptx: str | None = None) -> list[Diagnostic]:
+async def parse_log(said: str, ptx: str | None = None) -> list[Diagnostic]:
     """Return the messages of a log without holding up the server."""
     if len(said) > LONG_LOG_CHARS:
         return await asyncio.to_thread(diagnostics.parse, said, ptx)
@@ -308,7 +317,7 @@ def read_json(data: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _key(plan: BuildPlan, toolchain: Toolchain, probe: HostProbe) -> str:
+def _key(plan: CompilePlan, toolchain: Toolchain, probe: HostProbe) -> str:
     """Return the address of a build: all that decides what comes out of it."""
     worker = worker_source(plan.worker) if plan.worker else None
     return key_of("unit", [plan.argv, plan.files, plan.env, worker, toolchain.title], probe)

@@ -15,7 +15,7 @@ from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.jobs.output_text import safe_text
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
@@ -44,7 +44,7 @@ class Inspector:
     """Disassembles, with a cache by content."""
 
     def __init__(
-        self, settings: Settings, jobs: JobRunner, db: Database, artifacts: Artifacts, experience: Experience
+        self, settings: Settings, jobs: JobRunner, db: Database, artifacts: Artifacts, experience: AttemptStore
     ) -> None:
         self._settings, self._jobs, self._db = settings, jobs, db
         self._artifacts, self._experience = artifacts, experience

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpu_mcp_server.errors import GpuMcpError, TooLarge
+from gpu_mcp_server.errors import GpuMcpError, LimitExceeded
 from gpu_mcp_server.models.build import LANGUAGES
-from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES, MAX_TEXTS, Source
+from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES, MAX_TEXTS, CandidateSource
 from gpu_mcp_server.services.workspaces.local_files import read_local
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 
@@ -22,8 +22,12 @@ Reader = Callable[[str], Awaitable[bytes | None]]
 
 
 async def with_headers(
-    source: Source, path: str | None, workspace_id: str | None, workspaces: Workspaces, flags: Sequence[str] = ()
-) -> Source:
+    source: CandidateSource,
+    path: str | None,
+    workspace_id: str | None,
+    workspaces: Workspaces,
+    flags: Sequence[str] = (),
+) -> CandidateSource:
     """Return the source with the files that it includes, laid as they lie around it.
 
     Args:
@@ -34,7 +38,7 @@ async def with_headers(
         flags: Of the compiler.
 
     Raises:
-        TooLarge: If more than 500 files are reached.
+        LimitExceeded: If more than 500 files are reached.
     """
     if path is None or LANGUAGES[source.language].launcher not in ("c", "cuda"):
         return source
@@ -71,7 +75,7 @@ async def _closure(text: str, path: str, read: Reader, folders: Sequence[str]) -
     """Return the texts of all files that are reached, by path below the root.
 
     Raises:
-        TooLarge: If there are more than 500: without the others the compiler would miss headers that are there.
+        LimitExceeded: If there are more than 500: without the others the compiler would miss headers that are there.
     """
     found: dict[str, str] = {}
     open_ones = [(path, text)]
@@ -85,7 +89,7 @@ async def _closure(text: str, path: str, read: Reader, folders: Sequence[str]) -
                 data = await read(at)
                 if data is not None and b"\0" not in data:
                     if len(found) == MAX_TEXTS:
-                        raise TooLarge(
+                        raise LimitExceeded(
                             f"{path!r} includes more than {MAX_TEXTS} files from around it, {at!r} after those; "
                             f"{MAX_TEXTS} can go with a source.",
                             hint="Compile it with build_project, which takes all files of a workspace.",

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, ProcessSpec
-from gpu_mcp_server.models.build import CompileResult, Wish
+from gpu_mcp_server.models.build import BuildOptions, CompileResult
 from gpu_mcp_server.models.port import PortFinding, PortResult
 from gpu_mcp_server.package_files import worker_source
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.commands.command_runner import min_level, roots_of
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
@@ -19,7 +19,7 @@ from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings
-from gpu_mcp_server.toolchains.porting import SUFFIXES, Target, findings, hip_name, left_over
+from gpu_mcp_server.toolchains.porting import SUFFIXES, Target, findings, hip_name, remaining_cuda_names
 
 OUT = "converted"
 MAX_FILES = 200
@@ -94,7 +94,7 @@ class Porter:
             converter=f"{converter.kind} {converter.version}".strip(),
             workspace_id=listing.workspace_id,
             files=sorted(converted)[:SHOWN_FILES],
-            left_over=left_over(converted),
+            left_over=remaining_cuda_names(converted),
             findings=found,
             builds=builds,
             builds_left_out=left or None,
@@ -121,7 +121,7 @@ class Porter:
             converter=f"{tool} {about.version}",
             workspace_id=listing.workspace_id if listing else None,
             files=sorted(converted)[:SHOWN_FILES],
-            left_over=left_over(converted),
+            left_over=remaining_cuda_names(converted),
             findings=found,
             converter_said=[s[:200] for s in dict.fromkeys(said)][:20],
             note="build_project with system sycl compiles it" if converted else done.record.note or "nothing came out",
@@ -165,9 +165,11 @@ class Porter:
             folder = path.rpartition("/")[0]
             prefix = folder + "/" if folder else ""
             beside = {p.removeprefix(prefix): t for p, t in converted.items() if p != path and not p.endswith(".hip")}
-            source = Source(converted[path], "hip", path.rpartition("/")[2], beside=beside)
+            source = CandidateSource(converted[path], "hip", path.rpartition("/")[2], beside=beside)
             try:
-                builds.append(await self._compiler.compile(source, Wish(arch=arch), host=where, note="port to HIP"))
+                builds.append(
+                    await self._compiler.compile(source, BuildOptions(arch=arch), host=where, note="port to HIP")
+                )
             except ToolMissing:
                 break
         return builds, len(with_kernels) - len(builds)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, ProcessSpec
 from gpu_mcp_server.models.build import CompileResult
-from gpu_mcp_server.models.program import Program
+from gpu_mcp_server.models.program import ProgramProblem
 from gpu_mcp_server.services.builds.build_cache import BuildCache, key_of
 from gpu_mcp_server.services.builds.build_plans import LONG, compile_limits, note_of
 from gpu_mcp_server.services.commands.command_runner import environment_of, min_level, roots_of
@@ -14,7 +14,7 @@ from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.jobs.output_text import safe_text
-from gpu_mcp_server.services.workspaces.file_archive import MAX_TREE_BYTES, Tree, TreeFile, pack, unpack
+from gpu_mcp_server.services.workspaces.file_archive import MAX_TREE_BYTES, ArchiveFile, Tree, pack, unpack
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
@@ -24,14 +24,15 @@ MEMORY_BYTES = 8 << 30
 LOG_BYTES = 1 << 20
 
 
-def project_of(program: Program) -> dict[str, TreeFile]:
+def project_of(program: ProgramProblem) -> dict[str, ArchiveFile]:
     """Return the reference's project as it is built."""
     return {
-        path: TreeFile(file.data(), 0o755 if file.executable else 0o644) for path, file in sorted(program.files.items())
+        path: ArchiveFile(file.data(), 0o755 if file.executable else 0o644)
+        for path, file in sorted(program.files.items())
     }
 
 
-def candidate_tree(program: Program, files: Tree) -> dict[str, TreeFile]:
+def candidate_tree(program: ProgramProblem, files: Tree) -> dict[str, ArchiveFile]:
     """Return the project with a candidate's files in place of its own.
 
     Raises:
@@ -58,7 +59,7 @@ class ProgramBuilder:
         """Return what a command makes of a project; the artifact is the whole folder afterwards.
 
         Raises:
-            TooLarge: If that has more than 2,000 files or 64 MiB.
+            LimitExceeded: If that has more than 2,000 files or 64 MiB.
         """
         probe = await self._jobs.probe(host)
         if not command:
@@ -75,7 +76,7 @@ class ProgramBuilder:
             await self._cache.put(key, result.model_dump(mode="json"))
         return result
 
-    async def tree(self, artifact_id: str) -> dict[str, TreeFile]:
+    async def tree(self, artifact_id: str) -> dict[str, ArchiveFile]:
         """Return a folder that `build` made."""
         return unpack(await self._artifacts.read(artifact_id))
 
@@ -96,7 +97,7 @@ class ProgramBuilder:
             id=new_job_id(),
             purpose="compile",
             processes=(ProcessSpec(argv=tuple(command), env=environment_of(probe, {"LC_ALL": "C"})),),
-            files={"main": refs_of(tree)},
+            files={"main": file_refs(tree)},
             outputs=("*",),
             roots=roots_of(probe, self._settings.hosts[host].roots),
             limits=compile_limits(
@@ -112,9 +113,9 @@ class ProgramBuilder:
         said = safe_text(done.stderr + done.stdout)
         found = diagnostics.parse(said, None)
         if record.status == "failed" and not any(d.severity == "error" for d in found):
-            last = diagnostics.last_words(said)
+            last = diagnostics.output_tail(said)
             found = [last, *found] if last else found
-        messages, left = diagnostics.top(found)
+        messages, left = diagnostics.first_messages(found)
         artifact: str | None = None
         note = "; ".join([note_of(record, LONG), *record.outputs_left_out[:3]]).strip("; ")
         if record.status == "ok":
@@ -139,7 +140,7 @@ class ProgramBuilder:
             else None,
         )
 
-    async def _built(self, done: FinishedJob, tree: Tree) -> tuple[dict[str, TreeFile], str]:
+    async def _built(self, done: FinishedJob, tree: Tree) -> tuple[dict[str, ArchiveFile], str]:
         """Return the folder after the build, and what was left out of it."""
         built, size = dict(tree), 0
         left: list[str] = []
@@ -149,11 +150,11 @@ class ProgramBuilder:
                 left.append(output.path)
                 continue
             mode = 0o755 if output.mode & 0o111 else 0o644
-            built[output.path] = TreeFile(await self._jobs.fetch(done.host, output.sha256), mode)
+            built[output.path] = ArchiveFile(await self._jobs.fetch(done.host, output.sha256), mode)
         return built, f"left out, as the build made more than 32 MiB: {', '.join(left[:5])}" if left else ""
 
 
-def refs_of(tree: Tree, below: str = "") -> tuple[FileRef, ...]:
+def file_refs(tree: Tree, below: str = "") -> tuple[FileRef, ...]:
     """Return a tree as the files of a job's workspace."""
     return tuple(
         FileRef(below + path, hashlib.sha256(file.data).hexdigest(), len(file.data), file.mode)

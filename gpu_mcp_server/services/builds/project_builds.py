@@ -13,8 +13,8 @@ from gpu_mcp_server.models.project import Phase, ProjectBuild
 from gpu_mcp_server.package_files import worker_source
 from gpu_mcp_server.services.builds import sycl_checks
 from gpu_mcp_server.services.builds.build_cache import BuildCache, key_of
-from gpu_mcp_server.services.builds.build_plans import native, nvidia_target
-from gpu_mcp_server.services.builds.compiler import understood
+from gpu_mcp_server.services.builds.build_plans import nvidia_target, resolve_arch
+from gpu_mcp_server.services.builds.compiler import parse_log
 from gpu_mcp_server.services.commands import run_traces
 from gpu_mcp_server.services.commands.command_runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
@@ -25,7 +25,7 @@ from gpu_mcp_server.services.workspaces.workspace_store import Workspaces, check
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.toolchains import diagnostics, junit, sycl_runtime
-from gpu_mcp_server.toolchains.architectures import Target
+from gpu_mcp_server.toolchains.architectures import CompileTarget
 from gpu_mcp_server.toolchains.base import Toolchain, toolchains_of
 from gpu_mcp_server.toolchains.projects import (
     BUILD,
@@ -35,9 +35,9 @@ from gpu_mcp_server.toolchains.projects import (
     SYCL_SUFFIXES,
     Project,
     System,
-    checked,
     phases,
     system_of,
+    validate_project,
 )
 
 MEMORY_BYTES = 8 << 30
@@ -84,7 +84,7 @@ class Projects:
         chosen = system or system_of(paths, folder)
         target = _target(arch, probe, where)
         project = Project(chosen, folder, targets, options, target.arch or None, tests)
-        checked(project, _gpu_compilers(probe))
+        validate_project(project, _gpu_compilers(probe))
         request: dict[str, object] = {
             "build": BUILD if chosen in ("cmake", "sycl") else folder,
             "tidy": chosen in ("cmake", "sycl"),
@@ -103,26 +103,26 @@ class Projects:
         done = await self._jobs.run(spec, host=where, blobs=blobs, workspace_id=workspace_id)
         result = await self._result(done, project, workspace_id, str(request["build"]))
         if check:
-            await sycl_checks.keep(check, done.record.outputs, self._cache)
+            await sycl_checks.cache_driver(check, done.record.outputs, self._cache)
         notes = (sycl_runtime.NOTE if check else "", target.note, result.note)
         result = result.model_copy(update={"note": "; ".join(n for n in notes if n) or None})
         return await self._kept_now(result, key, request, probe, done)
 
     async def _sycl(
         self, project: Project, probe: HostProbe, host: str, sources: Sequence[str]
-    ) -> sycl_checks.Prepared | None:
+    ) -> sycl_checks.SyclCheckPlan | None:
         """Return what checks SYCL kernels where no compiler does; None for all else."""
         runtime = sycl_checks.runtime_at(probe) if project.system == "sycl" else None
         if runtime is None:
             return None
-        return await sycl_checks.prepared(runtime, probe, host, sources, self._artifacts, self._cache)
+        return await sycl_checks.plan_check(runtime, probe, host, sources, self._artifacts, self._cache)
 
     async def _kept_now(
         self, result: ProjectBuild, key: str | None, request: Mapping[str, object], probe: HostProbe, done: FinishedJob
     ) -> ProjectBuild:
         workspace_id = result.workspace_id
         if key and result.status in ("ok", "failed"):
-            made = [asdict(o) for o in done.record.outputs if not run_traces.ours(o.path)]
+            made = [asdict(o) for o in done.record.outputs if not run_traces.is_trace(o.path)]
             after = _key(await self._workspaces.manifest(workspace_id), request, probe)
             for each in dict.fromkeys((key, after)):  # nothing is left to do in what was just built
                 await self._cache.put(each, {"result": result.model_dump(mode="json"), "made": made})
@@ -170,14 +170,16 @@ class Projects:
             names = [line.removeprefix("=== ") for line in said.splitlines() if line.startswith("=== ")]
             failed = names[-1] if names else None
         report = await self._report(done, f"{BUILD}/{JUNIT}")
-        found = [_inside(d) for d in await understood(said)]
+        found = [_inside(d) for d in await parse_log(said)]
         if record.status == "failed" and failed != "test" and not any(d.severity == "error" for d in found):
-            last = diagnostics.last_words(said)
+            last = diagnostics.output_tail(said)
             found = [last, *found] if last else found
-        messages, left = diagnostics.top(found)
+        messages, left = diagnostics.first_messages(found)
         for output in record.outputs:
             await self._content(done, output)
-        refused = await self._workspaces.adopt(workspace_id, [o for o in record.outputs if not run_traces.ours(o.path)])
+        refused = await self._workspaces.adopt(
+            workspace_id, [o for o in record.outputs if not run_traces.is_trace(o.path)]
+        )
         notes = [record.note, *record.outputs_left_out[:3], *refused[:3]]
         status = record.status if record.status in ("ok", "failed", "timeout", "oom") else "broken"
         log = await self._artifacts.put(said.encode(), name="build.log", media_type="text/plain") if said else None
@@ -237,12 +239,12 @@ def _key(manifest: Sequence[FileRef], request: Mapping[str, object], probe: Host
     return key_of("project", [files, request, ENVIRONMENT, worker_source("build_project")], probe)
 
 
-def _target(arch: str | None, probe: HostProbe, host: str) -> Target:
+def _target(arch: str | None, probe: HostProbe, host: str) -> CompileTarget:
     """Return what to build for: of `native` all that the host's device can do, nothing where the files say it."""
-    named = native(arch, probe, host) or ""
+    named = resolve_arch(arch, probe, host) or ""
     nvidia = toolchains_of(probe.model_dump(), "cuda")
     is_own = arch == "native" and named.startswith("sm_") and nvidia
-    return nvidia_target(arch, probe, host, nvidia[0]) if is_own else Target(named)
+    return nvidia_target(arch, probe, host, nvidia[0]) if is_own else CompileTarget(named)
 
 
 def _gpu_compilers(probe: HostProbe) -> list[Toolchain]:

@@ -17,7 +17,7 @@ from gpu_mcp_server.toolchains.sycl_runtime import SyclRuntime
 
 
 @dataclass(frozen=True)
-class Prepared:
+class SyclCheckPlan:
     """What a check needs besides the kernels."""
 
     phases: list[dict[str, object]]
@@ -36,9 +36,9 @@ def runtime_at(probe: HostProbe) -> SyclRuntime | None:
     return sycl_runtime.runtime_of(python.site, python.sycl or "", python.roots) if python else None
 
 
-async def prepared(
+async def plan_check(
     runtime: SyclRuntime, probe: HostProbe, host: str, sources: Sequence[str], artifacts: Artifacts, cache: BuildCache
-) -> Prepared:
+) -> SyclCheckPlan:
     """Return the phases of a check, with the program where it was built before, otherwise with its source.
 
     Raises:
@@ -54,13 +54,13 @@ async def prepared(
     kept = await cache.get(key)
     if kept is None or not artifacts.has(kept["sha256"]):
         files = [FileRef(sycl_runtime.SOURCE, sha256, len(source))]
-        return Prepared(whole, whole, files, {sha256: source}, key)
+        return SyclCheckPlan(whole, whole, files, {sha256: source}, key)
     files = [FileRef(sycl_runtime.DRIVER, kept["sha256"], kept["size"], 0o755)]
     phases = sycl_runtime.phases(runtime, gxx.path, sources, driver_is_there=True)
-    return Prepared(phases, whole, files, {kept["sha256"]: artifacts.blob_path(kept["sha256"])}, key)
+    return SyclCheckPlan(phases, whole, files, {kept["sha256"]: artifacts.blob_path(kept["sha256"])}, key)
 
 
-async def keep(made: Prepared, outputs: Sequence[OutputFile], cache: BuildCache) -> None:
+async def cache_driver(made: SyclCheckPlan, outputs: Sequence[OutputFile], cache: BuildCache) -> None:
     """Note the program that a first check built; its content is kept already."""
     for output in outputs:
         if output.path == sycl_runtime.DRIVER:

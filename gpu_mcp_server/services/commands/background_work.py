@@ -25,22 +25,22 @@ class _Work(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Unfinished:
+class StillRunning:
     """Work that goes on without its caller."""
 
     last: str
     """What it said last."""
 
 
-class Ongoing(Generic[T]):
+class BackgroundWork(Generic[T]):
     """Works by key, each at most once at a time."""
 
     def __init__(self) -> None:
         self._works: dict[str, _Work[T]] = {}
 
-    async def joined(
+    async def start_or_join(
         self, key: str, work: Callable[[Progress], Awaitable[T]], *, wait_s: float, progress: Progress | None
-    ) -> T | Unfinished:
+    ) -> T | StillRunning:
         """Start a work, or join it, and return what came of it, or how far it is after `wait_s` seconds.
 
         A result is handed out once; who asks after that starts anew. A caller who cancels ends the work.
@@ -61,7 +61,7 @@ class Ongoing(Generic[T]):
         finally:
             one.listener = None
         if not done:
-            return Unfinished(one.last)
+            return StillRunning(one.last)
         self._works.pop(key, None)
         return one.task.result()
 

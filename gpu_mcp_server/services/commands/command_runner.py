@@ -13,18 +13,18 @@ from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, Limits, OutputFile
 from gpu_mcp_server.models.job import GpuNeeds, JobResult, OutputRef, RankOptions
 from gpu_mcp_server.services.commands import run_traces
 from gpu_mcp_server.services.commands.rank_hosts import PURPOSE as RANKS
-from gpu_mcp_server.services.commands.rank_hosts import Group, RankHosts, peers
-from gpu_mcp_server.services.commands.run_traces import Aftermath, Prepared
+from gpu_mcp_server.services.commands.rank_hosts import RankGroup, RankHosts, peers
+from gpu_mcp_server.services.commands.run_traces import RunTraceReader, TracedCommand
 from gpu_mcp_server.services.documentation.doc_search import Documents
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, device_name, environment_of, min_level, roots_of
-from gpu_mcp_server.services.jobs.batch_jobs import PURPOSE, is_long
-from gpu_mcp_server.services.jobs.command_checks import check_command, check_fetch, laid, not_started
-from gpu_mcp_server.services.jobs.gpu_needs import Need, alone
-from gpu_mcp_server.services.jobs.gpu_scheduler import Pool
+from gpu_mcp_server.services.jobs.batch_jobs import PURPOSE, is_batch_job
+from gpu_mcp_server.services.jobs.command_checks import check_command, check_fetch, job_files, start_failure
+from gpu_mcp_server.services.jobs.gpu_needs import GpuNeed, exclusive_request
+from gpu_mcp_server.services.jobs.gpu_scheduler import GpuScheduler
 from gpu_mcp_server.services.jobs.job_runner import WAIT_S, Blobs, FinishedJob, JobRunner, OnOutput, raise_if_not_run
 from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable, new_job_id
-from gpu_mcp_server.services.jobs.output_text import head_and_tail, readable, safe_text
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.jobs.output_text import head_and_tail, plain_stdout, safe_text
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -45,7 +45,7 @@ _log = structlog.get_logger()
 KEPT_OUTPUT_BYTES = 4 << 20
 
 
-class Runner:
+class CommandRunner:
     """Commands as jobs."""
 
     def __init__(
@@ -55,14 +55,14 @@ class Runner:
         table: JobTable,
         workspaces: Workspaces,
         artifacts: Artifacts,
-        experience: Experience,
-        pool: Pool,
+        experience: AttemptStore,
+        pool: GpuScheduler,
         documents: Documents,
     ) -> None:
         self._documents = documents
         self._settings, self._jobs, self._table, self._pool = settings, jobs, table, pool
         self._workspaces, self._artifacts, self._experience = workspaces, artifacts, experience
-        self._aftermath = Aftermath(jobs, workspaces)
+        self._aftermath = RunTraceReader(jobs, workspaces)
         self._groups = RankHosts(settings, jobs)
         self.settlers: dict[str, Settle] = {}
         """By purpose: what to do with a finished job beyond its record; returns a line for the agent."""
@@ -108,22 +108,22 @@ class Runner:
             on_output: Given the output as it comes, by name of the stream; `queue` is the job's place in the queue.
 
         Raises:
-            BadRequest, TooLarge: If an argument is beyond its limits.
+            BadRequest, LimitExceeded: If an argument is beyond its limits.
         """
         check_command(argv, env or {}, timeout_s, stdin)
         if fetch:
             check_fetch(gpus, ranks, allowed=self._settings.allow_fetch)
         reports = {run_traces.TESTS: junit.checked_patterns(tests)} if tests is not None else {}
         manifest = await self._workspaces.manifest(workspace_id) if workspace_id else []
-        groups = await self._groups.shared_out(ranks, timeout_s, detach=detach) if ranks and ranks.hosts else []
-        need = Need.of(gpus, needs)
+        groups = await self._groups.distribute(ranks, timeout_s, detach=detach) if ranks and ranks.hosts else []
+        need = GpuNeed.from_request(gpus, needs)
         named = groups[0].host if groups else host
         where = await self._pool.place(named, need, files={f.sha256: f.size for f in manifest})
         probe = await self._jobs.probe(where)
         told = {"gpus": gpus, "ranks": ranks, "timeout_s": timeout_s, "env": env, "tests": tests is not None}
-        ready = made_ready(argv, need, [(g.host, g.probe, g) for g in groups] or [(where, probe, None)], told)
+        ready = prepare_command(argv, need, [(g.host, g.probe, g) for g in groups] or [(where, probe, None)], told)
         made = ready[0]
-        more, blobs = laid(made.files)
+        more, blobs = job_files(made.files)
         spec = JobSpec(
             id=groups[0].job_id if groups else new_job_id(),
             purpose="fetch" if fetch else RANKS if groups else "run",
@@ -131,7 +131,7 @@ class Runner:
             files={"main": (*manifest, *more)},
             outputs=("*",) if workspace_id else (*outputs, *made.outputs),
             roots=roots_of(probe, (*self._settings.hosts[where].roots, *made.roots)),
-            gpus=alone(need, detached=detach, priority=needs.priority if needs else "interactive"),
+            gpus=exclusive_request(need, detached=detach, priority=needs.priority if needs else "interactive"),
             limits=Limits(wall_s=timeout_s, output_bytes=KEPT_OUTPUT_BYTES),
             min_level=min_level(self._settings),
             network=fetch or bool(groups),
@@ -150,7 +150,7 @@ class Runner:
         if detach:
             await self._jobs.submit(spec, host=where, blobs=blobs, **row)
             return await self.status(spec.id, wait_s=0)
-        then = await self._groups.ahead(groups, self._shares(spec, groups, ready), blobs) if groups else None
+        then = await self._groups.start_others(groups, self._shares(spec, groups, ready), blobs) if groups else None
         return await self._run_attached(spec, where, blobs, row, wait_s, on_output or last_line_to(progress), then)
 
     async def _attempted(
@@ -166,13 +166,13 @@ class Runner:
             evidence={"argv": [a[:200] for a in argv[:50]], "workspace_id": workspace_id},
         )
 
-    def _shares(self, spec: JobSpec, groups: Sequence[Group], ready: Sequence[Prepared]) -> list[JobSpec]:
+    def _shares(self, spec: JobSpec, groups: Sequence[RankGroup], ready: Sequence[TracedCommand]) -> list[JobSpec]:
         """Return the jobs of all groups: like the first one's, each with the command of its own host."""
         found: list[JobSpec] = []
         for group, made in zip(groups, ready, strict=True):
             process = ProcessSpec(argv=made.argv, env=environment_of(group.probe, made.env))
             roots = roots_of(group.probe, (*self._settings.hosts[group.host].roots, *made.roots))
-            outputs = tuple(dict.fromkeys((*(o for o in spec.outputs if not run_traces.ours(o)), *made.outputs)))
+            outputs = tuple(dict.fromkeys((*(o for o in spec.outputs if not run_traces.is_trace(o)), *made.outputs)))
             outputs = spec.outputs if "*" in spec.outputs else outputs
             found.append(replace(spec, id=group.job_id, processes=(process,), roots=roots, outputs=outputs))
         return found
@@ -211,7 +211,7 @@ class Runner:
         """Return a job's result, and where its stdout goes on for who reads it in parts."""
         job_id = row.job_id
         try:
-            seen = await self._jobs.look(job_id, row.host, timeout_s=wait_s, stdout_at=stdout_offset)
+            seen = await self._jobs.poll(job_id, row.host, timeout_s=wait_s, stdout_at=stdout_offset)
         except NotFound:
             if row.record is None:
                 raise
@@ -234,22 +234,22 @@ class Runner:
         note = f"still {seen.record.state}{place}; job_status with wait_s waits for its end"
         return result.model_copy(update={"note": note}), stdout_offset + len(seen.stdout)
 
-    async def tidy(self) -> None:
+    async def finish_leftovers(self) -> None:
         """Finish what an earlier server left: jobs that ended without it, and their attempts."""
-        await self.settle(TIDY_S)
+        await self.refresh_running_jobs(TIDY_S)
         await self._experience.abandon()
 
-    async def settle(self, patience_s: float = SETTLE_S) -> None:
+    async def refresh_running_jobs(self, patience_s: float = SETTLE_S) -> None:
         """Ask for the jobs that count as running, so that none is listed so that has ended.
 
         A host that does not answer in time is left out.
         """
-        await asyncio.gather(*(self._settle(row, patience_s) for row in await self._table.unfinished()))
+        await asyncio.gather(*(self._settle(row, patience_s) for row in await self._table.unfinished_jobs()))
 
     async def _settle(self, row: JobRow, patience_s: float) -> None:
         try:
             async with asyncio.timeout(patience_s):
-                seen = await self._jobs.look(row.job_id, row.host)
+                seen = await self._jobs.poll(row.job_id, row.host)
                 if seen.record.state == "finished":
                     await self.status(row.job_id)
         except NotFound:
@@ -277,7 +277,7 @@ class Runner:
 
     async def recent(self, limit: int = 20) -> list[JobResult]:
         """Return the newest jobs of this store, as their hosts know them."""
-        await self.settle()
+        await self.refresh_running_jobs()
         rows = await self._table.recent(limit)
         return [
             self._result(r.record or JobRecord(id=r.job_id, state="running", purpose=r.purpose), r, b"", b"")
@@ -293,10 +293,10 @@ class Runner:
                 update[f"{name}_artifact_id"] = await self._artifacts.put(
                     data, name=f"{row.job_id}.{name}", media_type="text/plain"
                 )
-        if is_long(row) and self._jobs.long is not None:
-            await self._jobs.long.bring(row, record.outputs)
+        if is_batch_job(row) and self._jobs.long is not None:
+            await self._jobs.long.fetch_outputs(row, record.outputs)
         outputs: list[OutputRef] = []
-        for output in filter(run_traces.shown, record.outputs):
+        for output in filter(run_traces.is_listed, record.outputs):
             artifact_id = None
             if row.purpose in ("run", "fetch", RANKS, PURPOSE):
                 if not self._artifacts.has(output.sha256):
@@ -304,9 +304,9 @@ class Runner:
                 artifact_id = await self._artifacts.put(self._artifacts.blob_path(output.sha256), name=output.path)
             outputs.append(OutputRef(path=output.path, artifact_id=artifact_id, size_bytes=output.size))
         ran = row.purpose in ("run", RANKS)
-        traces = await self._aftermath.of(done, row) if ran else run_traces.Traces()
+        traces = await self._aftermath.read_traces(done, row) if ran else run_traces.RunTraces()
         refused: list[str] = []
-        made = [o for o in record.outputs if not run_traces.ours(o.path)]
+        made = [o for o in record.outputs if not run_traces.is_trace(o.path)]
         made += [await self._brought(at, output) for at, output in traces.elsewhere]
         if row.workspace_id and made:
             refused = await self._workspaces.adopt(row.workspace_id, made)
@@ -315,7 +315,7 @@ class Runner:
         if settle is None and row.attempt_id:
             await self._experience.finish(row.attempt_id, status=record.status or "broken", reason=record.note or None)
         absent = await self._not_made(row, record)
-        explained = await self._documents.of_output(result.stderr, result.stdout) if ran else ""
+        explained = await self._documents.explain_output(result.stderr, result.stdout) if ran else ""
         note = None if line and result.note and result.note in line else result.note
         notes = [n for n in (line, *traces.notes, note, absent, "; ".join(refused[:5]), explained) if n]
         update |= {"outputs": outputs, "ranks": traces.ranks, "tests": traces.tests}
@@ -338,10 +338,10 @@ class Runner:
         return f"asked for in outputs, but not there: {', '.join(missing[:5])}{more}" if missing else ""
 
     def _result(self, record: JobRecord, row: JobRow, stdout: bytes, stderr: bytes) -> JobResult:
-        out, out_left = head_and_tail(readable(row.purpose, stdout))
+        out, out_left = head_and_tail(plain_stdout(row.purpose, stdout))
         err, err_left = head_and_tail(safe_text(stderr))
         leader = record.leader
-        program, code = not_started(err, leader.exit_code if leader else None)
+        program, code = start_failure(err, leader.exit_code if leader else None)
         notes = [n for n in (program, record.note, "; ".join(record.outputs_left_out[:5])) if n]
 
         def dropped(count: int) -> int:
@@ -370,9 +370,12 @@ class Runner:
         )
 
 
-def made_ready(
-    argv: Sequence[str], need: Need, places: Sequence[tuple[str, HostProbe, Group | None]], told: Mapping[str, Any]
-) -> list[Prepared]:
+def prepare_command(
+    argv: Sequence[str],
+    need: GpuNeed,
+    places: Sequence[tuple[str, HostProbe, RankGroup | None]],
+    told: Mapping[str, Any],
+) -> list[TracedCommand]:
     """Return a command as it is started at each of the places, which have what it needs.
 
     Raises:
@@ -380,7 +383,7 @@ def made_ready(
     """
     for host, probe, _ in places:
         need.check(probe, host)
-    return [run_traces.prepared(argv, probe, host, **told, group=group) for host, probe, group in places]
+    return [run_traces.instrument_command(argv, probe, host, **told, group=group) for host, probe, group in places]
 
 
 def last_line_to(progress: Progress | None) -> OnOutput | None:

@@ -33,7 +33,7 @@ _log = structlog.get_logger()
 
 
 @dataclass(frozen=True)
-class Group:
+class RankGroup:
     """One host's share of the ranks."""
 
     host: str
@@ -53,7 +53,7 @@ class RankHosts:
         self._settings, self._jobs = settings, jobs
         self._starting: set[asyncio.Task[None]] = set()
 
-    async def shared_out(self, ranks: RankOptions, timeout_s: float, *, detach: bool) -> list[Group]:
+    async def distribute(self, ranks: RankOptions, timeout_s: float, *, detach: bool) -> list[RankGroup]:
         """Share ranks out over hosts, evenly and in their order.
 
         Raises:
@@ -86,7 +86,7 @@ class RankHosts:
         }
         each = ranks.count // len(hosts)
         return [
-            Group(host, probe, number * each, each, {**shared, "group": number}, new_job_id())
+            RankGroup(host, probe, number * each, each, {**shared, "group": number}, new_job_id())
             for number, (host, probe) in enumerate(zip(hosts, probes, strict=True))
         ]
 
@@ -94,7 +94,9 @@ class RankHosts:
         named = self._settings.hosts[host].ranks_address
         return [named] if named else [*probe.addresses, "127.0.0.1"]
 
-    async def ahead(self, groups: Sequence[Group], specs: Sequence[JobSpec], blobs: Blobs) -> Callable[[], None]:
+    async def start_others(
+        self, groups: Sequence[RankGroup], specs: Sequence[JobSpec], blobs: Blobs
+    ) -> Callable[[], None]:
         """Start the jobs of other groups that must take their GPUs before the first group does.
 
         Returns:
@@ -117,7 +119,7 @@ class RankHosts:
         return behind
 
     async def _behind(
-        self, groups: Sequence[Group], jobs: Sequence[tuple[Group, JobSpec]], blobs: Blobs, *, waits: bool
+        self, groups: Sequence[RankGroup], jobs: Sequence[tuple[RankGroup, JobSpec]], blobs: Blobs, *, waits: bool
     ) -> None:
         try:
             if waits and jobs:
@@ -127,27 +129,27 @@ class RankHosts:
             _log.warning("a group of ranks cannot be started", error=str(error))
             await self.end(groups)
 
-    async def _in_order(self, jobs: Sequence[tuple[Group, JobSpec]], blobs: Blobs, *, waits: bool) -> None:
+    async def _in_order(self, jobs: Sequence[tuple[RankGroup, JobSpec]], blobs: Blobs, *, waits: bool) -> None:
         for group, spec in jobs:
             about = {"ranks": group.count, "first": group.first}
             await self._jobs.submit(spec, host=group.host, blobs=blobs, context=about)
             if waits:
                 await self._begun(group)
 
-    async def _begun(self, group: Group) -> None:
+    async def _begun(self, group: RankGroup) -> None:
         """Wait until a job has its GPUs, or has ended without."""
         note = ""
         while True:
-            record = (await self._jobs.look(group.job_id, group.host, timeout_s=LOOK_S, note_seen=note)).record
+            record = (await self._jobs.poll(group.job_id, group.host, timeout_s=LOOK_S, note_seen=note)).record
             if record.state != "queued":
                 return
             note = record.note
 
-    async def end(self, groups: Sequence[Group]) -> None:
+    async def end(self, groups: Sequence[RankGroup]) -> None:
         """End the jobs of all groups but the first, which says what it misses."""
         await asyncio.gather(*(self._jobs.end_quietly(g.job_id, g.host) for g in groups[1:]))
 
 
-def peers(groups: Sequence[Group]) -> dict[str, Any]:
+def peers(groups: Sequence[RankGroup]) -> dict[str, Any]:
     """Return how the first job's row names the other ones."""
     return {PEERS: [{"job": g.job_id, "host": g.host, "first": g.first, "count": g.count} for g in groups[1:]]}

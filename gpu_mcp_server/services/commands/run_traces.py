@@ -12,7 +12,7 @@ from gpu_mcp_server.hostd.protocol import FileRef, JobSpec, Limits, OutputFile, 
 from gpu_mcp_server.models.job import RankOptions, RankResult, TestReport
 from gpu_mcp_server.package_files import WORKERS
 from gpu_mcp_server.profilers import coredump
-from gpu_mcp_server.services.commands.rank_hosts import PEERS, Group
+from gpu_mcp_server.services.commands.rank_hosts import PEERS, RankGroup
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
 from gpu_mcp_server.services.jobs.job_table import JobRow, new_job_id
@@ -33,7 +33,7 @@ NVIDIA = "/opt/nvidia"
 
 
 @dataclass(frozen=True)
-class Prepared:
+class TracedCommand:
     """A command made ready to leave such traces."""
 
     argv: tuple[str, ...]
@@ -47,7 +47,7 @@ class Prepared:
 
 
 @dataclass(frozen=True)
-class Traces:
+class RunTraces:
     """What was found."""
 
     notes: list[str] = field(default_factory=list[str])
@@ -57,7 +57,7 @@ class Traces:
     """Files that were made on other hosts, by host."""
 
 
-def prepared(
+def instrument_command(
     argv: Sequence[str],
     probe: HostProbe,
     host: str,
@@ -67,8 +67,8 @@ def prepared(
     timeout_s: float,
     env: Mapping[str, str] | None = None,
     tests: bool = False,
-    group: Group | None = None,
-) -> Prepared:
+    group: RankGroup | None = None,
+) -> TracedCommand:
     """Return the command as it is started; for `tests` also what makes programs below it write reports.
 
     Args:
@@ -85,7 +85,7 @@ def prepared(
     Raises:
         ToolMissing: If ranks want mpirun and the host has none.
     """
-    command = junit.asking(argv)
+    command = junit.with_report_option(argv)
     outputs = [junit.REPORT] if command != list(argv) else []
     if gpus:
         outputs.append(coredump.FILE)
@@ -94,13 +94,13 @@ def prepared(
         **(env or {}),
         **(junit.environment(argv, env or {}) if tests else {}),
     }
-    one = Prepared(tuple(command), variables, {}, tuple(outputs))
+    one = TracedCommand(tuple(command), variables, {}, tuple(outputs))
     return one if ranks is None else _several(one, probe, host, ranks, timeout_s, group)
 
 
 def _several(
-    one: Prepared, probe: HostProbe, host: str, ranks: RankOptions, timeout_s: float, group: Group | None
-) -> Prepared:
+    one: TracedCommand, probe: HostProbe, host: str, ranks: RankOptions, timeout_s: float, group: RankGroup | None
+) -> TracedCommand:
     """Return a command as our launcher of ranks starts it, all of them or the group of this host."""
     mpirun = probe.toolchains.tools.get("mpirun")
     if ranks.launcher == "mpirun" and mpirun is None:
@@ -125,28 +125,28 @@ def _several(
         start = ("{python}", GROUPS, json.dumps(whole))
     left = (f"{RANKS}/{n}.{kind}" for n in range(first, first + count) for kind in ("json", "out", "err"))
     roots = tuple(mpirun.roots) if mpirun and ranks.launcher == "mpirun" else ()
-    return Prepared(start, one.env, files, (*one.outputs, *left), count, roots)
+    return TracedCommand(start, one.env, files, (*one.outputs, *left), count, roots)
 
 
-def ours(path: str) -> bool:
+def is_trace(path: str) -> bool:
     """Say whether a file is one of these traces, which no workspace keeps."""
-    return path.startswith(f"{FOLDER}/") or path.rpartition("/")[2] == coredump.FILE or junit.is_ours(path)
+    return path.startswith(f"{FOLDER}/") or path.rpartition("/")[2] == coredump.FILE or junit.is_own_report(path)
 
 
-def shown(output: OutputFile) -> bool:
+def is_listed(output: OutputFile) -> bool:
     """Say whether an answer lists a file: all that a run made, and of ours what holds more than the answer says."""
     match = RANK_FILE.match(output.path)
     return output.path.rpartition("/")[2] != coredump.FILE and (not match or (match[2] != "json" and output.size > 0))
 
 
-class Aftermath:
+class RunTraceReader:
     """Reads the traces of finished runs."""
 
     def __init__(self, jobs: JobRunner, workspaces: Workspaces) -> None:
         self._jobs, self._workspaces = jobs, workspaces
         self._broken: dict[str, str] = {}
 
-    async def of(self, done: FinishedJob, row: JobRow) -> Traces:
+    async def read_traces(self, done: FinishedJob, row: JobRow) -> RunTraces:
         """Return what a finished run left."""
         notes: list[str] = []
         outputs = {o.path: o for o in done.record.outputs}
@@ -165,9 +165,9 @@ class Aftermath:
             notes.append(doubt)
         if core is not None:
             notes.append(await self._place(done, row, core))
-        elif done.record.gpus and (words := coredump.broke(said)):
+        elif done.record.gpus and (words := coredump.kernel_fault(said)):
             notes.append(f"a kernel broke ({words}): check_memory with this command names kernel and line")
-        return Traces(notes, ranks, tests, [file for _, files in elsewhere for file in files])
+        return RunTraces(notes, ranks, tests, [file for _, files in elsewhere for file in files])
 
     async def _of_peer(self, peer: Mapping[str, Any]) -> tuple[list[RankResult], list[tuple[str, OutputFile]]]:
         """Return the ranks of a job on another host, which ends with the first one, and the files that it made."""
@@ -180,15 +180,15 @@ class Aftermath:
         except GpuMcpError as error:
             return [RankResult(rank=n, host=host, state="never started", last=str(error)) for n in numbers], []
         outputs = {o.path: o for o in done.record.outputs} if done else {}
-        found = await self._ranks(done, outputs, numbers) if done else [rank_of(n, {}) for n in numbers]
+        found = await self._ranks(done, outputs, numbers) if done else [parse_rank(n, {}) for n in numbers]
         why = done.record.note if done else f"job {job} does not end"
         told = [r.model_copy(update={"host": host, "last": r.last or why}) for r in found]
-        return told, [(host, o) for o in outputs.values() if not ours(o.path)]
+        return told, [(host, o) for o in outputs.values() if not is_trace(o.path)]
 
     async def _tests(self, done: FinishedJob, row: JobRow) -> TestReport | None:
         wanted = [o for o in done.record.outputs if junit.is_report(o.path, row.context.get(TESTS, ()))]
         contents = [await self._jobs.fetch(done.host, o.sha256) for o in wanted[: junit.MAX_REPORTS]]
-        return junit.merged([r for r in map(junit.parse, contents) if r is not None])
+        return junit.merge_reports([r for r in map(junit.parse, contents) if r is not None])
 
     async def _doubts(self, done: FinishedJob, row: JobRow, tests: TestReport | None, said: str) -> str | None:
         """Say what makes a report doubtful, or why there may be none."""
@@ -198,7 +198,7 @@ class Aftermath:
             kept = await self._workspaces.manifest(row.workspace_id)
             old = next((f.path for f in kept if junit.is_report(f.path, row.context[TESTS])), None)
         unchanged = f"{old} is as it was before: not written, or says the same" if old else None
-        return unchanged or junit.doubts(tests, leader.exit_code if leader else None, said)
+        return unchanged or junit.inconsistencies(tests, leader.exit_code if leader else None, said)
 
     async def _ranks(self, done: FinishedJob, outputs: Mapping[str, OutputFile], numbers: range) -> list[RankResult]:
         found: dict[int, dict[str, bytes]] = {n: {} for n in numbers}
@@ -206,7 +206,7 @@ class Aftermath:
             match = RANK_FILE.match(path)
             if match and int(match[1]) in numbers:
                 found[int(match[1])][match[2]] = await self._jobs.fetch(done.host, output.sha256)
-        return [rank_of(n, files) for n, files in found.items()]
+        return [parse_rank(n, files) for n, files in found.items()]
 
     async def _place(self, done: FinishedJob, row: JobRow, core: OutputFile) -> str:
         """Ask cuda-gdb where a kernel broke; once a job."""
@@ -243,7 +243,7 @@ class Aftermath:
         return f"a kernel broke: {where}" if where else "a kernel broke: check_memory names kernel and line"
 
 
-def rank_of(number: int, files: Mapping[str, bytes]) -> RankResult:
+def parse_rank(number: int, files: Mapping[str, bytes]) -> RankResult:
     """Understand what one rank left."""
     try:
         about: Any = json.loads(files.get("json", b"{}"))

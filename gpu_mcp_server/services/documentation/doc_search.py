@@ -22,7 +22,7 @@ from gpu_mcp_server.settings.server_settings import Settings
 
 if TYPE_CHECKING:
     from gpu_mcp_server.knowledge.search.hybrid_search import Hit
-    from gpu_mcp_server.knowledge.search.index_reader import Library, Page
+    from gpu_mcp_server.knowledge.search.index_reader import IndexReader, Page
     from gpu_mcp_server.knowledge.vectors.vector_index import Vectors
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Documents:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
-        self._library: Library | None = None
+        self._library: IndexReader | None = None
         self._vectors: Vectors | None = None
         self._renewed = False
         self._builder: subprocess.Popen[bytes] | None = None
@@ -75,7 +75,7 @@ class Documents:
             DiskFull: If there is no room for an index.
         """
 
-        def find(found: "Library") -> DocSearch:
+        def find(found: "IndexReader") -> DocSearch:
             dense = self._dense(found)
             answer = found.ask(
                 query, library=library, version=version, kinds=[kind] if kind else (), limit=limit, dense=dense
@@ -105,7 +105,7 @@ class Documents:
                 licence="as this server", document=part, next_offset=rest,
             )  # fmt: skip
 
-        def page(found: "Library") -> DocPage:
+        def page(found: "IndexReader") -> DocPage:
             entry = found.page(uri)
             return _page(entry, offset, found.named_in(entry) if offset == 0 else [])
 
@@ -114,7 +114,7 @@ class Documents:
     async def completions(self, part: str, prefix: str, given: Mapping[str, str]) -> list[str]:
         """Return what a part of an address may be: library, version, kind or name that begins with `prefix`."""
 
-        def found(library: "Library") -> list[str]:
+        def found(library: "IndexReader") -> list[str]:
             editions = [e for e in library.editions if given.get("library", "") in ("", e.library)]
             if part == "library":
                 return [name for name in dict.fromkeys(e.library for e in editions) if name.startswith(prefix)]
@@ -130,7 +130,7 @@ class Documents:
     async def libraries(self) -> list[dict[str, str | int]]:
         """Return what is indexed: library, version, entries, where from, licence."""
 
-        def listed(found: "Library") -> list[dict[str, str | int]]:
+        def listed(found: "IndexReader") -> list[dict[str, str | int]]:
             return [
                 {"library": e.library, "version": e.version, "entries": e.entries, "title": e.title, "root": e.root}
                 | {"licence": e.licence, "built_at": e.built_at}
@@ -139,7 +139,7 @@ class Documents:
 
         return await self._with_library(listed)
 
-    async def explaining(self, messages: list[str]) -> list[str | None]:
+    async def explain_messages(self, messages: list[str]) -> list[str | None]:
         """Return for each message of a compiler or library the address of what explains it; never fails, never waits.
 
         Where no index is there yet nothing is explained, and none is begun: the first search does that.
@@ -156,7 +156,7 @@ class Documents:
             _log.warning("messages are not explained", error=str(error))
             return [None] * len(messages)
 
-    async def of_names(self, names: Sequence[str]) -> list[str]:
+    async def lookup_names(self, names: Sequence[str]) -> list[str]:
         """Return the addresses of the entries of names, of those that are indexed; never fails, never waits."""
         try:
             if not names or (self._library is None and self._current() is None):
@@ -167,11 +167,11 @@ class Documents:
             _log.warning("names are not looked up", error=str(error))
             return []
 
-    async def of_output(self, *outputs: str) -> str:
+    async def explain_output(self, *outputs: str) -> str:
         """Return "see ..." with the entries for errors of CUDA, NCCL or MPI that a program printed, "" for none."""
-        from gpu_mcp_server.knowledge.search.error_lookup import complaints
+        from gpu_mcp_server.knowledge.search.error_lookup import error_lines
 
-        found = await self.explaining([line for text in outputs for line in complaints(text)])
+        found = await self.explain_messages([line for text in outputs for line in error_lines(text)])
         uris = list(dict.fromkeys(uri for uri in found if uri))[:2]
         return f"see {', '.join(uris)}" if uris else ""
 
@@ -190,7 +190,7 @@ class Documents:
                 self._library.close()
                 self._library = None
 
-    async def _with_library(self, work: "Callable[[Library], T]") -> T:
+    async def _with_library(self, work: "Callable[[IndexReader], T]") -> T:
         def locked() -> T:
             with self._lock:
                 return work(self._opened())
@@ -199,9 +199,9 @@ class Documents:
             self._renew()
         return await asyncio.to_thread(locked)
 
-    def _opened(self) -> "Library":
+    def _opened(self) -> "IndexReader":
         """Return the current index; without one, that of our own guides, made on the spot."""
-        from gpu_mcp_server.knowledge.search.index_reader import Library
+        from gpu_mcp_server.knowledge.search.index_reader import IndexReader
 
         folder = self._current()
         if self._library is not None and self._library.folder == folder:
@@ -213,7 +213,7 @@ class Documents:
             build(Storage(self._settings.data_dir), only={"guides", "messages"})
             folder = self._current()
             assert folder is not None
-        opened = Library(folder)
+        opened = IndexReader(folder)
         if self._library is not None:
             self._library.close()
         if self._vectors is not None:
@@ -247,7 +247,7 @@ class Documents:
             if code:
                 _log.warning("the documentation's index was not built", exit_code=code)
 
-    def _dense(self, found: "Library"):  # noqa: ANN202 - Dense is only imported for types
+    def _dense(self, found: "IndexReader"):  # noqa: ANN202 - Dense is only imported for types
         if self._vectors is None:
             from gpu_mcp_server.knowledge.vectors.vector_index import Vectors
 

@@ -12,7 +12,7 @@ from gpu_mcp_server.services.builds.candidate_source import NAMES, kept_source
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.evaluation.evaluator import Evaluator
 from gpu_mcp_server.services.evaluation.judge_job import TRUSTED, parse_verdict, shape_verdicts
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.store.artifacts import Artifacts
 
 SLOWER = 0.8
@@ -26,7 +26,7 @@ touched.
 class Auditor:
     """Confirms attempts or voids them; a voided row stays, marked."""
 
-    def __init__(self, evaluator: Evaluator, experience: Experience, artifacts: Artifacts) -> None:
+    def __init__(self, evaluator: Evaluator, experience: AttemptStore, artifacts: Artifacts) -> None:
         self._evaluator, self._experience, self._artifacts = evaluator, experience, artifacts
 
     async def audit(self, attempt_id: str, *, progress: Progress | None = None) -> AuditResult:
@@ -61,7 +61,7 @@ class Auditor:
             note=f"audit of {attempt_id}",
             progress=progress,
         )
-        outcome, why = judged_again(attempt, await self._shapes(attempt), again)
+        outcome, why = compare_verdicts(attempt, await self._shapes(attempt), again)
         if outcome == "voided":
             await self._experience.void(attempt_id, f"{why} (audit {again.attempt_id})")
         return AuditResult(
@@ -112,7 +112,7 @@ class Auditor:
         return shape_verdicts(parse_verdict(whole))
 
 
-def judged_again(before: Attempt, shapes: Sequence[ShapeVerdict], now: Evaluation) -> tuple[Outcome, str]:
+def compare_verdicts(before: Attempt, shapes: Sequence[ShapeVerdict], now: Evaluation) -> tuple[Outcome, str]:
     """Say whether the second verdict confirms the first, and why."""
     if now.verdict is None:
         return "not_judged", f"the second run has no verdict: {now.reason or now.status}"

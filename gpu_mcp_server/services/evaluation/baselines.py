@@ -16,8 +16,8 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.commands.command_runner import device_name
 from gpu_mcp_server.services.evaluation.judge_binaries import judge_code
-from gpu_mcp_server.services.evaluation.judge_job import Candidate, judge_spec, shape_verdicts
-from gpu_mcp_server.services.evaluation.judge_results import Verdicts, how_it_ended
+from gpu_mcp_server.services.evaluation.judge_job import BuiltCandidate, judge_spec, shape_verdicts
+from gpu_mcp_server.services.evaluation.judge_results import Verdicts, describe_end
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.settings.server_settings import Settings
@@ -63,7 +63,7 @@ class Baselines:
         self._compiler, self._artifacts, self._verdicts = compiler, artifacts, verdicts
         self._running: dict[str, asyncio.Task[Baseline]] = {}
 
-    async def beside(
+    async def add_baseline(
         self, evaluation: Evaluation, problem: Problem, probe: HostProbe, device: str, *, wait_s: float
     ) -> Evaluation:
         """Return a correct candidate's evaluation with torch.compile's times beside the eager reference's.
@@ -130,7 +130,7 @@ class Baselines:
             GpuMcpError: If it was not judged.
         """
         code = await judge_code(self._compiler, self._artifacts, host, device, "model")
-        candidate = Candidate("model", compiled_source(problem).encode(), code=code)
+        candidate = BuiltCandidate("model", compiled_source(problem).encode(), code=code)
         fixed = problem.model_copy(update={"fixed_shapes": True, "distributions": "declared"})
         spec, blobs = judge_spec(
             fixed, probe, self._settings, host=host, device=device, candidate=candidate, timing=TimingOptions()
@@ -138,7 +138,7 @@ class Baselines:
         done = await self._jobs.run(replace(spec, purpose=PURPOSE), host=host, blobs=blobs)
         verdict = await self._verdicts.read(done)
         if verdict is None:
-            raise GpuMcpError(f"torch.compile's baseline was not judged: {how_it_ended(done)}")
+            raise GpuMcpError(f"torch.compile's baseline was not judged: {describe_end(done)}")
         if verdict.get("verdict") != "correct":
             return Baseline(why_not=f"torch.compile of the reference is no answer: {verdict.get('reason')}"[:300])
         timed = [s for s in shape_verdicts(verdict) if s.speedup]

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.build import LANGUAGES
-from gpu_mcp_server.models.comparison import Comparison, Row
+from gpu_mcp_server.models.comparison import Comparison, ComparisonRow
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Tier, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.services.builds.candidate_source import NAMES, Source
+from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.evaluation.concurrency import Slots
 from gpu_mcp_server.services.evaluation.evaluator import Evaluator
@@ -34,11 +34,11 @@ REASON_CHARACTERS = 300
 
 
 @dataclass(frozen=True)
-class Entrant:
+class NamedCandidate:
     """A candidate with its name in the table."""
 
     name: str
-    source: Source
+    source: CandidateSource
     flags: tuple[str, ...] = ()
     entry: str = "launch"
     note: str | None = None
@@ -56,7 +56,7 @@ class Batches:
     async def compare(
         self,
         problem_id: str,
-        candidates: Sequence[Entrant],
+        candidates: Sequence[NamedCandidate],
         *,
         implementations: Sequence[str] = (),
         tier: Tier = "performance",
@@ -86,7 +86,7 @@ class Batches:
             for entrant in entrants
         ]
         for task in tasks:
-            task.add_done_callback(slots.past)
+            task.add_done_callback(slots.note_compiled)
         try:
             _, late = await asyncio.wait(tasks, timeout=wait_s + GRACE_S)
         finally:
@@ -110,7 +110,7 @@ class Batches:
             note=None if tier == "performance" else f"tier {tier}: nothing was timed, so there is no speed-up",
         )
 
-    def _slots(self, entrants: Sequence[Entrant], probe: HostProbe, tier: Tier, deadline: float) -> Slots:
+    def _slots(self, entrants: Sequence[NamedCandidate], probe: HostProbe, tier: Tier, deadline: float) -> Slots:
         languages = {entrant.source.language for entrant in entrants}
         gpu = "cuda" in probe.devices() and bool(languages & ON_GPU)
         return Slots(
@@ -124,7 +124,7 @@ class Batches:
     async def _one(
         self,
         problem: Problem,
-        entrant: Entrant,
+        entrant: NamedCandidate,
         host: str,
         tier: Tier,
         batch_id: str,
@@ -152,7 +152,7 @@ class Batches:
         )
 
 
-def _implementations(problem: Problem, names: Sequence[str]) -> list[Entrant]:
+def _implementations(problem: Problem, names: Sequence[str]) -> list[NamedCandidate]:
     """Return those of the problem's own implementations that were asked for."""
     known = problem.implementations
     if names and not known:
@@ -164,15 +164,15 @@ def _implementations(problem: Problem, names: Sequence[str]) -> list[Entrant]:
             f"The problem has no implementation {unknown[0]!r}.", hint=f"It has {', '.join(known) or 'none'}."
         )
     return [
-        Entrant(
-            name, Source(known[name].source, known[name].language, NAMES[known[name].language]),
+        NamedCandidate(
+            name, CandidateSource(known[name].source, known[name].language, NAMES[known[name].language]),
             known[name].flags, known[name].entry, f"implementation {name}",
         )
         for name in wanted
     ]  # fmt: skip
 
 
-def _check(entrants: Sequence[Entrant]) -> None:
+def _check(entrants: Sequence[NamedCandidate]) -> None:
     if not 1 <= len(entrants) <= MAX_CANDIDATES:
         raise BadRequest(
             f"There are {len(entrants)} candidates.",
@@ -184,15 +184,15 @@ def _check(entrants: Sequence[Entrant]) -> None:
         raise BadRequest(f"Two candidates are called {twice[0]!r}.", hint="Give each its own name.")
 
 
-def _row(entrant: Entrant, result: Evaluation | BaseException) -> Row:
+def _row(entrant: NamedCandidate, result: Evaluation | BaseException) -> ComparisonRow:
     if isinstance(result, asyncio.CancelledError):
-        return Row(name=entrant.name, status="not_begun", reason=NOT_BEGUN)
+        return ComparisonRow(name=entrant.name, status="not_begun", reason=NOT_BEGUN)
     if isinstance(result, BaseException):
-        return Row(name=entrant.name, status="error", reason=str(result)[:REASON_CHARACTERS])
+        return ComparisonRow(name=entrant.name, status="error", reason=str(result)[:REASON_CHARACTERS])
     times = [shape.candidate.median_us for shape in result.shapes if shape.candidate]
     timed = bool(times) and len(times) == len(result.shapes)
     begun = result.reason != LATE
-    return Row(
+    return ComparisonRow(
         name=entrant.name,
         status=result.status if begun else "not_begun",
         verdict=result.verdict,
@@ -212,7 +212,7 @@ def _shape(shape: ShapeVerdict, timing: Timing) -> str:
     return f"{at}: {timing.median_us:.4g} us ({timing.low_us:.4g}-{timing.high_us:.4g})"
 
 
-def _rank(row: Row) -> tuple[int, float]:
+def _rank(row: ComparisonRow) -> tuple[int, float]:
     """Return where a row belongs: correct ones by speed-up, then wrong ones, then those without a verdict."""
     if row.verdict is None:
         return (4 if row.status == "compile_failed" else 5, 0.0)

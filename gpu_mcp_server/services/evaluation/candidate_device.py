@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.models.build import LANGUAGES, JudgedKind
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 
 PYTHON_KINDS: Mapping[str, JudgedKind] = {n: f.judged_as for n, f in LANGUAGES.items() if f.launcher == "python"}
 """Languages of candidates that are Python files, and how the judge calls them."""
 
 
-def _named(problem: Problem, source: Source) -> str | None:
+def _named(problem: Problem, source: CandidateSource) -> str | None:
     """Return the device that a problem names; only a program does. A folder is a candidate of nothing else.
 
     Raises:
@@ -26,7 +26,7 @@ def _named(problem: Problem, source: Source) -> str | None:
     return problem.program.device if problem.program else None
 
 
-def device_of(device: str | None, problem: Problem, source: Source, probe: HostProbe, host: str) -> str:
+def device_of(device: str | None, problem: Problem, source: CandidateSource, probe: HostProbe, host: str) -> str:
     """Return the device on which a candidate is judged: `cpu`, `cuda`, or `hip`, on which it is only compiled.
 
     Args:

@@ -5,17 +5,17 @@ from collections.abc import Awaitable, Mapping, Sequence
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.evaluation.candidate_device import PYTHON_KINDS
-from gpu_mcp_server.services.evaluation.concurrency import both
+from gpu_mcp_server.services.evaluation.concurrency import gather_or_cancel
 from gpu_mcp_server.services.evaluation.extension_builds import ExtensionBuilder
 from gpu_mcp_server.services.evaluation.judge_binaries import judge_code
-from gpu_mcp_server.services.evaluation.judge_job import Candidate, Kind
-from gpu_mcp_server.services.evaluation.prewarming import Announcements
+from gpu_mcp_server.services.evaluation.judge_job import BuiltCandidate, Kind
+from gpu_mcp_server.services.evaluation.prewarming import Prewarming
 from gpu_mcp_server.services.evaluation.program_candidates import Programs, files_of_candidate
-from gpu_mcp_server.services.evaluation.trial import Ready, Trial
-from gpu_mcp_server.services.jobs.gpu_needs import Need
+from gpu_mcp_server.services.evaluation.trial import BuildState, JudgeRequest
+from gpu_mcp_server.services.jobs.gpu_needs import GpuNeed
 from gpu_mcp_server.services.jobs.job_services import JobServices
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.toolchains.flags import linked_libraries
@@ -30,13 +30,13 @@ class CandidatePreparation:
         compiler: Compiler,
         artifacts: Artifacts,
         programs: Programs,
-        announcements: Announcements,
+        announcements: Prewarming,
     ) -> None:
         self._jobs, self._compiler, self._artifacts, self._programs = jobs, compiler, artifacts, programs
         self._announcements = announcements
         self._extensions = ExtensionBuilder(compiler, artifacts, announcements)
 
-    async def place(self, host: str | None, source: Source, device: str | None, flags: Sequence[str]) -> str:
+    async def place(self, host: str | None, source: CandidateSource, device: str | None, flags: Sequence[str]) -> str:
         """Choose where: for a GPU the host that is free soonest, and of those the one that has the build."""
 
         async def has_build(name: str) -> bool | None:
@@ -45,46 +45,46 @@ class CandidatePreparation:
             return source.language in PYTHON_KINDS or await self._compiler.has(source, host=name, flags=flags)
 
         return await self._jobs.pool.place(
-            host, Need(1 if "cuda" in (device, source.language) else 0), has_build=has_build
+            host, GpuNeed(1 if "cuda" in (device, source.language) else 0), has_build=has_build
         )
 
-    async def check(self, problem: Problem, source: Source, host: str, flags: Sequence[str]) -> None:
+    async def check(self, problem: Problem, source: CandidateSource, host: str, flags: Sequence[str]) -> None:
         """Refuse what is no attempt of the kernel's: flags that are not allowed, a compiler that is not there."""
         if problem.libraries == "forbidden" and (linked := linked_libraries(flags)):
             raise BadRequest(f"The problem forbids libraries; {', '.join(linked)} links one.", hint="Write the kernel.")
         if problem.program is not None:
             self._programs.check_flags(problem.program, flags)
         elif source.language not in PYTHON_KINDS:
-            await self._compiler.foresee(source, host=host, flags=flags)
+            await self._compiler.validate(source, host=host, flags=flags)
         elif flags:
             raise BadRequest("A Python candidate takes no flags.", hint="Leave flags out.")
 
-    async def prepare(self, trial: Trial) -> Ready:
+    async def prepare(self, trial: JudgeRequest) -> BuildState:
         """Make a candidate ready; what it is judged with is built meanwhile, and the judge's processes are made."""
         if trial.program is not None:
             files = trial.source.files or files_of_candidate(trial.program, trial.source.text, trial.source.name)
             await trial.tell(f"attempt {trial.attempt_id}: building")
-            return Ready(await self._programs.build(trial.program, files, trial.flags, trial.host), None)
+            return BuildState(await self._programs.build(trial.program, files, trial.flags, trial.host), None)
         kind = PYTHON_KINDS.get(trial.source.language, "library")
         coding = asyncio.create_task(judge_code(self._compiler, self._artifacts, trial.host, trial.device, kind))
         expected = self._announcements.judge(trial.problem, trial.probe, trial.host, trial.device, kind, coding)
         try:
-            return (await both(self._loadable(trial, kind, coding), expected))[0]
+            return (await gather_or_cancel(self._loadable(trial, kind, coding), expected))[0]
         finally:
             coding.cancel()
 
-    async def _loadable(self, trial: Trial, kind: Kind, coding: Awaitable[Mapping[str, bytes]]) -> Ready:
+    async def _loadable(self, trial: JudgeRequest, kind: Kind, coding: Awaitable[Mapping[str, bytes]]) -> BuildState:
         source = trial.source
         if source.language in PYTHON_KINDS:
             await trial.tell(f"attempt {trial.attempt_id}: extensions that it has torch compile")
-            extensions = await self._extensions.built(source, trial.problem, trial.probe, trial.host)
+            extensions = await self._extensions.build(source, trial.problem, trial.probe, trial.host)
             if extensions.failed is not None:
-                return Ready(extensions.failed, None)
-            candidate = Candidate(kind, source.text.encode(), trial.entry, await coding, extensions.files)
-            return Ready(None, candidate, extensions.said)
+                return BuildState(extensions.failed, None)
+            candidate = BuiltCandidate(kind, source.text.encode(), trial.entry, await coding, extensions.files)
+            return BuildState(None, candidate, extensions.said)
         await trial.tell(f"attempt {trial.attempt_id}: compiling")
         built = await self._compiler.build(source, host=trial.host, flags=trial.flags)
         if built.status != "ok" or trial.device == "hip":
-            return Ready(built, None)
+            return BuildState(built, None)
         library = await self._artifacts.read(built.artifact_id or "")
-        return Ready(built, Candidate("library", library, trial.entry, await coding))
+        return BuildState(built, BuiltCandidate("library", library, trial.entry, await coding))

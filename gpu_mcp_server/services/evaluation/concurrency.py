@@ -9,7 +9,9 @@ First = TypeVar("First")
 Second = TypeVar("Second")
 
 
-async def both(first: Coroutine[Any, Any, First], second: Coroutine[Any, Any, Second]) -> tuple[First, Second]:
+async def gather_or_cancel(
+    first: Coroutine[Any, Any, First], second: Coroutine[Any, Any, Second]
+) -> tuple[First, Second]:
     """Return what both return; where one fails, the other is ended first and not left to go on behind the call.
 
     Raises:
@@ -25,7 +27,7 @@ async def both(first: Coroutine[Any, Any, First], second: Coroutine[Any, Any, Se
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class Late(Exception):
+class DeadlinePassed(Exception):
     """No place was to be had before the caller's time was over."""
 
 
@@ -57,7 +59,7 @@ class Slots:
         """Hold a compile slot.
 
         Raises:
-            Late: If there was none before the deadline.
+            DeadlinePassed: If there was none before the deadline.
         """
         try:
             await self._taken(self._compile)
@@ -68,9 +70,9 @@ class Slots:
         finally:
             task = asyncio.current_task()
             if task is not None:
-                self.past(task)
+                self.note_compiled(task)
 
-    def past(self, task: asyncio.Task[Any]) -> None:
+    def note_compiled(self, task: asyncio.Task[Any]) -> None:
         """Note that a task needs no compiler any more, as one that has ended."""
         self._past.add(task)
         if len(self._past) >= self._candidates:
@@ -81,13 +83,13 @@ class Slots:
         """Hold a place to be judged.
 
         Raises:
-            Late: If there was none before the deadline.
+            DeadlinePassed: If there was none before the deadline.
         """
         if self._quiet:
             try:
                 await asyncio.wait_for(self._compiled.wait(), self.left_s())
             except TimeoutError:
-                raise Late from None
+                raise DeadlinePassed from None
         await self._taken(self._judge)
         try:
             yield
@@ -99,4 +101,4 @@ class Slots:
             async with asyncio.timeout(self.left_s()):
                 await places.acquire()
         except TimeoutError:
-            raise Late from None
+            raise DeadlinePassed from None

@@ -21,7 +21,7 @@ LEAST_S = 15.0
 LIMIT_S = 60.0
 
 
-class Checks(Protocol):
+class MemoryCheckerProtocol(Protocol):
     """What runs a program under a checker."""
 
     def check(self, what: RunTarget) -> Awaitable[MemoryCheck]:
@@ -29,13 +29,13 @@ class Checks(Protocol):
         ...
 
 
-class Faults:
+class CrashDiagnosis:
     """Explains verdicts on kernels that broke."""
 
-    def __init__(self, checker: Checks) -> None:
+    def __init__(self, checker: MemoryCheckerProtocol) -> None:
         self._checker = checker
 
-    async def explained(
+    async def explain_crash(
         self, evaluation: Evaluation, *, left_s: float, tell: Callable[[str], Awaitable[None]]
     ) -> Evaluation:
         """Return an evaluation with the kernel and line of its illegal access, as far as a second run shows it.
@@ -59,7 +59,7 @@ class Faults:
             wait_s=min(240.0, left_s),
         )
         try:
-            return with_memcheck(evaluation, said_of(await self._checker.check(what)))
+            return with_memcheck(evaluation, summarize_check(await self._checker.check(what)))
         except GpuMcpError as error:
             return with_memcheck(evaluation, f"not run: {error}")
 
@@ -74,7 +74,7 @@ def shape_of(evaluation: Evaluation) -> dict[str, int] | None:
     return {name: int(size) for name, size in last.items()} or None
 
 
-def said_of(check: MemoryCheck) -> str:
+def summarize_check(check: MemoryCheck) -> str:
     """Return what a checker found in a few words."""
     if check.findings:
         first = " ".join(check.findings[0].line_text().split())

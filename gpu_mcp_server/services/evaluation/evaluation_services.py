@@ -8,15 +8,15 @@ from gpu_mcp_server.services.evaluation.attempt_audit import Auditor
 from gpu_mcp_server.services.evaluation.baselines import Baselines
 from gpu_mcp_server.services.evaluation.candidate_batches import Batches
 from gpu_mcp_server.services.evaluation.candidate_preparation import CandidatePreparation
-from gpu_mcp_server.services.evaluation.crash_diagnosis import Faults
+from gpu_mcp_server.services.evaluation.crash_diagnosis import CrashDiagnosis
 from gpu_mcp_server.services.evaluation.evaluator import Evaluator
 from gpu_mcp_server.services.evaluation.judge_results import Verdicts
-from gpu_mcp_server.services.evaluation.prewarming import Announcements
+from gpu_mcp_server.services.evaluation.prewarming import Prewarming
 from gpu_mcp_server.services.evaluation.problem_registry import Registry
 from gpu_mcp_server.services.evaluation.program_candidates import Programs
 from gpu_mcp_server.services.evaluation.trial_judge import TrialJudge
 from gpu_mcp_server.services.evaluation.trial_records import TrialRecords
-from gpu_mcp_server.services.evaluation.verdict_cache import KeptVerdicts
+from gpu_mcp_server.services.evaluation.verdict_cache import VerdictCache
 from gpu_mcp_server.services.jobs.job_services import JobServices
 from gpu_mcp_server.services.profiles.memory_checker import Checker
 from gpu_mcp_server.services.store import Store
@@ -42,12 +42,12 @@ class EvaluationServices:
         """Return them over the same jobs, store and compilers."""
         runner, compiler = jobs.runner, builds.compiler
         db, artifacts, problems, experience = store.db, store.artifacts, store.problems, store.experience
-        kept = KeptVerdicts(BuildCache(db, artifacts), experience)
+        kept = VerdictCache(BuildCache(db, artifacts), experience)
         verdicts = Verdicts(runner, problems, experience, artifacts, kept)
         programs = Programs(settings, runner, builds.programs)
         baselines = Baselines(settings, runner, db, compiler, artifacts, verdicts)
-        preparation = CandidatePreparation(jobs, compiler, artifacts, programs, Announcements(settings, runner))
-        judge = TrialJudge(settings, jobs, programs, verdicts, baselines, Faults(checker))
+        preparation = CandidatePreparation(jobs, compiler, artifacts, programs, Prewarming(settings, runner))
+        judge = TrialJudge(settings, jobs, programs, verdicts, baselines, CrashDiagnosis(checker))
         records = TrialRecords(experience, artifacts)
         evaluator = Evaluator(runner, problems, preparation, judge, records, kept)
         return cls(

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.commands.command_runner import Progress, device_name
 from gpu_mcp_server.services.evaluation.candidate_device import device_of
 from gpu_mcp_server.services.evaluation.candidate_preparation import CandidatePreparation
-from gpu_mcp_server.services.evaluation.concurrency import Late, Slots
+from gpu_mcp_server.services.evaluation.concurrency import DeadlinePassed, Slots
 from gpu_mcp_server.services.evaluation.judge_job import QUICK
 from gpu_mcp_server.services.evaluation.static_findings import advice_on
-from gpu_mcp_server.services.evaluation.trial import Trial
+from gpu_mcp_server.services.evaluation.trial import JudgeRequest
 from gpu_mcp_server.services.evaluation.trial_judge import TrialJudge
 from gpu_mcp_server.services.evaluation.trial_records import TrialRecords
-from gpu_mcp_server.services.evaluation.verdict_cache import KeptVerdicts, key_of_request
+from gpu_mcp_server.services.evaluation.verdict_cache import VerdictCache, key_of_request
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.problems.problem_table import Problems
 
@@ -32,7 +32,7 @@ class Evaluator:
         preparation: CandidatePreparation,
         judge: TrialJudge,
         records: TrialRecords,
-        kept: KeptVerdicts,
+        kept: VerdictCache,
     ) -> None:
         self._jobs, self._problems, self._kept = jobs, problems, kept
         self._preparation, self._judge, self._records = preparation, judge, records
@@ -40,7 +40,7 @@ class Evaluator:
     async def evaluate(
         self,
         problem_id: str,
-        source: Source,
+        source: CandidateSource,
         *,
         host: str | None = None,
         device: str | None = None,
@@ -77,21 +77,23 @@ class Evaluator:
         told = batch_id is None and bool(note or parent_id)
         if reuse and (kept := await self._kept.get(key, told)) is not None:
             return kept.model_copy(update={"seconds": {"total": time.monotonic() - began}})
-        trial = Trial("", problem, source, where, probe, chosen, (*flags,), entry, timing, progress, slots, began, key)
+        trial = JudgeRequest(
+            "", problem, source, where, probe, chosen, (*flags,), entry, timing, progress, slots, began, key
+        )
         trial = await self._records.begin(trial, parent_id=parent_id, note=note, batch_id=batch_id)
         try:
             return await self._tried(trial, wait_s)
-        except Late:
+        except DeadlinePassed:
             return await self._records.end_late(trial)
         except BaseException as error:
             await self._records.end_broken(trial, error)
             raise
 
-    async def _tried(self, trial: Trial, wait_s: float) -> Evaluation:
+    async def _tried(self, trial: JudgeRequest, wait_s: float) -> Evaluation:
         """Make a candidate ready and judge it, each when it has a place.
 
         Raises:
-            Late: If there was no place in time.
+            DeadlinePassed: If there was no place in time.
         """
         advising = asyncio.create_task(advice_on(trial.source.text))
         try:

@@ -12,14 +12,14 @@ from typing import Any, cast
 from gpu_mcp_server.models.build import CompileResult
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.package_files import worker_source
-from gpu_mcp_server.services.builds.build_plans import Build, compiling_environment
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.build_plans import PlannedBuild, compiling_environment
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.evaluation.judge_files import JUDGE
-from gpu_mcp_server.services.evaluation.prewarming import Announcements
+from gpu_mcp_server.services.evaluation.prewarming import Prewarming
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, JudgePython
 from gpu_mcp_server.store.artifacts import Artifacts
-from gpu_mcp_server.toolchains.base import BuildPlan, Toolchain
+from gpu_mcp_server.toolchains.base import CompilePlan, Toolchain
 
 ASKS = re.compile(r"\bcpp_extension\b|\bload_inline\b")
 REQUESTS = "requests.json"
@@ -27,7 +27,7 @@ WARM = 'IMPORTS = ("torch.utils.cpp_extension",)\n'
 """What both sandboxes import before they have a job: one to three seconds."""
 ASK_S = 180.0
 """For a candidate to say what it wants."""
-CPP = Source("", "cpp", "extension.cpp")
+CPP = CandidateSource("", "cpp", "extension.cpp")
 """What the compiler is told that it builds."""
 LOCAL = re.compile(r'^\s*#\s*include\s*"', re.MULTILINE)
 """A header that the candidate may have written itself."""
@@ -47,10 +47,10 @@ class Extensions:
 class ExtensionBuilder:
     """Finds out what a candidate wants built, and builds it apart from the candidate."""
 
-    def __init__(self, compiler: Compiler, artifacts: Artifacts, announcements: Announcements) -> None:
+    def __init__(self, compiler: Compiler, artifacts: Artifacts, announcements: Prewarming) -> None:
         self._compiler, self._artifacts, self._announcements = compiler, artifacts, announcements
 
-    async def built(self, source: Source, problem: Problem, probe: HostProbe, host: str) -> Extensions:
+    async def build(self, source: CandidateSource, problem: Problem, probe: HostProbe, host: str) -> Extensions:
         """Build what a Python candidate will ask torch for; nothing where it asks for nothing, or cannot be asked.
 
         The candidate's own code runs in one sandbox and says what it wants; the compiler runs in another, which has
@@ -64,7 +64,7 @@ class ExtensionBuilder:
         failed: CompileResult | None = None
         for request in await self._requests(source, problem, probe, probe.judge, host):
             begin = time.monotonic()
-            result = await self._compiler.made(CPP, _build(request, probe, probe.judge), host, probe)
+            result = await self._compiler.run_build(CPP, _build(request, probe, probe.judge), host, probe)
             key = key_of(request)
             name = str(request["arguments"]["name"])
             if result.status == "ok" and result.artifact_id:
@@ -78,10 +78,10 @@ class ExtensionBuilder:
                 said.append(f"extension {name} does not compile")
             else:
                 said.append(f"extension {name} is left to the candidate: its build ended with {result.status}")
-        return Extensions(files, None if may_go_on(source.text) else failed, said)
+        return Extensions(files, None if tolerates_failure(source.text) else failed, said)
 
     async def _requests(
-        self, source: Source, problem: Problem, probe: HostProbe, python: JudgePython, host: str
+        self, source: CandidateSource, problem: Problem, probe: HostProbe, python: JudgePython, host: str
     ) -> list[dict[str, Any]]:
         files = {
             "candidate.py": source.text,
@@ -89,15 +89,15 @@ class ExtensionBuilder:
         }
         if problem.kind == "module":
             files["problem.py"] = problem.reference
-        plan = BuildPlan(
+        plan = CompilePlan(
             ("requests",), files, compiling_environment(probe), output=REQUESTS, roots=tuple(python.roots),
             worker="discover_extensions", python=python.path, wall_s=ASK_S, long=True, warm=WARM,
         )  # fmt: skip
-        build = Build(_torch(python), plan, None)
-        if not await self._compiler.knows(build, probe):
+        build = PlannedBuild(_torch(python), plan, None)
+        if not await self._compiler.has_build(build, probe):
             to_come = _build({"environment": {}}, probe, python).plan
-            await self._announcements.job(*self._compiler.described(to_come, probe, host), host)
-        asked = await self._compiler.made(CPP, build, host, probe)
+            await self._announcements.job(*self._compiler.job_of_plan(to_come, probe, host), host)
+        asked = await self._compiler.run_build(CPP, build, host, probe)
         if asked.status != "ok" or not asked.artifact_id:
             return []
         return requests_in(await self._artifacts.read(asked.artifact_id))
@@ -131,15 +131,15 @@ def _torch(python: JudgePython) -> Toolchain:
     return Toolchain("torch", python.path, f"{python.torch} of Python {python.version}")
 
 
-def _build(request: Mapping[str, Any], probe: HostProbe, python: JudgePython) -> Build:
+def _build(request: Mapping[str, Any], probe: HostProbe, python: JudgePython) -> PlannedBuild:
     roots = (*python.roots, *([probe.nvcc.root] if probe.nvcc else []))
     files = {"request.json": json.dumps(request, sort_keys=True), "nvcc_shim.py": worker_source("nvcc_shim")}
-    plan = BuildPlan(
+    plan = CompilePlan(
         ("build", "kernel.so"), files, compiling_environment(probe),
         roots=roots, worker="extension_build", python=python.path, long=True, warm=WARM,
     )  # fmt: skip
     archs = request["environment"].get("TORCH_CUDA_ARCH_LIST")
-    return replace(Build(_torch(python), plan, None), arch=str(archs) if archs else None)
+    return replace(PlannedBuild(_torch(python), plan, None), arch=str(archs) if archs else None)
 
 
 def _by_itself(request: Mapping[str, Any]) -> bool:
@@ -148,7 +148,7 @@ def _by_itself(request: Mapping[str, Any]) -> bool:
     return "/job" not in arguments and "/tmp" not in arguments and not LOCAL.search(str(request["sources"][0][1]))  # noqa: S108
 
 
-def may_go_on(text: str) -> bool:
+def tolerates_failure(text: str) -> bool:
     """Say whether a file may live without a build that failed: it catches exceptions somewhere."""
     try:
         return any(isinstance(node, ast.Try) for node in ast.walk(ast.parse(text)))

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.models.build import CandidateLanguage
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.evaluation.judge_files import JUDGE
 from gpu_mcp_server.services.evaluation.judge_job import Kind
 from gpu_mcp_server.store.artifacts import Artifacts
 
 
-class Part(NamedTuple):
+class JudgeBinary(NamedTuple):
     """One piece."""
 
     file: str
@@ -22,13 +22,13 @@ class Part(NamedTuple):
     compiler: str | None = None
 
 
-CALLS = Part("calls.so", "candidate/calls.c", "c")
+CALLS = JudgeBinary("calls.so", "candidate/calls.c", "c")
 """Makes the calls of a library's launcher; without it Python does, and the evidence says so (`candidate_calls_by`)."""
-POOL = Part("pool.so", "candidate/pool.cu", "cuda")
+POOL = JudgeBinary("pool.so", "candidate/pool.cu", "cuda")
 """Lets a model's results lie in the judge's memory; without it they are copied."""
-ELEMENTS = Part("elements.so", "numerics/elements.c", "c")
+ELEMENTS = JudgeBinary("elements.so", "numerics/elements.c", "c")
 """Fills and checks on the processor; without it NumPy does (`elements_by`)."""
-KERNELS = Part("kernels.cubin", "devices/kernels.cu", "cuda", "nvrtc")
+KERNELS = JudgeBinary("kernels.cubin", "devices/kernels.cu", "cuda", "nvrtc")
 """Fills and checks on a GPU; without it the driver compiles the PTX in every evaluation (`kernels_compiled_by`)."""
 
 
@@ -46,9 +46,9 @@ async def judge_code(compiler: Compiler, artifacts: Artifacts, host: str, device
     return {part.file: code for part, code in zip(wanted, made, strict=True) if code is not None}
 
 
-async def _built(compiler: Compiler, artifacts: Artifacts, host: str, part: Part) -> bytes | None:
+async def _built(compiler: Compiler, artifacts: Artifacts, host: str, part: JudgeBinary) -> bytes | None:
     name = PurePosixPath(part.source).name
-    source = Source((JUDGE / part.source).read_text(encoding="utf-8"), part.language, name)
+    source = CandidateSource((JUDGE / part.source).read_text(encoding="utf-8"), part.language, name)
     try:
         built = await compiler.build(source, host=host, compiler=part.compiler)
     except (ToolMissing, BadRequest):

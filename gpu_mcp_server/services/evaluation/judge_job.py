@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from gpu_mcp_server.errors import BadRequest, JobBroken, TooLarge, ToolMissing
+from gpu_mcp_server.errors import BadRequest, JobBroken, LimitExceeded, ToolMissing
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.build import JudgedKind
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing, TimingOptions
@@ -22,14 +22,14 @@ from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.jobs.output_text import progress_lines
 from gpu_mcp_server.services.problems import kernelbench_problems
 from gpu_mcp_server.services.problems.problem_table import MAX_SHAPE_BYTES, largest, shape_bytes
-from gpu_mcp_server.services.problems.shape_expressions import parsed
+from gpu_mcp_server.services.problems.shape_expressions import parse_constraint
 from gpu_mcp_server.settings.server_settings import Settings
 
 ROUND_MS = 10.0
 
 
 @dataclass(frozen=True)
-class Effort:
+class TimingBudget:
     """How long a candidate is timed."""
 
     half_width: float
@@ -48,8 +48,8 @@ class Effort:
 
 
 EFFORTS = {
-    "quick": Effort(0.02, 30, 2.0, 0.5, 0.3, 0.125, "before"),
-    "exact": Effort(0.005, 200, 5.0, 200.0, 0.6, 1.0, "rounds"),
+    "quick": TimingBudget(0.02, 30, 2.0, 0.5, 0.3, 0.125, "before"),
+    "exact": TimingBudget(0.005, 200, 5.0, 200.0, 0.6, 1.0, "rounds"),
 }
 ROUND_TIMEOUT_S = 20.0
 WALL_S = 300.0
@@ -78,7 +78,7 @@ Kind = JudgedKind
 
 
 @dataclass(frozen=True)
-class Candidate:
+class BuiltCandidate:
     """What is judged, ready to be loaded."""
 
     kind: Kind
@@ -104,7 +104,7 @@ def judge_spec(
     *,
     host: str,
     device: str,
-    candidate: Candidate | None,
+    candidate: BuiltCandidate | None,
     timing: TimingOptions = QUICK,
 ) -> tuple[JobSpec, dict[str, bytes]]:
     """Describe a judge job: owner, reference and, to judge, the candidate.
@@ -159,12 +159,12 @@ def judge_spec(
     return spec, blobs
 
 
-def role_program(role: str, problem: Problem, device: str, candidate: Candidate | None) -> str:
+def role_program(role: str, problem: Problem, device: str, candidate: BuiltCandidate | None) -> str:
     """Return the program of a role, which imports ahead of its job what it will need: NumPy, torch, no context."""
     return role_source(*_modules(role, problem, device, candidate))
 
 
-def _modules(role: str, problem: Problem, device: str, candidate: Candidate | None) -> list[str]:
+def _modules(role: str, problem: Problem, device: str, candidate: BuiltCandidate | None) -> list[str]:
     """Return the modules that a role will need."""
     on_gpu = device == "cuda"
     driver = ["devices.cuda_driver"] if on_gpu else []
@@ -213,7 +213,9 @@ def _other(host: str) -> str:
     return f"set judge_python of this host (GPU_MCP_HOSTS__{name}__JUDGE_PYTHON) to a Python that has it."
 
 
-def _python(problem: Problem, probe: HostProbe, host: str, device: str, candidate: Candidate | None) -> JudgePython:
+def _python(
+    problem: Problem, probe: HostProbe, host: str, device: str, candidate: BuiltCandidate | None
+) -> JudgePython:
     """Return the host's interpreter if it has what problem and candidate need, and the problem fits the device."""
     python = probe.judge
     if python is None or not python.numpy:
@@ -232,14 +234,14 @@ def _python(problem: Problem, probe: HostProbe, host: str, device: str, candidat
             hint="Let the answer be float16 or wider.",
         )
     if device == "cpu" and problem.outputs and shape_bytes(problem, largest(problem)) > MAX_SHAPE_BYTES:
-        raise TooLarge(
+        raise LimitExceeded(
             f"The problem's tensors take more than {MAX_SHAPE_BYTES >> 30} GiB, too much for the processor.",
             hint="Judge it on a GPU.",
         )
     return python
 
 
-def _own(problem: Problem, candidate: Candidate | None, task: Mapping[str, Any]) -> dict[str, dict[str, bytes]]:
+def _own(problem: Problem, candidate: BuiltCandidate | None, task: Mapping[str, Any]) -> dict[str, dict[str, bytes]]:
     """Return the files of each role's workspace."""
     own: dict[str, dict[str, bytes]] = {
         "owner": {"task.json": json.dumps(task).encode()},
@@ -267,7 +269,7 @@ def _limits(*, compiles: bool) -> Limits:
 
 
 def _task(
-    problem: Problem, device: str, candidate: Candidate | None, timing: TimingOptions, probe: HostProbe
+    problem: Problem, device: str, candidate: BuiltCandidate | None, timing: TimingOptions, probe: HostProbe
 ) -> dict[str, Any]:
     """Return what the owner is told."""
     interpreted = candidate is not None and candidate.kind == "triton" and device == "cpu"
@@ -288,13 +290,15 @@ def _task(
         "shapes": problem.shapes,
         "rtol": problem.rtol,
         "atol": problem.atol,
-        "constraints": [parsed(text, problem.symbols()) for text in problem.constraints],
+        "constraints": [parse_constraint(text, problem.symbols()) for text in problem.constraints],
         "fixed_shapes": problem.fixed_shapes,
         "distributions": problem.distributions,
         "precision": problem.precision,
         "libraries": problem.libraries,
         "backward": problem.backward,
-        "blind_to": unseen(candidate.content) if candidate and compiles and problem.libraries == "forbidden" else [],
+        "blind_to": ghost_replay_blind_spots(candidate.content)
+        if candidate and compiles and problem.libraries == "forbidden"
+        else [],
         "problem": problem.kind,
         "pool": candidate is not None and candidate.kind == "model" and "pool.so" in candidate.code,
         "seed": secrets.token_hex(32),
@@ -315,7 +319,7 @@ def _task(
     }
 
 
-def unseen(source: bytes) -> list[str]:
+def ghost_replay_blind_spots(source: bytes) -> list[str]:
     """Return what a Python file mentions whose kernels ghost replay does not see."""
     return sorted({word.decode() for word in UNSEEN.findall(source)})
 
@@ -326,7 +330,7 @@ def _ref(name: str, data: bytes, blobs: dict[str, bytes]) -> FileRef:
     return FileRef(name, sha256, len(data))
 
 
-def lines_of(stream: str, data: bytes) -> list[str]:
+def output_lines(stream: str, data: bytes) -> list[str]:
     """Return what is to be told of a piece of the judge's output, or of its place in the queue for a GPU."""
     if stream == "queue":
         return [f"queue: {data.decode('utf-8', 'replace')[:200]}"]

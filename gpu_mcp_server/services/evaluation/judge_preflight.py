@@ -24,7 +24,7 @@ print(json.dumps(found))
 """
 
 
-class JudgePython(Model):
+class PreflightReport(Model):
     """How the judge's Python started inside the sandbox."""
 
     path: str
@@ -41,7 +41,7 @@ class JudgePython(Model):
         return f"{self.path} starts inside the sandbox; it imports {', '.join(parts)}"
 
 
-async def judge_python(jobs: JobRunner, settings: Settings, host: str) -> JudgePython | None:
+async def judge_python(jobs: JobRunner, settings: Settings, host: str) -> PreflightReport | None:
     """Start a host's judge Python inside the sandbox; `None` if it has none.
 
     Raises:
@@ -61,5 +61,7 @@ async def judge_python(jobs: JobRunner, settings: Settings, host: str) -> JudgeP
     done = await jobs.run(spec, host=host)
     if done.record.status != "ok":
         said = safe_text(done.stderr).strip().rpartition("\n")[2]
-        return JudgePython(path=probe.judge.path, problem=done.record.note or said[-300:] or str(done.record.status))
-    return JudgePython(path=probe.judge.path, **json.loads(done.stdout))
+        return PreflightReport(
+            path=probe.judge.path, problem=done.record.note or said[-300:] or str(done.record.status)
+        )
+    return PreflightReport(path=probe.judge.path, **json.loads(done.stdout))

@@ -8,13 +8,13 @@ from gpu_mcp_server.errors import GpuMcpError, JobBroken
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.evaluation.judge_job import parse_verdict, shape_verdicts
-from gpu_mcp_server.services.evaluation.verdict_cache import KeptVerdicts
+from gpu_mcp_server.services.evaluation.verdict_cache import VerdictCache
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
 from gpu_mcp_server.services.jobs.job_table import JobRow
 from gpu_mcp_server.services.jobs.output_text import head_and_tail, safe_text
-from gpu_mcp_server.services.problems.launcher_signatures import misdefined
+from gpu_mcp_server.services.problems.launcher_signatures import signature_mismatch
 from gpu_mcp_server.services.problems.problem_table import Problems
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.store.artifacts import Artifacts
 
 SHOWN_EVIDENCE = (
@@ -45,12 +45,12 @@ class Verdicts:
     """What became of judge jobs."""
 
     def __init__(
-        self, jobs: JobRunner, problems: Problems, experience: Experience, artifacts: Artifacts, kept: KeptVerdicts
+        self, jobs: JobRunner, problems: Problems, experience: AttemptStore, artifacts: Artifacts, kept: VerdictCache
     ) -> None:
         self._kept = kept
         self._jobs, self._problems, self._experience, self._artifacts = jobs, problems, experience, artifacts
 
-    async def settle(self, done: FinishedJob, row: JobRow) -> Evaluation:
+    async def finish(self, done: FinishedJob, row: JobRow) -> Evaluation:
         """Turn a finished judge job into its evaluation and remember it; may be done twice, counts once.
 
         Raises:
@@ -60,7 +60,7 @@ class Verdicts:
         problem = await self._problems.get(str(row.context["problem_id"]))
         verdict = await self.read(done)
         if verdict is None:
-            why = how_it_ended(done)
+            why = describe_end(done)
             await self._experience.finish(row.attempt_id, status=done.record.status or "broken", reason=why)
             if done.record.status in UNJUDGED:
                 return _unjudged(problem, row, done, why)
@@ -103,7 +103,7 @@ class Verdicts:
         reason = verdict.get("reason") or ""
         if verdict["verdict"] != "correct" and attempt.source_artifact_id and problem.program is None:
             source = (await self._artifacts.read(attempt.source_artifact_id)).decode("utf-8", "replace")
-            why = misdefined(problem, source, attempt.entry or "launch", row.context["language"])
+            why = signature_mismatch(problem, source, attempt.entry or "launch", row.context["language"])
             reason = "; ".join(filter(None, [reason, why]))
         return Evaluation(
             status="judged",
@@ -153,9 +153,9 @@ class Verdicts:
             return ""
         return head_and_tail("\n".join(filter(None, texts)), PRINTED_CHARS)[0]
 
-    async def settle_line(self, done: FinishedJob, row: JobRow) -> str | None:
+    async def finish_and_describe(self, done: FinishedJob, row: JobRow) -> str | None:
         """Settle a judge job that job_status found finished, and say the verdict on one line."""
-        evaluation = await self.settle(done, row)
+        evaluation = await self.finish(done, row)
         await self._kept.put(str(row.context.get("request")), evaluation)
         if evaluation.verdict is None:
             return f"not judged: {evaluation.reason}"
@@ -177,7 +177,7 @@ def _extensions(row: JobRow) -> dict[str, str]:
     return {"extensions": said} if said else {}
 
 
-def how_it_ended(done: FinishedJob) -> str:
+def describe_end(done: FinishedJob) -> str:
     """Say how a judge job ended that wrote no verdict."""
     tail = safe_text(done.stderr).strip()[-600:]
     return "; ".join(filter(None, [f"job {done.record.id} {done.record.status}", done.record.note, tail]))

@@ -6,13 +6,13 @@ from dataclasses import replace
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.hostd.protocol import JobSpec, to_json
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.services.evaluation.judge_job import Candidate, Kind, judge_spec
+from gpu_mcp_server.services.evaluation.judge_job import BuiltCandidate, Kind, judge_spec
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.settings.server_settings import Settings
 
 
-class Announcements:
+class Prewarming:
     """Says early what will be asked for. It is never an error that it could not: the job then starts cold."""
 
     def __init__(self, settings: Settings, jobs: JobRunner) -> None:
@@ -43,7 +43,7 @@ class Announcements:
         if problem.program is not None or device not in ("cpu", "cuda"):
             return
         try:
-            candidate = Candidate(kind, b"", code=await code)
+            candidate = BuiltCandidate(kind, b"", code=await code)
             spec, blobs = judge_spec(problem, probe, self._settings, host=host, device=device, candidate=candidate)
             await self._announce(spec, blobs, host)
         except GpuMcpError:
@@ -58,8 +58,8 @@ class Announcements:
 
     async def _announce(self, spec: JobSpec, blobs: Mapping[str, bytes], host: str) -> None:
         """Tell a host of a job: what decides its shape, its read-only trees among that, and none of its files."""
-        spec = self._jobs.completed(replace(spec, files={}), host)
-        there, wanted = self._jobs.there(host), spec.contents()
+        spec = self._jobs.with_host_defaults(replace(spec, files={}), host)
+        there, wanted = self._jobs.known_blobs(host), spec.contents()
         sending = {s: blobs[s] for s in wanted - there}
         for _ in range(2):
             listed = [[s, len(d)] for s, d in sending.items()]

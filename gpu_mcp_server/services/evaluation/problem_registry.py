@@ -7,20 +7,20 @@ from gpu_mcp_server.errors import JobBroken, ProblemRefused
 from gpu_mcp_server.models.problem import Problem, ProblemInfo, ProblemList, TensorSpec
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.commands.command_runner import Progress
-from gpu_mcp_server.services.evaluation.concurrency import both
+from gpu_mcp_server.services.evaluation.concurrency import gather_or_cancel
 from gpu_mcp_server.services.evaluation.judge_binaries import judge_code
 from gpu_mcp_server.services.evaluation.judge_job import Kind, judge_spec
-from gpu_mcp_server.services.evaluation.judge_results import Verdicts, how_it_ended
-from gpu_mcp_server.services.evaluation.prewarming import Announcements
+from gpu_mcp_server.services.evaluation.judge_results import Verdicts, describe_end
+from gpu_mcp_server.services.evaluation.prewarming import Prewarming
 from gpu_mcp_server.services.evaluation.program_candidates import Programs
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
 from gpu_mcp_server.services.problems import reference_source
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.problems.formats.detect import read_problem
-from gpu_mcp_server.services.problems.kernelbench_problems import described
+from gpu_mcp_server.services.problems.kernelbench_problems import resolved_problem
 from gpu_mcp_server.services.problems.problem_table import Problems
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 
@@ -37,7 +37,7 @@ class Registry:
         settings: Settings,
         jobs: JobRunner,
         problems: Problems,
-        experience: Experience,
+        experience: AttemptStore,
         verdicts: Verdicts,
         programs: Programs,
         compiler: Compiler,
@@ -46,7 +46,7 @@ class Registry:
         self._compiler, self._artifacts = compiler, artifacts
         self._settings, self._jobs, self._problems, self._programs = settings, jobs, problems, programs
         self._experience, self._verdicts = experience, verdicts
-        self._announcements = Announcements(settings, jobs)
+        self._announcements = Prewarming(settings, jobs)
 
     async def register(
         self,
@@ -114,7 +114,9 @@ class Registry:
         else:
             device = "cuda" if problem.kind == "module" and "cuda" in probe.devices() else "cpu"
             spec, blobs = judge_spec(problem, probe, self._settings, host=where, device=device, candidate=None)
-        _, done = await both(self._announced(problem, probe, where), self._jobs.run(spec, host=where, blobs=blobs))
+        _, done = await gather_or_cancel(
+            self._announced(problem, probe, where), self._jobs.run(spec, host=where, blobs=blobs)
+        )
         verdict = await self._verdicts.read(done)
         if verdict is None:
             raise _not_tried(done)
@@ -125,7 +127,7 @@ class Registry:
         notes: list[str] = list(verdict.get("notes", []))
         if problem.kind == "module":
             found = cast("dict[str, Any]", verdict.get("described") or {})
-            problem, notes = described(problem, found), [*found.get("notes", []), *notes]
+            problem, notes = resolved_problem(problem, found), [*found.get("notes", []), *notes]
         registered = await self._problems.add(problem)
         tried = list(verdict.get("tried", []))
         notes = [*_what_the_reference_sees(problem), *notes][:8]
@@ -181,7 +183,7 @@ def _what_the_reference_sees(problem: Problem) -> list[str]:
 
 def _not_tried(done: FinishedJob) -> ProblemRefused | JobBroken:
     """Say why a problem was not tried, and whose turn it is."""
-    how = f"The problem could not be tried: {how_it_ended(done)}."
+    how = f"The problem could not be tried: {describe_end(done)}."
     match done.record.status:
         case "oom":
             return ProblemRefused(how, hint="Declare smaller shapes, or have the reference take less memory.")

@@ -8,14 +8,14 @@ from typing import Any
 from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobSpec, Limits, ProcessSpec
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.models.program import Program
-from gpu_mcp_server.services.builds.program_builds import refs_of
+from gpu_mcp_server.models.program import ProgramProblem
+from gpu_mcp_server.services.builds.program_builds import file_refs
 from gpu_mcp_server.services.commands.command_runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.evaluation.judge_files import judge_tree, role_source
 from gpu_mcp_server.services.evaluation.judge_job import TURN_S
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_table import new_job_id
-from gpu_mcp_server.services.workspaces.file_archive import Tree, TreeFile
+from gpu_mcp_server.services.workspaces.file_archive import ArchiveFile, Tree
 from gpu_mcp_server.settings.server_settings import Settings
 
 SANDBOXES = 40
@@ -31,7 +31,7 @@ MEMORY_BYTES = 16 << 30
 
 def program_spec(
     problem: Problem,
-    program: Program,
+    program: ProgramProblem,
     probe: HostProbe,
     settings: Settings,
     *,
@@ -69,7 +69,7 @@ def program_spec(
     task = json.dumps({**about, "untimed": probe.why_untimed()}).encode()
     trees = _trees(task, reference, candidate or {}, roles)
     blobs = {hashlib.sha256(file.data).hexdigest(): file.data for tree in trees.values() for file in tree.values()}
-    refs = {id(tree): refs_of(tree) for tree in trees.values()}
+    refs = {id(tree): file_refs(tree) for tree in trees.values()}
     programs = {
         "owner": role_source("main", "owner.owner_process", "owner.program_owner"),
         "program": role_source("main", "programs.program_process"),
@@ -97,22 +97,22 @@ def program_spec(
     return spec, blobs
 
 
-def _trees(task: bytes, reference: Tree, candidate: Tree, roles: list[str]) -> dict[str, dict[str, TreeFile]]:
+def _trees(task: bytes, reference: Tree, candidate: Tree, roles: list[str]) -> dict[str, dict[str, ArchiveFile]]:
     """Return what lies in the workspace of each role; all runs of the candidate share theirs."""
-    each = below_project(candidate)
+    each = prefix_paths(candidate)
     return {
-        "owner": {"task.json": TreeFile(task)},
-        "reference": below_project(reference),
+        "owner": {"task.json": ArchiveFile(task)},
+        "reference": prefix_paths(reference),
         **{role: each for role in roles},  # noqa: C420 - RUF024 wants it so
     }
 
 
-def below_project(tree: Tree) -> dict[str, TreeFile]:
+def prefix_paths(tree: Tree) -> dict[str, ArchiveFile]:
     """Return a tree where a player looks for it."""
     return {f"project/{path}": file for path, file in tree.items()}
 
 
-def sandboxes(program: Program, tier: str) -> int:
+def sandboxes(program: ProgramProblem, tier: str) -> int:
     """Return how many runs of a candidate there can be."""
     cases = len(program.cases)
     if tier == "smoke":
@@ -127,7 +127,7 @@ def _turn(device: str, *, judge: bool) -> GpuRequest:
 
 
 def _task(
-    problem: Problem, program: Program, roles: list[str], device: str, tier: str, *, judge: bool
+    problem: Problem, program: ProgramProblem, roles: list[str], device: str, tier: str, *, judge: bool
 ) -> dict[str, Any]:
     return {
         "mode": "judge" if judge else "register",

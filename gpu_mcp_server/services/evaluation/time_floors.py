@@ -23,7 +23,7 @@ def floors(problem: Problem, gpus: Sequence[str]) -> dict[str, Any]:
         spec = spec_of(name)
         if spec is None:
             continue
-        declared = spec.of(problem.outputs[0].dtype, strict=problem.precision == "strict")
+        declared = spec.peak_of(problem.outputs[0].dtype, strict=problem.precision == "strict")
         found[name] = {
             "spec": spec.name,
             "dram_bytes_per_s": spec.dram_gb_s * 1e9,

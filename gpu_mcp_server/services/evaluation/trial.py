@@ -7,21 +7,21 @@ from typing import Any
 from gpu_mcp_server.models.build import CandidateLanguage, CompileResult
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.models.program import Program
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.models.program import ProgramProblem
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.evaluation.concurrency import Slots
-from gpu_mcp_server.services.evaluation.judge_job import Candidate
+from gpu_mcp_server.services.evaluation.judge_job import BuiltCandidate
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 
 
 @dataclass(frozen=True)
-class Trial:
+class JudgeRequest:
     """One candidate on its way to a verdict."""
 
     attempt_id: str
     problem: Problem
-    source: Source
+    source: CandidateSource
     host: str
     probe: HostProbe
     device: str
@@ -36,7 +36,7 @@ class Trial:
     """Of the request, for the verdict to be kept under."""
 
     @property
-    def program(self) -> Program | None:
+    def program(self) -> ProgramProblem | None:
         """The problem's program, if it is one."""
         return self.problem.program
 
@@ -63,12 +63,12 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Ready:
+class BuildState:
     """A candidate that can be judged."""
 
     built: CompileResult | None
     """None of what is not compiled beforehand."""
-    candidate: Candidate | None
+    candidate: BuiltCandidate | None
     """None of a program."""
     said: Sequence[str] = ()
     """Of extensions that it has torch compile."""

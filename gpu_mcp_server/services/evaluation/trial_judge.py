@@ -9,11 +9,11 @@ from typing import Any
 from gpu_mcp_server.hostd.protocol import JobSpec
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.services.evaluation.baselines import Baselines
-from gpu_mcp_server.services.evaluation.crash_diagnosis import Faults
-from gpu_mcp_server.services.evaluation.judge_job import GENERATION, judge_spec, lines_of
+from gpu_mcp_server.services.evaluation.crash_diagnosis import CrashDiagnosis
+from gpu_mcp_server.services.evaluation.judge_job import GENERATION, judge_spec, output_lines
 from gpu_mcp_server.services.evaluation.judge_results import Verdicts
 from gpu_mcp_server.services.evaluation.program_candidates import Programs
-from gpu_mcp_server.services.evaluation.trial import Ready, Trial
+from gpu_mcp_server.services.evaluation.trial import BuildState, JudgeRequest
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, raise_if_not_run
 from gpu_mcp_server.services.jobs.job_services import JobServices
 from gpu_mcp_server.settings.server_settings import Settings
@@ -29,12 +29,12 @@ class TrialJudge:
         programs: Programs,
         verdicts: Verdicts,
         baselines: Baselines,
-        faults: Faults,
+        faults: CrashDiagnosis,
     ) -> None:
         self._settings, self._jobs, self._programs = settings, jobs, programs
         self._verdicts, self._baselines, self._faults = verdicts, baselines, faults
 
-    async def judge(self, trial: Trial, ready: Ready, advice: Sequence[str], wait_s: float) -> Evaluation:
+    async def judge(self, trial: JudgeRequest, ready: BuildState, advice: Sequence[str], wait_s: float) -> Evaluation:
         """Judge a candidate; when its allocation ends meanwhile once more from the beginning, in a new one."""
         context, until, cut = _context(trial, ready, advice), time.monotonic() + wait_s, ""
         for chance in (1, 2):
@@ -44,18 +44,18 @@ class TrialJudge:
             if done is None:
                 note = "still being judged; job_status with wait_s has the verdict later"
                 return trial.evaluation("running", job_id=spec.id, note=f"{cut}{note}")
-            if chance == 2 or not self._jobs.runner.taken_away(done):
+            if chance == 2 or not self._jobs.runner.was_preempted(done):
                 break
             cut = f"judged again from the beginning, as its allocation ended before the verdict ({done.record.note}); "
             await trial.tell(f"attempt {trial.attempt_id}: {cut}")
-            await self._jobs.table.part(spec.id)
+            await self._jobs.table.detach_attempt(spec.id)
             trial = replace(trial, probe=await self._jobs.runner.probe(trial.host))
         evaluation = await self._beside(trial, await self._settled(trial, done), wait_s)
         return evaluation.model_copy(update={"note": f"{cut}{evaluation.note or ''}".removesuffix("; ") or None})
 
-    async def _spec(self, trial: Trial, ready: Ready) -> tuple[JobSpec, dict[str, bytes]]:
+    async def _spec(self, trial: JudgeRequest, ready: BuildState) -> tuple[JobSpec, dict[str, bytes]]:
         if trial.program is not None and ready.built is not None:
-            return await self._programs.judgement(
+            return await self._programs.judge_job(
                 trial.problem, trial.program, ready.built,
                 host=trial.host, device=trial.device, tier=trial.timing.tier,
             )  # fmt: skip
@@ -70,10 +70,10 @@ class TrialJudge:
         )
 
     async def _run(
-        self, trial: Trial, spec: JobSpec, blobs: Mapping[str, bytes], context: Mapping[str, Any], wait_s: float
+        self, trial: JudgeRequest, spec: JobSpec, blobs: Mapping[str, bytes], context: Mapping[str, Any], wait_s: float
     ) -> FinishedJob | None:
         async def report_output(name: str, fresh: bytes) -> None:
-            for line in lines_of(name, fresh):
+            for line in output_lines(name, fresh):
                 await trial.tell(line)
 
         try:
@@ -85,23 +85,23 @@ class TrialJudge:
             await self._jobs.runner.end_quietly(spec.id, trial.host)
             raise
 
-    async def _settled(self, trial: Trial, done: FinishedJob) -> Evaluation:
+    async def _settled(self, trial: JudgeRequest, done: FinishedJob) -> Evaluation:
         raise_if_not_run(done.record, trial.host)
-        evaluation = await self._verdicts.settle(done, await self._jobs.table.get(done.record.id))
+        evaluation = await self._verdicts.finish(done, await self._jobs.table.get(done.record.id))
         seconds = {**evaluation.seconds, "total": time.monotonic() - trial.began}
         return evaluation.model_copy(update={"seconds": seconds})
 
-    async def _beside(self, trial: Trial, evaluation: Evaluation, wait_s: float) -> Evaluation:
+    async def _beside(self, trial: JudgeRequest, evaluation: Evaluation, wait_s: float) -> Evaluation:
         """Add what stands beside a verdict: where a kernel broke, torch.compile's time."""
         left_s = 0.0 if trial.slots else wait_s - (time.monotonic() - trial.began)
-        evaluation = await self._faults.explained(evaluation, left_s=left_s, tell=trial.tell)
+        evaluation = await self._faults.explain_crash(evaluation, left_s=left_s, tell=trial.tell)
         if trial.timing.baseline == "eager" or evaluation.speedup is None or trial.problem.framework != "torch":
             return evaluation
         await trial.tell(f"attempt {trial.attempt_id}: torch.compile as a baseline, unless it is known")
-        return await self._baselines.beside(evaluation, trial.problem, trial.probe, trial.device, wait_s=left_s)
+        return await self._baselines.add_baseline(evaluation, trial.problem, trial.probe, trial.device, wait_s=left_s)
 
 
-def _context(trial: Trial, ready: Ready, advice: Sequence[str]) -> Mapping[str, Any]:
+def _context(trial: JudgeRequest, ready: BuildState, advice: Sequence[str]) -> Mapping[str, Any]:
     """Return what another server needs to settle the job."""
     built = ready.built
     return {

@@ -11,8 +11,8 @@ from gpu_mcp_server.models.build import CompileResult, kept_diagnostics
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.services.commands.command_runner import device_name
 from gpu_mcp_server.services.evaluation.candidate_device import versions_of
-from gpu_mcp_server.services.evaluation.trial import Trial
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.evaluation.trial import JudgeRequest
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.store.artifacts import Artifacts
 
 LATE = "not begun: the call's time was over before its turn"
@@ -21,7 +21,7 @@ LATE = "not begun: the call's time was over before its turn"
 class TrialRecords:
     """Records trials: that they began, and why they ended without a verdict."""
 
-    def __init__(self, experience: Experience, artifacts: Artifacts) -> None:
+    def __init__(self, experience: AttemptStore, artifacts: Artifacts) -> None:
         self._experience, self._artifacts = experience, artifacts
 
     async def check_parent(self, parent_id: str | None) -> None:
@@ -33,9 +33,11 @@ class TrialRecords:
         if parent_id is not None:
             await self._experience.get(parent_id)
 
-    async def begin(self, trial: Trial, *, parent_id: str | None, note: str | None, batch_id: str | None) -> Trial:
+    async def begin(
+        self, trial: JudgeRequest, *, parent_id: str | None, note: str | None, batch_id: str | None
+    ) -> JudgeRequest:
         """Note that a candidate is tried; return the trial with the attempt's id."""
-        data, media_type = trial.source.kept()
+        data, media_type = trial.source.stored_form()
         attempt_id = await self._experience.start(
             "evaluate",
             parent_id=parent_id,
@@ -58,18 +60,18 @@ class TrialRecords:
         )
         return replace(trial, attempt_id=attempt_id)
 
-    async def end_late(self, trial: Trial) -> Evaluation:
+    async def end_late(self, trial: JudgeRequest) -> Evaluation:
         """Note that the call's time was over before the candidate's turn."""
         await self._experience.finish(trial.attempt_id, status="cancelled", reason=LATE)
         return trial.evaluation("refused", reason=LATE)
 
-    async def end_broken(self, trial: Trial, error: BaseException) -> None:
+    async def end_broken(self, trial: JudgeRequest, error: BaseException) -> None:
         """Note what kept the candidate from being judged."""
         gone = isinstance(error, asyncio.CancelledError)
         reason = "the call was cancelled, or its client went away" if gone else str(error)[:500]
         await self._experience.finish(trial.attempt_id, status="cancelled" if gone else "error", reason=reason)
 
-    async def refuse_hip(self, trial: Trial, built: CompileResult | None, advice: Sequence[str]) -> Evaluation:
+    async def refuse_hip(self, trial: JudgeRequest, built: CompileResult | None, advice: Sequence[str]) -> Evaluation:
         """Say that a HIP candidate compiles and that nobody can run it: no device, and no judge for one."""
         reason = f"no AMD device on host {trial.host!r}"
         await self._experience.finish(trial.attempt_id, status="refused", reason=reason)
@@ -84,7 +86,7 @@ class TrialRecords:
             seconds={"compile": time.monotonic() - trial.began},
         )
 
-    async def end_uncompiled(self, trial: Trial, built: CompileResult, advice: Sequence[str]) -> Evaluation:
+    async def end_uncompiled(self, trial: JudgeRequest, built: CompileResult, advice: Sequence[str]) -> Evaluation:
         """Keep the compiler's words of a candidate that does not compile."""
         first = built.diagnostics[0].line_text() if built.diagnostics else built.note or built.status
         evidence = {"diagnostics": kept_diagnostics(built.diagnostics)}

@@ -8,17 +8,17 @@ from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.build_cache import BuildCache, key_of
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.evaluation.judge_files import judge_files
 from gpu_mcp_server.services.evaluation.judge_job import GENERATION
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.records.attempts import AttemptStore
 
 
-class KeptVerdicts:
+class VerdictCache:
     """Evaluations under the hash of what was asked: a judged one, never one that was voided or audited."""
 
-    def __init__(self, cache: BuildCache, experience: Experience) -> None:
+    def __init__(self, cache: BuildCache, experience: AttemptStore) -> None:
         self._cache, self._experience = cache, experience
 
     async def get(self, key: str, told: bool = False) -> Evaluation | None:
@@ -36,7 +36,7 @@ class KeptVerdicts:
             evaluation = Evaluation.model_validate(found)
         except ValidationError:  # an older version of ours kept it
             return None
-        if not await self._experience.unquestioned(evaluation.attempt_id):
+        if not await self._experience.is_unaudited(evaluation.attempt_id):
             return None
         try:
             attempt = await self._experience.get(evaluation.attempt_id)
@@ -55,7 +55,7 @@ class KeptVerdicts:
 
 def key_of_request(
     problem: Problem,
-    source: Source,
+    source: CandidateSource,
     probe: HostProbe,
     *,
     device: tuple[str, str],
@@ -85,7 +85,7 @@ def key_of_request(
     parts = {
         "problem": problem.content_hash,
         "source": [
-            hashlib.sha256(source.kept()[0]).hexdigest(),
+            hashlib.sha256(source.stored_form()[0]).hexdigest(),
             source.language,
             source.name if problem.program else "",
             beside,

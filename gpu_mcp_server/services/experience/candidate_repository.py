@@ -20,8 +20,8 @@ from gpu_mcp_server.errors import BadRequest, HostError, NotFound, ToolMissing
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.history import ExportedBranch
 from gpu_mcp_server.services.builds.candidate_source import NAMES, TREE_TYPE
-from gpu_mcp_server.services.records.attempts import Experience
-from gpu_mcp_server.services.workspaces.file_archive import Tree, TreeFile, unpack
+from gpu_mcp_server.services.records.attempts import AttemptStore
+from gpu_mcp_server.services.workspaces.file_archive import ArchiveFile, Tree, unpack
 from gpu_mcp_server.store.artifacts import Artifacts
 
 AUTHOR = "gpu-mcp-server <gpu-mcp-server@localhost>"
@@ -37,17 +37,17 @@ MAX_PART = 120
 class CandidateRepository:
     """The repository of a data folder: `candidates.git`."""
 
-    def __init__(self, path: Path, experience: Experience, artifacts: Artifacts) -> None:
+    def __init__(self, path: Path, experience: AttemptStore, artifacts: Artifacts) -> None:
         self.path, self._experience, self._artifacts = path, experience, artifacts
 
-    async def bring_up(self, problem_id: str) -> int:
+    async def sync(self, problem_id: str) -> int:
         """Commit what was judged at a problem and is not here yet; return how many.
 
         Raises:
             NotFound: If there is no such problem.
             ToolMissing: If git is not installed.
         """
-        attempts = await self._experience.evaluated(problem_id)
+        attempts = await self._experience.evaluations_of(problem_id)
         async with self._locked():
             listed = await self._git("for-each-ref", "--format=%(refname)", REFS)
             known = {name.removeprefix(REFS) for name in listed.splitlines()}
@@ -71,7 +71,7 @@ class CandidateRepository:
             NotFound: If there is no such attempt at the problem, or no correct one.
             BadRequest: If the branch cannot have this name, or holds something else.
         """
-        await self.bring_up(problem_id)
+        await self.sync(problem_id)
         attempt_id = attempt_id or await self._best(problem_id)
         tip = REFS + attempt_id
         try:
@@ -120,10 +120,10 @@ class CandidateRepository:
             data = await self._artifacts.read(attempt.source_artifact_id or "")
             kept = await self._artifacts.info(attempt.source_artifact_id or "")
         except NotFound:
-            return {"SOURCE-WAS-PRUNED": TreeFile(b"", 0o644)}
+            return {"SOURCE-WAS-PRUNED": ArchiveFile(b"", 0o644)}
         if kept.media_type == TREE_TYPE:
-            return {harmless(path): file for path, file in unpack(data).items()}
-        return {NAMES.get(attempt.language or "", "candidate.txt"): TreeFile(data, 0o644)}
+            return {sanitize_path(path): file for path, file in unpack(data).items()}
+        return {NAMES.get(attempt.language or "", "candidate.txt"): ArchiveFile(data, 0o644)}
 
     @asynccontextmanager
     async def _locked(self) -> AsyncGenerator[None]:
@@ -182,7 +182,7 @@ def _commit(attempt: Attempt, files: Tree, known: set[str]) -> bytes:
     parts.append(b"deleteall\n")
     for path, file in sorted(files.items()):
         mode = "100755" if file.mode & 0o100 else "100644"
-        parts += [f"M {mode} inline {quoted(path)}\ndata {len(file.data)}\n".encode(), file.data, b"\n"]
+        parts += [f"M {mode} inline {quote_for_fast_import(path)}\ndata {len(file.data)}\n".encode(), file.data, b"\n"]
     return b"".join(parts)
 
 
@@ -196,7 +196,7 @@ def _message(attempt: Attempt) -> str:
     return "\n".join([*lines, *(f"{name}: {value}" for name, value in about.items() if value)]) + "\n"
 
 
-def harmless(path: str) -> str:
+def sanitize_path(path: str) -> str:
     """Return a path whose names git and file systems take for nothing special; different paths stay different.
 
     Names beginning with `.git` (and `git~`, its short form on NTFS) are hooks, attributes or submodules to git; those
@@ -208,7 +208,7 @@ def harmless(path: str) -> str:
     return "/".join(_part(part) for part in path.split("/"))
 
 
-def quoted(path: str) -> str:
+def quote_for_fast_import(path: str) -> str:
     """Return a path as `git fast-import` reads it: in double quotes, as in C."""
     return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
 

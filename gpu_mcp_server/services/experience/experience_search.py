@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.models.experience import Found, FoundAttempts, Lesson, Lessons, NoteKept
+from gpu_mcp_server.models.experience import FoundAttempt, FoundAttempts, Lesson, Lessons, NoteResult
 from gpu_mcp_server.store.database import Database, Value
-from gpu_mcp_server.store.ownership import claim, visible
+from gpu_mcp_server.store.ownership import claim, visibility_condition
 
 NOBODYS = "('cancelled', 'caller_lost', 'abandoned', 'broken', 'error', 'refused')"
 """How attempts end whose reasons teach nothing about kernels."""
@@ -45,7 +45,7 @@ def signature(reason: str) -> str:
     return " ".join(text.lower().split())[:200]
 
 
-class Memory:
+class ExperienceSearch:
     """Answers from the attempts of all problems, and keeps notes."""
 
     def __init__(self, db: Database) -> None:
@@ -110,7 +110,7 @@ class Memory:
         rest = [lesson for lesson in (*techniques, *failures, *notes) if lesson not in chosen]
         return Lessons(lessons=[*chosen, *rest][:limit])
 
-    async def add_note(self, text: str, attempt_id: str | None = None, problem_id: str | None = None) -> NoteKept:
+    async def add_note(self, text: str, attempt_id: str | None = None, problem_id: str | None = None) -> NoteResult:
         """Keep a note for who comes later.
 
         Raises:
@@ -132,7 +132,7 @@ class Memory:
             (note_id, datetime.now(UTC).isoformat(), attempt_id, problem_id, text),
         )
         await claim(self._db, note_id)
-        return NoteKept(note_id=note_id)
+        return NoteResult(note_id=note_id)
 
     async def rooflines(self, attempt_id: str) -> list[dict[str, Any]]:
         """Return what the last profile of an attempt measured of it under its device's roofs; none without one."""
@@ -180,7 +180,7 @@ class Memory:
 
     async def _notes(self, where: str, values: Sequence[Value], limit: int) -> list[Lesson]:
         about = f"IN (SELECT problems.problem_id FROM problems WHERE 1 {where})"  # noqa: S608 - conditions of this module
-        seen, own = visible("note_id")
+        seen, own = visibility_condition("note_id")
         rows = await self._db.fetch_all(
             "SELECT notes.*, problems.json ->> 'name' AS problem FROM notes "  # noqa: S608
             "LEFT JOIN problems ON problems.problem_id = notes.problem_id "
@@ -194,7 +194,7 @@ class Memory:
         ]
 
     async def _require(self, table: str, column: str, handle: str, what: str) -> None:
-        seen, values = visible(column)
+        seen, values = visibility_condition(column)
         sql = f"SELECT 1 FROM {table} WHERE {column} = ? AND {seen}"  # noqa: S608 - names of this module
         if await self._db.fetch_one(sql, (handle, *values)) is None:
             raise NotFound(what, handle, hint="list_problems and list_attempts show those there are.")
@@ -232,7 +232,7 @@ def _conditions(
 
 def _own(where: str, values: Sequence[Value]) -> tuple[str, list[Value]]:
     """Leave out attempts that the current user may not see."""
-    seen, own = visible("a.attempt_id")
+    seen, own = visibility_condition("a.attempt_id")
     return f"{where} AND {seen}", [*values, *own]
 
 
@@ -244,13 +244,13 @@ def _alike(one: str, other: str) -> bool:
     return one == other or (len(other) >= 12 and other in one)
 
 
-def _found(row: sqlite3.Row) -> Found:
+def _found(row: sqlite3.Row) -> FoundAttempt:
     outcome = "voided" if row["voided"] else row["verdict"] or row["status"]
 
     def short(name: str) -> str | None:
         return row[name][:SHOWN] if row[name] else None
 
-    return Found(
+    return FoundAttempt(
         attempt_id=row["attempt_id"], problem=row["problem"], outcome=outcome, speedup=row["speedup"],
         device=row["device"], language=row["language"], idea=short("note"), reason=short("reason"),
         bottleneck=short("bottleneck"), source_artifact_id=row["source_artifact_id"],

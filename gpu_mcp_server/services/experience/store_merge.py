@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.models.store_merge import MOST, Bundle, Merged, SentNote
+from gpu_mcp_server.models.store_merge import MOST, Merged, SentNote, StoreExport
 from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.services.problems.problem_table import Problems, content_hash
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database, Value
-from gpu_mcp_server.store.ownership import claim, visible
+from gpu_mcp_server.store.ownership import claim, visibility_condition
 
 T = TypeVar("T")
 
@@ -31,25 +31,25 @@ class Merging:
 
     def __init__(self, db: Database, artifacts: Artifacts) -> None:
         self._db, self._artifacts = db, artifacts
-        self._problems, self._experience = Problems(db), Experience(db)
+        self._problems, self._experience = Problems(db), AttemptStore(db)
 
-    async def parts(self) -> AsyncGenerator[Bundle]:
+    async def parts(self) -> AsyncGenerator[StoreExport]:
         """Return problems, then ended attempts at them, oldest first, then notes."""
         rows = await self._db.fetch_all("SELECT json FROM problems ORDER BY seq")
         for some in _chunks([Problem.model_validate_json(row["json"]) for row in rows], PART):
-            yield Bundle(problems=some)
+            yield StoreExport(problems=some)
         rows = await self._db.fetch_all(
             "SELECT attempt_id FROM attempts WHERE problem_id IS NOT NULL AND status != 'running' ORDER BY seq"
         )
         for some in _chunks([row["attempt_id"] for row in rows], PART):
-            yield Bundle(attempts=[await self._experience.get(each) for each in some])
+            yield StoreExport(attempts=[await self._experience.get(each) for each in some])
         rows = await self._db.fetch_all(
             "SELECT note_id, created_at, attempt_id, problem_id, text FROM notes ORDER BY seq"
         )
         for some in _chunks([SentNote(**dict(row)) for row in rows], MOST):
-            yield Bundle(notes=some)
+            yield StoreExport(notes=some)
 
-    async def take(self, bundle: Bundle) -> Merged:
+    async def take(self, bundle: StoreExport) -> Merged:
         """Keep a part for the current user; what is here already stays as it is.
 
         Raises:
@@ -102,7 +102,7 @@ class Merging:
 
     async def _seen(self, table: str, column: str, handle: str | None) -> str | None:
         """Return a handle if the current user may see what it names."""
-        seen, values = visible(column)
+        seen, values = visibility_condition(column)
         sql = f"SELECT 1 FROM {table} WHERE {column} = ? AND {seen}"  # noqa: S608 - names of this module
         return handle if await self._db.fetch_one(sql, (handle, *values)) is not None else None
 

@@ -4,13 +4,13 @@ import functools
 import tomllib
 
 from gpu_mcp_server.models.device_spec import DeviceSpec
-from gpu_mcp_server.package_files import content
+from gpu_mcp_server.package_files import content_path
 
 
 @functools.cache
 def specs() -> tuple[DeviceSpec, ...]:
     """Return every device that is described; none where the content is not installed."""
-    files = sorted(content("knowledge_base/specs").glob("*.toml"))
+    files = sorted(content_path("knowledge_base/specs").glob("*.toml"))
     return tuple(DeviceSpec.model_validate(tomllib.loads(f.read_text(encoding="utf-8"))) for f in files)
 
 

@@ -14,11 +14,11 @@ from typing import Any
 from pydantic import ConfigDict, Field
 
 from gpu_mcp_server.backends.base import Backend
-from gpu_mcp_server.backends.hostd_client import HostLink
+from gpu_mcp_server.backends.hostd_client import HostdClient
 from gpu_mcp_server.errors import BadRequest, ConfigError, HostDrained, HostUnavailable, NotFound
 from gpu_mcp_server.hostd.protocol import BOXED
 from gpu_mcp_server.models._base import Model
-from gpu_mcp_server.models.toolchains import Compiler, Toolchains
+from gpu_mcp_server.models.toolchains import CompilerInfo, Toolchains
 from gpu_mcp_server.settings.host_settings import BATCH_KINDS
 from gpu_mcp_server.settings.server_settings import (
     BatchHost,
@@ -91,7 +91,7 @@ class HostProbe(Model):
     noexec: bool = False
     """Whether nothing in it may be executed."""
     cgroup: str | None
-    compilers: dict[str, Compiler]
+    compilers: dict[str, CompilerInfo]
     nvcc: Nvcc | None
     cuda_without_nvcc: str = ""
     """The folder that the settings name as CUDA's, if no compiler is there."""
@@ -109,7 +109,7 @@ class HostProbe(Model):
         """Return why no time that is taken there is to be believed; empty where it is."""
         return "" if self.signals_scoped else "jobs can stop each other on this host, and the judge's clock with them"
 
-    def gpus_in_words(self) -> str:
+    def describe_gpus(self) -> str:
         """Return how many GPUs there are, and what keeps others from being seen."""
         return f"{len(self.gpus)} GPUs" + (f" ({self.why_no_gpu})" if self.why_no_gpu else "")
 
@@ -154,8 +154,8 @@ class Hosts:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._links: dict[str, HostLink] = {}
-        self._probes: dict[str, tuple[HostLink, HostProbe]] = {}
+        self._links: dict[str, HostdClient] = {}
+        self._probes: dict[str, tuple[HostdClient, HostProbe]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._looking: dict[str, asyncio.Lock] = {}
         self._drained: dict[str, float] = {}
@@ -184,7 +184,7 @@ class Hosts:
         """Say whether a host was found a moment ago to take nothing new."""
         return time.monotonic() - self._drained.get(name, -DRAINED_S) < DRAINED_S
 
-    def note_drained(self, name: str, drained: bool) -> None:
+    def set_drained(self, name: str, drained: bool) -> None:
         """Note whether a host takes new jobs."""
         self._drained.pop(name, None)
         if drained:
@@ -236,22 +236,22 @@ class Hosts:
         known = self._probes.get(name)
         return {**(known[1].setup.variables if known else {}), **self._host(name).environment}
 
-    async def link(self, name: str) -> HostLink:
+    async def link(self, name: str) -> HostdClient:
         """Return an open link, opening one if need be."""
         lock = self._locks.setdefault(name, asyncio.Lock())
         async with lock:
             link = self._links.get(name)
-            if link is None or not link.open_:
+            if link is None or not link.is_open:
                 if link is not None:
                     await link.close()
-                link = await HostLink.open(self.backend(name), self._host(name).quiet_s)
+                link = await HostdClient.open(self.backend(name), self._host(name).quiet_s)
                 self._links[name] = link
             return link
 
-    def linked(self, name: str) -> bool:
+    def is_connected(self, name: str) -> bool:
         """Say whether a link is open now."""
         link = self._links.get(name)
-        return link is not None and link.open_
+        return link is not None and link.is_open
 
     async def allocation(self, name: str) -> str | None:
         """Return the number of the batch job in which hostd runs there; `None` on hosts of other kinds."""
@@ -276,10 +276,10 @@ class Hosts:
         try:
             return await link.call(verb, attachment, **arguments)
         except HostDrained:
-            self.note_drained(name, True)
+            self.set_drained(name, True)
             raise
         except HostUnavailable:
-            if link.open_ or not again:
+            if link.is_open or not again:
                 raise
             return await (await self.link(name)).call(verb, attachment, **arguments)
 
@@ -292,7 +292,7 @@ class Hosts:
                 known = self._probes[name] = (link, await self._look(name, link))
         return known[1]
 
-    async def _look(self, name: str, link: HostLink) -> HostProbe:
+    async def _look(self, name: str, link: HostdClient) -> HostProbe:
         host = self._host(name)
         pythons = [host.judge_python] if host.judge_python else []
         if isinstance(host, LocalHost):
@@ -313,7 +313,7 @@ class Hosts:
 
 
 @dataclass(frozen=True)
-class Drained:
+class DrainState:
     """How a host stands."""
 
     host: str
@@ -323,7 +323,7 @@ class Drained:
     """Whether that holds for every login of the host, or for the jobs of ours alone."""
 
 
-async def drain(hosts: Hosts, host: str, why: str, by: str) -> Drained:
+async def drain(hosts: Hosts, host: str, why: str, by: str) -> DrainState:
     """Begin nothing new on a host; what runs goes on, who waits in its line keeps its place.
 
     Raises:
@@ -333,7 +333,7 @@ async def drain(hosts: Hosts, host: str, why: str, by: str) -> Drained:
     return await _ask_to_drain(hosts, host, {"on": True, "why": why, "by": by})
 
 
-async def resume(hosts: Hosts, host: str) -> Drained:
+async def resume(hosts: Hosts, host: str) -> DrainState:
     """Let new jobs in again; root's drain is ended by root only.
 
     Raises:
@@ -343,11 +343,11 @@ async def resume(hosts: Hosts, host: str) -> Drained:
     return await _ask_to_drain(hosts, host, {"on": False})
 
 
-async def _ask_to_drain(hosts: Hosts, host: str, said: dict[str, Any]) -> Drained:
+async def _ask_to_drain(hosts: Hosts, host: str, said: dict[str, Any]) -> DrainState:
     if hosts.kind(host) in BATCH_KINDS:
         raise BadRequest(
             f"The nodes of {host!r} are the batch system's.", hint="Its administrator drains them: scontrol, pbsnodes."
         )
     answer, _ = await hosts.call(host, "drain", **said)
-    hosts.note_drained(host, bool(answer["drained"]))
-    return Drained(host, answer["drained"], answer["for_all"])
+    hosts.set_drained(host, bool(answer["drained"]))
+    return DrainState(host, answer["drained"], answer["for_all"])

@@ -21,7 +21,7 @@ from gpu_mcp_server.settings.server_settings import BatchHost, Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 
 if TYPE_CHECKING:
-    from gpu_mcp_server.backends.batch_jobs import LongJobs, Seen, Task
+    from gpu_mcp_server.backends.batch_jobs import HostBatchJobs, Task, TaskFiles
 
 PURPOSE = "batch"
 CONTEXT = "batch"
@@ -58,7 +58,7 @@ def indices(array: str) -> list[int]:
     return found
 
 
-class Long:
+class BatchJobs:
     """Hands jobs over, and looks after them."""
 
     def __init__(
@@ -66,7 +66,7 @@ class Long:
     ) -> None:
         self._settings, self._hosts, self._table = settings, hosts, table
         self._workspaces, self._artifacts = workspaces, artifacts
-        self._by_host: dict[str, LongJobs] = {}
+        self._by_host: dict[str, HostBatchJobs] = {}
 
     async def submit(self, asked: BatchRequest, host: str | None = None) -> BatchSubmission:
         """Hand a program to the scheduler of a host, as a job of its own.
@@ -152,16 +152,16 @@ class Long:
             )
         return hours
 
-    def _of(self, where: str, host: BatchHost | None = None) -> "LongJobs":
-        from gpu_mcp_server.backends.batch_jobs import LongJobs
+    def _of(self, where: str, host: BatchHost | None = None) -> "HostBatchJobs":
+        from gpu_mcp_server.backends.batch_jobs import HostBatchJobs
 
         if host is not None:
-            return LongJobs(where, host)
+            return HostBatchJobs(where, host)
         if where not in self._by_host:
             settings = self._settings.hosts.get(where)
             if not isinstance(settings, BatchHost):
                 raise HostUnavailable(f"Host {where!r} is not in the settings any more.", retryable=False)
-            self._by_host[where] = LongJobs(where, settings)
+            self._by_host[where] = HostBatchJobs(where, settings)
         return self._by_host[where]
 
     async def look(
@@ -187,10 +187,10 @@ class Long:
         raise AssertionError("the pauses have no end")
 
     async def _ended(
-        self, row: JobRow, host: "LongJobs", task: "Task", stdout_at: int, stderr_at: int
+        self, row: JobRow, host: "HostBatchJobs", task: "Task", stdout_at: int, stderr_at: int
     ) -> tuple[JobRecord, bytes, bytes]:
         """Return the record of a job that the scheduler does not run any more."""
-        seen: Seen | None = None
+        seen: TaskFiles | None = None
         for pause_s in SETTLED_S:
             seen = await host.read(task, stdout_at, stderr_at)
             if len(seen.records) >= task.ranks:
@@ -203,14 +203,14 @@ class Long:
         """End a job."""
         await self._of(row.host).cancel(_task(row))
 
-    async def bring(self, row: JobRow, outputs: Sequence[OutputFile]) -> None:
+    async def fetch_outputs(self, row: JobRow, outputs: Sequence[OutputFile]) -> None:
         """Bring the contents of a job's outputs here."""
         for output in outputs:
             if not self._artifacts.has(output.sha256):
                 await self._artifacts.put_blob(await self._of(row.host).fetch(_task(row), output.sha256))
 
 
-def is_long(row: JobRow) -> bool:
+def is_batch_job(row: JobRow) -> bool:
     """Say whether a job is a batch job of its own."""
     return CONTEXT in row.context
 

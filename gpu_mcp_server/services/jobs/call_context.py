@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Any
 
 
-class Questions:
+class InputRequests:
     """What a call asks of whoever made it, who has gone with its task and comes back to answer."""
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class Questions:
             self._all.set()
 
 
-class Errand:
+class CallContext:
     """A call, what its job is, and who waits for it.
 
     Attributes:
@@ -59,30 +59,30 @@ class Errand:
         self.message: str | None = None
         self.is_task = False
         self.leaving = False
-        self.questions = Questions()
+        self.questions = InputRequests()
 
     def wants(self, purpose: str) -> bool:
-        """Say whether a job that is about to start is the errand's own: such a job outlives this server."""
+        """Say whether a job that is about to start is the call's own: such a job outlives this server."""
         return self.job_id is None and purpose in self._purposes
 
     def note(self, job_id: str) -> None:
-        """Hear that the errand's job is on its host."""
+        """Hear that the call's job is on its host."""
         self.job_id = job_id
         self.started.set()
 
 
-_CURRENT: ContextVar[Errand | None] = ContextVar("errand", default=None)
+_CURRENT: ContextVar[CallContext | None] = ContextVar("call_context", default=None)
 
 
-def current_errand() -> Errand | None:
-    """Return the errand that the work at hand is part of; tasks inherit it from who started them."""
+def current_call() -> CallContext | None:
+    """Return the call that the work at hand is part of; tasks inherit it from who started them."""
     return _CURRENT.get()
 
 
 @contextmanager
-def running(errand: Errand) -> Generator[None]:
-    """Do what the block does as an errand."""
-    token = _CURRENT.set(errand)
+def run_in_call(call_context: CallContext) -> Generator[None]:
+    """Do what the block does as part of a call."""
+    token = _CURRENT.set(call_context)
     try:
         yield
     finally:

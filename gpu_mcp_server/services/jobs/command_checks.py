@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpu_mcp_server.errors import BadRequest, TooLarge
+from gpu_mcp_server.errors import BadRequest, LimitExceeded
 from gpu_mcp_server.hostd.protocol import FileRef
 from gpu_mcp_server.models.job import RankOptions
 
@@ -22,12 +22,12 @@ def check_command(argv: Sequence[str], env: Mapping[str, str], timeout_s: float,
     """Check a command against its limits.
 
     Raises:
-        BadRequest, TooLarge: Naming the first that it breaks.
+        BadRequest, LimitExceeded: Naming the first that it breaks.
     """
     if not argv or not argv[0]:
         raise BadRequest("The command is empty.", hint='Give program and arguments as a list: ["make", "test"].')
     if len(argv) > MAX_ARGUMENTS or sum(len(a.encode()) for a in argv) > MAX_COMMAND_BYTES:
-        raise TooLarge(
+        raise LimitExceeded(
             f"The command is over {MAX_ARGUMENTS} arguments or {MAX_COMMAND_BYTES} bytes.",
             hint="Put it into a script file.",
         )
@@ -44,7 +44,7 @@ def check_command(argv: Sequence[str], env: Mapping[str, str], timeout_s: float,
             f"timeout_s is {timeout_s:g}; it may be up to {MAX_WALL_S:g}.", hint="Long work belongs into several jobs."
         )
     if len(stdin.encode()) > MAX_STDIN_BYTES:
-        raise TooLarge(f"stdin is over {MAX_STDIN_BYTES} bytes.", hint="Put it into a file of the workspace.")
+        raise LimitExceeded(f"stdin is over {MAX_STDIN_BYTES} bytes.", hint="Put it into a file of the workspace.")
 
 
 def check_fetch(gpus: int, ranks: RankOptions | None, *, allowed: bool) -> None:
@@ -59,7 +59,7 @@ def check_fetch(gpus: int, ranks: RankOptions | None, *, allowed: bool) -> None:
         raise BadRequest("A fetch job gets no GPU and no ranks.", hint="Fetch first, then run.")
 
 
-def laid(contents: Mapping[str, bytes]) -> tuple[list[FileRef], dict[str, bytes | Path]]:
+def job_files(contents: Mapping[str, bytes]) -> tuple[list[FileRef], dict[str, bytes | Path]]:
     """Return files as a job gets them, with their contents by hash."""
     blobs: dict[str, bytes | Path] = {}
     files: list[FileRef] = []
@@ -70,7 +70,7 @@ def laid(contents: Mapping[str, bytes]) -> tuple[list[FileRef], dict[str, bytes 
     return files, blobs
 
 
-def not_started(stderr: str, code: int | None) -> tuple[str, int | None]:
+def start_failure(stderr: str, code: int | None) -> tuple[str, int | None]:
     """Return what to say of a program that could not be started, and its exit code, whatever the sandbox made of it."""
     found = _NOT_STARTED.search(stderr) if code in (1, NOT_FOUND) else None
     if found is None:

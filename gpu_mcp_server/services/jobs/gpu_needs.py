@@ -12,7 +12,7 @@ QUEUE_S, DETACHED_QUEUE_S = 3600.0, 86_400.0
 
 
 @dataclass(frozen=True)
-class Need:
+class GpuNeed:
     """GPUs that something wants."""
 
     count: int = 1
@@ -21,7 +21,7 @@ class Need:
     nvlink: bool = False
 
     @classmethod
-    def of(cls, count: int, needs: GpuNeeds | None) -> "Need":
+    def from_request(cls, count: int, needs: GpuNeeds | None) -> "GpuNeed":
         """Return what a command wants.
 
         Raises:
@@ -43,7 +43,7 @@ class Need:
         if fitting < self.count:
             such = f", {fitting} of them such" if fitting < len(probe.gpus) else ""
             raise NoFreeGpu(
-                f"Host {host!r} has {probe.gpus_in_words()}{such}, {self.count} were asked for.",
+                f"Host {host!r} has {probe.describe_gpus()}{such}, {self.count} were asked for.",
                 hint="Name another host (gpu_status), or ask for fewer or others.",
                 retryable=False,
             )
@@ -57,7 +57,7 @@ class Need:
         }
 
 
-def alone(need: Need, *, detached: bool, priority: str = "interactive") -> GpuRequest:
+def exclusive_request(need: GpuNeed, *, detached: bool, priority: str = "interactive") -> GpuRequest:
     """Return the wish of a command for GPUs of its own, with patience."""
     return GpuRequest(
         count=need.count,

@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from gpu_mcp_server.errors import GpuMcpError, HostDrained, NoFreeGpu, NotFound
 from gpu_mcp_server.hostd.protocol import GpuRequest, JobRecord, JobSpec, Limits, ProcessSpec
-from gpu_mcp_server.models.lease import GpuLease, Reserved
+from gpu_mcp_server.models.lease import GpuLease, ReservationInfo
 from gpu_mcp_server.runtime.current_user import as_server, current_user
-from gpu_mcp_server.services.jobs.gpu_needs import QUEUE_S, Need, priority_of
+from gpu_mcp_server.services.jobs.gpu_needs import QUEUE_S, GpuNeed, priority_of
 from gpu_mcp_server.services.jobs.job_runner import JobRunner, raise_if_not_run
 from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable
-from gpu_mcp_server.services.jobs.server_liveness import Owner
+from gpu_mcp_server.services.jobs.server_liveness import ServerLiveness
 from gpu_mcp_server.settings.server_settings import Settings
 
 Progress = Callable[[str], Awaitable[None]]
@@ -46,7 +46,7 @@ RECENT_S = 2.0
 
 
 @dataclass(frozen=True)
-class Share:
+class FairShareOwner:
     """Whose time the jobs of a call are, and how much of the pool is theirs against others."""
 
     user: str
@@ -78,7 +78,7 @@ class _Offer:
     seen_at: float = 0.0
 
 
-class Pool:
+class GpuScheduler:
     """Chooses hosts, marks jobs, keeps reservations."""
 
     def __init__(self, settings: Settings, jobs: JobRunner, table: JobTable) -> None:
@@ -86,17 +86,17 @@ class Pool:
         self._local = _local_name()
         self._held: dict[str, _Held] = {}
         self._sent: dict[str, list[float]] = {}
-        self.owner = Owner(settings.data_dir / "servers")
+        self.owner = ServerLiveness(settings.data_dir / "servers")
         self._resuming: asyncio.Task[None] | None = None
         jobs.steward = self
 
-    def share(self) -> Share:
+    def share(self) -> FairShareOwner:
         """Return whose time the jobs of the call at hand are: the user's, or of who started this program."""
         user = current_user()
         name = self._local if user.is_local else user.name
-        return Share(f"{name}@{socket.gethostname()}"[:64], user.weight)
+        return FairShareOwner(f"{name}@{socket.gethostname()}"[:64], user.weight)
 
-    async def resumed(self) -> None:
+    async def take_over_reservations(self) -> None:
         """Take over the reservations of servers that are no more, once; hosts that do not answer keep theirs."""
         if self._resuming is None:
             with as_server():
@@ -104,19 +104,19 @@ class Pool:
         await asyncio.shield(self._resuming)
 
     async def _resume(self) -> None:
-        rows = [row for row in await self._table.unfinished() if row.purpose == PURPOSE]
+        rows = [row for row in await self._table.unfinished_jobs() if row.purpose == PURPOSE]
         await asyncio.gather(*(self._take_over(row) for row in rows if row.job_id not in self._held))
 
     async def _take_over(self, row: JobRow) -> None:
         was = row.context.get(OWNER)
-        if not isinstance(was, str) or self.owner.lives(was):
+        if not isinstance(was, str) or self.owner.is_alive(was):
             return
         try:
             async with asyncio.timeout(PATIENCE_S):
-                record = (await self._jobs.look(row.job_id, row.host)).record
+                record = (await self._jobs.poll(row.job_id, row.host)).record
         except (GpuMcpError, TimeoutError):
             return
-        if record.state == "running" and await self._table.hand_over(row, {OWNER: self.owner.declared()}):
+        if record.state == "running" and await self._table.hand_over(row, {OWNER: self.owner.register()}):
             self._held[row.job_id] = _Held(row.host, len(record.gpus), str(row.context.get(USER) or self.share().user))
 
     async def close(self) -> None:
@@ -126,7 +126,7 @@ class Pool:
             await asyncio.gather(self._resuming, return_exceptions=True)
         self.owner.close()
 
-    def prepared(self, spec: JobSpec, host: str) -> JobSpec:
+    def before_submit(self, spec: JobSpec, host: str) -> JobSpec:
         """Say in a job whose it is, how it stands to strangers, and which reservation of this server it uses."""
         want = spec.gpus
         if want.mode == "none":
@@ -144,7 +144,7 @@ class Pool:
         )
         return replace(spec, gpus=gpus)
 
-    def heard(self, record: JobRecord) -> None:
+    def on_job_end(self, record: JobRecord) -> None:
         """Forget a reservation that has ended, or that a job did not find any more."""
         self._held.pop(record.id, None)
         for lease in [i for i in self._held if f"reservation {i} has ended" in record.note]:
@@ -153,7 +153,7 @@ class Pool:
     async def place(
         self,
         named: str | None,
-        need: Need,
+        need: GpuNeed,
         *,
         files: Mapping[str, int] | None = None,
         has_build: HasBuild | None = None,
@@ -173,7 +173,7 @@ class Pool:
         """
         hosts = self._jobs.hosts
         if need.count:
-            await self.resumed()
+            await self.take_over_reservations()
         if named or self._settings.default_host or len(hosts.names()) == 1 or need.count == 0:
             return hosts.choose(named)
         user = self.share().user
@@ -194,7 +194,7 @@ class Pool:
             raise NoFreeGpu(f"No host that answers has such GPUs. Without an answer: {'; '.join(silent)}")
         return hosts.choose(None)
 
-    async def _offers(self, need: Need, files: Mapping[str, int], has_build: HasBuild | None) -> list[_Offer]:
+    async def _offers(self, need: GpuNeed, files: Mapping[str, int], has_build: HasBuild | None) -> list[_Offer]:
         """Ask all hosts; those that were too slow once more with patience, if nobody else has what is wanted."""
         names = self._jobs.hosts.names()
         offers = await asyncio.gather(*(self._offer(n, need, files, has_build, PATIENCE_S) for n in names))
@@ -204,14 +204,14 @@ class Pool:
             offers = [*(offer for offer in offers if not offer.late), *again]
         return offers
 
-    def _unseen_s(self, offer: _Offer, need: Need) -> float:
+    def _unseen_s(self, offer: _Offer, need: GpuNeed) -> float:
         """Return what the jobs count for that were sent to a host so lately that it may not have shown them."""
         sent = [at for at in self._sent.get(offer.host, []) if at > offer.seen_at - RECENT_S]
         self._sent[offer.host] = sent
         return UNKNOWN_WAIT_S if 0 < offer.free < len(sent) + need.count else 0.0
 
     async def _offer(
-        self, host: str, need: Need, files: Mapping[str, int], has_build: HasBuild | None, patience_s: float
+        self, host: str, need: GpuNeed, files: Mapping[str, int], has_build: HasBuild | None, patience_s: float
     ) -> _Offer:
         try:
             async with asyncio.timeout(patience_s):
@@ -220,7 +220,7 @@ class Pool:
                     return _Offer(host)
                 seen_at = time.monotonic()
                 now, _ = await self._jobs.hosts.call(host, "gpus")
-                self._jobs.hosts.note_drained(host, bool(now["drained"]))
+                self._jobs.hosts.set_drained(host, bool(now["drained"]))
                 if now["drained"]:
                     return _Offer(host, fits=True, drained=now["drained"])
                 missing: list[str] = []
@@ -274,11 +274,11 @@ class Pool:
         if lease_id is not None:
             where = await self._reservation(lease_id)
         else:
-            need = Need(count, arch, memory_bytes, nvlink)
+            need = GpuNeed(count, arch, memory_bytes, nvlink)
             where = await self.place(host, need)
             need.check(await self._jobs.probe(where), where)
             lease_id = f"l-{time.time_ns() // 1_000_000:x}-{secrets.token_hex(4)}"
-            about = {OWNER: self.owner.declared(), USER: self.share().user}
+            about = {OWNER: self.owner.register(), USER: self.share().user}
             await self._jobs.submit(self._spec(lease_id, need, keep_s), host=where, blobs={}, context=about)
         try:
             record = await self._granted(lease_id, where, wait_s, progress)
@@ -291,7 +291,7 @@ class Pool:
             raise_if_not_run(record, where)
         return await self._lease(record, where)
 
-    def _spec(self, lease_id: str, need: Need, keep_s: float) -> JobSpec:
+    def _spec(self, lease_id: str, need: GpuNeed, keep_s: float) -> JobSpec:
         return JobSpec(
             id=lease_id,
             purpose=PURPOSE,
@@ -315,7 +315,7 @@ class Pool:
         deadline, note = time.monotonic() + wait_s, ""
         while True:
             left = max(0.0, deadline - time.monotonic())
-            record = (await self._jobs.look(lease_id, host, timeout_s=min(LOOK_S, left), note_seen=note)).record
+            record = (await self._jobs.poll(lease_id, host, timeout_s=min(LOOK_S, left), note_seen=note)).record
             if record.state != "queued" or time.monotonic() >= deadline:
                 return record
             if progress is not None and record.note != note:
@@ -331,7 +331,7 @@ class Pool:
         host = await self._reservation(lease_id)
         self._held.pop(lease_id, None)
         await self._jobs.cancel(lease_id, host)
-        return await self._lease((await self._jobs.look(lease_id, host, timeout_s=10.0)).record, host)
+        return await self._lease((await self._jobs.poll(lease_id, host, timeout_s=10.0)).record, host)
 
     async def _reservation(self, lease_id: str) -> str:
         """Return the host of a reservation."""
@@ -349,7 +349,7 @@ class Pool:
         if record.state == "queued":
             return lease("queued", note=record.note or None)
         now, _ = await self._jobs.hosts.call(host, "pool")
-        mine = next((Reserved(**r) for r in now["reservations"] if r["lease_id"] == record.id), None)
+        mine = next((ReservationInfo(**r) for r in now["reservations"] if r["lease_id"] == record.id), None)
         return lease("held", ends_in_s=mine.ends_in_s if mine else None)
 
 

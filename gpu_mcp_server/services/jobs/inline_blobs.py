@@ -12,7 +12,7 @@ UNASKED_BYTES = 256 << 10
 """Sent along without knowing whether the host lacks them; before more the host is asked, which costs one round trip."""
 
 
-class Brought:
+class InlineBlobs:
     """Contents by hash; the oldest make room."""
 
     def __init__(self) -> None:
@@ -36,13 +36,13 @@ class Brought:
         return self._contents.get(sha256)
 
 
-async def content_of(blob: bytes | Path) -> bytes:
+async def read_blob(blob: bytes | Path) -> bytes:
     """Return a content that is at hand or in a file."""
     return blob if isinstance(blob, bytes) else await asyncio.to_thread(blob.read_bytes)
 
 
-async def unasked(blobs: Mapping[str, bytes | Path], wanted: Collection[str]) -> dict[str, bytes]:
+async def blobs_to_send(blobs: Mapping[str, bytes | Path], wanted: Collection[str]) -> dict[str, bytes]:
     """Return the contents to send along with a job to a host that was not seen to have them; none if they are large."""
     unknown = {sha256: blobs[sha256] for sha256 in wanted if sha256 in blobs}
     sizes = [len(blob) if isinstance(blob, bytes) else blob.stat().st_size for blob in unknown.values()]
-    return {s: await content_of(blob) for s, blob in unknown.items()} if sum(sizes) <= UNASKED_BYTES else {}
+    return {s: await read_blob(blob) for s, blob in unknown.items()} if sum(sizes) <= UNASKED_BYTES else {}

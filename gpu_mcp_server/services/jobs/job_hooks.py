@@ -7,19 +7,19 @@ from typing import Any, Protocol
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec
 
 
-class Steward(Protocol):
+class JobHooks(Protocol):
     """Who has a say in jobs that want GPUs: the pool."""
 
-    def prepared(self, spec: JobSpec, host: str) -> JobSpec:
+    def before_submit(self, spec: JobSpec, host: str) -> JobSpec:
         """Complete what a job says of the GPUs it wants."""
         ...
 
-    def heard(self, record: JobRecord) -> None:
+    def on_job_end(self, record: JobRecord) -> None:
         """Hear of a job's end."""
         ...
 
 
-class Gatekeeper(Protocol):
+class QuotaCheck(Protocol):
     """Who says whether a user may have another job: their quotas."""
 
     def job(self, gpus: int, refresh: Callable[[str, str], Awaitable[Any]]) -> AbstractAsyncContextManager[None]:

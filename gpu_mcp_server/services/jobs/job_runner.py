@@ -12,12 +12,12 @@ from typing import Any
 from gpu_mcp_server.errors import HostUnavailable, JobBroken, NoFreeGpu, NotFound, SandboxTooWeak
 from gpu_mcp_server.hostd.protocol import JobRecord, JobSpec, job_record_from_json, to_json
 from gpu_mcp_server.runtime.current_user import current_user
-from gpu_mcp_server.runtime.tracing import traced
+from gpu_mcp_server.runtime.tracing import trace_calls
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, Hosts
-from gpu_mcp_server.services.jobs.batch_jobs import Long, is_long
-from gpu_mcp_server.services.jobs.call_context import current_errand
-from gpu_mcp_server.services.jobs.inline_blobs import ALONG_BYTES, Brought, content_of, unasked
-from gpu_mcp_server.services.jobs.job_hooks import Gatekeeper, Steward
+from gpu_mcp_server.services.jobs.batch_jobs import BatchJobs, is_batch_job
+from gpu_mcp_server.services.jobs.call_context import current_call
+from gpu_mcp_server.services.jobs.inline_blobs import ALONG_BYTES, InlineBlobs, blobs_to_send, read_blob
+from gpu_mcp_server.services.jobs.job_hooks import JobHooks, QuotaCheck
 from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable
 from gpu_mcp_server.settings.host_settings import BATCH_KINDS
 
@@ -66,17 +66,17 @@ class JobRunner:
         self.hosts = hosts
         self._table = table
         self._there: dict[str, set[str]] = {}
-        self._brought = Brought()
+        self._brought = InlineBlobs()
         self._ahead: dict[str, tuple[bool, asyncio.Task[tuple[Any, bytes]]]] = {}
-        self.steward: Steward | None = None
-        self.long: Long | None = None
-        self.gatekeeper: Gatekeeper | None = None
+        self.steward: JobHooks | None = None
+        self.long: BatchJobs | None = None
+        self.gatekeeper: QuotaCheck | None = None
 
     async def probe(self, host: str) -> HostProbe:
         """Return what a host has."""
         return await self.hosts.probe(host)
 
-    @traced("push")
+    @trace_calls("push")
     async def submit(
         self,
         spec: JobSpec,
@@ -97,19 +97,19 @@ class JobRunner:
         Raises:
             HostUnavailable, HostError, DiskFull: If the host cannot take it.
         """
-        errand = current_errand()
-        errand = errand if errand is not None and errand.wants(spec.purpose) else None
-        spec = replace(spec, grace_s=self.hosts.grace_s(host), detached=spec.detached or errand is not None)
-        spec = self.completed(spec, host)
+        call_context = current_call()
+        call_context = call_context if call_context is not None and call_context.wants(spec.purpose) else None
+        spec = replace(spec, grace_s=self.hosts.grace_s(host), detached=spec.detached or call_context is not None)
+        spec = self.with_host_defaults(spec, host)
         allocation = await self.hosts.allocation(host)
         about = {**(context or {}), **({"allocation": allocation} if allocation else {})}
         if spec.gpus.count:
             about |= {"gpus": spec.gpus.count, **({"lease": spec.gpus.lease} if spec.gpus.lease else {})}
         async with self._gate(spec):
             row = await self._table.add(spec.id, host, spec.purpose, workspace_id, attempt_id, about)
-        there = self.there(host)
+        there = self.known_blobs(host)
         wanted = spec.contents()
-        sending = await unasked(blobs, wanted - there)
+        sending = await blobs_to_send(blobs, wanted - there)
         for _ in range(3):
             small = await self._send_large(host, sending)
             listed = [[s, len(d)] for s, d in small.items()]
@@ -121,28 +121,28 @@ class JobRunner:
             missing = answer.get("missing", [])
             if not missing:
                 there |= wanted
-                if errand is not None:
-                    errand.note(spec.id)
+                if call_context is not None:
+                    call_context.note(spec.id)
                 return row
             there -= set(missing)
-            sending = {s: await content_of(blobs[s]) for s in missing}
+            sending = {s: await read_blob(blobs[s]) for s in missing}
         raise JobBroken(f"Host {host!r} keeps losing the job's files.", hint="Check the disk of its state folder.")
 
-    def completed(self, spec: JobSpec, host: str) -> JobSpec:
+    def with_host_defaults(self, spec: JobSpec, host: str) -> JobSpec:
         """Return a job with what is a host's or the pool's to say."""
         if common := self.hosts.environment(host):
             own = (p if p.trusted else replace(p, env={**common, **p.env}) for p in spec.processes)
             spec = replace(spec, processes=tuple(own))
-        return spec if self.steward is None else self.steward.prepared(spec, host)
+        return spec if self.steward is None else self.steward.before_submit(spec, host)
 
-    def there(self, host: str) -> set[str]:
+    def known_blobs(self, host: str) -> set[str]:
         """Return the hashes of the contents that a host is believed to have."""
         return self._there.setdefault(host, set())
 
     def _gate(self, spec: JobSpec) -> AbstractAsyncContextManager[None]:
         if self.gatekeeper is None or current_user().is_local:
             return nullcontext()
-        return self.gatekeeper.job(spec.gpus.count, self.look)
+        return self.gatekeeper.job(spec.gpus.count, self.poll)
 
     async def _asking_ahead(
         self, submitting: Coroutine[Any, Any, tuple[Any, bytes]], job_id: str, host: str, on_output: bool
@@ -191,7 +191,7 @@ class JobRunner:
             size += len(data)
         return frame
 
-    async def look(
+    async def poll(
         self,
         job_id: str,
         host: str,
@@ -208,12 +208,12 @@ class JobRunner:
         arguments: dict[str, Any] = {"job": job_id, "timeout_s": timeout_s, **at, "along_bytes": along_bytes}
         batch = self.hosts.kind(host) in BATCH_KINDS
         row = await self._table.get(job_id) if batch and self.long is not None else None
-        if row is not None and self.long is not None and is_long(row):
+        if row is not None and self.long is not None and is_batch_job(row):
             record, out, err = await self.long.look(row, timeout_s, stdout_at, stderr_at, note_seen)
             if record.state == "finished":
                 await self._table.finish(job_id, record)
             return JobProgress(record, out, err)
-        lost = await self._lost_with_allocation(job_id, host) if batch and not self.hosts.linked(host) else None
+        lost = await self._lost_with_allocation(job_id, host) if batch and not self.hosts.is_connected(host) else None
         if lost is not None:
             return JobProgress(lost, b"", b"")
         fits = job_id in self._ahead and not stdout_at and not stderr_at
@@ -231,7 +231,7 @@ class JobRunner:
         if record.state == "finished":
             await self._table.finish(job_id, record)
             if self.steward is not None:
-                self.steward.heard(record)
+                self.steward.on_job_end(record)
         ends = answer["stdout"], answer["stdout"] + answer["stderr"]
         self._brought.keep(answer["along"], data[ends[1] :])
         return JobProgress(record, data[: ends[0]], data[ends[0] : ends[1]])
@@ -301,7 +301,7 @@ class JobRunner:
         lost_at: float | None = None
         for pause_s in itertools.chain(BACK_OFF_S, itertools.repeat(BACK_OFF_S[-1])):
             try:
-                return await self.look(job_id, host, **arguments)
+                return await self.poll(job_id, host, **arguments)
             except HostUnavailable as error:
                 lost_at = lost_at or time.monotonic()
                 if not error.retryable or time.monotonic() + pause_s > lost_at + self.hosts.grace_s(host):
@@ -327,15 +327,15 @@ class JobRunner:
         raise_if_not_run(done.record, host)
         return done
 
-    def taken_away(self, done: FinishedJob) -> bool:
+    def was_preempted(self, done: FinishedJob) -> bool:
         """Say whether a job is unfinished because its batch system ended the allocation: time, preemption, a person."""
         record = done.record
         return self.hosts.kind(done.host) in BATCH_KINDS and record.status == "broken" and "not finished" in record.note
 
     async def end_quietly(self, job_id: str, host: str) -> None:
         """Cancel a job from a task that is being cancelled itself; not where the server ends and the job need not."""
-        errand = current_errand()
-        if errand is not None and errand.leaving and errand.job_id == job_id:
+        call_context = current_call()
+        if call_context is not None and call_context.leaving and call_context.job_id == job_id:
             return
         ending = asyncio.create_task(self.cancel(job_id, host))
         try:
@@ -348,7 +348,7 @@ class JobRunner:
     async def cancel(self, job_id: str, host: str) -> None:
         """Ask a job to end; it is over when its record is final."""
         row = await self._table.get(job_id) if self.long is not None and self.hosts.kind(host) in BATCH_KINDS else None
-        if row is not None and self.long is not None and is_long(row):
+        if row is not None and self.long is not None and is_batch_job(row):
             await self.long.cancel(row)
             return
         await self.hosts.call(host, "cancel", job=job_id)
@@ -361,8 +361,8 @@ class JobRunner:
 
 def _is_task(job_id: str) -> bool:
     """Say whether whoever asked for the job went away with its id: then nobody waits for an answer in time."""
-    errand = current_errand()
-    return errand is not None and errand.is_task and errand.job_id == job_id
+    call_context = current_call()
+    return call_context is not None and call_context.is_task and call_context.job_id == job_id
 
 
 def raise_if_not_run(record: JobRecord, host: str) -> None:

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 
 from gpu_mcp_server.services.hosts.host_connections import Hosts
-from gpu_mcp_server.services.jobs.batch_jobs import Long
-from gpu_mcp_server.services.jobs.gpu_scheduler import Pool
+from gpu_mcp_server.services.jobs.batch_jobs import BatchJobs
+from gpu_mcp_server.services.jobs.gpu_scheduler import GpuScheduler
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.jobs.job_table import JobTable
-from gpu_mcp_server.services.jobs.task_table import Tasks
+from gpu_mcp_server.services.jobs.task_table import TaskTable
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
-from gpu_mcp_server.team.quotas import Allowances
+from gpu_mcp_server.team.quotas import QuotaService
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class JobServices:
 
     runner: JobRunner
     table: JobTable
-    pool: Pool
-    long: Long
-    tasks: Tasks
+    pool: GpuScheduler
+    long: BatchJobs
+    tasks: TaskTable
 
     @classmethod
     def create(
@@ -32,7 +32,7 @@ class JobServices:
         """Return them with the pool, the quotas and the batch systems that the runner asks."""
         table = JobTable(db)
         runner = JobRunner(hosts, table)
-        pool = Pool(settings, runner, table)
-        long = Long(settings, hosts, table, workspaces, artifacts)
-        runner.gatekeeper, runner.long = Allowances(db), long
-        return cls(runner, table, pool, long, Tasks(db, pool.owner))
+        pool = GpuScheduler(settings, runner, table)
+        long = BatchJobs(settings, hosts, table, workspaces, artifacts)
+        runner.gatekeeper, runner.long = QuotaService(db), long
+        return cls(runner, table, pool, long, TaskTable(db, pool.owner))

@@ -14,7 +14,7 @@ from gpu_mcp_server.hostd.protocol import JobRecord, job_record_from_json, to_js
 from gpu_mcp_server.runtime.tracing import job_spans
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.events import Events
-from gpu_mcp_server.store.ownership import claim, require_own, visible
+from gpu_mcp_server.store.ownership import claim, require_own, visibility_condition
 
 
 def new_job_id() -> str:
@@ -81,7 +81,7 @@ class JobTable:
         Raises:
             NotFound: If no job has this id.
         """
-        seen, values = visible("job_id")
+        seen, values = visibility_condition("job_id")
         sql = f"SELECT * FROM jobs WHERE job_id = ? AND {seen}"  # noqa: S608
         row = await self._db.fetch_one(sql, (job_id, *values))
         if row is None:
@@ -99,7 +99,7 @@ class JobTable:
         await require_own(self._db, "job", job_id)
         return row
 
-    async def part(self, job_id: str) -> None:
+    async def detach_attempt(self, job_id: str) -> None:
         """Let a job that another one stands in for have no say in the attempt any more."""
         await self._db.execute("UPDATE jobs SET attempt_id = NULL WHERE job_id = ?", (job_id,))
 
@@ -126,9 +126,9 @@ class JobTable:
             await Events(self._db).publish("resource", f"job://{job_id}")
         return changed == 1
 
-    async def unfinished(self, limit: int = 50) -> list[JobRow]:
+    async def unfinished_jobs(self, limit: int = 50) -> list[JobRow]:
         """Return the newest jobs of which no final record is known here, or whose attempt was not told of it."""
-        seen, values = visible("job_id")
+        seen, values = visibility_condition("job_id")
         rows = await self._db.fetch_all(
             f"SELECT * FROM jobs WHERE {seen} AND (record IS NULL "  # noqa: S608
             "OR attempt_id IN (SELECT attempt_id FROM attempts WHERE status = 'running')) ORDER BY seq DESC LIMIT ?",
@@ -138,7 +138,7 @@ class JobTable:
 
     async def recent(self, limit: int = 20) -> list[JobRow]:
         """Return the jobs submitted last, newest first."""
-        seen, values = visible("job_id")
+        seen, values = visibility_condition("job_id")
         sql = f"SELECT * FROM jobs WHERE {seen} ORDER BY seq DESC LIMIT ?"  # noqa: S608
         rows = await self._db.fetch_all(sql, (*values, limit))
         return [_job(row) for row in rows]

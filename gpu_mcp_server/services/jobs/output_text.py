@@ -3,7 +3,7 @@
 import json
 from typing import Any, cast
 
-from gpu_mcp_server.text_safety import visible
+from gpu_mcp_server.text_safety import escape_controls
 
 SHOWN_CHARS = 2400
 """Of each stream in a result; the whole is an artifact."""
@@ -11,7 +11,7 @@ SHOWN_CHARS = 2400
 
 def safe_text(data: bytes) -> str:
     """Decode bytes; what is not text or would steer a terminal is escaped."""
-    return visible(data.decode("utf-8", "backslashreplace").replace("\r\n", "\n"))
+    return escape_controls(data.decode("utf-8", "backslashreplace").replace("\r\n", "\n"))
 
 
 def head_and_tail(text: str, limit: int = SHOWN_CHARS) -> tuple[str, int]:
@@ -30,9 +30,9 @@ def head_and_tail(text: str, limit: int = SHOWN_CHARS) -> tuple[str, int]:
     return f"{head}[... {left} characters left out ...]\n{tail}", left
 
 
-def readable(purpose: str, stdout: bytes) -> str:
+def plain_stdout(purpose: str, stdout: bytes) -> str:
     """Return a job's stdout as people read it: of the judge's messages the texts."""
-    return visible("\n".join(progress_lines(stdout))) if purpose in ("judge", "register") else safe_text(stdout)
+    return escape_controls("\n".join(progress_lines(stdout))) if purpose in ("judge", "register") else safe_text(stdout)
 
 
 def progress_lines(data: bytes) -> list[str]:

@@ -6,7 +6,7 @@ import secrets
 from pathlib import Path
 
 
-class Owner:
+class ServerLiveness:
     """This server, alive for the others as long as it holds the lock on a file of its own."""
 
     def __init__(self, folder: Path) -> None:
@@ -14,7 +14,7 @@ class Owner:
         self._name = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._fd = -1
 
-    def declared(self) -> str:
+    def register(self) -> str:
         """Return this server's name, from now on locked.
 
         Raises:
@@ -26,7 +26,7 @@ class Owner:
             fcntl.flock(self._fd, fcntl.LOCK_EX)
         return self._name
 
-    def lives(self, name: str) -> bool:
+    def is_alive(self, name: str) -> bool:
         """Say whether the server of a name lives; what a dead one left is removed."""
         path = self._folder / Path(name).name
         try:

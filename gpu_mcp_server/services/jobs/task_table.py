@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.runtime.current_user import current_user
-from gpu_mcp_server.services.jobs.server_liveness import Owner
+from gpu_mcp_server.services.jobs.server_liveness import ServerLiveness
 from gpu_mcp_server.store.database import Database
-from gpu_mcp_server.store.ownership import is_own, visible
+from gpu_mcp_server.store.ownership import is_own, visibility_condition
 
 Status = Literal["working", "completed", "failed", "cancelled"]
 
@@ -35,16 +35,16 @@ class TaskRow:
     """The tool's result where it is completed, the protocol's error where it failed."""
 
 
-class Tasks:
+class TaskTable:
     """The tasks of every server that shares the database."""
 
-    def __init__(self, db: Database, owner: Owner) -> None:
+    def __init__(self, db: Database, owner: ServerLiveness) -> None:
         self._db, self._owner = db, owner
 
     async def add(self, task_id: str, tool: str) -> TaskRow:
         """Note a task that this server looks after."""
         now = _now()
-        row = TaskRow(task_id, tool, self._owner.declared(), now, now, "working", None)
+        row = TaskRow(task_id, tool, self._owner.register(), now, now, "working", None)
         await self._db.execute(
             "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, 'working', NULL)", (task_id, tool, row.owner, now, now)
         )
@@ -56,7 +56,7 @@ class Tasks:
         Raises:
             NotFound: If no task has this id, or it is not for the current user to see.
         """
-        seen, values = visible("task_id")
+        seen, values = visibility_condition("task_id")
         query = f"SELECT * FROM tasks WHERE task_id = ? AND {seen}"  # noqa: S608 - a condition of ours
         row = await self._db.fetch_one(query, (task_id, *values))
         if row is None:
@@ -77,7 +77,7 @@ class Tasks:
 
     def is_orphan(self, row: TaskRow) -> bool:
         """Say whether the server that waited for the task's job is no more."""
-        return row.owner != self._owner.declared() and not self._owner.lives(row.owner)
+        return row.owner != self._owner.register() and not self._owner.is_alive(row.owner)
 
 
 def _now() -> str:

@@ -8,10 +8,19 @@ from gpu_mcp_server.models.nccl_check import NcclCheck, NcclCheckStatus, NcclTim
 from gpu_mcp_server.nccl.checks import buffer_dumps, instrument, kernels, run_output
 from gpu_mcp_server.nccl.checks.communication import sites_of
 from gpu_mcp_server.nccl.program_model.edits import Edits
-from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.nccl.host_support import NcclHost
-from gpu_mcp_server.services.nccl.rank_jobs import DUMPS, FOUND_CODE, Build, Built, Launch, NcclJobs, Ran, Run
+from gpu_mcp_server.services.nccl.rank_jobs import (
+    DUMPS,
+    FOUND_CODE,
+    NcclBuild,
+    NcclBuildResult,
+    NcclJobs,
+    NcclRunResult,
+    ProgramLaunch,
+    Run,
+)
 
 DIFFERENTIAL = "gmcp_differential.cu"
 SEEDS = 2
@@ -30,46 +39,46 @@ peers write, and breaks such programs."""
 
 
 @dataclass
-class Subject:
+class VerifiedProgram:
     """A program under trial with its original."""
 
-    program: Program
-    original: Program | None
-    launch: Launch
-    built: dict[str, Built] = field(default_factory=dict[str, Built])
+    program: ProgramModel
+    original: ProgramModel | None
+    launch: ProgramLaunch
+    built: dict[str, NcclBuildResult] = field(default_factory=dict[str, NcclBuildResult])
     original_dumps: dict[str, bytes] = field(default_factory=dict[str, bytes])
     log: list[str] = field(default_factory=list[str])
     timings: list[NcclTiming] = field(default_factory=list[NcclTiming])
     left_out: list[str] = field(default_factory=list[str])
 
 
-def builds(subject: Subject) -> dict[str, Build]:
+def builds(subject: VerifiedProgram) -> dict[str, NcclBuild]:
     """Return the programs that the trials need, by name: plain, stress, original, differential, late.
 
     `late` is the differential program over kernels that are late after their first barrier.
     """
     program, original = subject.program, subject.original
     files = _texts(program)
-    stressed = instrument.instrumented(program, kernels.communicating(program))
+    stressed = instrument.instrument_program(program, kernels.communicating(program))
     subject.left_out = stressed.left_out
-    found = {"plain": Build(files, program.main), "stress": Build(stressed.files, program.main, ("GMCP_LATE",))}
+    found = {"plain": NcclBuild(files, program.main), "stress": NcclBuild(stressed.files, program.main, ("GMCP_LATE",))}
     if original is not None:
-        found["original"] = Build(instrument.instrumented(original, {}).files, original.main)
+        found["original"] = NcclBuild(instrument.instrument_program(original, {}).files, original.main)
     used = instrument.used_collectives(program)
     if used:
         defines = tuple(f"CHECK_{name.removeprefix('nccl').upper()}" for name in used)
         own = {p.rpartition("/")[2]: t for p, t in files.items() if "/ncclx" in f"/{p}"}
         own[DIFFERENTIAL] = instrument.differential()
-        found["differential"] = Build(own, DIFFERENTIAL, defines)
-        found["late"] = Build({**own, **_late(program)}, DIFFERENTIAL, (*defines, "GMCP_LATE"))
+        found["differential"] = NcclBuild(own, DIFFERENTIAL, defines)
+        found["late"] = NcclBuild({**own, **_late(program)}, DIFFERENTIAL, (*defines, "GMCP_LATE"))
     return found
 
 
-def _texts(program: Program) -> dict[str, str]:
+def _texts(program: ProgramModel) -> dict[str, str]:
     return {p: s.data.decode("utf-8", "surrogateescape") for p, s in program.sources.items()}
 
 
-def _late(program: Program) -> dict[str, str]:
+def _late(program: ProgramModel) -> dict[str, str]:
     """Return the generated kernels, made late, with what they include for it."""
     found = {instrument.HEADER: instrument.header()}
     for path, source in program.sources.items():
@@ -77,15 +86,15 @@ def _late(program: Program) -> dict[str, str]:
         if own and "/ncclx" in f"/{path}":
             edits = Edits(source)
             for kernel in own:
-                instrument.late(edits, kernel)
+                instrument.delay_kernel(edits, kernel)
             found[path.rpartition("/")[2]] = f'#include "{instrument.HEADER}"\n' + edits.apply()
     return found
 
 
-class Trials:
+class NcclGpuChecks:
     """Runs of one subject on one host."""
 
-    def __init__(self, jobs: NcclJobs, host: NcclHost, subject: Subject, progress: Progress | None) -> None:
+    def __init__(self, jobs: NcclJobs, host: NcclHost, subject: VerifiedProgram, progress: Progress | None) -> None:
         self._jobs, self._host, self._subject, self._progress = jobs, host, subject, progress
 
     async def plain(self) -> list[NcclCheck]:
@@ -95,7 +104,7 @@ class Trials:
             return [_check("run", "skipped", "it was not built")]
         return [await self._plain(ran), self._counters(ran)]
 
-    async def _plain(self, ran: Ran) -> NcclCheck:
+    async def _plain(self, ran: NcclRunResult) -> NcclCheck:
         if not ran.ok:
             return _check("run", "failed", await self._why(ran))
         if run_output.SAYS_FAIL.search(ran.text):
@@ -107,7 +116,7 @@ class Trials:
         )
         return _check("run", "passed", f"{len(ran.ranks)} processes ended with 0 in {ran.seconds or 0:.1f} s; {said}")
 
-    async def _why(self, ran: Ran) -> str:
+    async def _why(self, ran: NcclRunResult) -> str:
         """Say why a run failed; where it cannot deadlock, run it again with blocking launches to name the place."""
         text = failure(ran, self._subject.program)
         broken = any("illegal memory access" in t or "misaligned" in t for t in ran.texts)
@@ -117,7 +126,7 @@ class Trials:
                 text += f"; with blocking launches: {failure(again, self._subject.program)}"
         return text
 
-    def _counters(self, ran: Ran) -> NcclCheck:
+    def _counters(self, ran: NcclRunResult) -> NcclCheck:
         counted = run_output.counters(ran.texts)
         sites = sites_of(self._subject.program, kernels.communicating(self._subject.program))
         if not any(s.kind == "wrapper" for s in sites):
@@ -151,7 +160,7 @@ class Trials:
             found.append(await self._cases("late", "check", "stress"))
         return [_joined("stress", found)]
 
-    def _stressed(self, ran: Ran) -> NcclCheck:
+    def _stressed(self, ran: NcclRunResult) -> NcclCheck:
         if not ran.ok:
             return _check("stress", "failed", failure(ran, self._subject.program))
         if run_output.SAYS_FAIL.search(ran.text):
@@ -271,7 +280,7 @@ class Trials:
             return _check(check, "failed", failure(ran, self._subject.program))
         return await self._compared(ran, check)
 
-    async def _compared(self, ran: Ran, check: str) -> NcclCheck:
+    async def _compared(self, ran: NcclRunResult, check: str) -> NcclCheck:
         want = await self._originals()
         if want is None:
             return _check(check, "skipped", "the original did not run: " + self._first("original"))
@@ -312,7 +321,7 @@ class Trials:
         before: Sequence[str] = (),
         roots: Sequence[str] = (),
         dumps: bool = False,
-    ) -> Ran | None:
+    ) -> NcclRunResult | None:
         """Run one of the builds; None if it was not built. `arguments` are the differential program's."""
         built = self._subject.built.get(name)
         if built is None or built.binary is None:
@@ -332,12 +341,12 @@ class Trials:
         return min(self._subject.launch.ranks, self._host.gpus)
 
 
-def failure(ran: Ran, program: Program) -> str:
+def failure(ran: NcclRunResult, program: ProgramModel) -> str:
     """Say how a run failed: a hang by kernel, barrier and rank, otherwise NCCL's and CUDA's own words."""
-    words = "; ".join(run_output.words(ran.texts)[:3])
+    words = "; ".join(run_output.error_lines(ran.texts)[:3])
     if ran.status != "timeout":
         return "; ".join(w for w in (ran.ending(), words) if w)[:900]
-    stood = run_output.stood(ran.texts)
+    stood = run_output.hang_locations(ran.texts)
     where = (
         "; ".join(s.line_text() for s in stood[:8]) or "which rank waits is not known: this build does not record it"
     )
@@ -345,7 +354,7 @@ def failure(ran: Ran, program: Program) -> str:
     return f"it did not end in time; {where}; kernels with barriers: {barriers}; {words}".rstrip("; ")[:900]
 
 
-def blocking_is_safe(program: Program) -> bool:
+def blocking_is_safe(program: ProgramModel) -> bool:
     """Say whether launches may block: not where one thread drives several GPUs, as the first would wait for ever.
 
     The generated block's own groups say nothing: they hold as many communicators as the program has in a thread.
@@ -365,7 +374,7 @@ def _check(name: str, status: NcclCheckStatus, evidence: str) -> NcclCheck:
     return NcclCheck(name=name, status=status, evidence=evidence[:1000])
 
 
-def _dumped(ran: Ran) -> dict[str, bytes]:
+def _dumped(ran: NcclRunResult) -> dict[str, bytes]:
     return {p.rpartition("/")[2]: d for p, d in ran.files.items() if p.startswith(f"{DUMPS}/") and p.endswith(".bin")}
 
 

@@ -44,7 +44,7 @@ class Install:
     @property
     def version(self) -> Version:
         """Of the header."""
-        return parsed(self.header)
+        return parse_version(self.header)
 
     @property
     def agrees(self) -> bool:
@@ -70,7 +70,7 @@ class NcclHost:
         return len(self.probe.gpus)
 
     @property
-    def linked(self) -> int:
+    def nvlink_group_size(self) -> int:
         """How many GPUs the largest group has in which each reaches each other by NVLink."""
         names = {str(g["uuid"]): set(map(str, g.get("nvlink") or ())) for g in self.probe.gpus}
         return max((1 + len(reached & names.keys()) for reached in names.values()), default=0)
@@ -83,7 +83,7 @@ class NcclHosts:
         self._settings, self._jobs = settings, jobs
         self._known: dict[str, NcclHost] = {}
 
-    async def of(self, host: str | None) -> NcclHost:
+    async def describe_host(self, host: str | None) -> NcclHost:
         """Return what a host has.
 
         Raises:
@@ -144,7 +144,7 @@ class NcclHosts:
         return list(dict.fromkeys([*own, *wheels, *system]))
 
 
-def needed(host: NcclHost) -> Install:
+def require_install(host: NcclHost) -> Install:
     """Return the installation to build with.
 
     Raises:
@@ -159,7 +159,7 @@ def needed(host: NcclHost) -> Install:
     return host.install
 
 
-def possible(host: NcclHost) -> str:
+def supported_stages(host: NcclHost) -> str:
     """Say which stages a host can run, and what would have to change for the others."""
     install = host.install
     if install is None:
@@ -180,15 +180,18 @@ def possible(host: NcclHost) -> str:
         return (
             f"static rules, versions, builds of every stage: {there} here; runs need two with NVLink: name such a host"
         )
-    if host.linked < ENOUGH_GPUS:
+    if host.nvlink_group_size < ENOUGH_GPUS:
         return (
             f"stage A (windows and host collectives) on {host.gpus} GPUs: none reaches another by NVLink, so LSA "
             "kernels cannot run; a host with NVLink is needed for them"
         )
-    return f"everything with LSA on {host.linked} GPUs; GIN is compiled only, unless a network card with RDMA is there"
+    return (
+        f"everything with LSA on {host.nvlink_group_size} GPUs; GIN is compiled only, "
+        "unless a network card with RDMA is there"
+    )
 
 
-def parsed(version: str) -> Version:
+def parse_version(version: str) -> Version:
     """Return a version as numbers; what is missing is 0."""
     major, minor, patch, *_ = [*(int(p) if p.isdigit() else 0 for p in version.split(".")), 0, 0, 0]
     return major, minor, patch

@@ -22,5 +22,5 @@ class NcclServices:
         """Return them over the same jobs and store."""
         return cls(
             Collectives(store.workspaces, documents),
-            NcclVerifier.opened(settings, jobs, store.workspaces, store.artifacts, store.experience),
+            NcclVerifier.from_services(settings, jobs, store.workspaces, store.artifacts, store.experience),
         )

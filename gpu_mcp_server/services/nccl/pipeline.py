@@ -21,9 +21,9 @@ from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
 from gpu_mcp_server.nccl.program_model.api_names import GIN_FIRST
 from gpu_mcp_server.nccl.stages.transformation import STAGES, transform
 from gpu_mcp_server.services.commands.command_runner import Progress
-from gpu_mcp_server.services.nccl.host_support import NcclHost, possible
+from gpu_mcp_server.services.nccl.host_support import NcclHost, supported_stages
 from gpu_mcp_server.services.nccl.verifier import NcclVerifier, read_program
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.records.attempts import AttemptStore
 
 RECORD = "pipeline.json"
 FIRST: tuple[Stage, ...] = ("infrastructure",)
@@ -33,7 +33,7 @@ Texts = Mapping[str, str]
 
 
 @dataclass
-class Made:
+class StepResult:
     """What a step came to."""
 
     status: StepStatus
@@ -45,7 +45,7 @@ class Made:
 
 
 @dataclass
-class Course:
+class PipelineRun:
     """One run of the pipeline."""
 
     files: dict[str, str]
@@ -68,7 +68,7 @@ class Course:
 class Pipeline:
     """Takes programs to the device."""
 
-    def __init__(self, verifier: NcclVerifier, experience: Experience) -> None:
+    def __init__(self, verifier: NcclVerifier, experience: AttemptStore) -> None:
         self._verifier, self._experience = verifier, experience
 
     async def run(
@@ -96,9 +96,9 @@ class Pipeline:
         """
         options = options or NcclPipelineOptions()
         read_program(files, main)
-        host = await self._verifier.hosts.of(options.host)
+        host = await self._verifier.hosts.describe_host(options.host)
         earlier = {} if options.again else await asyncio.to_thread(_recorded, folder)
-        course = Course(dict(files), main, folder, options, host, earlier)
+        course = PipelineRun(dict(files), main, folder, options, host, earlier)
         for name, work in self._work(course, progress):
             if progress is not None:
                 await progress(name)
@@ -107,24 +107,26 @@ class Pipeline:
                 break
         return _result(course)
 
-    def _work(self, course: Course, progress: Progress | None) -> list[tuple[str, Callable[[], Awaitable[Made]]]]:
+    def _work(
+        self, course: PipelineRun, progress: Progress | None
+    ) -> list[tuple[str, Callable[[], Awaitable[StepResult]]]]:
         """Return the steps in their order."""
 
-        async def analyze() -> Made:
+        async def analyze() -> StepResult:
             return await asyncio.to_thread(_analyzed, course)
 
-        async def original() -> Made:
+        async def original() -> StepResult:
             until = "static" if course.options.until == "static" else "build"
             return await self._verified(course, course.main, course.files, None, until, progress)
 
-        def made(name: str, stages: Sequence[Stage]) -> Callable[[], Awaitable[Made]]:
+        def made(name: str, stages: Sequence[Stage]) -> Callable[[], Awaitable[StepResult]]:
             return lambda: asyncio.to_thread(_transformed, course, name, stages)
 
-        def verified(name: str) -> Callable[[], Awaitable[Made]]:
-            async def work() -> Made:
+        def verified(name: str) -> Callable[[], Awaitable[StepResult]]:
+            async def work() -> StepResult:
                 texts, new_main = _stage(course, name)
                 if new_main is None:
-                    return Made("skipped", "there is nothing of this stage to verify")
+                    return StepResult("skipped", "there is nothing of this stage to verify")
                 until = course.options.until
                 return await self._verified(course, new_main, texts, course.main, until, progress)
 
@@ -146,7 +148,7 @@ class Pipeline:
             ("verify stage B", verified(STAGE_B)),
         ]
 
-    async def _step(self, course: Course, name: str, work: Callable[[], Awaitable[Made]]) -> None:
+    async def _step(self, course: PipelineRun, name: str, work: Callable[[], Awaitable[StepResult]]) -> None:
         """Do one step, or take it over from an earlier run with the same inputs."""
         key = _key(course, name)
         known = course.earlier.get(name)
@@ -190,8 +192,8 @@ class Pipeline:
         await asyncio.to_thread(_record, course)
 
     async def _verified(
-        self, course: Course, main: str, files: Texts, original: str | None, until: str, progress: Progress | None
-    ) -> Made:
+        self, course: PipelineRun, main: str, files: Texts, original: str | None, until: str, progress: Progress | None
+    ) -> StepResult:
         options = NcclRunOptions.model_validate(
             {**course.options.model_dump(include=set(NcclRunOptions.model_fields)), "until": until}
         )
@@ -202,34 +204,36 @@ class Pipeline:
             return _about_original(said)
         if failed:
             reason = "; ".join(f"{c.name}: {c.evidence}" for c in failed)[:REASON_CHARACTERS]
-            return Made("failed", reason, attempt_id=said.attempt_id, stop=True)
+            return StepResult("failed", reason, attempt_id=said.attempt_id, stop=True)
         if said.missing:
             told = len(said.checks) - len(said.missing)
             reason = f"{told} checks passed or noted; not run: {', '.join(said.missing)}"
-            return Made("incomplete", reason, attempt_id=said.attempt_id)
-        return Made("done", f"verified by {len(said.checks)} checks", attempt_id=said.attempt_id)
+            return StepResult("incomplete", reason, attempt_id=said.attempt_id)
+        return StepResult("done", f"verified by {len(said.checks)} checks", attempt_id=said.attempt_id)
 
 
-def _about_original(said: NcclVerification) -> Made:
+def _about_original(said: NcclVerification) -> StepResult:
     """The original is only built: its collectives are on the host, rules for device code say nothing of it."""
     build = next(c for c in said.checks if c.name == "build")
     if build.status == "failed":
-        return Made("failed", f"it does not compile today: {build.evidence}"[:REASON_CHARACTERS], stop=True)
+        return StepResult("failed", f"it does not compile today: {build.evidence}"[:REASON_CHARACTERS], stop=True)
     if build.status == "skipped":
-        return Made("incomplete", build.evidence, attempt_id=said.attempt_id)
-    return Made("done", f"it compiles: {build.evidence}", attempt_id=said.attempt_id)
+        return StepResult("incomplete", build.evidence, attempt_id=said.attempt_id)
+    return StepResult("done", f"it compiles: {build.evidence}", attempt_id=said.attempt_id)
 
 
-def _analyzed(course: Course) -> Made:
+def _analyzed(course: PipelineRun) -> StepResult:
     analysis = Analysis(course.files, course.main)
     if not analysis.sites:
-        return Made("skipped", "nothing to transform: no host call of NCCL communicates in these files", stop=True)
+        return StepResult(
+            "skipped", "nothing to transform: no host call of NCCL communicates in these files", stop=True
+        )
     names = [s.call.name for s in analysis.sites]
     counted = ", ".join(f"{names.count(n)} {n}" for n in dict.fromkeys(names))
-    return Made("done", f"{len(names)} sites: {counted}")
+    return StepResult("done", f"{len(names)} sites: {counted}")
 
 
-def _transformed(course: Course, name: str, stages: Sequence[Stage]) -> Made:
+def _transformed(course: PipelineRun, name: str, stages: Sequence[Stage]) -> StepResult:
     install = course.host.install
     version = install.version if install is not None else None
     api = chosen_api(course.options, course.host)
@@ -240,23 +244,23 @@ def _transformed(course: Course, name: str, stages: Sequence[Stage]) -> Made:
         files[f"{name}.diff"] = result.diff
     left = f"; left to the agent: {len(result.needs_agent)}" if result.needs_agent else ""
     if result.main is None or not made:
-        return Made("skipped", f"{result.headline}{left}"[:REASON_CHARACTERS])
+        return StepResult("skipped", f"{result.headline}{left}"[:REASON_CHARACTERS])
     gin = (
         "; GIN, as the ranks' GPUs do not all share NVLink there"
         if (api, course.options.api) == ("gin", "auto")
         else ""
     )
-    return Made("done", f"{result.headline}{left}{gin}"[:REASON_CHARACTERS], files)
+    return StepResult("done", f"{result.headline}{left}{gin}"[:REASON_CHARACTERS], files)
 
 
 def chosen_api(options: NcclPipelineOptions, host: NcclHost) -> Api:
     """Return what generated kernels use: GIN where the host's GPUs are enough and do not all share NVLink, else LSA."""
     has_gin = host.install is not None and host.install.version >= GIN_FIRST
-    unlinked = host.gpus >= options.ranks > host.linked
+    unlinked = host.gpus >= options.ranks > host.nvlink_group_size
     return "gin" if options.api == "auto" and unlinked and has_gin else options.api
 
 
-def _stage(course: Course, name: str) -> tuple[dict[str, str], str | None]:
+def _stage(course: PipelineRun, name: str) -> tuple[dict[str, str], str | None]:
     """Return the files of a stage, read from the folder, and its main file."""
     step = next((s for s in reversed(course.steps) if any(f.startswith(f"{name}/") for f in s.files)), None)
     paths = [f for f in (step.files if step else []) if f.startswith(f"{name}/")]
@@ -265,19 +269,19 @@ def _stage(course: Course, name: str) -> tuple[dict[str, str], str | None]:
     return texts, next((p for p in texts if p.startswith(stem)), None)
 
 
-def _key(course: Course, name: str) -> str:
+def _key(course: PipelineRun, name: str) -> str:
     """Return the address of a step: files, options, host, version of ours, and what came before it."""
     install = course.host.install
     parts: list[Any] = [
         *(__version__, name, course.main, sorted(course.files.items())),
         course.options.model_dump(exclude={"again"}),
-        *(course.host.host, possible(course.host), install.header if install else None),
+        *(course.host.host, supported_stages(course.host), install.header if install else None),
         [(s.name, s.status, s.key) for s in course.steps],
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
 
-def _there(course: Course, step: NcclStep) -> bool:
+def _there(course: PipelineRun, step: NcclStep) -> bool:
     """Say whether everything that a step made is still in the folder."""
     return all((course.folder / path).is_file() for path in step.files)
 
@@ -292,7 +296,7 @@ def _recorded(folder: Path) -> dict[str, NcclStep]:
     return {s.name: s for s in steps}
 
 
-def _record(course: Course) -> None:
+def _record(course: PipelineRun) -> None:
     """Write the record at once, so that whatever interrupts this run, the next one goes on from here."""
     done = [s.model_dump(mode="json") for s in course.steps]
     _written(course.folder, {RECORD: json.dumps({"main": course.main, "steps": done}, indent=1) + "\n"})
@@ -312,7 +316,7 @@ def _written(folder: Path, files: Texts) -> None:
             raise DiskFull(f"{target} cannot be written: {error.strerror}.", hint="Name another folder.") from error
 
 
-def _result(course: Course) -> NcclPipeline:
+def _result(course: PipelineRun) -> NcclPipeline:
     steps, transformed = course.steps, course.transformed
     failed = next((s for s in steps if s.status == "failed"), None)
     last = steps[-1]
@@ -333,7 +337,7 @@ def _result(course: Course) -> NcclPipeline:
         steps=steps,
         folder=str(course.folder),
         main=course.last_main,
-        possible=possible(course.host),
+        possible=supported_stages(course.host),
         needs_agent=transformed.needs_agent if transformed is not None else [],
         advice=transformed.advice if transformed is not None else [],
     )

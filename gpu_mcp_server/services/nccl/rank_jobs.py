@@ -13,11 +13,11 @@ from gpu_mcp_server.models.job import RankOptions, RankResult
 from gpu_mcp_server.services.builds.build_plans import LONG, compile_limits, note_of, nvidia_target
 from gpu_mcp_server.services.commands import run_traces
 from gpu_mcp_server.services.commands.command_runner import Progress, environment_of, min_level
-from gpu_mcp_server.services.jobs.command_checks import laid
+from gpu_mcp_server.services.jobs.command_checks import job_files
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.services.jobs.output_text import safe_text
-from gpu_mcp_server.services.nccl.host_support import NcclHost, NcclHosts, needed
+from gpu_mcp_server.services.nccl.host_support import NcclHost, NcclHosts, require_install
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.toolchains import diagnostics
 from gpu_mcp_server.toolchains.architectures import nvcc_options
@@ -37,7 +37,7 @@ WORDS = {"NCCL_DEBUG": "WARN", "NCCL_SOCKET_IFNAME": "lo"}
 
 
 @dataclass(frozen=True)
-class Build:
+class NcclBuild:
     """A program to build."""
 
     files: Mapping[str, str]
@@ -46,7 +46,7 @@ class Build:
 
 
 @dataclass(frozen=True)
-class Built:
+class NcclBuildResult:
     """What the compiler made of it."""
 
     binary: bytes | None
@@ -62,7 +62,7 @@ class Built:
 
 
 @dataclass(frozen=True)
-class Launch:
+class ProgramLaunch:
     """How a program is started."""
 
     arguments: Sequence[str] = ()
@@ -73,7 +73,7 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class Ran:
+class NcclRunResult:
     """How a run ended."""
 
     status: str
@@ -108,7 +108,7 @@ class Run:
     """A run of a program that was built."""
 
     binary: bytes
-    launch: Launch
+    launch: ProgramLaunch
     gpus: int
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     before: Sequence[str] = ()
@@ -123,7 +123,7 @@ class NcclJobs:
     def __init__(self, settings: Settings, jobs: JobRunner, hosts: NcclHosts) -> None:
         self._settings, self._jobs, self._hosts = settings, jobs, hosts
 
-    async def build(self, host: NcclHost, builds: Sequence[Build]) -> list[Built]:
+    async def build(self, host: NcclHost, builds: Sequence[NcclBuild]) -> list[NcclBuildResult]:
         """Build programs side by side.
 
         Raises:
@@ -131,12 +131,12 @@ class NcclJobs:
         """
         return list(await asyncio.gather(*(self._build(host, b) for b in builds)))
 
-    async def _build(self, host: NcclHost, build: Build) -> Built:
+    async def _build(self, host: NcclHost, build: NcclBuild) -> NcclBuildResult:
         probe = host.probe
         if probe.nvcc is None:
             hint = "Install the CUDA toolkit there, or set `cuda` of this host to its root."
             raise ToolMissing("nvcc", host.host, hint=hint)
-        files, blobs = laid({path: text.encode("utf-8", "surrogateescape") for path, text in build.files.items()})
+        files, blobs = job_files({path: text.encode("utf-8", "surrogateescape") for path, text in build.files.items()})
         path = ":".join([f"{probe.nvcc.root}/bin", "/usr/local/bin", "/usr/bin", "/bin"])
         spec = JobSpec(
             id=new_job_id(),
@@ -156,12 +156,12 @@ class NcclJobs:
         if done.record.status == "timeout":
             found = [Diagnostic(severity="error", message=note_of(done.record, LONG)), *found]
         if binary is None and not any(d.severity == "error" for d in found):
-            last = diagnostics.last_words(said)
+            last = diagnostics.output_tail(said)
             found = [last, *found] if last else found
-        messages, _ = diagnostics.top(found)
-        return Built(binary, str(done.record.status), messages, done.record.wall_s, said)
+        messages, _ = diagnostics.first_messages(found)
+        return NcclBuildResult(binary, str(done.record.status), messages, done.record.wall_s, said)
 
-    async def run(self, host: NcclHost, run: Run, *, progress: Progress | None = None) -> Ran:
+    async def run(self, host: NcclHost, run: Run, *, progress: Progress | None = None) -> NcclRunResult:
         """Run a program in the sandbox, with all its ranks in one set of namespaces.
 
         Raises:
@@ -181,11 +181,13 @@ class NcclJobs:
             count=_processes(launch), launcher="mpirun" if launch.launcher == "mpirun" else "torchrun"
         )
         argv = (*run.before, f"./{PROGRAM}", *launch.arguments)
-        made = run_traces.prepared(argv, probe, host.host, gpus=run.gpus, ranks=options, timeout_s=launch.timeout_s)
-        more, blobs = laid({**made.files, **({f"{DUMPS}/about": b""} if run.dumps else {})})
+        made = run_traces.instrument_command(
+            argv, probe, host.host, gpus=run.gpus, ranks=options, timeout_s=launch.timeout_s
+        )
+        more, blobs = job_files({**made.files, **({f"{DUMPS}/about": b""} if run.dumps else {})})
         sha256 = hashlib.sha256(run.binary).hexdigest()
         env = {**WORDS, **made.env, **run.env, **({"GMCP_DUMPS": DUMPS} if run.dumps else {})}
-        linked = run.gpus > 1 and host.linked >= run.gpus
+        linked = run.gpus > 1 and host.nvlink_group_size >= run.gpus
         gpus = GpuRequest(run.gpus, "exclusive", wait_s=GPU_WAIT_S, nvlink=linked) if run.gpus else GpuRequest()
         spec = JobSpec(
             id=new_job_id(),
@@ -207,7 +209,7 @@ class NcclJobs:
         )
         return spec, {**{s: b for s, b in blobs.items() if isinstance(b, bytes)}, sha256: run.binary}
 
-    async def _ran(self, done: FinishedJob, processes: int) -> Ran:
+    async def _ran(self, done: FinishedJob, processes: int) -> NcclRunResult:
         files: dict[str, bytes] = {}
         for output in done.record.outputs:
             if output.path != PROGRAM:
@@ -216,17 +218,17 @@ class NcclJobs:
             {k: files[p] for k in ("json", "out", "err") if (p := f"{run_traces.RANKS}/{n}.{k}") in files}
             for n in range(processes)
         ]
-        ranks = [run_traces.rank_of(n, kind) for n, kind in enumerate(kinds)]
+        ranks = [run_traces.parse_rank(n, kind) for n, kind in enumerate(kinds)]
         texts = [safe_text(kind.get("out", b"") + b"\n" + kind.get("err", b"")) for kind in kinds]
         own = safe_text(done.stderr).strip()  # of the launcher: mpirun's words
         status = str(done.record.status)
         if status == "failed" and done.record.leader is not None and done.record.leader.exit_code == 124:
             status = "timeout"
-        return Ran(
+        return NcclRunResult(
             status,
             ranks,
             [*texts, own] if own else texts,
-            {p: d for p, d in files.items() if not run_traces.ours(p)},
+            {p: d for p, d in files.items() if not run_traces.is_trace(p)},
             done.record.note,
             done.record.wall_s,
             str(done.record.level or ""),
@@ -234,13 +236,13 @@ class NcclJobs:
         )
 
 
-def command(host: NcclHost, build: Build) -> tuple[str, ...]:
+def command(host: NcclHost, build: NcclBuild) -> tuple[str, ...]:
     """Return nvcc's command line: no device linking, no static library, the device interface is headers only.
 
     Raises:
         ToolMissing: If the host has no NCCL or no nvcc.
     """
-    install, nvcc = needed(host), host.probe.nvcc
+    install, nvcc = require_install(host), host.probe.nvcc
     assert nvcc is not None
     compiler = toolchains_of(host.probe.model_dump(), "cuda")[0]
     arch = nvidia_target(None, host.probe, host.host, compiler).arch
@@ -258,5 +260,5 @@ def command(host: NcclHost, build: Build) -> tuple[str, ...]:
     return (*found, *(host.mpi_link if uses_mpi else ()))
 
 
-def _processes(launch: Launch) -> int:
+def _processes(launch: ProgramLaunch) -> int:
     return 1 if launch.launcher == "self" else launch.ranks

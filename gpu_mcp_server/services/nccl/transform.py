@@ -95,7 +95,7 @@ class Collectives:
     async def _cited(self, advice: Sequence[str]) -> list[str]:
         """Return the entries of the installed NCCL that advice names, then those that the stages rest on."""
         named = [name for text in advice for name in _NCCL_NAME.findall(text)]
-        return (await self._documents.of_names(list(dict.fromkeys([*named, *STAGE_API]))))[:CITED]
+        return (await self._documents.lookup_names(list(dict.fromkeys([*named, *STAGE_API]))))[:CITED]
 
 
 @contextmanager
@@ -133,7 +133,7 @@ def local_program(path: Path) -> tuple[dict[str, str], str | None]:
     """Read a program of this machine: a folder, or a file with the sources beside it and what those include below.
 
     Raises:
-        NotFound, PathRefused, TooLarge: As for every local file or folder.
+        NotFound, PathRefused, LimitExceeded: As for every local file or folder.
     """
     if path.is_dir():
         found = [f for f in collect(path) if f.path.endswith(SUFFIXES) and f.size <= MAX_FILE_BYTES]
@@ -171,8 +171,8 @@ def _main_of(sources: Mapping[str, str]) -> str:
 
 def _analyzed(sources: Mapping[str, str], main: str) -> tuple[CollectiveGraph, dict[str, str]]:
     from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
-    from gpu_mcp_server.nccl.analysis.graph_export import graph_of
+    from gpu_mcp_server.nccl.analysis.graph_export import export_graph
     from gpu_mcp_server.nccl.analysis.graph_rendering import mermaid, svg
 
-    graph = graph_of(Analysis(sources, main))
+    graph = export_graph(Analysis(sources, main))
     return graph, {"graph.mmd": mermaid(graph), "graph.svg": svg(graph)}

@@ -10,15 +10,21 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.nccl_check import NcclCheck, NcclRunOptions, NcclVerification, Verdict
 from gpu_mcp_server.nccl.checks import rules
 from gpu_mcp_server.nccl.checks.findings import Rule
-from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.services.builds.candidate_source import texts_of
-from gpu_mcp_server.services.commands.background_work import Ongoing, Unfinished
+from gpu_mcp_server.services.commands.background_work import BackgroundWork, StillRunning
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
-from gpu_mcp_server.services.nccl.gpu_checks import Subject, Trials, builds
-from gpu_mcp_server.services.nccl.host_support import ENOUGH_GPUS, NcclHost, NcclHosts, needed, possible
-from gpu_mcp_server.services.nccl.rank_jobs import Launch, NcclJobs
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.nccl.gpu_checks import NcclGpuChecks, VerifiedProgram, builds
+from gpu_mcp_server.services.nccl.host_support import (
+    ENOUGH_GPUS,
+    NcclHost,
+    NcclHosts,
+    require_install,
+    supported_stages,
+)
+from gpu_mcp_server.services.nccl.rank_jobs import NcclJobs, ProgramLaunch
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
@@ -39,20 +45,20 @@ class NcclVerifier:
         jobs: NcclJobs,
         workspaces: Workspaces,
         artifacts: Artifacts,
-        experience: Experience,
+        experience: AttemptStore,
     ) -> None:
         self.hosts, self.jobs = hosts, jobs
         self._workspaces, self._artifacts, self._experience = workspaces, artifacts, experience
-        self._ongoing: Ongoing[NcclVerification] = Ongoing()
+        self._ongoing: BackgroundWork[NcclVerification] = BackgroundWork()
 
     @classmethod
-    def opened(
+    def from_services(
         cls,
         settings: Settings,
         jobs: JobRunner,
         workspaces: Workspaces,
         artifacts: Artifacts,
-        experience: Experience,
+        experience: AttemptStore,
     ) -> "NcclVerifier":
         """Make it with what it needs."""
         hosts = NcclHosts(settings, jobs)
@@ -93,8 +99,8 @@ class NcclVerifier:
             return self.verify(files, path, original=original, before=earlier, options=options, progress=tell)
 
         key = hashlib.sha256(json.dumps(asked).encode("utf-8", "surrogateescape")).hexdigest()
-        said = await self._ongoing.joined(key, work, wait_s=options.wait_s, progress=progress)
-        if isinstance(said, Unfinished):
+        said = await self._ongoing.start_or_join(key, work, wait_s=options.wait_s, progress=progress)
+        if isinstance(said, StillRunning):
             text = f"{said.last or 'at its start'}; the same call again waits on"
             return NcclVerification(verdict="running", possible=text, checks=[])
         return said
@@ -117,8 +123,8 @@ class NcclVerifier:
         """Verify a program; arguments as for `verify_workspace`, with texts instead of workspaces."""
         options, began = options or NcclRunOptions(), time.monotonic()
         program = read_program(files, main)
-        source = Program.read(files, original) if original else None
-        host = await self.hosts.of(options.host)
+        source = ProgramModel.read(files, original) if original else None
+        host = await self.hosts.describe_host(options.host)
         attempt_id = await self._experience.start(
             "nccl",
             parent_id=parent_id,
@@ -129,8 +135,8 @@ class NcclVerifier:
             device=f"{host.gpus} GPUs",
             note=f"verify {main}",
         )
-        launch = Launch(tuple(options.arguments), options.ranks, options.launcher, options.timeout_s)
-        subject = Subject(program, source, launch)
+        launch = ProgramLaunch(tuple(options.arguments), options.ranks, options.launcher, options.timeout_s)
+        subject = VerifiedProgram(program, source, launch)
         try:
             checks = self._static(program, source, before, host)
             checks += await self._rest(
@@ -143,7 +149,7 @@ class NcclVerifier:
         return await self._finished(attempt_id, checks, subject, host, time.monotonic() - began)
 
     def _static(
-        self, program: Program, original: Program | None, before: Texts | None, host: NcclHost
+        self, program: ProgramModel, original: ProgramModel | None, before: Texts | None, host: NcclHost
     ) -> list[NcclCheck]:
         header = host.install.version if host.install is not None else None
         frozen = (
@@ -155,7 +161,13 @@ class NcclVerifier:
         return rules.checks(program, found, compared=original is not None, frozen=before is not None)
 
     async def _rest(
-        self, subject: Subject, host: NcclHost, options: NcclRunOptions, progress: Progress | None, *, failed: bool
+        self,
+        subject: VerifiedProgram,
+        host: NcclHost,
+        options: NcclRunOptions,
+        progress: Progress | None,
+        *,
+        failed: bool,
     ) -> list[NcclCheck]:
         """Go on from the static rules as far as wanted, possible and useful; what does not run says why."""
         step = STEPS[options.until]
@@ -191,9 +203,9 @@ class NcclVerifier:
             return NcclCheck(name="versions", status="failed", evidence=text)
         return NcclCheck(name="versions", status="passed", evidence=said)
 
-    async def _build(self, subject: Subject, host: NcclHost, *, everything: bool) -> NcclCheck:
+    async def _build(self, subject: VerifiedProgram, host: NcclHost, *, everything: bool) -> NcclCheck:
         """Build the program, and, where it can be run, what the trials need."""
-        needed(host)
+        require_install(host)
         wanted = builds(subject)
         chosen = wanted if everything else {"plain": wanted["plain"]}
         made = await self.jobs.build(host, list(chosen.values()))
@@ -211,9 +223,9 @@ class NcclVerifier:
         )
 
     async def _trials(
-        self, subject: Subject, host: NcclHost, progress: Progress | None, *, everything: bool
+        self, subject: VerifiedProgram, host: NcclHost, progress: Progress | None, *, everything: bool
     ) -> list[NcclCheck]:
-        trials = Trials(self.jobs, host, subject, progress)
+        trials = NcclGpuChecks(self.jobs, host, subject, progress)
         done = await trials.plain()
         if any(c.status == "failed" and c.name == "run" for c in done):
             return [*done, *_skipped(_after(done), "the plain run failed")]
@@ -229,7 +241,7 @@ class NcclVerifier:
         return [*done, *await trials.timing()]
 
     async def _finished(
-        self, attempt_id: str, checks: list[NcclCheck], subject: Subject, host: NcclHost, seconds: float
+        self, attempt_id: str, checks: list[NcclCheck], subject: VerifiedProgram, host: NcclHost, seconds: float
     ) -> NcclVerification:
         failed = [c for c in checks if c.status == "failed"]
         missing = [c.name for c in checks if c.status == "skipped" and c.name != "frozen text"]
@@ -247,7 +259,7 @@ class NcclVerifier:
         install = host.install
         return NcclVerification(
             verdict=verdict,
-            possible=possible(host),
+            possible=supported_stages(host),
             checks=checks,
             timings=subject.timings,
             missing=missing,
@@ -260,7 +272,7 @@ class NcclVerifier:
         )
 
 
-def read_program(files: Texts, main: str) -> Program:
+def read_program(files: Texts, main: str) -> ProgramModel:
     """Parse the program of a main file.
 
     Raises:
@@ -272,7 +284,7 @@ def read_program(files: Texts, main: str) -> Program:
         )
     if not main.endswith((".cu", ".cpp", ".cc", ".cxx", ".cuh")):
         raise BadRequest(f"{main!r} is no CUDA or C++ source.", hint="Give the main file, such as all_reduce.cu.")
-    return Program.read(files, main)
+    return ProgramModel.read(files, main)
 
 
 def _skipped(names: tuple[str, ...], why: str) -> list[NcclCheck]:

@@ -25,10 +25,10 @@ def defines(text: str) -> set[str]:
     return names.intersection(NEEDED)
 
 
-def draft(
+def unresolved_problem(
     name: str, text: str, *, rtol: float | None = None, atol: float | None = None, distribution: str | None = None
 ) -> Problem:
-    """Return a module problem before it is known what it takes; `described` completes it.
+    """Return a module problem before it is known what it takes; `resolved_problem` completes it.
 
     Raises:
         BadRequest: If the file lacks something that KernelBench's have.
@@ -71,7 +71,7 @@ def task_of(problem: Problem) -> dict[str, Any]:
     return asked
 
 
-def described(problem: Problem, found: Mapping[str, Any]) -> Problem:
+def resolved_problem(problem: Problem, found: Mapping[str, Any]) -> Problem:
     """Return a problem with what a host found out about it, named by its content.
 
     Raises:

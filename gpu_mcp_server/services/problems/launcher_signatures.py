@@ -99,7 +99,7 @@ def python_launcher(problem: Problem) -> str:
     return f"triton: def launch({', '.join(names)}); python: {model}"
 
 
-def misdefined(problem: Problem, source: str, entry: str, language: str) -> str:
+def signature_mismatch(problem: Problem, source: str, entry: str, language: str) -> str:
     """Say so if a C, C++ or CUDA source defines its launcher otherwise than it is called.
 
     C passes what it is given, so nothing else tells; read from the text, this explains a verdict and is none. A last

@@ -9,9 +9,9 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from gpu_mcp_server.errors import BadRequest, NotFound, TooLarge
+from gpu_mcp_server.errors import BadRequest, LimitExceeded, NotFound
 from gpu_mcp_server.models.problem import DType, Implementation, Problem, ProblemInfo, TensorSpec
-from gpu_mcp_server.models.program import Program
+from gpu_mcp_server.models.program import ProgramProblem
 from gpu_mcp_server.services.problems.launcher_signatures import (
     C_TYPES,
     c_launcher,
@@ -24,7 +24,7 @@ from gpu_mcp_server.services.problems.program_problems import check_program, inf
 from gpu_mcp_server.services.problems.reference_source import check_reference
 from gpu_mcp_server.services.problems.shape_expressions import check_constraints, check_formula
 from gpu_mcp_server.store.database import Database
-from gpu_mcp_server.store.ownership import claim, visible
+from gpu_mcp_server.store.ownership import claim, visibility_condition
 
 MAX_SHAPE_BYTES = 1 << 30
 """Inputs and outputs of one shape together."""
@@ -97,7 +97,7 @@ class Problems:
         Raises:
             NotFound: If no problem has this id.
         """
-        seen, values = visible("problem_id")
+        seen, values = visibility_condition("problem_id")
         sql = f"SELECT json FROM problems WHERE problem_id = ? AND {seen}"  # noqa: S608
         row = await self._db.fetch_one(sql, (problem_id, *values))
         if row is None:
@@ -108,14 +108,14 @@ class Problems:
 
     async def list(self, limit: int = 50) -> Sequence[Problem]:
         """Return the newest problems, newest first."""
-        seen, values = visible("problem_id")
+        seen, values = visibility_condition("problem_id")
         sql = f"SELECT json FROM problems WHERE {seen} ORDER BY seq DESC LIMIT ?"  # noqa: S608
         rows = await self._db.fetch_all(sql, (*values, limit))
         return [Problem.model_validate_json(row["json"]) for row in rows]
 
     async def count(self) -> int:
         """Return how many there are."""
-        seen, values = visible("problem_id")
+        seen, values = visibility_condition("problem_id")
         row = await self._db.fetch_one(f"SELECT count(*) AS problems FROM problems WHERE {seen}", values)  # noqa: S608
         return row["problems"] if row else 0
 
@@ -145,7 +145,7 @@ class Problems:
 
         Raises:
             BadRequest: If anything does not fit together; says which.
-            TooLarge: If the reference has more than 1 MiB or a shape more than 1 GiB.
+            LimitExceeded: If the reference has more than 1 MiB or a shape more than 1 GiB.
         """
         forward = len(inputs)
         if backward:
@@ -176,11 +176,11 @@ class Problems:
         return _named(draft)
 
     @staticmethod
-    def make_program(name: str, description: str, program: Program, rtol: float, atol: float) -> Problem:
+    def make_program(name: str, description: str, program: ProgramProblem, rtol: float, atol: float) -> Problem:
         """Check a program problem and name it by its content; nothing is built or run.
 
         Raises:
-            BadRequest, TooLarge: As `make_problem` does.
+            BadRequest, LimitExceeded: As `make_problem` does.
         """
         draft = Problem(
             problem_id="p-", content_hash="", name=name.strip(), description=description.strip(), kind="program",
@@ -214,7 +214,7 @@ class Problems:
         )
 
 
-def _program_info(problem: Problem, program: Program) -> ProblemInfo:
+def _program_info(problem: Problem, program: ProgramProblem) -> ProblemInfo:
     return ProblemInfo(
         problem_id=problem.problem_id,
         name=problem.name,
@@ -360,7 +360,7 @@ def _check_shapes(problem: Problem) -> None:
         if any(size < 1 for size in dims.values()):
             raise BadRequest(f"The shape {dims} has a size below 1.", hint="Sizes are 1 or more.")
         if (size := shape_bytes(problem, dims)) > MAX_SHAPE_BYTES:
-            raise TooLarge(
+            raise LimitExceeded(
                 f"The tensors of shape {dims} take {size} bytes; the limit is {MAX_SHAPE_BYTES}.",
                 hint="Give smaller sizes.",
             )

@@ -4,8 +4,8 @@ import re
 import warnings
 from collections.abc import Sequence
 
-from gpu_mcp_server.errors import BadRequest, TooLarge
-from gpu_mcp_server.models.program import OutputRule, Program, ProgramInfo
+from gpu_mcp_server.errors import BadRequest, LimitExceeded
+from gpu_mcp_server.models.program import OutputRule, ProgramInfo, ProgramProblem
 from gpu_mcp_server.services.workspaces.local_files import checked_path
 
 MAX_CASES = 5
@@ -20,12 +20,12 @@ _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _NEEDS = {"binary": "dtype", "csv": "columns", "regex": "pattern"}
 
 
-def check_program(program: Program) -> None:
+def check_program(program: ProgramProblem) -> None:
     """Return if a program is sound.
 
     Raises:
         BadRequest: If anything does not fit together; says which.
-        TooLarge: If the project has more than 500 files or 8 MiB.
+        LimitExceeded: If the project has more than 500 files or 8 MiB.
     """
     _check_files(program)
     _check_commands(program)
@@ -42,7 +42,7 @@ def check_program(program: Program) -> None:
         raise BadRequest("A file is an input and an output.", hint="Let the program write another file.")
 
 
-def info_of(program: Program) -> ProgramInfo:
+def info_of(program: ProgramProblem) -> ProgramInfo:
     """Return what a candidate must know."""
     return ProgramInfo(
         build=program.build,
@@ -54,7 +54,7 @@ def info_of(program: Program) -> ProgramInfo:
     )
 
 
-def _check_files(program: Program) -> None:
+def _check_files(program: ProgramProblem) -> None:
     _check_paths("files", list(program.files))
     total = 0
     for path, file in program.files.items():
@@ -63,7 +63,7 @@ def _check_files(program: Program) -> None:
         except (ValueError, UnicodeEncodeError) as error:
             raise BadRequest(f"The file {path!r}: {error}.", hint="Give its text, or its bytes as base64.") from error
     if not program.files or len(program.files) > MAX_PROJECT_FILES or total > MAX_PROJECT_BYTES:
-        raise TooLarge(
+        raise LimitExceeded(
             f"The project has {len(program.files)} files of {total} bytes; 1 to {MAX_PROJECT_FILES} files and "
             f"{MAX_PROJECT_BYTES} bytes are possible.",
             hint="Leave out what neither build nor run needs; let a generator make large inputs.",
@@ -75,7 +75,7 @@ def _check_files(program: Program) -> None:
         )
 
 
-def _check_commands(program: Program) -> None:
+def _check_commands(program: ProgramProblem) -> None:
     if len(program.cases) > MAX_CASES:
         raise BadRequest(f"There are {len(program.cases)} cases.", hint=f"Give 1 to {MAX_CASES}.")
     names = set(program.cases[0])

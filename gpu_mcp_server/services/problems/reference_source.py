@@ -6,14 +6,14 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gpu_mcp_server.errors import BadRequest, TooLarge
+from gpu_mcp_server.errors import BadRequest, LimitExceeded
 from gpu_mcp_server.models.problem import Problem
 
 MAX_REFERENCE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReferenceFacts:
     """What was read from a reference's text."""
 
     framework: Literal["numpy", "torch"]
@@ -24,13 +24,13 @@ class Reading:
     """Docstring of that function."""
 
 
-def read(source: str) -> Reading:
+def read(source: str) -> ReferenceFacts:
     """Read a reference.
 
     Raises:
         BadRequest: If it is not Python, or leaves open which function computes.
     """
-    module = parsed(source)
+    module = parse_reference(source)
     functions = {node.name: node for node in module.body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))}
     public = [name for name in functions if not name.startswith("_")]
     defined = _definitions(module)
@@ -40,7 +40,7 @@ def read(source: str) -> Reading:
             f"The reference defines {', '.join(public) or 'no function'}; which one computes is not said.",
             hint="Call that one `reference`, or begin the others' names with _.",
         )
-    return Reading(_framework(module), entry, _words(functions.get(entry)))
+    return ReferenceFacts(_framework(module), entry, _words(functions.get(entry)))
 
 
 def framework_of(source: str) -> Literal["numpy", "torch"]:
@@ -49,7 +49,7 @@ def framework_of(source: str) -> Literal["numpy", "torch"]:
     Raises:
         BadRequest: If it is not Python.
     """
-    return _framework(parsed(source))
+    return _framework(parse_reference(source))
 
 
 def _framework(module: ast.Module) -> Literal["numpy", "torch"]:
@@ -71,16 +71,16 @@ def check_reference(problem: Problem) -> None:
 
     Raises:
         BadRequest: If it is not Python, or its function is missing or does not take the inputs.
-        TooLarge: If it has more than 1 MiB.
+        LimitExceeded: If it has more than 1 MiB.
     """
     source, entry = problem.reference, problem.entry
     if len(source.encode()) > MAX_REFERENCE_BYTES:
-        raise TooLarge(
+        raise LimitExceeded(
             f"The reference has {len(source.encode())} bytes; the limit is {MAX_REFERENCE_BYTES}.", hint="Shorten it."
         )
     if not entry.isidentifier() or keyword.iskeyword(entry):
         raise BadRequest(f"entry {entry!r} is no Python name.", hint="Name the function of the reference.")
-    defined = _definitions(parsed(source))
+    defined = _definitions(parse_reference(source))
     if entry not in defined:
         raise BadRequest(
             f"The reference does not define {entry!r} at its top level.",
@@ -97,7 +97,7 @@ def check_reference(problem: Problem) -> None:
         )
 
 
-def parsed(source: str) -> ast.Module:
+def parse_reference(source: str) -> ast.Module:
     """Return the syntax tree of a reference.
 
     Raises:

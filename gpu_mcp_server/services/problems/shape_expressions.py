@@ -73,7 +73,7 @@ def _of(node: ast.expr, dims: Mapping[str, int]) -> float:
             raise ValueError(f"{ast.unparse(node)[:40]} is no part of such a formula")
 
 
-def parsed(text: str, symbols: Sequence[str]) -> dict[str, Any]:
+def parse_constraint(text: str, symbols: Sequence[str]) -> dict[str, Any]:
     """Return a constraint as the judge reads it: symbol, modulus or None, operator, right side.
 
     Raises:
@@ -122,7 +122,7 @@ def check_constraints(problem: Problem) -> None:
             hint=f"Give at most {MAX_CONSTRAINTS}, or fixed_shapes.",
         )
     for text in problem.constraints:
-        constraint = parsed(text, problem.symbols())
+        constraint = parse_constraint(text, problem.symbols())
         for dims in problem.shapes:
             if not holds(constraint, dims):
                 raise BadRequest(

@@ -10,8 +10,8 @@ from gpu_mcp_server.profilers import sanitizer
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob
 from gpu_mcp_server.services.jobs.job_table import JobRow
-from gpu_mcp_server.services.profiles.profile_targets import FOLDER, Target, Targets
-from gpu_mcp_server.services.profiles.tool_jobs import Ended, ToolJob, ToolJobs
+from gpu_mcp_server.services.profiles.profile_targets import FOLDER, ProfileTarget, Targets
+from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJob, ToolJobs
 
 ABOUT, LOG = f"{FOLDER}/check.json", f"{FOLDER}/check.log"
 FOUND_CODE = 86
@@ -68,7 +68,7 @@ class Checker:
             BadRequest: If the target cannot be checked so.
             ToolMissing: If the host has no GPU or no compute-sanitizer.
         """
-        target, timeout_s = await self._targets.of(what), what.timeout_s
+        target, timeout_s = await self._targets.resolve(what), what.timeout_s
         checker = self._tools.tool(target, "compute-sanitizer")
         if tool == "initcheck" and target.waits_for_peers:
             raise BadRequest(
@@ -107,19 +107,19 @@ class Checker:
         if done is None:
             note = "still running; job_status with wait_s has the findings later"
             return MemoryCheck(status="running", tool=tool, host=target.host, job_id=job_id, attempt_id=made, note=note)
-        return await self.settle(done, await self._tools.row(job_id))
+        return await self.finish(done, await self._tools.row(job_id))
 
-    async def settle_line(self, done: FinishedJob, row: JobRow) -> str:
+    async def finish_and_describe(self, done: FinishedJob, row: JobRow) -> str:
         """Settle a job that somebody asks about later; return what it found."""
-        return (await self.settle(done, row)).summary()
+        return (await self.finish(done, row)).summary()
 
-    async def settle(self, done: FinishedJob, row: JobRow) -> MemoryCheck:
+    async def finish(self, done: FinishedJob, row: JobRow) -> MemoryCheck:
         """Turn a finished check into its result and remember it; may be done twice, counts once."""
-        ended = await self._tools.ended(done, row, ABOUT)
+        ended = await self._tools.fetch_results(done, row, ABOUT)
         context = row.context
         log = ended.files.get(LOG, b"")
         report = sanitizer.parse(log.decode("utf-8", "replace"), await self._sources(context))
-        status, note = outcome(ended, report)
+        status, note = status_and_note(ended, report)
         findings = report.findings[:SHOWN]
         result = MemoryCheck(
             status=status,
@@ -171,7 +171,7 @@ def arguments(tool: CheckTool, chosen: RunTarget, *, api_errors: bool) -> list[s
     return [*found, *(["--launch-count", str(chosen.count)] if chosen.count else [])]
 
 
-def outcome(ended: Ended, report: CheckReport) -> tuple[str, str | None]:
+def status_and_note(ended: FinishedToolJob, report: CheckReport) -> tuple[str, str | None]:
     """Return status and note of a check."""
     alone: Mapping[str, Any] = ended.about.get("alone", {})
     checked: Mapping[str, Any] = ended.about.get("checked", {})
@@ -210,7 +210,7 @@ def too_long_text(tool: CheckTool, alone_s: float, expected_s: float) -> str:
     )
 
 
-def _too_long(target: Target, tool: CheckTool) -> str | None:
+def _too_long(target: ProfileTarget, tool: CheckTool) -> str | None:
     """Return why an attempt's kernel would take too long, by the time that was measured for it."""
     attempt = target.attempt
     if attempt is None or attempt.median_us is None or tool != "racecheck":

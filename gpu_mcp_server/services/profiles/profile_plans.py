@@ -9,7 +9,7 @@ from gpu_mcp_server.models.toolchains import Tool
 from gpu_mcp_server.package_files import WORKERS
 from gpu_mcp_server.profilers import ncu
 from gpu_mcp_server.services.profiles.profile_targets import FOLDER as OURS
-from gpu_mcp_server.services.profiles.profile_targets import Target
+from gpu_mcp_server.services.profiles.profile_targets import ProfileTarget
 from gpu_mcp_server.services.profiles.tool_jobs import ToolJob, ToolJobs
 
 FOLDER = f"{OURS}/profile"
@@ -19,7 +19,7 @@ COLLECTED = tuple(f"out-{n}.{kind}" for n in range(4) for kind in ("hatchet", "j
 NO_COUNTERS = "hardware counters: level quick reads none; level standard does"
 
 
-def plan_of(level: ProfileLevel, target: Target, tools: ToolJobs, what: RunTarget) -> ToolJob:
+def plan_profile(level: ProfileLevel, target: ProfileTarget, tools: ToolJobs, what: RunTarget) -> ToolJob:
     """Plan a profile.
 
     Raises:
@@ -37,7 +37,7 @@ def plan_of(level: ProfileLevel, target: Target, tools: ToolJobs, what: RunTarge
     return _job(plan, outputs, context, what.timeout_s, profiler)
 
 
-def _quick(target: Target, tools: ToolJobs, timeout_s: float) -> ToolJob:
+def _quick(target: ProfileTarget, tools: ToolJobs, timeout_s: float) -> ToolJob:
     context: dict[str, Any] = {
         "level": "quick",
         "missing": [NO_COUNTERS],

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.profile import KernelReading, ProfileAnswer
 from gpu_mcp_server.profilers import bottleneck
-from gpu_mcp_server.profilers.compare import compared
+from gpu_mcp_server.profilers.compare import compare_profiles
 from gpu_mcp_server.services.profiles.profiler import peaks_of
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.store.artifacts import Artifacts
 
 About = Literal["kernels", "metrics", "lines", "rules", "verdict", "compare"]
@@ -22,7 +22,7 @@ ROWS = 40
 class Profiles:
     """What was measured before."""
 
-    def __init__(self, experience: Experience, artifacts: Artifacts) -> None:
+    def __init__(self, experience: AttemptStore, artifacts: Artifacts) -> None:
         self._experience, self._artifacts = experience, artifacts
 
     async def ask(
@@ -49,7 +49,9 @@ class Profiles:
                 raise BadRequest("compare needs `other`, a second profile_id.")
             beside, _ = await self._readings(other)
             beside = [r for r in beside if kernel is None or kernel in r.name] or beside
-            return ProfileAnswer(profile_id=profile_id, about=f"against {other}", text=compared(chosen, beside, peaks))
+            return ProfileAnswer(
+                profile_id=profile_id, about=f"against {other}", text=compare_profiles(chosen, beside, peaks)
+            )
         if about == "verdict":
             text = bottleneck.text_of(bottleneck.verdicts(chosen, peaks))
             return ProfileAnswer(profile_id=profile_id, about="verdict", text=text)

@@ -14,13 +14,13 @@ from gpu_mcp_server.models.build import LANGUAGES
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.models.run_target import RunTarget
 from gpu_mcp_server.package_files import WORKERS
-from gpu_mcp_server.services.builds.candidate_source import NAMES, Source
+from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.jobs.command_checks import check_command, laid
+from gpu_mcp_server.services.jobs.command_checks import check_command, job_files
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.problems.problem_table import Problems
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.services.workspaces.workspace_store import Workspaces
 from gpu_mcp_server.store.artifacts import Artifacts
 
@@ -35,7 +35,7 @@ DEVICE_NCCL = re.compile(r"\bncclDevComm|\bncclGetLsaPointer|\bncclGin\b|\bncclL
 
 
 @dataclass(frozen=True)
-class Target:
+class ProfileTarget:
     """Something to run under a tool."""
 
     argv: tuple[str, ...]
@@ -67,14 +67,14 @@ class Targets:
         jobs: JobRunner,
         workspaces: Workspaces,
         artifacts: Artifacts,
-        experience: Experience,
+        experience: AttemptStore,
         problems: Problems,
         compiler: Compiler,
     ) -> None:
         self._jobs, self.workspaces, self._artifacts = jobs, workspaces, artifacts
         self._experience, self._problems, self._compiler = experience, problems, compiler
 
-    async def of(self, what: RunTarget, calls: int = 1) -> Target:
+    async def resolve(self, what: RunTarget, calls: int = 1) -> ProfileTarget:
         """Return what to run.
 
         Args:
@@ -100,7 +100,7 @@ class Targets:
         files = await self.workspaces.manifest(workspace_id) if workspace_id else []
         blobs: dict[str, bytes | Path] = {f.sha256: self._artifacts.blob_path(f.sha256) for f in files}
         sources = await self.sources(workspace_id) if workspace_id else {}
-        return Target(tuple(command or ()), where, probe, workspace_id, None, None, files, blobs, sources)
+        return ProfileTarget(tuple(command or ()), where, probe, workspace_id, None, None, files, blobs, sources)
 
     async def sources(self, workspace_id: str) -> dict[str, str]:
         """Return the texts of a workspace's sources, to show lines of."""
@@ -114,7 +114,7 @@ class Targets:
 
     async def _attempt(
         self, attempt: Attempt, shape: Mapping[str, int] | None, host: str, probe: HostProbe, calls: int
-    ) -> Target:
+    ) -> ProfileTarget:
         if attempt.kind != "evaluate" or not attempt.source_artifact_id or not attempt.problem_id:
             raise BadRequest(f"{attempt.attempt_id} is no evaluation with a source.", hint="list_attempts shows them.")
         called = {name for name, facts in LANGUAGES.items() if facts.called_alone}
@@ -128,7 +128,7 @@ class Targets:
         text = (await self._artifacts.read(attempt.source_artifact_id)).decode()
         language = attempt.language
         if language == "cuda":
-            source = Source(text, "cuda", NAMES["cuda"])
+            source = CandidateSource(text, "cuda", NAMES["cuda"])
             built = await self._compiler.build(source, host=host, flags=json.loads(attempt.flags or "[]"))
             if not built.artifact_id:
                 raise BadRequest(f"{attempt.attempt_id} does not compile on {host!r}.", hint="compile_kernel says why.")
@@ -146,11 +146,11 @@ class Targets:
         }
         player = (WORKERS / "run_attempt.py").read_bytes()
         given = {f"{FOLDER}/player.py": player, f"{FOLDER}/task.json": json.dumps(task).encode(), library: data}
-        files, blobs = laid(given)
+        files, blobs = job_files(given)
         python = probe.judge.path if probe.judge else "/usr/bin/python3"
         argv = (python, f"{FOLDER}/player.py", f"{FOLDER}/task.json")
         name = NAMES["cuda"] if language == "cuda" else library
-        return Target(argv, host, probe, None, attempt, dims, files, blobs, {name: text})
+        return ProfileTarget(argv, host, probe, None, attempt, dims, files, blobs, {name: text})
 
 
 def _dims(problem: Problem, shape: Mapping[str, int] | None) -> dict[str, int]:

@@ -15,9 +15,9 @@ from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.hosts.device_specs import spec_of
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob
 from gpu_mcp_server.services.jobs.job_table import JobRow
-from gpu_mcp_server.services.profiles.profile_plans import ABOUT, FOLDER, REPORT, plan_of
+from gpu_mcp_server.services.profiles.profile_plans import ABOUT, FOLDER, REPORT, plan_profile
 from gpu_mcp_server.services.profiles.profile_targets import Targets
-from gpu_mcp_server.services.profiles.tool_jobs import Ended, ToolJobs
+from gpu_mcp_server.services.profiles.tool_jobs import FinishedToolJob, ToolJobs
 
 MAX_REPORT_FILES = 40
 
@@ -49,13 +49,13 @@ class Profiler:
         """
         if what.report is not None:
             return await self._read(what.report, what.workspace_id, what.host, level)
-        target = await self._targets.of(what, calls=3)
+        target = await self._targets.resolve(what, calls=3)
         if level != "quick" and target.waits_for_peers:
             raise BadRequest(
                 "ncu cannot replay kernels that wait for peers (NCCL's device interface): it hangs.",
                 hint="Use level quick, or profile with one rank.",
             )
-        job = plan_of(level, target, self._tools, what)
+        job = plan_profile(level, target, self._tools, what)
         job_id, made = await self._tools.start(job, target)
         if progress is not None:
             await progress(f"profile {level}, job {job_id} on {target.host}")
@@ -65,15 +65,15 @@ class Profiler:
             return ProfileResult(
                 status="running", level=level, host=target.host, job_id=job_id, profile_id=made, note=note
             )
-        return await self.settle(done, await self._tools.row(job_id))
+        return await self.finish(done, await self._tools.row(job_id))
 
-    async def settle_line(self, done: FinishedJob, row: JobRow) -> str:
+    async def finish_and_describe(self, done: FinishedJob, row: JobRow) -> str:
         """Settle a job that somebody asks about later; return its verdict."""
-        return (await self.settle(done, row)).summary()
+        return (await self.finish(done, row)).summary()
 
-    async def settle(self, done: FinishedJob, row: JobRow) -> ProfileResult:
+    async def finish(self, done: FinishedJob, row: JobRow) -> ProfileResult:
         """Turn a finished profile into its result and remember it; may be done twice, counts once."""
-        ended = await self._tools.ended(done, row, ABOUT, keep=(REPORT,))
+        ended = await self._tools.fetch_results(done, row, ABOUT, keep=(REPORT,))
         context = row.context
         log = ended.files.get(f"{FOLDER}/ncu.log", b"").decode("utf-8", "replace")
         found = {k: v for k, v in ended.files.items() if k != ABOUT and not k.endswith((".log", ".rep"))}
@@ -190,7 +190,7 @@ def missing_of(context: Mapping[str, Any], readings: Sequence[KernelReading], sa
     return found
 
 
-def status_of(ended: Ended, readings: Sequence[KernelReading], missing: Sequence[str]) -> str:
+def status_of(ended: FinishedToolJob, readings: Sequence[KernelReading], missing: Sequence[str]) -> str:
     """Return how a profile ended, in one word."""
     if readings:
         return "ok"
@@ -201,7 +201,7 @@ def status_of(ended: Ended, readings: Sequence[KernelReading], missing: Sequence
     return "not_measured" if missing else "failed"
 
 
-def note_of(ended: Ended, status: str) -> str | None:
+def note_of(ended: FinishedToolJob, status: str) -> str | None:
     """Return what went wrong, with the last words of the program."""
     if status == "ok":
         code = ended.about.get("code")

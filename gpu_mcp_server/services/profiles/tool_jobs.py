@@ -20,13 +20,13 @@ from gpu_mcp_server.services.commands.command_runner import (
     min_level,
     roots_of,
 )
-from gpu_mcp_server.services.jobs.command_checks import laid
+from gpu_mcp_server.services.jobs.command_checks import job_files
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner, raise_if_not_run
 from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable, new_job_id
 from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.profiles import profile_targets
-from gpu_mcp_server.services.profiles.profile_targets import Target
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.profiles.profile_targets import ProfileTarget
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 
@@ -81,7 +81,7 @@ class ToolJob:
 
 
 @dataclass(frozen=True)
-class Ended:
+class FinishedToolJob:
     """A tool's job that came to its end."""
 
     done: FinishedJob
@@ -108,13 +108,13 @@ class ToolJobs:
     """Starts them, waits, takes what they leave."""
 
     def __init__(
-        self, settings: Settings, jobs: JobRunner, table: JobTable, artifacts: Artifacts, experience: Experience
+        self, settings: Settings, jobs: JobRunner, table: JobTable, artifacts: Artifacts, experience: AttemptStore
     ) -> None:
         self._settings, self._jobs, self._table = settings, jobs, table
         self.artifacts, self.experience = artifacts, experience
 
     @staticmethod
-    def tool(target: Target, name: str) -> Tool:
+    def tool(target: ProfileTarget, name: str) -> Tool:
         """Return a tool of the target's host.
 
         Raises:
@@ -125,7 +125,7 @@ class ToolJobs:
             raise ToolMissing(name, target.host, hint=NEEDED[name].hint if name in NEEDED else "")
         return found
 
-    async def start(self, job: ToolJob, target: Target) -> tuple[str, str]:
+    async def start(self, job: ToolJob, target: ProfileTarget) -> tuple[str, str]:
         """Note an attempt and submit the job; return both ids."""
         spec, blobs = self._spec(job, target)
         attempt, probe = target.attempt, target.probe
@@ -148,8 +148,8 @@ class ToolJobs:
         await self._jobs.submit(spec, host=target.host, blobs=blobs, attempt_id=attempt_id, context=context)
         return spec.id, attempt_id
 
-    def _spec(self, job: ToolJob, target: Target) -> tuple[JobSpec, dict[str, bytes | Path]]:
-        more, blobs = laid(job.extra_files)
+    def _spec(self, job: ToolJob, target: ProfileTarget) -> tuple[JobSpec, dict[str, bytes | Path]]:
+        more, blobs = job_files(job.extra_files)
         own = self._settings.hosts[target.host].roots
         gpus = (
             GpuRequest(profile_targets.GPUS, "exclusive", wait_s=GPU_WAIT_S) if profile_targets.GPUS else GpuRequest()
@@ -200,7 +200,9 @@ class ToolJobs:
         """Return a job as it was submitted."""
         return await self._table.get(job_id)
 
-    async def ended(self, done: FinishedJob, row: JobRow, about: str, keep: Sequence[str] = ()) -> Ended:
+    async def fetch_results(
+        self, done: FinishedJob, row: JobRow, about: str, keep: Sequence[str] = ()
+    ) -> FinishedToolJob:
         """Fetch what a job left; files named in `keep` stay where they are, as they go into artifacts unread."""
         files: dict[str, bytes] = {}
         for output in done.record.outputs:
@@ -212,7 +214,7 @@ class ToolJobs:
             seen = {}
         said = safe_text(done.stderr[-SHOWN_OUTPUT:] + done.stdout[-SHOWN_OUTPUT:])
         about_it = cast("dict[str, Any]", seen) if isinstance(seen, dict) else dict[str, Any]()
-        return Ended(done, row, files, about_it, said[-SHOWN_OUTPUT:])
+        return FinishedToolJob(done, row, files, about_it, said[-SHOWN_OUTPUT:])
 
     async def keep(self, done: FinishedJob, path: str, name: str) -> str | None:
         """Keep one output as an artifact; `None` if there is none, or it stayed on the host."""

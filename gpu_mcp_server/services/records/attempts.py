@@ -11,9 +11,9 @@ from typing import Any, Literal, TypedDict, Unpack, get_args
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.attempt import Attempt, AttemptKind, AttemptList, OldBoard
 from gpu_mcp_server.models.history import ProblemHistory
-from gpu_mcp_server.services.records.problem_history import History
+from gpu_mcp_server.services.records.problem_history import ProblemHistoryReader
 from gpu_mcp_server.store.database import Database, Value
-from gpu_mcp_server.store.ownership import claim, visible
+from gpu_mcp_server.store.ownership import claim, visibility_condition
 
 View = Literal["best", "recent", "ancestors", "failures"]
 
@@ -57,7 +57,7 @@ class AttemptColumns(TypedDict, total=False):
     evidence: Mapping[str, Any] | None
 
 
-class Experience:
+class AttemptStore:
     """A row for every compile, run and evaluation."""
 
     def __init__(self, db: Database) -> None:
@@ -114,7 +114,7 @@ class Experience:
 
     async def of_batch(self, batch_id: str) -> Sequence[tuple[Attempt, str | None]]:
         """Return the attempts of one call, oldest first, each with its job while that is known to run for it."""
-        seen, values = visible("attempt_id")
+        seen, values = visibility_condition("attempt_id")
         rows = await self._db.fetch_all(
             "SELECT *, (SELECT job_id FROM jobs WHERE jobs.attempt_id = attempts.attempt_id "  # noqa: S608
             f"ORDER BY seq DESC LIMIT 1) AS own_job FROM attempts WHERE batch_id = ? AND {seen} ORDER BY seq",
@@ -122,7 +122,7 @@ class Experience:
         )
         return [(_attempt(row), row["own_job"]) for row in rows]
 
-    async def evaluated(self, problem_id: str) -> Sequence[Attempt]:
+    async def evaluations_of(self, problem_id: str) -> Sequence[Attempt]:
         """Return the finished evaluations of a problem that have a source, oldest first.
 
         Raises:
@@ -153,7 +153,7 @@ class Experience:
         await self._require(attempt_id)
         await self._db.execute("UPDATE attempts SET voided = ? WHERE attempt_id = ?", (why, attempt_id))
 
-    async def unquestioned(self, attempt_id: str) -> bool:
+    async def is_unaudited(self, attempt_id: str) -> bool:
         """Say whether an attempt is there and was neither voided nor judged again by an audit."""
         row = await self._db.fetch_one(
             "SELECT 1 FROM attempts a WHERE a.attempt_id = ? AND a.voided IS NULL AND NOT EXISTS "
@@ -170,7 +170,7 @@ class Experience:
         """
         if problem_id is not None:
             await self._require_problem(problem_id)
-        seen, values = visible("a.attempt_id")
+        seen, values = visibility_condition("a.attempt_id")
         rows = await self._db.fetch_all(
             "SELECT a.*, p.json ->> 'name' AS name FROM attempts a LEFT JOIN problems p USING (problem_id) "  # noqa: S608
             f"WHERE a.kind = 'evaluate' AND a.verdict = 'correct' AND a.voided IS NULL AND {BEFORE.format('a')} "
@@ -203,14 +203,14 @@ class Experience:
         Raises:
             NotFound: If no attempt has this id.
         """
-        seen, values = visible("attempt_id")
+        seen, values = visibility_condition("attempt_id")
         sql = f"SELECT * FROM attempts WHERE attempt_id = ? AND {seen}"  # noqa: S608
         row = await self._db.fetch_one(sql, (attempt_id, *values))
         if row is None:
             raise _no_attempt(attempt_id)
         return _attempt(row, whole=True)
 
-    async def shown(self, view: View, attempt_id: str | None, **chosen: Any) -> AttemptList:
+    async def describe(self, view: View, attempt_id: str | None, **chosen: Any) -> AttemptList:
         """Return one attempt with its evidence, or a list as `list` does; `ancestors` is always a list.
 
         Raises:
@@ -221,8 +221,8 @@ class Experience:
         return await self.list(view, attempt_id=attempt_id, **chosen)
 
     async def history(self, problem_id: str, device: str | None = None, **board: Any) -> ProblemHistory:
-        """Return the course of the work on a problem; see `History.of`."""
-        return await History(self._db).of(problem_id, device, **board)
+        """Return the course of the work on a problem; see `ProblemHistoryReader.read_history`."""
+        return await ProblemHistoryReader(self._db).read_history(problem_id, device, **board)
 
     async def list(
         self,
@@ -257,7 +257,7 @@ class Experience:
         if problem_id is not None:
             await self._require_problem(problem_id)
         wanted = {"problem_id": problem_id, "kind": kind}
-        seen, own = visible("attempt_id")
+        seen, own = visibility_condition("attempt_id")
         where = [seen, *(f"{name} = ?" for name, value in wanted.items() if value is not None)]
         values: list[Value] = [*own, *(value for value in wanted.values() if value is not None)]
         devices = await self._devices(where, values)
@@ -295,7 +295,7 @@ class Experience:
         if attempt_id is None:
             raise BadRequest("ancestors needs an attempt_id.", hint="Give the attempt whose parents you want.")
         await self._require(attempt_id)
-        seen, values = visible("attempt_id")
+        seen, values = visibility_condition("attempt_id")
         rows = await self._db.fetch_all(
             """
             WITH RECURSIVE chain (seq, parent_id) AS (
@@ -323,13 +323,13 @@ class Experience:
         return [row["device"] for row in rows]
 
     async def _require_problem(self, problem_id: str) -> None:
-        seen, values = visible("problem_id")
+        seen, values = visibility_condition("problem_id")
         sql = f"SELECT 1 FROM problems WHERE problem_id = ? AND {seen}"  # noqa: S608
         if await self._db.fetch_one(sql, (problem_id, *values)) is None:
             raise NotFound("problem", problem_id, hint="list_problems shows those there are.")
 
     async def _require(self, attempt_id: str) -> None:
-        seen, values = visible("attempt_id")
+        seen, values = visibility_condition("attempt_id")
         sql = f"SELECT 1 FROM attempts WHERE attempt_id = ? AND {seen}"  # noqa: S608
         if await self._db.fetch_one(sql, (attempt_id, *values)) is None:
             raise _no_attempt(attempt_id)

@@ -3,19 +3,19 @@
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
 from gpu_mcp_server.store.database import Database
-from gpu_mcp_server.store.ownership import visible
+from gpu_mcp_server.store.ownership import visibility_condition
 
 MAX_POINTS = 10_000
 """Evaluations that are read; a picture of more shows nothing else."""
 
 
-class History:
+class ProblemHistoryReader:
     """Reads the evaluations of a problem in order of time."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    async def of(
+    async def read_history(
         self, problem_id: str, device: str | None = None, *, driver: str | None = None, board: bool = False
     ) -> ProblemHistory:
         """Return what was evaluated on one device: the one given, or that with most evaluations.
@@ -27,14 +27,14 @@ class History:
         Raises:
             NotFound: If there is no such problem, or nothing was evaluated on that device.
         """
-        seen, values = visible("problem_id")
+        seen, values = visibility_condition("problem_id")
         problem = await self._db.fetch_one(
             f"SELECT json ->> 'name' AS name FROM problems WHERE problem_id = ? AND {seen}",  # noqa: S608
             (problem_id, *values),
         )
         if problem is None:
             raise NotFound("problem", problem_id, hint="list_problems shows those there are.")
-        seen, values = visible("attempt_id")
+        seen, values = visibility_condition("attempt_id")
         counted = await self._db.fetch_all(
             f"SELECT device FROM attempts WHERE problem_id = ? AND {seen} AND kind = 'evaluate' "  # noqa: S608
             "AND device IS NOT NULL GROUP BY device ORDER BY count(*) DESC, device",

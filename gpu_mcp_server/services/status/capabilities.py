@@ -10,7 +10,7 @@ from gpu_mcp_server.models.host import Capability
 from gpu_mcp_server.package_files import WORKERS, worker_source
 from gpu_mcp_server.services.commands.command_runner import environment_of, min_level, roots_of
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.jobs.command_checks import laid
+from gpu_mcp_server.services.jobs.command_checks import job_files
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.jobs.job_table import new_job_id
 from gpu_mcp_server.settings.server_settings import Settings
@@ -36,14 +36,14 @@ class Capabilities:
     def __init__(self, settings: Settings, jobs: JobRunner, db: Database) -> None:
         self._settings, self._jobs, self._db = settings, jobs, db
 
-    async def known(self, host: str) -> list[Capability]:
+    async def known_capabilities(self, host: str) -> list[Capability]:
         """Return what was found before; nothing when it was not tried with this driver."""
         row = await self._db.fetch_one(
             "SELECT json FROM capabilities WHERE key = ?", (_key(host, await self._jobs.probe(host)),)
         )
         return [Capability.model_validate(c) for c in json.loads(row["json"])] if row else []
 
-    async def tried(self, host: str) -> list[Capability]:
+    async def try_all(self, host: str) -> list[Capability]:
         """Try now and remember.
 
         Raises:
@@ -84,7 +84,7 @@ class Capabilities:
             "headers": ["/usr/include", "/usr/local/cuda*/include", *(f"{s}/nvidia/nccl/include" for s in sites)],
             "libraries": [f"{s}/nvidia/nccl/lib/libnccl.so.2" for s in sites],
         }
-        files, blobs = laid({TINY: (WORKERS / "tiny_kernel.py").read_bytes()})
+        files, blobs = job_files({TINY: (WORKERS / "tiny_kernel.py").read_bytes()})
         process = ProcessSpec(
             argv=("{python}", json.dumps(plan)),
             env=environment_of(probe, {}),

@@ -9,14 +9,14 @@ from typing import Literal
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.hostd.protocol import JobRecord
 from gpu_mcp_server.models.attempt import Attempt
-from gpu_mcp_server.models.dashboard import Around, Board, DayUse, ProblemLine
+from gpu_mcp_server.models.dashboard import AttemptContext, DayUse, ProblemLine, Ranking
 from gpu_mcp_server.models.user import User
 from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable
-from gpu_mcp_server.services.records.attempts import BEST, Experience
+from gpu_mcp_server.services.records.attempts import BEST, AttemptStore
 from gpu_mcp_server.store.database import Database
-from gpu_mcp_server.store.ownership import claim, is_own, owner_of, require_own, visible
+from gpu_mcp_server.store.ownership import claim, is_own, owner_of, require_own, visibility_condition
 from gpu_mcp_server.team.users import Users
 
 PATIENCE_S = 2.0
@@ -31,7 +31,7 @@ GPU_S = f"iif(context ->> 'lease' IS NULL, coalesce(json_array_length(record, '$
 
 
 @dataclass(frozen=True)
-class JobStanding:
+class JobState:
     """A job as its host knows it now, or as it ended."""
 
     row: JobRow
@@ -41,16 +41,16 @@ class JobStanding:
     """Whose it is; empty for who runs the server."""
 
 
-class Overview:
+class DashboardQueries:
     """Reads the store as the current user may."""
 
-    def __init__(self, db: Database, table: JobTable, jobs: JobRunner, experience: Experience) -> None:
+    def __init__(self, db: Database, table: JobTable, jobs: JobRunner, experience: AttemptStore) -> None:
         self._db, self._table, self._jobs, self._experience = db, table, jobs, experience
 
     async def problems(self, limit: int = 100) -> Sequence[ProblemLine]:
         """Return the problems that were worked on last, each with its boards."""
-        seen, values = visible("problems.problem_id")
-        mine, more = visible("a.attempt_id")
+        seen, values = visibility_condition("problems.problem_id")
+        mine, more = visibility_condition("a.attempt_id")
         rows = await self._db.fetch_all(
             "SELECT problems.problem_id, problems.created_at, problems.json ->> 'name' AS name, "  # noqa: S608
             "count(a.seq) AS evaluations, coalesce(sum(a.verdict = 'correct'), 0) AS correct, "
@@ -60,17 +60,17 @@ class Overview:
             "ORDER BY coalesce(max(a.created_at), problems.created_at) DESC LIMIT ?",
             (*more, *values, limit),
         )
-        boards: defaultdict[str, list[Board]] = defaultdict(list)
+        boards: defaultdict[str, list[Ranking]] = defaultdict(list)
         for problem_id, board in await self._boards(None):
             boards[problem_id].append(board)
         return [ProblemLine(**dict(row), boards=boards[row["problem_id"]]) for row in rows]
 
-    async def boards(self, problem_id: str) -> Sequence[Board]:
+    async def boards(self, problem_id: str) -> Sequence[Ranking]:
         """Return the rankings of a problem, those with most evaluations first."""
         return [board for _, board in await self._boards(problem_id)]
 
-    async def _boards(self, problem_id: str | None) -> Sequence[tuple[str, Board]]:
-        seen, values = visible("attempt_id")
+    async def _boards(self, problem_id: str | None) -> Sequence[tuple[str, Ranking]]:
+        seen, values = visibility_condition("attempt_id")
         only, which = ("problem_id = ?", (problem_id,)) if problem_id is not None else ("problem_id IS NOT NULL", ())
         rows = await self._db.fetch_all(
             "SELECT problem_id, problem_hash, device, driver, count(*) AS evaluations, "  # noqa: S608
@@ -80,11 +80,11 @@ class Overview:
             "GROUP BY problem_id, problem_hash, device, driver ORDER BY evaluations DESC, device LIMIT ?",
             (*which, *values, MAX_BOARDS),
         )
-        return [(row["problem_id"], Board(**{k: row[k] for k in Board.model_fields})) for row in rows]
+        return [(row["problem_id"], Ranking(**{k: row[k] for k in Ranking.model_fields})) for row in rows]
 
-    async def ranking(self, board: Board, problem_id: str, limit: int = 50) -> Sequence[Attempt]:
+    async def ranking(self, board: Ranking, problem_id: str, limit: int = 50) -> Sequence[Attempt]:
         """Return the correct evaluations of one board, greatest speed-up first."""
-        seen, values = visible("attempt_id")
+        seen, values = visibility_condition("attempt_id")
         rows = await self._db.fetch_all(
             f"SELECT attempt_id FROM attempts WHERE {BEST} AND problem_id = ? AND device = ? AND driver IS ? "  # noqa: S608
             f"AND problem_hash IS ? AND {seen} ORDER BY speedup DESC, seq LIMIT ?",
@@ -92,9 +92,9 @@ class Overview:
         )
         return await self._attempts([row["attempt_id"] for row in rows])
 
-    async def around(self, attempt_id: str) -> Around:
+    async def attempt_context(self, attempt_id: str) -> AttemptContext:
         """Return profiles, checks and descendants of an attempt, and the run that it is from."""
-        seen, values = visible("attempt_id")
+        seen, values = visibility_condition("attempt_id")
         rows = await self._db.fetch_all(
             f"SELECT attempt_id, kind FROM attempts WHERE parent_id = ? AND {seen} ORDER BY seq DESC LIMIT ?",  # noqa: S608
             (attempt_id, *values, 3 * CHILDREN),
@@ -103,7 +103,7 @@ class Overview:
         for row in rows:
             of[row["kind"]].append(row["attempt_id"])
         run = await self._db.fetch_one("SELECT run_id FROM recipe_attempts WHERE attempt_id = ?", (attempt_id,))
-        return Around(
+        return AttemptContext(
             profiles=await self._attempts(of["profile"][:5]),
             checks=await self._attempts(of["check"][:5]),
             children=await self._attempts(of["evaluate"][:CHILDREN]),
@@ -113,11 +113,11 @@ class Overview:
     async def _attempts(self, ids: Sequence[str]) -> list[Attempt]:
         return [await self._experience.get(each) for each in ids]
 
-    async def jobs(self, limit: int = 50) -> Sequence[JobStanding]:
+    async def jobs(self, limit: int = 50) -> Sequence[JobState]:
         """Return the newest jobs; hosts are asked for those that have not ended."""
         return await asyncio.gather(*(self.standing(row) for row in await self._table.recent(limit)))
 
-    async def job(self, job_id: str) -> JobStanding:
+    async def job(self, job_id: str) -> JobState:
         """Return how a job stands.
 
         Raises:
@@ -125,16 +125,16 @@ class Overview:
         """
         return await self.standing(await self._table.get(job_id))
 
-    async def standing(self, row: JobRow) -> JobStanding:
+    async def standing(self, row: JobRow) -> JobState:
         """Return how a job stands, asking its host unless it has ended."""
         user = await owner_of(self._db, row.job_id) or ""
         if row.record is not None:
-            return JobStanding(row, row.record, user)
+            return JobState(row, row.record, user)
         try:
             async with asyncio.timeout(PATIENCE_S):
-                return JobStanding(row, (await self._jobs.look(row.job_id, row.host)).record, user)
+                return JobState(row, (await self._jobs.poll(row.job_id, row.host)).record, user)
         except (GpuMcpError, TimeoutError):
-            return JobStanding(row, None, user)
+            return JobState(row, None, user)
 
     async def owners(self, handles: Iterable[str]) -> Mapping[str, str]:
         """Return whose jobs and reservations these are, of those that belong to a user; who may see them or not."""
@@ -143,14 +143,14 @@ class Overview:
 
     async def right(self, job_id: str) -> Right:
         """Say what the current user may do with a job or a reservation: nothing, look, or end it."""
-        seen, values = visible("job_id")
+        seen, values = visibility_condition("job_id")
         if await self._db.fetch_one(f"SELECT 1 FROM jobs WHERE job_id = ? AND {seen}", (job_id, *values)) is None:  # noqa: S608
             return "none"
         return "own" if await is_own(self._db, job_id) else "sees"
 
-    async def used(self, days: int = 14) -> Sequence[DayUse]:
+    async def daily_usage(self, days: int = 14) -> Sequence[DayUse]:
         """Return what the current user's finished jobs took on each day, the newest first."""
-        seen, values = visible("job_id")
+        seen, values = visibility_condition("job_id")
         rows = await self._db.fetch_all(
             "SELECT substr(submitted_at, 1, 10) AS day, sum(purpose != 'reserve') AS jobs, "  # noqa: S608
             f"sum({GPU_S}) AS gpu_s, sum(iif(purpose = 'reserve', 0, {WALL_S})) AS wall_s, "
@@ -162,10 +162,10 @@ class Overview:
 
     async def seen_runs(self) -> frozenset[str] | None:
         """Return the headless runs that are the current user's or of which they see an attempt; None: they see all."""
-        seen, values = visible("attempt_id")
+        seen, values = visibility_condition("attempt_id")
         if seen == "1":
             return None
-        theirs, more = visible("handle")
+        theirs, more = visibility_condition("handle")
         rows = await self._db.fetch_all(
             f"SELECT run_id FROM recipe_attempts WHERE {seen} "  # noqa: S608 - conditions of ours
             f"UNION SELECT handle FROM owners WHERE handle GLOB 'r-*' AND {theirs}",

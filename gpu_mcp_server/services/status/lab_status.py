@@ -7,7 +7,7 @@ from typing import Any
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.hostd.protocol import BOXED
 from gpu_mcp_server.models.host import Capability, Gpu, HostStatus, LabStatus
-from gpu_mcp_server.models.lease import Reserved, Waiting
+from gpu_mcp_server.models.lease import QueueEntry, ReservationInfo
 from gpu_mcp_server.services.hosts.host_connections import HostProbe, Hosts
 from gpu_mcp_server.services.status.capabilities import Capabilities
 
@@ -17,7 +17,7 @@ TRIAL_S = 60.0
 SHOWN = 20
 
 
-class Gpus:
+class StatusService:
     """The status of the laboratory."""
 
     def __init__(self, hosts: Hosts, capabilities: Capabilities) -> None:
@@ -34,12 +34,12 @@ class Gpus:
 
     async def _able(self, name: str, probe: HostProbe) -> list[Capability]:
         """Return what the host can do; where there is a driver, try it when it was not tried with this one."""
-        known = await self._capabilities.known(name)
+        known = await self._capabilities.known_capabilities(name)
         if known or not probe.gpus or not probe.driver:
             return known
         try:
             async with asyncio.timeout(TRIAL_S):
-                return await self._capabilities.tried(name)
+                return await self._capabilities.try_all(name)
         except (GpuMcpError, TimeoutError):
             return []
 
@@ -60,7 +60,7 @@ class Gpus:
             host=name,
             kind=kind,
             reachable=True,
-            problem=trouble(probe, now["left_out"], now["locks"]["fault"]),
+            problem=missing_pieces(probe, now["left_out"], now["locks"]["fault"]),
             locks_note=now["locks"]["note"] or None,
             level=probe.level,
             weaker_because=probe.weaker_because or None,
@@ -75,15 +75,15 @@ class Gpus:
             why_no_gpu=(probe.why_no_gpu or None) if not gpus else None,
             capabilities=await self._able(name, probe),
             waiting=[_waiting(w) for w in now["pool"]["broker"].get("waiting", [])[:SHOWN]],
-            reservations=[Reserved(**r) for r in now["pool"]["reservations"]],
+            reservations=[ReservationInfo(**r) for r in now["pool"]["reservations"]],
             jobs_running=now["jobs_running"],
             drained=now["drained"] or None,
             job_uids=now.get("job_uids"),
         )
 
 
-def _waiting(said: Mapping[str, Any]) -> Waiting:
-    return Waiting(
+def _waiting(said: Mapping[str, Any]) -> QueueEntry:
+    return QueueEntry(
         position=said["position"],
         job=said["job"],
         user=said["user"] or f"uid {said['uid']}",
@@ -124,7 +124,7 @@ def _judge(probe: HostProbe) -> str | None:
     return ", ".join(parts)
 
 
-def trouble(probe: HostProbe, left_out: Sequence[str] = (), locks: str = "") -> str | None:
+def missing_pieces(probe: HostProbe, left_out: Sequence[str] = (), locks: str = "") -> str | None:
     """Return what a host lacks, each with what to do about it.
 
     Args:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from gpu_mcp_server.services.hosts.host_connections import Hosts
 from gpu_mcp_server.services.jobs.job_services import JobServices
 from gpu_mcp_server.services.status.capabilities import Capabilities
-from gpu_mcp_server.services.status.dashboard_queries import Overview
-from gpu_mcp_server.services.status.lab_status import Gpus
+from gpu_mcp_server.services.status.dashboard_queries import DashboardQueries
+from gpu_mcp_server.services.status.lab_status import StatusService
 from gpu_mcp_server.services.store import Store
 from gpu_mcp_server.settings.server_settings import Settings
 
@@ -15,13 +15,13 @@ from gpu_mcp_server.settings.server_settings import Settings
 class StatusServices:
     """Shows hosts with their GPUs, what they are capable of, and the store at a glance."""
 
-    gpus: Gpus
+    gpus: StatusService
     capabilities: Capabilities
-    overview: Overview
+    overview: DashboardQueries
 
     @classmethod
     def create(cls, settings: Settings, hosts: Hosts, jobs: JobServices, store: Store) -> "StatusServices":
         """Return them over the same hosts, jobs and store."""
         capabilities = Capabilities(settings, jobs.runner, store.db)
-        overview = Overview(store.db, jobs.table, jobs.runner, store.experience)
-        return cls(Gpus(hosts, capabilities), capabilities, overview)
+        overview = DashboardQueries(store.db, jobs.table, jobs.runner, store.experience)
+        return cls(StatusService(hosts, capabilities), capabilities, overview)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_mcp_server.errors import NotFound, PathRefused, TooLarge
+from gpu_mcp_server.errors import LimitExceeded, NotFound, PathRefused
 
 MAX_PATH_BYTES = 512
 MAX_PART_BYTES = 255
@@ -60,7 +60,7 @@ def read_local(path: Path, limit_bytes: int) -> bytes:
     Raises:
         NotFound: If it is not there.
         PathRefused: If it is no regular file, or may not be read.
-        TooLarge: If it has more than `limit_bytes`.
+        LimitExceeded: If it has more than `limit_bytes`.
     """
     path = _expanded(path)
     try:
@@ -72,7 +72,7 @@ def read_local(path: Path, limit_bytes: int) -> bytes:
     except OSError as error:
         raise _refused(path, error) from error
     if len(data) > limit_bytes:
-        raise TooLarge(f"{str(path)!r} has more than {limit_bytes} bytes.", hint="Use a smaller file.")
+        raise LimitExceeded(f"{str(path)!r} has more than {limit_bytes} bytes.", hint="Use a smaller file.")
     return data
 
 
@@ -90,7 +90,7 @@ def collect(path: Path) -> list[LocalFile]:
     Raises:
         NotFound: If it is not there.
         PathRefused: If a link leaves the folder, or something is neither file nor folder.
-        TooLarge: If there are more than 2,000 files or 64 MiB.
+        LimitExceeded: If there are more than 2,000 files or 64 MiB.
     """
     path = _expanded(path).absolute()
     found: list[LocalFile] = []
@@ -102,7 +102,7 @@ def collect(path: Path) -> list[LocalFile]:
             found.append(file)
             total += file.size
             if len(found) > MAX_LOCAL_FILES or total > MAX_LOCAL_BYTES:
-                raise TooLarge(
+                raise LimitExceeded(
                     f"{str(path)!r} has more than {MAX_LOCAL_FILES} files or {MAX_LOCAL_BYTES >> 20} MiB.",
                     hint="Give a smaller folder, or single files.",
                 )

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused, TooLarge
+from gpu_mcp_server.errors import BadRequest, LimitExceeded, NotFound, PathRefused
 from gpu_mcp_server.hostd.protocol import FileRef, OutputFile
 from gpu_mcp_server.models.workspace import FileContent, WorkspaceFile, WorkspaceListing
 from gpu_mcp_server.services.workspaces.local_files import checked_path, collect
 from gpu_mcp_server.services.workspaces.text_pages import file_content
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
-from gpu_mcp_server.store.ownership import claim, require_own, visible
-from gpu_mcp_server.team.quotas import Allowances
+from gpu_mcp_server.store.ownership import claim, require_own, visibility_condition
+from gpu_mcp_server.team.quotas import QuotaService
 
 __all__ = ["MAX_FILES", "MAX_TEXT_BYTES", "Workspaces", "checked_path", "file_content"]
 
@@ -38,10 +38,10 @@ class _Written:
 class Workspaces:
     """Manifests in the database, contents in the artifacts."""
 
-    def __init__(self, db: Database, artifacts: Artifacts, allowances: Allowances | None = None) -> None:
+    def __init__(self, db: Database, artifacts: Artifacts, allowances: QuotaService | None = None) -> None:
         self._db = db
         self._artifacts = artifacts
-        self._allowances = allowances or Allowances(db)
+        self._allowances = allowances or QuotaService(db)
 
     async def create(self) -> str:
         """Make an empty workspace and return its id."""
@@ -56,7 +56,7 @@ class Workspaces:
 
         Raises:
             PathRefused: If a path leaves the workspace, or is a file and a folder at once.
-            TooLarge: If a file has more than 1 MiB, or the workspace more than 20,000 files.
+            LimitExceeded: If a file has more than 1 MiB, or the workspace more than 20,000 files.
             NotFound: If there is no such workspace.
         """
         if not files:
@@ -65,7 +65,7 @@ class Workspaces:
         for path, content in files.items():
             data = _encoded(path, content)
             if len(data) > MAX_TEXT_BYTES:
-                raise TooLarge(
+                raise LimitExceeded(
                     f"{path!r} has {len(data)} bytes; the limit for a file in a call is {MAX_TEXT_BYTES}.",
                     hint="Over stdio, give a local path instead; otherwise let a job make the file.",
                 )
@@ -89,7 +89,7 @@ class Workspaces:
         Raises:
             NotFound: If there is no such file or workspace.
             PathRefused: If a link leaves the folder, or something is neither file nor folder.
-            TooLarge: If there are more than 2,000 files or 64 MiB.
+            LimitExceeded: If there are more than 2,000 files or 64 MiB.
         """
         await self._require(workspace_id, own=True)
         found = await asyncio.to_thread(collect, local_path)
@@ -138,7 +138,7 @@ class Workspaces:
 
         Raises:
             NotFound: If there is no such workspace or file, or its content stayed on a host.
-            TooLarge: If it has more than `limit_bytes`.
+            LimitExceeded: If it has more than `limit_bytes`.
         """
         path = checked_path(path)
         await self._require(workspace_id)
@@ -148,7 +148,7 @@ class Workspaces:
         if row is None:
             raise NotFound(f"file in workspace {workspace_id}", path, hint="list_files shows what is there.")
         if limit_bytes is not None and row["size_bytes"] > limit_bytes:
-            raise TooLarge(
+            raise LimitExceeded(
                 f"{path!r} has {row['size_bytes']} bytes; the limit is {limit_bytes}.", hint="Use a smaller file."
             )
         try:
@@ -178,7 +178,7 @@ class Workspaces:
 
         Raises:
             NotFound: If there is no such workspace.
-            TooLarge: If the workspace would have more than 20,000 files.
+            LimitExceeded: If the workspace would have more than 20,000 files.
         """
         written: list[_Written] = []
         refused: list[str] = []
@@ -198,7 +198,7 @@ class Workspaces:
     async def _require(self, workspace_id: str | None, *, own: bool = False) -> None:
         if workspace_id is None:
             return
-        seen, values = visible("workspace_id")
+        seen, values = visibility_condition("workspace_id")
         sql = f"SELECT 1 FROM workspaces WHERE workspace_id = ? AND {seen}"  # noqa: S608
         row = await self._db.fetch_one(sql, (workspace_id, *values))
         if row is None:
@@ -238,7 +238,7 @@ class Workspaces:
             "SELECT count(*) AS files FROM workspace_files WHERE workspace_id = ?", (workspace_id,)
         )
         if row is not None and row["files"] > MAX_FILES:
-            raise TooLarge(
+            raise LimitExceeded(
                 f"The workspace would have {row['files']} files; the limit is {MAX_FILES}.",
                 hint="Use another workspace, or pack files into an archive.",
             )

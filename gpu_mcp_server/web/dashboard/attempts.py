@@ -11,14 +11,14 @@ from pydantic import ValidationError
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.build import Diagnostic
-from gpu_mcp_server.models.dashboard import Around
+from gpu_mcp_server.models.dashboard import AttemptContext
 from gpu_mcp_server.models.evaluation import ShapeVerdict
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.plots.roofline_plot import heat_map
 from gpu_mcp_server.services.evaluation.judge_job import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.web.dashboard.rooflines import clocked, plotted, profiled, rows_of
+from gpu_mcp_server.web.dashboard.rooflines import kernels_of_profile, kernels_of_timing, roofline_data, rows_of
 from gpu_mcp_server.web.dashboard.text_format import Listing, difference, listing
 
 SOURCE_BYTES = 1 << 20
@@ -29,7 +29,7 @@ INSIDE = ("verdict_artifact", "resources", "diagnostics", "roofline", "verdict",
 
 
 @dataclass(frozen=True)
-class Where:
+class ErrorGridView:
     """Where an answer was wrong."""
 
     said: str
@@ -44,7 +44,7 @@ class AttemptPage:
     attempt: Attempt
     problem: str
     """Its name."""
-    around: Around
+    around: AttemptContext
     ancestors: Sequence[Attempt]
     source: Listing | None
     source_why: str
@@ -52,7 +52,7 @@ class AttemptPage:
     parent: Attempt | None
     changes: Listing | None
     shapes: Sequence[ShapeVerdict]
-    where: Where | None
+    where: ErrorGridView | None
     trials: str
     notes: Sequence[str]
     resources: Sequence[Mapping[str, Any]]
@@ -74,7 +74,7 @@ async def attempt_page(lab: Lab, attempt_id: str) -> AttemptPage:
     """
     attempt = await lab.store.experience.get(attempt_id)
     evidence = dict(attempt.evidence or {})
-    around = await lab.status.overview.around(attempt_id)
+    around = await lab.status.overview.attempt_context(attempt_id)
     parent = await _optional(lab, attempt.parent_id)
     source, why = await source_of(lab, attempt)
     before = (await source_of(lab, parent))[0] if parent is not None and attempt.kind != "profile" else None
@@ -85,8 +85,8 @@ async def attempt_page(lab: Lab, attempt_id: str) -> AttemptPage:
     mine = [attempt] if attempt.kind == "profile" else []
     problem, shapes = await _problem(lab, attempt.problem_id), _shapes(verdict)
     profiles = [(p, str((p.evidence or {}).get("verdict") or p.reason or p.status)) for p in (*mine, *around.profiles)]
-    with_roof = next((p for p, _ in profiles if profiled(p)), None)
-    kernels = profiled(with_roof) if with_roof else clocked(problem, attempt, shapes)
+    with_roof = next((p for p, _ in profiles if kernels_of_profile(p)), None)
+    kernels = kernels_of_profile(with_roof) if with_roof else kernels_of_timing(problem, attempt, shapes)
     notes = [str(note) for note in cast("list[Any]", verdict.get("notes") or [])]
     return AttemptPage(
         attempt=attempt,
@@ -132,7 +132,10 @@ async def rooflines(lab: Lab, attempt_id: str) -> dict[str, Any]:
     """
     attempt = await lab.store.experience.get(attempt_id)
     verdict = await _verdict(lab, attempt.evidence or {})
-    return plotted(profiled(attempt) or clocked(await _problem(lab, attempt.problem_id), attempt, _shapes(verdict)))
+    return roofline_data(
+        kernels_of_profile(attempt)
+        or kernels_of_timing(await _problem(lab, attempt.problem_id), attempt, _shapes(verdict))
+    )
 
 
 def _diagnostics(evidence: Mapping[str, Any]) -> Sequence[Diagnostic]:
@@ -156,12 +159,14 @@ async def _problem(lab: Lab, problem_id: str | None) -> Problem | None:
         return None
 
 
-def _where(verdict: Mapping[str, Any]) -> Where | None:
+def _where(verdict: Mapping[str, Any]) -> ErrorGridView | None:
     where: Any = verdict.get("where")
     try:
         shape = " x ".join(str(int(size)) for size in where["shape"]) or "1"
         said = f"{where['wrong']:,} of {where['looked_at']:,} elements looked at are wrong"
-        return Where(f"output {where['output']} of {shape}: {said}", heat_map(where["share"], "rows", "the last axis"))
+        return ErrorGridView(
+            f"output {where['output']} of {shape}: {said}", heat_map(where["share"], "rows", "the last axis")
+        )
     except (TypeError, KeyError, ValueError):  # nobody looked, or it is of another version
         return None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.models.job import JobResult
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.status.dashboard_queries import JobStanding, Right
+from gpu_mcp_server.services.status.dashboard_queries import JobState, Right
 from gpu_mcp_server.web.dashboard.text_format import Listing, listing
 
 LISTED = 60
@@ -17,7 +17,7 @@ LISTED = 60
 class JobLine:
     """One job in a list."""
 
-    job: JobStanding
+    job: JobState
     state: str
     """queued, running, unknown, or how it ended."""
     seconds: float | None
@@ -69,7 +69,7 @@ async def job_page(lab: Lab, job_id: str) -> JobPage:
     )
 
 
-async def _line(lab: Lab, standing: JobStanding) -> JobLine:
+async def _line(lab: Lab, standing: JobState) -> JobLine:
     record = standing.record
     if record is None:
         state, seconds = "unknown", None

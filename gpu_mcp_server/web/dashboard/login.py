@@ -25,7 +25,7 @@ class Forbidden(GpuMcpError):
     """The visitor may not do what was asked for."""
 
 
-def visitor_of(request: Request) -> User | None:
+def user_of_request(request: Request) -> User | None:
     """Return who looks, as the authentication found out."""
     user: Any = getattr(request.state, "user", None)
     return user if isinstance(user, User) else None
@@ -77,7 +77,7 @@ async def login(request: Request) -> Response:
     site = request.app.state.site
     if request.method == "POST" and site.authenticated:
         return await _take_token(request)
-    if not site.authenticated or visitor_of(request) is not None:
+    if not site.authenticated or user_of_request(request) is not None:
         return RedirectResponse("/", 303, HEADERS)
     if request.headers.get("hx-request"):
         return Response(status_code=204, headers={**HEADERS, "HX-Redirect": "/login"})

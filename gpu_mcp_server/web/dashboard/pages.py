@@ -10,7 +10,7 @@ from starlette.responses import HTMLResponse, Response
 
 from gpu_mcp_server import __version__
 from gpu_mcp_server.package_files import PACKAGE
-from gpu_mcp_server.text_safety import visible
+from gpu_mcp_server.text_safety import escape_controls
 from gpu_mcp_server.web.dashboard import text_format
 
 HERE = PACKAGE / "web" / "dashboard"
@@ -41,7 +41,7 @@ SECTIONS = (
 
 def _visible(value: Any) -> Any:
     """Make what a template prints visible, whether or not it asks for that; markup is ours and did so itself."""
-    return visible(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    return escape_controls(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _environment() -> Environment:
@@ -53,7 +53,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("shown", "span", "ago", "clock", "figure", "size", "shade"):
+    for name in ("display_text", "format_duration", "format_age", "clock", "format_number", "size", "status_class"):
         environment.filters[name] = getattr(text_format, name)
     return environment
 
@@ -81,6 +81,6 @@ def page(
     return HTMLResponse(said, status, HEADERS)
 
 
-def drawn(svg: str) -> Markup:
+def safe_svg(svg: str) -> Markup:
     """Mark a picture of ours as elements of the page; what it says of others it has escaped itself."""
     return Markup(svg)  # noqa: S704

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.models.host import Gpu, HostStatus
-from gpu_mcp_server.models.lease import Reserved, Waiting
+from gpu_mcp_server.models.lease import QueueEntry, ReservationInfo
 from gpu_mcp_server.runtime.current_user import as_server
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.status.dashboard_queries import JobStanding
+from gpu_mcp_server.services.status.dashboard_queries import JobState
 
 FRESH_S = 1.5
 """A look at a host serves everybody who asks within it."""
@@ -23,7 +23,7 @@ HOLDER = re.compile(r"^([jlb]-[A-Za-z0-9-]{1,60}) \((exclusive|shared)\)$")
 
 
 @dataclass(frozen=True)
-class Holding:
+class GpuHolder:
     """Who has a GPU."""
 
     said: str
@@ -43,7 +43,7 @@ class GpuRow:
     """One GPU and its holder."""
 
     gpu: Gpu
-    holding: Holding | None
+    holding: GpuHolder | None
 
 
 @dataclass(frozen=True)
@@ -52,20 +52,20 @@ class HostRows:
 
     host: HostStatus
     gpus: Sequence[GpuRow]
-    waiting: Sequence[tuple[Waiting, bool]]
+    waiting: Sequence[tuple[QueueEntry, bool]]
     """With whether the visitor may cancel it."""
-    reservations: Sequence[tuple[Reserved, bool]]
+    reservations: Sequence[tuple[ReservationInfo, bool]]
     old_s: float | None = None
     """Age of all that, where it is not new."""
 
     @property
-    def reserved(self) -> int:
+    def reserved_count(self) -> int:
         """How many reservations there are."""
         return len(self.reservations)
 
 
 @dataclass(frozen=True)
-class PoolNow:
+class PoolSnapshot:
     """The whole pool, as one visitor may see it."""
 
     hosts: Sequence[HostRows]
@@ -78,7 +78,7 @@ class PoolNow:
         return sum(len(host.gpus) for host in self.hosts)
 
     @property
-    def held(self) -> int:
+    def held_count(self) -> int:
         """How many are held."""
         return sum(row.holding is not None for host in self.hosts for row in host.gpus)
 
@@ -99,7 +99,7 @@ class _Look:
 
     at: float
     host: HostStatus
-    jobs: Mapping[str, JobStanding]
+    jobs: Mapping[str, JobState]
 
 
 class PoolView:
@@ -113,7 +113,7 @@ class PoolView:
         """Return every host as it said last."""
         return [look.host for look in await self._fresh(lab)]
 
-    async def now(self, lab: Lab) -> PoolNow:
+    async def snapshot(self, lab: Lab) -> PoolSnapshot:
         """Return the pool as the current user may see it."""
         looks = await self._fresh(lab)
         hosts = [look.host for look in looks]
@@ -130,7 +130,7 @@ class PoolView:
             )
             for look in looks
         ]
-        return PoolNow(rows, await lab.status.overview.owners(handles))
+        return PoolSnapshot(rows, await lab.status.overview.owners(handles))
 
     async def _fresh(self, lab: Lab) -> Sequence[_Look]:
         names, now = lab.hosts.names(), time.monotonic()
@@ -163,7 +163,7 @@ def _age(look: _Look) -> float | None:
     return age if age > OLD_S else None
 
 
-async def _standing(lab: Lab, job_id: str) -> JobStanding | None:
+async def _standing(lab: Lab, job_id: str) -> JobState | None:
     try:
         return await lab.status.overview.job(job_id)
     except GpuMcpError:
@@ -175,17 +175,17 @@ def _job_of(gpu: Gpu) -> str | None:
     return found[1] if found else None
 
 
-def _holding(gpu: Gpu, jobs: Mapping[str, JobStanding], rights: Mapping[str, str]) -> Holding | None:
+def _holding(gpu: Gpu, jobs: Mapping[str, JobState], rights: Mapping[str, str]) -> GpuHolder | None:
     if gpu.locked_by is None:
         return None
     found = HOLDER.match(gpu.locked_by)
     if found is None:
-        return Holding(said=gpu.locked_by)
+        return GpuHolder(said=gpu.locked_by)
     job = jobs.get(found[1])
     if job is None:
-        return Holding(said=gpu.locked_by, job_id=found[1], mode=found[2])
+        return GpuHolder(said=gpu.locked_by, job_id=found[1], mode=found[2])
     record = job.record
-    return Holding(
+    return GpuHolder(
         said=gpu.locked_by,
         job_id=found[1],
         mode=found[2],

@@ -6,12 +6,12 @@ from typing import Any
 
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.attempt import Attempt
-from gpu_mcp_server.models.dashboard import Board
+from gpu_mcp_server.models.dashboard import Ranking
 from gpu_mcp_server.models.history import ProblemHistory
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.plots import history_plots
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.web.dashboard.text_format import Listing, listing, shown
+from gpu_mcp_server.web.dashboard.text_format import Listing, display_text, listing
 
 RANKED = 20
 RECENT = 30
@@ -25,8 +25,8 @@ class ProblemPage:
     """What the page of a problem shows."""
 
     problem: Problem
-    boards: Sequence[Board]
-    board: Board | None
+    boards: Sequence[Ranking]
+    board: Ranking | None
     """The one that is shown."""
     number: int
     """Of the shown one among them."""
@@ -69,7 +69,7 @@ async def course(lab: Lab, problem_id: str, number: int) -> dict[str, Any]:
             "outcome": p.outcome,
             "speedup": p.speedup,
             "best": p.best,
-            "said": shown(p.note or p.reason or "", 140),
+            "said": display_text(p.note or p.reason or "", 140),
         }
         for p in history.points[-MAX_POINTS:]
     ]
@@ -79,7 +79,7 @@ async def course(lab: Lab, problem_id: str, number: int) -> dict[str, Any]:
 async def lineage(lab: Lab, problem_id: str, number: int) -> tuple[ProblemHistory, str]:
     """Return the history of one board, and the tree of who descends from whom as SVG."""
     history = await history_of(lab, problem_id, number)
-    return history, history_plots.lineage(history, link=lambda attempt_id: f"/attempts/{attempt_id}")
+    return history, history_plots.plot_lineage(history, link=lambda attempt_id: f"/attempts/{attempt_id}")
 
 
 async def history_of(lab: Lab, problem_id: str, number: int) -> ProblemHistory:
@@ -90,7 +90,7 @@ async def history_of(lab: Lab, problem_id: str, number: int) -> ProblemHistory:
     return await lab.store.experience.history(problem_id, board.device, driver=board.driver, board=True)
 
 
-def _board(boards: Sequence[Board], number: int, problem_id: str) -> Board | None:
+def _board(boards: Sequence[Ranking], number: int, problem_id: str) -> Ranking | None:
     if not boards and number == 0:
         return None
     if not 0 <= number < len(boards):

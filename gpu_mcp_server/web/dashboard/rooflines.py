@@ -18,12 +18,14 @@ def rows_of(evidence: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any
     return [cast("Mapping[str, Any]", row) for row in rows if isinstance(row, dict)]
 
 
-def profiled(attempt: Attempt) -> Sequence[Mapping[str, Any]]:
+def kernels_of_profile(attempt: Attempt) -> Sequence[Mapping[str, Any]]:
     """Return the kernels of a profile that counted operations and bytes."""
     return [row for row in rows_of(attempt.evidence or {}, "roofline") if row.get("levels")]
 
 
-def clocked(problem: Problem | None, attempt: Attempt, shapes: Sequence[ShapeVerdict]) -> Sequence[Mapping[str, Any]]:
+def kernels_of_timing(
+    problem: Problem | None, attempt: Attempt, shapes: Sequence[ShapeVerdict]
+) -> Sequence[Mapping[str, Any]]:
     """Return each timed shape as a kernel: the problem's flops, bytes of inputs and outputs, the judge's time.
 
     Nothing where the problem declares no flops, or the device's peaks are not known.
@@ -65,7 +67,7 @@ def _clocked(problem: Problem, known: Mapping[str, Any], shape: ShapeVerdict) ->
     }
 
 
-def plotted(kernels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def roofline_data(kernels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return kernels under the roofs of the first, as the plot wants them."""
     first: Mapping[str, Any] = kernels[0] if kernels else {"levels": []}
     roofs: list[dict[str, Any]] = [

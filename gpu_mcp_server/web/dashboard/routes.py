@@ -16,8 +16,8 @@ from gpu_mcp_server.models.user import User
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.text_safety import visible_data
 from gpu_mcp_server.web.dashboard import actions, attempts, jobs, problems, runs
-from gpu_mcp_server.web.dashboard.login import Forbidden, check_own_page, login, logout, note, visitor_of
-from gpu_mcp_server.web.dashboard.pages import HEADERS, STATIC, drawn, page
+from gpu_mcp_server.web.dashboard.login import Forbidden, check_own_page, login, logout, note, user_of_request
+from gpu_mcp_server.web.dashboard.pages import HEADERS, STATIC, page, safe_svg
 from gpu_mcp_server.web.dashboard.pool import PoolView
 
 View = Callable[[Request, Lab, User], Awaitable[Response]]
@@ -32,7 +32,7 @@ def routes() -> list[BaseRoute]:
     pool = PoolView()
 
     async def pool_page(request: Request, lab: Lab, visitor: User) -> Response:
-        about = {"pool": await pool.now(lab), "done": DONE.get(request.query_params.get("done", ""), "")}
+        about = {"pool": await pool.snapshot(lab), "done": DONE.get(request.query_params.get("done", ""), "")}
         return page(request, "pool.html", about, visitor=visitor, section="/")
 
     async def hosts_page(request: Request, lab: Lab, visitor: User) -> Response:
@@ -74,7 +74,7 @@ def _guarded(view: View) -> Callable[[Request], Awaitable[Response]]:
     """Let a view have its laboratory and its visitor, and say what went wrong as a page."""
 
     async def answer(request: Request) -> Response:
-        visitor = visitor_of(request)
+        visitor = user_of_request(request)
         if visitor is None:
             return RedirectResponse("/login", 303, HEADERS)
         try:
@@ -101,7 +101,7 @@ def _at_the_door(answer: Callable[[Request], Awaitable[Response]]) -> Callable[[
             return await answer(request)
         except Forbidden as error:
             about = {"said": str(error), "incident": ""}
-            return page(request, "error.html", about, visitor=visitor_of(request), status=403)
+            return page(request, "error.html", about, visitor=user_of_request(request), status=403)
 
     return said
 
@@ -135,13 +135,13 @@ async def _course(request: Request, lab: Lab, _: User) -> Response:
 
 async def _lineage(request: Request, lab: Lab, visitor: User) -> Response:
     history, tree = await problems.lineage(lab, request.path_params["problem_id"], _board(request))
-    about = {"history": history, "tree": drawn(tree), "number": _board(request)}
+    about = {"history": history, "tree": safe_svg(tree), "number": _board(request)}
     return page(request, "lineage.html", about, visitor=visitor, section="/problems")
 
 
 async def _attempt(request: Request, lab: Lab, visitor: User) -> Response:
     found = await attempts.attempt_page(lab, request.path_params["attempt_id"])
-    about = {"p": found, "a": found.attempt, "picture": drawn(found.where.picture) if found.where else ""}
+    about = {"p": found, "a": found.attempt, "picture": safe_svg(found.where.picture) if found.where else ""}
     return page(request, "attempt.html", about, visitor=visitor, section="/problems")
 
 
@@ -164,7 +164,7 @@ async def _runs(request: Request, lab: Lab, visitor: User) -> Response:
 
 async def _run(request: Request, lab: Lab, visitor: User) -> Response:
     found = await runs.run_page(lab, request.path_params["run_id"])
-    about = {"p": found, "s": found.state, "picture": drawn(found.picture)}
+    about = {"p": found, "s": found.state, "picture": safe_svg(found.picture)}
     return page(request, "run.html", about, visitor=visitor, section="/runs")
 
 
@@ -192,8 +192,8 @@ async def _release(request: Request, lab: Lab, visitor: User) -> Response:
 
 
 async def _usage(request: Request, lab: Lab, visitor: User) -> Response:
-    days = await lab.status.overview.used()
-    taken = await request.app.state.site.team.allowances.taken(visitor.name)
+    days = await lab.status.overview.daily_usage()
+    taken = await request.app.state.site.team.allowances.usage_of(visitor.name)
     about = {"days": days, "quotas": visitor.quotas, "taken": taken, "most": max((d.gpu_s for d in days), default=0.0)}
     return page(request, "usage.html", about, visitor=visitor, section="/usage")
 

@@ -13,7 +13,7 @@ from gpu_mcp_server.models.run_plan import RunPlan
 from gpu_mcp_server.recipes.headless_runs import Runs, state_of
 from gpu_mcp_server.recipes.run.journal import entries
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.web.dashboard.timeline import MAX_STEPS, Work, picture, works
+from gpu_mcp_server.web.dashboard.timeline import MAX_STEPS, TimelineStep, picture, timeline_steps
 
 LISTED = 60
 
@@ -24,7 +24,7 @@ class RunPage:
 
     state: RunState
     plan: RunPlan
-    works: Sequence[Work]
+    works: Sequence[TimelineStep]
     left_out: int
     picture: str
     failures: int
@@ -61,7 +61,7 @@ async def run_page(lab: Lab, run_id: str) -> RunPage:
         return runs.plan(run_id), entries(runs.folder(run_id))
 
     plan, journal = await asyncio.to_thread(read)
-    found = works(journal)
+    found = timeline_steps(journal)
     shown = found[-MAX_STEPS:]
     return RunPage(
         state=state_of(run_id, plan, journal),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from gpu_mcp_server.text_safety import visible
+from gpu_mcp_server.text_safety import escape_controls
 
 LINES = 1500
 """Of a source, an output or a difference."""
@@ -15,7 +15,7 @@ COMPARED_CHARS = 200_000
 
 
 @dataclass(frozen=True)
-class Line:
+class ListingLine:
     """One line of a listing."""
 
     number: str
@@ -28,14 +28,14 @@ class Line:
 class Listing:
     """Lines to show, and what was left out of them."""
 
-    lines: Sequence[Line]
+    lines: Sequence[ListingLine]
     left_out: str = ""
 
 
-def shown(text: object, limit: int = 400) -> str:
+def display_text(text: object, limit: int = 400) -> str:
     """Return a text as one that can be looked at: control and bidirectional characters escaped, the end cut."""
     said = "" if text is None else str(text)
-    cut = visible(said[:limit])
+    cut = escape_controls(said[:limit])
     return f"{cut} [… {len(said) - limit} more characters]" if len(said) > limit else cut
 
 
@@ -44,7 +44,7 @@ def listing(text: str, *, limit: int = LINES) -> Listing:
     lines = text.split("\n")
     if lines and lines[-1] == "":
         lines.pop()
-    found = [Line(str(number), shown(line, LINE_CHARS)) for number, line in enumerate(lines[:limit], 1)]
+    found = [ListingLine(str(number), display_text(line, LINE_CHARS)) for number, line in enumerate(lines[:limit], 1)]
     left = len(lines) - limit
     return Listing(found, f"{left} of {len(lines)} lines left out" if left > 0 else "")
 
@@ -56,16 +56,20 @@ def difference(before: str, after: str) -> Listing:
     old, new = before.splitlines(), after.splitlines()
     if max(len(old), len(new)) > LINES:
         return Listing([], f"not compared: sources above {LINES:,} lines take too long")
-    found: list[Line] = []
+    found: list[ListingLine] = []
     for line in difflib.unified_diff(old, new, lineterm="", n=3):
         if line.startswith(("---", "+++")) and len(found) < 2 and not any(x.kind == "at" for x in found):
             continue
         kind = {"+": "add", "-": "del", "@": "at"}.get(line[:1], "")
-        found.append(Line(line[:1] if kind in ("add", "del") else "", shown(line[1:] if kind != "at" else line), kind))
+        found.append(
+            ListingLine(
+                line[:1] if kind in ("add", "del") else "", display_text(line[1:] if kind != "at" else line), kind
+            )
+        )
     return Listing(found[:LINES], f"{len(found) - LINES} lines left out" if len(found) > LINES else "")
 
 
-def span(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """Return a duration as people say it: 8 s, 4 min 10 s, 2 h 5 min, 3 d 4 h."""
     if seconds is None:
         return ""
@@ -78,21 +82,21 @@ def span(seconds: float | None) -> str:
     return f"{big} {units[at][0]}" + (f" {small} {units[at + 1][0]}" if small else "")
 
 
-def ago(iso: str) -> str:
+def format_age(iso: str) -> str:
     """Return how long ago a moment was."""
     try:
         then = datetime.fromisoformat(iso)
     except ValueError:
-        return shown(iso, 40)
-    return f"{span((datetime.now(UTC) - then).total_seconds())} ago"
+        return display_text(iso, 40)
+    return f"{format_duration((datetime.now(UTC) - then).total_seconds())} ago"
 
 
 def clock(iso: str) -> str:
     """Return a moment as date and time, UTC."""
-    return shown(iso, 40)[:19].replace("T", " ")
+    return display_text(iso, 40)[:19].replace("T", " ")
 
 
-def figure(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Return a number with three digits that mean something."""
     if value is None:
         return ""
@@ -115,7 +119,7 @@ BUSY = {"running", "queued", "unfinished"}
 SHADES = {"cheat": "cheat", "note": "", "voided": "", "cancelled": "", "caller_lost": "", "abandoned": ""}
 
 
-def shade(word: str | None) -> str:
+def status_class(word: str | None) -> str:
     """Return the class of colour for how something stands."""
     said = word or ""
     if said in SHADES:

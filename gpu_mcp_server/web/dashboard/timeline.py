@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 from xml.sax.saxutils import quoteattr
 
-from gpu_mcp_server.plots.history_plots import escaped
-from gpu_mcp_server.web.dashboard.text_format import figure, shade, shown, span
+from gpu_mcp_server.plots.history_plots import escape_text
+from gpu_mcp_server.web.dashboard.text_format import display_text, format_duration, format_number, status_class
 
 LANES = ("Analyst", "Coder", "Builder", "Tester")
 LANE_OF_KIND = {"specification": "Analyst", "lookup": "Analyst", "code": "Coder", "session": "Coder"}
@@ -17,7 +17,7 @@ LEAST_WIDTH = 3.0
 
 
 @dataclass(frozen=True)
-class Work:
+class TimelineStep:
     """One step of a run, in the lane of the role that did it."""
 
     step: str
@@ -35,13 +35,13 @@ class Work:
     """Of each candidate judged: attempt_id, outcome, speed-up."""
 
 
-def works(journal: Sequence[Mapping[str, Any]]) -> list[Work]:
+def timeline_steps(journal: Sequence[Mapping[str, Any]]) -> list[TimelineStep]:
     """Return the steps of a journal in order, those that were begun last and are not done at the end."""
     done = [entry for entry in journal if entry.get("event") == "done" and "kind" in entry]
     finished = {entry["step"] for entry in done}
     ended = any(entry.get("step") == "end" for entry in journal)
     begun = {e["step"]: e for e in journal if e.get("event") == "begun" and e["step"] not in finished}
-    found: list[Work] = []
+    found: list[TimelineStep] = []
     at = 0.0
     for entry in done:
         found.append(_work(entry, at))
@@ -49,18 +49,18 @@ def works(journal: Sequence[Mapping[str, Any]]) -> list[Work]:
     for entry in begun.values():
         state = "given up" if ended else "running"
         lane = _lane(entry, [])
-        found.append(Work(entry["step"], lane, state, shade("" if ended else "running"), at, None))
+        found.append(TimelineStep(entry["step"], lane, state, status_class("" if ended else "running"), at, None))
     return found
 
 
-def _work(entry: Mapping[str, Any], at: float) -> Work:
+def _work(entry: Mapping[str, Any], at: float) -> TimelineStep:
     verdicts = _verdicts(entry)
     outcome = str(entry.get("outcome") or "done")
     attempts = tuple(
-        (str(v.get("attempt_id") or ""), str(v.get("outcome") or ""), figure(v.get("speedup"))) for v in verdicts
+        (str(v.get("attempt_id") or ""), str(v.get("outcome") or ""), format_number(v.get("speedup"))) for v in verdicts
     )
     said = str(entry.get("why") or next((v["reason"] for v in verdicts if v.get("reason")), ""))
-    return Work(
+    return TimelineStep(
         step=str(entry["step"]),
         lane=_lane(entry, verdicts),
         outcome=outcome,
@@ -93,9 +93,9 @@ def _lane(entry: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> st
 
 def _shade(entry: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> str:
     if not verdicts:
-        return "good" if entry.get("kind") == "lookup" else shade(str(entry.get("outcome")))
+        return "good" if entry.get("kind") == "lookup" else status_class(str(entry.get("outcome")))
     outcomes = [str(v.get("outcome")) for v in verdicts]
-    return "good" if "correct" in outcomes else shade(outcomes[0])
+    return "good" if "correct" in outcomes else status_class(outcomes[0])
 
 
 def _back_to(entry: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) -> str:
@@ -104,7 +104,7 @@ def _back_to(entry: Mapping[str, Any], verdicts: Sequence[Mapping[str, Any]]) ->
     return "Coder" if verdicts and "target" not in _stages(verdicts) else ""
 
 
-def picture(found: Sequence[Work]) -> str:
+def picture(found: Sequence[TimelineStep]) -> str:
     """Return the lanes as SVG, time from left to right, a line down or up to whoever works next."""
     found = found[:MAX_STEPS]
     whole = max((w.starts_s + (w.seconds or 0.0) for w in found), default=0.0)
@@ -124,7 +124,7 @@ def picture(found: Sequence[Work]) -> str:
         if ends is not None:
             middle = y + LANE_HEIGHT / 2
             parts.append(f'<path class="{ends[2]}" d="M{ends[0]:.1f} {ends[1]:.1f} V{middle:.1f} H{left:.1f}"/>')
-        title = escaped(shown(f"{w.step}: {w.outcome}. {w.said}", 300))
+        title = escape_text(display_text(f"{w.step}: {w.outcome}. {w.said}", 300))
         wide = max(right - left, LEAST_WIDTH)
         parts.append(
             f'<rect class={quoteattr(w.shade)} x="{left:.1f}" y="{y + 7}" width="{wide:.1f}" '
@@ -133,7 +133,9 @@ def picture(found: Sequence[Work]) -> str:
         ends = (left + wide, y + LANE_HEIGHT / 2, "back" if w.back_to else "on")
     if by_time:
         parts.append(f'<text x="{LEFT}" y="{height - 6}">0 s</text>')
-        parts.append(f'<text x="{WIDTH - RIGHT}" y="{height - 6}" text-anchor="end">{span(whole)} in steps</text>')
+        parts.append(
+            f'<text x="{WIDTH - RIGHT}" y="{height - 6}" text-anchor="end">{format_duration(whole)} in steps</text>'
+        )
     body = "\n".join(parts)
     return (
         f'<svg class="lanes" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" '

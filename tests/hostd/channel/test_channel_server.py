@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.backends.bundle import HOSTD
-from gpu_mcp_server.backends.hostd_client import HostLink
+from gpu_mcp_server.backends.hostd_client import HostdClient
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.errors import BadRequest, GpuMcpError, HostUnavailable
 from gpu_mcp_server.hostd.protocol import GpuRequest, ProcessSpec, pack, read_frame
@@ -173,7 +173,7 @@ async def test_hostd_runs_under_python_3_8(state):
     works = [p for p in known if subprocess.run([p, "-c", "import ctypes"], capture_output=True).returncode == 0]
     if not works:
         pytest.skip("no Python 3.8 here")
-    lab = Laboratory(await HostLink.open(LocalBackend(python=str(works[0]), state_dir=str(state))), state)
+    lab = Laboratory(await HostdClient.open(LocalBackend(python=str(works[0]), state_dir=str(state))), state)
     try:
         assert str(lab.link.greeting["python"]).startswith("3.8.")
         for _ in range(2):

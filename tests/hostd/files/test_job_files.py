@@ -9,7 +9,14 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.hostd.files import file_trees
-from gpu_mcp_server.hostd.files.job_files import Blobs, Collector, FilesError, checked_path, lay, open_beneath
+from gpu_mcp_server.hostd.files.job_files import (
+    BlobStore,
+    Collector,
+    FilesError,
+    checked_path,
+    materialize_files,
+    open_beneath,
+)
 from gpu_mcp_server.hostd.protocol import FileRef
 from tests.hostd.laboratory import eventually, workspaces
 
@@ -131,15 +138,15 @@ def test_a_content_that_is_not_here_is_named(tmp_path):
     work = tmp_path / "w"
     work.mkdir()
     with pytest.raises(FilesError, match="is not on this host"):
-        lay(str(work), [FileRef("a", "0" * 64, 1)], Blobs(str(tmp_path / "blobs")), None)
+        materialize_files(str(work), [FileRef("a", "0" * 64, 1)], BlobStore(str(tmp_path / "blobs")), None)
 
 
 def test_a_change_in_the_same_clock_tick_is_seen_by_its_content(tmp_path):
     work = tmp_path / "w"
     work.mkdir()
-    blobs = Blobs(str(tmp_path / "blobs"))
+    blobs = BlobStore(str(tmp_path / "blobs"))
     sha256 = blobs.put(b"laid")
-    stamps = lay(str(work), [FileRef("f", sha256, 4)], blobs, None)
+    stamps = materialize_files(str(work), [FileRef("f", sha256, 4)], blobs, None)
     ino, ctime = stamps["f"]
     (work / "f").write_bytes(b"made")
     info = (work / "f").stat()
@@ -150,7 +157,7 @@ def test_a_change_in_the_same_clock_tick_is_seen_by_its_content(tmp_path):
 
 
 def test_blobs_that_nobody_asks_for_are_dropped_after_a_week(tmp_path):
-    blobs = Blobs(str(tmp_path))
+    blobs = BlobStore(str(tmp_path))
     old, new = blobs.put(b"old"), blobs.put(b"new")
     long_ago = Path(blobs.path(old)).stat().st_mtime - 8 * 86400
     os.utime(blobs.path(old), (long_ago, long_ago))

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd.files.job_files import Blobs, FilesError
+from gpu_mcp_server.hostd.files.job_files import BlobStore, FilesError
 from gpu_mcp_server.hostd.files.read_only_trees import KEEP_S, ReadOnlyTrees
-from gpu_mcp_server.hostd.jobs.spec_validation import checked
+from gpu_mcp_server.hostd.jobs.spec_validation import validate_spec
 from gpu_mcp_server.hostd.protocol import BOXED, FileRef, JobSpec, ProcessSpec, ProtocolError, to_json
 from tests.hostd.conftest import Opener
 from tests.hostd.laboratory import Done, Laboratory
@@ -121,7 +121,7 @@ async def test_a_job_whose_tree_has_not_its_contents_here_is_not_begun(open_lab:
 
 @pytest.fixture
 def store(tmp_path: Path) -> ReadOnlyTrees:
-    blobs = Blobs(str(tmp_path / "blobs"))
+    blobs = BlobStore(str(tmp_path / "blobs"))
     for data in FILES.values():
         blobs.put(data)
     return ReadOnlyTrees(str(tmp_path / "trees"), blobs)
@@ -167,7 +167,7 @@ def test_one_that_was_changed_is_made_anew_and_who_has_the_old_one_keeps_it(stor
 
 
 def test_a_content_that_was_changed_on_the_host_makes_no_tree(store, tmp_path):
-    Path(Blobs(str(tmp_path / "blobs")).path(refs_of(FILES)[0].sha256)).write_bytes(b"forged!")
+    Path(BlobStore(str(tmp_path / "blobs")).path(refs_of(FILES)[0].sha256)).write_bytes(b"forged!")
     with pytest.raises(FilesError, match=r"content .* of f is another on this host"):
         store.take(refs_of(FILES))
     assert list((tmp_path / "trees").iterdir()) == []
@@ -199,4 +199,4 @@ def test_one_that_nobody_wants_is_swept_and_one_that_a_job_holds_is_not(store):
 def test_a_specification_of_other_trees_is_refused(trees, words):
     spec = JobSpec("j-12345", (ProcessSpec(("true",)),), trees=trees)
     with pytest.raises(ProtocolError, match=words):
-        checked(spec)
+        validate_spec(spec)

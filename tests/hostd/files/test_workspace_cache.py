@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd.files.job_files import Blobs, lay
-from gpu_mcp_server.hostd.files.workspace_cache import KEEP_S, MOST_COPIES, STALE_S, WorkingCopies
+from gpu_mcp_server.hostd.files.job_files import BlobStore, materialize_files
+from gpu_mcp_server.hostd.files.workspace_cache import KEEP_S, MOST_COPIES, STALE_S, WorkspaceCache
 from gpu_mcp_server.hostd.protocol import FileRef
 from tests.hostd.laboratory import Laboratory, eventually, names
 
@@ -189,7 +189,7 @@ async def test_a_copy_that_was_damaged_is_laid_anew(full: Laboratory):
 
 
 def test_a_copy_that_lacks_what_it_lists_gives_nothing_and_leaves_nothing(tmp_path: Path):
-    kept, blobs = WorkingCopies(str(tmp_path / "copies")), Blobs(str(tmp_path / "blobs"))
+    kept, blobs = WorkspaceCache(str(tmp_path / "copies")), BlobStore(str(tmp_path / "blobs"))
     refs = [FileRef(f"{n % 2}/f{n}", hashlib.sha256(b"%d" % n).hexdigest(), len(b"%d" % n)) for n in range(60)]
     for n, ref in enumerate(refs):
         blobs.put(b"%d" % n, ref.sha256)
@@ -197,7 +197,7 @@ def test_a_copy_that_lacks_what_it_lists_gives_nothing_and_leaves_nothing(tmp_pa
         old, new = (tmp_path / f"{side}{missing[0]}" for side in ("old", "new"))
         old.mkdir()
         new.mkdir()
-        kept.keep(str(old), refs, lay(str(old), refs, blobs, None))
+        kept.keep(str(old), refs, materialize_files(str(old), refs, blobs, None))
         (copy,) = (tmp_path / "copies").iterdir()
         remove = shutil.rmtree if (copy / "tree" / missing).is_dir() else os.unlink
         remove(copy / "tree" / missing)
@@ -206,7 +206,7 @@ def test_a_copy_that_lacks_what_it_lists_gives_nothing_and_leaves_nothing(tmp_pa
 
 
 def test_old_copies_and_half_done_ones_are_swept(tmp_path: Path):
-    kept = WorkingCopies(str(tmp_path / "copies"))
+    kept = WorkspaceCache(str(tmp_path / "copies"))
     for name in ("fresh", ".half"):
         (tmp_path / "copies" / name).mkdir()
     kept.sweep()

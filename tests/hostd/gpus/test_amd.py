@@ -176,4 +176,4 @@ def test_no_answer_makes_it_raise(one: Any, other: Any):
         {"list": one, "static": other, "metric": one, "process": [{"gpu": 0, "process_list": other}]}
     )
     amd_programs.from_rocm_smi(one)
-    amd_programs.parsed(f"noise\n{json.dumps(one)[:40]}")
+    amd_programs.parse_json(f"noise\n{json.dumps(one)[:40]}")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.hostd.gpus import broker_client
-from gpu_mcp_server.hostd.gpus.broker_client import BrokerLink, shown
+from gpu_mcp_server.hostd.gpus.broker_client import BrokerClient, broker_status
 from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
 from tests.hostd.brokers import ONE, THREE, TWO, Crowd, Inside, broker_pid, client, let_go, take, unserved, want_of
 from tests.hostd.conftest import needs_root
@@ -66,7 +66,7 @@ def holder(crowd: Crowd, locks: GpuLocks, tmp_path: Path, **want):
 
 
 def waiting(locks: GpuLocks, count: int) -> bool:
-    return eventually(lambda: shown(locks).get("all_waiting") == count)
+    return eventually(lambda: broker_status(locks).get("all_waiting") == count)
 
 
 def test_there_is_one_broker_however_many_ask_for_it(locks, crowd, tmp_path):
@@ -135,11 +135,11 @@ def test_who_waits_is_told_where_it_stands_and_why(locks, crowd, tmp_path):
 
 
 def test_the_queue_can_be_looked_at(locks, crowd, tmp_path):
-    assert shown(locks) == {}, "there is no broker yet, and looking starts none"
+    assert broker_status(locks) == {}, "there is no broker yet, and looking starts none"
     holder(crowd, locks, tmp_path, job="t-first")
     crowd.start(lambda: hold(locks, tmp_path / "second", job="t-second", count=1))
     assert waiting(locks, 1)
-    now = shown(locks)
+    now = broker_status(locks)
     assert [x["job"] for x in now["leases"]] == ["t-first"]
     assert [(x["job"], x["position"]) for x in now["waiting"]] == [("t-second", 1)]
 
@@ -188,7 +188,7 @@ def test_a_broker_that_is_stopped_holds_nobody_up_for_ever(locks, monkeypatch):
         let_go(found)
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert eventually(lambda: shown(locks) != {})
+    assert eventually(lambda: broker_status(locks) != {})
 
 
 def test_who_holds_a_gpu_without_the_broker_is_waited_for(locks):
@@ -207,7 +207,7 @@ def test_the_next_one_waits_until_the_last_job_s_group_is_empty(locks, tmp_path,
     group = groups / "job" / "cgroup.procs"
     group.parent.mkdir(parents=True)
     monkeypatch.setattr("gpu_mcp_server.hostd.gpus.lock_text.GROUPS", str(groups))
-    from gpu_mcp_server.hostd.gpus.gpu_availability import Vacancy
+    from gpu_mcp_server.hostd.gpus.gpu_availability import GpuAvailability
 
     class NoNvml:
         def pids(self, uuid: str) -> list[int]:
@@ -216,12 +216,12 @@ def test_the_next_one_waits_until_the_last_job_s_group_is_empty(locks, tmp_path,
     held = locks.acquire([ONE], 1, "exclusive", {"job": "last", "groups": [str(group)]}, 0.0, lambda: False)
     group.write_text("4711\n")
     os.close(held[0][1])
-    vacancy = Vacancy(locks, NoNvml())
-    assert "still ending" in vacancy.look(ONE, "exclusive").taken
-    assert "still ending" in vacancy.look(ONE, "shared").taken
+    vacancy = GpuAvailability(locks, NoNvml())
+    assert "still ending" in vacancy.check(ONE, "exclusive").taken
+    assert "still ending" in vacancy.check(ONE, "shared").taken
     group.write_text("")
     vacancy.forget()
-    assert vacancy.look(ONE, "exclusive").taken == ""
+    assert vacancy.check(ONE, "exclusive").taken == ""
 
 
 def test_strangers_are_seen_while_they_live(locks, crowd, tmp_path):
@@ -252,23 +252,23 @@ def test_a_message_that_is_none_ends_its_connection_and_nothing_else(locks):
     for bad in (b"{", b"[]", b'{"op": "nonsense"}', b'{"op": "want"}', b'{"op": "lost"}', b"\xff" * 999,
                 b'{"op": "want", "names": ["a"], "count": 1e400, "mode": "exclusive"}',
                 b'{"op": "want", "names": ["a"], "count": 2, "mode": "exclusive"}'):  # fmt: skip
-        link = BrokerLink.find(locks)
+        link = BrokerClient.find(locks)
         assert link is not None
         with socket.socket(fileno=os.dup(link.fileno())) as raw:
             raw.send(bad)
             assert select.select([raw], [], [], 10)[0]
             assert raw.recv(100) == b""
         link.close()
-    assert len(shown(locks)["leases"]) == 1
+    assert len(broker_status(locks)["leases"]) == 1
     let_go(found)
 
 
 def test_numbers_that_are_none_upset_nobody(locks):
     first = take(locks, want_of())
     strange = {"since": float("-inf"), "limit_s": float("inf"), "user": "x" * 999, "priority": "?", "foreign": "?"}
-    link = BrokerLink.find(locks)
+    link = BrokerClient.find(locks)
     assert link is not None
-    link.say("want", names=[ONE], count=1, mode="exclusive", **strange)
+    link.send("want", names=[ONE], count=1, mode="exclusive", **strange)
     heard: list[str] = []
     assert take(locks, want_of(said=heard.append), 0.5) is None
     assert heard[0].startswith("position 2")
@@ -333,4 +333,4 @@ def test_never_two_alone_while_holders_waiters_and_brokers_are_killed_at_random(
     found = take(locks, want_of((ONE, TWO, THREE), 3), 5.0)
     assert found is not None, "nothing is held by the dead"
     let_go(found)
-    assert eventually(lambda: shown(locks).get("leases") == [])
+    assert eventually(lambda: broker_status(locks).get("leases") == [])

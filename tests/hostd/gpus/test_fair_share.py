@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.hostd.gpus.drain import Drains
-from gpu_mcp_server.hostd.gpus.fair_share import HALF_LIFE_S, Policy, Shares, Who
-from gpu_mcp_server.hostd.gpus.gpu_queue import NO_GAPS_S, Look
+from gpu_mcp_server.hostd.gpus.drain import DrainFiles
+from gpu_mcp_server.hostd.gpus.fair_share import HALF_LIFE_S, FairShare, Policy, ShareOwner
+from gpu_mcp_server.hostd.gpus.gpu_queue import NO_GAPS_S, GpuState
 from gpu_mcp_server.hostd.gpus.login_policy import policy
 from gpu_mcp_server.hostd.gpus.runtime_history import ENOUGH, MARGIN
 from tests.hostd.gpus.test_gpu_queue import A, B, Bench
@@ -59,11 +59,11 @@ def test_a_login_cannot_give_itself_weight_but_the_host_can():
 
 
 def test_what_was_used_outlives_the_broker_and_decays():
-    shares, who = Shares(), Who(TEAM, "ann")
+    shares, who = FairShare(), ShareOwner(TEAM, "ann")
     shares.charge(who, 100.0, 50.0)
-    after = Shares()
-    after.restore(json.loads(json.dumps(shares.kept(50.0))), HALF_LIFE_S, 7.0)
-    assert after.used((TEAM, "/ann"), 7.0) == pytest.approx(50.0)
+    after = FairShare()
+    after.restore(json.loads(json.dumps(shares.dump_state(50.0))), HALF_LIFE_S, 7.0)
+    assert after.gpu_seconds_of((TEAM, "/ann"), 7.0) == pytest.approx(50.0)
     for junk in ([[1, "", float("nan")]], [["x", "", 1]], [[1]], 5):
         with pytest.raises((ValueError, TypeError)):
             after.restore(junk, 0.0, 7.0)
@@ -140,14 +140,14 @@ def test_who_overran_a_gap_is_given_none_for_a_while():
 
 
 def test_a_drained_host_begins_nothing_and_the_line_stays_as_it_is(tmp_path: Path):
-    bench, drains = Bench(A), Drains(str(tmp_path))
-    bench.queue.shut = lambda uid: drains.words(os.geteuid())
+    bench, drains = Bench(A), DrainFiles(str(tmp_path))
+    bench.queue.shut = lambda uid: drains.drain_reason(os.geteuid())
     first, second = bench.want(0.0), bench.want(1.0)
     assert bench.pump(1.0) == [first]
     drains.begin("new driver\n", "ann")
     bench.leave(first, 2.0)
     assert bench.pump(2.0) == []
-    why = bench.queue.why(bench.queue.waiting[second], bench.queue.ordered(2.0), 2.0)
+    why = bench.queue.why(bench.queue.waiting[second], bench.queue.waiting_in_order(2.0), 2.0)
     assert why.startswith("the host is being drained by ann since ") and why.endswith(": new driver?")
     drains.end()
     drains.end()
@@ -157,9 +157,9 @@ def test_a_drained_host_begins_nothing_and_the_line_stays_as_it_is(tmp_path: Pat
 def test_only_root_and_a_login_itself_drain_for_it(tmp_path: Path):
     me = os.geteuid()
     (tmp_path / f"drain-{me + 1}").write_text("{}")
-    assert Drains(str(tmp_path)).words(me + 1) == "", "written by somebody else"
+    assert DrainFiles(str(tmp_path)).drain_reason(me + 1) == "", "written by somebody else"
     (tmp_path / f"drain-{me}").write_text("no JSON")
-    assert "being drained by somebody" in Drains(str(tmp_path)).words(me)
+    assert "being drained by somebody" in DrainFiles(str(tmp_path)).drain_reason(me)
 
 
 def test_the_host_s_policy_is_believed_only_where_others_cannot_write(tmp_path: Path):
@@ -180,5 +180,5 @@ def test_only_gpus_that_are_taken_beside_all_leases_must_be_looked_at_again_and_
     bench.want(1.0)
     assert bench.pump(1.0) == [] and not bench.queue.beside, "who holds them says when they are free"
     bench.leave(holders[0], 2.0)
-    bench.looks[A] = Look("processes of the last job are still ending")
+    bench.looks[A] = GpuState("processes of the last job are still ending")
     assert bench.pump(2.0) == [] and bench.queue.beside

@@ -18,7 +18,7 @@ from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
 from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
 from gpu_mcp_server.hostd.protocol import GpuRequest
 from gpu_mcp_server.hostd.sandbox import processes
-from gpu_mcp_server.hostd.sandbox.descriptors import Bundle
+from gpu_mcp_server.hostd.sandbox.descriptors import DescriptorHolder
 from tests.hostd.conftest import needs_root
 from tests.hostd.laboratory import eventually
 
@@ -112,7 +112,7 @@ def test_kill_9_of_the_holder_lets_the_next_one_in(locks, tmp_path):
 
 def test_locks_that_travel_in_a_socket_are_held_as_long_as_it_is(locks):
     held = take(locks, (ONE, TWO), 2)
-    carrier = Bundle()
+    carrier = DescriptorHolder()
     carrier.add([fd for _, fd in held])
     other = os.dup(carrier.fileno())
     let_go(held)

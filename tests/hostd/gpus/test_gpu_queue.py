@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gpu_mcp_server.hostd.gpus.gpu_queue import AGE_S, MAX_SHARERS, Look, Queue, Request, joined
+from gpu_mcp_server.hostd.gpus.gpu_queue import AGE_S, MAX_SHARERS, GpuState, Queue, Request, choose_gpus
 
 A, B, C, D = "GPU-a", "GPU-b", "GPU-c", "GPU-d"
 
@@ -14,8 +14,8 @@ class Bench:
 
     def __init__(self, *names: str) -> None:
         self.names = names or (A,)
-        self.looks: dict[str, Look] = {}
-        self.queue = Queue(lambda name, mode: self.looks.get(name, Look()))
+        self.looks: dict[str, GpuState] = {}
+        self.queue = Queue(lambda name, mode: self.looks.get(name, GpuState()))
         self.numbers = iter(range(1, 10**6))
 
     def want(self, now: float = 0.0, mode: str = "exclusive", count: int = 1, **more) -> int:
@@ -25,7 +25,7 @@ class Bench:
         return number
 
     def pump(self, now: float = 0.0) -> list[int]:
-        return [grant.request.number for grant in self.queue.pump(now)]
+        return [grant.request.number for grant in self.queue.grant_ready(now)]
 
     def held(self, number: int) -> tuple[str, ...]:
         return self.queue.leases[number].names
@@ -103,7 +103,7 @@ def test_who_wants_to_be_alone_stops_new_sharers():
     alone = bench.want(1.0)
     young = bench.want(2.0, "shared")
     assert bench.pump(2.0) == []
-    assert "held back" in bench.queue.why(bench.queue.waiting[young], bench.queue.ordered(2.0), 2.0)
+    assert "held back" in bench.queue.why(bench.queue.waiting[young], bench.queue.waiting_in_order(2.0), 2.0)
     bench.leave(old, 3.0)
     assert bench.pump(3.0) == [alone]
     bench.leave(alone, 4.0)
@@ -142,10 +142,10 @@ def test_classes_come_in_order_and_who_waits_long_rises():
     background = bench.want(1.0, priority="background")
     batch = bench.want(2.0, priority="batch")
     interactive = bench.want(3.0)
-    order = [r.number for r in bench.queue.ordered(4.0)]
+    order = [r.number for r in bench.queue.waiting_in_order(4.0)]
     assert order == [interactive, batch, background]
     bench.want(2 * AGE_S + 1.0)
-    assert bench.queue.ordered(2 * AGE_S + 3.0)[0].number == background
+    assert bench.queue.waiting_in_order(2 * AGE_S + 3.0)[0].number == background
 
 
 def test_newcomers_without_end_do_not_starve_a_heavy_user():
@@ -176,11 +176,11 @@ def test_newcomers_without_end_do_not_starve_a_heavy_user():
     ],
 )
 def test_gpus_that_must_be_joined_are(links, expected):
-    assert set(joined([A, B, C, D], 2, links)) == expected
+    assert set(choose_gpus([A, B, C, D], 2, links)) == expected
 
 
 def test_gpus_that_are_not_joined_are_not_given():
-    assert joined([A, B, C], 3, {A: [B], B: [A, C], C: [B]}) == []
+    assert choose_gpus([A, B, C], 3, {A: [B], B: [A, C], C: [B]}) == []
     bench = Bench(A, B, C)
     links = {A: [B], B: [A], C: []}
     taken = bench.want(names=(A,))
@@ -195,7 +195,7 @@ def test_gpus_that_are_not_joined_are_not_given():
 @pytest.mark.parametrize(("policy", "expected"), [("wait", (B,)), ("other", (B,)), ("warn", (A,))])
 def test_strangers_on_a_gpu(policy, expected):
     bench = Bench(A, B)
-    bench.looks[A] = Look("", (4711,))
+    bench.looks[A] = GpuState("", (4711,))
     assert bench.want(foreign=policy) in bench.pump()
     assert bench.held(1) == expected
 
@@ -203,9 +203,9 @@ def test_strangers_on_a_gpu(policy, expected):
 @pytest.mark.parametrize(("policy", "granted"), [("wait", False), ("other", True), ("warn", True)])
 def test_strangers_on_the_only_gpu(policy, granted):
     bench = Bench(A)
-    bench.looks[A] = Look("", (4711,))
+    bench.looks[A] = GpuState("", (4711,))
     number = bench.want(foreign=policy)
-    grants = bench.queue.pump(0.0)
+    grants = bench.queue.grant_ready(0.0)
     assert [g.request.number for g in grants] == [number] * granted
     said = grants[0].notes[0] if granted else bench.queue.why(bench.queue.waiting[number], [], 0.0)
     assert "4711" in said
@@ -216,12 +216,12 @@ def test_the_wait_is_foretold_by_what_was_seen():
     first = bench.want(0.0)
     bench.pump(0.0)
     waiting = bench.want(1.0)
-    order = bench.queue.ordered(1.0)
+    order = bench.queue.waiting_in_order(1.0)
     assert bench.queue.standing(bench.queue.waiting[waiting], order, 1.0).wait_s is None, "nothing is known yet"
     bench.leave(first, 20.0)
     assert bench.pump(20.0) == [waiting]
     next_one, after = bench.want(21.0), bench.want(22.0)
-    order = bench.queue.ordered(25.0)
+    order = bench.queue.waiting_in_order(25.0)
     standings = [bench.queue.standing(bench.queue.waiting[n], order, 25.0) for n in (next_one, after)]
     assert [(s.position, s.wait_s) for s in standings] == [(1, 15.0), (2, 35.0)]
 
@@ -233,12 +233,12 @@ def test_an_idle_holder_is_asked_to_leave_once_and_only_if_it_is_in_the_way():
     bench.queue.leases[idle].idle_since, bench.queue.leases[idle].idle_s = 1.0, 5.0
     served = bench.want(2.0)
     assert bench.pump(2.0) == [served], "there is another GPU"
-    assert bench.queue.to_leave(9.0) == []
+    assert bench.queue.leases_to_reclaim(9.0) == []
     bench.want(9.0, names=(A,))
     bench.pump(9.0)
-    assert bench.queue.to_leave(5.5) == []
-    assert bench.queue.to_leave(9.0) == [idle]
-    assert bench.queue.to_leave(9.5) == []
+    assert bench.queue.leases_to_reclaim(5.5) == []
+    assert bench.queue.leases_to_reclaim(9.0) == [idle]
+    assert bench.queue.leases_to_reclaim(9.5) == []
 
 
 def test_who_could_not_use_a_grant_is_next_again():
@@ -246,7 +246,7 @@ def test_who_could_not_use_a_grant_is_next_again():
     first, second = bench.want(0.0), bench.want(1.0)
     assert bench.pump(2.0) == [first]
     bench.queue.take_back(first)
-    bench.looks[A] = Look("taken by somebody without a broker")
+    bench.looks[A] = GpuState("taken by somebody without a broker")
     assert bench.pump(3.0) == []
     bench.looks.clear()
     assert bench.pump(4.0) == [first]
@@ -277,7 +277,7 @@ def test_whatever_comes_no_gpu_is_given_twice_and_everybody_is_served(seed):
         for name in (A, B, C, D):
             on = [x for x in bench.queue.leases.values() if name in x.names]
             assert len(on) <= MAX_SHARERS
-            assert len(on) <= 1 or not any(x.request.alone for x in on)
+            assert len(on) <= 1 or not any(x.request.is_exclusive for x in on)
     while unserved:
         now += 5.0
         for number in list(ends):

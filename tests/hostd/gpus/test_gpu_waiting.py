@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.errors import HostDrained
-from gpu_mcp_server.hostd.gpus.broker_client import shown
+from gpu_mcp_server.hostd.gpus.broker_client import broker_status
 from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
 from gpu_mcp_server.hostd.protocol import GpuRequest, ProcessSpec
 from tests.hostd.brokers import broker_pid
@@ -33,10 +33,10 @@ class Pool:
 
     async def queue(self, gpus: GpuRequest = ALONE, script: str = "true", **more) -> str:
         """Submit a job that must wait; return its id once the broker has it in line and it has heard so."""
-        before = shown(self.locks).get("all_waiting", 0)
+        before = broker_status(self.locks).get("all_waiting", 0)
         spec = self.lab.spec("/bin/sh", "-c", script, gpus=gpus, **more)
         await self.lab.submit(spec)
-        assert eventually(lambda: shown(self.locks).get("all_waiting") == before + 1)
+        assert eventually(lambda: broker_status(self.locks).get("all_waiting") == before + 1)
         while (seen := await self.lab.record(spec.id)).state == "queued" and not seen.note:
             await asyncio.sleep(0.005)
         return spec.id
@@ -124,7 +124,7 @@ async def test_a_job_that_waits_can_be_cancelled(pool):
     await pool.lab.link.call("cancel", job=waiting)
     done = await pool.lab.wait(waiting)
     assert done.record.status == "cancelled"
-    assert eventually(lambda: shown(pool.locks)["all_waiting"] == 0)
+    assert eventually(lambda: broker_status(pool.locks)["all_waiting"] == 0)
 
 
 async def test_a_job_that_waits_too_long_says_who_was_ahead(pool):
@@ -318,7 +318,7 @@ async def test_jobs_of_a_killed_hostd_go_on_waiting_when_they_are_detached(pool,
     first = await pool.start(GpuRequest(2, "exclusive"), "sleep 1.5")
     spec = pool.lab.spec("true", gpus=ALONE, detached=True)
     await pool.lab.submit(spec)
-    assert eventually(lambda: shown(pool.locks).get("all_waiting") == 1)
+    assert eventually(lambda: broker_status(pool.locks).get("all_waiting") == 1)
     began = time.time()
     os.kill(pool.lab.pid, signal.SIGKILL)
     again = await open_lab("full")
@@ -337,7 +337,7 @@ async def test_more_jobs_than_uids_stand_in_line_and_take_none_from_those_that_r
     waiting = [pool.lab.spec("/bin/sh", "-c", script, gpus=ALONE) for _ in range(6)]
     for spec in waiting:
         await pool.lab.submit(spec, {"given/deep.txt": b"deep\n"})
-    assert eventually(lambda: shown(pool.locks).get("all_waiting") == 6)
+    assert eventually(lambda: broker_status(pool.locks).get("all_waiting") == 6)
 
     beside = await pool.lab.run("true")
     specs = [pool.lab.spec("/bin/sleep", "60", limits={"wall_s": 60.0}) for _ in range(4)]

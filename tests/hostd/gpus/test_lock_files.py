@@ -14,7 +14,7 @@ import pytest
 
 from gpu_mcp_server.cli.doctor import host_checks
 from gpu_mcp_server.hostd.gpus import gpu_locks as module
-from gpu_mcp_server.hostd.gpus.drain import Drains
+from gpu_mcp_server.hostd.gpus.drain import DrainFiles
 from gpu_mcp_server.hostd.gpus.gpu_locks import GpuLocks
 from gpu_mcp_server.hostd.protocol import GpuRequest
 from tests.hostd.conftest import Opener, needs_root
@@ -239,5 +239,5 @@ def test_a_folder_is_never_seen_without_its_modes(folder: Path, monkeypatch: pyt
         seen.append(Path(target).stat().st_mode & 0o7777)
 
     monkeypatch.setattr(os, "rename", watched)
-    Drains(str(folder)).begin("why", "who")
+    DrainFiles(str(folder)).begin("why", "who")
     assert seen == [0o1777] and [p.name for p in folder.parent.iterdir()] == ["locks"]

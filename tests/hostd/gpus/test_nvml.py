@@ -17,7 +17,7 @@ from gpu_mcp_server.hostd.gpus import nvml
 from gpu_mcp_server.hostd.protocol import GpuRequest
 from gpu_mcp_server.models.host import Gpu, HostStatus, LabStatus
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
-from gpu_mcp_server.services.jobs.gpu_needs import Need
+from gpu_mcp_server.services.jobs.gpu_needs import GpuNeed
 from gpu_mcp_server.settings.server_settings import LocalHost
 from tests.hostd.conftest import needs_root
 from tests.hostd.laboratory import wrapped
@@ -54,7 +54,7 @@ import json, sys
 sys.path[:0] = sys.argv[1:]
 from gpu_mcp_server.hostd.gpus import nvml as gpus_nvml
 gpus_nvml.DRIVER_NODES = ("/dev/null",)
-nvml = gpus_nvml.Nvml()
+nvml = gpus_nvml.NvmlLibrary()
 first, again = nvml.gpus(), nvml.gpus()
 assert first == again, (first, again)
 print(json.dumps({"gpus": first, "left_out": nvml.left_out, "why": nvml.why_none(), "driver": nvml.driver(),
@@ -93,7 +93,7 @@ def as_shown(found: list[dict[str, Any]]) -> tuple[str, str]:
     listed = [Gpu(**{k: v for k, v in g.items() if k in FIELDS}) for g in found]
     lab = LabStatus(hosts=[HostStatus(host="a", kind="local", reachable=True, gpus=listed)])
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(status.rendered(lab.model_dump(mode="json", exclude_none=True)))
+    console.print(status.render_status(lab.model_dump(mode="json", exclude_none=True)))
     return lab.summary(), console.export_text()
 
 
@@ -165,14 +165,14 @@ def test_numbers_and_names_that_cannot_be_true_are_unknown(folder: Path):
 
 
 def test_a_gpu_that_does_not_say_how_much_memory_it_has_is_not_refused():
-    from gpu_mcp_server.hostd.jobs.lease import fits
+    from gpu_mcp_server.hostd.jobs.lease import matches_request
 
     want = GpuRequest(1, "exclusive", memory_bytes=80 << 30)
-    assert fits({"uuid": "a", "memory_total_bytes": None}, want)
-    assert fits({"uuid": "a", "memory_total_bytes": 80 << 30}, want)
-    assert not fits({"uuid": "a", "memory_total_bytes": 40 << 30}, want)
+    assert matches_request({"uuid": "a", "memory_total_bytes": None}, want)
+    assert matches_request({"uuid": "a", "memory_total_bytes": 80 << 30}, want)
+    assert not matches_request({"uuid": "a", "memory_total_bytes": 40 << 30}, want)
     cards = [{"uuid": "a", "memory_total_bytes": None}, {"uuid": "b", "memory_total_bytes": 1 << 30}]
-    assert Need(1, memory_bytes=80 << 30).fitting(HostProbe.model_construct(gpus=cards)) == {"a"}
+    assert GpuNeed(1, memory_bytes=80 << 30).fitting(HostProbe.model_construct(gpus=cards)) == {"a"}
 
 
 @needs_root
@@ -204,4 +204,4 @@ def test_a_pretended_gpu_may_lack_answers_as_well(monkeypatch: pytest.MonkeyPatc
     listed = tmp_path / "gpus.json"
     listed.write_text(json.dumps([{"uuid": "GPU-a", "pids": None, "memory_total_bytes": None}]))
     monkeypatch.setenv(nvml.PRETEND, str(listed))
-    assert nvml.Nvml().gpus()[0]["memory_total_bytes"] is None and nvml.Nvml().pids("GPU-a") == []
+    assert nvml.NvmlLibrary().gpus()[0]["memory_total_bytes"] is None and nvml.NvmlLibrary().pids("GPU-a") == []

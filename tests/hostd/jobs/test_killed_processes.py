@@ -27,7 +27,7 @@ def kill(pid: int) -> None:
 
 
 def left_in_groups(job: str) -> list[str]:
-    hierarchy = cgroup.find()
+    hierarchy = cgroup.own_hierarchy()
     parents = hierarchy.parents.values() if hierarchy else []
     return [str(p) for parent in parents for p in Path(parent).glob(f"{job}.*")]
 

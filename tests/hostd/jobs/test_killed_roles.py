@@ -44,7 +44,7 @@ def told(lab: Laboratory, job_id: str) -> list[int]:
 
 
 def victims_of(lab: Laboratory, locks: GpuLocks, what: str, job_id: str, marker: str) -> list[int]:
-    noted = JobFolder(str(lab.state / "jobs" / job_id)).noted()
+    noted = JobFolder(str(lab.state / "jobs" / job_id)).read_notes()
     keepers = [pid for pid, _, _ in noted.get("keepers", [])]
     return {
         "owner": processes_with(marker + "owner"),

@@ -17,7 +17,7 @@ from gpu_mcp_server.hostd.files import file_trees
 from gpu_mcp_server.hostd.jobs import orphan_cleanup
 from gpu_mcp_server.hostd.jobs.job_folder import JobFolder
 from gpu_mcp_server.hostd.sandbox import descriptors, keeper, processes
-from gpu_mcp_server.hostd.sandbox.confinement import MARK, Confinement, Sandbox
+from gpu_mcp_server.hostd.sandbox.confinement import MARK, Sandbox, SandboxSpec
 from tests.hostd.conftest import needs_root
 from tests.hostd.laboratory import Laboratory, alive, eventually, names, processes_with, workspaces
 
@@ -56,7 +56,7 @@ def supervisor_with_a_keeper(marker: str) -> int:
 
     def supervise() -> None:
         ours = os.getpid()
-        in_a_child(lambda: keeper.keep(start, [], os.open(os.devnull, os.O_WRONLY), null, ours))
+        in_a_child(lambda: keeper.run_under_keeper(start, [], os.open(os.devnull, os.O_WRONLY), null, ours))
         time.sleep(1000)
 
     try:
@@ -69,7 +69,7 @@ def test_a_keeper_whose_supervisor_is_gone_before_it_listens_ends_what_it_has_st
     def slowly(keep: Any) -> None:
         time.sleep(0.5)  # the supervisor is killed here, when three already run
 
-    monkeypatch.setattr(descriptors, "close_all_but", slowly)
+    monkeypatch.setattr(descriptors, "close_except", slowly)
     supervisor = supervisor_with_a_keeper(marker)
     assert eventually(lambda: len(processes_with(marker)) == 2)
     end(supervisor)
@@ -102,15 +102,15 @@ def test_one_whose_keeper_is_killed_before_it_has_changed_its_uid_does_not_go_on
         dropped(*arguments)  # with the uid goes the wish to die with the parent
         time.sleep(0.3)
 
-    forgetful = keeper.die_with
+    forgetful = keeper.set_pdeathsig
 
     def only_anew(parent: int, number: int = signal.SIGKILL) -> None:
         if (state / "dropping").exists():
             forgetful(parent, number)
 
     monkeypatch.setattr(keeper, "_drop", slowly)
-    monkeypatch.setattr(keeper, "die_with", only_anew)
-    box = Confinement(str(state), uid=61183)
+    monkeypatch.setattr(keeper, "set_pdeathsig", only_anew)
+    box = SandboxSpec(str(state), uid=61183)
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     pid = Sandbox("unconfined").spawn(["sleep", "1000"], {"MARKER": marker}, box, (null, null, null))
     os.close(null)
@@ -124,8 +124,8 @@ def test_process_one_is_found_by_its_mark_when_all_that_knew_it_is_gone(tmp_path
     about = {MARK: tmp_path.name, "PATH": "/usr/bin:/bin"}
     orphan = in_a_child(lambda: os.execve("/bin/sleep", ["sleep", "1000"], about))
     try:
-        assert eventually(lambda: processes.at_home_in(str(tmp_path), MARK) == [orphan])
-        assert processes.at_home_in(str(tmp_path) + "0", MARK) == []
+        assert eventually(lambda: processes.processes_of_workspace(str(tmp_path), MARK) == [orphan])
+        assert processes.processes_of_workspace(str(tmp_path) + "0", MARK) == []
     finally:
         end(orphan)
 
@@ -137,12 +137,12 @@ def test_a_pid_that_another_process_has_by_now_is_not_killed(tmp_path):
     earlier = [now[0], now[1] - 1, now[2]]
     elsewhere = [now[0], now[1], now[2] + 1]
     assert processes.still_alive([earlier, elsewhere, [1 << 22, 1, now[2]], [], None, "x", ["1", 2, 3]]) == []
-    assert orphan_cleanup.kill_all({"sandboxes": [earlier, elsewhere], "workdirs": [str(tmp_path)]}) == ""
+    assert orphan_cleanup.kill_leftovers({"sandboxes": [earlier, elsewhere], "workdirs": [str(tmp_path)]}) == ""
 
 
 def test_the_undertaker_goes_on_looking_while_the_lock_of_a_workspace_is_held(monkeypatch, tmp_path):
     """What a look has missed holds the lock all the same."""
-    held = descriptors.Bundle()
+    held = descriptors.DescriptorHolder()
     lock = os.open(tmp_path, file_trees.FLAGS)
     fcntl.flock(lock, fcntl.LOCK_EX)
     held.add([lock])
@@ -152,7 +152,7 @@ def test_the_undertaker_goes_on_looking_while_the_lock_of_a_workspace_is_held(mo
     keepers = [list(processes.identity_of(orphan) or ())]
     look, misses = processes.still_alive, [True, True]
     monkeypatch.setattr(processes, "still_alive", lambda known: [] if misses and misses.pop() else look(known))
-    said = orphan_cleanup.kill_all({"keepers": keepers, "workdirs": [str(tmp_path)]})
+    said = orphan_cleanup.kill_leftovers({"keepers": keepers, "workdirs": [str(tmp_path)]})
     killed = os.waitpid(orphan, os.WNOHANG)[0] == orphan
     if not killed:
         end(orphan)
@@ -199,7 +199,7 @@ def state_of(pid: int) -> str:
 
 def nests(state: Path) -> list[dict[str, Any]]:
     """Return what is noted of the sandboxes that wait for a job or are being made for one."""
-    found = [JobFolder(str(folder)).noted() for folder in (state / "nests").iterdir()]
+    found = [JobFolder(str(folder)).read_notes() for folder in (state / "nests").iterdir()]
     return [about for about in found if about]
 
 
@@ -241,7 +241,7 @@ async def test_a_nest_that_is_killed_in_the_making_leaves_nothing(boxed: Laborat
             os.kill(lab.pid, signal.SIGKILL)
         if victims != "nest":
             lab = await open_lab(lab.level)
-        assert eventually(lambda n=nest: not any(processes.at_home_in(w, MARK) for w in n["workdirs"]))
+        assert eventually(lambda n=nest: not any(processes.processes_of_workspace(w, MARK) for w in n["workdirs"]))
         assert eventually(lambda n=nest: not alive(n["pid"]))
         assert eventually(lambda n=nest: not any(Path(w).exists() for w in n["workdirs"]))
         await lab.warm_up()

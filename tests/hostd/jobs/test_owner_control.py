@@ -136,7 +136,7 @@ def test_a_thread_that_may_run_is_not_still(state):
 def test_a_stopped_process_that_ran_meanwhile_is_seen_even_if_it_stands_still_again(goes_on):
     parent = subprocess.Popen(["sh", "-c", "while :; do :; done & wait"], start_new_session=True)
     try:
-        while not (children := processes.below(parent.pid)):
+        while not (children := processes.descendants_of(parent.pid)):
             pass
         assert processes.stop(parent.pid)
         before = processes.run_ns(parent.pid)
@@ -145,7 +145,7 @@ def test_a_stopped_process_that_ran_meanwhile_is_seen_even_if_it_stands_still_ag
             while sum(processes.run_ns(parent.pid).values()) < sum(before.values()) + 2 * processes.STOPPING_NS:
                 pass
             assert processes.stop(parent.pid)
-        found = processes.ran(parent.pid, before)
+        found = processes.has_run_since(parent.pid, before)
     finally:
         os.killpg(parent.pid, signal.SIGKILL)
         parent.wait()

@@ -32,7 +32,7 @@ async def uids(lab: Laboratory, *about: tuple[str, str, str]) -> list[int]:
     found: dict[str, int] = {}
     deadline = time.monotonic() + 10
     while len(found) < len(about) and time.monotonic() < deadline:
-        for pid in processes.below(supervisor):  # others' jobs sleep as well
+        for pid in processes.descendants_of(supervisor):  # others' jobs sleep as well
             try:
                 text, shown = Path(f"/proc/{pid}/status").read_text(), Path(f"/proc/{pid}/cmdline").read_bytes()
             except OSError:

@@ -15,7 +15,7 @@ from tests.hostd.laboratory import Laboratory, alive, eventually, names, process
 
 
 def groups() -> set[str]:
-    hierarchy = cgroup.find()
+    hierarchy = cgroup.own_hierarchy()
     parents = hierarchy.parents.values() if hierarchy else []
     return {p.name for parent in parents for p in Path(parent).glob("warm-*")}
 
@@ -27,7 +27,7 @@ async def warm(full: Laboratory) -> Laboratory:
 
 
 def took_one(lab: Laboratory, job: str) -> bool:
-    return JobFolder(str(lab.state / "jobs" / job)).noted()["groups"][0].startswith("warm-")
+    return JobFolder(str(lab.state / "jobs" / job)).read_notes()["groups"][0].startswith("warm-")
 
 
 async def test_a_plain_job_takes_one_and_another_is_made(warm):
@@ -46,7 +46,7 @@ async def test_each_takes_one_job_only_and_none_sees_another_s(warm):
     second = await warm.sh("ls /tmp /dev/shm /job; ps -e 2>/dev/null | grep -c sleep")
     assert took_one(warm, first.record.id) and took_one(warm, second.record.id)
     assert "left" not in second.text
-    one, two = (JobFolder(str(warm.state / "jobs" / d.record.id)).noted() for d in (first, second))
+    one, two = (JobFolder(str(warm.state / "jobs" / d.record.id)).read_notes() for d in (first, second))
     assert one["pid"] != two["pid"]
     assert one["workdirs"] != two["workdirs"]
 

@@ -13,7 +13,7 @@ import pytest
 from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
 from gpu_mcp_server.hostd.jobs.job_folder import JobFolder
 from gpu_mcp_server.hostd.prewarm.prewarm_pool import IDLE, SHAPES
-from gpu_mcp_server.hostd.prewarm.sandbox_template import shape_of
+from gpu_mcp_server.hostd.prewarm.sandbox_template import template_for
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, JobSpec, ProcessSpec, to_json
 from tests.hostd.conftest import Opener
 from tests.hostd.laboratory import Done, Laboratory, alive, eventually, names
@@ -120,7 +120,7 @@ async def test_nothing_is_made_while_the_processor_is_timed(warm):
 
 
 async def test_all_of_them_end_with_their_hostd(warm):
-    marked = [JobFolder(str(p)).noted() for p in (warm.state / "nests").iterdir()]
+    marked = [JobFolder(str(p)).read_notes() for p in (warm.state / "nests").iterdir()]
     (about,) = [m for m in marked if len(m["workdirs"]) == 2]
     os.kill(warm.pid, 9)
     assert eventually(lambda: not alive(about["pid"]))
@@ -194,7 +194,7 @@ async def test_of_many_shapes_announced_those_of_the_last_ones_wait_and_no_more(
 async def seen(lab: Laboratory) -> dict[str, Any]:
     """Wait until one of several programs is being made; return what it says of itself."""
     for _ in range(4000):
-        found = [JobFolder(str(p)).noted() for p in (lab.state / "nests").iterdir()]
+        found = [JobFolder(str(p)).read_notes() for p in (lab.state / "nests").iterdir()]
         several = [about for about in found if len(about.get("workdirs", [])) == 2]
         if several:
             return several[0]
@@ -267,8 +267,8 @@ GPU = {"uuid": "GPU-a", "memory_total_bytes": 1 << 30, "arch": "sm_90"}
 async def test_gpus_are_shown_ahead_only_where_no_others_could_be_had(full):
     spec, _ = job(full)
     asking = replace(spec, gpus=GpuRequest(count=1, mode="exclusive"))
-    shape = shape_of(asking, [GPU])
+    shape = template_for(asking, [GPU])
     assert shape is not None and shape.gpus == ("GPU-a",)
-    assert shape_of(asking, [GPU, {**GPU, "uuid": "GPU-b"}]) is None
-    assert shape_of(replace(asking, gpus=replace(asking.gpus, uuids=("GPU-b",))), [GPU]) is None
-    assert shape_of(asking, []) is None
+    assert template_for(asking, [GPU, {**GPU, "uuid": "GPU-b"}]) is None
+    assert template_for(replace(asking, gpus=replace(asking.gpus, uuids=("GPU-b",))), [GPU]) is None
+    assert template_for(asking, []) is None

@@ -8,7 +8,7 @@ import pytest
 
 from gpu_mcp_server.errors import ConfigError
 from gpu_mcp_server.hostd.probe import setup_lines
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from tests.laboratory import Folder, laboratory
 
 MODULE = (
@@ -40,7 +40,7 @@ async def test_jobs_get_what_came_of_the_lines_and_never_the_lines():
             assert done.stdout == "hello from here, cuda/13.0\nand no more\n", done
             probe = await lab.hosts.probe("local")
             assert probe.compilers["gcc"].path == f"{folder}/tree/bin/gcc"
-            built = await lab.builds.compiler.compile(Source("const char *place = PLACE;\n", "c", "a.c"))
+            built = await lab.builds.compiler.compile(CandidateSource("const char *place = PLACE;\n", "c", "a.c"))
             assert built.status == "ok", built
 
 
@@ -63,19 +63,19 @@ async def test_a_line_that_fails_is_named_and_nothing_runs():
 
 def test_only_what_the_lines_changed_comes_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("A_SECRET", "x")
-    found = setup_lines.made(["export NEW=1 A_SECRET=x", "export TWO_LINES=$'a\\nb'", "cd /", "echo noise"])
+    found = setup_lines.run_setup(["export NEW=1 A_SECRET=x", "export TWO_LINES=$'a\\nb'", "cd /", "echo noise"])
     assert found == {"variables": {"NEW": "1"}, "path": [], "roots": []}
     (tmp_path / "bin").mkdir()
-    found = setup_lines.made([f"PATH=$PATH:{tmp_path}/bin:/usr/local/sbin/x:relative"])
+    found = setup_lines.run_setup([f"PATH=$PATH:{tmp_path}/bin:/usr/local/sbin/x:relative"])
     assert found["roots"] == [f"{tmp_path}/bin"], "a home is not shown as a whole"
     assert found["path"] == [f"{tmp_path}/bin", "/usr/local/sbin/x"]
 
 
 def test_lines_that_hang_print_or_fill_are_ended_in_words(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(setup_lines, "TIMEOUT_S", 0.2)
-    assert "did not end" in setup_lines.made(["sleep 600"])["problem"]
+    assert "did not end" in setup_lines.run_setup(["sleep 600"])["problem"]
     monkeypatch.setattr(setup_lines, "TIMEOUT_S", 60)
-    assert "more than" in setup_lines.made(["export BIG=$(head -c 100000 /dev/zero | tr '\\0' x)"])["problem"]
-    assert "syntax" in setup_lines.made(["if true"])["problem"]
-    assert setup_lines.made(["exit 3"])["problem"]
+    assert "more than" in setup_lines.run_setup(["export BIG=$(head -c 100000 /dev/zero | tr '\\0' x)"])["problem"]
+    assert "syntax" in setup_lines.run_setup(["if true"])["problem"]
+    assert setup_lines.run_setup(["exit 3"])["problem"]
     assert os.environ.get("BIG") is None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.hostd.probe import host_probe, toolchain_probe
-from gpu_mcp_server.hostd.probe.version_cache import Answers
+from gpu_mcp_server.hostd.probe.version_cache import VersionCache
 from tests.laboratory import Folder, laboratory
 
 
@@ -32,8 +32,8 @@ def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_nvcc_is_found_in_the_wheels_of_an_interpreter(wheels: Path):
-    assert host_probe._nvcc(Answers(), None, []) is None
-    found = host_probe._nvcc(Answers(), None, [str(wheels / "bin" / "python")])
+    assert host_probe._nvcc(VersionCache(), None, []) is None
+    found = host_probe._nvcc(VersionCache(), None, [str(wheels / "bin" / "python")])
     assert found is not None and found["path"].startswith(str(wheels)) and "sm_90" in found["archs"]
 
 
@@ -49,7 +49,7 @@ def test_a_variable_names_a_tool_before_the_path(tmp_path: Path, monkeypatch: py
     mine.write_text("#!/bin/sh\necho Version 2026.1.0\n")
     mine.chmod(0o755)
     monkeypatch.setenv("NCU", str(mine))
-    tools = toolchain_probe._tools(Answers(), {}, None, [])
+    tools = toolchain_probe._tools(VersionCache(), {}, None, [])
     assert tools["ncu"] == {"path": str(mine), "version": "2026.1.0", "roots": [str(tmp_path)]}
     assert os.access(tools["ncu"]["path"], os.X_OK)
 
@@ -111,10 +111,10 @@ def test_a_clang_counts_for_sycl_only_with_headers_and_library(tmp_path: Path, m
     mine.write_text(DPCPP.format(include=headers.parent))
     mine.chmod(0o755)
     monkeypatch.setenv("CLANG_SYCL", str(mine))
-    assert toolchain_probe._sycl_clang(Answers()) is None, "no headers"
+    assert toolchain_probe._sycl_clang(VersionCache()) is None, "no headers"
     (headers / "sycl.hpp").touch()
-    found = toolchain_probe._sycl_clang(Answers())
+    found = toolchain_probe._sycl_clang(VersionCache())
     assert found == {"path": str(mine), "version": "21.0.0", "roots": [str(tmp_path)]}
     monkeypatch.delenv("CLANG_SYCL")
     monkeypatch.setenv("CPATH", str(headers.parent))  # a distribution's clang, with somebody's headers beside it
-    assert toolchain_probe._sycl_clang(Answers()) is None
+    assert toolchain_probe._sycl_clang(VersionCache()) is None

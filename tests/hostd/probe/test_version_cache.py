@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.hostd.probe import version_cache
-from gpu_mcp_server.hostd.probe.version_cache import Answers
+from gpu_mcp_server.hostd.probe.version_cache import VersionCache
 
 
 class Compiler:
@@ -24,8 +24,8 @@ class Compiler:
 
     def say(self, *words: str) -> str:
         """Ask as a new hostd does."""
-        known = Answers(self.kept)
-        text = known.said([str(self.path), *words])
+        known = VersionCache(self.kept)
+        text = known.output_of([str(self.path), *words])
         known.keep()
         return text
 
@@ -75,9 +75,9 @@ def test_what_fails_is_an_answer_only_where_failures_are_told(compiler: Compiler
     compiler.write("echo valid targets: a b; exit 1")
     for _ in range(2):
         assert compiler.say() == "valid targets: a b\n"
-        assert Answers(compiler.kept).right([str(compiler.path)]) == ""
+        assert VersionCache(compiler.kept).successful_output([str(compiler.path)]) == ""
     assert compiler.times() == 1
-    assert Answers(compiler.kept).said(["/nowhere/at/all"]) == ""
+    assert VersionCache(compiler.kept).output_of(["/nowhere/at/all"]) == ""
 
 
 @pytest.mark.parametrize(

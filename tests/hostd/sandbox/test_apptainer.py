@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.backends.contract import BEHAVIOURS, DoesNotApply
-from gpu_mcp_server.backends.contract.escapes import TRIES, Attempt, Outcome, kinds_on, tried_on
+from gpu_mcp_server.backends.contract.escapes import TRIES, EscapeAttempt, Outcome, kinds_on, try_escape
 from gpu_mcp_server.backends.contract.host import ContractHost
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.hostd.protocol import GpuRequest
@@ -72,9 +72,9 @@ BY_GROUP = {123, 124, 125}
 async def test_no_way_out_is_open_and_the_temporary_folders_are_not_promised(host: ContractHost):
     places = asyncio.Semaphore(4)
 
-    async def outcome(attempt: Attempt, sandbox: str) -> Outcome:
+    async def outcome(attempt: EscapeAttempt, sandbox: str) -> Outcome:
         async with places:
-            return await tried_on(host, attempt, sandbox)
+            return await try_escape(host, attempt, sandbox)
 
     found = await asyncio.gather(*(outcome(*one) for one in TRIES if one[1] in kinds_on(host)))
     assert [o for o in found if o.result == "open"] == []

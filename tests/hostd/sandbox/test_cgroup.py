@@ -11,7 +11,7 @@ import pytest
 
 from gpu_mcp_server.hostd.sandbox import cgroup
 
-HIERARCHY = cgroup.find()
+HIERARCHY = cgroup.own_hierarchy()
 real = pytest.mark.skipif(
     HIERARCHY is None or not HIERARCHY.limits, reason=f"no groups with limits here: {cgroup.why_not()}"
 )
@@ -172,12 +172,12 @@ def test_a_group_with_processes_is_not_removed(group, start):
     "name", ["", ".", "..", "a/b", "-x", "_hostd", "memory.max", "cgroup.procs", "tasks", "a" * 200]
 )
 def test_names_that_are_no_plain_words_are_refused(name):
-    hierarchy = cgroup.Hierarchy("v2", frozenset(), {"unified": "/nowhere"}, cgroup.Files())
+    hierarchy = cgroup.Hierarchy("v2", frozenset(), {"unified": "/nowhere"}, cgroup.CgroupFiles())
     with pytest.raises(ValueError, match="not a group's name"):
         hierarchy.group(name)
 
 
-class Imitation(cgroup.Files):
+class Imitation(cgroup.CgroupFiles):
     """Version 2 on a plain folder: what the kernel does on mkdir, subtree_control, procs, freeze and kill."""
 
     def __init__(
@@ -257,7 +257,7 @@ class Imitation(cgroup.Files):
 
 def search(files: Imitation, own: str) -> tuple[cgroup.Hierarchy | None, str]:
     mountinfo = f"25 30 0:26 / {files.top} rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
-    return cgroup.search(mountinfo, f"0::{own}\n", files)
+    return cgroup.find_hierarchy(mountinfo, f"0::{own}\n", files)
 
 
 def test_root_divides_the_top_of_version_2(tmp_path):
@@ -343,7 +343,7 @@ def test_a_host_that_delegates_nothing_gives_no_hierarchy_and_a_reason(tmp_path)
 
 
 def test_a_host_without_cgroups_gives_no_hierarchy_and_a_reason(tmp_path):
-    assert cgroup.search("22 1 0:5 / /proc rw - proc proc rw\n", "", cgroup.Files()) == (
+    assert cgroup.find_hierarchy("22 1 0:5 / /proc rw - proc proc rw\n", "", cgroup.CgroupFiles()) == (
         None,
         "no cgroup file system is mounted",
     )
@@ -359,7 +359,7 @@ def test_controllers_of_version_1_that_share_a_mount_share_a_folder(tmp_path):
         f"3{i} 30 0:2{i} / {tmp_path}/{name} rw - cgroup cgroup rw,{name}\n"
         for i, name in enumerate(("memory", "cpu,cpuacct", "pids"))
     )
-    hierarchy, why = cgroup.search(mountinfo, "4:memory:/\n3:cpu,cpuacct:/\n2:pids:/\n", cgroup.Files())
+    hierarchy, why = cgroup.find_hierarchy(mountinfo, "4:memory:/\n3:cpu,cpuacct:/\n2:pids:/\n", cgroup.CgroupFiles())
     assert why == ""
     assert hierarchy.kind == "v1"
     assert hierarchy.features == {"memory", "pids", "cpu"}
@@ -373,7 +373,7 @@ def test_version_2_freezes_and_kills_for_real_without_controllers():
     unified = HIERARCHY.parents.get("unified")
     if unified is None:
         pytest.skip("no unified mount")
-    hierarchy = cgroup.Hierarchy("v2", frozenset({"freeze", "kill"}), {"unified": unified}, cgroup.Files())
+    hierarchy = cgroup.Hierarchy("v2", frozenset({"freeze", "kill"}), {"unified": unified}, cgroup.CgroupFiles())
     group = hierarchy.group(f"test-{uuid.uuid4().hex[:12]}")
     process = subprocess.Popen(["sleep", "1000"])
     group.add(process.pid)
@@ -387,16 +387,20 @@ def test_version_2_freezes_and_kills_for_real_without_controllers():
 
 def test_what_is_missing_is_said_in_one_short_line():
     denied = "; ".join(f"/sys/fs/cgroup/{n}/user.slice/user-1000.slice: Permission denied" for n in "abcdefgh")
-    assert cgroup.in_brief(f"cgroup v2: no limits on memory ({denied})") == "cgroup v2 that this user may not divide"
+    assert (
+        cgroup.short_reason(f"cgroup v2: no limits on memory ({denied})") == "cgroup v2 that this user may not divide"
+    )
     theirs = "; ".join(f"/sys/fs/cgroup/{n} is not ours" for n in "abcdefgh")
-    assert cgroup.in_brief(f"cgroup v1: no group can be made ({theirs})") == "cgroup v1 that this user may not divide"
+    assert (
+        cgroup.short_reason(f"cgroup v1: no group can be made ({theirs})") == "cgroup v1 that this user may not divide"
+    )
     busy = "cgroup v2: no limits on pids (/a: it holds processes that are not ours)"
-    assert cgroup.in_brief(busy) == "cgroup v2, and other processes are in our group"
-    assert len(cgroup.in_brief("something else " * 40)) <= 100
-    assert cgroup.in_brief("") == "not delegated"
+    assert cgroup.short_reason(busy) == "cgroup v2, and other processes are in our group"
+    assert len(cgroup.short_reason("something else " * 40)) <= 100
+    assert cgroup.short_reason("") == "not delegated"
 
 
 def test_systemd_is_recommended_only_where_it_could_help():
     has_systemd = Path("/run/systemd/system").is_dir()
-    assert ("systemd-run" in cgroup.advice("cgroup v2: no limits on memory ()")) == has_systemd
-    assert "systemd-run" not in cgroup.advice("cgroup v1: no limits on memory ()")
+    assert ("systemd-run" in cgroup.fix_hint("cgroup v2: no limits on memory ()")) == has_systemd
+    assert "systemd-run" not in cgroup.fix_hint("cgroup v1: no limits on memory ()")

@@ -13,7 +13,7 @@ REACH = textwrap.dedent(
     from gpu_mcp_server.hostd.sandbox import mounts
     closed, mounts.LAST = sys.argv[1:]
     mounts.RUN = closed + "/run"
-    place = mounts.Mounts(closed + "/state").reach(closed + "/wanted", 61500)
+    place = mounts.Mounts(closed + "/state").make_reachable(closed + "/wanted", 61500)
     os.setresuid(61500, 61500, 61500)
     print(place, os.listdir(place))
     """

@@ -15,15 +15,15 @@ from typing import Any, cast
 import pytest
 
 from gpu_mcp_server.backends.bundle import HOSTD
-from gpu_mcp_server.backends.hostd_client import HostLink
+from gpu_mcp_server.backends.hostd_client import HostdClient
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.hostd.gpus.gpu_locks import PROCESSOR, GpuLocks
 from gpu_mcp_server.hostd.jobs import launch
 from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
 from gpu_mcp_server.hostd.protocol import FileRef, GpuRequest, ProcessSpec, to_json
 from gpu_mcp_server.hostd.sandbox import descriptors, processes, sandbox_stub
-from gpu_mcp_server.hostd.sandbox.confinement import Confinement, Sandbox, environment
-from gpu_mcp_server.hostd.sandbox.mounts import reachable_by
+from gpu_mcp_server.hostd.sandbox.confinement import Sandbox, SandboxSpec, environment
+from gpu_mcp_server.hostd.sandbox.mounts import can_access
 from tests.hostd.conftest import skip_unless
 from tests.hostd.laboratory import Done, Laboratory, wrapped
 from tests.hostd.test_ordinary_user import AS_USER, PYTHON, UID
@@ -182,12 +182,12 @@ async def lab(request, state: Path) -> AsyncIterator[Laboratory]:
     if not user:
         opened = await Laboratory.open(state, level)
     else:
-        if os.geteuid() != 0 or not Path(PYTHON).exists() or not reachable_by(str(HOSTD), UID, 0o5):
+        if os.geteuid() != 0 or not Path(PYTHON).exists() or not can_access(str(HOSTD), UID, 0o5):
             pytest.skip("cannot become an ordinary user")
         python = wrapped(state, {"GPU_MCP_HOSTD_LEVEL": level, "HOME": "/nonexistent"}, AS_USER, PYTHON)
         state.mkdir(mode=0o700)
         os.chown(state, UID, UID)
-        opened = Laboratory(await HostLink.open(LocalBackend(python=str(python), state_dir=str(state))), state)
+        opened = Laboratory(await HostdClient.open(LocalBackend(python=str(python), state_dir=str(state))), state)
     skip_unless(opened, level)
     yield opened
     await opened.close()
@@ -281,7 +281,7 @@ def test_a_job_waits_for_a_process_one_that_takes_its_time(state, late, writes_p
         if writes_proc
         else []
     )
-    box = Confinement(str(work), profiler=writes_proc)
+    box = SandboxSpec(str(work), profiler=writes_proc)
     said: set[str] = set()
     for _ in range(12):
         command, made = Sandbox("namespaces")._bwrap_command([*argv, "./a"], environment({}), box)
@@ -305,7 +305,7 @@ async def test_nothing_inside_holds_anything_of_the_host(lab, kind):
         ProcessSpec(argv=("/bin/sh", "-c", "echo ready; kill -STOP $$"), env={}, profiled=kind == "profiled"),
     )
     job = await lab.start(processes=processes_, until=b"ready", limits={} if kind == "prewarmed" else COLD)
-    inside = [pid for pid in processes.below(lab.supervisor(job)) if is_inside(pid)]
+    inside = [pid for pid in processes.descendants_of(lab.supervisor(job)) if is_inside(pid)]
     assert len(inside) >= 2
     # a program that begins just now would hold its own libraries and locale: the shell stops, and starts none
     held = {str(fd.readlink()) for pid in inside for fd in Path(f"/proc/{pid}/fd").iterdir()}

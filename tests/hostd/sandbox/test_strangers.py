@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.backends.bundle import HOSTD
-from gpu_mcp_server.backends.hostd_client import HostLink
+from gpu_mcp_server.backends.hostd_client import HostdClient
 from gpu_mcp_server.backends.local import LocalBackend
 from gpu_mcp_server.hostd.protocol import ProcessSpec
-from gpu_mcp_server.hostd.sandbox.mounts import reachable_by
+from gpu_mcp_server.hostd.sandbox.mounts import can_access
 from tests.hostd.conftest import needs_root, skip_unless
 from tests.hostd.laboratory import Laboratory, eventually, wrapped
 from tests.hostd.test_ordinary_user import AS_USER, PYTHON, UID
@@ -83,12 +83,12 @@ async def lab(request, state: Path) -> AsyncIterator[Laboratory]:
     if not user:
         opened = await Laboratory.open(state, level)
     else:
-        if os.geteuid() != 0 or not shutil.which("setpriv") or not reachable_by(str(HOSTD), UID, 0o5):
+        if os.geteuid() != 0 or not shutil.which("setpriv") or not can_access(str(HOSTD), UID, 0o5):
             pytest.skip("cannot become an ordinary user")
         python = wrapped(state, {"GPU_MCP_HOSTD_LEVEL": level, "HOME": "/nonexistent"}, AS_USER, PYTHON)
         state.mkdir(mode=0o700)
         os.chown(state, UID, UID)
-        opened = Laboratory(await HostLink.open(LocalBackend(python=str(python), state_dir=str(state))), state)
+        opened = Laboratory(await HostdClient.open(LocalBackend(python=str(python), state_dir=str(state))), state)
     skip_unless(opened, level)
     yield opened
     await opened.close()

@@ -14,7 +14,7 @@ USEFUL = {"euid": 1000, "environ": {}, "unified": True, "limits": False, "bus": 
 
 
 def test_a_scope_is_useful_to_an_ordinary_user_without_limits():
-    assert systemd_scope.useful(**USEFUL)
+    assert systemd_scope.is_useful(**USEFUL)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_a_scope_is_useful_to_an_ordinary_user_without_limits():
     [{"euid": 0}, {"environ": {systemd_scope.MARK: "1"}}, {"unified": False}, {"limits": True}, {"bus": False}],
 )
 def test_a_scope_is_not_asked_for_otherwise(change):
-    assert not systemd_scope.useful(**{**USEFUL, **change})
+    assert not systemd_scope.is_useful(**{**USEFUL, **change})
 
 
 def test_the_bus_is_found_where_the_environment_or_custom_says(tmp_path):

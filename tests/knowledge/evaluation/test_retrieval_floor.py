@@ -24,9 +24,9 @@ def test_no_score_is_below_the_floor_and_one_that_were_would_be_named(tmp_path: 
     measured = measure(tmp_path, dense=False)
     asked = sum(score.count for kind, score in measured.evaluation.scores.items() if kind != "all")
     (tmp_path / "floor.toml").write_text("[all]\nr5 = 1.01\n[nothing]\nmrr = 0.1\n")
-    below = measured.below(tmp_path / "floor.toml")
+    below = measured.results_below(tmp_path / "floor.toml")
 
-    assert measured.below(FLOOR) == []
+    assert measured.results_below(FLOOR) == []
     assert asked >= 150
     assert below[0].startswith("all r5 is 0.9")
     assert below[1] == "nothing mrr is 0.0, not 0.1"

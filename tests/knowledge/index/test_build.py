@@ -12,10 +12,10 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest, ConfigError, DiskFull
 from gpu_mcp_server.knowledge.index import build as building
-from gpu_mcp_server.knowledge.index.build import build, stale
+from gpu_mcp_server.knowledge.index.build import build, is_stale
 from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage
 from gpu_mcp_server.knowledge.readers.sources import known_sources
-from gpu_mcp_server.knowledge.search.index_reader import Library
+from gpu_mcp_server.knowledge.search.index_reader import IndexReader
 from tests.knowledge.conftest import GUIDE
 
 OURS = {"messages"}
@@ -53,14 +53,14 @@ def test_a_second_build_changes_nothing_and_a_changed_file_is_read_alone(storage
     assert again.unchanged
     assert [line.split(" ")[0] for line in third.read] == ["boxes"]
     assert storage.current() != before
-    assert not stale(storage)
+    assert not is_stale(storage)
 
 
 def test_a_reader_keeps_its_index_while_another_is_built(storage: Storage, tmp_path: Path):
     build(storage)
     current = storage.current()
     assert current is not None
-    reader = Library(current)
+    reader = IndexReader(current)
     added(storage, tmp_path / "boxes")
     build(storage)
 
@@ -68,7 +68,7 @@ def test_a_reader_keeps_its_index_while_another_is_built(storage: Storage, tmp_p
         reader.ask("tower", library="boxes")
     newer = storage.current()
     assert newer is not None
-    assert Library(newer).ask("why does a tower fall", library="boxes").hits
+    assert IndexReader(newer).ask("why does a tower fall", library="boxes").hits
 
 
 def test_a_builder_that_was_killed_leaves_the_index_in_use_and_the_lock_free(storage: Storage, tmp_path: Path):
@@ -118,10 +118,10 @@ def test_an_index_of_a_newer_version_says_so(storage: Storage):
     with sqlite3.connect(folder / DATABASE) as db:
         db.execute("UPDATE meta SET value = '999' WHERE key = 'schema'")
     with pytest.raises(ConfigError, match="made by a newer version"):
-        Library(folder)
+        IndexReader(folder)
     (folder / DATABASE).write_bytes(b"SQLite format 3\0" + b"x" * 4096)
     with pytest.raises(ConfigError, match="damaged"):
-        Library(folder)
+        IndexReader(folder)
 
 
 def test_what_was_added_and_is_gone_is_left_out(storage: Storage, tmp_path: Path):
@@ -134,7 +134,7 @@ def test_what_was_added_and_is_gone_is_left_out(storage: Storage, tmp_path: Path
 
     current = storage.current()
     assert current is not None
-    assert {edition.source for edition in Library(current).editions} == OURS
+    assert {edition.source for edition in IndexReader(current).editions} == OURS
     assert storage.remove(folder)
 
 

@@ -20,10 +20,10 @@ from gpu_mcp_server.knowledge.index.build import build
 from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage
 from gpu_mcp_server.knowledge.readers.sources import known_sources
 from gpu_mcp_server.knowledge.readers.user_documents import read_documents
-from gpu_mcp_server.knowledge.search.index_reader import LONGEST_QUERY, Library
+from gpu_mcp_server.knowledge.search.index_reader import LONGEST_QUERY, IndexReader
 from gpu_mcp_server.knowledge.vectors import embedding, vector_index
 from gpu_mcp_server.knowledge.vectors.vector_index import build_vectors
-from gpu_mcp_server.mcp_api.server import server_from
+from gpu_mcp_server.mcp_api.server import server_from_settings
 from gpu_mcp_server.settings.server_settings import Settings
 from tests.knowledge.conftest import GUIDE
 from tests.knowledge.readers.test_user_documents import FILLER, pdf
@@ -81,7 +81,7 @@ def test_a_disk_that_is_full_leaves_the_index_in_use_answering(small_disk: Path,
         build(storage)
 
     assert storage.current() == folder
-    assert Library(folder).ask("an illegal memory access was encountered").hits
+    assert IndexReader(folder).ask("an illegal memory access was encountered").hits
     assert not list(storage.root.glob("building-*"))
     (small_disk / "ballast").unlink()
     assert [line.split(" ")[0] for line in build(storage).read] == ["boxes"]
@@ -102,7 +102,7 @@ def test_vectors_for_which_there_is_no_room_leave_words(small_disk: Path, monkey
 
     assert not [path for path in storage.root.iterdir() if path.name.startswith(("building-", "vectors-"))]
     assert "are being made" in vector_index.Vectors(folder, small_disk).missing()
-    assert Library(folder).ask("an illegal memory access was encountered").hits
+    assert IndexReader(folder).ask("an illegal memory access was encountered").hits
 
 
 def test_a_dump_of_500_megabytes_is_named_and_left_out_and_the_rest_is_read(tmp_path: Path):
@@ -151,7 +151,7 @@ async def test_an_index_of_a_newer_version_is_an_error_of_the_search_alone(tmp_p
     with sqlite3.connect(folder / DATABASE) as db:
         db.execute("UPDATE meta SET value = '999' WHERE key = 'schema'")
     settings = Settings(data_dir=tmp_path, index_documentation=False, toolsets=["core", "docs"])
-    async with Client(server_from(settings)) as client:
+    async with Client(server_from_settings(settings)) as client:
         asked = await client.call_tool("search_docs", {"query": "cudaMalloc"})
         built = await client.call_tool(
             "compile_kernel", {"source": "int launch(void) { return undeclared; }\n", "language": "c"}
@@ -183,13 +183,13 @@ def test_an_index_that_only_a_new_one_can_replace_is_replaced_and_a_newer_one_is
 READER = """
 import json, sys
 from pathlib import Path
-from gpu_mcp_server.knowledge.search.index_reader import Library
+from gpu_mcp_server.knowledge.search.index_reader import IndexReader
 from gpu_mcp_server.knowledge.index.index_store import Storage
 storage, seen = Storage(Path(sys.argv[1])), set()
 print("ready", flush=True)
 for _ in sys.stdin:
     folder = storage.current()
-    found = Library(folder).ask("an illegal memory access was encountered").hits[0].name
+    found = IndexReader(folder).ask("an illegal memory access was encountered").hits[0].name
     print(json.dumps([folder.name, found]), flush=True)
 """
 
@@ -223,6 +223,6 @@ def test_several_processes_read_while_one_builds(tmp_path: Path):
 def test_ten_thousand_characters_are_an_ordinary_question(tmp_path: Path, text: str):
     _, folder = indexed(tmp_path)
 
-    found = Library(folder).ask((text * LONGEST_QUERY)[:LONGEST_QUERY])
+    found = IndexReader(folder).ask((text * LONGEST_QUERY)[:LONGEST_QUERY])
 
     assert len(found.hits) <= 5 and len(found.did_you_mean) <= 5

@@ -8,15 +8,15 @@ import pytest
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.knowledge.index.index_schema import write_index
 from gpu_mcp_server.knowledge.index.index_store import DATABASE
-from gpu_mcp_server.knowledge.search.citations import spread
-from gpu_mcp_server.knowledge.search.error_lookup import address_of, complaints
-from gpu_mcp_server.knowledge.search.hybrid_search import balanced
-from gpu_mcp_server.knowledge.search.index_reader import Library
-from gpu_mcp_server.knowledge.search.ranking import ordered, words_of
+from gpu_mcp_server.knowledge.search.citations import add_citation_scores
+from gpu_mcp_server.knowledge.search.error_lookup import address_of, error_lines
+from gpu_mcp_server.knowledge.search.hybrid_search import limit_own_guides
+from gpu_mcp_server.knowledge.search.index_reader import IndexReader
+from gpu_mcp_server.knowledge.search.ranking import sort_by_score, words_of
 from tests.knowledge.conftest import BOXES, edition
 
 
-def first(library: Library, query: str, **options: str) -> tuple[str, str]:
+def first(library: IndexReader, query: str, **options: str) -> tuple[str, str]:
     hit = library.ask(query, **options).hits[0]  # type: ignore[arg-type]
     return hit.name, hit.match
 
@@ -35,16 +35,16 @@ def first(library: Library, query: str, **options: str) -> tuple[str, str]:
         ("my tower of heavy boxes falls over", ("Stacking boxes", "words")),
     ],
 )
-def test_a_question_finds(library: Library, query: str, found: tuple[str, str]):
+def test_a_question_finds(library: IndexReader, query: str, found: tuple[str, str]):
     assert first(library, query) == found
 
 
-def test_a_wrong_name_is_told_from_a_right_one(library: Library):
+def test_a_wrong_name_is_told_from_a_right_one(library: IndexReader):
     assert library.ask("boxesFreeAll").did_you_mean[0] == "boxesFree"
     assert library.ask("boxesFree").did_you_mean == []
 
 
-def test_the_preferred_version_answers_and_the_other_is_named(library: Library):
+def test_the_preferred_version_answers_and_the_other_is_named(library: IndexReader):
     answer = library.ask("boxesSeal")
 
     assert answer.notes == ["boxesSeal exists in boxes 3.0, not in 2.1."]
@@ -52,7 +52,7 @@ def test_the_preferred_version_answers_and_the_other_is_named(library: Library):
     assert first(library, "boxesSeal", version="3.0") == ("boxesSeal", "symbol")
 
 
-def test_a_version_that_is_not_there_is_said(library: Library):
+def test_a_version_that_is_not_there_is_said(library: IndexReader):
     answer = library.ask("boxesFree", library="boxes", version="9")
 
     assert answer.notes[0] == (
@@ -61,30 +61,30 @@ def test_a_version_that_is_not_there_is_said(library: Library):
     assert answer.hits[0].edition.version == "2.1"
 
 
-def test_a_library_that_is_not_there_is_an_error_that_names_those_that_are(library: Library):
+def test_a_library_that_is_not_there_is_an_error_that_names_those_that_are(library: IndexReader):
     with pytest.raises(BadRequest, match=r"There is: boxes, manual\. Add your own"):
         library.ask("boxesFree", library="crates")
 
 
-def test_a_kind_narrows(library: Library):
+def test_a_kind_narrows(library: IndexReader):
     assert {hit.kind for hit in library.ask("boxes", kinds=["guide"]).hits} == {"guide"}
     with pytest.raises(BadRequest, match="no kind 'recipe'"):
         library.ask("boxes", kinds=["recipe"])
 
 
 @pytest.mark.parametrize("query", ['"', "* OR (", 'NEAR("a" b)', "a" * 9_999, "\0", "汉字 boxes", "- - -"])
-def test_no_text_breaks_the_search(library: Library, query: str):
+def test_no_text_breaks_the_search(library: IndexReader, query: str):
     library.ask(query)
 
 
-def test_an_empty_and_an_endless_query_are_refused(library: Library):
+def test_an_empty_and_an_endless_query_are_refused(library: IndexReader):
     with pytest.raises(BadRequest, match="empty"):
         library.ask("  \n")
     with pytest.raises(BadRequest, match="at most 10000"):
         library.ask("x" * 10_001)
 
 
-def test_meaning_is_fused_with_words_and_a_name_still_stands_first(library: Library):
+def test_meaning_is_fused_with_words_and_a_name_still_stands_first(library: IndexReader):
     def dense(_: str, limit: int) -> list[list[int]]:
         rows = library.db.execute("SELECT id FROM entry WHERE kind = 'macro'")
         return [[row[0] for row in rows][:limit]]
@@ -94,46 +94,46 @@ def test_meaning_is_fused_with_words_and_a_name_still_stands_first(library: Libr
     assert {hit.match for hit in library.ask("cardboard", dense=dense).hits} == {"meaning"}
 
 
-def test_what_a_section_names_stands_behind_it_and_gains_the_less_the_more_it_names(library: Library):
+def test_what_a_section_names_stands_behind_it_and_gains_the_less_the_more_it_names(library: IndexReader):
     assert first(library, "why does a tower fall") == ("Stacking boxes", "words")
     assert [hit.name for hit in library.ask("centre of gravity").hits] == ["Stacking boxes", "boxesMoveAsync"]
     assert library.ask("centre of gravity").hits[1].match == "cited"
 
-    raised = spread({1: 0.1, 2: 0.04, 3: 0.02}, {1: [3, 4, 5, 6], 2: [6]})
-    assert ordered(raised) == [1, 6, 3, 4, 5, 2]
+    raised = add_citation_scores({1: 0.1, 2: 0.04, 3: 0.02}, {1: [3, 4, 5, 6], 2: [6]})
+    assert sort_by_score(raised) == [1, 6, 3, 4, 5, 2]
     assert raised[3] == pytest.approx(0.07) and raised[4] == pytest.approx(0.05)
     assert raised[6] == pytest.approx(0.09)
-    assert spread({1: 0.1, 2: 0.09}, {1: [2]})[2] < 0.1
+    assert add_citation_scores({1: 0.1, 2: 0.09}, {1: [2]})[2] < 0.1
 
 
-def test_our_own_texts_leave_room_for_the_reference_and_names_stand_where_they_are(library: Library):
+def test_our_own_texts_leave_room_for_the_reference_and_names_stand_where_they_are(library: IndexReader):
     reference = library.ask("boxesFree").hits[0]
     guide = replace(reference, match="words", edition=replace(reference.edition, library="guides"))
     entry = replace(reference, match="words")
 
-    assert balanced([guide] * 4 + [entry] * 4) == [*[guide] * 2, *[entry] * 3, *[guide] * 2, entry]
-    assert balanced([guide] * 4) == [guide] * 4
+    assert limit_own_guides([guide] * 4 + [entry] * 4) == [*[guide] * 2, *[entry] * 3, *[guide] * 2, entry]
+    assert limit_own_guides([guide] * 4) == [guide] * 4
     sure = replace(guide, match="symbol")
-    assert balanced([sure] * 4 + [entry]) == [*[sure] * 4, entry]
+    assert limit_own_guides([sure] * 4 + [entry]) == [*[sure] * 4, entry]
 
 
-def test_a_page_is_had_by_address_and_by_name_and_names_others(library: Library):
+def test_a_page_is_had_by_address_and_by_name_and_names_others(library: IndexReader):
     page = library.page("doc://boxes/2.1/function/boxesMoveAsync")
 
     assert library.page("boxesMoveAsync").uri == page.uri
     assert library.named_in(page) == ["doc://boxes/2.1/function/boxesFree"]
 
 
-def test_an_address_that_names_nothing_says_what_is_near(library: Library):
+def test_an_address_that_names_nothing_says_what_is_near(library: IndexReader):
     with pytest.raises(NotFound, match=r"doc://boxes/2\.1/function/boxesFree"):
         library.page("doc://boxes/2.1/function/boxesFrees")
 
 
-def test_names_complete(library: Library):
+def test_names_complete(library: IndexReader):
     assert library.names(library="boxes", version="2.1", kind="function", prefix="boxesM") == ["boxesMoveAsync"]
 
 
-def test_a_compilers_complaint_leads_to_the_entry_of_the_name(library: Library):
+def test_a_compilers_complaint_leads_to_the_entry_of_the_name(library: IndexReader):
     assert address_of(library, 'identifier "boxesMoveAsinc" is undefined') == "doc://boxes/2.1/function/boxesMoveAsync"
     assert address_of(library, "expected a ;") is None
 
@@ -147,7 +147,7 @@ def test_questions_are_looked_for_in_parts_and_in_both_spellings():
 def test_lines_of_output_that_are_errors_are_told_from_others():
     output = "all fine, no error\nCUDA error at a.cu:3 code=700(boxesErrorLocked)\nhello\nRuntimeError: NCCL Error 2: unhandled"
 
-    assert complaints(output) == output.splitlines()[1:2] + output.splitlines()[3:]
+    assert error_lines(output) == output.splitlines()[1:2] + output.splitlines()[3:]
 
 
 def test_porting_questions_find_the_name_on_the_other_side_and_an_error_is_no_question_about_its_type(tmp_path: Path):
@@ -159,7 +159,7 @@ def test_porting_questions_find_the_name_on_the_other_side_and_an_error_is_no_qu
         edition(tmp_path / "rocm", sources["rocm"], {"boxes.h": hip}),
     ]
     write_index(tmp_path / DATABASE, editions)
-    ported = Library(tmp_path)
+    ported = IndexReader(tmp_path)
 
     assert [hit.name for hit in ported.ask("what is cudaFree in HIP").hits][:2] == ["hipFree", "cudaFree"]
     assert first(ported, "hipFree on NVIDIA") == ("cudaFree", "symbol")

@@ -10,7 +10,7 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.knowledge.index.index_store import DATABASE, Storage
-from gpu_mcp_server.knowledge.search.index_reader import Library
+from gpu_mcp_server.knowledge.search.index_reader import IndexReader
 from gpu_mcp_server.knowledge.vectors import embedding, vector_index
 from gpu_mcp_server.knowledge.vectors.embedding import WIDTH, Embedder, install_model, model_folder
 from gpu_mcp_server.knowledge.vectors.onnx_model import WORDS
@@ -36,7 +36,7 @@ class Words:
 
 
 @pytest.fixture
-def storage(tmp_path: Path, library: Library, monkeypatch: pytest.MonkeyPatch) -> Storage:
+def storage(tmp_path: Path, library: IndexReader, monkeypatch: pytest.MonkeyPatch) -> Storage:
     model = tmp_path / "models" / embedding.MODEL
     model.mkdir(parents=True)
     for name in ("model.onnx", "tokenizer.json"):
@@ -59,7 +59,7 @@ def test_vectors_are_made_once_and_give_the_nearest_entries(storage: Storage, tm
     assert build_vectors(storage, tmp_path) == "vectors are there already"
     near = Vectors(folder, tmp_path).wait()
     assert near is not None
-    opened = Library(folder)
+    opened = IndexReader(folder)
     texts, briefs = near("Boxes are square.", 3)
     (place,) = opened.db.execute("SELECT place FROM entry WHERE id = ?", (texts[0],)).fetchone()
     assert place == "hostile.md"

@@ -6,20 +6,20 @@ import pytest
 
 from gpu_mcp_server.models.collective import CollectiveGraph
 from gpu_mcp_server.nccl.analysis.communication_graph import Analysis
-from gpu_mcp_server.nccl.analysis.graph_export import graph_of
+from gpu_mcp_server.nccl.analysis.graph_export import export_graph
 from gpu_mcp_server.nccl.program_model.kernel_effects import Effects
-from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
 
 PROGRAMS = Path(__file__).parents[1] / "programs"
 INIT = "ncclComm_t comm; cudaStream_t s; void init() { ncclCommInitRank(&comm, 2, id, 0); }\n"
 
 
 def graph(text: str, **more: str) -> CollectiveGraph:
-    return graph_of(Analysis({"main.cu": text, **{k.replace("_", "."): v for k, v in more.items()}}, "main.cu"))
+    return export_graph(Analysis({"main.cu": text, **{k.replace("_", "."): v for k, v in more.items()}}, "main.cu"))
 
 
 def program(name: str) -> CollectiveGraph:
-    return graph_of(Analysis({name: (PROGRAMS / name).read_text(encoding="utf-8")}, name))
+    return export_graph(Analysis({name: (PROGRAMS / name).read_text(encoding="utf-8")}, name))
 
 
 def flow(found: CollectiveGraph, number: int = 0) -> dict[str, tuple[str, list[str]]]:
@@ -95,8 +95,8 @@ __global__ void commented(float* a) { /* a[0] = 1; */ }
     ],
 )  # fmt: skip
 def test_read_and_write_sets_come_from_the_kernels_body(kernel: str, reads: list[str], writes: list[str]):
-    program = Program.read({"k.cu": KERNELS}, "k.cu")
-    found = Effects(program).of(program.kernels[kernel])
+    program = ProgramModel.read({"k.cu": KERNELS}, "k.cu")
+    found = Effects(program).effects_of(program.kernels[kernel])
 
     assert sorted(n for n, a in found.items() if a.reads) == reads
     assert sorted(n for n, a in found.items() if a.writes) == writes

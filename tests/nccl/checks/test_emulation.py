@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpu_mcp_server.nccl.checks import buffer_dumps, instrument, kernels, run_output
-from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.nccl.stages.transformation import transform
 
 HERE = Path(__file__).parents[1]
@@ -87,8 +87,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     files = {"alltoall.cu": text, **made}
     found: list[Path] = []
     for main in ("alltoall.cu", result.main or ""):
-        program = Program.read(files, main)
-        stressed = instrument.instrumented(program, kernels.communicating(program)).files
+        program = ProgramModel.read(files, main)
+        stressed = instrument.instrument_program(program, kernels.communicating(program)).files
         own = {p: t for p, t in stressed.items() if not p.startswith("ncclx")}
         found.append(built(tmp_path_factory.mktemp("program"), own, main))
     return found[0], found[1]
@@ -133,6 +133,6 @@ def test_a_rank_that_hangs_says_where_it_stood(programs: tuple[Path, Path], tmp_
         assert process.stderr is not None
         process.stderr.readline()  # rank 1 said that it stays away, after rank 0 came
         os.killpg(process.pid, signal.SIGTERM)
-        stood = run_output.stood([process.stderr.read()])
+        stood = run_output.hang_locations([process.stderr.read()])
 
     assert stood and stood[0].site.startswith("ncclx::AlltoAll alltoall.device.cu:")

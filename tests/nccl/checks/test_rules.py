@@ -4,7 +4,7 @@ import pytest
 
 from gpu_mcp_server.nccl.checks import rules
 from gpu_mcp_server.nccl.checks.findings import Finding
-from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.nccl.stages.transformation import transform
 
 HERE = Path(__file__).parents[1]
@@ -22,7 +22,7 @@ int main() {
 
 
 def found(text: str, **more: object) -> list[Finding]:
-    return rules.findings(Program.read({"main.cu": text}, "main.cu"), **more)  # type: ignore[arg-type]
+    return rules.findings(ProgramModel.read({"main.cu": text}, "main.cu"), **more)  # type: ignore[arg-type]
 
 
 def broken(findings: list[Finding]) -> set[str]:
@@ -47,7 +47,7 @@ def test_a_clean_program_raises_no_alarm(path: Path):
 
 
 def test_each_rule_says_what_it_looked_at_or_what_it_found():
-    program = Program.read({"main.cu": EXCHANGE}, "main.cu")
+    program = ProgramModel.read({"main.cu": EXCHANGE}, "main.cu")
     checks = rules.checks(program, rules.findings(program), compared=False, frozen=False)
 
     assert {c.name: c.status for c in checks} == {
@@ -82,7 +82,7 @@ def test_a_file_that_vanished_is_a_change_of_frozen_text():
     ids=["replaced", "half the count", "removed", "exchanged"],
 )
 def test_communication_is_compared_with_the_original(change: tuple[str, str], caught: bool):
-    original = Program.read({"main.cu": HOST}, "main.cu")
+    original = ProgramModel.read({"main.cu": HOST}, "main.cu")
 
     assert broken(found(HOST.replace(*change), original=original)) == ({"collectives"} if caught else set())
 
@@ -128,9 +128,9 @@ def transformed(path: Path) -> tuple[dict[str, str], str]:
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda p: p.stem)
 def test_what_the_transformation_makes_raises_no_alarm(path: Path):
     files, main = transformed(path)
-    original = Program.read(files, path.name)
+    original = ProgramModel.read(files, path.name)
 
-    assert broken(rules.findings(Program.read(files, main), original=original, header=(2, 28, 9))) == set()
+    assert broken(rules.findings(ProgramModel.read(files, main), original=original, header=(2, 28, 9))) == set()
 
 
 BARRIER = "bar.sync(ncclCoopCta(), cuda::memory_order_acq_rel);"
@@ -151,4 +151,4 @@ def test_a_fault_in_generated_code_is_caught(file: str, old: str, new: str, caug
     files, main = transformed(next(p for p in PROGRAMS if "ncclAllReduce" in p.read_text(encoding="utf-8")))
     assert old in files[file]
 
-    assert caught in broken(rules.findings(Program.read({**files, file: files[file].replace(old, new, 1)}, main)))
+    assert caught in broken(rules.findings(ProgramModel.read({**files, file: files[file].replace(old, new, 1)}, main)))

@@ -5,12 +5,12 @@ import pytest
 from gpu_mcp_server.nccl.program_model.api_names import ROLES
 from gpu_mcp_server.nccl.program_model.edits import EditConflict, Edits
 from gpu_mcp_server.nccl.program_model.markers import MarkerFault, blocks, frozen_text
-from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.nccl.program_model.syntax import parse
 
 
 def collectives(text: str, **files: str) -> list[tuple[str, int]]:
-    program = Program.read({"main.cu": text, **{k.replace("_h", ".h"): v for k, v in files.items()}}, "main.cu")
+    program = ProgramModel.read({"main.cu": text, **{k.replace("_h", ".h"): v for k, v in files.items()}}, "main.cu")
     return [(c.name, c.line) for c in program.calls if c.name in ROLES]
 
 
@@ -42,7 +42,7 @@ def test_every_collective_is_found_and_none_invented(text: str, found: list[tupl
 
 def test_arguments_keep_commas_comparisons_and_lose_comments():
     text = "void f() { ncclBroadcast(a < b ? act : ghost, /* in, place */ g, std::max(n, m), t, 0, c[i], s); }"
-    (call,) = Program.read({"m.cu": text}, "m.cu").calls[:1]
+    (call,) = ProgramModel.read({"m.cu": text}, "m.cu").calls[:1]
 
     assert call.arguments == ["a < b ? act : ghost", "g", "std::max(n, m)", "t", "0", "c[i]", "s"]
 
@@ -51,7 +51,7 @@ def test_arguments_of_a_hidden_call_are_the_macros_arguments():
     text = (
         "#define AR(p, n) CK(ncclAllReduce((p), (p), (n), ncclFloat, ncclSum, comm, stream))\nvoid f() { AR(grad, 8); }"
     )
-    (call,) = [c for c in Program.read({"m.cu": text}, "m.cu").calls if c.name == "ncclAllReduce"]
+    (call,) = [c for c in ProgramModel.read({"m.cu": text}, "m.cu").calls if c.name == "ncclAllReduce"]
 
     assert call.arguments == ["(grad)", "(grad)", "(8)", "ncclFloat", "ncclSum", "comm", "stream"]
     assert (call.via_macro, call.line) == ("AR", 2)
@@ -71,14 +71,14 @@ def test_arguments_of_a_hidden_call_are_the_macros_arguments():
     ],
 )  # fmt: skip
 def test_every_spelling_of_a_launch_is_read(launch: str, expected: tuple[object, ...]):
-    (found,) = Program.read({"m.cu": f"void f() {{ {launch} }}"}, "m.cu").launches
+    (found,) = ProgramModel.read({"m.cu": f"void f() {{ {launch} }}"}, "m.cu").launches
 
     assert (found.kernel, found.grid, found.block, found.stream, found.arguments, found.api) == expected
 
 
 def test_kernels_are_known_behind_templates_and_launch_bounds():
     text = "template <typename T, int U> __global__ void __launch_bounds__(256, 2) k(T* __restrict__ x, const float y[], int n = max(1, 2)) {}"
-    kernel = Program.read({"m.cu": text}, "m.cu").kernels["k"]
+    kernel = ProgramModel.read({"m.cu": text}, "m.cu").kernels["k"]
 
     assert kernel.is_template
     assert [(p.name, p.is_pointer, p.is_const) for p in kernel.parameters] == [
@@ -96,7 +96,7 @@ def test_includes_are_followed_within_the_files_that_were_given():
         "src/lib/step.cuh": "__global__ void step() {}",
         "other.cu": "void other() { ncclSend(a); }",
     }
-    program = Program.read(files, "src/main.cu")
+    program = ProgramModel.read(files, "src/main.cu")
 
     assert set(program.sources) == set(files) - {"other.cu"}
     assert program.missing_includes == ["nccl.h"]
@@ -108,7 +108,7 @@ def test_includes_are_followed_within_the_files_that_were_given():
     [("CTAS", 16), ("2*CTAS", 32), ("dim3(CTAS, 2)", 32), ("LSA", 16), ("1u << 4", 16), ("(size_t)8", 8), ("n", None), ("f(3)", None), ("1/0", None), ("", None)],
 )  # fmt: skip
 def test_integer_expressions_are_folded_with_the_programs_constants(text: str, value: int | None):
-    program = Program.read({"m.cu": "#define CTAS 16 // CTAs\nconstexpr int LSA = CTAS;\nint n = 3;"}, "m.cu")
+    program = ProgramModel.read({"m.cu": "#define CTAS 16 // CTAs\nconstexpr int LSA = CTAS;\nint n = 3;"}, "m.cu")
 
     assert program.fold(text) == value
 
@@ -119,9 +119,9 @@ def test_edits_apply_together_or_not_at_all():
     body = source.root.children[0].child_by_field_name("body")
     assert body is not None
     statement = body.named_children[0]
-    edits.before(statement, "a(); ")
-    edits.before(statement, "b(); ")
-    edits.after(statement, " c();")
+    edits.insert_before(statement, "a(); ")
+    edits.insert_before(statement, "b(); ")
+    edits.insert_after(statement, " c();")
     assert edits.apply() == "int f() { a(); b(); return 1; c(); } // ü"
 
     edits.replace(statement, "x;")

@@ -8,7 +8,7 @@ import pytest
 from gpu_mcp_server.models.transform import TransformResult
 from gpu_mcp_server.nccl.program_model.api_names import ROLES
 from gpu_mcp_server.nccl.program_model.markers import blocks, frozen_text
-from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.nccl.stages.transformation import STAGES, transform
 from gpu_mcp_server.nccl.templates import KernelApi, infrastructure, kernels
 from tests.nccl.headers import compiled, homes
@@ -30,7 +30,7 @@ def written(folder: Path, files: dict[str, str]) -> Path:
 
 def host_calls(files: dict[str, str], main: str) -> list[str]:
     own = {p: t for p, t in files.items() if "ncclx" not in p}
-    return [c.name for c in Program.read(own, main).calls if c.name in ROLES]
+    return [c.name for c in ProgramModel.read(own, main).calls if c.name in ROLES]
 
 
 @pytest.mark.parametrize("name", NAMES)

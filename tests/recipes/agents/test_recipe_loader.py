@@ -10,7 +10,7 @@ from gpu_mcp_server import __version__
 from gpu_mcp_server.errors import ConfigError, NotFound
 from gpu_mcp_server.mcp_api.server import build_server
 from gpu_mcp_server.mcp_api.toolset import discover
-from gpu_mcp_server.package_files import content
+from gpu_mcp_server.package_files import content_path
 from gpu_mcp_server.recipes.agents.recipe_loader import Recipe, read, recipe, recipes
 from tests.laboratory import PROBLEM, Folder, called, client_of
 from tests.stand_ins import Opener
@@ -54,7 +54,7 @@ def test_a_recipe_names_only_tools_that_exist(one: Recipe):
 def test_the_plugin_says_the_version_that_this_is():
     import json
 
-    folder = content("agent_recipes")
+    folder = content_path("agent_recipes")
     assert json.loads((folder / ".claude-plugin" / "plugin.json").read_text())["version"] == __version__
     server = json.loads((folder / ".mcp.json").read_text())["mcpServers"]["gpu"]
     assert set(server["args"][1].split(",")) <= {"default", *discover()}

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.errors import TooLarge
-from gpu_mcp_server.mcp_api.tool_sources import Sources
-from gpu_mcp_server.models.build import CompileResult, Wish
+from gpu_mcp_server.errors import LimitExceeded
+from gpu_mcp_server.mcp_api.tool_sources import SourceResolver
+from gpu_mcp_server.models.build import BuildOptions, CompileResult
 from gpu_mcp_server.services.builds.candidate_source import MAX_TEXTS
 from gpu_mcp_server.services.lab import Lab
 
@@ -22,8 +22,10 @@ FILES = {
 
 async def compiled(lab: Lab, workspace_id: str | None, path: str, **wish: object) -> CompileResult:
     flags = tuple(wish.get("flags", ()))  # type: ignore[call-overload]
-    source = await Sources(lab.store.workspaces, local_files=True).compilable(None, path, workspace_id, None, flags)
-    return await lab.builds.compiler.compile(source, Wish.model_validate({"library": False, **wish}))
+    source = await SourceResolver(lab.store.workspaces, local_files=True).compilable(
+        None, path, workspace_id, None, flags
+    )
+    return await lab.builds.compiler.compile(source, BuildOptions.model_validate({"library": False, **wish}))
 
 
 async def test_what_is_included_from_the_workspace_is_there_at_any_depth(lab: Lab):
@@ -74,11 +76,13 @@ async def test_more_headers_than_go_with_a_source_are_refused_with_the_way_out(
         (tmp_path / name).write_text(f'#pragma once\n#include "{following}"\n' if in_a_row and following else "")
     source = "".join(f'#include "{name}"\n' for name in (names[:1] if in_a_row else names))
     (tmp_path / "a.c").write_text(source)
-    taken = await Sources(lab.store.workspaces, local_files=True).compilable(None, str(tmp_path / "a.c"), None, None)
+    taken = await SourceResolver(lab.store.workspaces, local_files=True).compilable(
+        None, str(tmp_path / "a.c"), None, None
+    )
     assert len(taken.beside) == MAX_TEXTS
     (tmp_path / "one_more.h").write_text("#define MORE 1\n")
     (tmp_path / names[-1]).write_text('#include "one_more.h"\n')
-    with pytest.raises(TooLarge, match=r"more than 500 files .*'one_more.h'.* build_project, "):
+    with pytest.raises(LimitExceeded, match=r"more than 500 files .*'one_more.h'.* build_project, "):
         await compiled(lab, None, str(tmp_path / "a.c"))
 
 

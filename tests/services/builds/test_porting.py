@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpu_mcp_server.errors import BadRequest, ToolMissing
 from gpu_mcp_server.services.builds.porting import converter_of
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.toolchains.porting import findings, hip_name, left_over
+from gpu_mcp_server.toolchains.porting import findings, hip_name, remaining_cuda_names
 from tests.judge.harness import torch_python
 from tests.laboratory import laboratory
 
@@ -65,7 +65,7 @@ def test_places_are_lines_of_the_source():
 
 
 def test_names_of_cuda_that_are_left_have_their_places():
-    assert left_over({"k.hip": "hipMalloc(&p);\ncudaFooBar(1);\n// cudaMalloc\nCUtensorMap m;"}) == {
+    assert remaining_cuda_names({"k.hip": "hipMalloc(&p);\ncudaFooBar(1);\n// cudaMalloc\nCUtensorMap m;"}) == {
         "cudaFooBar": ["k.hip:2"],
         "CUtensorMap": ["k.hip:4"],
     }
@@ -85,7 +85,7 @@ def test_names_of_converted_files():
 def test_no_text_makes_the_search_raise(text):
     findings({"k.cu": text}, "hip")
     findings({"k.cu": text}, "sycl")
-    left_over({"k.cu": text})
+    remaining_cuda_names({"k.cu": text})
 
 
 @pytest.fixture(scope="module")

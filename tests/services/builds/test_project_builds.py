@@ -8,7 +8,7 @@ import pytest
 from gpu_mcp_server.errors import BadRequest, NotFound, ToolMissing
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.toolchains import diagnostics
-from gpu_mcp_server.toolchains.projects import Project, checked, phases, system_of
+from gpu_mcp_server.toolchains.projects import Project, phases, system_of, validate_project
 from tests.laboratory import laboratory
 
 needs_cmake = pytest.mark.skipif(shutil.which("cmake") is None, reason="cmake is not installed")
@@ -172,14 +172,14 @@ async def test_what_the_host_lacks_is_named_with_the_way_to_get_it(lab: Lab):
 @pytest.mark.parametrize("option", ["--trace", "-DX", "X", "-G=y; rm", "@file", "A\n=b", ""])
 def test_options_are_values_of_names(option):
     with pytest.raises(BadRequest):
-        checked(Project("cmake", options=(option,)))
+        validate_project(Project("cmake", options=(option,)))
 
 
 def test_native_means_nothing_to_a_build_and_targets_are_names():
     with pytest.raises(BadRequest, match=r"holds no GPU.*arch sm_90"):
-        checked(Project("cmake", options=("CMAKE_CUDA_ARCHITECTURES=native",)))
+        validate_project(Project("cmake", options=("CMAKE_CUDA_ARCHITECTURES=native",)))
     with pytest.raises(BadRequest, match="no target"):
-        checked(Project("make", targets=("--eval=x",)))
+        validate_project(Project("make", targets=("--eval=x",)))
 
 
 def test_sycl_is_compiled_by_what_there_is():

@@ -56,7 +56,7 @@ async def test_pytest_below_a_script_reports_as_if_it_were_called_itself(lab: La
     assert done.tests and done.tests.failures[0].name == "test_it::test_wrong"
     assert "the answer is off" in done.tests.failures[0].message and "FAILED test_it::test_wrong" in done.summary()
     kept = (await lab.store.workspaces.listing(done.workspace_id or "")).files
-    assert not any(junit.is_ours(f.path) for f in kept), "a report that only we wanted stays in the workspace"
+    assert not any(junit.is_own_report(f.path) for f in kept), "a report that only we wanted stays in the workspace"
 
 
 async def test_a_test_that_breaks_the_interpreter_is_named(lab: Lab):
@@ -125,13 +125,13 @@ def test_doubts_are_said_and_only_those():
         TestReport(total=2, failed=0),
         TestReport(total=2, failed=1, failures=[TestFailure(name="a", message="")]),
     )
-    assert junit.doubts(good, 0, "") is None and junit.doubts(bad, 1, "") is None
-    assert "exited with 3" in (junit.doubts(good, 3, "") or "")
-    assert "holds no test" in (junit.doubts(TestReport(total=0, failed=0), 5, "") or "")
-    nowhere = junit.doubts(TestReport(total=0, failed=0), 0, "Test project /job\nNo tests were found!!!\n")
+    assert junit.inconsistencies(good, 0, "") is None and junit.inconsistencies(bad, 1, "") is None
+    assert "exited with 3" in (junit.inconsistencies(good, 3, "") or "")
+    assert "holds no test" in (junit.inconsistencies(TestReport(total=0, failed=0), 5, "") or "")
+    nowhere = junit.inconsistencies(TestReport(total=0, failed=0), 0, "Test project /job\nNo tests were found!!!\n")
     assert "--test-dir" in (nowhere or "")
     assert "did not come to its end; the last test that began is A.b" in (
-        junit.doubts(good, None, "[ RUN      ] A.b\n") or ""
+        junit.inconsistencies(good, None, "[ RUN      ] A.b\n") or ""
     )
 
 
@@ -142,7 +142,7 @@ def test_reports_add_up_and_no_failure_is_lost_without_a_word(sizes: list[int]):
         TestReport(total=n, failed=n, failures=[TestFailure(name="t", message="")] * min(n, junit.SHOWN), failures_left_out=max(0, n - junit.SHOWN) or None)
         for n in sizes
     ]  # fmt: skip
-    whole = junit.merged(reports)
+    whole = junit.merge_reports(reports)
     assert (whole is None) == (not sizes)
     if whole is not None:
         assert whole.failed == whole.total == sum(sizes)

@@ -88,7 +88,9 @@ async def test_mpirun_that_is_not_there_is_missing(lab: Lab):
     probe = await lab.hosts.probe("local")
     bare = probe.model_copy(update={"toolchains": probe.toolchains.model_copy(update={"tools": {}})})
     with pytest.raises(ToolMissing, match="mpirun"):
-        run_traces.prepared(["a"], bare, "local", gpus=0, ranks=RankOptions(count=2, launcher="mpirun"), timeout_s=1)
+        run_traces.instrument_command(
+            ["a"], bare, "local", gpus=0, ranks=RankOptions(count=2, launcher="mpirun"), timeout_s=1
+        )
 
 
 async def test_mpirun_outside_of_usr_is_shown_to_its_job(lab: Lab):
@@ -97,7 +99,7 @@ async def test_mpirun_outside_of_usr_is_shown_to_its_job(lab: Lab):
     there = probe.model_copy(update={"toolchains": probe.toolchains.model_copy(update={"tools": mpirun})})
     for launcher, roots in (("mpirun", ("/opt/openmpi",)), ("torchrun", ())):
         ranks = RankOptions.model_validate({"count": 2, "launcher": launcher})
-        assert run_traces.prepared(["a"], there, "local", gpus=0, ranks=ranks, timeout_s=1).roots == roots
+        assert run_traces.instrument_command(["a"], there, "local", gpus=0, ranks=ranks, timeout_s=1).roots == roots
 
 
 TESTS = """
@@ -138,10 +140,10 @@ async def test_failed_tests_of_ctest_come_with_their_output(lab: Lab):
 
 
 def test_a_report_is_asked_for_only_where_it_is_known_how():
-    assert junit.asking(["pytest", "-q"])[-1] == f"--junitxml={junit.REPORT}"
-    assert junit.asking(["pytest", "--junitxml=mine.xml"]) == ["pytest", "--junitxml=mine.xml"]
-    assert junit.asking(["./t", "--gtest_filter=A.*"])[-1] == f"--gtest_output=xml:{junit.REPORT}"
-    assert junit.asking(["make", "test"]) == ["make", "test"]
+    assert junit.with_report_option(["pytest", "-q"])[-1] == f"--junitxml={junit.REPORT}"
+    assert junit.with_report_option(["pytest", "--junitxml=mine.xml"]) == ["pytest", "--junitxml=mine.xml"]
+    assert junit.with_report_option(["./t", "--gtest_filter=A.*"])[-1] == f"--gtest_output=xml:{junit.REPORT}"
+    assert junit.with_report_option(["make", "test"]) == ["make", "test"]
 
 
 def test_googletests_report_is_read():
@@ -174,7 +176,7 @@ async def test_a_broken_kernel_without_a_core_dump_leads_to_the_checker(lab: Lab
     record = JobRecord("j-1", "finished", "run", "failed", processes=(ProcessRecord("main", 1),), gpus=("GPU-0",))
     said = b"CUDA error: an illegal memory access was encountered\n"
     row = JobRow("j-1", "local", "run", None, None, "", {}, record)
-    traces = await run_traces.Aftermath(lab.jobs.runner, lab.store.workspaces).of(
+    traces = await run_traces.RunTraceReader(lab.jobs.runner, lab.store.workspaces).read_traces(
         FinishedJob("local", record, b"", said), row
     )
     assert traces.notes == [

@@ -12,7 +12,7 @@ from gpu_mcp_server.errors import JobBroken
 from gpu_mcp_server.knowledge.index import build as building
 from gpu_mcp_server.knowledge.index.build import build
 from gpu_mcp_server.knowledge.index.index_store import Storage
-from gpu_mcp_server.knowledge.search.index_reader import Library
+from gpu_mcp_server.knowledge.search.index_reader import IndexReader
 from gpu_mcp_server.services.documentation import host_headers
 from gpu_mcp_server.services.documentation.host_headers import Fetched, HostHeaders
 from gpu_mcp_server.settings.server_settings import LocalHost
@@ -47,7 +47,7 @@ def versions(storage: Storage) -> list[str]:
     build(storage)
     current = storage.current()
     assert current is not None
-    library = Library(current)
+    library = IndexReader(current)
     assert library.ask("boxesFree").hits[0].edition.version == library.editions[0].version
     return [edition.version for edition in library.editions]
 

@@ -5,7 +5,7 @@ import pytest
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.evaluation.attempt_audit import timed_low
 from gpu_mcp_server.services.evaluation.judge_job import GENERATION
 from gpu_mcp_server.services.lab import Lab
@@ -62,7 +62,7 @@ async def forged(lab: Lab, honest: Attempt, speedup: float) -> str:
 async def test_bests_of_versions_in_which_verdicts_could_be_forged_are_listed_and_judged_again():
     async with laboratory() as lab:
         problem = await register(lab)
-        source = Source(HONEST, "c", "kernel.c")
+        source = CandidateSource(HONEST, "c", "kernel.c")
         fresh = await lab.evaluation.evaluator.evaluate(problem, source)
         assert ((await lab.store.experience.get(fresh.attempt_id)).evidence or {})["generation"] == GENERATION
         assert (await lab.evaluation.auditor.older()).boards == [], "what is judged from now on is trusted"
@@ -91,7 +91,9 @@ async def test_bests_of_versions_in_which_verdicts_could_be_forged_are_listed_an
 async def test_an_old_record_below_a_trusted_best_is_listed_and_not_judged_again():
     async with laboratory() as lab:
         problem = await register(lab)
-        fresh = await lab.evaluation.evaluator.evaluate(problem, Source(HONEST, "c", "kernel.c"), timing=UNTIMED)
+        fresh = await lab.evaluation.evaluator.evaluate(
+            problem, CandidateSource(HONEST, "c", "kernel.c"), timing=UNTIMED
+        )
         await lab.store.experience._db.execute(TIMED, (fresh.attempt_id,))
         old = await forged(lab, await lab.store.experience.get(fresh.attempt_id), 1e-6)
 
@@ -102,10 +104,14 @@ async def test_an_old_record_below_a_trusted_best_is_listed_and_not_judged_again
 async def test_a_note_that_only_says_so_is_no_audit():
     async with laboratory() as lab:
         problem = await register(lab)
-        fresh = await lab.evaluation.evaluator.evaluate(problem, Source(HONEST, "c", "kernel.c"), timing=UNTIMED)
+        fresh = await lab.evaluation.evaluator.evaluate(
+            problem, CandidateSource(HONEST, "c", "kernel.c"), timing=UNTIMED
+        )
         old = await forged(lab, await lab.store.experience.get(fresh.attempt_id), 900.0)
         note = f"audit of {old}"
-        said = await lab.evaluation.evaluator.evaluate(problem, Source(HONEST, "c", "k.c"), parent_id=old, note=note)
+        said = await lab.evaluation.evaluator.evaluate(
+            problem, CandidateSource(HONEST, "c", "k.c"), parent_id=old, note=note
+        )
 
         assert said.verdict == "correct"
         assert [a.attempt_id for a in (await lab.evaluation.auditor.older()).boards[0].attempts] == [old]

@@ -4,7 +4,7 @@ import pytest
 
 from gpu_mcp_server.models.evaluation import Baseline, Evaluation, ShapeVerdict, Timing, TimingOptions
 from gpu_mcp_server.models.problem import Problem, TensorSpec
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.evaluation.baselines import compiled_source, with_baseline
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from tests.judge.harness import torch_python
@@ -33,7 +33,7 @@ def get_init_inputs():
 async def test_torch_compile_is_measured_once_by_the_same_judge_and_stands_beside_eager():
     async with laboratory(hosts={"local": {"kind": "local", "judge_python": torch_python()}}) as lab:
         problem = await lab.evaluation.registry.import_file(ProblemSource("wave.py", MODEL))
-        source = Source(MODEL.replace("class Model(", "class ModelNew("), "python", "model.py")
+        source = CandidateSource(MODEL.replace("class Model(", "class ModelNew("), "python", "model.py")
         timing = TimingOptions(half_width=0.3)
         found = await lab.evaluation.evaluator.evaluate(problem.problem_id, source, timing=timing)
 
@@ -48,7 +48,7 @@ async def test_torch_compile_is_measured_once_by_the_same_judge_and_stands_besid
         bare = found.model_copy(update={"baseline": None, "compiled_speedup": None})
         probe = await lab.jobs.runner.probe("local")
         whole = await lab.store.problems.get(problem.problem_id)
-        again = await lab.evaluation.baselines.beside(bare, whole, probe, "cpu", wait_s=0)
+        again = await lab.evaluation.baselines.add_baseline(bare, whole, probe, "cpu", wait_s=0)
         assert again.compiled_speedup == found.compiled_speedup
         assert len(await lab.commands.recent()) == len(jobs)
 

@@ -11,9 +11,9 @@ import pytest
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
-from gpu_mcp_server.services.builds.candidate_source import Source
-from gpu_mcp_server.services.evaluation.candidate_batches import Entrant, _row  # pyright: ignore[reportPrivateUsage]
-from gpu_mcp_server.services.evaluation.concurrency import Late, Slots
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+from gpu_mcp_server.services.evaluation.candidate_batches import NamedCandidate, _row  # pyright: ignore[reportPrivateUsage]
+from gpu_mcp_server.services.evaluation.concurrency import DeadlinePassed, Slots
 from gpu_mcp_server.services.evaluation.trial_records import LATE
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
@@ -28,8 +28,8 @@ LONG = [{"n": 400_000}]
 CHEAT = "int launch(void) { return 0; }"
 
 
-def entrant(name: str, text: str) -> Entrant:
-    return Entrant(name, Source(text, "c", f"{name}.c"))
+def entrant(name: str, text: str) -> NamedCandidate:
+    return NamedCandidate(name, CandidateSource(text, "c", f"{name}.c"))
 
 
 async def registered(lab: Lab, **more: Any) -> str:
@@ -79,7 +79,7 @@ async def test_below_performance_nothing_is_timed_and_that_is_said(lab: Lab):
     ]
     assert "nothing was timed" in (table.note or "")
     one = await lab.evaluation.evaluator.evaluate(
-        problem_id, Source(HONEST, "c", "a.c"), timing=TimingOptions(tier="correctness")
+        problem_id, CandidateSource(HONEST, "c", "a.c"), timing=TimingOptions(tier="correctness")
     )
     assert (one.verdict, one.tier, one.speedup) == ("correct", "correctness", None)
     assert "tier correctness: not timed" in one.summary()
@@ -98,7 +98,10 @@ async def test_when_the_time_is_over_what_is_known_comes_back(own_lab: Lab):
 
 
 async def test_a_candidate_that_cannot_be_judged_does_not_spoil_the_others(lab: Lab):
-    given = [entrant("good", HONEST), Entrant("flags", Source(HONEST, "c", "f.c"), flags=("-fplugin=x.so",))]
+    given = [
+        entrant("good", HONEST),
+        NamedCandidate("flags", CandidateSource(HONEST, "c", "f.c"), flags=("-fplugin=x.so",)),
+    ]
     table = await lab.evaluation.batches.compare(await registered(lab, shapes=LONG), given, wait_s=60)
 
     assert [row.status for row in table.rows] == ["judged", "error"] and not table.complete
@@ -124,7 +127,7 @@ def test_only_what_had_no_turn_has_not_begun(reason: str, status: str):
     ],
 )
 async def test_what_cannot_be_compared_is_refused(
-    lab: Lab, given: list[Entrant], implementations: list[str], words: str
+    lab: Lab, given: list[NamedCandidate], implementations: list[str], words: str
 ):
     with pytest.raises(BadRequest, match=words):
         await lab.evaluation.batches.compare(await registered(lab), given, implementations=implementations)
@@ -178,6 +181,6 @@ async def test_no_more_are_judged_at_a_time_than_there_are_places_and_late_ones_
     loop = asyncio.get_running_loop()
     slots = Slots(2, compile_slots=1, judge_slots=1, quiet=False, deadline=loop.time() + 0.05)
     async with slots.judging():
-        with pytest.raises(Late):
+        with pytest.raises(DeadlinePassed):
             async with slots.judging():
                 pass

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gpu_mcp_server.services.evaluation.concurrency import both
+from gpu_mcp_server.services.evaluation.concurrency import gather_or_cancel
 
 
 class Work:
@@ -33,20 +33,20 @@ async def quick(value: str) -> str:
 
 
 async def test_both_return_what_they_return():
-    assert await both(quick("a"), quick("b")) == ("a", "b")
+    assert await gather_or_cancel(quick("a"), quick("b")) == ("a", "b")
 
 
 @pytest.mark.parametrize("turned", [False, True])
 async def test_where_one_fails_the_other_is_ended_before_the_failure_is_told(turned: bool):
     work = Work()
     with pytest.raises(ValueError, match="no"):
-        await (both(fails(), work.go()) if turned else both(work.go(), fails()))
+        await (gather_or_cancel(fails(), work.go()) if turned else gather_or_cancel(work.go(), fails()))
     assert work.state == "ended"
 
 
 async def test_a_call_that_is_cancelled_ends_both():
     one, other = Work(), Work()
-    call = asyncio.create_task(both(one.go(), other.go()))
+    call = asyncio.create_task(gather_or_cancel(one.go(), other.go()))
     while other.state != "begun":
         await asyncio.sleep(0)
     call.cancel()

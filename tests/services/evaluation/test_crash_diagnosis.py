@@ -6,12 +6,14 @@ import pytest
 
 from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict
-from gpu_mcp_server.models.memory_check import Finding, MemoryCheck
+from gpu_mcp_server.models.memory_check import MemoryCheck, MemoryFinding
 from gpu_mcp_server.models.run_target import RunTarget
-from gpu_mcp_server.services.evaluation.crash_diagnosis import Faults
+from gpu_mcp_server.services.evaluation.crash_diagnosis import CrashDiagnosis
 
 ILLEGAL = "the launcher returned 700 in call 1 of round 1 (cudaErrorIllegalAddress, illegal address)"
-FINDING = Finding(kind="invalid access", message="write of 4 bytes", kernel="softmax", file="candidate.cu", line=7)
+FINDING = MemoryFinding(
+    kind="invalid access", message="write of 4 bytes", kernel="softmax", file="candidate.cu", line=7
+)
 
 
 def broken(reason: str = ILLEGAL, **more: Any) -> Evaluation:
@@ -39,7 +41,7 @@ async def explained(evaluation: Evaluation, checks: Checks, left_s: float = 100)
     async def tell(_: str) -> None:
         return
 
-    return await Faults(checks).explained(evaluation, left_s=left_s, tell=tell)
+    return await CrashDiagnosis(checks).explain_crash(evaluation, left_s=left_s, tell=tell)
 
 
 @pytest.mark.parametrize(

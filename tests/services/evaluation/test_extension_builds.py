@@ -12,8 +12,8 @@ import pytest
 from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
 from gpu_mcp_server.hostd.jobs.job_folder import JobFolder
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
-from gpu_mcp_server.services.builds.candidate_source import Source
-from gpu_mcp_server.services.evaluation.extension_builds import may_go_on, requests_in
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+from gpu_mcp_server.services.evaluation.extension_builds import requests_in, tolerates_failure
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from tests.hostd.laboratory import wrapped
@@ -64,8 +64,8 @@ async def lab() -> AsyncIterator[Lab]:
         yield lab
 
 
-def as_model(text: str) -> Source:
-    return Source(text, "python", "model.py")
+def as_model(text: str) -> CandidateSource:
+    return CandidateSource(text, "python", "model.py")
 
 
 @needs_torch
@@ -94,7 +94,7 @@ async def waited(lab: Lab) -> dict[str, bool]:
         folder = JobFolder(str(lab.settings.data_dir / "hostd" / "jobs" / record["id"]))
         made = [str(output["path"]) for output in record["outputs"]]
         if made in (["requests.json"], ["kernel.so"]) and record["purpose"] == "compile":
-            found.setdefault(made[0], folder.noted()["groups"][0].startswith("warm-"))
+            found.setdefault(made[0], folder.read_notes()["groups"][0].startswith("warm-"))
     return found
 
 
@@ -157,7 +157,7 @@ def test_a_build_that_failed_before_fails_at_once_with_the_same_words(tmp_path: 
 
 @pytest.mark.parametrize(("text", "may"), [(HONEST, False), ("try:\n    f()\nexcept OSError:\n    pass\n", True)])
 def test_a_file_that_catches_exceptions_may_live_without_an_extension(text: str, may: bool):
-    assert may_go_on(text) == may
+    assert tolerates_failure(text) == may
 
 
 @pytest.mark.parametrize(

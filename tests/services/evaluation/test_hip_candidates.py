@@ -6,7 +6,7 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import TensorSpec
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from tests.laboratory import PROBLEM, laboratory
 
 HIP = """
@@ -31,13 +31,15 @@ async def test_a_hip_candidate_is_compiled_and_told_that_there_is_no_device():
         given = {key: value for key, value in PROBLEM.items() if key not in ("inputs", "outputs")}
         tensors = {side: [TensorSpec.model_validate(spec) for spec in PROBLEM[side]] for side in ("inputs", "outputs")}
         problem = await lab.evaluation.registry.register(**given, **tensors)
-        found = await lab.evaluation.evaluator.evaluate(problem.problem_id, Source(HIP, "hip", "wave.hip"))
+        found = await lab.evaluation.evaluator.evaluate(problem.problem_id, CandidateSource(HIP, "hip", "wave.hip"))
 
         assert (found.status, found.reason, found.verdict) == ("refused", "no AMD device on host 'local'", None)
         assert found.note and found.note.startswith("it compiles for gfx90a and was not judged")
         broken = await lab.evaluation.evaluator.evaluate(
-            problem.problem_id, Source(HIP.replace("y[i] =", "z[i] ="), "hip", "wave.hip")
+            problem.problem_id, CandidateSource(HIP.replace("y[i] =", "z[i] ="), "hip", "wave.hip")
         )
         assert broken.status == "compile_failed" and "'z'" in broken.reason, broken.reason
         with pytest.raises(BadRequest, match="AMD device"):
-            await lab.evaluation.evaluator.evaluate(problem.problem_id, Source(HIP, "hip", "wave.hip"), device="cuda")
+            await lab.evaluation.evaluator.evaluate(
+                problem.problem_id, CandidateSource(HIP, "hip", "wave.hip"), device="cuda"
+            )

@@ -16,8 +16,8 @@ import pytest
 from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import Problem, TensorSpec
-from gpu_mcp_server.services.builds.candidate_source import Source
-from gpu_mcp_server.services.evaluation.judge_binaries import Part, _built, judge_code
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+from gpu_mcp_server.services.evaluation.judge_binaries import JudgeBinary, _built, judge_code
 from gpu_mcp_server.services.evaluation.judge_files import (
     JUDGE,
     PACKAGE,
@@ -28,7 +28,7 @@ from gpu_mcp_server.services.evaluation.judge_files import (
     judge_tree,
     role_source,
 )
-from gpu_mcp_server.services.evaluation.judge_job import Candidate, role_program
+from gpu_mcp_server.services.evaluation.judge_job import BuiltCandidate, role_program
 from gpu_mcp_server.services.lab import Lab
 from tests.laboratory import HONEST, PROBLEM
 
@@ -134,7 +134,7 @@ def test_a_module_in_a_folder_is_shipped_and_imported_and_changes_the_hash(tmp_p
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("kind", ["library", "triton", "model", None])
 def test_what_a_role_imports_ahead_of_its_job_is_there(kind: Literal["library", "triton", "model"] | None, device):
-    candidate = Candidate(kind, b"") if kind else None
+    candidate = BuiltCandidate(kind, b"") if kind else None
     problem = Problem.model_construct(framework="torch", kind="module")
     for role in ("owner", "reference", *(["candidate"] if candidate else [])):
         ahead = ast.literal_eval(role_program(role, problem, device, candidate).partition("\n")[0].partition("= ")[2])
@@ -146,7 +146,7 @@ def test_a_process_made_ahead_has_its_modules_and_the_driver_and_does_not_look_f
     driver = tmp_path / "libcuda.so.1"
     subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", str(driver)], check=True)
     tree = laid(tmp_path / "tree", judge_files())
-    problem, candidate = Problem.model_construct(framework="torch", kind="module"), Candidate("library", b"")
+    problem, candidate = Problem.model_construct(framework="torch", kind="module"), BuiltCandidate("library", b"")
     program = role_program("candidate", problem, "cuda", candidate)
     asked = f"import gc; print(gc.isenabled(), gc.get_freeze_count() > 0, '{PACKAGE}.candidate.shared_library' in sys.modules)"
     shown = "print('libcuda.so.1' in open('/proc/self/maps').read(), 'torch' in sys.modules, 'numpy' in sys.modules)"
@@ -162,9 +162,11 @@ def test_a_process_made_ahead_has_its_modules_and_the_driver_and_does_not_look_f
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_one_set_of_processes_made_ahead_serves_every_kind_of_python_file(device):
     problem = Problem.model_construct(framework="torch", kind="module")
-    triton, model = (role_program("candidate", problem, device, Candidate(kind, b"")) for kind in ("triton", "model"))
+    triton, model = (
+        role_program("candidate", problem, device, BuiltCandidate(kind, b"")) for kind in ("triton", "model")
+    )
     assert triton == model
-    library = role_program("candidate", problem, device, Candidate("library", b""))
+    library = role_program("candidate", problem, device, BuiltCandidate("library", b""))
     assert "candidate.shared_library" in library
     assert "candidate.shared_library" not in triton
 
@@ -250,7 +252,7 @@ async def registered(lab: Lab, **more: str) -> str:
 
 async def evaluated(lab: Lab, problem_id: str, text: str = HONEST) -> Evaluation:
     return await lab.evaluation.evaluator.evaluate(
-        problem_id, Source(text, "c", "candidate.c"), device="cpu", timing=SMOKE
+        problem_id, CandidateSource(text, "c", "candidate.c"), device="cpu", timing=SMOKE
     )
 
 
@@ -273,7 +275,7 @@ async def test_a_source_in_a_folder_is_compiled_under_its_own_name(tmp_path: Pat
     named: list[str] = []
 
     class Compiler:
-        async def build(self, source: Source, **_: object) -> None:
+        async def build(self, source: CandidateSource, **_: object) -> None:
             named.append(source.name)
             raise ToolMissing("a C compiler", "local")
 
@@ -281,7 +283,7 @@ async def test_a_source_in_a_folder_is_compiled_under_its_own_name(tmp_path: Pat
         "gpu_mcp_server.services.evaluation.judge_binaries.JUDGE", laid(tmp_path, {"room/loops.c": b"int one = 1;"})
     )
 
-    assert await _built(Compiler(), None, "local", Part("loops.so", "room/loops.c", "c")) is None
+    assert await _built(Compiler(), None, "local", JudgeBinary("loops.so", "room/loops.c", "c")) is None
     assert named == ["loops.c"]
 
 

@@ -9,7 +9,7 @@ from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
 from gpu_mcp_server.hostd.jobs.job_folder import JobFolder
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.models.problem import TensorSpec
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from tests.hostd.laboratory import wrapped
 from tests.laboratory import HONEST, PROBLEM, laboratory
@@ -24,7 +24,7 @@ async def registered(lab: Lab) -> str:
 
 async def evaluated(lab: Lab, problem_id: str, text: str = HONEST) -> Evaluation:
     return await lab.evaluation.evaluator.evaluate(
-        problem_id, Source(text, "c", "candidate.c"), device="cpu", timing=SMOKE
+        problem_id, CandidateSource(text, "c", "candidate.c"), device="cpu", timing=SMOKE
     )
 
 
@@ -32,7 +32,7 @@ async def judged_in(lab: Lab) -> list[str]:
     """Return the control groups of the last judge's job."""
     records = (await lab.hosts.call("local", "list"))[0]["records"]
     last = next(r["id"] for r in records if r["purpose"] == "judge")
-    return JobFolder(str(lab.settings.data_dir / "hostd" / "jobs" / last)).noted()["groups"]
+    return JobFolder(str(lab.settings.data_dir / "hostd" / "jobs" / last)).read_notes()["groups"]
 
 
 def of_one_made_ahead(groups: list[str]) -> bool:

@@ -10,7 +10,7 @@ from mcp import Client
 
 from gpu_mcp_server.backends.bundle import HOSTD
 from gpu_mcp_server.hostd.sandbox import landlock
-from gpu_mcp_server.hostd.sandbox.mounts import reachable_by
+from gpu_mcp_server.hostd.sandbox.mounts import can_access
 from gpu_mcp_server.settings.server_settings import LocalHost
 from tests.hostd.laboratory import wrapped
 from tests.hostd.test_ordinary_user import AS_USER, UID
@@ -26,7 +26,7 @@ WHY = "jobs can stop each other on this host, and the judge's clock with them"
 async def client() -> AsyncIterator[Client]:
     """Return a client whose host is an ordinary user's, on a kernel whose Landlock keeps no signals."""
     needed = landlock.SCOPES - 1
-    if os.geteuid() != 0 or landlock.abi() < needed or not reachable_by(str(HOSTD), UID, 0o5):
+    if os.geteuid() != 0 or landlock.abi() < needed or not can_access(str(HOSTD), UID, 0o5):
         pytest.skip(f"needs root to become an ordinary user, and Landlock {needed}")
     with Folder() as folder:
         state = folder / "user" / "state"

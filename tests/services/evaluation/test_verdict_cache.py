@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.models.evaluation import TimingOptions
-from gpu_mcp_server.services.builds.candidate_source import Source
-from gpu_mcp_server.services.evaluation.candidate_batches import Entrant
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+from gpu_mcp_server.services.evaluation.candidate_batches import NamedCandidate
 from gpu_mcp_server.services.evaluation.verdict_cache import key_of_request
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
@@ -28,14 +28,14 @@ TEXT = """
 #include <stdint.h>
 int launch(const float *x, float *y, int64_t n) { for (int64_t i = 0; i < n; i++) y[i] = -x[i]; return 0; }
 """
-RIGHT, WRONG = Source(TEXT, "c", "kernel.c"), Source(TEXT.replace("-x", "x"), "c", "kernel.c")
+RIGHT, WRONG = CandidateSource(TEXT, "c", "kernel.c"), CandidateSource(TEXT.replace("-x", "x"), "c", "kernel.c")
 SMOKE = TimingOptions(tier="smoke")
 
 
 async def test_an_identical_request_is_answered_by_the_verdict_that_it_got_until_that_is_questioned(lab: Lab):
     problem = await lab.evaluation.registry.import_file(ProblemSource("p.toml", PROBLEM))
 
-    async def judged(source: Source = RIGHT, *, reuse: bool = True, timing: TimingOptions = SMOKE):
+    async def judged(source: CandidateSource = RIGHT, *, reuse: bool = True, timing: TimingOptions = SMOKE):
         return await lab.evaluation.evaluator.evaluate(problem.problem_id, source, timing=timing, reuse=reuse)
 
     first = await judged()
@@ -46,7 +46,7 @@ async def test_an_identical_request_is_answered_by_the_verdict_that_it_got_until
 
     wrong = await judged(WRONG)
     assert (wrong.verdict, wrong.kept) == ("incorrect", "") and (await judged(WRONG)).kept
-    table = await lab.evaluation.batches.compare(problem.problem_id, [Entrant("a", RIGHT)], tier="smoke")
+    table = await lab.evaluation.batches.compare(problem.problem_id, [NamedCandidate("a", RIGHT)], tier="smoke")
     assert table.rows[0].attempt_id == first.attempt_id and table.rows[0].kept
     deeper = await judged(timing=TimingOptions(tier="correctness"))
     assert not deeper.kept and deeper.attempt_id != first.attempt_id

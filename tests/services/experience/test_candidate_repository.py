@@ -11,9 +11,9 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.services.builds.candidate_source import TREE_TYPE
-from gpu_mcp_server.services.experience.candidate_repository import CandidateRepository, harmless
-from gpu_mcp_server.services.records.attempts import Experience
-from gpu_mcp_server.services.workspaces.file_archive import TreeFile, pack
+from gpu_mcp_server.services.experience.candidate_repository import CandidateRepository, sanitize_path
+from gpu_mcp_server.services.records.attempts import AttemptStore
+from gpu_mcp_server.services.workspaces.file_archive import ArchiveFile, pack
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
 
@@ -23,16 +23,16 @@ PATHS = [".git/hooks/post-checkout", ".GIT/config", "git~1/config", ".gitmodules
 
 
 @pytest.fixture
-async def experience(tmp_path: Path) -> AsyncIterator[Experience]:
+async def experience(tmp_path: Path) -> AsyncIterator[AttemptStore]:
     async with await Database.open(tmp_path / "lab.db") as db:
         sql = "INSERT INTO problems (problem_id, content_hash, created_at, json) VALUES (?, ?, 'now', '{}')"
         for problem_id in ("p-1", "p-2"):
             await db.execute(sql, (problem_id, problem_id))
-        yield Experience(db)
+        yield AttemptStore(db)
 
 
 @pytest.fixture
-def repository(experience: Experience, tmp_path: Path) -> CandidateRepository:
+def repository(experience: AttemptStore, tmp_path: Path) -> CandidateRepository:
     artifacts = Artifacts(tmp_path / "artifacts", experience._db)
     return CandidateRepository(tmp_path / "candidates.git", experience, artifacts)
 
@@ -87,15 +87,15 @@ async def test_a_branch_is_the_winner_after_its_ancestors_and_goes_into_a_reposi
 async def test_the_repository_follows_from_the_records_alone_and_two_may_bring_it_up(repository: CandidateRepository):
     first = await tried(repository, "v1\n")
     await tried(repository, "v2\n", first, 2.0)
-    counts = await asyncio.gather(repository.bring_up("p-1"), repository.bring_up("p-1"))
-    assert sorted(counts) == [0, 2] and await repository.bring_up("p-1") == 0
+    counts = await asyncio.gather(repository.sync("p-1"), repository.sync("p-1"))
+    assert sorted(counts) == [0, 2] and await repository.sync("p-1") == 0
     before = git("for-each-ref", at=repository.path)
     shutil.rmtree(repository.path)
-    assert await repository.bring_up("p-1") == 2 and git("for-each-ref", at=repository.path) == before
+    assert await repository.sync("p-1") == 2 and git("for-each-ref", at=repository.path) == before
 
 
 async def test_hostile_names_and_sources_are_harmless_on_a_checkout(repository: CandidateRepository, tmp_path: Path):
-    tree = {path: TreeFile(b"\x00data 7\ndone\n", 0o755) for path in PATHS}
+    tree = {path: ArchiveFile(b"\x00data 7\ndone\n", 0o755) for path in PATHS}
     best = await tried(repository, pack(tree), speedup=1.0, media_type=TREE_TYPE)
     await repository.export("p-1", "best")
     assert not re.search("error|warning", git("fsck", "--strict", "--full", at=repository.path))
@@ -103,7 +103,7 @@ async def test_hostile_names_and_sources_are_harmless_on_a_checkout(repository: 
     clone = tmp_path / "clone"
     files = {str(path.relative_to(clone)) for path in clone.rglob("*") if path.is_file()}
     files = {name for name in files if not name.startswith(".git/")}
-    assert files == {harmless(path) for path in PATHS} and len(files) == len(PATHS), best
+    assert files == {sanitize_path(path) for path in PATHS} and len(files) == len(PATHS), best
     assert {"src/main.hip", ".clang-format"} < files and not list((clone / ".git/hooks").glob("post-checkout"))
 
 

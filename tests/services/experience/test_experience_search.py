@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.services.experience.experience_search import Memory, signature, size_class
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.experience.experience_search import ExperienceSearch, signature, size_class
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.store.database import Database
 
 PROBLEMS = {
@@ -29,7 +29,7 @@ async def db(tmp_path: Path) -> AsyncIterator[Database]:
 
 
 async def tried(db: Database, problem_id: str, verdict: str | None, speedup: float | None = None, **more: Any) -> str:
-    experience = Experience(db)
+    experience = AttemptStore(db)
     device = more.pop("device", "NVIDIA H200")
     attempt = await experience.start("evaluate", problem_id=problem_id, **more)
     status = "judged" if verdict else "compile_failed"
@@ -42,9 +42,9 @@ async def test_verified_rows_come_first_and_failures_are_there(db: Database):
     slow = await tried(db, "p-1", "correct", 1.2)
     fast = await tried(db, "p-1", "correct", 3.0, note="one warp a row")
     cheat = await tried(db, "p-1", "correct", 90.0)
-    await Experience(db).void(cheat, "not had twice")
+    await AttemptStore(db).void(cheat, "not had twice")
     await tried(db, "p-2", "correct", 2.0, device="AMD MI300")
-    memory = Memory(db)
+    memory = ExperienceSearch(db)
 
     found = await memory.find("softmax row")
     assert [a.attempt_id for a in found.attempts[:2]] == [fast, slow]
@@ -66,16 +66,16 @@ async def test_verified_rows_come_first_and_failures_are_there(db: Database):
 async def test_an_error_is_found_by_what_it_is_not_by_its_names(db: Database):
     mine = await tried(db, "p-1", None, reason="kernel.cu(12): error: identifier 'foo' is undefined")
     await tried(db, "p-1", None, reason="kernel.cu(12): error: expected a ';'")
-    found = await Memory(db).find(error="other.cu(99): error: identifier 'bar_2' is undefined\nmore")
+    found = await ExperienceSearch(db).find(error="other.cu(99): error: identifier 'bar_2' is undefined\nmore")
     assert [a.attempt_id for a in found.attempts] == [mine]
 
 
 async def test_a_profile_says_what_bounds_an_attempt(db: Database):
     bound = await tried(db, "p-1", "correct", 2.0)
     await tried(db, "p-1", "correct", 3.0)
-    profile = await Experience(db).start("profile", problem_id="p-1", parent_id=bound)
-    await Experience(db).finish(profile, status="ok", reason="memory bound: 83 % of DRAM")
-    found = await Memory(db).find(bottleneck="memory bound")
+    profile = await AttemptStore(db).start("profile", problem_id="p-1", parent_id=bound)
+    await AttemptStore(db).finish(profile, status="ok", reason="memory bound: 83 % of DRAM")
+    found = await ExperienceSearch(db).find(bottleneck="memory bound")
     assert [(a.attempt_id, a.bottleneck) for a in found.attempts] == [(bound, "memory bound: 83 % of DRAM")]
 
 
@@ -86,9 +86,9 @@ async def test_lessons_are_steps_that_helped_failures_that_came_again_and_notes(
     await tried(db, "p-1", "correct", 9.0, parent_id=first, note="other device", device="A100")
     for row in (3, 17):
         await tried(db, "p-1", "incorrect", reason=f"wrong at row {row}")
-    late = await Experience(db).start("evaluate", problem_id="p-1")
-    await Experience(db).finish(late, status="cancelled", reason="not begun: the call's time was over")
-    memory = Memory(db)
+    late = await AttemptStore(db).start("evaluate", problem_id="p-1")
+    await AttemptStore(db).finish(late, status="cancelled", reason="not begun: the call's time was over")
+    memory = ExperienceSearch(db)
     kept = await memory.add_note("tails need a mask", attempt_id=first)
     await memory.add_note("of the other", problem_id="p-2")
 

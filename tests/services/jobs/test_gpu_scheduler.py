@@ -18,8 +18,8 @@ from gpu_mcp_server.models.user import User
 from gpu_mcp_server.runtime.current_user import acting_as
 from gpu_mcp_server.services.hosts.host_connections import drain, resume
 from gpu_mcp_server.services.jobs import gpu_scheduler
-from gpu_mcp_server.services.jobs.gpu_needs import Need, alone
-from gpu_mcp_server.services.jobs.server_liveness import Owner
+from gpu_mcp_server.services.jobs.gpu_needs import GpuNeed, exclusive_request
+from gpu_mcp_server.services.jobs.server_liveness import ServerLiveness
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.settings.server_settings import LocalHost
 from tests.hostd.brokers import broker_pid
@@ -101,7 +101,7 @@ async def test_a_job_that_names_no_host_goes_where_a_gpu_is_free(lab):
 
 async def test_a_job_goes_where_its_files_are(lab):
     listing = await lab.store.workspaces.write(None, {"data.txt": b"x" * 1000})
-    assert (await lab.jobs.pool.place(None, Need())) == "local"
+    assert (await lab.jobs.pool.place(None, GpuNeed())) == "local"
     await lab.commands.run(["cat", "data.txt"], host="big", workspace_id=listing.workspace_id)
     result = await lab.commands.run(["cat", "data.txt"], workspace_id=listing.workspace_id, gpus=1)
     assert (result.host, result.status) == ("big", "ok")
@@ -109,18 +109,18 @@ async def test_a_job_goes_where_its_files_are(lab):
 
 async def test_hosts_that_are_slow_at_first_are_asked_again_before_a_job_is_refused(lab, monkeypatch):
     monkeypatch.setattr(gpu_scheduler, "PATIENCE_S", 0.0)
-    assert await lab.jobs.pool.place(None, Need(2)) == "big"
+    assert await lab.jobs.pool.place(None, GpuNeed(2)) == "big"
     monkeypatch.setattr(gpu_scheduler, "FIRST_S", 0.0)
     with pytest.raises(NoFreeGpu, match=r"Without an answer: .*big: nothing within 0 s"):
-        await lab.jobs.pool.place(None, Need(2))
+        await lab.jobs.pool.place(None, GpuNeed(2))
 
 
 async def test_the_host_that_is_named_or_set_is_not_second_guessed(folder):
     async with opened(folder, default_host="local") as lab:
-        assert await lab.jobs.pool.place(None, Need(2)) == "local"
-        assert await lab.jobs.pool.place("big", Need(1)) == "big"
+        assert await lab.jobs.pool.place(None, GpuNeed(2)) == "local"
+        assert await lab.jobs.pool.place("big", GpuNeed(1)) == "big"
         with pytest.raises(NotFound):
-            await lab.jobs.pool.place("nowhere", Need(1))
+            await lab.jobs.pool.place("nowhere", GpuNeed(1))
 
 
 async def test_a_reservation_is_used_by_the_server_s_jobs_until_it_is_released(lab):
@@ -210,7 +210,7 @@ async def test_users_of_one_server_stand_in_line_under_their_names_and_weights(l
     for user in (ann, bob):
         with acting_as(user):
             waiting.append(asyncio.create_task(lab.commands.run(["true"], host="local", gpus=1)))
-            assert lab.jobs.pool.prepared(asked_for_one(), "local").gpus.weight == user.weight
+            assert lab.jobs.pool.before_submit(asked_for_one(), "local").gpus.weight == user.weight
     while len(line := (await lab.status.gpus.status("local")).hosts[0].waiting) < 2:
         await asyncio.sleep(0.01)
     assert {w.user.partition("@")[0] for w in line} == {"ann", "bob"}
@@ -221,16 +221,16 @@ async def test_users_of_one_server_stand_in_line_under_their_names_and_weights(l
 async def test_a_reservation_is_its_user_s(lab):
     with acting_as(User(name="ann")):
         lease = await lab.jobs.pool.reserve(1, host="local")
-        assert lab.jobs.pool.prepared(asked_for_one(), "local").gpus.lease == lease.lease_id
+        assert lab.jobs.pool.before_submit(asked_for_one(), "local").gpus.lease == lease.lease_id
     with acting_as(User(name="bob")):
-        assert lab.jobs.pool.prepared(asked_for_one(), "local").gpus.lease == ""
-        assert await lab.jobs.pool.place(None, Need(1)) == "big"
+        assert lab.jobs.pool.before_submit(asked_for_one(), "local").gpus.lease == ""
+        assert await lab.jobs.pool.place(None, GpuNeed(1)) == "big"
 
 
 async def test_new_jobs_go_elsewhere_or_are_told_while_a_host_is_drained(lab):
     found = await drain(lab.hosts, "local", "new driver", "ann")
     assert "drained by ann" in found.words
-    lab.hosts.note_drained("local", False)  # as for a server that does not know of it yet
+    lab.hosts.set_drained("local", False)  # as for a server that does not know of it yet
     with pytest.raises(HostDrained):
         await lab.commands.run(["true"])
     assert (await lab.commands.run(["true"], gpus=1)).host == "big"
@@ -238,7 +238,7 @@ async def test_new_jobs_go_elsewhere_or_are_told_while_a_host_is_drained(lab):
     with pytest.raises(HostDrained, match="new driver"):
         await lab.commands.run(["true"], host="local")
     with pytest.raises(HostDrained, match="Every host with such GPUs"):
-        await lab.jobs.pool.place(None, Need(1, arch="sm_80"))
+        await lab.jobs.pool.place(None, GpuNeed(1, arch="sm_80"))
     assert "new driver" in (await lab.status.gpus.status("local")).summary()
     assert (await resume(lab.hosts, "local")).words == ""
     assert (await lab.commands.run(["true"], gpus=1)).host == "local"
@@ -246,7 +246,7 @@ async def test_new_jobs_go_elsewhere_or_are_told_while_a_host_is_drained(lab):
 
 async def test_several_jobs_at_once_are_spread_over_the_hosts(lab):
     await lab.status.gpus.status()
-    chosen = await asyncio.gather(*(lab.jobs.pool.place(None, Need(1)) for _ in range(3)))
+    chosen = await asyncio.gather(*(lab.jobs.pool.place(None, GpuNeed(1)) for _ in range(3)))
     assert sorted(chosen) == ["big", "big", "local"]
 
 
@@ -289,13 +289,13 @@ async def test_a_reservation_is_used_by_the_server_that_comes_after_and_by_none_
     async with opened(folder) as lab:
         lease = await lab.jobs.pool.reserve(2, host="big")
         async with opened(folder) as beside:
-            await beside.jobs.pool.resumed()
-            spec = beside.jobs.pool.prepared(asked_for_one(), "big")
+            await beside.jobs.pool.take_over_reservations()
+            spec = beside.jobs.pool.before_submit(asked_for_one(), "big")
             assert spec.gpus.lease == "", "the server that made it lives"
     async with opened(folder) as after:
         result = await after.commands.run(["true"], gpus=1)
         assert (result.host, result.status, result.note) == ("big", "ok", None)
-        assert after.jobs.pool.prepared(asked_for_one(), "big").gpus.lease == lease.lease_id
+        assert after.jobs.pool.before_submit(asked_for_one(), "big").gpus.lease == lease.lease_id
         await after.jobs.pool.release(lease.lease_id)
 
 
@@ -303,13 +303,13 @@ def test_a_server_lives_as_long_as_its_process(tmp_path: Path):
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.write(write, Owner(tmp_path).declared().encode())
+        os.write(write, ServerLiveness(tmp_path).register().encode())
         signal.pause()
-    name, other = os.read(read, 100).decode(), Owner(tmp_path)
-    assert other.lives(name) and not other.lives("nobody")
+    name, other = os.read(read, 100).decode(), ServerLiveness(tmp_path)
+    assert other.is_alive(name) and not other.is_alive("nobody")
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert not other.lives(name)
+    assert not other.is_alive(name)
     assert not list(tmp_path.iterdir()), "what a killed one left is removed"
 
 
@@ -342,12 +342,15 @@ async def test_a_command_says_what_its_gpus_must_be_and_how_urgent_it_is(lab: La
             await ran(needs={"arch": "sm_90"}, gpus=0),
             await ran(needs={"priority": "first"}),
         ]
-    spec = JobSpec("j-b", (ProcessSpec(argv=("true",)),), gpus=alone(Need(1), detached=False, priority="background"))
+    spec = JobSpec(
+        "j-b", (ProcessSpec(argv=("true",)),), gpus=exclusive_request(GpuNeed(1), detached=False, priority="background")
+    )
     noted = [
-        lab.jobs.pool.prepared(replace(spec, detached=detached), "local").gpus.priority for detached in (False, True)
+        lab.jobs.pool.before_submit(replace(spec, detached=detached), "local").gpus.priority
+        for detached in (False, True)
     ]
-    usual = lab.jobs.pool.prepared(
-        replace(spec, gpus=alone(Need(1), detached=True), detached=True), "local"
+    usual = lab.jobs.pool.before_submit(
+        replace(spec, gpus=exclusive_request(GpuNeed(1), detached=True), detached=True), "local"
     ).gpus.priority
 
     assert [(r.structured_content["host"], r.structured_content["gpus"]) for r in (large, old)] == [

@@ -8,13 +8,13 @@ import pytest
 
 from gpu_mcp_server.models.nccl_check import NcclCheck
 from gpu_mcp_server.nccl.checks import buffer_dumps, run_output
-from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.nccl.gpu_checks import Subject, Trials
-from gpu_mcp_server.services.nccl.rank_jobs import Built, Launch
+from gpu_mcp_server.services.nccl.gpu_checks import NcclGpuChecks, VerifiedProgram
+from gpu_mcp_server.services.nccl.rank_jobs import NcclBuildResult, ProgramLaunch
 
 HERE = Path(__file__).parents[2] / "nccl"
-Make = Callable[..., Built]
+Make = Callable[..., NcclBuildResult]
 TEXT = "#include <nccl.h>\nint main() { for (;;) ncclx::AlltoAll(a, b, n, ncclFloat, comm, stream); }\n"
 HOST = TEXT.replace("ncclx::A", "ncclA")
 
@@ -23,14 +23,14 @@ HOST = TEXT.replace("ncclx::A", "ncclA")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Make:
     """Compile the stand-in with definitions, each set once."""
     folder = tmp_path_factory.mktemp("standin")
-    known: dict[tuple[str, ...], Built] = {}
+    known: dict[tuple[str, ...], NcclBuildResult] = {}
 
-    def built(*defines: str) -> Built:
+    def built(*defines: str) -> NcclBuildResult:
         if defines not in known:
             out = folder / f"program{len(known)}"
             command = ["gcc", "-o", str(out), *(f"-D{d}" for d in defines), str(HERE / "standin.c")]
             subprocess.run(command, check=True)
-            known[defines] = Built(out.read_bytes(), "ok", (), 0.1, "")
+            known[defines] = NcclBuildResult(out.read_bytes(), "ok", (), 0.1, "")
         return known[defines]
 
     return built
@@ -38,13 +38,13 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Make:
 
 async def trials(
     lab: Lab, program: Make, how: str, *, original: str = "good", ranks: int = 2, limit_s: float = 30.0
-) -> Trials:
-    host = await lab.nccl.verifier.hosts.of(None)
+) -> NcclGpuChecks:
+    host = await lab.nccl.verifier.hosts.describe_host(None)
     plain = program()
-    subject = Subject(
-        Program.read({"main.cu": TEXT}, "main.cu"),
-        Program.read({"main.cu": HOST}, "main.cu"),
-        Launch((how,), ranks, "torchrun", limit_s),
+    subject = VerifiedProgram(
+        ProgramModel.read({"main.cu": TEXT}, "main.cu"),
+        ProgramModel.read({"main.cu": HOST}, "main.cu"),
+        ProgramLaunch((how,), ranks, "torchrun", limit_s),
     )
     subject.built = {
         "plain": plain,
@@ -53,7 +53,7 @@ async def trials(
         "differential": program(f'DIFFERENTIAL="{how}"'),
         "late": program(f'DIFFERENTIAL="{how}"'),
     }
-    return Trials(lab.nccl.verifier.jobs, host, subject, None)
+    return NcclGpuChecks(lab.nccl.verifier.jobs, host, subject, None)
 
 
 def told(checks: list[NcclCheck]) -> dict[str, tuple[str, str]]:
@@ -119,7 +119,7 @@ def test_junk_is_no_reading():
     assert run_output.cases("case op=\ncase x\ncase op=A count=1 bad=x guard=0")[0].bad == -1
     assert run_output.timings("time op=A bytes=x original_us=1") == []
     assert run_output.counters(["", "ncclx: nothing"]) is None
-    assert run_output.stood(["gmcp: rank=x ended after="]) == []
+    assert run_output.hang_locations(["gmcp: rank=x ended after="]) == []
     assert not run_output.ended_well("end ranks=2 failed=1")
 
 

@@ -103,7 +103,7 @@ async def test_without_collectives_nothing_is_made(lab: Lab, tmp_path: Path):
 
 
 async def test_a_program_that_does_not_compile_today_is_told_so_and_left(lab: Lab, tmp_path: Path):
-    host = await lab.nccl.verifier.hosts.of(None)
+    host = await lab.nccl.verifier.hosts.describe_host(None)
     if host.probe.nvcc is None or host.install is None:
         pytest.skip("needs nvcc, and NCCL with headers: pip install --group toolchains")
     result = await run(lab, tmp_path, PROGRAM.replace("float *send", "flaot *send"), NcclPipelineOptions(until="build"))

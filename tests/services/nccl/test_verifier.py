@@ -10,12 +10,12 @@ from gpu_mcp_server.models.nccl_check import NcclRunOptions
 from gpu_mcp_server.models.nccl_pipeline import NcclPipelineOptions
 from gpu_mcp_server.models.transform import Api
 from gpu_mcp_server.nccl.checks import instrument, kernels
-from gpu_mcp_server.nccl.program_model.program import Program
+from gpu_mcp_server.nccl.program_model.program import ProgramModel
 from gpu_mcp_server.services.lab import Lab
-from gpu_mcp_server.services.nccl.gpu_checks import Subject, blocking_is_safe, builds
-from gpu_mcp_server.services.nccl.host_support import Install, NcclHost, possible
+from gpu_mcp_server.services.nccl.gpu_checks import VerifiedProgram, blocking_is_safe, builds
+from gpu_mcp_server.services.nccl.host_support import Install, NcclHost, supported_stages
 from gpu_mcp_server.services.nccl.pipeline import chosen_api
-from gpu_mcp_server.services.nccl.rank_jobs import Build, Launch
+from gpu_mcp_server.services.nccl.rank_jobs import NcclBuild, ProgramLaunch
 
 HERE = Path(__file__).parents[2] / "nccl"
 EXCHANGE = (HERE / "clean" / "exchange.cu").read_text(encoding="utf-8")
@@ -26,7 +26,7 @@ PEER = {**GPU, "uuid": "GPU-b", "nvlink": ["GPU-a"]}
 
 @pytest.fixture(scope="module")
 async def host(lab: Lab) -> NcclHost:
-    found = await lab.nccl.verifier.hosts.of(None)
+    found = await lab.nccl.verifier.hosts.describe_host(None)
     if found.probe.nvcc is None or found.install is None:
         pytest.skip("needs nvcc, and NCCL with headers: pip install --group toolchains")
     return found
@@ -77,10 +77,10 @@ async def test_static_rules_alone_need_no_compiler_and_a_broken_one_fails(lab: L
 
 
 async def test_the_stress_build_compiles_and_keeps_the_lines(lab: Lab, host: NcclHost):
-    program = Program.read({"main.cu": EXCHANGE}, "main.cu")
-    made = instrument.instrumented(program, kernels.communicating(program))
+    program = ProgramModel.read({"main.cu": EXCHANGE}, "main.cu")
+    made = instrument.instrument_program(program, kernels.communicating(program))
     moved = made.files["main.cu"].replace("unsigned long long *bad, wrong", "unsigned *bad; int wrong = __LINE__; int")
-    (built,) = await lab.nccl.verifier.jobs.build(host, [Build(made.files, "main.cu", ("GMCP_LATE",))])
+    (built,) = await lab.nccl.verifier.jobs.build(host, [NcclBuild(made.files, "main.cu", ("GMCP_LATE",))])
 
     assert made.left_out == []
     assert built.binary is not None, built.log
@@ -118,7 +118,7 @@ async def test_each_host_is_told_which_stages_it_can_run(
 ):
     probe = (await lab.jobs.runner.probe("local")).model_copy(update={"gpus": gpus})
 
-    assert words in possible(NcclHost("local", probe, install, (), (), ()))
+    assert words in supported_stages(NcclHost("local", probe, install, (), (), ()))
 
 
 @pytest.mark.parametrize(
@@ -143,10 +143,10 @@ async def test_gin_is_generated_where_gpus_do_not_share_nvlink(
 def test_a_program_with_several_gpus_in_one_thread_never_runs_with_blocking_launches():
     several = (HERE / "clean" / "helpers.cu").read_text(encoding="utf-8")
 
-    assert blocking_is_safe(Program.read({"m.cu": EXCHANGE}, "m.cu"))
-    assert not blocking_is_safe(Program.read({"m.cu": several}, "m.cu"))
+    assert blocking_is_safe(ProgramModel.read({"m.cu": EXCHANGE}, "m.cu"))
+    assert not blocking_is_safe(ProgramModel.read({"m.cu": several}, "m.cu"))
     block = {"m.cu": '#include "ncclx.cuh"\n' + EXCHANGE, "ncclx.cuh": "inline void f() { ncclGroupStart(); }\n"}
-    assert blocking_is_safe(Program.read(block, "m.cu")), "the generated block's groups are no threads"
+    assert blocking_is_safe(ProgramModel.read(block, "m.cu")), "the generated block's groups are no threads"
 
 
 def test_the_differential_program_is_built_for_the_collectives_that_are_used():
@@ -156,7 +156,7 @@ def test_the_differential_program_is_built_for_the_collectives_that_are_used():
         "ncclx.cuh": '#include "ncclx_kernels.cuh"\n',
         "ncclx_kernels.cuh": EXCHANGE,
     }
-    found = builds(Subject(Program.read(files, "main.cu"), None, Launch()))
+    found = builds(VerifiedProgram(ProgramModel.read(files, "main.cu"), None, ProgramLaunch()))
 
     assert set(found) == {"plain", "stress", "differential", "late"}
     assert found["differential"].defines == ("CHECK_ALLREDUCE",)

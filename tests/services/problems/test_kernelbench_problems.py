@@ -6,8 +6,8 @@ import pytest
 
 from gpu_mcp_server.errors import BadRequest, ProblemRefused
 from gpu_mcp_server.models.evaluation import TimingOptions
-from gpu_mcp_server.models.problem import Wish
-from gpu_mcp_server.services.builds.candidate_source import Source
+from gpu_mcp_server.models.problem import ImportOverrides
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.problems.formats.detect import read_problem
@@ -116,8 +116,8 @@ async def lab() -> AsyncIterator[Lab]:
         yield lab
 
 
-def as_new(text: str) -> Source:
-    return Source(text.replace("class Model(", "class ModelNew("), "python", "model.py")
+def as_new(text: str) -> CandidateSource:
+    return CandidateSource(text.replace("class Model(", "class ModelNew("), "python", "model.py")
 
 
 @needs_torch
@@ -207,7 +207,9 @@ int launch(const float *x, const float *w, const float *b, float *y) {
     return 0;
 }
 """
-    verdict = await lab.evaluation.evaluator.evaluate(info.problem_id, Source(right, "c", "linear.c"), timing=UNTIMED)
+    verdict = await lab.evaluation.evaluator.evaluate(
+        info.problem_id, CandidateSource(right, "c", "linear.c"), timing=UNTIMED
+    )
 
     assert verdict.verdict == "correct", verdict.reason
 
@@ -240,8 +242,10 @@ async def test_a_problem_that_a_copy_passes_is_refused_unless_its_inputs_are_dra
         await lab.evaluation.registry.import_file(ProblemSource("relu.py", RELU))
     assert "with a wish: distribution normal" in str(refused.value.hint)
     with pytest.raises(ProblemRefused, match="zeros passes"):
-        await lab.evaluation.registry.import_file(ProblemSource("relu.py", RELU, wish=Wish(atol=2.0)))
-    info = await lab.evaluation.registry.import_file(ProblemSource("relu.py", RELU, wish=Wish(distribution="normal")))
+        await lab.evaluation.registry.import_file(ProblemSource("relu.py", RELU, wish=ImportOverrides(atol=2.0)))
+    info = await lab.evaluation.registry.import_file(
+        ProblemSource("relu.py", RELU, wish=ImportOverrides(distribution="normal"))
+    )
 
     assert (await lab.store.problems.get(info.problem_id)).inputs[0].distribution == "normal"
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpu_mcp_server.errors import BadRequest, NotFound, TooLarge
+from gpu_mcp_server.errors import BadRequest, LimitExceeded, NotFound
 from gpu_mcp_server.models.problem import Problem, TensorSpec
-from gpu_mcp_server.services.problems.launcher_signatures import misdefined
+from gpu_mcp_server.services.problems.launcher_signatures import signature_mismatch
 from gpu_mcp_server.services.problems.problem_table import Problems, content_hash
 from gpu_mcp_server.store.database import Database
 
@@ -168,14 +168,14 @@ def test_any_way_to_define_the_entry_will_do(reference: str):
 def test_a_gibibyte_a_shape_is_the_limit():
     pair = {"inputs": [X], "outputs": [Y]}
     softmax(**pair, shapes=[{"n": 1 << 27}])
-    with pytest.raises(TooLarge, match="1073741824"):
+    with pytest.raises(LimitExceeded, match="1073741824"):
         softmax(**pair, shapes=[{"n": (1 << 27) + 1}])
-    with pytest.raises(TooLarge):
+    with pytest.raises(LimitExceeded):
         softmax(**pair, shapes=[{"n": 10**30}])
 
 
 def test_a_mebibyte_of_reference_is_the_limit():
-    with pytest.raises(TooLarge, match="1048576"):
+    with pytest.raises(LimitExceeded, match="1048576"):
         softmax(reference=REFERENCE + "#" * (1 << 20))
 
 
@@ -247,14 +247,14 @@ def test_a_problem_with_gradients_has_cotangents_and_gradients_and_its_function_
     ids=lambda given: str(given)[:60],
 )
 def test_a_launcher_with_another_number_of_parameters_is_seen_in_its_text(source: str, count: int | None):
-    said = misdefined(softmax(), source, "launch", "c")
+    said = signature_mismatch(softmax(), source, "launch", "c")
 
     assert (
         said.startswith(f"launch is defined with {count} parameters and called with 4: int launch(")
         if (count is not None)
         else not said
     )
-    assert not misdefined(softmax(), source, "launch", "triton")
+    assert not signature_mismatch(softmax(), source, "launch", "triton")
 
 
 @pytest.mark.parametrize(
@@ -278,6 +278,6 @@ def test_a_launcher_with_another_number_of_parameters_is_seen_in_its_text(source
     ],
 )
 def test_a_launcher_that_is_defined_otherwise_than_it_is_called_is_seen_in_its_text(definition: str, said: str):
-    found = misdefined(softmax(), definition + " return 0; }", "launch", "c")
+    found = signature_mismatch(softmax(), definition + " return 0; }", "launch", "c")
 
     assert said in found if said else not found, found

@@ -3,21 +3,21 @@
 import pytest
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.services.problems.reference_source import Reading, read
+from gpu_mcp_server.services.problems.reference_source import ReferenceFacts, read
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("def reference(x):\n    return x", Reading("numpy", "reference", "")),
-        ('import torch\n\ndef f(x):\n    "Twice."\n    return x', Reading("torch", "f", "Twice.")),
-        ("def f(x):\n    from torch.nn import functional\n    return x", Reading("torch", "f", "")),
-        ("import torchless\ndef _a(x): ...\ndef b(x): ...", Reading("numpy", "b", "")),
-        ("def a(x): ...\ndef reference(x): ...", Reading("numpy", "reference", "")),
-        ("import numpy as np\nreference = np.tanh", Reading("numpy", "reference", "")),
+        ("def reference(x):\n    return x", ReferenceFacts("numpy", "reference", "")),
+        ('import torch\n\ndef f(x):\n    "Twice."\n    return x', ReferenceFacts("torch", "f", "Twice.")),
+        ("def f(x):\n    from torch.nn import functional\n    return x", ReferenceFacts("torch", "f", "")),
+        ("import torchless\ndef _a(x): ...\ndef b(x): ...", ReferenceFacts("numpy", "b", "")),
+        ("def a(x): ...\ndef reference(x): ...", ReferenceFacts("numpy", "reference", "")),
+        ("import numpy as np\nreference = np.tanh", ReferenceFacts("numpy", "reference", "")),
     ],
 )
-def test_library_function_and_words_are_read(text: str, expected: Reading):
+def test_library_function_and_words_are_read(text: str, expected: ReferenceFacts):
     assert read(text) == expected
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gpu_mcp_server.errors import BadRequest, NotFound
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.store.database import Database
 
 
@@ -17,11 +17,11 @@ async def db(tmp_path: Path) -> AsyncIterator[Database]:
 
 
 @pytest.fixture
-async def experience(db: Database) -> Experience:
-    return Experience(db)
+async def experience(db: Database) -> AttemptStore:
+    return AttemptStore(db)
 
 
-async def tried(experience: Experience, device: str, **columns: Any) -> str:
+async def tried(experience: AttemptStore, device: str, **columns: Any) -> str:
     """Note an evaluation from its start to its end."""
     start = {name: columns.pop(name) for name in ("parent_id", "problem_id") if name in columns}
     attempt_id = await experience.start("evaluate", device=device, **start)
@@ -29,15 +29,15 @@ async def tried(experience: Experience, device: str, **columns: Any) -> str:
     return attempt_id
 
 
-async def correct(experience: Experience, device: str, speedup: float, **columns: Any) -> str:
+async def correct(experience: AttemptStore, device: str, speedup: float, **columns: Any) -> str:
     return await tried(experience, device, verdict="correct", speedup=speedup, **columns)
 
 
-async def listed(experience: Experience, view: Any, **arguments: Any) -> list[str]:
+async def listed(experience: AttemptStore, view: Any, **arguments: Any) -> list[str]:
     return [attempt.attempt_id for attempt in (await experience.list(view, **arguments)).attempts]
 
 
-async def test_an_attempt_runs_until_it_is_finished_once(experience: Experience):
+async def test_an_attempt_runs_until_it_is_finished_once(experience: AttemptStore):
     attempt_id = await experience.start("evaluate", problem_id="p-1", note="tiled", versions={"gcc": "14"})
     running = await experience.get(attempt_id)
     assert (running.status, running.note, running.versions, running.evidence) == (
@@ -56,16 +56,16 @@ async def test_an_attempt_runs_until_it_is_finished_once(experience: Experience)
         await experience.start("run", **{"colour": "red"})  # pyright: ignore
 
 
-async def test_ids_sort_by_time_and_many_writers_get_different_ones(experience: Experience, db: Database):
+async def test_ids_sort_by_time_and_many_writers_get_different_ones(experience: AttemptStore, db: Database):
     one_by_one = [await experience.start("run") for _ in range(50)]
     assert one_by_one == sorted(one_by_one)
     other = await Database.open(db.path)
-    both = await asyncio.gather(*(e.start("run") for e in (experience, Experience(other)) for _ in range(50)))
+    both = await asyncio.gather(*(e.start("run") for e in (experience, AttemptStore(other)) for _ in range(50)))
     assert len(set(both)) == 100
     await other.close()
 
 
-async def test_the_best_are_correct_evaluations_of_one_device_fastest_first(experience: Experience):
+async def test_the_best_are_correct_evaluations_of_one_device_fastest_first(experience: AttemptStore):
     slow = await correct(experience, "H200", 1.5)
     fast = await correct(experience, "H200", 3.0)
     await tried(experience, "H200", verdict="cheat", speedup=900.0)
@@ -79,14 +79,14 @@ async def test_the_best_are_correct_evaluations_of_one_device_fastest_first(expe
     assert await listed(experience, "best", device="none such") == []
 
 
-async def test_the_best_device_is_one_that_has_a_correct_attempt(experience: Experience):
+async def test_the_best_device_is_one_that_has_a_correct_attempt(experience: AttemptStore):
     for _ in range(3):
         await tried(experience, "H200", verdict="incorrect")
     only = await correct(experience, "EPYC", 2.0)
     assert await listed(experience, "best") == [only]
 
 
-async def test_lists_narrow_by_problem_and_kind_and_say_what_they_leave_out(experience: Experience, db: Database):
+async def test_lists_narrow_by_problem_and_kind_and_say_what_they_leave_out(experience: AttemptStore, db: Database):
     await db.execute("INSERT INTO problems (problem_id, content_hash, created_at, json) VALUES ('p-1', '1', '', '{}')")
     mine = [await correct(experience, "cpu", float(i + 1), problem_id="p-1") for i in range(5)]
     await correct(experience, "cpu", 99.0, problem_id="p-2")
@@ -99,7 +99,7 @@ async def test_lists_narrow_by_problem_and_kind_and_say_what_they_leave_out(expe
     assert (await experience.list("failures", "p-1")).summary() == "no attempts (failures)"
 
 
-async def test_failures_come_newest_first_with_their_reasons(experience: Experience):
+async def test_failures_come_newest_first_with_their_reasons(experience: AttemptStore):
     await correct(experience, "cpu", 2.0)
     wrong = await tried(experience, "cpu", verdict="incorrect", reason="row 7 differs")
     cheat = await tried(experience, "cpu", verdict="cheat", reason="late" * 500)
@@ -115,7 +115,7 @@ async def test_failures_come_newest_first_with_their_reasons(experience: Experie
     assert len((await experience.get(cheat)).reason or "") == 2000
 
 
-async def test_ancestors_lead_from_an_attempt_to_its_root(experience: Experience):
+async def test_ancestors_lead_from_an_attempt_to_its_root(experience: AttemptStore):
     root = await correct(experience, "cpu", 1.0)
     middle = await correct(experience, "H200", 2.0, parent_id=root)
     await correct(experience, "cpu", 9.0, parent_id=root)
@@ -127,13 +127,13 @@ async def test_ancestors_lead_from_an_attempt_to_its_root(experience: Experience
         await experience.list("ancestors")
 
 
-async def test_evidence_is_only_in_a_single_attempt(experience: Experience):
+async def test_evidence_is_only_in_a_single_attempt(experience: AttemptStore):
     attempt_id = await correct(experience, "cpu", 2.0, evidence={"seed": "x"})
     assert (await experience.list("recent")).attempts[0].evidence is None
     assert (await experience.get(attempt_id)).evidence == {"seed": "x"}
 
 
-async def test_what_names_no_attempt_is_not_found(experience: Experience):
+async def test_what_names_no_attempt_is_not_found(experience: AttemptStore):
     for call in (
         experience.get("a-none"),
         experience.finish("a-none", status="ok"),
@@ -145,11 +145,11 @@ async def test_what_names_no_attempt_is_not_found(experience: Experience):
 
 
 @pytest.mark.parametrize(("view", "limit"), [("worst", 10), ("best", 0), ("best", 101)])
-async def test_an_unknown_view_or_limit_is_refused(experience: Experience, view: Any, limit: int):
+async def test_an_unknown_view_or_limit_is_refused(experience: AttemptStore, view: Any, limit: int):
     with pytest.raises(BadRequest):
         await experience.list(view, limit=limit)
 
 
-async def test_attempts_at_an_unknown_problem_are_an_error_that_names_it(experience: Experience):
+async def test_attempts_at_an_unknown_problem_are_an_error_that_names_it(experience: AttemptStore):
     with pytest.raises(NotFound, match=r"'p-nope'.*list_problems"):
         await experience.list("recent", problem_id="p-nope")

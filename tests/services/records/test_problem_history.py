@@ -13,7 +13,7 @@ from gpu_mcp_server.cli import history as command
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.history import HistoryPoint, ProblemHistory
 from gpu_mcp_server.plots import history_plots
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.store.database import Database
 
 STEERING = "\x07\x1b\x00\u202e\ud800"
@@ -30,7 +30,7 @@ async def db(tmp_path: Path) -> AsyncIterator[Database]:
 
 
 async def tried(
-    experience: Experience, device: str | None, verdict: str | None, speedup: float | None, **more: Any
+    experience: AttemptStore, device: str | None, verdict: str | None, speedup: float | None, **more: Any
 ) -> str:
     attempt = await experience.start("evaluate", problem_id="p-1", **more)
     await experience.finish(
@@ -40,7 +40,7 @@ async def tried(
 
 
 async def test_the_best_so_far_rises_and_devices_are_never_mixed(db: Database):
-    experience = Experience(db)
+    experience = AttemptStore(db)
     first = await tried(experience, "H200", "correct", 1.5)
     await tried(experience, "H200", "incorrect", None, parent_id=first)
     await tried(experience, "cpu", "correct", 99.0)
@@ -73,7 +73,7 @@ def test_pictures_are_well_formed_whatever_the_words(count: int):
         for n in range(1, count + 1)
     ]  # fmt: skip
     history = ProblemHistory(problem_id="p-1", name=words, device="d", points=points)
-    for text in (history_plots.course(history), history_plots.lineage(history)):
+    for text in (history_plots.plot_history(history), history_plots.plot_lineage(history)):
         root = ET.fromstring(text)
         assert "<script>" not in text and root.tag.endswith("svg")
         assert not set(text) & set(STEERING) and "\\x1b[31m" in text and "\\u202e" in text
@@ -106,7 +106,7 @@ def test_a_child_stands_below_its_parent():
         HistoryPoint(number=n, attempt_id=a, parent_id=p, created_at="now", outcome="incorrect")
         for n, (a, p) in enumerate([("a", None), ("b", "a"), ("c", "a"), ("d", "c"), ("e", None)], 1)
     ]
-    root = ET.fromstring(history_plots.lineage(ProblemHistory(problem_id="p", name="n", points=points)))
+    root = ET.fromstring(history_plots.plot_lineage(ProblemHistory(problem_id="p", name="n", points=points)))
     where = [(float(c.get("cx", "")), float(c.get("cy", ""))) for c in root.iter() if c.tag.endswith("circle")]
     (ax, ay), (bx, by), (cx, cy), (dx, dy), (_, ey) = where
     assert ay < by == cy < dy and ey == ay and ax == bx < cx == dx

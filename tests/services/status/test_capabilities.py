@@ -15,9 +15,9 @@ from tests.laboratory import laboratory
 
 async def test_what_was_tried_is_remembered_until_the_driver_changes(monkeypatch: pytest.MonkeyPatch):
     async with laboratory() as lab:
-        assert await lab.status.capabilities.known("local") == []
-        tried = await lab.status.capabilities.tried("local")
-        assert await lab.status.capabilities.known("local") == tried
+        assert await lab.status.capabilities.known_capabilities("local") == []
+        tried = await lab.status.capabilities.try_all("local")
+        assert await lab.status.capabilities.known_capabilities("local") == tried
         if shutil.which("mpirun"):
             assert [c.able for c in tried if c.name == "MPI"] == [True], tried
         if not (await lab.hosts.probe("local")).gpus:
@@ -25,7 +25,7 @@ async def test_what_was_tried_is_remembered_until_the_driver_changes(monkeypatch
         shown = (await lab.status.gpus.status("local")).hosts[0]
         assert shown.capabilities == tried
         monkeypatch.setattr(module, "FORMAT", 99)
-        assert await lab.status.capabilities.known("local") == []
+        assert await lab.status.capabilities.known_capabilities("local") == []
 
 
 def test_a_host_without_a_driver_says_so_instead_of_breaking():
@@ -63,7 +63,7 @@ def test_text_and_table_say_clocks_power_throttling_and_whose_processes_they_are
     assert "1515/1980 MHz, 690/700 W, held down by power cap" in text
     assert "process 7 python3 of ada, 9216 MiB" in text and "not able: counters: ERR_NVGPUCTRPERM. open them" in text
     console = Console(width=160, record=True, file=io.StringIO())
-    console.print(status.rendered(lab.model_dump(mode="json", exclude_none=True)))
+    console.print(status.render_status(lab.model_dump(mode="json", exclude_none=True)))
     shown = console.export_text()
     assert (
         "NVIDIA H200 sm_90" in shown and "1515/1980 MHz" in shown and "python3 of ada" in shown and "power cap" in shown

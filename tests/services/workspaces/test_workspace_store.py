@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused, TooLarge
+from gpu_mcp_server.errors import BadRequest, LimitExceeded, NotFound, PathRefused
 from gpu_mcp_server.hostd.protocol import FileRef, OutputFile
 from gpu_mcp_server.services.workspaces import workspace_store as module
 from gpu_mcp_server.services.workspaces.local_files import MAX_LOCAL_FILES, checked_path
@@ -109,7 +109,7 @@ async def test_a_file_cannot_be_a_folder_as_well(workspaces: Workspaces):
 
 
 async def test_over_a_mebibyte_is_too_large_and_exactly_that_is_not(workspaces: Workspaces):
-    with pytest.raises(TooLarge, match=str(MAX_TEXT_BYTES)):
+    with pytest.raises(LimitExceeded, match=str(MAX_TEXT_BYTES)):
         await workspaces.write(None, {"a": "x" * (MAX_TEXT_BYTES + 1)})
     assert (await workspaces.write(None, {"a": "x" * MAX_TEXT_BYTES})).files[0].size_bytes == MAX_TEXT_BYTES
 
@@ -119,7 +119,7 @@ async def test_too_many_files_are_refused_and_the_workspace_stays(
 ):
     monkeypatch.setattr(module, "MAX_FILES", 3)
     first = await workspaces.write(None, {"a": "1", "b": "2"})
-    with pytest.raises(TooLarge, match="4 files"):
+    with pytest.raises(LimitExceeded, match="4 files"):
         await workspaces.write(first.workspace_id, {"c": "3", "d": "4"})
     assert [ref.path for ref in await workspaces.manifest(first.workspace_id)] == ["a", "b"]
 
@@ -243,11 +243,11 @@ async def test_a_local_path_that_is_not_there_or_empty_is_not_found(workspaces: 
 async def test_a_folder_over_its_limits_is_too_large(workspaces: Workspaces, folder: Path):
     for i in range(MAX_LOCAL_FILES + 1):
         (folder / str(i)).touch()
-    with pytest.raises(TooLarge, match="2000 files"):
+    with pytest.raises(LimitExceeded, match="2000 files"):
         await workspaces.write_local(None, folder)
     with (folder / "huge").open("wb") as huge:
         huge.truncate((64 << 20) + 1)
-    with pytest.raises(TooLarge, match="64 MiB"):
+    with pytest.raises(LimitExceeded, match="64 MiB"):
         await workspaces.write_local(None, folder / "huge")
 
 
@@ -276,5 +276,5 @@ async def test_a_file_that_stayed_on_its_host_says_so(workspaces: Workspaces):
     await workspaces.adopt(workspace_id, [OutputFile("big", SHA, 1 << 30)])
     with pytest.raises(NotFound, match="run_command on its host"):
         await workspaces.read(workspace_id, "big")
-    with pytest.raises(TooLarge):
+    with pytest.raises(LimitExceeded):
         await workspaces.read_bytes(workspace_id, "big", 1 << 20)

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from gpu_mcp_server.web.dashboard.text_format import LINES, difference, listing, shown, span
-from gpu_mcp_server.web.dashboard.timeline import MAX_STEPS, picture, works
+from gpu_mcp_server.web.dashboard.text_format import LINES, difference, display_text, format_duration, listing
+from gpu_mcp_server.web.dashboard.timeline import MAX_STEPS, picture, timeline_steps
 
 
 def test_what_steers_is_made_visible_and_what_is_long_says_how_much_is_missing():
-    assert shown("a\u202eb\x1b[31mc\x00") == "a\\u202eb\\x1b[31mc\\x00"
-    assert shown("x" * 500, 10) == "x" * 10 + " [… 490 more characters]"
-    assert shown(None) == ""
+    assert display_text("a\u202eb\x1b[31mc\x00") == "a\\u202eb\\x1b[31mc\\x00"
+    assert display_text("x" * 500, 10) == "x" * 10 + " [… 490 more characters]"
+    assert display_text(None) == ""
     found = listing("line\n" * (LINES + 7))
     assert (len(found.lines), found.left_out) == (LINES, f"7 of {LINES + 7} lines left out")
 
@@ -41,7 +41,7 @@ def test_a_difference_has_only_what_changed_and_refuses_what_takes_too_long():
     ],
 )
 def test_a_duration_is_said_as_people_say_it(seconds: float | None, said: str):
-    assert span(seconds) == said
+    assert format_duration(seconds) == said
 
 
 def judged(number: int, stage: str, outcome: str, **more: Any) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def judged(number: int, stage: str, outcome: str, **more: Any) -> dict[str, Any]
 
 
 def test_each_step_lies_in_its_role_and_failures_go_back_to_who_can_mend_them():
-    found = works(
+    found = timeline_steps(
         [
             {
                 "event": "done",
@@ -90,6 +90,6 @@ def test_each_step_lies_in_its_role_and_failures_go_back_to_who_can_mend_them():
 @pytest.mark.parametrize("count", [0, 1, MAX_STEPS + 50])
 def test_the_picture_of_a_run_is_xml_whatever_was_said(count: int):
     hostile = judged(1, "correctness", "<script>\x00", reason="\"'><img onerror=x>\ud800")
-    tree = ET.fromstring(picture(works([hostile] * count)))
+    tree = ET.fromstring(picture(timeline_steps([hostile] * count)))
     assert len(tree.findall("{*}rect")) == min(count, MAX_STEPS)
     assert not [e for e in tree.iter() if e.tag.endswith("script") or e.tag.endswith("img")]

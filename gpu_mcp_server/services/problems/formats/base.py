@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Protocol
 
 from gpu_mcp_server.errors import BadRequest
-from gpu_mcp_server.models.problem import Problem, Wish
+from gpu_mcp_server.models.problem import ImportOverrides, Problem
 from gpu_mcp_server.services.workspaces.local_files import checked_path, read_local
 
 MAX_FILE_BYTES = 1 << 20
 
 
-AS_IT_IS = Wish()
+AS_IT_IS = ImportOverrides()
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class ProblemSource:
     part: str = ""
     """Which of several problems in the file: what stood behind `#` in its path."""
 
-    wish: Wish = AS_IT_IS
+    wish: ImportOverrides = AS_IT_IS
 
-    async def beside(self, name: str) -> str:
+    async def sibling_text(self, name: str) -> str:
         """Return the text of another file of the folder.
 
         Raises:
             BadRequest: If there is no folder, or the file is not text.
-            NotFound, PathRefused, TooLarge: As for every local file; it may not leave the folder.
+            NotFound, PathRefused, LimitExceeded: As for every local file; it may not leave the folder.
         """
         if self.folder is None:
             raise BadRequest(
@@ -49,7 +49,7 @@ class ProblemSource:
             raise BadRequest(f"{name!r} is binary junk, not text.", hint="Give UTF-8 text.") from error
 
 
-class Format(Protocol):
+class ProblemFormat(Protocol):
     """A module of this package."""
 
     TITLE: str

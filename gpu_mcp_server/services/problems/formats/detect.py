@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import cast
 
 from gpu_mcp_server.errors import BadRequest, NotFound, PathRefused
-from gpu_mcp_server.models.problem import Problem, Wish
+from gpu_mcp_server.models.problem import ImportOverrides, Problem
 from gpu_mcp_server.services.problems.formats import geak, kernelbench, problem_toml, program
-from gpu_mcp_server.services.problems.formats.base import MAX_FILE_BYTES, Format, ProblemSource
+from gpu_mcp_server.services.problems.formats.base import MAX_FILE_BYTES, ProblemFormat, ProblemSource
 from gpu_mcp_server.services.workspaces.local_files import read_local
 
-FORMATS = cast("tuple[Format, ...]", (problem_toml, program, geak, kernelbench))
+FORMATS = cast("tuple[ProblemFormat, ...]", (problem_toml, program, geak, kernelbench))
 """In the order in which they are asked."""
 
 
@@ -50,7 +50,7 @@ def _main_file(path: Path) -> Path:
     return found
 
 
-async def read_unjudged(source: ProblemSource) -> Problem:
+async def read_compile_only(source: ProblemSource) -> Problem:
     """Return the problem of a file where candidates are only compiled: a GEAK-HIP task needs no extractor then.
 
     Raises:
@@ -68,12 +68,12 @@ async def read_problem(source: ProblemSource) -> Problem:
     known = next((each for each in FORMATS if each.recognizes(source)), None)
     if known is None:
         titles = ", ".join(each.TITLE for each in FORMATS)
-        why = "; ".join(each for each in (kernelbench.lacks(source), problem_toml.lacks(source)) if each)
+        why = "; ".join(each for each in (kernelbench.lacks(source), problem_toml.why_not_toml(source)) if each)
         raise BadRequest(
             f"This is no problem file that is known here{f': {why}' if why else ''}.",
             hint=f"Known are: {titles}. Or use register_problem.",
         )
-    if source.wish != Wish() and known is not kernelbench:
+    if source.wish != ImportOverrides() and known is not kernelbench:
         raise BadRequest(
             "rtol, atol and distribution go with a KernelBench problem.",
             hint="Other files say themselves what they want.",

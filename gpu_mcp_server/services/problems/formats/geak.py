@@ -18,7 +18,7 @@ from gpu_mcp_server.errors import BadRequest, NotFound
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.models.program import ProgramFile
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
-from gpu_mcp_server.services.problems.formats.program import files_of, made
+from gpu_mcp_server.services.problems.formats.program import files_of, problem_from_table
 from gpu_mcp_server.services.workspaces.local_files import checked_path
 
 TITLE = "a GEAK-HIP instruction file (JSON; FILE#TASK names one of several)"
@@ -71,7 +71,7 @@ async def problem(source: ProblemSource) -> Problem:
             f"How task {task['task']!r} is run is not to be seen from its Makefile.",
             hint='Say so in its extractor: run = ["./test_silu"].',
         )
-    return made(given)
+    return problem_from_table(given)
 
 
 async def project(source: ProblemSource) -> Problem:
@@ -81,7 +81,7 @@ async def project(source: ProblemSource) -> Problem:
         BadRequest, NotFound: As `problem` does, but for the extractor.
     """
     task, files = await _read(source)
-    return made({"run": ["./task"], **_given(task, files, source.name), **UNJUDGED})
+    return problem_from_table({"run": ["./task"], **_given(task, files, source.name), **UNJUDGED})
 
 
 def tasks_of(source: ProblemSource) -> list[str]:

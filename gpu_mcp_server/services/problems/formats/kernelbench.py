@@ -4,7 +4,7 @@ from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.problems import kernelbench_problems
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
-from gpu_mcp_server.services.problems.reference_source import parsed
+from gpu_mcp_server.services.problems.reference_source import parse_reference
 
 TITLE = "a KernelBench problem (Model, get_inputs, get_init_inputs)"
 MAIN_FILES: tuple[str, ...] = ()
@@ -20,7 +20,7 @@ def lacks(source: ProblemSource) -> str:
     if not source.name.endswith(".py") and not any(name in source.text for name in ("get_inputs", "get_init_inputs")):
         return ""
     try:
-        parsed(source.text)
+        parse_reference(source.text)
     except BadRequest as error:
         return str(error.args[0]).replace("The reference is", "it is").removesuffix(".")
     missing = [name for name in kernelbench_problems.NEEDED if name not in kernelbench_problems.defines(source.text)]
@@ -35,7 +35,7 @@ async def problem(source: ProblemSource) -> Problem:
     """
     name = source.name.removesuffix(".py").strip("_") or "KernelBench problem"
     wish = source.wish
-    drafted = kernelbench_problems.draft(
+    drafted = kernelbench_problems.unresolved_problem(
         name, source.text, rtol=wish.rtol, atol=wish.atol, distribution=wish.distribution
     )
     return drafted.model_copy(update={"libraries": wish.libraries, "distributions": wish.distributions})

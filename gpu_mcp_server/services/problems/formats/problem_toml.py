@@ -36,7 +36,7 @@ class ImplementationToml(Model):
         """
         if (self.source is None) == (self.path is None):
             raise BadRequest(f"implementations.{name} needs either source or path.", hint="Give one of them.")
-        text = self.source if self.source is not None else await source.beside(self.path or "")
+        text = self.source if self.source is not None else await source.sibling_text(self.path or "")
         return Implementation(language=self.language, source=text, entry=self.entry, flags=self.flags)
 
 
@@ -77,7 +77,7 @@ def recognizes(source: ProblemSource) -> bool:
     return source.name in MAIN_FILES or all(name in _table(source.text) for name in TELLING)
 
 
-def lacks(source: ProblemSource) -> str:
+def why_not_toml(source: ProblemSource) -> str:
     """Return why a file that looks like TOML is none; empty for any other."""
     if not source.name.endswith(".toml") and not all(name in source.text for name in TELLING):
         return ""
@@ -109,7 +109,7 @@ async def problem(source: ProblemSource) -> Problem:
         raise BadRequest("reference and reference_path are both given.", hint="Leave one of them out.")
     reference = given.reference
     if reference is None:
-        reference = await source.beside(given.reference_path or "reference.py")
+        reference = await source.sibling_text(given.reference_path or "reference.py")
     framework = given.framework or reference_source.framework_of(reference)
     entry = given.entry or reference_source.read(reference).entry
     return Problems.make_problem(

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from gpu_mcp_server.errors import BadRequest, TooLarge
+from gpu_mcp_server.errors import BadRequest, LimitExceeded
 from gpu_mcp_server.models.problem import Problem
-from gpu_mcp_server.models.program import Program, ProgramFile
+from gpu_mcp_server.models.program import ProgramFile, ProgramProblem
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.problems.problem_table import Problems
 from gpu_mcp_server.services.problems.program_problems import MAX_PROJECT_BYTES
@@ -46,10 +46,10 @@ async def problem(source: ProblemSource) -> Problem:
         raise BadRequest(f"{source.name or 'The text'} is no TOML: {error}.", hint="Correct it.") from error
     if not isinstance(given.get("files"), dict):
         given["files"] = await _listed(source, given.get("files"))
-    return made(given)
+    return problem_from_table(given)
 
 
-def made(given: Mapping[str, Any]) -> Problem:
+def problem_from_table(given: Mapping[str, Any]) -> Problem:
     """Return the problem of a table with a program's fields, and name, description, rtol and atol.
 
     Raises:
@@ -62,12 +62,13 @@ def made(given: Mapping[str, Any]) -> Problem:
         if isinstance(about.get(name), bool) or not isinstance(about.get(name), (int, float)):
             raise BadRequest(f"A program needs {name}, a number.", hint="rtol = 1e-5")
     try:
-        program = Program.model_validate({k: v for k, v in given.items() if k not in ABOUT})
+        program = ProgramProblem.model_validate({k: v for k, v in given.items() if k not in ABOUT})
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise BadRequest(
-            f"The program: {where}: {first['msg']}.", hint=f"It takes {', '.join([*ABOUT, *Program.model_fields])}."
+            f"The program: {where}: {first['msg']}.",
+            hint=f"It takes {', '.join([*ABOUT, *ProgramProblem.model_fields])}.",
         ) from error
     return Problems.make_program(
         about["name"], about.get("description", ""), program, float(about["rtol"]), float(about["atol"])
@@ -97,16 +98,17 @@ async def files_of(folder: Path) -> dict[str, ProgramFile]:
     """Return a folder's files by path.
 
     Raises:
-        TooLarge: If they have more than 8 MiB.
+        LimitExceeded: If they have more than 8 MiB.
         NotFound, PathRefused: As for every local folder.
     """
     found = await asyncio.to_thread(collect, folder)
     if sum(file.size for file in found) > MAX_PROJECT_BYTES:
-        raise TooLarge(
+        raise LimitExceeded(
             f"{str(folder)!r} has more than {MAX_PROJECT_BYTES >> 20} MiB.",
             hint="Name the needed ones in `files`, in a folder of their own.",
         )
     contents = await asyncio.to_thread(lambda: [file.source.read_bytes() for file in found])
     return {
-        file.path: ProgramFile.of(data, executable=file.executable) for file, data in zip(found, contents, strict=True)
+        file.path: ProgramFile.from_bytes(data, executable=file.executable)
+        for file, data in zip(found, contents, strict=True)
     }

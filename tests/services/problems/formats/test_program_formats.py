@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_mcp_server.errors import BadRequest, NotFound, ProblemRefused, TooLarge
+from gpu_mcp_server.errors import BadRequest, LimitExceeded, NotFound, ProblemRefused
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.problems.formats.detect import read_problem, source_at
 from gpu_mcp_server.services.problems.problem_table import Problems
@@ -99,7 +99,7 @@ async def test_what_is_wrong_with_a_program_is_said(folder: Path, change: tuple[
 async def test_a_project_that_is_too_large_is_refused_before_it_is_read(folder: Path):
     with (folder / "huge").open("wb") as file:
         file.truncate(9 << 20)
-    with pytest.raises(TooLarge, match="more than 8 MiB"):
+    with pytest.raises(LimitExceeded, match="more than 8 MiB"):
         await read_problem(await source_at(folder))
 
 
