@@ -15,6 +15,7 @@
     - JobBroken            hostd failed while it ran the job
     - DiskFull             the host or the store has no room left
   + ToolMissing            a program (nvcc, gcc, ncu) is not there
+    - MachineLacks         a candidate needs a module, library, program or GPU that is not there; it was not judged
   + QuotaExceeded          a user of a shared server has taken all they may for now
   + ProblemRefused         a problem that cannot be judged: its reference fails, or trivial answers pass
 
@@ -132,6 +133,13 @@ class ToolMissing(GpuMcpError):
             f"{program} is not installed on host {host!r}.",
             hint=hint or "Run `gpu-mcp-server doctor` for the list of what is missing and how to get it.",
         )
+
+
+class MachineLacks(ToolMissing):
+    """A candidate or reference needs what its host does not have: nothing was judged, and no attempt is kept."""
+
+    def __init__(self, need: str, host: str, hint: str, *, without: str = "and there is none on") -> None:
+        GpuMcpError.__init__(self, f"Nothing was judged: {need}, {without} host {host!r}.", hint=hint)
 
 
 class QuotaExceeded(GpuMcpError):

@@ -48,6 +48,15 @@ class Torn(Refused):
     advice = "judge it again, best while the machine is less busy"
 
 
+class Unequipped(Refused):
+    """A candidate or reference needs what the machine does not have: no verdict on either."""
+
+    def __init__(self, role: str, lack: Dict[str, str], early: bool) -> None:
+        super().__init__("the %s needs something that is not there: %s %s" % (role, lack["kind"], lack["name"]))
+        self.lack = dict(lack, role=role, early=early)
+        """Kind and name of what is missing, for whom, and whether nothing had been compared yet."""
+
+
 def where_of(judged: Optional[BaseException]) -> Optional[Dict[str, Any]]:
     """Return where wrong elements lie, of a failure or of the one that it was made of; `None` if nobody looked."""
     while judged is not None:

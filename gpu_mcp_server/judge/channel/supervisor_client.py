@@ -4,7 +4,9 @@ import os
 import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
-from ..verdicts import Judged, JudgeFailed, ReferenceFailed, cheat, death, incorrect
+from ..folders import WORK
+from ..machine_limits import lack_in
+from ..verdicts import Judged, JudgeFailed, ReferenceFailed, Unequipped, cheat, death, incorrect
 from .packet_link import Link, LinkClosed, LinkGarbage, LinkTimeout
 
 REPLY_S = 20.0
@@ -109,7 +111,10 @@ class Player:
         self.frozen = False
         self.lost = False
         """Whether it died or had to be killed."""
+        self.device = "cpu"
         self.asked = ""
+        self.rounds_asked = 0
+        """Of rounds with calls: before the reply to the first one nothing has been compared."""
         self.sequence = 0
         self.prepare_s = 0.0
         """How long loading and a first call may take where they compile; 0 for what is compiled already."""
@@ -155,6 +160,7 @@ class Player:
     def tell(self, do: str, descriptors: Sequence[int] = (), **fields: Any) -> None:
         """Send a request, whose reply `hear` returns; if the player is gone, `hear` tells how."""
         self.asked, self.sequence = do, int.from_bytes(os.urandom(6), "big")
+        self.rounds_asked += do == "go" and bool(fields.get("calls"))
         try:
             if self.link.pending():
                 self._unasked()
@@ -190,6 +196,9 @@ class Player:
             raise self._lied("spoke out of turn on its link: %s" % error) from None
         if reply.get("seq") != self.sequence:
             raise self._lied("spoke out of turn on its link: an answer to nothing that was asked, as by a forked copy")
+        lack = lack_in(str(reply["error"]), self.device, WORK) if reply.get("error") else None
+        if lack:
+            raise Unequipped(self.role, lack, early=self.rounds_asked <= 1)
         return reply, files
 
     def quiet(self) -> None:

@@ -19,7 +19,7 @@ from ..numerics.element_loops import ELEMENTS
 from ..numerics.random_inputs import Well
 from ..numerics.stats import geometric_mean
 from ..timing.time_accounting import Ledger
-from ..verdicts import VERDICTS, Judged, JudgeFailed, Refused, where_of
+from ..verdicts import VERDICTS, Judged, JudgeFailed, Refused, Unequipped, where_of
 from .module_signature import describe
 from .peer_processes import Players
 from .shape_judge import Shape
@@ -92,6 +92,8 @@ class Owner:
             else:
                 device = device_of(self.task, self.well)
                 self.players.welcome(reference)
+        except Unequipped:
+            raise
         except JudgeFailed as error:
             return {
                 "mode": "register", "status": "refused", "reason": str(error),
@@ -316,7 +318,8 @@ def main() -> int:
             sys.stdout.flush()
             os._exit(0)  # a driver takes its time to end in order, and would wait for a lost GPU
     except Refused as error:
-        write({"mode": "judge", "refused": str(error), "advice": error.advice})
+        lack = error.lack if isinstance(error, Unequipped) else None
+        write({"mode": "judge", "refused": str(error), "advice": error.advice, "lacks": lack})
     except JudgeFailed as error:
         print("the judge failed: %s" % error, file=sys.stderr)
         return 1

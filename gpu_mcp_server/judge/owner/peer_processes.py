@@ -57,6 +57,7 @@ class Players:
     def invite(self, role: str) -> Player:
         """Let a player start; it imports what it needs while the owner goes on."""
         player = Player(role, link_to(role), self.supervisor)
+        player.device = self.task["device"]
         if role == "candidate":
             player.prepare_s = float(self.task.get("prepare_s") or 0)
         player.tell("hello", task={name: self.task.get(name) for name in PUBLIC})

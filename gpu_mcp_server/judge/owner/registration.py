@@ -13,7 +13,7 @@ from ..numerics.random_inputs import Well
 from ..numerics.small_floats import SHORT, short_bits
 from ..numerics.tensors import FLOATS, Array, Tensor, symbols, tensors
 from ..timing.rounds import LARGE_SAMPLES, OPEN_S, named
-from ..verdicts import JudgeFailed, ReferenceFailed
+from ..verdicts import JudgeFailed, ReferenceFailed, Unequipped
 
 SEEDS = 2
 HIDDEN_S = 5.0
@@ -81,6 +81,8 @@ class Registration:
                     break
             if not reason:
                 self._hidden()
+        except Unequipped:
+            raise
         except JudgeFailed as error:
             reason = str(error)
         return {

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu_mcp_server.errors import BadRequest, GpuMcpError, NotFound
+from gpu_mcp_server.errors import BadRequest, GpuMcpError, MachineLacks, NotFound
 from gpu_mcp_server.models._base import Model
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.evaluation import Evaluation, Tier, TimingOptions
@@ -161,7 +161,7 @@ class Ground:
             evaluation = await self._evaluate(batch_id, candidate, parent_id, note, tier)
         except NotFound:
             raise
-        except BadRequest as error:
+        except (BadRequest, MachineLacks) as error:
             return Verdict(stage="compile", outcome="refused", reason=str(error), signature=signature(str(error)))
         return verdict_of(evaluation, self.plan)
 
@@ -192,7 +192,10 @@ class Ground:
                     await self.lab.commands.status(job_id, wait_s=JUDGE_WAIT_S)
                 else:
                     await experience.finish(attempt.attempt_id, status="abandoned", reason="its run was killed")
-            now = await experience.get(attempt.attempt_id)
+            try:
+                now = await experience.get(attempt.attempt_id)
+            except NotFound:  # its host lacked what it needs
+                continue
             if now.status in ("judged", "compile_failed"):
                 found.append(now)
         return found

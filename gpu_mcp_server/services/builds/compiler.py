@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -40,6 +41,9 @@ LOG_BYTES = 4 << 20
 LONG_LOG_CHARS = 100_000
 """Longer ones are understood in a thread: two million take a second."""
 TMP_BYTES = 1 << 30
+LACKED = re.compile(
+    r"ModuleNotFoundError|Ninja is required|CUDA_HOME environment variable is not set|: not found|\[Errno 2\]"
+)
 
 
 class Compiler:
@@ -276,8 +280,8 @@ def _was_beyond(toolchain: Toolchain, result: CompileResult) -> bool:
 
 
 def _lacked(result: CompileResult) -> bool:
-    """Say whether a Python module was not there, which somebody may install: no property of the source."""
-    return result.status == "failed" and any("ModuleNotFoundError" in d.message for d in result.diagnostics)
+    """Say whether a Python module or a program was not there, which somebody may install: no property of the source."""
+    return result.status == "failed" and any(LACKED.search(d.message) for d in result.diagnostics)
 
 
 def _resources(said: str, build: PlannedBuild, binary: bytes, about: Mapping[str, Any]) -> list[KernelResources]:

@@ -4,11 +4,11 @@ import json
 from collections.abc import Sequence
 from typing import cast
 
-from gpu_mcp_server.errors import BadRequest, GpuMcpError, NotFound
+from gpu_mcp_server.errors import BadRequest, GpuMcpError, NotFound, ToolMissing
 from gpu_mcp_server.models.attempt import Attempt, AuditResult, OldVerdicts, Outcome, RedoneVerdicts
 from gpu_mcp_server.models.build import CandidateLanguage
 from gpu_mcp_server.models.evaluation import Evaluation, ShapeVerdict, Tier, TimingOptions
-from gpu_mcp_server.services.builds.candidate_source import NAMES, kept_source
+from gpu_mcp_server.services.builds.candidate_source import NAMES, CandidateSource, kept_source
 from gpu_mcp_server.services.commands.command_runner import Progress
 from gpu_mcp_server.services.evaluation.evaluator import Evaluator
 from gpu_mcp_server.services.evaluation.judge_job import TRUSTED, parse_verdict, shape_verdicts
@@ -49,18 +49,10 @@ class Auditor:
         data = await self._artifacts.read(attempt.source_artifact_id)
         kept = await self._artifacts.info(attempt.source_artifact_id)
         language = cast("CandidateLanguage", attempt.language if attempt.language in NAMES else "c")
-        again = await self._evaluator.evaluate(
-            attempt.problem_id or "",
-            kept_source(data, kept.media_type, language),
-            host=attempt.host,
-            device=attempt.target,
-            flags=json.loads(attempt.flags or "[]"),
-            entry=attempt.entry,
-            timing=TimingOptions(tier=cast("Tier", attempt.tier or "performance"), precision="exact"),
-            parent_id=attempt_id,
-            note=f"audit of {attempt_id}",
-            progress=progress,
-        )
+        try:
+            again = await self._judged(attempt, kept_source(data, kept.media_type, language), progress)
+        except ToolMissing as error:
+            return await self._not_judged(attempt, error)
         outcome, why = compare_verdicts(attempt, await self._shapes(attempt), again)
         if outcome == "voided":
             await self._experience.void(attempt_id, f"{why} (audit {again.attempt_id})")
@@ -73,6 +65,44 @@ class Auditor:
             verdict_now=again.verdict,
             speedup_before=attempt.speedup,
             speedup_now=again.speedup,
+        )
+
+    async def _judged(self, attempt: Attempt, source: CandidateSource, progress: Progress | None) -> Evaluation:
+        return await self._evaluator.evaluate(
+            attempt.problem_id or "",
+            source,
+            host=attempt.host,
+            device=attempt.target,
+            flags=json.loads(attempt.flags or "[]"),
+            entry=attempt.entry or "launch",
+            timing=TimingOptions(tier=cast("Tier", attempt.tier or "performance"), precision="exact"),
+            parent_id=attempt.attempt_id,
+            note=f"audit of {attempt.attempt_id}",
+            progress=progress,
+        )
+
+    async def _not_judged(self, attempt: Attempt, error: ToolMissing) -> AuditResult:
+        """Keep that an audit was tried: a candidate that asks for what is not there undoes no more than its verdict."""
+        audit_id = await self._experience.start(
+            "evaluate",
+            status="refused",
+            reason=str(error),
+            parent_id=attempt.attempt_id,
+            problem_id=attempt.problem_id,
+            problem_hash=attempt.problem_hash,
+            source_hash=attempt.source_hash,
+            source_artifact_id=attempt.source_artifact_id,
+            language=attempt.language,
+            host=attempt.host,
+            note=f"audit of {attempt.attempt_id}",
+        )
+        return AuditResult(
+            attempt_id=attempt.attempt_id,
+            audit_attempt_id=audit_id,
+            outcome="not_judged",
+            why=f"{error} It did not miss that when it was judged: the host has changed, or the candidate avoids it.",
+            verdict_before=attempt.verdict or "",
+            speedup_before=attempt.speedup,
         )
 
     async def older(self, problem_id: str | None = None) -> OldVerdicts:

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import Mapping
 from typing import Any
 
-from gpu_mcp_server.errors import GpuMcpError, JobBroken
+from gpu_mcp_server.errors import GpuMcpError, JobBroken, MachineLacks
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.evaluation.judge_job import parse_verdict, shape_verdicts
+from gpu_mcp_server.services.evaluation.machine_limits import error_of
 from gpu_mcp_server.services.evaluation.verdict_cache import VerdictCache
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
 from gpu_mcp_server.services.jobs.job_table import JobRow
@@ -55,10 +57,13 @@ class Verdicts:
 
         Raises:
             JobBroken: If the judge itself failed.
+            MachineLacks: If the candidate needs what the host does not have.
         """
-        assert row.attempt_id
         problem = await self._problems.get(str(row.context["problem_id"]))
         verdict = await self.read(done)
+        if verdict is not None and verdict.get("lacks"):
+            raise await self._lacking(verdict["lacks"], row)
+        assert row.attempt_id
         if verdict is None:
             why = describe_end(done)
             await self._experience.finish(row.attempt_id, status=done.record.status or "broken", reason=why)
@@ -93,6 +98,18 @@ class Verdicts:
             },
         )
         return evaluation
+
+    async def _lacking(self, lack: Mapping[str, Any], row: JobRow) -> MachineLacks:
+        """Return the error that names what is missing, and forget the attempt.
+
+        One whose answers were compared already stays, without a verdict: it could choose which of its runs count.
+        """
+        error = error_of(lack, row.host, (await self._jobs.probe(row.host)).judge)
+        if row.attempt_id and lack.get("early"):
+            await self._experience.forget(row.attempt_id)
+        elif row.attempt_id:
+            await self._experience.finish(row.attempt_id, status="refused", reason=str(error))
+        return error
 
     async def _evaluation(
         self, problem: Problem, verdict: dict[str, Any], done: FinishedJob, row: JobRow
@@ -155,7 +172,10 @@ class Verdicts:
 
     async def finish_and_describe(self, done: FinishedJob, row: JobRow) -> str | None:
         """Settle a judge job that job_status found finished, and say the verdict on one line."""
-        evaluation = await self.finish(done, row)
+        try:
+            evaluation = await self.finish(done, row)
+        except MachineLacks as error:
+            return f"not judged: {error}"
         await self._kept.put(str(row.context.get("request")), evaluation)
         if evaluation.verdict is None:
             return f"not judged: {evaluation.reason}"

@@ -11,6 +11,7 @@ from gpu_mcp_server.services.evaluation.concurrency import gather_or_cancel
 from gpu_mcp_server.services.evaluation.judge_binaries import judge_code
 from gpu_mcp_server.services.evaluation.judge_job import Kind, judge_spec
 from gpu_mcp_server.services.evaluation.judge_results import Verdicts, describe_end
+from gpu_mcp_server.services.evaluation.machine_limits import error_of
 from gpu_mcp_server.services.evaluation.prewarming import Prewarming
 from gpu_mcp_server.services.evaluation.program_candidates import Programs
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
@@ -120,6 +121,8 @@ class Registry:
         verdict = await self._verdicts.read(done)
         if verdict is None:
             raise _not_tried(done)
+        if verdict.get("lacks"):
+            raise error_of(verdict["lacks"], where, probe.judge)
         if verdict.get("status") != "ok":
             reason = str(verdict.get("reason"))
             wishes = problem.kind == "module" and " passes as " in reason

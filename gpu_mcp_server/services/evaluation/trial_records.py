@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpu_mcp_server.errors import ToolMissing
 from gpu_mcp_server.models.build import CompileResult, kept_diagnostics
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.services.commands.command_runner import device_name
@@ -66,7 +67,10 @@ class TrialRecords:
         return trial.evaluation("refused", reason=LATE)
 
     async def end_broken(self, trial: JudgeRequest, error: BaseException) -> None:
-        """Note what kept the candidate from being judged."""
+        """Note what kept the candidate from being judged; where the host lacks something, nothing was tried."""
+        if isinstance(error, ToolMissing):
+            await self._experience.forget(trial.attempt_id)
+            return
         gone = isinstance(error, asyncio.CancelledError)
         reason = "the call was cancelled, or its client went away" if gone else str(error)[:500]
         await self._experience.finish(trial.attempt_id, status="cancelled" if gone else "error", reason=reason)

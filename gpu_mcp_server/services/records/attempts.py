@@ -25,6 +25,14 @@ FAILED = "(verdict IN ('incorrect', 'cheat') OR (verdict IS NULL AND status NOT 
 BEST = "kind = 'evaluate' AND verdict = 'correct' AND speedup IS NOT NULL AND voided IS NULL"
 BEFORE = "(coalesce({}.evidence ->> 'generation', 0) < ?)"
 """Judged before a generation of the harness."""
+RUNNING = "EXISTS (SELECT 1 FROM attempts WHERE attempt_id = ? AND status = 'running')"
+FORGET = {
+    "jobs": f"UPDATE jobs SET attempt_id = NULL WHERE attempt_id = ? AND {RUNNING}",  # noqa: S608
+    "recipe_attempts": f"DELETE FROM recipe_attempts WHERE attempt_id = ? AND {RUNNING}",  # noqa: S608
+    "owners": f"DELETE FROM owners WHERE handle = ? AND {RUNNING}",  # noqa: S608
+    "attempts": f"DELETE FROM attempts WHERE attempt_id = ? AND {RUNNING}",  # noqa: S608
+}
+"""What takes back a running attempt, table by table; one that has ended stays."""
 DIGITS = "0123456789abcdefghijklmnopqrstuv"
 
 
@@ -101,6 +109,11 @@ class AttemptStore:
         if not changed:
             await self._require(attempt_id)
         return changed == 1
+
+    async def forget(self, attempt_id: str) -> None:
+        """Take back an attempt that is running: it turned out that nothing was tried. Its job stays listed."""
+        for table in ("jobs", "recipe_attempts", "owners", "attempts"):
+            await self._db.execute(FORGET[table], (attempt_id, attempt_id))
 
     async def abandon(self, older_than_s: float = 6 * 3600) -> int:
         """End attempts that a killed server left running and that have no job to ask; return how many."""

@@ -156,7 +156,6 @@ def test_an_index_with_a_fraction_is_not_the_index_it_is_cut_to(court, more, ver
         ),
         ("x = 1", "triton", "no function launch: define launch(*inputs, *outputs, *dimensions)"),
         ("import os; os._exit(0)", "triton", "exited with status 0 without finishing its calls, while it was loaded"),
-        ("import nothing_like_it", "triton", "ModuleNotFoundError: No module named 'nothing_like_it'"),
     ],
 )
 def test_a_file_that_cannot_be_loaded_is_incorrect_and_says_why(court, source, kind, reason):
@@ -164,6 +163,13 @@ def test_a_file_that_cannot_be_loaded_is_incorrect_and_says_why(court, source, k
 
     assert verdict["verdict"] == "incorrect"
     assert reason in verdict["reason"]
+
+
+def test_a_file_that_imports_what_is_not_there_is_not_judged(court):
+    verdict = court("import nothing_like_it", "triton")
+
+    lack = {"kind": "module", "name": "nothing_like_it", "role": "candidate", "early": True}
+    assert "verdict" not in verdict and verdict["lacks"] == lack
 
 
 def test_triton_on_the_processor_is_checked_and_not_timed(court):

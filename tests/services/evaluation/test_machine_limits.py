@@ -1,0 +1,196 @@
+"""What a host does not have is named, and is neither a verdict on the candidate nor an attempt."""
+
+import shutil
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from gpu_mcp_server.errors import BadRequest, MachineLacks, ToolMissing
+from gpu_mcp_server.models.evaluation import TimingOptions
+from gpu_mcp_server.models.problem import TensorSpec
+from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+from gpu_mcp_server.services.evaluation.machine_limits import check_one_file, program_missing_in
+from gpu_mcp_server.services.lab import Lab
+from tests.judge.harness import torch_python
+from tests.laboratory import PROBLEM, laboratory
+
+pytestmark = pytest.mark.timeout(400)
+needs_torch = pytest.mark.skipif(not torch_python(), reason="no Python with torch: set TEST_TORCH_PYTHON")
+WHOLE: dict[str, Any] = {**PROBLEM, **{side: [TensorSpec(**PROBLEM[side][0])] for side in ("inputs", "outputs")}}
+SMOKE = TimingOptions(tier="smoke")
+AUTOTUNED = """
+import torch, triton, triton.language as tl
+
+@triton.autotune(configs=[triton.Config({"SIZE": 128}), triton.Config({"SIZE": 64})], key=["n"])
+@triton.jit
+def doubled(x, y, n, SIZE: tl.constexpr):
+    at = tl.program_id(0) * SIZE + tl.arange(0, SIZE)
+    tl.store(y + at, tl.load(x + at, mask=at < n) * 2 + 1, mask=at < n)
+
+def launch(x, y, n):
+    doubled[lambda meta: (triton.cdiv(n, meta["SIZE"]),)](x, y, n)
+"""
+MODEL = """
+import torch
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        {body}
+        return x * 2 + 1
+"""
+
+
+@pytest.fixture(scope="module")
+async def torch_lab() -> AsyncIterator[Lab]:
+    async with laboratory(hosts={"local": {"kind": "local", "judge_python": torch_python()}}) as lab:
+        yield lab
+
+
+async def affine(lab: Lab) -> str:
+    x, y = (TensorSpec(name=name, dtype="float32", shape=["n"]) for name in "xy")
+    text = "import torch\ndef reference(x):\n    return x * 2 + 1\n"
+    problem = await lab.evaluation.registry.register(
+        name="affine", inputs=[x], outputs=[y], shapes=[{"n": 1024}], rtol=1e-5, atol=1e-6, reference=text,
+        fixed_shapes=True,
+    )  # fmt: skip
+    return problem.problem_id
+
+
+@needs_torch
+async def test_an_autotuned_triton_kernel_is_judged_by_the_interpreter(torch_lab: Lab):
+    source = CandidateSource(AUTOTUNED, "triton", "kernel.py")
+    found = await torch_lab.evaluation.evaluator.evaluate(await affine(torch_lab), source, device="cpu")
+
+    assert found.verdict == "correct", found.reason
+    assert "not timed" in (found.note or "")
+    assert "the first configuration" in str(found.shapes[0].notes)
+    wrong = CandidateSource(AUTOTUNED.replace("* 2 + 1", "* 2 + 1.01"), "triton", "kernel.py")
+    again = await torch_lab.evaluation.evaluator.evaluate(await affine(torch_lab), wrong, device="cpu")
+    assert again.verdict == "incorrect"
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("import nonexistent_abc", "imports the module 'nonexistent_abc'"),
+        ("import torch.nonexistent_part", "imports the module 'torch.nonexistent_part'"),
+        ("import ctypes; ctypes.CDLL('libcuda.so.1')", "loads the library 'libcuda.so.1'"),
+        ("import ctypes; ctypes.CDLL('libsurely_not_there.so.3')", "loads the library 'libsurely_not_there.so.3'"),
+        ("x = x.cuda()", "asks for a GPU"),
+        ("raise RuntimeError('0 active drivers ([]). There should only be one.')", "asks for a GPU"),
+        ("import subprocess; subprocess.run(['nvcc'])", "has 'nvcc' run"),
+    ],
+)
+async def test_what_is_not_there_is_named_and_is_no_attempt(torch_lab: Lab, body: str, words: str):
+    if "nvcc" in body and shutil.which("nvcc"):
+        pytest.skip("there is an nvcc here")
+    problem = await affine(torch_lab)
+    before = len((await torch_lab.store.experience.list("recent")).attempts)
+    with pytest.raises(MachineLacks) as error:
+        await torch_lab.evaluation.evaluator.evaluate(
+            problem, CandidateSource(MODEL.format(body=body), "python", "model.py"), timing=SMOKE, device="cpu"
+        )
+
+    assert words in str(error.value) and "host 'local'" in str(error.value), error.value
+    assert len((await torch_lab.store.experience.list("recent")).attempts) == before
+    newest = (await torch_lab.commands.recent(1))[0]
+    assert "not judged" in str((await torch_lab.commands.status(newest.job_id)).note), "its job can be asked about"
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    "body",
+    [
+        "raise ModuleNotFoundError(\"No module named 'torch'\")",
+        "raise OSError('libc.so.6: cannot open shared object file')",
+        "raise RuntimeError('/job/candidate.so: undefined symbol: cublasCreate_v2')",
+        "raise FileNotFoundError(\"No such file or directory: 'gcc'\")",
+    ],
+)
+async def test_who_says_that_something_is_missing_which_is_there_gets_a_verdict(torch_lab: Lab, body: str):
+    source = CandidateSource(MODEL.format(body=body), "python", "model.py")
+    found = await torch_lab.evaluation.evaluator.evaluate(await affine(torch_lab), source, timing=SMOKE, device="cpu")
+
+    assert found.verdict == "incorrect"
+
+
+@needs_torch
+async def test_who_has_answered_and_then_misses_something_keeps_its_attempt_without_a_verdict(torch_lab: Lab):
+    body = "self.calls = getattr(self, 'calls', 0) + 1\n        if self.calls > 4: import nonexistent_abc"
+    problem = await affine(torch_lab)
+    with pytest.raises(MachineLacks):
+        await torch_lab.evaluation.evaluator.evaluate(
+            problem, CandidateSource(MODEL.format(body=body), "python", "model.py"), device="cpu"
+        )
+
+    (kept, *_) = (await torch_lab.store.experience.list("recent", problem_id=problem)).attempts
+    assert (kept.status, kept.verdict) == ("refused", None) and "nonexistent_abc" in (kept.reason or "")
+
+
+@needs_torch
+async def test_an_audit_that_misses_something_confirms_nothing_and_stays_on_record(torch_lab: Lab):
+    """A candidate that does not want to be judged again cannot undo that somebody tried to."""
+    source = CandidateSource(MODEL.format(body=""), "python", "model.py")
+    first = await torch_lab.evaluation.evaluator.evaluate(await affine(torch_lab), source, timing=SMOKE, device="cpu")
+    assert first.verdict == "correct", first.reason
+    text = MODEL.format(body="import nonexistent_abc").encode()
+    artifact = await torch_lab.store.artifacts.put(text, name="model.py", media_type="text/x-python")
+    await torch_lab.store.db.execute(
+        "UPDATE attempts SET source_artifact_id = ? WHERE attempt_id = ?", (artifact, first.attempt_id)
+    )
+    result = await torch_lab.evaluation.auditor.audit(first.attempt_id)
+
+    assert result.outcome == "not_judged" and "nonexistent_abc" in result.why
+    kept = await torch_lab.store.experience.get(result.audit_attempt_id)
+    assert (kept.status, kept.parent_id) == ("refused", first.attempt_id)
+
+
+async def test_a_reference_that_imports_what_is_not_there_is_an_error_that_names_it(own_lab: Lab):
+    reference = "import nonexistent_abc\n" + PROBLEM["reference"]
+    with pytest.raises(MachineLacks, match="the reference imports the module 'nonexistent_abc'"):
+        await own_lab.evaluation.registry.register(**{**WHOLE, "reference": reference})
+
+
+async def test_a_host_whose_judge_lacks_torch_is_named_and_nothing_is_recorded(own_lab: Lab):
+    probe = await own_lab.jobs.runner.probe("local")
+    if probe.judge and probe.judge.torch:
+        pytest.skip("the judge's Python has torch")
+    problem = await own_lab.evaluation.registry.register(**WHOLE)
+    with pytest.raises(ToolMissing, match="torch is not installed on host 'local'"):
+        await own_lab.evaluation.evaluator.evaluate(problem.problem_id, CandidateSource(MODEL, "python", "model.py"))
+    assert not (await own_lab.store.experience.list("recent")).attempts
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [("from .helper import f\n", ".helper"), ("from . import helper, other\n", ".helper, other")],
+)
+def test_a_file_that_imports_from_beside_itself_is_refused_before_it_is_an_attempt(text: str, named: str):
+    with pytest.raises(BadRequest, match=f"imports {named} from beside itself .line 1."):
+        check_one_file(text)
+
+
+def test_a_file_that_may_do_without_is_judged():
+    check_one_file("try:\n    from .helper import f\nexcept ImportError:\n    f = None\n")
+    check_one_file("no python at all {")
+
+
+@pytest.mark.parametrize(
+    ("log", "program"),
+    [
+        ("FAILED: main.o\n/bin/sh: 1: icc: not found\n", ""),
+        ("FAILED: main.o\n/bin/sh: 1: g++: not found\n", ""),
+        ("FAILED: cuda.o\n/bin/sh: 1: nvcc: not found\n", "nvcc"),
+        ("RuntimeError: Ninja is required to load C++ extensions (pip install ninja to get it)", "ninja"),
+        ("CUDA_HOME environment variable is not set. Please set it to your CUDA install root.", "nvcc"),
+        ("main.cpp:1:2: error: #error /bin/sh: 1: nvcc: not found", ""),
+    ],
+)
+async def test_a_build_that_failed_for_want_of_a_program_is_told_from_one_of_a_bad_source(
+    lab: Lab, log: str, program: str
+):
+    """This host has a g++ and, as far as the log matters, no nvcc."""
+    probe = (await lab.jobs.runner.probe("local")).model_copy(update={"nvcc": None})
+
+    assert program_missing_in(log, probe) == program
