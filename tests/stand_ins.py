@@ -82,6 +82,13 @@ class Runner:
         )
 
 
+class Baselines:
+    """Stands for what measures torch.compile: nothing is known."""
+
+    async def attempt_with_compiled(self, attempt: Any) -> Any:
+        return attempt
+
+
 class Laboratory:
     """What tools get their services from."""
 
@@ -90,6 +97,7 @@ class Laboratory:
         self.commands = Runner()
         self.status = SimpleNamespace(gpus=Gpus())
         self.builds = SimpleNamespace(compiler=Compiler())
+        self.evaluation = SimpleNamespace(baselines=Baselines())
 
 
 class Opener:

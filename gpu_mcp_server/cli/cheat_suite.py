@@ -6,7 +6,7 @@ import tempfile
 import tomllib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -94,6 +94,8 @@ class CheatRow:
     speedup: float | None = None
     gain: float | None = None
     """Speed-up over the plain candidate's, of a harmless hack."""
+    timed: bool = False
+    """Whether it got a speed-up, or a time that ranks."""
     refused: str = ""
     """Why the judge gave no time, where the answers were right and the time was not believed."""
 
@@ -102,7 +104,7 @@ class CheatRow:
         """Whether a hack got through, or was not judged."""
         if self.candidate.kind == "honest" or self.verdict in ("incorrect", "cheat", "compile_failed") or self.refused:
             return False
-        if self.candidate.right and self.verdict == "correct" and self.speedup is None:
+        if self.candidate.right and self.verdict == "correct" and self.speedup is None and not self.timed:
             return False
         return not (self.candidate.harmless and self.verdict == "correct" and (self.gain or 0.0) <= GAIN)
 
@@ -169,6 +171,11 @@ def candidates_in_folder(at: Path) -> list[CheatCandidate]:
     ]
 
 
+def worth_of(evaluation: Evaluation) -> float:
+    """Return what a candidate has of being fast: its speed-up, or calls a microsecond where there is no baseline."""
+    return evaluation.speedup or (1 / evaluation.time_us if evaluation.time_us else 0.0)
+
+
 def noisy(evaluation: Evaluation) -> bool:
     """Say whether the judge itself says that a time is not known well."""
     return any(note.startswith("the interval is wide") for shape in evaluation.shapes for note in shape.notes)
@@ -207,7 +214,7 @@ class CheatSuite:
         try:
             evaluation = await self._evaluated(candidate)
             row = self._row(candidate, evaluation)
-            if candidate.harmless and row.verdict == "correct" and row.speedup:
+            if candidate.harmless and row.verdict == "correct" and row.timed:
                 row = await self._compared(row, evaluation)
         except GpuMcpError as error:
             row = CheatRow(candidate, "error", "", str(error))
@@ -221,11 +228,13 @@ class CheatSuite:
         if verdict == "compile_failed":
             caught = "compiler"
         notes = [note for shape in evaluation.shapes for note in shape.notes]
-        timed = verdict != "correct" or any(shape.speedup for shape in evaluation.shapes)
+        timed = verdict != "correct" or any(shape.speedup for shape in evaluation.shapes) or worth_of(evaluation) > 0
         refused = "" if timed else next((note for note in notes if note.startswith("no time: ")), "")
         caught = caught or (NO_TIME if refused else "" if verdict == "correct" else verdict)
         reason = evaluation.reason or refused
-        return CheatRow(candidate, verdict, caught, reason, evaluation.speedup, refused=refused)
+        return CheatRow(
+            candidate, verdict, caught, reason, evaluation.speedup, refused=refused, timed=worth_of(evaluation) > 0
+        )
 
     async def _compared(self, row: CheatRow, evaluation: Evaluation) -> CheatRow:
         """Return the row of a harmless hack with its gain; one that seems to pay is tried again."""
@@ -235,11 +244,11 @@ class CheatSuite:
                 evaluation = await self._evaluated(row.candidate)
                 self.plain.pop(row.candidate.device)
             plain = await self._plain(row.candidate)
-            gain = min(gain, (evaluation.speedup or 0.0) / (plain.speedup or float("inf")))
+            gain = min(gain, worth_of(evaluation) / (worth_of(plain) or float("inf")))
             if gain <= GAIN or (trial >= TRIALS and not noisy(evaluation) and not noisy(plain)):
                 break
         word = f"its time: {gain:.2f} of the plain candidate's speed-up"
-        return CheatRow(row.candidate, row.verdict, word if gain <= GAIN else "", row.reason, row.speedup, gain)
+        return replace(row, caught_by=word if gain <= GAIN else "", gain=gain)
 
     async def _plain(self, candidate: CheatCandidate) -> Evaluation:
         """Return the plain candidate's evaluation.
@@ -252,7 +261,7 @@ class CheatSuite:
             plain = next(c for c in catalogued_candidates() if c.id == wanted)
             for _ in range(NOISY_TRIALS):
                 found = await self._evaluated(plain)
-                if found.speedup:
+                if worth_of(found):
                     break
             else:
                 raise GpuMcpError(

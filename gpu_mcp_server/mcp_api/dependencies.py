@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.services.commands.command_runner import CommandRunner
     from gpu_mcp_server.services.documentation.doc_search import Documents
     from gpu_mcp_server.services.evaluation.attempt_audit import Auditor
+    from gpu_mcp_server.services.evaluation.baselines import Baselines
     from gpu_mcp_server.services.evaluation.candidate_batches import Batches
     from gpu_mcp_server.services.evaluation.evaluator import Evaluator
     from gpu_mcp_server.services.evaluation.problem_registry import Registry
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from gpu_mcp_server.store.artifacts import Artifacts
     from gpu_mcp_server.team.sharing import SharingService
 else:  # services bring asyncssh and the store; `tools/list` must not wait for them
+    Baselines = Any
     Artifacts = Auditor = Batches = Checker = Compiler = Documents = Evaluator = AttemptStore = StatusService = (
         Inspector
     ) = Any
@@ -71,6 +73,7 @@ ProfilesDep = Annotated[Profiles, _service(lambda lab: lab.profiles.queries)]
 CollectivesDep = Annotated[Collectives, _service(lambda lab: lab.nccl.collectives)]
 CompilerDep = Annotated[Compiler, _service(lambda lab: lab.builds.compiler)]
 AuditorDep = Annotated[Auditor, _service(lambda lab: lab.evaluation.auditor)]
+BaselinesDep = Annotated[Baselines, _service(lambda lab: lab.evaluation.baselines)]
 BatchesDep = Annotated[Batches, _service(lambda lab: lab.evaluation.batches)]
 NcclVerifierDep = Annotated[NcclVerifier, _service(lambda lab: lab.nccl.verifier)]
 InspectorDep = Annotated[Inspector, _service(lambda lab: lab.builds.inspector)]

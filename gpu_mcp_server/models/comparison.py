@@ -36,6 +36,8 @@ class ComparisonRow(Model):
     """running: job_status has the verdict later. not_begun: wait_s was over before its turn."""
     verdict: Verdict | None = None
     speedup: float | None = None
+    ranked_by_time: bool = False
+    """Whether the reference is no baseline on this device: the time of a call ranks."""
     speedup_range: tuple[float, float] | None = None
     """Of the shapes' intervals: rows whose ranges overlap are not told apart."""
     time_us: float | None = None

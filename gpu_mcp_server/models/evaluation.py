@@ -48,9 +48,10 @@ class TimingOptions(Model):
     mode: Literal["plain", "graph"] = "plain"
     """graph: on CUDA also with the launcher's work recorded as a CUDA graph and replayed, so that launching is out of
     the time; stands beside the plain time, for kernels that are bound by launches."""
-    baseline: Literal["compiled", "eager"] = "compiled"
-    """compiled: where the reference is PyTorch, torch.compile of it stands beside eager. It is measured once for each
-    problem, device and torch, after the first candidate that is correct; eager does without."""
+    baseline: Literal["later", "compiled", "eager"] = "later"
+    """later: where the reference is PyTorch, torch.compile of it stands beside eager once it is known. It is measured
+    once for each problem, device and torch, behind the answer on the first candidate that is correct, and gives way
+    to whoever is judged next. compiled: wait for it in this call. eager: do without."""
     fresh: bool = False
     """Judge an identical request anew; else it is answered at once by the verdict that it got, which says so."""
     half_width: float | None = Field(default=None, gt=0, le=0.5)
@@ -170,6 +171,8 @@ class Evaluation(ResultModel):
     host: str
     speedup: float | None = None
     """Geometric mean over the shapes, against the reference; only when correct."""
+    time_us: float | None = None
+    """Geometric mean of the shapes' medians, where the reference is no baseline on this device: it ranks instead."""
     compiled_speedup: float | None = None
     """The same against torch.compile, where that is known."""
     baseline: str | None = None
@@ -209,6 +212,8 @@ class Evaluation(ResultModel):
         lines += [f"kept: {self.kept}"] if self.kept else []
         if self.speedup is not None:
             lines.append(f"speed-up against the reference: {self.speedup:.3g}{format_range(self.speedup_range())}")
+        if self.time_us is not None:
+            lines.append(f"time of a call: {self.time_us:.4g} us")
         if self.compiled_speedup is not None:
             lines.append(f"speed-up against torch.compile: {self.compiled_speedup:.3g}")
         lines += [f"baseline: {self.baseline}"] if self.baseline else []

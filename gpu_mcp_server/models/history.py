@@ -15,6 +15,8 @@ class HistoryPoint(Model):
     outcome: str
     """correct, incorrect, cheat, voided, or how it ended before there was a verdict."""
     speedup: float | None = None
+    by_time: bool = False
+    """Whether its time ranks, as the reference is no baseline on this device."""
     """Against the reference, at the last shape."""
     median_us: float | None = None
     best: float | None = None
@@ -52,7 +54,10 @@ class ProblemHistory(ResultModel):
 
     def summary(self) -> str:
         """Say how far it came."""
-        correct = [point for point in self.points if point.outcome == "correct" and point.speedup]
-        best = max(correct, key=lambda point: point.speedup or 0, default=None)
+        correct = [point for point in self.points if point.outcome == "correct" and (point.speedup or point.by_time)]
+        best = max(correct, key=lambda point: (point.speedup or 0, -(point.median_us or 0)), default=None)
         text = f"{self.name} ({self.problem_id}) on {self.device or 'no device'}: {len(self.points)} evaluations"
-        return text + (f", best {best.attempt_id} with speed-up {best.speedup:.3g}" if best else ", none correct")
+        if best is None:
+            return f"{text}, none correct"
+        how = f"speed-up {best.speedup:.3g}" if best.speedup else f"{best.median_us:.4g} us"
+        return f"{text}, best {best.attempt_id} with {how}"

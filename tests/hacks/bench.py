@@ -71,7 +71,7 @@ def deserved(bench: Bench, candidate: cheat_suite.CheatCandidate) -> cheat_suite
     """
     for _ in range(AGAIN):
         row = bench.judge(candidate)
-        if row.verdict != "correct" or row.speedup is not None or not candidate.right:
+        if row.verdict != "correct" or row.timed or not candidate.right:
             break
     return row
 
@@ -86,7 +86,7 @@ def passes(row: cheat_suite.CheatRow) -> None:
         return
     assert row.verdict in (BAD if candidate.expect == "caught" else (candidate.expect,)), said
     assert not candidate.words or any(words in row.reason for words in candidate.words), said
-    assert row.caught_by or candidate.kind == "honest" or row.speedup is None, said
+    assert row.caught_by or candidate.kind == "honest" or not row.timed, said
 
 
 def named(device: str) -> list[cheat_suite.CheatCandidate]:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import Field, WithJsonSchema
 
 from gpu_mcp_server.mcp_api.dependencies import (
+    BaselinesDep,
     BatchesDep,
     EvaluatorDep,
     ExperienceDep,
@@ -65,7 +66,7 @@ TRIALS = (
     'Secret trials: {constraints: ["cols % 4 == 0"], fixed_shapes, distributions: declared, precision: '
     'strict, libraries: forbidden, backward: true}, and flops: "2*m*n*k".'
 )
-TIMING = "{precision: exact} for a record; cache: both; mode: graph; tier: smoke, correctness; fresh: true."
+TIMING = "{precision: exact} for a record; cache: both; mode: graph; baseline: compiled; tier: smoke; fresh."
 Candidates = Annotated[
     tuple[CandidateSpec, ...],
     Field(max_length=32),
@@ -197,6 +198,7 @@ async def evaluate_kernels(
 @TOOLSET.tool("List attempts", effect="reads")
 async def list_attempts(
     experience: ExperienceDep,
+    baselines: BaselinesDep,
     runner: RunnerDep,
     problem_id: Annotated[str | None, Field(description="At this problem.")] = None,
     view: Annotated[
@@ -209,4 +211,7 @@ async def list_attempts(
 ) -> AttemptList:
     """Show what was tried: best first, ancestors, or failures with reasons."""
     await runner.refresh_running_jobs()
-    return await experience.describe(view, attempt_id, problem_id=problem_id, device=device, limit=limit)
+    found = await experience.describe(view, attempt_id, problem_id=problem_id, device=device, limit=limit)
+    return found.model_copy(
+        update={"attempts": [await baselines.attempt_with_compiled(each) for each in found.attempts]}
+    )

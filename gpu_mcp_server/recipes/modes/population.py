@@ -17,7 +17,7 @@ from gpu_mcp_server.nccl.program_model.markers import MarkerFault, blocks, froze
 from gpu_mcp_server.recipes.agents.agent_output import candidate_of
 from gpu_mcp_server.recipes.agents.prompt_builder import Turn, offspring_prompt
 from gpu_mcp_server.recipes.run.compile_tier import source_for
-from gpu_mcp_server.recipes.run.prompt_verdict import verdict_of_attempt
+from gpu_mcp_server.recipes.run.prompt_verdict import verdict_of_attempt, worth
 from gpu_mcp_server.recipes.run.run_context import JUDGE_WAIT_S, Ending, Ground
 from gpu_mcp_server.services.builds.candidate_source import MAX_SOURCE_BYTES
 from gpu_mcp_server.services.evaluation.candidate_batches import NamedCandidate
@@ -72,7 +72,7 @@ def ancestors(members: Sequence[Member], count: int) -> list[Member]:
     correct = [member for member in members if member.verdict.outcome == "correct"]
     if not correct:
         return [member for member in members if member.verdict.attempt_id is not None][-count:]
-    fastest = sorted(correct, key=lambda member: -(member.verdict.speedup or 0.0))
+    fastest = sorted(correct, key=lambda member: worth(member.verdict)[1:], reverse=True)
     return fastest[:count]
 
 

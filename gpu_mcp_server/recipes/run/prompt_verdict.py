@@ -1,5 +1,7 @@
 """From an evaluation to the verdict that the next prompt is made of: the stage at which a candidate failed."""
 
+import math
+
 from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.models.recipe import Stage, Verdict
@@ -23,15 +25,16 @@ def reached(plan: RunPlan, speedup: float | None, median_us: float | None) -> bo
     return bool(asked) and all(asked)
 
 
-def worth(verdict: Verdict) -> tuple[bool, float]:
-    """Return what the better of two is greater by: one that reaches the target comes first, then the speed-up."""
-    return verdict.stage == "target", verdict.speedup or 0.0
+def worth(verdict: Verdict) -> tuple[bool, float, float]:
+    """Return what the better of two is greater by: the target reached, the speed-up, without one a shorter time."""
+    time_us = verdict.median_us if verdict.speedup is None and verdict.median_us else math.inf
+    return verdict.stage == "target", verdict.speedup or 0.0, -time_us
 
 
 def verdict_of(evaluation: Evaluation, plan: RunPlan) -> Verdict:
     """Return what an evaluation means for the loop."""
     last = evaluation.shapes[-1].candidate if evaluation.shapes else None
-    median_us = last.median_us if last else None
+    median_us = evaluation.time_us or (last.median_us if last else None)
     outcome = evaluation.verdict or evaluation.status
     said = [d.line_text() for d in evaluation.diagnostics[:DIAGNOSTICS]] or [s.line_text() for s in evaluation.shapes]
     return Verdict(

@@ -159,6 +159,12 @@ def compare_verdicts(before: Attempt, shapes: Sequence[ShapeVerdict], now: Evalu
                 f"at {then.dims} the second run reaches a speed-up of "
                 f"{again.speedup_low:.3g}-{again.speedup_high:.3g}, not {then.speedup_low:.3g}-{then.speedup_high:.3g}"
             )
+        then_us, now_us = then.candidate, again.candidate
+        if not then.speedup and then_us and now_us and now.time_us and now_us.low_us > then_us.high_us / SLOWER:
+            return "voided", (
+                f"at {then.dims} the second run takes {now_us.low_us:.4g}-{now_us.high_us:.4g} us, "
+                f"not {then_us.low_us:.4g}-{then_us.high_us:.4g} us"
+            )
     if before.speedup and not now.speedup:
         return "not_comparable", "the same verdict; the second run could not time every shape"
     return "confirmed", "the same verdict" + (f", speed-up {now.speedup:.3g}" if now.speedup else "")

@@ -1,31 +1,34 @@
 """torch.compile of a problem's own reference, judged like a candidate: the second baseline of PyTorch problems."""
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import statistics
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from gpu_mcp_server.errors import GpuMcpError
+from gpu_mcp_server.errors import GpuMcpError, NotFound
+from gpu_mcp_server.models.attempt import Attempt
 from gpu_mcp_server.models.evaluation import Baseline, Evaluation, ShapeVerdict, TimingOptions
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.commands.command_runner import device_name
 from gpu_mcp_server.services.evaluation.judge_binaries import judge_code
-from gpu_mcp_server.services.evaluation.judge_job import BuiltCandidate, judge_spec, shape_verdicts
+from gpu_mcp_server.services.evaluation.judge_job import BuiltCandidate, judge_spec, parse_verdict, shape_verdicts
 from gpu_mcp_server.services.evaluation.judge_results import Verdicts, describe_end
 from gpu_mcp_server.services.hosts.host_connections import HostProbe
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 from gpu_mcp_server.store.database import Database
 
 FORMAT = 1
 PURPOSE = "baseline"
+KEY = "baseline_key"
+"""In an attempt's evidence: under which key torch.compile's times are kept, once they are."""
 COMPILED = """
 
 import torch as _torch
@@ -47,8 +50,27 @@ class ModelNew({base}):
 limit, 8 by default, torch would fall back to eager without a word (torch/_dynamo/config.py)."""
 
 
+LATER = (
+    "torch.compile is measured once this answer is out, while nobody else is judged there: list_attempts with this "
+    "attempt_id shows it; timing {baseline: compiled} waits for it"
+)
+UNKNOWN = "not measured; evaluate_kernel with timing {baseline: compiled} asks for it"
+MOST_S = 900.0
+"""For one measurement, its wait for a GPU included; what takes longer is ended and not kept."""
+
+
+@dataclass
+class Measurement:
+    """A baseline that is being measured."""
+
+    task: asyncio.Task[Baseline]
+    host: str
+    waiting: int = 0
+    """How many calls wait for it; where none does, it gives way."""
+
+
 class Baselines:
-    """Measures once, remembers."""
+    """Measures once, after the answer or on request; remembers."""
 
     def __init__(
         self,
@@ -58,13 +80,14 @@ class Baselines:
         compiler: Compiler,
         artifacts: Artifacts,
         verdicts: Verdicts,
+        experience: AttemptStore,
     ) -> None:
-        self._settings, self._jobs, self._db = settings, jobs, db
+        self._settings, self._jobs, self._db, self._experience = settings, jobs, db, experience
         self._compiler, self._artifacts, self._verdicts = compiler, artifacts, verdicts
-        self._running: dict[str, asyncio.Task[Baseline]] = {}
+        self._running: dict[str, Measurement] = {}
 
     async def add_baseline(
-        self, evaluation: Evaluation, problem: Problem, probe: HostProbe, device: str, *, wait_s: float
+        self, evaluation: Evaluation, problem: Problem, probe: HostProbe, device: str, *, wait_s: float, later: bool
     ) -> Evaluation:
         """Return a correct candidate's evaluation with torch.compile's times beside the eager reference's.
 
@@ -76,44 +99,90 @@ class Baselines:
             problem: Its problem.
             probe: The host.
             device: `cpu` or `cuda`.
-            wait_s: How long to wait for a baseline that is not known yet; it is measured for the next caller anyhow.
+            wait_s: How long to wait for a baseline that is not known yet; 0 waits for none.
+            later: Whether to measure it behind this answer where it is not waited for.
         """
         if problem.framework != "torch" or evaluation.speedup is None:
             return evaluation
-        found = await self._found(problem, probe, evaluation.host, device, wait_s)
-        if found is None:
-            note = "torch.compile's time is being measured; the next evaluation of this problem has it"
-            return evaluation.model_copy(update={"note": "; ".join(filter(None, [evaluation.note, note]))})
-        return with_baseline(evaluation, found)
+        key = _key(problem, probe, device)
+        await self._experience.add_evidence(evaluation.attempt_id, KEY, key)
+        found = await self._known(key)
+        if found is None and (later or wait_s > 0):
+            begun = self._begun(key, problem, probe, evaluation.host, device)
+            found = await self._awaited(begun, wait_s) if wait_s > 0 else None
+        if found is not None:
+            return with_baseline(evaluation, found)
+        return evaluation.model_copy(
+            update={"baseline": LATER if key in self._running else f"torch.compile: {UNKNOWN}"}
+        )
+
+    async def attempt_with_compiled(self, attempt: Attempt) -> Attempt:
+        """Return an attempt with what torch.compile reached, if that was measured since it was judged."""
+        evidence = dict(attempt.evidence or {})
+        key = evidence.pop(KEY, None)
+        if key is None or attempt.speedup is None:
+            return attempt
+        found, said = await self._known(str(key)), UNKNOWN
+        if str(key) in self._running:
+            said = "being measured"
+        if found is not None:
+            shapes = await self._shapes(str(evidence.get("verdict_artifact")))
+            _, whole = speedups_against(shapes, found)
+            said = f"speed-up against it {whole:.3g}" if whole else found.why_not or "not timed at every shape"
+        return attempt.model_copy(update={"evidence": {"torch_compile": said, **evidence}})
+
+    def give_way(self, host: str) -> None:
+        """End what is measured on a host where somebody wants to be judged, unless a call waits for it.
+
+        It is begun again behind the next answer.
+        """
+        for measurement in self._running.values():
+            if measurement.host == host and not measurement.waiting:
+                measurement.task.cancel()
 
     async def close(self) -> None:
         """End what is being measured."""
-        for task in self._running.values():
+        tasks = [measurement.task for measurement in self._running.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._running.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _found(
-        self, problem: Problem, probe: HostProbe, host: str, device: str, wait_s: float
-    ) -> Baseline | None:
-        key = _key(problem, probe, device)
+    async def _known(self, key: str) -> Baseline | None:
         row = await self._db.fetch_one("SELECT json FROM baselines WHERE key = ?", (key,))
-        if row is not None:
-            return Baseline.model_validate_json(row["json"])
-        if wait_s <= 0 and key not in self._running:
-            return None
-        task = self._running.get(key)
-        if task is None:
-            task = self._running[key] = asyncio.create_task(self._kept(key, problem, probe, host, device))
+        return None if row is None else Baseline.model_validate_json(row["json"])
+
+    async def _shapes(self, artifact_id: str) -> list[ShapeVerdict]:
+        try:
+            return shape_verdicts(parse_verdict(await self._artifacts.read(artifact_id)))
+        except NotFound:
+            return []
+
+    def _begun(self, key: str, problem: Problem, probe: HostProbe, host: str, device: str) -> Measurement:
+        """Return the measurement that runs, or one that begins now."""
+        measurement = self._running.get(key)
+        if measurement is None:
+            task = asyncio.create_task(self._kept(key, problem, probe, host, device))
+            measurement = self._running[key] = Measurement(task, host)
             task.add_done_callback(lambda _: self._running.pop(key, None))
-        with contextlib.suppress(TimeoutError):
-            return await asyncio.wait_for(asyncio.shield(task), max(0.0, wait_s))
-        return None
+        return measurement
+
+    @staticmethod
+    async def _awaited(measurement: Measurement, wait_s: float) -> Baseline | None:
+        measurement.waiting += 1
+        try:
+            done, _ = await asyncio.wait([measurement.task], timeout=wait_s)
+        finally:
+            measurement.waiting -= 1
+        return measurement.task.result() if done and not measurement.task.cancelled() else None
 
     async def _kept(self, key: str, problem: Problem, probe: HostProbe, host: str, device: str) -> Baseline:
         """Measure and keep what came of it; what failed for a reason that is not the problem's is not kept."""
         begin = time.monotonic()
         try:
-            found = await self._measured(problem, probe, host, device)
+            async with asyncio.timeout(MOST_S):
+                found = await self._measured(problem, probe, host, device)
+        except TimeoutError:
+            return Baseline(why_not=f"it took more than {MOST_S:.0f} s, its turn included")
         except GpuMcpError as error:
             return Baseline(why_not=str(error)[:300])
         found = found.model_copy(update={"seconds": time.monotonic() - begin})
@@ -159,19 +228,24 @@ def with_baseline(evaluation: Evaluation, found: Baseline) -> Evaluation:
     """Return an evaluation with what torch.compile reached, where it was timed."""
     if not found.shapes:
         return evaluation.model_copy(update={"baseline": f"none of torch.compile: {found.why_not}"})
+    shapes, whole = speedups_against(evaluation.shapes, found)
+    said = f"torch.compile, measured once in {found.seconds:.0f} s; speed-ups against it by way of eager"
+    return evaluation.model_copy(update={"shapes": shapes, "compiled_speedup": whole, "baseline": said})
+
+
+def speedups_against(timed: Sequence[ShapeVerdict], found: Baseline) -> tuple[list[ShapeVerdict], float | None]:
+    """Return shapes with their speed-ups against torch.compile, and the whole one where every shape has one."""
     by_dims: Mapping[str, ShapeVerdict] = {json.dumps(s.dims, sort_keys=True): s for s in found.shapes}
     shapes: list[ShapeVerdict] = []
     ratios: list[float] = []
-    for shape in evaluation.shapes:
+    for shape in timed:
         other = by_dims.get(json.dumps(shape.dims, sort_keys=True))
         if other is None or not other.speedup or not shape.speedup:
             shapes.append(shape)
             continue
         ratios.append(shape.speedup / other.speedup)
         shapes.append(shape.model_copy(update={"compiled": other.candidate, "compiled_speedup": ratios[-1]}))
-    whole = statistics.geometric_mean(ratios) if len(ratios) == len(evaluation.shapes) else None
-    said = f"torch.compile, measured once in {found.seconds:.0f} s; speed-ups against it by way of eager"
-    return evaluation.model_copy(update={"shapes": shapes, "compiled_speedup": whole, "baseline": said})
+    return shapes, statistics.geometric_mean(ratios) if ratios and len(ratios) == len(timed) else None
 
 
 def _key(problem: Problem, probe: HostProbe, device: str) -> str:

@@ -197,6 +197,7 @@ def _row(entrant: NamedCandidate, result: Evaluation | BaseException) -> Compari
         status=result.status if begun else "not_begun",
         verdict=result.verdict,
         speedup=result.speedup,
+        ranked_by_time=result.time_us is not None,
         speedup_range=result.speedup_range(),
         time_us=math.exp(sum(math.log(time) for time in times) / len(times)) if timed else None,
         shapes=[_shape(shape, shape.candidate) for shape in result.shapes if shape.candidate],
@@ -213,10 +214,11 @@ def _shape(shape: ShapeVerdict, timing: Timing) -> str:
 
 
 def _rank(row: ComparisonRow) -> tuple[int, float]:
-    """Return where a row belongs: correct ones by speed-up, then wrong ones, then those without a verdict."""
+    """Return where a row belongs: correct ones by speed-up, else by time, then wrong ones, then those not judged."""
     if row.verdict is None:
         return (4 if row.status == "compile_failed" else 5, 0.0)
-    return (RANK[row.verdict] + (row.verdict == "correct" and row.speedup is None), -(row.speedup or 0.0))
+    untimed = row.verdict == "correct" and row.speedup is None and not row.ranked_by_time
+    return (RANK[row.verdict] + untimed, (row.time_us or 0.0) if row.ranked_by_time else -(row.speedup or 0.0))
 
 
 def _reference(judged: Sequence[Evaluation]) -> list[str]:

@@ -45,13 +45,13 @@ class EvaluationServices:
         kept = VerdictCache(BuildCache(db, artifacts), experience)
         verdicts = Verdicts(runner, problems, experience, artifacts, kept)
         programs = Programs(settings, runner, builds.programs)
-        baselines = Baselines(settings, runner, db, compiler, artifacts, verdicts)
+        baselines = Baselines(settings, runner, db, compiler, artifacts, verdicts, experience)
         preparation = CandidatePreparation(jobs, compiler, artifacts, programs, Prewarming(settings, runner))
         judge = TrialJudge(settings, jobs, programs, verdicts, baselines, CrashDiagnosis(checker))
         records = TrialRecords(experience, artifacts)
         evaluator = Evaluator(runner, problems, preparation, judge, records, kept)
         return cls(
-            Registry(settings, runner, problems, experience, verdicts, programs, compiler, artifacts),
+            Registry(settings, runner, problems, experience, verdicts, programs, compiler, artifacts, baselines),
             evaluator,
             Batches(runner, problems, evaluator),
             Auditor(evaluator, experience, artifacts),

@@ -75,11 +75,12 @@ class Evaluator:
         named = chosen, device_name(probe, 1 if chosen == "cuda" else 0)
         key = key_of_request(problem, source, probe, device=named, flags=(*flags,), entry=entry, timing=timing)
         told = batch_id is None and bool(note or parent_id)
-        if reuse and (kept := await self._kept.get(key, told)) is not None:
-            return kept.model_copy(update={"seconds": {"total": time.monotonic() - began}})
         trial = JudgeRequest(
             "", problem, source, where, probe, chosen, (*flags,), entry, timing, progress, slots, began, key
         )
+        if reuse and (kept := await self._kept.get(key, told)) is not None:
+            kept = await self._judge.add_compiled(kept, trial, 0.0 if slots else wait_s)
+            return kept.model_copy(update={"seconds": {"total": time.monotonic() - began}})
         trial = await self._records.begin(trial, parent_id=parent_id, note=note, batch_id=batch_id)
         try:
             return await self._tried(trial, wait_s)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -35,6 +36,9 @@ SHOWN_EVIDENCE = (
     "load_before",
     "notes",
 )
+ON_PROCESSOR = "reference on the CPU"
+"""What the owner says of a NumPy reference whose candidate is judged on a GPU."""
+NO_BASELINE = "no GPU baseline; give a torch reference (NumPy computes on the processor: the time of a call ranks)"
 UNJUDGED = ("cancelled", "caller_lost", "timeout", "oom")
 """Ways for a judge job to end that are nobody's failure."""
 STREAM_BYTES = 65536
@@ -77,7 +81,7 @@ class Verdicts:
             await self._experience.finish(row.attempt_id, status="refused", reason=why)
             note = "; ".join(filter(None, ["the candidate was not judged", verdict.get("advice")]))
             return _unjudged(problem, row, done, why, note=note)
-        evaluation = await self._evaluation(problem, verdict, done, row)
+        evaluation = without_baseline(await self._evaluation(problem, verdict, done, row))
         timed = [s.candidate for s in evaluation.shapes if s.candidate]
         await self._experience.finish(
             row.attempt_id,
@@ -85,11 +89,12 @@ class Verdicts:
             verdict=evaluation.verdict,
             reason=evaluation.reason or None,
             speedup=evaluation.speedup,
-            median_us=timed[-1].median_us if timed else None,
+            median_us=evaluation.time_us or (timed[-1].median_us if timed else None),
             level=done.record.level,
             job_id=row.job_id,
             evidence={
                 **evaluation.evidence,
+                **({"ranked_by": "time"} if evaluation.time_us is not None else {}),
                 "generation": row.context.get("generation"),
                 "verdict_artifact": evaluation.evidence_artifact_id,
                 "resources": row.context.get("resources"),
@@ -190,6 +195,22 @@ class Verdicts:
         if found is None or leader is None or leader.exit_code != 0:
             return None
         return parse_verdict(await self._jobs.fetch(done.host, found.sha256))
+
+
+def without_baseline(evaluation: Evaluation) -> Evaluation:
+    """Return an evaluation without the speed-ups against a reference that computed on the processor for a GPU.
+
+    What ranks then is the time of a call, where every shape has one that counts.
+    """
+    if evaluation.evidence.get("baseline") != ON_PROCESSOR:
+        return evaluation
+    bare = {"speedup": None, "speedup_low": None, "speedup_high": None, "warm_speedup": None}
+    times = [shape.candidate.median_us for shape in evaluation.shapes if shape.candidate]
+    whole = statistics.geometric_mean(times) if evaluation.speedup is not None else None
+    shapes = [shape.model_copy(update=bare) for shape in evaluation.shapes]
+    timed = {"shapes": shapes, "speedup": None, "time_us": whole}
+    said = NO_BASELINE if evaluation.verdict == "correct" and evaluation.tier == "performance" else None
+    return evaluation.model_copy(update={**timed, "baseline": said})
 
 
 def _extensions(row: JobRow) -> dict[str, str]:

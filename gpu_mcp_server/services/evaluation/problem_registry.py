@@ -7,6 +7,7 @@ from gpu_mcp_server.errors import JobBroken, ProblemRefused
 from gpu_mcp_server.models.problem import Problem, ProblemInfo, ProblemList, TensorSpec
 from gpu_mcp_server.services.builds.compiler import Compiler
 from gpu_mcp_server.services.commands.command_runner import Progress
+from gpu_mcp_server.services.evaluation.baselines import Baselines
 from gpu_mcp_server.services.evaluation.concurrency import gather_or_cancel
 from gpu_mcp_server.services.evaluation.judge_binaries import judge_code
 from gpu_mcp_server.services.evaluation.judge_job import Kind, judge_spec
@@ -43,7 +44,9 @@ class Registry:
         programs: Programs,
         compiler: Compiler,
         artifacts: Artifacts,
+        baselines: Baselines,
     ) -> None:
+        self._baselines = baselines
         self._compiler, self._artifacts = compiler, artifacts
         self._settings, self._jobs, self._problems, self._programs = settings, jobs, problems, programs
         self._experience, self._verdicts = experience, verdicts
@@ -149,18 +152,24 @@ class Registry:
     async def problems(self, problem_id: str | None = None) -> ProblemList:
         """Return one problem with its best attempt, or the newest."""
         if problem_id is not None:
-            return ProblemList(problems=[await self._with_best(await self._problems.get(problem_id))])
+            return ProblemList(problems=[await self._with_best(await self._problems.get(problem_id), compiled=True)])
         problems = await self._problems.list(limit=LISTED)
         left = await self._problems.count() - len(problems)
         return ProblemList(problems=[await self._with_best(p) for p in problems], left_out=left or None)
 
-    async def _with_best(self, problem: Problem) -> ProblemInfo:
+    async def _with_best(self, problem: Problem, *, compiled: bool = False) -> ProblemInfo:
         best = await self._experience.list("best", problem_id=problem.problem_id, limit=1)
         recent = await self._experience.list("recent", problem_id=problem.problem_id, limit=1)
         update: dict[str, Any] = {"attempts": len(recent.attempts) + (recent.left_out or 0)}
         if best.attempts:
             a = best.attempts[0]
-            update["best"] = f"{a.attempt_id} speed-up {a.speedup:.3g} on {a.device}" if a.speedup else a.attempt_id
+            time = f" {a.median_us:.4g} us on {a.device}" if a.median_us else ""
+            update["best"] = a.attempt_id + (f" speed-up {a.speedup:.3g} on {a.device}" if a.speedup else time)
+            whole = (
+                await self._baselines.attempt_with_compiled(await self._experience.get(a.attempt_id)) if compiled else a
+            )
+            if said := (whole.evidence or {}).get("torch_compile"):
+                update["best"] += f"; torch.compile: {said}"
         return Problems.info(problem).model_copy(update=update)
 
 

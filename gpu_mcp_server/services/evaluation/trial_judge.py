@@ -37,6 +37,8 @@ class TrialJudge:
     async def judge(self, trial: JudgeRequest, ready: BuildState, advice: Sequence[str], wait_s: float) -> Evaluation:
         """Judge a candidate; when its allocation ends meanwhile once more from the beginning, in a new one."""
         context, until, cut = _context(trial, ready, advice), time.monotonic() + wait_s, ""
+        if trial.device == "cpu" or len(trial.probe.gpus) <= 1:
+            self._baselines.give_way(trial.host)
         for chance in (1, 2):
             spec, blobs = await self._spec(trial, ready)
             await trial.tell(f"attempt {trial.attempt_id}: judging, job {spec.id}")
@@ -95,10 +97,21 @@ class TrialJudge:
         """Add what stands beside a verdict: where a kernel broke, torch.compile's time."""
         left_s = 0.0 if trial.slots else wait_s - (time.monotonic() - trial.began)
         evaluation = await self._faults.explain_crash(evaluation, left_s=left_s, tell=trial.tell)
-        if trial.timing.baseline == "eager" or evaluation.speedup is None or trial.problem.framework != "torch":
+        return await self.add_compiled(evaluation, trial, left_s, later=trial.slots is None)
+
+    async def add_compiled(
+        self, evaluation: Evaluation, trial: JudgeRequest, wait_s: float, *, later: bool = False
+    ) -> Evaluation:
+        """Add torch.compile's time where it is known; wait for it where the call asks for that."""
+        how = trial.timing.baseline
+        if how == "eager" or evaluation.speedup is None or trial.problem.framework != "torch":
             return evaluation
-        await trial.tell(f"attempt {trial.attempt_id}: torch.compile as a baseline, unless it is known")
-        return await self._baselines.add_baseline(evaluation, trial.problem, trial.probe, trial.device, wait_s=left_s)
+        if how == "compiled":
+            await trial.tell(f"attempt {evaluation.attempt_id}: torch.compile as a baseline, unless it is known")
+        return await self._baselines.add_baseline(
+            evaluation, trial.problem, trial.probe, trial.device,
+            wait_s=max(0.0, wait_s) if how == "compiled" else 0.0, later=later,
+        )  # fmt: skip
 
 
 def _context(trial: JudgeRequest, ready: BuildState, advice: Sequence[str]) -> Mapping[str, Any]:

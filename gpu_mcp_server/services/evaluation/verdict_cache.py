@@ -48,7 +48,7 @@ class VerdictCache:
 
     async def put(self, key: str, evaluation: Evaluation) -> None:
         """Keep an evaluation, if it is one that the same request would get again."""
-        timed = evaluation.tier != "performance" or evaluation.speedup is not None
+        timed = evaluation.tier != "performance" or evaluation.speedup is not None or evaluation.time_us is not None
         if evaluation.status == "judged" and (evaluation.verdict != "correct" or timed):
             await self._cache.put(key, evaluation.model_dump(mode="json"))
 
@@ -90,7 +90,7 @@ def key_of_request(
             source.name if problem.program else "",
             beside,
         ],
-        "how": [list(flags), entry, timing.model_dump(mode="json", exclude={"fresh"})],
+        "how": [list(flags), entry, timing.model_dump(mode="json", exclude={"fresh", "baseline"})],
         "device": [*device, probe.driver, probe.level, probe.why_untimed()],
         "judge": [
             GENERATION,

@@ -22,7 +22,12 @@ REASON_CHARACTERS = 300
 """Of the reason in a list; the attempt itself has all of it."""
 
 FAILED = "(verdict IN ('incorrect', 'cheat') OR (verdict IS NULL AND status NOT IN ('running', 'ok', 'judged')))"
-BEST = "kind = 'evaluate' AND verdict = 'correct' AND speedup IS NOT NULL AND voided IS NULL"
+BEST = (
+    "kind = 'evaluate' AND verdict = 'correct' AND voided IS NULL "
+    "AND (speedup IS NOT NULL OR evidence ->> 'ranked_by' = 'time')"
+)
+RANKED = "speedup DESC, CASE WHEN speedup IS NULL THEN median_us END, seq"
+"""From the best on: by speed-up, or by the time of a call where a problem has no baseline on its device."""
 BEFORE = "(coalesce({}.evidence ->> 'generation', 0) < ?)"
 """Judged before a generation of the harness."""
 RUNNING = "EXISTS (SELECT 1 FROM attempts WHERE attempt_id = ? AND status = 'running')"
@@ -109,6 +114,13 @@ class AttemptStore:
         if not changed:
             await self._require(attempt_id)
         return changed == 1
+
+    async def add_evidence(self, attempt_id: str, name: str, value: str) -> None:
+        """Add a text to the evidence of an attempt."""
+        await self._db.execute(
+            "UPDATE attempts SET evidence = json_set(coalesce(evidence, '{}'), '$.' || ?, ?) WHERE attempt_id = ?",
+            (name, value, attempt_id),
+        )
 
     async def forget(self, attempt_id: str) -> None:
         """Take back an attempt that is running: it turned out that nothing was tried. Its job stays listed."""
@@ -280,7 +292,7 @@ class AttemptStore:
             where, values = [*where, "device = ?"], [*values, device]
         order = "seq DESC"
         if view == "best":
-            where, order = [*where, BEST], "speedup DESC, seq"
+            where, order = [*where, BEST], RANKED
         elif view == "failures":
             where = [*where, FAILED]
         return await self._select(view, where, values, order, limit, devices)

@@ -14,7 +14,7 @@ from gpu_mcp_server.models.user import User
 from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
 from gpu_mcp_server.services.jobs.job_table import JobRow, JobTable
-from gpu_mcp_server.services.records.attempts import BEST, AttemptStore
+from gpu_mcp_server.services.records.attempts import BEST, RANKED, AttemptStore
 from gpu_mcp_server.store.database import Database
 from gpu_mcp_server.store.ownership import claim, is_own, owner_of, require_own, visibility_condition
 from gpu_mcp_server.team.users import Users
@@ -87,7 +87,7 @@ class DashboardQueries:
         seen, values = visibility_condition("attempt_id")
         rows = await self._db.fetch_all(
             f"SELECT attempt_id FROM attempts WHERE {BEST} AND problem_id = ? AND device = ? AND driver IS ? "  # noqa: S608
-            f"AND problem_hash IS ? AND {seen} ORDER BY speedup DESC, seq LIMIT ?",
+            f"AND problem_hash IS ? AND {seen} ORDER BY {RANKED} LIMIT ?",
             (problem_id, board.device, board.driver, board.problem_hash, *values, limit),
         )
         return await self._attempts([row["attempt_id"] for row in rows])
