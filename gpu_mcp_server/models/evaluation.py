@@ -153,6 +153,8 @@ class Evaluation(ResultModel):
     """`judged` means that there is a verdict; `running` that job_status has it later."""
     verdict: Verdict | None = None
     reason: str = ""
+    fallback: str = ""
+    """Said first: that its extension did not compile, and with what it computed instead."""
     tier: Tier | None = None
     """How far it was judged; below performance nothing was timed."""
     weaker: str | None = None
@@ -207,8 +209,7 @@ class Evaluation(ResultModel):
     def summary(self) -> str:
         """Say the verdict first."""
         lines = [f"verdict: {self.verdict}" if self.verdict else f"status: {self.status}"]
-        if self.reason:
-            lines[0] += f" - {self.reason}"
+        lines[0] += "".join(f" - {said}" for said in (self.fallback, self.reason) if said)
         lines += [f"kept: {self.kept}"] if self.kept else []
         if self.speedup is not None:
             lines.append(f"speed-up against the reference: {self.speedup:.3g}{format_range(self.speedup_range())}")

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Tuple
 from ..folders import WORK
 from ..memory.torch_views import tensors_at
 from ..numerics.tensors import tensors
+from . import torch_extensions
 from .call_loop import saying
 
 Reply = Dict[str, Any]
@@ -67,9 +68,7 @@ class PythonFile:
         self.before_torch()
         self.torch: Any = importlib.import_module("torch")
         if os.path.isdir(BUILT):
-            from .torch_extensions import take_from
-
-            take_from(BUILT)
+            torch_extensions.take_from(BUILT)
         self.extensions: List[Any] = []
         if task.get("libraries") == "forbidden":
             from .ghost_replay import watch_extensions
@@ -147,4 +146,4 @@ class PythonFile:
 
     def notes(self) -> List[str]:
         """Return what was weaker than usual."""
-        return list(self.said)
+        return [*self.said, *torch_extensions.said]

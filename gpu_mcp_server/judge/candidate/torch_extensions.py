@@ -34,6 +34,11 @@ FAILURE_CHARACTERS = 20000
 
 Request = Dict[str, Any]
 
+FAILED_HERE, BUILT_HERE = "did not compile: extension ", "was built: extension "
+"""Begin the candidate's own words on its extensions; services/evaluation/torch_fallback.py reads them."""
+said: Dict[str, None] = {}
+"""What became of extensions in this process."""
+
 
 def request_of(step: Callable[..., Any], given: Tuple[Any, ...], named: Dict[str, Any]) -> Tuple[Request, str]:
     """Return what decides the library that a step builds, and the folder that it builds in.
@@ -91,11 +96,17 @@ def take_from(folder: str) -> None:
         if os.path.exists(built + ".so"):
             os.makedirs(directory, exist_ok=True)
             shutil.copyfile(built + ".so", os.path.join(directory, name + ".so"))
+            said[BUILT_HERE + name] = None
             return None
         if os.path.exists(built + ".txt"):
+            said[FAILED_HERE + name] = None
             with open(built + ".txt", encoding="utf-8", errors="replace") as file:
                 raise RuntimeError("Error building extension '%s': %s" % (name, file.read(FAILURE_CHARACTERS)))
-        return step(*given, **named)
+        said[FAILED_HERE + name] = None
+        result = step(*given, **named)
+        del said[FAILED_HERE + name]
+        said[BUILT_HERE + name] = None
+        return result
 
     setattr(torch_extensions, STEP, taken)
 

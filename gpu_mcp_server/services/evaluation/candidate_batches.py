@@ -201,7 +201,10 @@ def _row(entrant: NamedCandidate, result: Evaluation | BaseException) -> Compari
         speedup_range=result.speedup_range(),
         time_us=math.exp(sum(math.log(time) for time in times) / len(times)) if timed else None,
         shapes=[_shape(shape, shape.candidate) for shape in result.shapes if shape.candidate],
-        reason=(result.reason or ("" if timed else (result.note or "").removeprefix("correct; ")))[:REASON_CHARACTERS],
+        reason=(
+            "; ".join(filter(None, [result.fallback, result.reason]))
+            or ("" if timed else (result.note or "").removeprefix("correct; "))
+        )[:REASON_CHARACTERS],
         kept=result.kept,
         attempt_id=result.attempt_id,
         job_id=result.job_id if result.status == "running" else None,

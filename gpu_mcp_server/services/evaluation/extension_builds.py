@@ -26,6 +26,8 @@ ASKS = re.compile(r"\bcpp_extension\b|\bload_inline\b")
 REQUESTS = "requests.json"
 WARM = 'IMPORTS = ("torch.utils.cpp_extension",)\n'
 """What both sandboxes import before they have a job: one to three seconds."""
+ASKED = "built/asked"
+"""Tells the candidate's process that it asks for extensions, so that it says what became of them."""
 ASK_S = 180.0
 """For a candidate to say what it wants."""
 CPP = CandidateSource("", "cpp", "extension.cpp")
@@ -43,6 +45,8 @@ class Extensions:
     failed: CompileResult | None = None
     """A build without which the file cannot be loaded."""
     said: Sequence[str] = ()
+    unbuilt: bool = False
+    """Whether extensions were built, and none compiled."""
 
 
 class ExtensionBuilder:
@@ -60,7 +64,7 @@ class ExtensionBuilder:
         """
         if probe.judge is None or not ASKS.search(source.text):
             return Extensions()
-        files: dict[str, bytes] = {}
+        files: dict[str, bytes] = {ASKED: b""}
         said: list[str] = []
         failed: CompileResult | None = None
         for request in await self._requests(source, problem, probe, probe.judge, host):
@@ -78,10 +82,14 @@ class ExtensionBuilder:
                     raise program_error(missing, "candidate", host)
                 files[f"built/{key}.txt"] = log
                 failed = failed or result
-                said.append(f"extension {name} does not compile")
+                first = (
+                    result.diagnostics[0].line_text().partition("\n")[0][:200] if result.diagnostics else "no reason"
+                )
+                said.append(f"extension {name} does not compile: {first}")
             else:
                 said.append(f"extension {name} is left to the candidate: its build ended with {result.status}")
-        return Extensions(files, None if tolerates_failure(source.text) else failed, said)
+        unbuilt = failed is not None and not any(name.endswith(".so") for name in files)
+        return Extensions(files, None if tolerates_failure(source.text) else failed, said, unbuilt)
 
     async def _requests(
         self, source: CandidateSource, problem: Problem, probe: HostProbe, python: JudgePython, host: str

@@ -11,6 +11,7 @@ from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.services.evaluation.judge_job import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.evaluation.machine_limits import error_of
+from gpu_mcp_server.services.evaluation.torch_fallback import fallback_of
 from gpu_mcp_server.services.evaluation.verdict_cache import VerdictCache
 from gpu_mcp_server.services.jobs.job_runner import FinishedJob, JobRunner
 from gpu_mcp_server.services.jobs.job_table import JobRow
@@ -87,7 +88,7 @@ class Verdicts:
             row.attempt_id,
             status="judged",
             verdict=evaluation.verdict,
-            reason=evaluation.reason or None,
+            reason="; ".join(filter(None, [evaluation.reason, evaluation.fallback])) or None,
             speedup=evaluation.speedup,
             median_us=evaluation.time_us or (timed[-1].median_us if timed else None),
             level=done.record.level,
@@ -123,8 +124,12 @@ class Verdicts:
         whole = json.dumps(verdict, indent=1).encode()
         evidence: dict[str, Any] = verdict.get("evidence", {})
         reason = verdict.get("reason") or ""
-        if verdict["verdict"] != "correct" and attempt.source_artifact_id and problem.program is None:
+        shapes, source, fallback = shape_verdicts(verdict), "", ""
+        if attempt.source_artifact_id and problem.program is None:
             source = (await self._artifacts.read(attempt.source_artifact_id)).decode("utf-8", "replace")
+            notes = [note for shape in shapes for note in shape.notes]
+            fallback = fallback_of(source, bool(row.context.get("unbuilt")), notes)
+        if verdict["verdict"] != "correct" and source:
             why = signature_mismatch(problem, source, attempt.entry or "launch", row.context["language"])
             reason = "; ".join(filter(None, [reason, why]))
         return Evaluation(
@@ -143,7 +148,8 @@ class Verdicts:
             device=attempt.device,
             host=row.host,
             speedup=verdict.get("speedup"),
-            shapes=shape_verdicts(verdict),
+            shapes=shapes,
+            fallback=fallback,
             trials=verdict.get("trials_summary") or "",
             resources=row.context.get("resources") or [],
             advice=row.context.get("advice") or [],
@@ -185,7 +191,7 @@ class Verdicts:
         if evaluation.verdict is None:
             return f"not judged: {evaluation.reason}"
         speed = f", speed-up {evaluation.speedup:.3g}" if evaluation.speedup else ""
-        line = f"verdict {evaluation.verdict}{speed}" + (f": {evaluation.reason}" if evaluation.reason else "")
+        line = ": ".join(filter(None, [f"verdict {evaluation.verdict}{speed}", evaluation.fallback, evaluation.reason]))
         return line + (f"; the candidate wrote (not believed):\n{evaluation.printed}" if evaluation.printed else "")
 
     async def read(self, done: FinishedJob) -> dict[str, Any] | None:

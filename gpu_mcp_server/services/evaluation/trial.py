@@ -72,3 +72,5 @@ class BuildState:
     """None of a program."""
     said: Sequence[str] = ()
     """Of extensions that it has torch compile."""
+    unbuilt: bool = False
+    """Whether none of them compiled; it may go on without."""

@@ -130,4 +130,5 @@ def _context(trial: JudgeRequest, ready: BuildState, advice: Sequence[str]) -> M
         "binary": built.artifact_id if built else None,
         "cached": built.cached if built else None,
         "extensions": "; ".join(ready.said),
+        "unbuilt": ready.unbuilt,
     }

@@ -8,12 +8,15 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from gpu_mcp_judge.candidate import torch_extensions
 
 from gpu_mcp_server.hostd.jobs.host_resources import LOCKS
 from gpu_mcp_server.hostd.jobs.job_folder import JobFolder
 from gpu_mcp_server.models.evaluation import Evaluation, TimingOptions
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
+from gpu_mcp_server.services.evaluation import torch_fallback
 from gpu_mcp_server.services.evaluation.extension_builds import requests_in, tolerates_failure
+from gpu_mcp_server.services.evaluation.torch_fallback import fallback_of
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from tests.hostd.laboratory import wrapped
@@ -85,6 +88,74 @@ async def test_an_extension_is_built_once_and_a_candidate_cannot_change_it_for_t
     failed = await judged(wrong)
     assert (failed.status, failed.diagnostics[0].file) == ("compile_failed", "main.cpp"), failed.diagnostics
     assert "nothing" in failed.reason
+
+
+LUCKLESS = """
+import torch
+from torch.utils.cpp_extension import load_inline
+
+def built(name, text):
+    try:
+        return load_inline(name, [text], no_implicit_headers=True, is_python_module=False)
+    except Exception:
+        return None
+
+AT_IMPORT
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        IN_FORWARD
+        return torch.relu(x)
+"""
+BAD = "built('luckless', 'extern \\\"C\\\" int luckless(void) { return nothing; }')"
+GOOD = "built('other', 'extern \\\"C\\\" int other(void) { return 0; }')"
+
+
+@needs_torch
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("at_import", "in_forward", "words"),
+    [
+        (BAD, "pass", "its extension did not compile; it computed with torch"),
+        ("", BAD, "its extension did not compile; it computed with torch"),
+        (f"{BAD} or {GOOD}", "pass", "it says that it built another one"),
+        (GOOD, "pass", ""),
+    ],
+)
+async def test_who_goes_on_without_its_extension_is_told_so_in_the_first_line(
+    lab: Lab, at_import: str, in_forward: str, words: str
+):
+    problem = await lab.evaluation.registry.import_file(ProblemSource("relu.py", RELU))
+    text = LUCKLESS.replace("AT_IMPORT", at_import).replace("IN_FORWARD", in_forward)
+    found = await lab.evaluation.evaluator.evaluate(problem.problem_id, as_model(text), timing=SMOKE)
+
+    assert found.verdict == "correct", found.reason
+    first = found.summary().partition("\n")[0]
+    assert words in first and ("extension" in first) == bool(words), (first, found.evidence, found.shapes)
+    (attempt, *_) = (await lab.store.experience.list("recent", problem_id=problem.problem_id)).attempts
+    assert words in (attempt.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("source", "failed", "notes", "words"),
+    [
+        ("import torch", True, [], "its extension did not compile; it computed with torch"),
+        ("import torch, triton", True, [], "its extension did not compile; it computed without it"),
+        (
+            "import torch",
+            False,
+            ["did not compile: extension a"],
+            "its extension did not compile; it computed with torch",
+        ),
+        ("import torch", False, ["did not compile: extension a", "was built: extension b"], ""),
+        ("import torch", False, [], ""),
+    ],
+)
+def test_a_fallback_is_told_from_what_was_built(source: str, failed: bool, notes: list[str], words: str):
+    assert fallback_of(source, failed, notes) == words
+
+
+def test_both_sides_of_the_candidates_words_on_builds_are_the_same():
+    assert (torch_fallback.FAILED, torch_fallback.BUILT) == (torch_extensions.FAILED_HERE, torch_extensions.BUILT_HERE)
 
 
 async def waited(lab: Lab) -> dict[str, bool]:
