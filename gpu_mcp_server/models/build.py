@@ -42,7 +42,7 @@ LANGUAGES: Mapping[str, LanguageFacts] = {
     "cuda": LanguageFacts("kernel.cu", (".cu",), "cuda", "cuda", called_alone=True),
     "hip": LanguageFacts("kernel.hip", (".hip",), "hip", "c"),
     "triton": LanguageFacts("kernel.py", (), "either", "python", judged_as="triton", called_alone=True),
-    "python": LanguageFacts("model.py", (), "either", "python", judged_as="model"),
+    "python": LanguageFacts("model.py", (), "either", "python", judged_as="model", called_alone=True),
     "program": LanguageFacts("program.txt", (), "either", "none"),
 }
 """By name, a row for each of `CandidateLanguage`."""

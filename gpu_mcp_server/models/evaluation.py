@@ -163,6 +163,8 @@ class Evaluation(ResultModel):
     """What a program said of itself; never believed."""
     printed: str = ""
     """What a candidate that is not correct wrote to stdout and stderr, shortened; never believed."""
+    stack: list[str] = []
+    """Where each thread stood when a candidate that had crashed or hung was run once more; never believed."""
     attempt_id: str
     job_id: str | None = None
     problem_id: str
@@ -221,6 +223,7 @@ class Evaluation(ResultModel):
         lines += [f"tier {self.tier}: not timed"] if self.tier not in (None, "performance") else []
         lines += [f"weaker kind of verdict: {self.weaker}"] if self.weaker else []
         lines += [f"the program said {', '.join(self.said)} (not believed)"] if self.said else []
+        lines += [f"where it stood ({self.evidence.get('stack')}; not believed):", *self.stack] if self.stack else []
         lines += [f"the candidate wrote (not believed):\n{self.printed}"] if self.printed else []
         lines += [s.line_text() for s in self.shapes]
         lines += [f"also tried, untimed: {self.trials}"] if self.trials else []

@@ -1,13 +1,18 @@
-"""Calls an attempt's launcher at one shape, for profilers and checkers: nothing is judged and nothing is timed.
+"""Calls an attempt's candidate at one shape, for profilers and checkers: nothing is judged and nothing is timed.
 
 Laid into the job as a file: `run_attempt.py TASK.json`. A library is called through the CUDA driver alone, each
-tensor an allocation of its own, so that a checker sees where one ends; a Triton file gets torch's tensors.
+tensor an allocation of its own, so that a checker sees where one ends; a Triton file gets torch's tensors, a ModelNew
+what its problem makes. On the processor a library's tensors end at pages that nobody may touch, and inputs are
+read-only, as the judge's are.
 """
 
 import array
 import ctypes
+import faulthandler
 import importlib
+import importlib.util
 import json
+import mmap
 import os
 import random
 import sys
@@ -85,32 +90,123 @@ def play_library(task: Dict[str, Any]) -> None:
     cuda.call("cuCtxSynchronize")
 
 
+def guarded_memory(count: int, dtype: str, seed: int, write: bool) -> int:
+    """Return the address of memory for `count` items between pages that nobody may touch; an input is read-only."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    size, page = max(count * ITEM_BYTES[dtype], 1), mmap.PAGESIZE
+    inside = (size + page - 1) // page * page
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    base = libc.mmap(None, ctypes.c_size_t(inside + 2 * page), 0, flags, -1, ctypes.c_long(0))
+    if base in (None, ctypes.c_void_p(-1).value):
+        sys.exit("no memory for %d bytes" % inside)
+    first, at = base + page, base + page + (inside - size) // 64 * 64  # the end at the page, but for alignment
+    libc.mprotect(ctypes.c_void_p(first), ctypes.c_size_t(inside), mmap.PROT_READ | mmap.PROT_WRITE)
+    if write:
+        block, done = pattern(dtype, seed), 0
+        while done < size:
+            part = min(len(block), size - done)
+            ctypes.memmove(at + done, block, part)
+            done += part
+        libc.mprotect(ctypes.c_void_p(first), ctypes.c_size_t(inside), mmap.PROT_READ)
+    return at
+
+
+def play_processor(task: Dict[str, Any]) -> None:
+    """Call `int launch(inputs..., outputs..., dimensions...)`."""
+    arguments: List[Any] = []
+    for n, tensor in enumerate(task["inputs"] + task["outputs"]):
+        at = guarded_memory(tensor["count"], tensor["dtype"], n, n < len(task["inputs"]))
+        arguments.append(ctypes.c_void_p(at))
+    arguments += [ctypes.c_int64(size) for size in task["dims"]]
+    launch = getattr(ctypes.CDLL(os.path.abspath(task["library"])), task["symbol"])
+    launch.restype = ctypes.c_int
+    for _ in range(task["calls"]):
+        code = launch(*arguments)
+        if code:
+            sys.exit("%s returned %d" % (task["symbol"], code))
+
+
+def random_tensors(t: Any, tensors: List[Dict[str, Any]], device: str) -> List[Any]:
+    """Return tensors of torch's, with values as for other launchers."""
+    found: List[Any] = []
+    for tensor in tensors:
+        dtype = getattr(t, tensor["dtype"])
+        if dtype.is_floating_point:
+            found.append((t.rand(tensor["shape"], device=device) * 2 - 1).to(dtype))
+        else:
+            found.append(t.randint(0, 4, tensor["shape"], device=device).to(dtype))
+    return found
+
+
+def load_module(path: str, name: str) -> Any:
+    """Run a Python file and return its module, under a name by which it is found, as the judge does."""
+    spec = importlib.util.spec_from_file_location(name, os.path.abspath(path))
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def wait(t: Any, device: str) -> None:
+    """Wait for what was launched."""
+    if device == "cuda":
+        t.cuda.synchronize()
+
+
 def play_triton(task: Dict[str, Any]) -> None:
     """Call `launch(*inputs, *outputs, *dimensions)` of a Python file."""
-    import runpy
-
+    device = task.get("device", "cuda")
+    if device == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"
     t: Any = importlib.import_module("torch")
     t.manual_seed(0)
-    tensors: List[Any] = []
-    for n, tensor in enumerate(task["inputs"] + task["outputs"]):
-        dtype = getattr(t, tensor["dtype"])
-        if n >= len(task["inputs"]):
-            tensors.append(t.empty(tensor["shape"], dtype=dtype, device="cuda"))
-        elif dtype.is_floating_point:
-            tensors.append((t.rand(tensor["shape"], device="cuda") * 2 - 1).to(dtype))
-        else:
-            tensors.append(t.randint(0, 4, tensor["shape"], device="cuda").to(dtype))
-    launch = runpy.run_path(task["library"], run_name="candidate")[task["symbol"]]
+    tensors = random_tensors(t, task["inputs"], device)
+    for tensor in task["outputs"]:
+        tensors.append(t.empty(tensor["shape"], dtype=getattr(t, tensor["dtype"]), device=device))
+    launch = getattr(load_module(task["library"], "candidate"), task["symbol"])
     for _ in range(task["calls"]):
         launch(*tensors, *task["dims"])
-    t.cuda.synchronize()
+    wait(t, device)
+
+
+def play_model(task: Dict[str, Any]) -> None:
+    """Call `ModelNew` as KernelBench does; a problem that is a function has no arguments for it."""
+    device = task.get("device", "cuda")
+    t: Any = importlib.import_module("torch")
+    if os.path.isdir("built"):  # extensions that were built ahead of the judgement
+        load_module("judge_extensions.py", "judge_extensions").take_from(os.path.abspath("built"))
+    problem = load_module("problem.py", "problem") if os.path.exists("problem.py") else None
+    t.manual_seed(0)
+    model = load_module(task["library"], "candidate").ModelNew(*(problem.get_init_inputs() if problem else []))
+    model = model.to(device) if isinstance(model, t.nn.Module) else model
+    given = problem.get_inputs() if problem else random_tensors(t, task["inputs"], device)
+    given = [each.to(device) if isinstance(each, t.Tensor) else each for each in given]
+    with t.no_grad():
+        for _ in range(task["calls"]):
+            model(*given)
+    wait(t, device)
+
+
+KINDS = {"library": play_library, "processor": play_processor, "triton": play_triton, "model": play_model}
+
+
+def tell_of_crashes(limit_s: float) -> None:
+    """Have Python's frames written when the program crashes, and shortly before it counts as hung."""
+    faulthandler.enable()
+    if limit_s > 0:
+        faulthandler.dump_traceback_later(max(1.0, limit_s - 2.0))
+    if os.environ.get("CRASH_HANDLER"):
+        ctypes.CDLL(os.environ["CRASH_HANDLER"]).install()
 
 
 def main(arguments: List[str]) -> None:
     """Play a task."""
     with open(arguments[0], encoding="utf-8") as text:
         task = json.load(text)
-    (play_triton if task["kind"] == "triton" else play_library)(task)
+    if "hang_s" in task:
+        tell_of_crashes(float(task["hang_s"]))
+    KINDS[task["kind"]](task)
 
 
 if __name__ == "__main__":

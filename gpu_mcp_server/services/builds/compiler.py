@@ -137,6 +137,10 @@ class Compiler:
         """
         return await self._compiled(source, BuildOptions(flags=tuple(flags), compiler=compiler), host)
 
+    async def binary(self, artifact_id: str) -> bytes:
+        """Return what a build made."""
+        return await self._artifacts.read(artifact_id)
+
     async def _compiled(self, source: CandidateSource, wish: BuildOptions, host: str) -> CompileResult:
         """Compile; what turns out to be beyond a run-time compiler goes to the whole one, if nobody chose."""
         probe = await self._jobs.probe(host)

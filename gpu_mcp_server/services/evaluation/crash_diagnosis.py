@@ -47,7 +47,9 @@ class CrashDiagnosis:
             return evaluation
         facts = LANGUAGES.get(evaluation.language or "")
         if facts is None or not facts.called_alone:
-            return with_memcheck(evaluation, "not run: a model is not called alone; check_memory takes a program")
+            return with_memcheck(
+                evaluation, "not run: a candidate of this kind is not called alone; check_memory takes a program"
+            )
         if left_s < LEAST_S:
             return with_memcheck(evaluation, "not run: no time was left; check_memory does it for this attempt_id")
         await tell("an illegal access: once more under compute-sanitizer, for the line")

@@ -9,6 +9,7 @@ from gpu_mcp_server.services.evaluation.baselines import Baselines
 from gpu_mcp_server.services.evaluation.candidate_batches import Batches
 from gpu_mcp_server.services.evaluation.candidate_preparation import CandidatePreparation
 from gpu_mcp_server.services.evaluation.crash_diagnosis import CrashDiagnosis
+from gpu_mcp_server.services.evaluation.crash_stacks import CrashStacks
 from gpu_mcp_server.services.evaluation.evaluator import Evaluator
 from gpu_mcp_server.services.evaluation.judge_results import Verdicts
 from gpu_mcp_server.services.evaluation.prewarming import Prewarming
@@ -47,7 +48,15 @@ class EvaluationServices:
         programs = Programs(settings, runner, builds.programs)
         baselines = Baselines(settings, runner, db, compiler, artifacts, verdicts, experience)
         preparation = CandidatePreparation(jobs, compiler, artifacts, programs, Prewarming(settings, runner))
-        judge = TrialJudge(settings, jobs, programs, verdicts, baselines, CrashDiagnosis(checker))
+        judge = TrialJudge(
+            settings,
+            jobs,
+            programs,
+            verdicts,
+            baselines,
+            CrashDiagnosis(checker),
+            CrashStacks(settings, runner, compiler),
+        )
         records = TrialRecords(experience, artifacts)
         evaluator = Evaluator(runner, problems, preparation, judge, records, kept)
         return cls(

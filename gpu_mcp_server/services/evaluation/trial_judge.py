@@ -9,7 +9,8 @@ from typing import Any
 from gpu_mcp_server.hostd.protocol import JobSpec
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.services.evaluation.baselines import Baselines
-from gpu_mcp_server.services.evaluation.crash_diagnosis import CrashDiagnosis
+from gpu_mcp_server.services.evaluation.crash_diagnosis import CrashDiagnosis, shape_of
+from gpu_mcp_server.services.evaluation.crash_stacks import CrashStacks
 from gpu_mcp_server.services.evaluation.judge_job import GENERATION, judge_spec, output_lines
 from gpu_mcp_server.services.evaluation.judge_results import Verdicts
 from gpu_mcp_server.services.evaluation.program_candidates import Programs
@@ -30,9 +31,11 @@ class TrialJudge:
         verdicts: Verdicts,
         baselines: Baselines,
         faults: CrashDiagnosis,
+        stacks: CrashStacks,
     ) -> None:
         self._settings, self._jobs, self._programs = settings, jobs, programs
         self._verdicts, self._baselines, self._faults = verdicts, baselines, faults
+        self._stacks = stacks
 
     async def judge(self, trial: JudgeRequest, ready: BuildState, advice: Sequence[str], wait_s: float) -> Evaluation:
         """Judge a candidate; when its allocation ends meanwhile once more from the beginning, in a new one."""
@@ -52,7 +55,7 @@ class TrialJudge:
             await trial.tell(f"attempt {trial.attempt_id}: {cut}")
             await self._jobs.table.detach_attempt(spec.id)
             trial = replace(trial, probe=await self._jobs.runner.probe(trial.host))
-        evaluation = await self._beside(trial, await self._settled(trial, done), wait_s)
+        evaluation = await self._beside(trial, ready, await self._settled(trial, done), wait_s)
         return evaluation.model_copy(update={"note": f"{cut}{evaluation.note or ''}".removesuffix("; ") or None})
 
     async def _spec(self, trial: JudgeRequest, ready: BuildState) -> tuple[JobSpec, dict[str, bytes]]:
@@ -93,10 +96,14 @@ class TrialJudge:
         seconds = {**evaluation.seconds, "total": time.monotonic() - trial.began}
         return evaluation.model_copy(update={"seconds": seconds})
 
-    async def _beside(self, trial: JudgeRequest, evaluation: Evaluation, wait_s: float) -> Evaluation:
+    async def _beside(
+        self, trial: JudgeRequest, ready: BuildState, evaluation: Evaluation, wait_s: float
+    ) -> Evaluation:
         """Add what stands beside a verdict: where a kernel broke, torch.compile's time."""
         left_s = 0.0 if trial.slots else wait_s - (time.monotonic() - trial.began)
         evaluation = await self._faults.explain_crash(evaluation, left_s=left_s, tell=trial.tell)
+        if trial.problem.program is None:
+            evaluation = await self._stacks.explain(evaluation, trial, ready, shape_of(evaluation), left_s)
         return await self.add_compiled(evaluation, trial, left_s, later=trial.slots is None)
 
     async def add_compiled(

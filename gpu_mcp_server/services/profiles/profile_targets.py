@@ -124,7 +124,7 @@ class Targets:
                 hint="Write a program that calls it into a workspace, and give command and workspace_id.",
             )
         problem = await self._problems.get(attempt.problem_id)
-        dims = _dims(problem, shape)
+        dims = dims_of(problem, shape)
         text = (await self._artifacts.read(attempt.source_artifact_id)).decode()
         language = attempt.language
         if language == "cuda":
@@ -136,16 +136,18 @@ class Targets:
         else:
             library, data = "kernel.py", text.encode()
         task = {
-            "kind": "triton" if language == "triton" else "library",
+            "kind": {"triton": "triton", "python": "model"}.get(language, "library"),
             "library": library,
             "symbol": attempt.entry or "launch",
-            "inputs": [_tensor(t, dims) for t in problem.inputs],
-            "outputs": [_tensor(t, dims) for t in problem.outputs],
+            "inputs": [tensor_of(t, dims) for t in problem.inputs],
+            "outputs": [tensor_of(t, dims) for t in problem.outputs],
             "dims": list(dims.values()),
             "calls": calls,
         }
         player = (WORKERS / "run_attempt.py").read_bytes()
         given = {f"{FOLDER}/player.py": player, f"{FOLDER}/task.json": json.dumps(task).encode(), library: data}
+        if language == "python" and problem.kind == "module":
+            given["problem.py"] = problem.reference.encode()
         files, blobs = job_files(given)
         python = probe.judge.path if probe.judge else "/usr/bin/python3"
         argv = (python, f"{FOLDER}/player.py", f"{FOLDER}/task.json")
@@ -153,7 +155,8 @@ class Targets:
         return ProfileTarget(argv, host, probe, None, attempt, dims, files, blobs, {name: text})
 
 
-def _dims(problem: Problem, shape: Mapping[str, int] | None) -> dict[str, int]:
+def dims_of(problem: Problem, shape: Mapping[str, int] | None) -> dict[str, int]:
+    """Return a size for each symbol of a problem, by default the last declared shape's."""
     symbols = problem.symbols()
     chosen = cast("Mapping[str, int]", shape or problem.shapes[-1])
     missing = [s for s in symbols if s not in chosen]
@@ -164,7 +167,8 @@ def _dims(problem: Problem, shape: Mapping[str, int] | None) -> dict[str, int]:
     return {s: int(chosen[s]) for s in symbols}
 
 
-def _tensor(spec: TensorSpec, dims: Mapping[str, int]) -> dict[str, object]:
+def tensor_of(spec: TensorSpec, dims: Mapping[str, int]) -> dict[str, object]:
+    """Return a tensor as `workers/run_attempt.py` wants it."""
     shape = [dims[d] if isinstance(d, str) else d for d in spec.shape]
     count = 1
     for size in shape:

@@ -68,7 +68,7 @@ async def test_an_illegal_access_is_located_by_a_second_run_and_the_verdict_stay
         (broken("output y is wrong"), 100, None),
         (broken(verdict="cheat"), 100, None),
         (broken(), 3, "no time was left"),
-        (broken(language="python"), 100, "a model is not called alone"),
+        (broken(language="program"), 100, "is not called alone"),
     ],
 )
 async def test_nothing_is_run_where_nothing_would_be_learnt(evaluation: Evaluation, left_s: float, words: str | None):
@@ -77,6 +77,15 @@ async def test_nothing_is_run_where_nothing_would_be_learnt(evaluation: Evaluati
 
     assert not checks.asked
     assert (words in found.evidence["memcheck"]) if words else found == evaluation
+
+
+async def test_a_model_is_called_under_the_checker_too():
+    checks = Checks(MemoryCheck(status="findings", tool="memcheck", host="box", findings=[FINDING]))
+    evaluation = await explained(
+        broken("call 1 raised AcceleratorError: CUDA error: an illegal memory access", language="python"), checks
+    )
+
+    assert len(checks.asked) == 1 and "candidate.cu:7" in evaluation.evidence["memcheck"]
 
 
 async def test_a_host_without_the_tool_leaves_the_verdict_as_it_is_and_says_why():
