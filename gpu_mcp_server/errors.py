@@ -149,4 +149,12 @@ class QuotaExceeded(GpuMcpError):
 
 
 class ProblemRefused(GpuMcpError):
-    """A problem that cannot be judged."""
+    """A problem that cannot be judged.
+
+    Attributes:
+        degenerate: Whether it is refused only because an answer without work is right.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", degenerate: bool = False) -> None:
+        super().__init__(message, hint=hint)
+        self.degenerate = degenerate

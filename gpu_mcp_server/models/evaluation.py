@@ -155,6 +155,8 @@ class Evaluation(ResultModel):
     reason: str = ""
     fallback: str = ""
     """Said first: that its extension did not compile, and with what it computed instead."""
+    degenerate: str = ""
+    """Said of a problem of which an answer without work is right; no score counts its verdicts."""
     tier: Tier | None = None
     """How far it was judged; below performance nothing was timed."""
     weaker: str | None = None
@@ -211,6 +213,7 @@ class Evaluation(ResultModel):
     def summary(self) -> str:
         """Say the verdict first."""
         lines = [f"verdict: {self.verdict}" if self.verdict else f"status: {self.status}"]
+        lines[0] += f" ({self.degenerate})" if self.degenerate else ""
         lines[0] += "".join(f" - {said}" for said in (self.fallback, self.reason) if said)
         lines += [f"kept: {self.kept}"] if self.kept else []
         if self.speedup is not None:

@@ -45,6 +45,16 @@ class ImportOverrides(Model):
     """Which inputs candidates are tried with; of lower precision, `atol` is too narrow where values are large."""
     libraries: Literal["allowed", "forbidden"] = "allowed"
     """Whether a candidate may leave the work to torch's own kernels."""
+    tolerance: Literal["by type", "first release"] = "by type"
+    """Of a KernelBench problem, where atol and rtol do not say it: by type, as KernelBench has it since 2025 (1e-4 for
+    float32, 1e-2 for float16 and bfloat16), or 1e-2 for all types, as in its first release; each absolute and relative.
+
+    Source:
+        https://github.com/ScalingIntelligence/KernelBench, src/kernelbench/eval.py: get_tolerance_for_precision, and
+        the comment of run_and_check_correctness on v0 and v0.1 (at 423217d).
+    """
+    accept_degenerate: bool = False
+    """Take a problem of which an answer without work is right; its verdicts say so, and no score counts them."""
 
 
 class TrialOptions(Model):
@@ -67,6 +77,8 @@ class TrialOptions(Model):
     """Operations that no right answer can do without, over the symbols: `2 * m * n * k`; a faster clock is void."""
     bytes: str | None = None
     """Bytes that every right answer must move, likewise; else the outputs' own count."""
+    accept_degenerate: bool = False
+    """Take a problem of which an answer without work is right; its verdicts say so, and no score counts them."""
 
 
 class Implementation(Model):
@@ -121,6 +133,8 @@ class Problem(Model):
     bytes: str | None = None
     """Bytes that every right answer must move; without it the outputs' own."""
 
+    degenerate: Literal["", "constant", "copy"] = ""
+    """Which answer without work is right, where the problem was accepted although one is."""
     state: list[str] = []
     """Of a module: names of the weights, which are the last inputs."""
     constants: dict[str, float | int | bool | str | None] = {}
@@ -134,6 +148,13 @@ class Problem(Model):
                 if isinstance(dimension, str):
                     seen[dimension] = None
         return list(seen)
+
+
+DEGENERATE = {
+    "constant": "degenerate problem: the answer is constant",
+    "copy": "degenerate problem: a copy of an input is right",
+}
+"""What every verdict on such a problem says."""
 
 
 class ProblemInfo(ResultModel):

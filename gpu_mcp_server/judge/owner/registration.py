@@ -8,12 +8,12 @@ import numpy as np
 from ..channel.supervisor_client import Player
 from ..devices.device import Buffers, Device
 from ..inputs.problem_inputs import draw
-from ..numerics.compare import LARGE, STORAGE, compare, numbers
+from ..numerics.compare import LARGE, compare, numbers
 from ..numerics.random_inputs import Well
-from ..numerics.small_floats import SHORT, short_bits
 from ..numerics.tensors import FLOATS, Array, Tensor, symbols, tensors
 from ..timing.rounds import LARGE_SAMPLES, OPEN_S, named
 from ..verdicts import JudgeFailed, ReferenceFailed, Unequipped
+from .trivial_answers import Trivial, narrower_tolerances, reason_of, trivial_answers
 
 SEEDS = 2
 HIDDEN_S = 5.0
@@ -26,33 +26,10 @@ answers are alike by chance with probability p, all of them are with p^21: of on
 alike in one pair of ten is no constant: with a hundred calls to be right in, a constant would not be."""
 COARSE = 0.01
 """Part of an output's usual size from which an atol is told of: an answer that is so far off is right."""
+KEPT = ("made", "weights", "integers")
+"""How inputs are drawn that a wish for another distribution leaves alone."""
 ANOTHER = "the answer to another seed"
 SAME = "the inputs are the same for every seed: an answer that was kept from the first call would pass"
-
-
-def stored(values: Array, dtype: str) -> Array:
-    """Return numbers in the storage of `dtype`."""
-    if dtype in SHORT:
-        return short_bits(values.astype(np.float32), dtype)
-    with np.errstate(all="ignore"):
-        return values.astype(STORAGE[dtype])
-
-
-def trivial_answers(item: Tensor, expected: Array, inputs: Sequence[Tuple[Tensor, Array]]) -> List[Tuple[str, Array]]:
-    """Return answers that take no work: what they are called, and their elements."""
-    values = numbers(expected, item.dtype)
-    with np.errstate(all="ignore"):
-        mean = np.full(expected.size, np.mean(values, dtype=np.float64))
-    answers = [
-        ("zeros", stored(np.zeros(expected.size), item.dtype)),
-        ("ones", stored(np.ones(expected.size), item.dtype)),
-    ]
-    if item.count > 1:  # the mean of one value is the answer itself
-        answers.append(("mean", stored(mean, item.dtype)))
-    for other, elements in inputs:
-        if other.count == item.count:
-            answers.append(("copy of %s" % other.name, stored(numbers(elements, other.dtype), item.dtype)))
-    return answers
 
 
 class Registration:
@@ -67,6 +44,12 @@ class Registration:
         self.tried: Dict[str, None] = {}
         self.notes: Dict[str, None] = {}
         self.reference_us: List[float] = []
+        self.degenerate = ""
+        """What kind of answer without work passes, where such a problem is accepted."""
+        self.trivial = False
+        """Whether the problem is refused for such an answer."""
+        self.helps: Dict[str, Any] = {}
+        """Wishes with which that answer would have failed."""
 
     def run(self) -> Dict[str, Any]:
         """Return the verdict on the problem."""
@@ -78,6 +61,8 @@ class Registration:
             for dims in self.task["shapes"]:
                 reason = self._shape(dims)
                 if reason:
+                    if self.trivial and self._normal_helps(dims):
+                        self.helps["distribution"] = "normal"
                     break
             if not reason:
                 self._hidden()
@@ -92,6 +77,9 @@ class Registration:
             "tried": list(self.tried),
             "notes": list(self.notes),
             "reference_us": self.reference_us,
+            "degenerate": self.degenerate,
+            "trivial": self.trivial,
+            "helps": self.helps,
         }
 
     def _shape(self, dims: Dict[str, int]) -> str:
@@ -108,14 +96,14 @@ class Registration:
             before = self._drawn(buffers)
             self._draw(buffers)
             if number and inputs and self._always(buffers, before):
-                reason = reason or SAME
+                reason = reason or self._trivial(Trivial("constant", SAME))
             answers: List[List[Array]] = []
             for _ in range(RUNS):
                 times.append(self._run_once())
                 buffers.collect_expected()
                 answers.append([self._expected(buffers, i) for i in range(len(outputs))])
             reason = reason or self._look(outputs, answers, buffers)
-            if number and inputs:
+            if number and inputs and not self.degenerate:
                 reason = reason or self._constant(buffers, first, answers[0])
             first = answers[0]
         self.reference.ask("close", OPEN_S)
@@ -140,6 +128,7 @@ class Registration:
         """Say which output of one seed is right for the other, and however often inputs are drawn; empty if none."""
         self.tried[ANOTHER] = None
         alike = [i for i in range(len(first)) if self._right(buffers.outputs[i], first[i], other[i])]
+        equal = all(first[i].tobytes() == other[i].tobytes() for i in alike)
         for _ in range(DRAWS):
             if not alike:
                 return ""
@@ -149,9 +138,34 @@ class Registration:
             alike = [i for i in alike if self._right(buffers.outputs[i], first[i], self._expected(buffers, i))]
         if not alike:
             return ""
-        text = "%s passes as %s: with rtol %g and atol %g a constant is right for all inputs; tighten them, "
-        more = "draw the inputs from another distribution or declare other shapes; leave out what no input changes"
-        return (text + more) % (ANOTHER, buffers.outputs[alike[0]].name, self.rtol, self.atol)
+        item = buffers.outputs[alike[0]]
+        if equal:
+            why = "it is bit for bit the same for all inputs, so no tolerance helps; leave it out"
+        else:
+            why = "with rtol %g and atol %g a constant is right for all inputs; tighten them, " % (self.rtol, self.atol)
+            why += "draw the inputs from another distribution or declare other shapes; leave out what no input changes"
+        return self._trivial(Trivial("constant", "%s passes as %s: %s" % (ANOTHER, item.name, why)))
+
+    def _trivial(self, found: Trivial) -> str:
+        """Return why the problem is refused for an answer without work; empty where such a problem is accepted."""
+        if not self.task.get("accept_degenerate"):
+            self.trivial, self.helps = True, self.helps or dict(found.helps)
+            return found.reason
+        self.degenerate = self.degenerate or found.kind
+        self.notes["accepted although " + found.reason[:250]] = None
+        return ""
+
+    def _normal_helps(self, dims: Dict[str, int]) -> bool:
+        """Say whether no answer without work is right where a module problem's inputs are drawn as normal."""
+        given = self.task["inputs"]
+        specs = [s if s["distribution"] in KEPT else dict(s, distribution="normal") for s in given]
+        if self.task.get("problem") != "module" or specs == given:
+            return False
+        task = dict(self.task, inputs=specs)
+        try:
+            return not Registration(task, self.device, self.reference, self.well)._shape(dims)
+        except JudgeFailed:
+            return False
 
     def _right(self, item: Tensor, got: Array, expected: Array) -> bool:
         return not compare(expected, got, item.dtype, self.rtol, self.atol).wrong
@@ -228,9 +242,12 @@ class Registration:
                     return "the reference answers the same inputs differently in %s, beyond the tolerance" % item.name
                 self.notes["the reference is not bit for bit the same from run to run in %s" % item.name] = None
             for name, answer in trivial_answers(item, expected, self._given(buffers, item)):
-                self.tried[name] = None
-                if not compare(expected, answer, item.dtype, rtol, atol).wrong:
-                    return "%s passes as %s: %s" % (name, item.name, self._why(values, rtol, atol))
+                if compare(expected, answer, item.dtype, rtol, atol).wrong:
+                    self.tried[name] = None
+                    continue
+                reason = self._trivial(self._found(item, name, values, numbers(answer, item.dtype)))
+                if reason:
+                    return reason
             if item.dtype in FLOATS:
                 self._coarse(item, values[np.isfinite(values)].astype(np.float64))
         return ""
@@ -244,12 +261,8 @@ class Registration:
             if not said:
                 self.notes[text % (self.atol, 100 * self.atol / usual, item.name, usual)] = None
 
-    def _why(self, values: Array, rtol: float, atol: float) -> str:
-        finite = np.abs(values[np.isfinite(values)].astype(np.float64)) if values.size else np.zeros(1)
-        largest = float(finite.max()) if finite.size else 0.0
-        if atol >= largest:
-            return "atol %g is larger than the outputs, the largest of which is %.3g" % (atol, largest)
-        return "with rtol %g and atol %g an answer without any work is right; tighten them or change the problem" % (
-            rtol,
-            atol,
-        )
+    def _found(self, item: Tensor, name: str, values: Array, answer: Array) -> Trivial:
+        """Return what is said of an answer without work that is right, and which wishes would make it wrong."""
+        reason = "%s passes as %s: %s" % (name, item.name, reason_of(values, answer, self.rtol, self.atol))
+        helps: Dict[str, Any] = narrower_tolerances(values, answer, item.dtype, self.rtol, self.atol)
+        return Trivial("copy" if name.startswith("copy") else "constant", reason, helps)

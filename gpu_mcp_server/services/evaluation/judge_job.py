@@ -106,6 +106,7 @@ def judge_spec(
     device: str,
     candidate: BuiltCandidate | None,
     timing: TimingOptions = QUICK,
+    accept_degenerate: bool = False,
 ) -> tuple[JobSpec, dict[str, bytes]]:
     """Describe a judge job: owner, reference and, to judge, the candidate.
 
@@ -117,6 +118,7 @@ def judge_spec(
         device: `cpu` or `cuda`.
         candidate: None to try a problem before it is registered.
         timing: How it is timed.
+        accept_degenerate: Whether a problem may be registered of which an answer without work is right.
 
     Returns:
         The job and the contents that it names.
@@ -126,7 +128,7 @@ def judge_spec(
         BadRequest: If the device cannot compare the problem's outputs.
     """
     python = _python(problem, probe, host, device, candidate)
-    task = _task(problem, device, candidate, timing, probe)
+    task = _task(problem, device, candidate, timing, probe) | {"accept_degenerate": accept_degenerate}
     own = _own(problem, candidate, task)
     compiles = candidate is not None and candidate.kind != "library"
     compiling = compiling_environment(probe) if compiles else {}

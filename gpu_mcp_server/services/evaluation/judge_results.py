@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_mcp_server.errors import GpuMcpError, JobBroken, MachineLacks
 from gpu_mcp_server.models.evaluation import Evaluation
-from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.models.problem import DEGENERATE, Problem
 from gpu_mcp_server.services.evaluation.judge_job import parse_verdict, shape_verdicts
 from gpu_mcp_server.services.evaluation.machine_limits import error_of
 from gpu_mcp_server.services.evaluation.torch_fallback import fallback_of
@@ -136,6 +136,7 @@ class Verdicts:
             status="judged",
             verdict=verdict["verdict"],
             reason=reason,
+            degenerate=DEGENERATE.get(problem.degenerate, ""),
             tier=verdict.get("tier"),
             weaker=verdict.get("weaker"),
             said=verdict.get("said") or [],
@@ -191,7 +192,9 @@ class Verdicts:
         if evaluation.verdict is None:
             return f"not judged: {evaluation.reason}"
         speed = f", speed-up {evaluation.speedup:.3g}" if evaluation.speedup else ""
-        line = ": ".join(filter(None, [f"verdict {evaluation.verdict}{speed}", evaluation.fallback, evaluation.reason]))
+        marked = f" ({evaluation.degenerate})" if evaluation.degenerate else ""
+        said = [f"verdict {evaluation.verdict}{marked}{speed}", evaluation.fallback, evaluation.reason]
+        line = ": ".join(filter(None, said))
         return line + (f"; the candidate wrote (not believed):\n{evaluation.printed}" if evaluation.printed else "")
 
     async def read(self, done: FinishedJob) -> dict[str, Any] | None:

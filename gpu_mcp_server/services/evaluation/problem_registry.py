@@ -21,14 +21,14 @@ from gpu_mcp_server.services.problems import reference_source
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from gpu_mcp_server.services.problems.formats.detect import read_problem
 from gpu_mcp_server.services.problems.kernelbench_problems import resolved_problem
-from gpu_mcp_server.services.problems.problem_table import Problems
+from gpu_mcp_server.services.problems.problem_table import Problems, degenerate_problem
 from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.settings.server_settings import Settings
 from gpu_mcp_server.store.artifacts import Artifacts
 
 LISTED = 10
 MEND = "Mend the problem and register it again."
-WISH = "Import it again with a wish: distribution normal, or a smaller atol; or mend the file."
+ACCEPT = "accept_degenerate, which marks its verdicts and leaves them out of scores"
 
 
 class Registry:
@@ -73,6 +73,7 @@ class Registry:
         backward: bool = False,
         flops: str | None = None,
         bytes: str | None = None,
+        accept_degenerate: bool = False,
         host: str | None = None,
         progress: Progress | None = None,
     ) -> ProblemInfo:
@@ -90,7 +91,7 @@ class Registry:
             name, description, framework, entry, inputs, outputs, shapes, rtol, atol, reference, constraints,
             fixed_shapes, distributions, precision, libraries, backward, flops, bytes,
         )  # fmt: skip
-        return await self.keep(problem, host=host, progress=progress)
+        return await self.keep(problem, accept_degenerate=accept_degenerate, host=host, progress=progress)
 
     async def import_file(
         self, source: ProblemSource, *, host: str | None = None, progress: Progress | None = None
@@ -100,10 +101,18 @@ class Registry:
         Raises:
             ProblemRefused, BadRequest: As `register` does.
         """
-        return await self.keep(await read_problem(source), host=host, progress=progress)
+        problem, accept = await read_problem(source), source.wish.accept_degenerate
+        return await self.keep(problem, accept_degenerate=accept, host=host, progress=progress)
 
-    async def keep(self, problem: Problem, *, host: str | None = None, progress: Progress | None = None) -> ProblemInfo:
-        """Try a problem on a host, and keep it if it is sound.
+    async def keep(
+        self,
+        problem: Problem,
+        *,
+        accept_degenerate: bool = False,
+        host: str | None = None,
+        progress: Progress | None = None,
+    ) -> ProblemInfo:
+        """Try a problem on a host, and keep it if it is sound, or degenerate and accepted as that.
 
         Raises:
             ProblemRefused: If the reference raises or is not what it says, or a trivial answer passes.
@@ -117,7 +126,10 @@ class Registry:
             spec, blobs = await self._programs.registration(problem, problem.program, where)
         else:
             device = "cuda" if problem.kind == "module" and "cuda" in probe.devices() else "cpu"
-            spec, blobs = judge_spec(problem, probe, self._settings, host=where, device=device, candidate=None)
+            spec, blobs = judge_spec(
+                problem, probe, self._settings,
+                host=where, device=device, candidate=None, accept_degenerate=accept_degenerate,
+            )  # fmt: skip
         _, done = await gather_or_cancel(
             self._announced(problem, probe, where), self._jobs.run(spec, host=where, blobs=blobs)
         )
@@ -127,13 +139,13 @@ class Registry:
         if verdict.get("lacks"):
             raise error_of(verdict["lacks"], where, probe.judge)
         if verdict.get("status") != "ok":
-            reason = str(verdict.get("reason"))
-            wishes = problem.kind == "module" and " passes as " in reason
-            raise ProblemRefused(f"Refused: {reason}", hint=WISH if wishes else MEND)
+            raise _refusal(problem, verdict)
         notes: list[str] = list(verdict.get("notes", []))
         if problem.kind == "module":
             found = cast("dict[str, Any]", verdict.get("described") or {})
             problem, notes = resolved_problem(problem, found), [*found.get("notes", []), *notes]
+        if verdict.get("degenerate"):
+            problem = degenerate_problem(problem, str(verdict["degenerate"]))
         registered = await self._problems.add(problem)
         tried = list(verdict.get("tried", []))
         notes = [*_what_the_reference_sees(problem), *notes][:8]
@@ -191,6 +203,19 @@ def _what_the_reference_sees(problem: Problem) -> list[str]:
         for kind, how in BITS.items()
         if names[kind]
     ]
+
+
+def _refusal(problem: Problem, verdict: Mapping[str, Any]) -> ProblemRefused:
+    """Say why a problem is refused; of what may be done only what would help."""
+    reason, trivial = f"Refused: {verdict.get('reason')}", bool(verdict.get("trivial"))
+    if not trivial:
+        return ProblemRefused(reason, hint=MEND)
+    helps = cast("Mapping[str, Any]", verdict.get("helps") or {})
+    narrower = ", ".join(f"{name} {helps[name]:g}" for name in ("atol", "rtol") if name in helps)
+    ways = [f"distribution {helps['distribution']}"] if "distribution" in helps else []
+    ways = [*ways, *([narrower] if narrower else []), ACCEPT]
+    how = "Import it again with a wish" if problem.kind == "module" else "Register it again with"
+    return ProblemRefused(reason, hint=f"{how}: {'; or '.join(ways)}; or mend the problem", degenerate=True)
 
 
 def _not_tried(done: FinishedJob) -> ProblemRefused | JobBroken:

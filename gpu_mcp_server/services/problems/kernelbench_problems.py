@@ -13,6 +13,9 @@ from gpu_mcp_server.services.problems.problem_table import C_WORDS, content_hash
 NEEDED = ("Model", "get_inputs", "get_init_inputs")
 BY_TYPE = -1.0
 """A tolerance that is not known before the outputs' types are."""
+TOLERANCES = {"by type": BY_TYPE, "first release": 1e-2}
+"""Of KernelBench's versions; the source is named at `Wish.tolerance`, the numbers by type in the judge's
+owner/module_signature.py."""
 
 
 def defines(text: str) -> set[str]:

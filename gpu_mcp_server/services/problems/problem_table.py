@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from gpu_mcp_server.errors import BadRequest, LimitExceeded, NotFound
-from gpu_mcp_server.models.problem import DType, Implementation, Problem, ProblemInfo, TensorSpec
+from gpu_mcp_server.models.problem import DEGENERATE, DType, Implementation, Problem, ProblemInfo, TensorSpec
 from gpu_mcp_server.models.program import ProgramProblem
 from gpu_mcp_server.services.problems.launcher_signatures import (
     C_TYPES,
@@ -40,6 +40,7 @@ LATER = (
     "backward",
     "flops",
     "bytes",
+    "degenerate",
     "state",
     "constants",
 )
@@ -238,6 +239,11 @@ def _drafted(content: Mapping[str, object]) -> Problem:
         raise BadRequest(f"{where}: {first['msg']}.", hint="Correct it and register the problem again.") from error
 
 
+def degenerate_problem(problem: Problem, degenerate: str) -> Problem:
+    """Return a problem of which an answer without work is right, named as such."""
+    return _named(_drafted({**problem.model_dump(), "degenerate": degenerate}))
+
+
 def _named(draft: Problem) -> Problem:
     digest = content_hash(draft)
     return draft.model_copy(update={"problem_id": f"p-{digest[:12]}", "content_hash": digest})
@@ -267,7 +273,8 @@ def largest(problem: Problem) -> Mapping[str, int]:
 
 
 def _conditions(problem: Problem) -> list[str]:
-    said = list(problem.constraints)
+    said = [DEGENERATE[problem.degenerate]] if problem.degenerate else []
+    said += problem.constraints
     said += [f"argument {i} of forward is {value!r}" for i, value in problem.constants.items()]
     said += ["the last inputs are weights"] if problem.state else []
     said += ["no hidden shapes"] if problem.fixed_shapes else []

@@ -35,7 +35,9 @@ async def problem(source: ProblemSource) -> Problem:
     """
     name = source.name.removesuffix(".py").strip("_") or "KernelBench problem"
     wish = source.wish
+    given = kernelbench_problems.TOLERANCES[wish.tolerance]
+    rtol, atol = (given if each is None else each for each in (wish.rtol, wish.atol))
     drafted = kernelbench_problems.unresolved_problem(
-        name, source.text, rtol=wish.rtol, atol=wish.atol, distribution=wish.distribution
+        name, source.text, rtol=rtol, atol=atol, distribution=wish.distribution
     )
     return drafted.model_copy(update={"libraries": wish.libraries, "distributions": wish.distributions})
