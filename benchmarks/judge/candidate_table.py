@@ -1,0 +1,157 @@
+"""What a plain harness and the judge said of public candidates, side by side, as Markdown."""
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from candidate_shards import CONTROL
+
+AT = "1e-4"
+KNOWN_SPEEDUP = 4.0
+"""Of the control candidate, by the bytes that both sides move."""
+CONTROL_OFF = 0.15
+"""By how much a shard's control may be off before its times are doubted."""
+HEAD = (
+    "| id | plain harness, at 1e-4 | speed-up | our judge | speed-up, interval | device, seconds | agree "
+    "| explanation |"
+)
+REASON = 220
+UNEXPLAINED = "UNEXPLAINED"
+
+Row = Mapping[str, Any]
+
+
+def is_right(plain: Row) -> bool:
+    """Say whether the plain harness takes a candidate for right at the tighter tolerance."""
+    return not plain.get("error") and all(plain["right"][AT])
+
+
+def plain_text(plain: Row) -> str:
+    """Return the plain harness's verdict."""
+    if plain.get("error"):
+        return f"fails to {plain.get('stage', 'run')}"
+    right, trials = sum(plain["right"][AT]), len(plain["right"][AT])
+    if right == trials:
+        text = "right"
+    elif all(plain["right"]["1e-2"]):
+        text = "right at 1e-2 only"
+    else:
+        text = f"wrong in {trials - right} of {trials} trials" if right else "wrong"
+    off = max(plain["off"])
+    text += f", {off:.0e} off" if off else ""
+    return text + (", changes its input" if plain["writes"] else "")
+
+
+def judge_text(judge: Row) -> str:
+    """Return the judge's verdict."""
+    if judge.get("verdict"):
+        return str(judge["verdict"]) + (" (degenerate problem)" if judge.get("degenerate") else "")
+    return "no verdict"
+
+
+def is_agreed(row: Row) -> bool | None:
+    """Say whether both sides say the same; None where the judge has no verdict."""
+    if not row["judge"].get("verdict"):
+        return None
+    return is_right(row["plain"]) == (row["judge"]["verdict"] == "correct")
+
+
+def explanation(row: Row) -> str:
+    """Say why the two sides differ, by what was seen; where they agree, what the judge gives as its reason."""
+    plain, judge = row["plain"], row["judge"]
+    said = _cell(str(judge.get("reason") or judge.get("error") or ""))
+    agreed = is_agreed(row)
+    if agreed is None:
+        return said or f"{UNEXPLAINED}: neither a verdict nor an error"
+    if agreed:
+        return "; ".join(filter(None, [_cell(str(plain.get("error") or "")), said]))
+    if judge["verdict"] != "correct":
+        return _cause_of_refusal(plain) + said
+    if plain.get("error"):
+        return f"the plain harness failed: {_cell(str(plain['error']))}"
+    right, trials = sum(plain["right"][AT]), len(plain["right"][AT])
+    if right:
+        return f"the plain harness finds it right in {right} of {trials} trials"
+    if "double precision" in said:
+        return said
+    return f"{UNEXPLAINED}: off by {max(plain['off']):.1e} in the plain harness; {said}"
+
+
+def _cause_of_refusal(plain: Row) -> str:
+    """Return what the plain harness saw that makes a candidate wrong although its answers are right."""
+    if plain["writes"]:
+        return "in place: it writes to its input; "
+    if plain["kind"] != "Tensor":
+        return f"lazy tensor: it returns a {plain['kind']}; "
+    if plain["repeat_off"] > float(AT):
+        return f"racy: two calls with the same inputs differ by {plain['repeat_off']:.0e}; "
+    return f"{UNEXPLAINED}: "
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())[:REASON]
+
+
+def _number(value: Any) -> str:
+    return f"{value:.3g}" if value else "-"
+
+
+def table_line(row: Row) -> str:
+    """Return a candidate's line."""
+    plain, judge = row["plain"], row["judge"]
+    ends = judge.get("range")
+    interval = f" [{ends[0]:.3g}, {ends[1]:.3g}]" if ends else ""
+    agreed = {True: "yes", False: "no", None: "-"}[is_agreed(row)]
+    seconds = " + ".join(f"{sum(side.get('held', {}).values()):.0f}" for side in (plain, judge))
+    cells = [
+        row["id"], plain_text(plain), _number(plain.get("speedup")), judge_text(judge),
+        _number(judge.get("speedup")) + interval, seconds, agreed, explanation(row),
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def control_lines(rows: Sequence[Row]) -> list[str]:
+    """Say how far each shard's control is from what it is known to be."""
+    lines: list[str] = []
+    for row in rows:
+        both = [row["plain"].get("speedup"), row["judge"].get("speedup")]
+        doubtful = any(not s or abs(s / KNOWN_SPEEDUP - 1) > CONTROL_OFF for s in both)
+        said = f"plain {_number(both[0])}, judge {_number(both[1])}, {judge_text(row['judge'])}"
+        doubt = f": DOUBTFUL, {explanation(row)}" if doubtful else ""
+        lines.append(f"- shard {row['shard']}: control, known to be {KNOWN_SPEEDUP:g}: {said}{doubt}")
+    return lines
+
+
+def time_lines(rows: Sequence[Row]) -> list[str]:
+    """Say where the time of a candidate went, part by part: the median, and the most."""
+    parts: dict[str, list[float]] = {}
+    for row in rows:
+        for side in ("plain", "judge"):
+            for name, value in {**row[side].get("held", {}), **row[side].get("seconds", {})}.items():
+                parts.setdefault(f"{side}: {name}", []).append(float(value))
+    lines = ["Where the time went. Parts without a name of the judge's are the device's turns, each alone:", ""]
+    return lines + [
+        f"- {name}: {statistics.median(values):.1f} s, at most {max(values):.1f}, in all {sum(values):.0f}"
+        for name, values in parts.items()
+    ]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return all rows as Markdown, with a summary before and the controls and times after."""
+    candidates = [row for row in rows if row["id"] != CONTROL]
+    agreed = Counter(is_agreed(row) for row in candidates)
+    open_rows = [str(row["id"]) for row in candidates if UNEXPLAINED in explanation(row)]
+    counts = f"{agreed[True]} agree, {agreed[False]} differ, {agreed[None]} without a verdict"
+    lines = [
+        f"{len(candidates)} candidates: {counts}; not explained: {', '.join(open_rows) or 'none'}",
+        "",
+        HEAD,
+        "|" + " --- |" * (HEAD.count("|") - 1),
+        *(table_line(row) for row in candidates),
+        "",
+        *control_lines([row for row in rows if row["id"] == CONTROL]),
+        "",
+        *time_lines(candidates),
+    ]
+    return "\n".join(lines) + "\n"

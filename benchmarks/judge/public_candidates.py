@@ -1,0 +1,290 @@
+"""Candidates of a public collection, judged by a plain harness and by our judge, side by side.
+
+    python benchmarks/judge/public_candidates.py FILE --ids drawn:60 --json OUT.jsonl --table OUT.md
+
+FILE has a line of JSON for each candidate: level_id, task_id, ref_code, custom_code. Such a file is
+optimized_cuda_code/h100.json of the public repository deepreinforce-ai/CUDA-L1; it is not part of this repository.
+Run it again until it says that nothing is left: one run is a shard of at most --shard-seconds, each candidate is
+written as soon as it is judged, and what is written is not judged again. Each shard begins with a control candidate,
+whose speed-up is known. Needs a Python with torch, and for candidates with extensions nvcc, g++ and ninja. Whatever
+needs the GPU goes one after the other; what is compiled and imported does not wait for that.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
+
+from candidate_shards import CONTROL, Candidate, Results, Shard, candidates_in, chosen  # noqa: E402
+from candidate_table import table  # noqa: E402 - both lie beside this file
+
+CONTROL_ELEMENTS = {"cuda": 1 << 25, "cpu": 1 << 20}
+CONTROL_REFERENCE = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x.clone().clone().clone().relu()
+def get_inputs():
+    return [torch.randn(ELEMENTS)]
+def get_init_inputs():
+    return []
+"""
+"""Reads and writes everything four times, where the candidate does it once."""
+CONTROL_SOURCE = """
+import torch
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return x.relu()
+"""
+
+
+def given() -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--ids", default="drawn:60", help="names with commas between them, drawn:COUNT, or all")
+    parser.add_argument("--json", type=Path, required=True, help="a line for each candidate; it is added to")
+    parser.add_argument("--table", type=Path, help="where all lines so far go as Markdown; else they are printed")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--shard-seconds", type=float, default=460.0)
+    parser.add_argument("--plain-seconds", type=float, default=120.0, help="for one candidate by the plain harness")
+    parser.add_argument("--judge-seconds", type=float, default=150.0, help="for one candidate by the judge")
+    parser.add_argument("--at-once", type=int, default=4, help="candidates under way; one of them has the GPU")
+    parser.add_argument("--judge-python", default=sys.executable, help="a Python with NumPy and torch")
+    return parser.parse_args()
+
+
+class Turn:
+    """The device's turn, as the evaluator takes places: its compilers do not wait, who judges is alone."""
+
+    def __init__(self, lock: asyncio.Lock, limit_s: float) -> None:
+        self._lock, self._limit_s = lock, limit_s
+        self.seconds: dict[str, float] = {}
+
+    def left_s(self) -> float:
+        """Return how long a job may take."""
+        return self._limit_s
+
+    @asynccontextmanager
+    async def compiling(self) -> AsyncGenerator[None]:
+        """Take no place: there are enough cores."""
+        yield
+
+    @asynccontextmanager
+    async def judging(self) -> AsyncGenerator[None]:
+        """Hold the device."""
+        async with self.held("evaluate"):
+            yield
+
+    @asynccontextmanager
+    async def held(self, name: str) -> AsyncGenerator[None]:
+        """Hold the device, and note for how long."""
+        async with self._lock:
+            begin = time.monotonic()
+            try:
+                yield
+            finally:
+                self.seconds[name] = time.monotonic() - begin
+
+
+class Plain:
+    """The plain harness in a process for each candidate; the next one imports torch ahead."""
+
+    def __init__(self, python: str, device: str, folder: Path) -> None:
+        self._argv = [python, "-W", "ignore", str(Path(__file__).with_name("plain_harness.py")), device]
+        self._folder, self._count = folder, 0
+        self._spare: asyncio.Task[tuple[asyncio.subprocess.Process, Path]] | None = None
+
+    def prepare(self) -> None:
+        """Start a process ahead."""
+        self._spare = self._spare or asyncio.create_task(self._started())
+
+    async def _started(self) -> tuple[asyncio.subprocess.Process, Path]:
+        pipe = asyncio.subprocess.PIPE
+        self._count += 1
+        folder = self._folder / str(self._count)
+        await asyncio.to_thread(folder.mkdir)
+        places = {"TORCH_EXTENSIONS_DIR": str(folder / "ext"), "TRITON_CACHE_DIR": str(folder / "triton")}
+        log = await asyncio.to_thread((folder / "log").open, "wb")
+        with log:
+            process = await asyncio.create_subprocess_exec(
+                *self._argv, stdin=pipe, stdout=pipe, stderr=log, cwd=folder, limit=1 << 24,
+                env={**os.environ, **places}, start_new_session=True,
+            )  # fmt: skip
+        return process, folder
+
+    async def measured(self, candidate: Candidate, turn: Turn, limit_s: float) -> dict[str, Any]:
+        """Return what the plain harness says of a candidate."""
+        self.prepare()
+        assert self._spare
+        spare, self._spare = self._spare, None
+        (process, folder), begin = await spare, time.monotonic()
+        self.prepare()
+        task = {"reference": candidate.reference, "candidate": candidate.source, "folder": str(folder)}
+        try:
+            imported = await self._asked(process, task, limit_s)
+            if "imported" in imported:
+                async with turn.held("plain"):
+                    found = await self._asked(process, "go", limit_s)
+            else:
+                found = imported
+        finally:
+            await _end(process)
+        return {**found, "held": turn.seconds, "wall_s": round(time.monotonic() - begin, 1)}
+
+    async def _asked(self, process: asyncio.subprocess.Process, what: Any, limit_s: float) -> dict[str, Any]:
+        assert process.stdin and process.stdout
+        process.stdin.write(json.dumps(what).encode() + b"\n")
+        try:
+            async with asyncio.timeout(limit_s):
+                line = await process.stdout.readline()
+        except TimeoutError:
+            return {"error": f"not done in {limit_s:.0f} s", "stage": "answer"}
+        return json.loads(line) if line else {"error": "its process ended without an answer", "stage": "answer"}
+
+    async def close(self) -> None:
+        """End the process that waits."""
+        if self._spare is not None:
+            await _end((await self._spare)[0])
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Kill a process with the compilers that it started: it is the leader of their session."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+class Sides:
+    """Both sides of one candidate."""
+
+    def __init__(self, lab: Any, plain: Plain, options: argparse.Namespace) -> None:
+        self._lab, self._plain, self._options = lab, plain, options
+        self._device = asyncio.Lock()
+
+    async def play(self, candidate: Candidate) -> dict[str, Any]:
+        """Return what both sides say."""
+        turns = [Turn(self._device, self._options.judge_seconds) for _ in range(2)]
+        async with asyncio.TaskGroup() as group:
+            judged = group.create_task(self._judged(candidate, turns[0]))
+            plain = group.create_task(self._measured(candidate, turns[1]))
+        return {"claimed": candidate.claimed, "plain": plain.result(), "judge": judged.result()}
+
+    async def _measured(self, candidate: Candidate, turn: Turn) -> dict[str, Any]:
+        try:
+            return await self._plain.measured(candidate, turn, self._options.plain_seconds)
+        except (OSError, ValueError) as error:  # its process ended as it was asked, or answered nonsense
+            return {"error": f"{type(error).__name__}: {error}"[:600], "stage": "answer"}
+
+    async def _judged(self, candidate: Candidate, turn: Turn) -> dict[str, Any]:
+        from gpu_mcp_server.errors import GpuMcpError
+
+        begin, found = time.monotonic(), dict[str, Any]()
+        try:
+            found = await self._verdict(candidate, turn)
+        except GpuMcpError as error:
+            found = {"error": str(error)[:1500]}
+        except Exception as error:
+            found = {"error": f"{type(error).__name__}: {error}"[:1500]}
+        return {
+            **found,
+            "held": turn.seconds,
+            "wall_s": round(time.monotonic() - begin, 1),
+        }
+
+    async def _verdict(self, candidate: Candidate, turn: Turn) -> dict[str, Any]:
+        from gpu_mcp_server.models.evaluation import TimingOptions
+        from gpu_mcp_server.models.problem import Wish
+        from gpu_mcp_server.services.builds.candidate_source import Source
+        from gpu_mcp_server.services.problems.formats.base import ProblemSource
+
+        name = f"{candidate.name.replace('/', '_')}.py"
+        problem = ProblemSource(name, candidate.reference, wish=Wish(accept_degenerate=True))
+        async with turn.held("import"):
+            info = await self._lab.evaluation.registry.import_file(problem)
+        source = Source(as_model_new(candidate.source), "python", name)
+        timing = TimingOptions(baseline="eager", fresh=True)
+        result = await self._lab.evaluation.evaluator.evaluate(
+            info.problem_id, source, device=self._options.device, timing=timing, slots=turn
+        )
+        if result.status == "running":
+            await self._lab.jobs.runner.end_quietly(result.job_id, result.host)
+            return {"error": f"not done in {turn.left_s():.0f} s"}
+        return {
+            "status": result.status,
+            "verdict": result.verdict,
+            "reason": result.reason,
+            "degenerate": bool(result.degenerate),
+            "speedup": result.speedup,
+            "range": result.speedup_range(),
+            "notes": info.notes,
+            "summary": result.summary()[:6000],
+            "seconds": await self._parts(result.evidence_artifact_id),
+        }
+
+    async def _parts(self, evidence: str | None) -> dict[str, float]:
+        """Return where the judge's own time went."""
+        if not evidence:
+            return {}
+        kept = json.loads(await self._lab.store.artifacts.read(evidence))["evidence"]
+        parts = {**(kept.get("start_seconds") or {}), **(kept.get("seconds") or {})}
+        return {f"judge {name}": float(value) for name, value in parts.items() if isinstance(value, (int, float))}
+
+
+def as_model_new(text: str) -> str:
+    """Return a candidate that defines ModelNew; some of the collection's call it Model."""
+    return text if "class ModelNew" in text else f"{text}\n\nModelNew = Model\n"
+
+
+async def shard(options: argparse.Namespace) -> list[str]:
+    """Judge one shard in a laboratory of its own; return what is left."""
+    from tests.laboratory import laboratory
+
+    known = await asyncio.to_thread(candidates_in, options.file)
+    results, wanted = Results(options.json), chosen(known, options.ids)
+    elements = str(CONTROL_ELEMENTS[options.device])
+    control = Candidate(CONTROL, CONTROL_REFERENCE.replace("ELEMENTS", elements), CONTROL_SOURCE)
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        plain = Plain(options.judge_python, options.device, Path(folder))
+        plain.prepare()
+        try:
+            async with laboratory(hosts={"local": {"kind": "local", "judge_python": options.judge_python}}) as lab:
+                sides = Sides(lab, plain, options)
+                left_s = options.shard_seconds - (time.monotonic() - begin)
+                running = Shard(results, sides.play, limit_s=left_s, at_once=options.at_once)
+                return await running.run(control, wanted)
+        finally:
+            await plain.close()
+
+
+def main() -> None:
+    """Judge a shard, and write the table of all that there is."""
+    options = given()
+    begin = time.monotonic()
+    left = asyncio.run(shard(options))
+    text = f"{datetime.now(UTC):%Y-%m-%d}, {options.device}, Linux {platform.release()}, {options.file.name}\n\n"
+    text += table(Results(options.json).rows)
+    if options.table:
+        options.table.write_text(text, encoding="utf-8")
+    else:
+        print(text)
+    print(f"this shard took {time.monotonic() - begin:.0f} s; left: {', '.join(left) or 'nothing'}")
+
+
+if __name__ == "__main__":
+    main()
