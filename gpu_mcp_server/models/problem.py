@@ -77,6 +77,11 @@ class TrialOptions(Model):
     """Operations that no right answer can do without, over the symbols: `2 * m * n * k`; a faster clock is void."""
     bytes: str | None = None
     """Bytes that every right answer must move, likewise; else the outputs' own count."""
+
+
+class RegistrationOptions(TrialOptions):
+    """What is said at a registration besides the problem itself."""
+
     accept_degenerate: bool = False
     """Take a problem of which an answer without work is right; its verdicts say so, and no score counts them."""
 

@@ -8,7 +8,9 @@ from gpu_mcp_server.models._base import Model, ResultModel
 
 Stage = Literal["specification", "code", "compile", "correctness", "performance", "target"]
 """Of a candidate: the stage at which it failed, or `target` when it reached it."""
-StopReason = Literal["target", "iterations", "rounds", "budget", "specification", "agent", "refused", "compiled"]
+StopReason = Literal[
+    "target", "iterations", "rounds", "budget", "specification", "agent", "refused", "degenerate", "compiled"
+]
 
 
 class Specification(Model):
@@ -149,6 +151,8 @@ class RunState(ResultModel):
     name: str
     mode: str
     problem_id: str | None = None
+    degenerate: bool = False
+    """Whether an answer without work is right for its problem; no score counts it."""
     state: Literal["unfinished", "finished"]
     stopped: StopReason | None = None
     why: str = ""

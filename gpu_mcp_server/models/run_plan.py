@@ -115,6 +115,8 @@ class RunPlan(Model):
     mode: Mode = "structured"
     problem: Short
     """A problem_id, or a problem's file relative to the TOML; in mode nccl the program's main file."""
+    accept_degenerate: bool = False
+    """Run problems too of which an answer without work is right; their verdicts say so, and no score counts them."""
     language: CandidateLanguage = "cuda"
     recipe: Short | None = None
     """Role or procedure of agent_recipes whose text begins the prompts: coder, in agent mode optimize-kernel, in mode

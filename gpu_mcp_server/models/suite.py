@@ -47,6 +47,8 @@ class SuiteRow(Model):
     speedup: float | None = None
     """Of the best, against the reference."""
     correct: bool = False
+    degenerate: bool = False
+    """An answer without work is right for its problem: it was left out, or run and counts nowhere."""
     attempt_id: str | None = None
     agent_calls: int = 0
     wall_s: float = 0.0
@@ -63,10 +65,16 @@ class SuiteReport(ResultModel):
     fast: dict[str, Proportion]
     """fast_p of KernelBench: share of problems whose best is correct and more than p times as fast as the reference."""
 
+    def left_out(self) -> list[str]:
+        """Say which problems count nowhere, if there are any."""
+        names = [row.name for row in self.rows if row.degenerate]
+        return [f"left out of these, as an answer without work is right: {', '.join(names)}"] if names else []
+
     def summary(self) -> str:
         """Say the metrics, then a table as Markdown."""
         lines = [f"# {self.suite}", "", f"{len(self.rows)} of {self.problems} problems are done.", ""]
         lines += [f"- {name}: {rate.text()}" for name, rate in self.fast.items()]
+        lines += [f"- {said}" for said in self.left_out()]
         compiled = sum(row.stopped == "compiled" for row in self.rows)
         lines += [f"- compiled, and judged by nobody as there is no device here: {compiled}"] if compiled else []
         return "\n".join([*lines, "", *table(self.rows)])
@@ -103,7 +111,8 @@ def table(rows: list[SuiteRow]) -> list[str]:
     lines = ["| problem | stopped | speed-up | attempt | calls | seconds |", "| --- | --- | --- | --- | --- | --- |"]
     for row in rows:
         speed = f"{row.speedup:.3g}" if row.speedup is not None else ("correct, not timed" if row.correct else "-")
-        said = f"{row.stopped or 'unfinished'}" + (f": {_cell(row.why)}" if row.stopped == "refused" else "")
+        why = f": {_cell(row.why)}" if row.stopped in ("refused", "degenerate") else ""
+        said = f"{row.stopped or 'unfinished'}{why}"
         cells = [_cell(row.name), said, speed, row.attempt_id or "-", str(row.agent_calls), f"{row.wall_s:.0f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return lines

@@ -4,11 +4,12 @@ import asyncio
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from gpu_mcp_server.errors import NotFound, ProblemRefused
-from gpu_mcp_server.models.problem import Problem
+from gpu_mcp_server.models.problem import ImportOverrides, Problem
 from gpu_mcp_server.models.recipe import RunCost, RunState, RunStep, Verdict
 from gpu_mcp_server.models.run_plan import Mode, RunPlan
 from gpu_mcp_server.recipes.agents.agent_jobs import Agents
@@ -105,7 +106,8 @@ class Runs:
                 try:
                     problem = await self._problem(plan, folder, journal, tell) if plan.mode != "nccl" else None
                 except ProblemRefused as error:
-                    journal.finish(END, stopped="refused", why=str(error)[:500], best=None)
+                    stopped = "degenerate" if error.degenerate else "refused"
+                    journal.finish(END, stopped=stopped, why=str(error)[:500], best=None)
                     return self.state(run_id)
                 ground = Ground(self._lab, plan, problem, run_id, folder, journal, tell, agents)
                 ending = await MODES[plan.mode](ground)
@@ -122,10 +124,11 @@ class Runs:
             if not problem_id.startswith("p-"):
                 await tell("problem: is registered")
                 source = await source_at(Path(plan.problem))
+                source = replace(source, wish=Wish(accept_degenerate=plan.accept_degenerate))
                 problem_id = (await self._lab.evaluation.registry.import_file(source, host=plan.host)).problem_id
-            await self._lab.store.problems.get(problem_id)
-            journal.finish(PROBLEM, problem_id=problem_id)
-            return await self._lab.store.problems.get(problem_id)
+            problem = await self._lab.store.problems.get(problem_id)
+            journal.finish(PROBLEM, problem_id=problem_id, degenerate=bool(problem.degenerate))
+            return problem
         return await self._lab.store.problems.get(done["problem_id"])
 
     async def _keep_best(self, ground: Ground) -> dict[str, Any]:
@@ -162,6 +165,7 @@ def state_of(run_id: str, plan: RunPlan, journal: list[dict[str, Any]]) -> RunSt
         name=plan.name,
         mode=plan.mode,
         problem_id=problem["problem_id"] if problem else None,
+        degenerate=bool(problem and problem.get("degenerate")),
         state="finished" if end else "unfinished",
         stopped=end["stopped"] if end else None,
         why=end["why"] if end else "",

@@ -155,9 +155,9 @@ class Suites:
 
 
 def suite_report(suite: str, states: Mapping[str, RunState], problems: int) -> SuiteReport:
-    """Return what is done of a suite; a problem that is not done yet counts nowhere."""
+    """Return what is done of a suite; a problem that is not done yet, or is degenerate, counts nowhere."""
     rows = [row_of(name, state) for name, state in states.items()]
-    judged = [row for row in rows if row.stopped != "compiled"]
+    judged = [row for row in rows if row.stopped != "compiled" and not row.degenerate]
 
     def faster(row: SuiteRow, times: int) -> bool:
         return row.correct and (times == 0 or (row.speedup is not None and row.speedup > times))
@@ -171,6 +171,7 @@ def row_of(name: str, state: RunState) -> SuiteRow:
     best, spent = state.best, state.spent
     return SuiteRow(
         name=name, run_id=state.run_id, stopped=state.stopped, why=state.why,
+        degenerate=state.degenerate or state.stopped == "degenerate",
         correct=best is not None and best.outcome == "correct",
         speedup=best.speedup if best else None, attempt_id=best.attempt_id if best else None,
         agent_calls=spent.agent_calls, wall_s=spent.wall_s, cost_usd=spent.cost_usd,

@@ -38,6 +38,13 @@ def test_metrics_are_shares_of_what_is_done_with_intervals():
     assert Proportion.from_counts(0, 0).text().startswith("- (0 of 0")
 
 
+def test_a_degenerate_problem_counts_nowhere_and_is_named():
+    states = {"a": state("a", 3.0), "b": state("b", 9.0).model_copy(update={"degenerate": True})}
+    report = suite_report("s", states, 2)
+    assert (report.fast["fast_1"].hits, report.fast["fast_1"].of) == (1, 1)
+    assert "left out of these, as an answer without work is right: b" in report.summary()
+
+
 def test_sources_are_as_different_as_they_look():
     assert difference(["a\nb\n", "a\nb\n"]) == 0 and difference(["a\n", "b\n"]) == 1 and difference(["a"]) is None
 
@@ -65,7 +72,11 @@ async def test_repetitions_are_counted_once_and_a_problem_that_is_refused_is_a_r
 
     (tmp_path / "p.toml").write_text(TWICE.replace("2 * x + 1", "x"))
     report = await suites.over(plan, "refusing", {"bad": tmp_path / "p.toml"})
-    assert (report.rows[0].stopped, report.fast["fast_0"].hits) == ("refused", 0), report.summary()
+    assert (report.rows[0].stopped, report.fast["fast_0"].of) == ("degenerate", 0), report.summary()
+    assert "left out of these, as an answer without work is right: bad" in report.summary()
+    accepting = plan.model_copy(update={"accept_degenerate": True})
+    report = await suites.over(accepting, "accepting", {"bad": tmp_path / "p.toml"})
+    assert (report.rows[0].stopped, report.rows[0].degenerate, report.fast["fast_0"].of) == ("iterations", True, 0)
     written = lab.settings.data_dir / "recipes" / "suites" / "refusing.json"
     assert json.loads(written.read_text())["rows"][0]["name"] == "bad"
 

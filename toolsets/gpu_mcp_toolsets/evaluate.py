@@ -18,7 +18,14 @@ from gpu_mcp_server.mcp_api.toolset import Toolset
 from gpu_mcp_server.models.attempt import AttemptList
 from gpu_mcp_server.models.comparison import CandidateSpec, Comparison
 from gpu_mcp_server.models.evaluation import Evaluation, Tier, TimingOptions
-from gpu_mcp_server.models.problem import DType, ImportOverrides, ProblemInfo, ProblemList, TensorSpec, TrialOptions
+from gpu_mcp_server.models.problem import (
+    DType,
+    ImportOverrides,
+    ProblemInfo,
+    ProblemList,
+    RegistrationOptions,
+    TensorSpec,
+)
 from gpu_mcp_toolsets.common_arguments import (
     AnyLanguage,
     Flags,
@@ -61,7 +68,7 @@ Outputs = Annotated[
     list[TensorSpec], Field(min_length=1), WithJsonSchema({"type": "array", "items": {"type": "object"}})
 ]
 Wished = Annotated[ImportOverrides | None, WithJsonSchema({"type": "object"})]
-Trials = Annotated[TrialOptions | None, WithJsonSchema({"type": "object"})]
+Trials = Annotated[RegistrationOptions | None, WithJsonSchema({"type": "object"})]
 TRIALS = (
     'Secret trials: {constraints: ["cols % 4 == 0"], fixed_shapes, distributions: declared, precision: '
     'strict, libraries: forbidden, backward: true}, and flops: "2*m*n*k".'
@@ -85,7 +92,7 @@ async def register_problem(
     name: Annotated[str, Field(description="Short.", max_length=80)],
     inputs: Annotated[Inputs, Field(description="As the reference takes them; shape: symbols or sizes.")],
     outputs: Annotated[Outputs, Field(description="As returned.")],
-    shapes: Annotated[list[dict[str, int]], Field(description="A size for every symbol: {rows: 512}.", min_length=1)],
+    shapes: Annotated[list[dict[str, int]], Field(description="Sizes: {rows: 512}.", min_length=1)],
     rtol: Annotated[float, Field(description="Relative.", ge=0)],
     atol: Annotated[float, Field(description="Absolute.", ge=0)],
     reference: Annotated[str | None, Field(description="Python text (NumPy or torch): def reference(x).")] = None,
@@ -106,7 +113,7 @@ async def register_problem(
         rtol=rtol,
         atol=atol,
         reference=text,
-        **(trials or TrialOptions()).model_dump(),
+        **(trials or RegistrationOptions()).model_dump(),
         host=host,
         progress=progress,
     )
@@ -119,7 +126,7 @@ async def import_problem(
     progress: ProgressDep,
     path: Annotated[str | None, Field(description="Local file or folder.")] = None,
     text: Annotated[str | None, Field(description="Or its text.", max_length=2**20)] = None,
-    wish: Annotated[Wished, Field(description="KernelBench: {rtol, distribution: normal}.")] = None,
+    wish: Annotated[Wished, Field(description="KernelBench: {rtol, distribution: normal, accept_degenerate}.")] = None,
     host: Host = None,
 ) -> ProblemInfo:
     """Register a problem from its file: KernelBench, problem.toml, program.toml, GEAK."""

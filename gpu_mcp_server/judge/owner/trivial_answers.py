@@ -25,7 +25,7 @@ class Trivial(NamedTuple):
     """Wishes with which it would be wrong."""
 
 
-def stored(values: Array, dtype: str) -> Array:
+def to_storage(values: Array, dtype: str) -> Array:
     """Return numbers in the storage of `dtype`."""
     if dtype in SHORT:
         return short_bits(values.astype(np.float32), dtype)
@@ -39,14 +39,14 @@ def trivial_answers(item: Tensor, expected: Array, inputs: Sequence[Tuple[Tensor
     with np.errstate(all="ignore"):
         mean = np.full(expected.size, np.mean(values, dtype=np.float64))
     answers = [
-        ("zeros", stored(np.zeros(expected.size), item.dtype)),
-        ("ones", stored(np.ones(expected.size), item.dtype)),
+        ("zeros", to_storage(np.zeros(expected.size), item.dtype)),
+        ("ones", to_storage(np.ones(expected.size), item.dtype)),
     ]
     if item.count > 1:  # the mean of one value is the answer itself
-        answers.append(("mean", stored(mean, item.dtype)))
+        answers.append(("mean", to_storage(mean, item.dtype)))
     for other, elements in inputs:
         if other.count == item.count:
-            answers.append(("copy of %s" % other.name, stored(numbers(elements, other.dtype), item.dtype)))
+            answers.append(("copy of %s" % other.name, to_storage(numbers(elements, other.dtype), item.dtype)))
     return answers
 
 
@@ -54,7 +54,7 @@ def reason_of(values: Array, answer: Array, rtol: float, atol: float) -> str:
     """Say why an answer without work is right for outputs of these values."""
     if values.size and (values == answer).all():
         alike = (values == values[0]).all()
-        which = "each of its elements is %.6g" % float(values[0]) if alike else "it is exactly that"
+        which = "each of its elements is %.6g" % (float(values[0]) + 0.0) if alike else "it is exactly that"
         return which + ", so no tolerance helps"
     finite = np.abs(values[np.isfinite(values)].astype(np.float64)) if values.size else np.zeros(1)
     largest = float(finite.max()) if finite.size else 0.0

@@ -13,6 +13,7 @@ def suite_page(report: SuiteReport) -> str:
     """Return a suite as one page: metrics with their intervals, speed-ups, every problem."""
     compiled = sum(row.stopped == "compiled" for row in report.rows)
     said = [f"{name}: {rate.text()}" for name, rate in report.fast.items()]
+    said += report.left_out()
     said += [f"compiled, and judged by nobody as there is no device here: {compiled}"] if compiled else []
     parts = [
         f"<h1>{text(report.suite)}</h1><p>{len(report.rows)} of {report.problems} problems are done.</p>",

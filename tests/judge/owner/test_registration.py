@@ -25,6 +25,48 @@ def test_a_tolerance_that_zeros_pass_is_refused(register):
     )
 
 
+TRIVIAL = [
+    ("return x * 0", "constant", "each of its elements is 0, so no tolerance helps", {}),
+    ("return np.full_like(x, 7)", "constant", "each of its elements is 7, so no tolerance helps", {}),
+    ("return x", "copy", "it is exactly that, so no tolerance helps", {}),
+    ("return x * 1e-6", "constant", "atol 1e-05 is larger than the outputs", {"atol"}),
+    ("return 5 + np.tanh(x) * 1e-4", "constant", "an answer without any work is right", {"atol", "rtol"}),
+]
+
+
+@pytest.mark.parametrize(("body", "kind", "said", "helps"), TRIVIAL)
+def test_a_refusal_for_an_answer_without_work_names_only_tolerances_that_help(register, body, kind, said, helps):
+    verdict = register(f"import numpy as np\ndef softmax(x):\n    {body}\n", rtol=1e-3, atol=1e-5).verdict
+
+    assert (verdict["status"], verdict["trivial"], set(verdict["helps"])) == ("refused", True, set(helps)), verdict
+    assert said in verdict["reason"]
+    if helps == {"atol"}:
+        assert verdict["helps"]["atol"] in (4e-8, 5e-8)
+
+
+@pytest.mark.parametrize(("body", "kind", "said", "helps"), TRIVIAL)
+def test_a_problem_with_an_answer_without_work_is_accepted_where_that_is_asked_for(register, body, kind, said, helps):
+    reference = f"import numpy as np\ndef softmax(x):\n    {body}\n"
+    verdict = register(reference, rtol=1e-3, atol=1e-5, accept_degenerate=True).verdict
+
+    assert (verdict["status"], verdict["degenerate"]) == ("ok", kind), verdict
+    assert any(said in note for note in verdict["notes"]) and len(verdict["tried"]) < 5
+
+
+def test_the_tolerance_that_is_advised_helps(register):
+    """The largest of 64,000 normal numbers is 4 to 5; a hundredth of that is advised."""
+    verdict = register("def softmax(x):\n    return x * 1e-6\n", rtol=1e-3, atol=4e-8).verdict
+
+    assert verdict["status"] == "ok", verdict
+
+
+def test_what_is_no_question_of_an_answer_without_work_is_refused_all_the_same(register):
+    reference = "import numpy as np\ndef softmax(x):\n    return np.full_like(x, np.nan)\n"
+    verdict = register(reference, accept_degenerate=True).verdict
+
+    assert (verdict["status"], verdict["trivial"], verdict["degenerate"]) == ("refused", False, "")
+
+
 @pytest.mark.parametrize(("atol", "notes"), [(1e-5, 1), (1e-7, 0)])
 def test_a_tolerance_that_is_a_hundredth_of_the_output_is_noted_once(register, atol, notes):
     verdict = register(EXAMPLES / "reference.py", shapes=[{"rows": 64, "cols": 4000}], atol=atol).verdict

@@ -68,6 +68,20 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
+OWN_MEAN = """
+import torch
+class Model(torch.nn.Module):
+    def __init__(self, wide):
+        super().__init__()
+        self.gemm = torch.nn.Linear(wide, 16)
+    def forward(self, x):
+        top = self.gemm(x).amax(dim=1, keepdim=True)
+        return top - top.mean(dim=1, keepdim=True)
+def get_inputs():
+    return [torch.rand(32, 24)]
+def get_init_inputs():
+    return [24]
+"""
 RELU = """
 import torch
 class Model(torch.nn.Module):
@@ -240,7 +254,7 @@ async def test_what_a_wrong_model_printed_stands_beside_its_verdict(lab: Lab):
 async def test_a_problem_that_a_copy_passes_is_refused_unless_its_inputs_are_drawn_otherwise(lab: Lab):
     with pytest.raises(ProblemRefused, match="copy of x passes") as refused:
         await lab.evaluation.registry.import_file(ProblemSource("relu.py", RELU))
-    assert "with a wish: distribution normal" in str(refused.value.hint)
+    assert "with a wish: distribution normal; or accept_degenerate" in str(refused.value.hint)
     with pytest.raises(ProblemRefused, match="zeros passes"):
         await lab.evaluation.registry.import_file(ProblemSource("relu.py", RELU, wish=ImportOverrides(atol=2.0)))
     info = await lab.evaluation.registry.import_file(
@@ -248,6 +262,45 @@ async def test_a_problem_that_a_copy_passes_is_refused_unless_its_inputs_are_dra
     )
 
     assert (await lab.store.problems.get(info.problem_id)).inputs[0].distribution == "normal"
+
+
+@needs_torch
+async def test_a_problem_with_a_constant_answer_is_refused_without_vain_advice_and_accepted_as_degenerate(lab: Lab):
+    with pytest.raises(ProblemRefused, match="zeros passes as y: each of its elements is 0") as refused:
+        await lab.evaluation.registry.import_file(ProblemSource("own_mean.py", OWN_MEAN))
+    assert refused.value.degenerate and "atol" not in refused.value.hint and "distribution" not in refused.value.hint
+    assert "accept_degenerate" in refused.value.hint
+
+    wish = Wish(accept_degenerate=True)
+    info = await lab.evaluation.registry.import_file(ProblemSource("own_mean.py", OWN_MEAN, wish=wish))
+    assert "degenerate problem: the answer is constant" in info.summary()
+    same = OWN_MEAN.replace("class Model(", "class ModelNew(")
+    evaluation = await lab.evaluation.evaluator.evaluate(
+        info.problem_id, Source(same, "python", "m.py"), device="cpu", timing=UNTIMED
+    )
+    assert evaluation.summary().startswith("verdict: correct (degenerate problem: the answer is constant)")
+
+    plain = await lab.evaluation.registry.import_file(ProblemSource("linear.py", LINEAR))
+    accepted = await lab.evaluation.registry.import_file(ProblemSource("linear.py", LINEAR, wish=wish))
+    assert accepted.problem_id == plain.problem_id, "a sound problem is the same, whatever would have been accepted"
+
+
+@needs_torch
+@pytest.mark.parametrize(
+    ("wish", "rtol", "atol"),
+    [
+        (Wish(), 1e-4, 1e-4),
+        (Wish(tolerance="by type"), 1e-4, 1e-4),
+        (Wish(tolerance="first release"), 1e-2, 1e-2),
+        (Wish(tolerance="first release", atol=1e-3), 1e-2, 1e-3),
+    ],
+)
+async def test_kernelbench_tolerances_are_those_of_the_version_that_is_wished_for(
+    lab: Lab, wish: Wish, rtol: float, atol: float
+):
+    info = await lab.evaluation.registry.import_file(ProblemSource("linear.py", LINEAR, wish=wish))
+
+    assert (info.rtol, info.atol) == (rtol, atol)
 
 
 @needs_torch
