@@ -20,8 +20,6 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,8 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT), str(Path(__file__).parent)]
 
 from candidate_shards import CONTROL, Candidate, Results, Shard, candidates_in, chosen  # noqa: E402
-from candidate_table import table  # noqa: E402 - both lie beside this file
+from candidate_table import table  # noqa: E402
+from judge_side import JudgeSide, Turn  # noqa: E402 - they lie beside this file
 
 CONTROL_ELEMENTS = {"cuda": 1 << 25, "cpu": 1 << 20}
 CONTROL_REFERENCE = """
@@ -66,39 +65,6 @@ def given() -> argparse.Namespace:
     parser.add_argument("--at-once", type=int, default=4, help="candidates under way; one of them has the GPU")
     parser.add_argument("--judge-python", default=sys.executable, help="a Python with NumPy and torch")
     return parser.parse_args()
-
-
-class Turn:
-    """The device's turn, as the evaluator takes places: its compilers do not wait, who judges is alone."""
-
-    def __init__(self, lock: asyncio.Lock, limit_s: float) -> None:
-        self._lock, self._limit_s = lock, limit_s
-        self.seconds: dict[str, float] = {}
-
-    def left_s(self) -> float:
-        """Return how long a job may take."""
-        return self._limit_s
-
-    @asynccontextmanager
-    async def compiling(self) -> AsyncGenerator[None]:
-        """Take no place: there are enough cores."""
-        yield
-
-    @asynccontextmanager
-    async def judging(self) -> AsyncGenerator[None]:
-        """Hold the device."""
-        async with self.held("evaluate"):
-            yield
-
-    @asynccontextmanager
-    async def held(self, name: str) -> AsyncGenerator[None]:
-        """Hold the device, and note for how long."""
-        async with self._lock:
-            begin = time.monotonic()
-            try:
-                yield
-            finally:
-                self.seconds[name] = time.monotonic() - begin
 
 
 class Plain:
@@ -173,81 +139,23 @@ class Sides:
     """Both sides of one candidate."""
 
     def __init__(self, lab: Any, plain: Plain, options: argparse.Namespace) -> None:
-        self._lab, self._plain, self._options = lab, plain, options
         self._device = asyncio.Lock()
+        self._judge = JudgeSide(lab, options.device, self._device, options.judge_seconds)
+        self._plain, self._options = plain, options
 
     async def play(self, candidate: Candidate) -> dict[str, Any]:
         """Return what both sides say."""
-        turns = [Turn(self._device, self._options.judge_seconds) for _ in range(2)]
         async with asyncio.TaskGroup() as group:
-            judged = group.create_task(self._judged(candidate, turns[0]))
-            plain = group.create_task(self._measured(candidate, turns[1]))
+            judged = group.create_task(self._judge.judged(candidate, {"accept_degenerate": True}))
+            plain = group.create_task(self._measured(candidate))
         return {"claimed": candidate.claimed, "plain": plain.result(), "judge": judged.result()}
 
-    async def _measured(self, candidate: Candidate, turn: Turn) -> dict[str, Any]:
+    async def _measured(self, candidate: Candidate) -> dict[str, Any]:
+        turn = Turn(self._device, self._options.plain_seconds)
         try:
             return await self._plain.measured(candidate, turn, self._options.plain_seconds)
         except (OSError, ValueError) as error:  # its process ended as it was asked, or answered nonsense
             return {"error": f"{type(error).__name__}: {error}"[:600], "stage": "answer"}
-
-    async def _judged(self, candidate: Candidate, turn: Turn) -> dict[str, Any]:
-        from gpu_mcp_server.errors import GpuMcpError
-
-        begin, found = time.monotonic(), dict[str, Any]()
-        try:
-            found = await self._verdict(candidate, turn)
-        except GpuMcpError as error:
-            found = {"error": str(error)[:1500]}
-        except Exception as error:
-            found = {"error": f"{type(error).__name__}: {error}"[:1500]}
-        return {
-            **found,
-            "held": turn.seconds,
-            "wall_s": round(time.monotonic() - begin, 1),
-        }
-
-    async def _verdict(self, candidate: Candidate, turn: Turn) -> dict[str, Any]:
-        from gpu_mcp_server.models.evaluation import TimingOptions
-        from gpu_mcp_server.models.problem import Wish
-        from gpu_mcp_server.services.builds.candidate_source import Source
-        from gpu_mcp_server.services.problems.formats.base import ProblemSource
-
-        name = f"{candidate.name.replace('/', '_')}.py"
-        problem = ProblemSource(name, candidate.reference, wish=Wish(accept_degenerate=True))
-        async with turn.held("import"):
-            info = await self._lab.evaluation.registry.import_file(problem)
-        source = Source(as_model_new(candidate.source), "python", name)
-        timing = TimingOptions(baseline="eager", fresh=True)
-        result = await self._lab.evaluation.evaluator.evaluate(
-            info.problem_id, source, device=self._options.device, timing=timing, slots=turn
-        )
-        if result.status == "running":
-            await self._lab.jobs.runner.end_quietly(result.job_id, result.host)
-            return {"error": f"not done in {turn.left_s():.0f} s"}
-        return {
-            "status": result.status,
-            "verdict": result.verdict,
-            "reason": result.reason,
-            "degenerate": bool(result.degenerate),
-            "speedup": result.speedup,
-            "range": result.speedup_range(),
-            "notes": info.notes,
-            "summary": result.summary()[:6000],
-            "seconds": await self._parts(result.evidence_artifact_id),
-        }
-
-    async def _parts(self, evidence: str | None) -> dict[str, float]:
-        """Return where the judge's own time went."""
-        if not evidence:
-            return {}
-        kept = json.loads(await self._lab.store.artifacts.read(evidence))["evidence"]
-        parts = {**(kept.get("start_seconds") or {}), **(kept.get("seconds") or {})}
-        return {f"judge {name}": float(value) for name, value in parts.items() if isinstance(value, (int, float))}
-
-
-def as_model_new(text: str) -> str:
-    """Return a candidate that defines ModelNew; some of the collection's call it Model."""
-    return text if "class ModelNew" in text else f"{text}\n\nModelNew = Model\n"
 
 
 async def shard(options: argparse.Namespace) -> list[str]:
