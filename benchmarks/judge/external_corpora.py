@@ -100,7 +100,7 @@ def table(cases: Mapping[str, Case], rows: Sequence[Mapping[str, Any]]) -> str:
 
 async def shard(options: argparse.Namespace, cases: Mapping[str, Case], results: Results) -> list[str]:
     """Judge one shard in a laboratory of its own; return what is left."""
-    from gpu_mcp_server.models.problem import Wish
+    from gpu_mcp_server.models.problem import ImportOverrides
     from tests.laboratory import laboratory
 
     wanted = [adapted(case, options.device) for case in cases.values() if not case.left_out]
@@ -111,7 +111,7 @@ async def shard(options: argparse.Namespace, cases: Mapping[str, Case], results:
 
         async def play(candidate: Candidate) -> dict[str, Any]:
             wish = cases[candidate.name].wish if candidate.name in cases else {}
-            known = {name: value for name, value in wish.items() if name in Wish.model_fields}
+            known = {name: value for name, value in wish.items() if name in ImportOverrides.model_fields}
             return {"judge": await side.judged(candidate, known)}
 
         return await Shard(results, play, limit_s=options.shard_seconds, at_once=options.at_once).run(control, wanted)

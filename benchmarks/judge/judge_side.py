@@ -64,15 +64,15 @@ class JudgeSide:
 
     async def _verdict(self, candidate: Candidate, turn: Turn, wish: Mapping[str, Any]) -> dict[str, Any]:
         from gpu_mcp_server.models.evaluation import TimingOptions
-        from gpu_mcp_server.models.problem import Wish
-        from gpu_mcp_server.services.builds.candidate_source import Source
+        from gpu_mcp_server.models.problem import ImportOverrides
+        from gpu_mcp_server.services.builds.candidate_source import CandidateSource
         from gpu_mcp_server.services.problems.formats.base import ProblemSource
 
         name = f"{candidate.name.replace('/', '_')}.py"
-        problem = ProblemSource(name, candidate.reference, wish=Wish.model_validate(wish))
+        problem = ProblemSource(name, candidate.reference, wish=ImportOverrides.model_validate(wish))
         async with turn.held("import"):
             info = await self._lab.evaluation.registry.import_file(problem)
-        source = Source(as_model_new(candidate.source), "python", name)
+        source = CandidateSource(as_model_new(candidate.source), "python", name)
         timing = TimingOptions(baseline="eager", fresh=True)
         result = await self._lab.evaluation.evaluator.evaluate(
             info.problem_id, source, device=self._device, timing=timing, slots=turn

@@ -14,7 +14,7 @@ NEEDED = ("Model", "get_inputs", "get_init_inputs")
 BY_TYPE = -1.0
 """A tolerance that is not known before the outputs' types are."""
 TOLERANCES = {"by type": BY_TYPE, "first release": 1e-2}
-"""Of KernelBench's versions; the source is named at `Wish.tolerance`, the numbers by type in the judge's
+"""Of KernelBench's versions; the source is named at `ImportOverrides.tolerance`, the numbers by type in the judge's
 owner/module_signature.py."""
 
 

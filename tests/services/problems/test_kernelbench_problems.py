@@ -271,12 +271,12 @@ async def test_a_problem_with_a_constant_answer_is_refused_without_vain_advice_a
     assert refused.value.degenerate and "atol" not in refused.value.hint and "distribution" not in refused.value.hint
     assert "accept_degenerate" in refused.value.hint
 
-    wish = Wish(accept_degenerate=True)
+    wish = ImportOverrides(accept_degenerate=True)
     info = await lab.evaluation.registry.import_file(ProblemSource("own_mean.py", OWN_MEAN, wish=wish))
     assert "degenerate problem: the answer is constant" in info.summary()
     same = OWN_MEAN.replace("class Model(", "class ModelNew(")
     evaluation = await lab.evaluation.evaluator.evaluate(
-        info.problem_id, Source(same, "python", "m.py"), device="cpu", timing=UNTIMED
+        info.problem_id, CandidateSource(same, "python", "m.py"), device="cpu", timing=UNTIMED
     )
     assert evaluation.summary().startswith("verdict: correct (degenerate problem: the answer is constant)")
 
@@ -289,14 +289,14 @@ async def test_a_problem_with_a_constant_answer_is_refused_without_vain_advice_a
 @pytest.mark.parametrize(
     ("wish", "rtol", "atol"),
     [
-        (Wish(), 1e-4, 1e-4),
-        (Wish(tolerance="by type"), 1e-4, 1e-4),
-        (Wish(tolerance="first release"), 1e-2, 1e-2),
-        (Wish(tolerance="first release", atol=1e-3), 1e-2, 1e-3),
+        (ImportOverrides(), 1e-4, 1e-4),
+        (ImportOverrides(tolerance="by type"), 1e-4, 1e-4),
+        (ImportOverrides(tolerance="first release"), 1e-2, 1e-2),
+        (ImportOverrides(tolerance="first release", atol=1e-3), 1e-2, 1e-3),
     ],
 )
 async def test_kernelbench_tolerances_are_those_of_the_version_that_is_wished_for(
-    lab: Lab, wish: Wish, rtol: float, atol: float
+    lab: Lab, wish: ImportOverrides, rtol: float, atol: float
 ):
     info = await lab.evaluation.registry.import_file(ProblemSource("linear.py", LINEAR, wish=wish))
 
