@@ -1,12 +1,12 @@
 """Comparison of outputs on the CPU with what is expected, and with themselves; where they differ, in words."""
 
 import math
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
 from .element_loops import ELEMENTS
-from .error_location import misplaced, whereabouts
+from .error_location import index_of, misplaced, whereabouts
 from .small_floats import FLOAT8, bfloat16_values, float8_values
 from .tensors import FLOATS, Array, Tensor
 
@@ -178,27 +178,42 @@ def apart(have: Any, want: Any) -> Tuple[str, str]:
     return texts if texts[0] != texts[1] else (str(have.item()), str(want.item()))
 
 
-def describe(expected: Array, got: Array, difference: Difference, tensor: Tensor, poison: Optional[int] = None) -> str:
+def describe(
+    expected: Array,
+    got: Array,
+    difference: Difference,
+    tensor: Tensor,
+    poison: Optional[int] = None,
+    others: Sequence[Array] = (),
+) -> str:
     """Return the reason for a wrong tensor: first wrong element, how many, and where.
 
     Elements that still hold the poison were not written; a byte may be like it by chance.
+
+    Args:
+        expected: Flat, as stored, as is `got`.
+        got: The answer.
+        difference: Of both.
+        tensor: What they are.
+        poison: What the output held before the call.
+        others: Where the same output is wrong in other calls, with other inputs.
     """
     assert difference.mask is not None
     flat = int(np.flatnonzero(difference.mask)[0])
-    index = ", ".join(str(int(i)) for i in np.unravel_index(flat, tensor.shape)) if tensor.shape else ""
     want = numbers(expected[flat : flat + 1], tensor.dtype)[0]
     have = numbers(got[flat : flat + 1], tensor.dtype)[0]
     known = poison is not None and got.itemsize > 1
     blank = got.view("u%d" % got.itemsize) == poison if known else np.zeros(got.shape, dtype=bool)
     is_what, expects = apart(have, want)
-    text = "output %s[%s] %s, expected %s; %d of %d elements are wrong, %s" % (
+    where = whereabouts([difference.mask, *others], tensor)
+    text = "output %s[%s] %s, expected %s; %d of %d elements are wrong%s" % (
         tensor.name,
-        index,
+        index_of(flat, tensor),
         "was not written" if blank[flat] else "is " + is_what,
         expects,
         difference.wrong,
         tensor.count,
-        whereabouts(difference.mask, tensor),
+        ", " + where if where else "",
     )
     instead = misplaced(numbers(expected, tensor.dtype), numbers(got, tensor.dtype), difference.mask, tensor)
     if instead:

@@ -1,6 +1,6 @@
 """Where wrong elements lie, and whose values they hold instead, in words."""
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -10,6 +10,10 @@ SAMPLES = 256
 ALIKE = 0.9
 """Part of the wrong elements that a mistake of addressing must explain."""
 CLOSE = 1e-5
+PERIODS = 2
+"""Full ones, from which on something is said to come again."""
+FIRST = 4
+"""Wrong elements that are named where no pattern is."""
 GRID_ROWS, GRID_COLUMNS = 24, 48
 """Of the picture of where a tensor is wrong."""
 SHIFTS = (1, -1, 2, -2, 3, -3, 4, -4, 8, -8, 16, -16, 32, -32)
@@ -30,12 +34,17 @@ def _runs(where: Array) -> Tuple[Array, Array]:
 
 
 def _period(where: Array, size: int) -> Tuple[int, int]:
-    """Return after how many numbers below `size` runs begin again, to its end, and their length; 0 if they do not."""
+    """Return after how many numbers below `size` runs begin again, to its end, and their length; 0 if they do not.
+
+    Of less than two full periods nobody knows whether it is one.
+    """
     starts, lengths = _runs(where)
     steps = np.unique(np.diff(starts))
     if steps.size != 1 or (lengths[:-1] != lengths[0]).any() or lengths[-1] > lengths[0]:
         return 0, 0
     step = int(steps[0])
+    if starts[0] + PERIODS * step > size:
+        return 0, 0
     whole = min(int(lengths[0]), size - int(starts[-1]))
     return (step, int(lengths[0])) if lengths[-1] == whole and starts[-1] + step >= size else (0, 0)
 
@@ -62,11 +71,27 @@ def along(hit: Array, axis: str) -> str:
     return "%d of every %d along %s from %d" % (length, step, axis, first) if length else ""
 
 
-def whereabouts(mask: Array, tensor: Tensor) -> str:
-    """Say where the wrong elements lie, if they have a pattern."""
+def whereabouts(masks: Sequence[Array], tensor: Tensor) -> str:
+    """Say where the wrong elements of calls with different inputs lie: in a pattern only if two calls show the same."""
+    found = {pattern(mask, tensor) for mask in masks}
+    said = found.pop()
+    if len(masks) > 1 and not found and said:
+        return "in two calls " + said
+    places = [index_of(int(flat), tensor) for flat in np.flatnonzero(masks[0])[:FIRST]]
+    alone = len(places) < 2 or bool(masks[0].all())
+    return "" if alone else "the first at " + ", ".join("[%s]" % place for place in places)
+
+
+def index_of(flat: int, tensor: Tensor) -> str:
+    """Return an element's index in words, by its number."""
+    return ", ".join(str(int(i)) for i in np.unravel_index(flat, tensor.shape)) if tensor.shape else ""
+
+
+def pattern(mask: Array, tensor: Tensor) -> str:
+    """Say where the wrong elements of one call lie, empty if that is everywhere or they have no pattern."""
     cube = mask.reshape(tensor.shape)
     if cube.all():
-        return "every element"
+        return ""
     parts: List[str] = []
     for axis, name in enumerate(tensor.axes):
         others = tuple(i for i in range(cube.ndim) if i != axis)
@@ -83,7 +108,7 @@ def whereabouts(mask: Array, tensor: Tensor) -> str:
     if last - first + 1 == flat.size:
         return "one block of %d starting at element %d" % (flat.size, first)
     step, length = _period(flat, int(mask.size))
-    return "%d of every %d elements from %d" % (length, step, first) if length else "scattered"
+    return "%d of every %d elements from %d" % (length, step, first) if length else ""
 
 
 def grid(tensor: Tensor, wrong: Array, looked: Optional[Array] = None) -> Dict[str, Any]:

@@ -6,12 +6,13 @@ from typing import Any, Dict, List, Sequence, Tuple
 import numpy as np
 
 from ..channel.supervisor_client import Player
+from ..correctness.sampled_errors import LARGE_SAMPLES
 from ..devices.device import Buffers, Device
 from ..inputs.problem_inputs import draw
 from ..numerics.compare import LARGE, compare, numbers
 from ..numerics.random_inputs import Well
 from ..numerics.tensors import FLOATS, Array, Tensor, symbols, tensors
-from ..timing.rounds import LARGE_SAMPLES, OPEN_S, named
+from ..timing.rounds import OPEN_S, named
 from ..verdicts import JudgeFailed, ReferenceFailed, Unequipped
 from .trivial_answers import Trivial, narrower_tolerances, reason_of, trivial_answers
 

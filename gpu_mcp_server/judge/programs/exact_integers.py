@@ -45,13 +45,14 @@ def unlike(expected: Series, got: Series) -> str:
         return ""
     first = int(mask.argmax())
     shape = Tensor(expected.name, expected.dtype, (mask.size,), ("position",), "normal")
-    return "output %s[%d] is %s, expected %s; %d of %d elements are wrong, %s; %s" % (
+    where = whereabouts([mask], shape)
+    return "output %s[%d] is %s, expected %s; %d of %d elements are wrong%s; %s" % (
         expected.name,
         first,
         *apart(had[first], wanted[first]),
         np.count_nonzero(mask),
         mask.size,
-        whereabouts(mask, shape),
+        ", " + where if where else "",
         "whole numbers from 2^53 on are compared digit by digit",
     )
 

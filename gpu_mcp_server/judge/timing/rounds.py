@@ -8,11 +8,13 @@ import numpy as np
 from ..channel.supervisor_client import Player
 from ..correctness.discrete_ties import Ties, told
 from ..correctness.replay_detector import History
+from ..correctness.sampled_errors import judged_by_samples
 from ..devices.device import Buffers, Device, RoundCheck
 from ..inputs.problem_inputs import draw
-from ..numerics.compare import LARGE, apart, compare, describe, numbers
+from ..numerics.compare import LARGE, compare, describe
 from ..numerics.error_location import grid
-from ..verdicts import Judged, ReferenceFailed, cheat, incorrect
+from ..numerics.tensors import Array
+from ..verdicts import Judged, JudgeFailed, ReferenceFailed, cheat, incorrect
 from .clock_overhead import Cost
 from .machine_state import State, Watch
 from .run_delay import While
@@ -22,7 +24,6 @@ LATE_S = 0.05
 LATE_AT_MOST_S = 5.0
 """How long outputs that are wrong are watched for becoming right, not counting what others on the cores take of it."""
 OPEN_S = 60.0
-LARGE_SAMPLES = 1 << 16
 LONGEST_TOLD_US = 1e12
 CODES = 1 << 31
 """Beyond what a launcher can return."""
@@ -103,6 +104,8 @@ class Rounds:
         """In a trial: what of a comparison is beyond the tolerance and what rounding allows too."""
         self.picks: Optional[Callable[[RoundCheck], RoundCheck]] = None
         """Which wrong calls of a round are looked at, where not all are."""
+        self.twice = True
+        """Whether where an answer is wrong is looked at in two calls before it is told."""
         self.ties = Ties(reference, history.well, history.rtol, history.atol, timeout_s)
 
     def open(self, buffers: Buffers, dims: Dict[str, int], order: Sequence[str]) -> None:
@@ -222,7 +225,7 @@ class Rounds:
             check = buffers.check()
             if self.picks is not None:
                 check = self.picks(check)
-            self.judge(buffers, reply, check, finished, reference_s)
+            self.judge(buffers, reply, check, finished, reference_s, twice=self.twice)
             self.history.add(self.number, buffers)
         self.calls_checked += buffers.sets
         return Round(candidate_s, reference_s, check, state)
@@ -243,9 +246,16 @@ class Rounds:
         return reference_s
 
     def judge(
-        self, buffers: Buffers, reply: Dict[str, Any], check: RoundCheck, finished: bool, reference_s: float
+        self,
+        buffers: Buffers,
+        reply: Dict[str, Any],
+        check: RoundCheck,
+        finished: bool,
+        reference_s: float,
+        *,
+        twice: bool = False,
     ) -> None:
-        """Return if the round passed.
+        """Return if the round passed; if not, see `twice` where one more call is wrong, before that is told.
 
         Raises:
             Judged: If not.
@@ -280,7 +290,7 @@ class Rounds:
                 "finished after it said done: %soutputs were missing when the clock stopped, and there a moment later"
                 % where
             )
-        raise self._wrong(buffers, check, where, reference_s, reply.get("returned"))
+        raise self._wrong(buffers, check, where, reference_s, reply.get("returned"), twice=twice)
 
     def _without_ties(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
         """Return what is wrong besides discrete elements that are as right as the reference's."""
@@ -289,7 +299,9 @@ class Rounds:
             self.notes[told(buffers)] = None
         return left
 
-    def _wrong(self, buffers: Buffers, check: RoundCheck, where: str, reference_s: float, returned: Any) -> Judged:
+    def _wrong(
+        self, buffers: Buffers, check: RoundCheck, where: str, reference_s: float, returned: Any, *, twice: bool
+    ) -> Judged:
         untouched = buffers.untouched()
         bad = int(check.wrong.any(axis=1).sum())
         if self._becomes_right(buffers, check, reference_s):
@@ -308,18 +320,46 @@ class Rounds:
             return repeated
         rtol, atol = self.history.rtol, self.history.atol
         if buffers.outputs[output].count > LARGE:
-            return self._wrong_somewhere(buffers, check, call, output)
-        expected, got = buffers.pair(call, output)
+            return judged_by_samples(self.history, self.number, buffers, check, (call, output))
+        expected, got = (part.copy() for part in buffers.pair(call, output))
         difference = compare(expected, got, buffers.outputs[output].dtype, rtol, atol)
         mask = self.ties.unexplained(call, output, difference.mask)
         if mask is None or not mask.any():
             return cheat("kept writing after it said done: %sa wrong output changed under the eyes" % where)
-        text = "%s (call %d of %d, round %d; %d of %d calls are wrong)"
-        difference = difference._replace(wrong=int(np.count_nonzero(mask)), mask=mask)
-        words = describe(expected, got, difference, buffers.outputs[output], buffers.words[output])
-        judged = incorrect(text % (words, call + 1, buffers.sets, self.number, bad, buffers.sets))
+        which = "call %d of %d, round %d; %d of %d calls are wrong" % (
+            call + 1, buffers.sets, self.number, bad, buffers.sets,
+        )  # fmt: skip
+        difference, poison = difference._replace(wrong=int(np.count_nonzero(mask)), mask=mask), buffers.words[output]
+        others = [] if mask.all() else self._other_masks(buffers, check, call, output, twice=twice)
+        if any(not other.any() for other in others):
+            others, which = [], which + "; one more, with other inputs, was right"
+        words = describe(expected, got, difference, buffers.outputs[output], poison, others)
+        judged = incorrect("%s (%s)" % (words, which))
         judged.where, judged.answer = grid(buffers.outputs[output], np.flatnonzero(mask)), (call, output)
         return judged
+
+    def _other_masks(self, buffers: Buffers, check: RoundCheck, call: int, output: int, *, twice: bool) -> List[Array]:
+        """Return where an output is wrong in another call: of this round, or of one more with fresh inputs."""
+        dtype, tolerances = buffers.outputs[output].dtype, (self.history.rtol, self.history.atol)
+        others = [int(number) for number in np.flatnonzero(check.wrong[:, output]) if number != call]
+        if others:
+            mask = compare(*buffers.pair(others[0], output), dtype, *tolerances).mask
+            mask = self.ties.unexplained(others[0], output, mask)
+            return [] if mask is None else [mask]
+        if not twice or self.candidate.lost:
+            return []
+        try:
+            self.expect(buffers)
+            buffers.poison()
+            buffers.publish()
+            timed_pass(self.candidate, buffers, self.timeout_s, **self.more)
+            self.candidate.freeze()
+            check = self._without_ties(buffers, buffers.check())
+        except (Judged, JudgeFailed):
+            return []  # the verdict stands without it
+        mask = compare(*buffers.pair(0, output), dtype, *tolerances).mask
+        mask = self.ties.unexplained(0, output, mask)
+        return [np.zeros(buffers.outputs[output].count, dtype=bool) if mask is None or check.passed else mask]
 
     def repeated(self, buffers: Buffers, call: int, output: int) -> Optional[Judged]:
         """Return the verdict on a wrong answer that is another call's."""
@@ -328,24 +368,6 @@ class Rounds:
             return None
         text = "repeats an earlier answer: in round %d of %d calls: output %s of call %d is wrong for its inputs; %s"
         return cheat(text % (self.number, buffers.sets, buffers.outputs[output].name, call + 1, said))
-
-    def _wrong_somewhere(self, buffers: Buffers, check: RoundCheck, call: int, output: int) -> Judged:
-        """Say how far off an output is that is too large to be looked at as a whole."""
-        item = buffers.outputs[output]
-        places = np.sort(self.history.well.positions(LARGE_SAMPLES, item.count))
-        expected, got = (part[call] for part in buffers.samples(output, places))
-        difference = compare(expected, got, item.dtype, self.history.rtol, self.history.atol)
-        text = "output %s: %d of %d elements are wrong (of %d looked at, %d; max abs error %.3g)"
-        words = text % (item.name, check.wrong[call, output], item.count, places.size, difference.wrong, check.max_abs)
-        if difference.mask is not None and difference.wrong:
-            first = int(np.flatnonzero(difference.mask)[0])
-            want, have = (numbers(part, item.dtype)[first] for part in (expected, got))
-            words += ", such as element %d: expected %s, got %s" % (int(places[first]), *apart(want, have))
-        judged = incorrect("%s (call %d of %d, round %d)" % (words, call + 1, buffers.sets, self.number))
-        judged.answer = call, output
-        if difference.mask is not None:
-            judged.where = grid(item, places[np.flatnonzero(difference.mask)], places)
-        return judged
 
     def _becomes_right(self, buffers: Buffers, before: RoundCheck, reference_s: float) -> bool:
         """Watch wrong outputs for a while, the candidate running; say whether they are right in the end."""

@@ -77,6 +77,9 @@ def test_large_integers_are_compared_exactly():
     assert compare.compare(expected, np.array([2**62 + 1, 6]), "int64", 0, 0).wrong == 1
 
 
+MATRIX = tensors.Tensor("y", "float32", (10, 100), ("rows", "cols"), "normal")
+
+
 @pytest.mark.parametrize(
     ("where", "words"),
     [
@@ -85,22 +88,47 @@ def test_large_integers_are_compared_exactly():
         (np.s_[9, :], "all in rows = 9 (the last), one block of 100 starting at element 900"),
         (np.s_[2:5, 10:20], "all in rows 2 to 4 of 10 and cols 10 to 19 of 100"),
         (np.s_[:, ::4], "all in every 4th along cols from 0"),
-        (np.s_[:, [3, 7]], "scattered"),
-        (np.s_[:, np.arange(100) != 40], "scattered"),
+        (np.s_[:, [3, 7]], ""),
+        (np.s_[:, np.arange(100) != 40], ""),
+        (np.s_[:, np.arange(100) % 82 != 0], ""),
+        (np.s_[:, np.arange(100) % 49 == 3], ""),
+        (np.s_[:, np.arange(100) % 48 == 3], "all in every 48th along cols from 3"),
+        (np.s_[np.arange(10) % 6 > 0], ""),
         (np.s_[1::2], "all in every 2nd along rows from 1"),
         (np.s_[0], "all in rows = 0 (the first), one block of 100 starting at element 0"),
         (np.s_[3:], "all in the last 7 of 10 along rows, one block of 700 starting at element 300"),
         (np.s_[:, 32:64], "all in cols 32 to 63 of 100"),
         (np.s_[4, 32:64], "all in rows = 4 and cols 32 to 63 of 100, one block of 32 starting at element 432"),
         (np.s_[:, np.arange(100) % 32 >= 28], "all in 4 of every 32 along cols from 28"),
-        (np.s_[:, :], "every element"),
+        (np.s_[:, :], ""),
     ],
 )
 def test_wrong_elements_are_located_in_words(where, words):
     mask = np.zeros((10, 100), dtype=bool)
     mask[where] = True
-    tensor = tensors.Tensor("y", "float32", (10, 100), ("rows", "cols"), "normal")
-    assert compare.whereabouts(mask.ravel(), tensor) == words
+    assert error_location.pattern(mask.ravel(), MATRIX) == words
+
+
+@pytest.mark.parametrize(
+    ("masks", "words"),
+    [
+        ([np.s_[:, 3]], "the first at [0, 3], [1, 3], [2, 3], [3, 3]"),
+        ([np.s_[:, 3], np.s_[:, 3]], "in two calls all in cols = 3"),
+        ([np.s_[:, 3], np.s_[:, 4]], "the first at [0, 3], [1, 3], [2, 3], [3, 3]"),
+        ([np.s_[::2], np.s_[::3]], "the first at [0, 0], [0, 1], [0, 2], [0, 3]"),
+        ([np.s_[2, 7], np.s_[1, 3]], ""),
+        ([np.s_[:], np.s_[:]], ""),
+        ([np.s_[0, [3, 7]], np.s_[0, [3, 8]]], "in two calls all in rows = 0 (the first)"),
+    ],
+)
+def test_a_pattern_is_claimed_only_where_two_calls_show_the_same(masks, words):
+    made = []
+    for where in masks:
+        mask = np.zeros(MATRIX.shape, dtype=bool)
+        mask[where] = True
+        made.append(mask.ravel())
+
+    assert error_location.whereabouts(made, MATRIX) == words
 
 
 def test_a_grid_shows_in_which_part_of_a_tensor_what_share_is_wrong():

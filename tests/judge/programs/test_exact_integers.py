@@ -38,7 +38,7 @@ def reason(format, expected, got, rtol=0.0, atol=0.0):
 @pytest.mark.parametrize("sign", [1, -1])
 def test_large_whole_numbers_are_compared_digit_by_digit(format, sign):
     expected, got = ([sign * each for each in (3, BIG, n, 2**70)] for n in (BIG + 1, BIG))
-    words = f"output h[2] is {got[2]}, expected {expected[2]}; 1 of 4 elements are wrong, "
+    words = f"output h[2] is {got[2]}, expected {expected[2]}; 1 of 4 elements are wrong; "
 
     assert reason(format, expected, expected) == ""
     assert reason(format, expected, got).startswith(words)
