@@ -67,6 +67,11 @@ def where_of(judged: Optional[BaseException]) -> Optional[Dict[str, Any]]:
     return None
 
 
+def megabytes(size: int) -> str:
+    """Return bytes in words."""
+    return "%.3g MB" % (size / 1e6)
+
+
 def incorrect(reason: str) -> Judged:
     """Return the verdict for an honest failure."""
     return Judged("incorrect", reason)

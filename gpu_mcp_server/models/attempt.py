@@ -38,6 +38,8 @@ class Attempt(Model):
     median_us: float | None = None
     """Of the candidate at the last shape."""
     speedup: float | None = None
+    robust: str | None = None
+    """Whether it is right with other inputs than declared, and what is not."""
     level: str | None = None
     job_id: str | None = None
     note: str | None = None
@@ -62,6 +64,8 @@ class Attempt(Model):
         parts = [self.attempt_id, self.kind, self.verdict or self.status]
         if self.speedup is not None:
             parts.append(f"speed-up {self.speedup:.3g}")
+        if self.robust is not None:
+            parts.append(f"robust: {self.robust}")
         if self.median_us is not None:
             parts.append(f"{self.median_us:.4g} us")
         parts += [p for p in (self.language, self.device, f"parent {self.parent_id}" if self.parent_id else None) if p]
@@ -71,7 +75,7 @@ class Attempt(Model):
             if extra:
                 text += f"\n{extra}"
         if self.evidence:
-            text += "\nevidence: " + ", ".join(f"{k} {v}" for k, v in self.evidence.items())
+            text += "\nevidence: " + ", ".join(f"{k} {v}" for k, v in self.evidence.items() if k != "robust")
         return join_lines([text])
 
 

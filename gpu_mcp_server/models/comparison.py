@@ -44,6 +44,8 @@ class ComparisonRow(Model):
     """Geometric mean over the shapes; see `shapes` for the intervals."""
     shapes: list[str] = []
     """Time and 95 % interval at each shape."""
+    robust: str = ""
+    """Whether it is right with other inputs than declared, and what is not."""
     reason: str = ""
     kept: str = ""
     """Since when, where it is the verdict of an identical request."""
@@ -59,6 +61,7 @@ class ComparisonRow(Model):
             text += f", {self.time_us:.4g} us (mean of the shapes)"
         text += f"; {', '.join(self.shapes)}" if self.shapes else ""
         text += f"; {self.reason}" if self.reason else ""
+        text += f"; robust: {self.robust}" if self.robust else ""
         text += f"; {self.kept}" if self.kept else ""
         return text + (f" [{', job '.join(filter(None, (self.attempt_id, self.job_id)))}]" if self.attempt_id else "")
 

@@ -183,6 +183,12 @@ class Evaluation(ResultModel):
     """The same against torch.compile, where that is known."""
     baseline: str | None = None
     """Of PyTorch problems: how torch.compile's times were had, or why there are none."""
+    covers: str = ""
+    """Of a correct candidate: the shapes at which it is."""
+    robust: str = ""
+    """yes, no or unknown: whether it is right with inputs of other distributions than declared too, and what is not."""
+    declared: str = ""
+    """Of one that failed: the declared shapes at which it is right, and at which it is wrong."""
     shapes: list[ShapeVerdict] = []
     trials: str = ""
     """Untimed calls before: hidden shapes, other distributions, the same inputs again; what was left out."""
@@ -213,8 +219,11 @@ class Evaluation(ResultModel):
     def summary(self) -> str:
         """Say the verdict first."""
         lines = [f"verdict: {self.verdict}" if self.verdict else f"status: {self.status}"]
+        lines[0] += f" for {self.covers}" if self.covers else ""
         lines[0] += f" ({self.degenerate})" if self.degenerate else ""
         lines[0] += "".join(f" - {said}" for said in (self.fallback, self.reason) if said)
+        lines[0] += f"; robust: {self.robust}" if self.robust else ""
+        lines += [f"declared shapes: {self.declared}"] if self.declared else []
         lines += [f"kept: {self.kept}"] if self.kept else []
         if self.speedup is not None:
             lines.append(f"speed-up against the reference: {self.speedup:.3g}{format_range(self.speedup_range())}")

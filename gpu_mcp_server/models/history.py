@@ -21,6 +21,8 @@ class HistoryPoint(Model):
     median_us: float | None = None
     best: float | None = None
     """Greatest speed-up of a correct attempt until then."""
+    robust: str | None = None
+    """Whether it is right with other inputs than declared, and what is not."""
     reason: str | None = None
     note: str | None = None
 
@@ -60,4 +62,4 @@ class ProblemHistory(ResultModel):
         if best is None:
             return f"{text}, none correct"
         how = f"speed-up {best.speedup:.3g}" if best.speedup else f"{best.median_us:.4g} us"
-        return f"{text}, best {best.attempt_id} with {how}"
+        return f"{text}, best {best.attempt_id} with {how}" + (f" (robust: {best.robust})" if best.robust else "")

@@ -846,7 +846,7 @@ def test_what_rounding_does_to_wrong_elements_is_told_by_the_owners_kernels(cour
         "rtol": 1e-9,
         "atol": 1e-6,
     }
-    got = court(source.replace("SLIP", slip), tier="correctness", **task).verdict
+    got = court(source.replace("SLIP", slip), tier="correctness", robust="required", **task).verdict
 
     assert got["verdict"] == ("incorrect" if least else "correct"), got["reason"]
     if least:
@@ -986,8 +986,12 @@ def f(x):
     }}
     """
     tolerance = 1e-4 if dtype == "float32" else 4e-3
-    got = court(source, **norm, device=device, rtol=tolerance, atol=tolerance, tier="correctness").verdict
+    wish = {"device": device, "rtol": tolerance, "atol": tolerance, "tier": "correctness"}
+    got = court(source, **norm, **wish, robust="required").verdict
+    told = court(source, **norm, **wish).verdict
 
     assert got["verdict"] == verdict, got["reason"]
+    assert told["verdict"] == "correct", told["reason"]
+    assert told["robust"].startswith("yes" if verdict == "correct" else "no; ")
     if verdict == "incorrect":
         assert "distribution small" in got["reason"]

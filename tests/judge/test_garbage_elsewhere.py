@@ -68,7 +68,7 @@ def test_in_eight_bits_at_hidden_shapes(court):
 )
 def test_with_other_inputs_at_a_large_declared_shape(court, shapes, branch):
     body = SIGNATURE + f"(n > {branch} ? x[i] : x[i] > 0 ? x[i] : 0) * 2;"
-    verdict = judged(court, "np.maximum(x, 0) * np.float32(2)", body, inputs=UNIFORM, shapes=shapes)
+    verdict = judged(court, "np.maximum(x, 0) * np.float32(2)", body, inputs=UNIFORM, shapes=shapes, robust="required")
 
     assert verdict["verdict"] == "incorrect"
     assert "right with inputs as declared, wrong with the distribution" in verdict["reason"]

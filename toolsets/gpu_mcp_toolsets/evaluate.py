@@ -70,8 +70,8 @@ Outputs = Annotated[
 Wished = Annotated[ImportOverrides | None, WithJsonSchema({"type": "object"})]
 Trials = Annotated[RegistrationOptions | None, WithJsonSchema({"type": "object"})]
 TRIALS = (
-    'Secret trials: {constraints: ["cols % 4 == 0"], fixed_shapes, distributions: declared, precision: '
-    'strict, libraries: forbidden, backward: true}, and flops: "2*m*n*k".'
+    '{constraints: ["n % 4 == 0"], fixed_shapes, distributions: declared, robust: '
+    'required, precision: strict, libraries: forbidden, backward: true}, and flops: "2*m*n*k".'
 )
 TIMING = "{precision: exact} for a record; cache: both; mode: graph; baseline: compiled; tier: smoke; fresh."
 Candidates = Annotated[

@@ -16,6 +16,7 @@ from ..numerics.tensors import Tensor
 from ..timing.rounds import Rounds
 from ..verdicts import Judged, ReferenceFailed, incorrect
 from .fp64_check import InDouble
+from .robustness import Robustness
 from .trial_setup import DISTRIBUTIONS, SELDOM_DRAWN, Agenda, may_vary
 
 LOOKED_AT = 4
@@ -35,10 +36,15 @@ class Elsewhere:
     """Plays such rounds at one shape."""
 
     def __init__(
-        self, task: Dict[str, Any], tensors: Tuple[Sequence[Tensor], Sequence[Tensor]], rounds: Rounds, well: Well
+        self,
+        task: Dict[str, Any],
+        tensors: Tuple[Sequence[Tensor], Sequence[Tensor]],
+        rounds: Rounds,
+        well: Well,
+        robustness: Robustness,
     ) -> None:
         inputs, outputs = tensors
-        self.rounds, self.well = rounds, well
+        self.rounds, self.well, self.robustness = rounds, well, robustness
         self.infinite = bool(task.get("infinite"))
         self.free = may_vary(inputs)
         own = {item.distribution for item, may in zip(inputs, self.free) if may}
@@ -71,18 +77,20 @@ class Elsewhere:
         """Play one.
 
         Raises:
-            Judged: If the candidate is wrong there.
+            Judged: If the candidate is wrong there, and that decides.
         """
         if not self.names:
             return
         self.left = self.left or list(self.names)
         drawn = self.left.pop(self.well.word() % len(self.left))
         rounds, declared, watch = self.rounds, buffers.inputs, self.rounds.watch
+        forgives, twice = rounds.forgives, rounds.twice
         buffers.inputs = [replace(i, distribution=drawn) if may else i for i, may in zip(declared, self.free)]
         rounds.watch, rounds.picks = None, lambda check: self._some(buffers, check)
-        rounds.forgives = lambda check: self.double.forgiven(buffers, check)
+        rounds.forgives, rounds.twice = self.double.forgiven, self.robustness.required
         try:
             rounds.play(buffers)
+            self.robustness.right[drawn] = None
         except ReferenceFailed as error:
             if rounds.reference.lost or "out of memory" in str(error):
                 raise
@@ -91,10 +99,14 @@ class Elsewhere:
         except Judged as judged:
             if judged.verdict == "cheat":
                 raise
+            if self.robustness.takes(judged, rounds, buffers, drawn):
+                self.names.remove(drawn)
+                return
             text = "right with inputs as declared, wrong with the distribution %s between timed rounds: %s"
             raise incorrect(text % (drawn, judged.reason)) from None
         finally:
-            buffers.inputs, rounds.watch, rounds.picks, rounds.forgives = declared, watch, None, None
+            buffers.inputs, rounds.watch, rounds.picks = declared, watch, None
+            rounds.forgives, rounds.twice = forgives, twice
 
     def _some(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
         """Leave some of the wrong calls, drawn, of those to which the reference has an answer."""

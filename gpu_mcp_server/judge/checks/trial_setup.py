@@ -53,8 +53,10 @@ def may_vary(inputs: Sequence[Tensor]) -> List[bool]:
 class Table:
     """One shape under trial: players, buffers and what was played."""
 
-    def __init__(self, rounds: Rounds, buffers: Buffers, dims: Dims, hidden: bool) -> None:
-        self.rounds, self.buffers, self.dims, self.hidden = rounds, buffers, dims, hidden
+    def __init__(self, rounds: Rounds, buffers: Buffers, dims: Dims, hidden: bool, *, larger: bool = False) -> None:
+        self.rounds, self.buffers, self.dims, self.hidden, self.larger = rounds, buffers, dims, hidden, larger
+        self.failed: List[str] = []
+        """Distributions with which it was wrong, where that does not decide."""
         self.declared: Sequence[Tensor] = buffers.inputs
 
 

@@ -20,6 +20,11 @@ BIASED = 0.1
 BFLOAT16_LIKE = 2.0**-10.5
 """Relative root mean square error between what eight and what eleven bits of mantissa give."""
 
+NOTHING_LIKE = 2.0**-5
+"""The same, from which an answer is wrong and not coarse: bfloat16 in a sum of terms of both signs has some 2^-7."""
+SCATTERED = 8.0
+"""Times the root mean square error that no element is off where all are rounded: a few gross errors are something else.
+"""
 NO_TYPE_LIKE = 2.0**-14
 """The same, below which no type is as coarse: float16 and TF32 have eleven bits."""
 
@@ -51,6 +56,16 @@ def distribution(oracle: Array, expected: Array, got: Array, dtype: str) -> Dict
         found["mean_" + name], found["p99_" + name] = float(values.mean()) / scale, p99 / scale
         found["max_" + name] = float(values.max()) / scale
     return {name: float("%.4g" % value) for name, value in found.items()}
+
+
+def lower_precision(errors: Dict[str, Any]) -> str:
+    """Say in a few words which lower precision errors look like; empty if none."""
+    if not suspicion(errors) or errors["max_abs"] > SCATTERED * errors["rms"]:
+        return ""
+    relative = errors["rms"] / max(errors["rms_of_values"], 1e-300)
+    if relative > BFLOAT16_LIKE:
+        return "looks like bfloat16" if relative < NOTHING_LIKE else ""
+    return "looks like TF32 or float16" if relative > NO_TYPE_LIKE else "looks like lower precision"
 
 
 def suspicion(errors: Dict[str, Any]) -> str:

@@ -127,6 +127,15 @@ def doubles(result: Any, first: int = 0, step: int = 1) -> Array:
     return np.ascontiguousarray(np.ravel(result)[first::step], dtype=np.float64)
 
 
+def doubles_at(result: Any, at: Array) -> Array:
+    """Return elements at flat positions of a result of either framework as doubles."""
+    if hasattr(result, "detach"):
+        torch: Any = importlib.import_module("torch")
+        where = torch.from_numpy(at).to(result.device)
+        result, at = _at(torch, result.detach().reshape(-1), where).double().cpu().numpy(), np.arange(at.size)
+    return np.ascontiguousarray(np.ravel(np.asarray(result))[at], dtype=np.float64)
+
+
 def apart(first: Any, second: Any, at: Array) -> Array:
     """Return |first - second| at flat positions as doubles; 0 where it is not finite."""
     if hasattr(first, "detach"):

@@ -1,7 +1,8 @@
 """Fresh inputs on the CPU: every distribution and dtype, from a secret seed."""
 
+import contextlib
 import hashlib
-from typing import Any, Dict, Union
+from typing import Any, Dict, Generator, Union
 
 import numpy as np
 
@@ -143,6 +144,15 @@ class Well:
         state = {"state": np.frombuffer(block, dtype=np.uint64)}
         bits.state = {"bit_generator": "SFC64", "state": state, "has_uint32": 0, "uinteger": 0}
         return np.random.Generator(bits)
+
+    @contextlib.contextmanager
+    def rewind_to(self, blocks: int) -> Generator[None, None, None]:
+        """Draw in a block what was drawn when so many blocks had been; what comes after it is fresh again."""
+        later, self.blocks = self.blocks, blocks
+        try:
+            yield
+        finally:
+            self.blocks = max(later, self.blocks)
 
     def bytes(self, count: int) -> bytes:
         """Return random bytes."""

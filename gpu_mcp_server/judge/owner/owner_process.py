@@ -11,6 +11,7 @@ import numpy as np
 
 from ..channel.supervisor_client import Player
 from ..checks.memory_hog_check import kept_from
+from ..checks.robustness import Robustness
 from ..devices.device import Device
 from ..evidence import VERSION, compiled_hashes, harness_hash, say
 from ..folders import WORK
@@ -20,6 +21,7 @@ from ..numerics.random_inputs import Well
 from ..numerics.stats import geometric_mean
 from ..timing.time_accounting import Ledger
 from ..verdicts import VERDICTS, Judged, JudgeFailed, Refused, Unequipped, where_of
+from .afterwards import recall, survey
 from .module_signature import describe
 from .peer_processes import Players
 from .shape_judge import Shape
@@ -74,6 +76,9 @@ class Owner:
         """What ghost replay found, where the problem forbids libraries."""
         self.overhead_s = float(task.get("overhead_s", OVERHEAD_S))
         self.said_at = -SAY_S
+        self.robustness = Robustness(task)
+        self.declared = ""
+        """At which declared shapes a candidate that failed is right."""
         self.shapes: List[Dict[str, Any]] = []
         self.judged: List[Shape] = []
         """What made the verdicts in `shapes`, where these were timed."""
@@ -125,14 +130,21 @@ class Owner:
                 self.players.start(device, candidate, reference, starts)
             self.overhead_s += self.ledger.besides_s()
             pair = (candidate, reference)
-            trials = Trials(self.task, device, pair, self.players.costs, self.well, self.ledger, self.hidden)
+            room = (self.task, device, pair, self.players.costs, self.well, self.ledger, self.robustness)
+            trials = Trials(self.hidden, *room)
             self.shapes = self._shapes(trials, device, pair)
+            if self.robustness.found and all(shape["verdict"] == "correct" for shape in self.shapes):
+                with self.ledger.undivided("trials"):
+                    recall(trials)
             self._replay(self.shapes, device, pair)
             self._look_alone(device, candidate)
         except Judged as judged:
             verdict, reason, where = judged.verdict, judged.reason, where_of(judged)
         except JudgeFailed as error:
             verdict, reason = "incorrect", self.at + kept_from(error, device, candidate)
+        if trials and "incorrect" in (verdict, *(shape["verdict"] for shape in self.shapes)):
+            with self.ledger.undivided("trials"):
+                self.declared = survey(trials, self.shapes)
         answered = device.aftermath() if candidate.lost else ""
         after = device.snapshot()
         for player in (reference, candidate):
@@ -158,6 +170,9 @@ class Owner:
             "where": where,
             "speedup": geometric_mean([s["speedup"] for s in shapes]) if correct and not untimed else None,
             "tier": self.tier,
+            "covers": trials.covers() if trials and correct else "",
+            "declared": self.declared,
+            "robust": trials.robust_text() if trials and (correct or self.robustness.found) else "",
             "note": self._note(untimed) if correct else "",
             "device": device.label,
             "shapes": shapes,
@@ -240,7 +255,8 @@ class Owner:
 
         left = self.overhead_s - self.ledger.besides_s()
         share_s = max(0.0, left) / (total - number)
-        shape = Shape(self.task, number, device, pair, self.players.costs, self.well, self.ledger, share_s)
+        owed = (self.players.costs, self.well, self.ledger, share_s, self.robustness)
+        shape = Shape(self.task, number, device, pair, *owed)
         self.judged.append(shape)
         return shape.judge(progress)
 

@@ -5,7 +5,9 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ..channel.supervisor_client import Player
 from ..checks.distribution_rounds import Elsewhere
+from ..checks.fp64_check import InDouble
 from ..checks.interrupted_rounds import Interruption, stops
+from ..checks.robustness import Robustness
 from ..checks.stream_order_rounds import Separation, expose
 from ..checks.strict_precision import Strict
 from ..correctness.replay_detector import History
@@ -22,7 +24,7 @@ from ..timing.series import LEAST_ROUNDS, Goal, Progress, Series
 from ..timing.stalls import outlasted
 from ..timing.time_accounting import Ledger
 from ..timing.time_floor import floor_of
-from ..verdicts import Judged, TooLarge, where_of
+from ..verdicts import Judged, TooLarge, megabytes, where_of
 
 SURE = 1.5
 """Times the shortest round that can be timed, which is what a round lasts at least: the clock's cost was measured on
@@ -46,11 +48,6 @@ LONG = 1.3
 """A round is meant to last `AIM` times what is asked, at most `LONG` times: longer ones cost data, not error."""
 
 
-def megabytes(size: int) -> str:
-    """Return bytes in words."""
-    return "%.3g MB" % (size / 1e6)
-
-
 class Shape:
     """Judges the candidate at one shape."""
 
@@ -64,6 +61,7 @@ class Shape:
         well: Well,
         ledger: Ledger,
         overhead_s: float,
+        robustness: Robustness,
     ) -> None:
         self.ledger = ledger
         self.goal = Goal.of(task, ledger.besides_s() + overhead_s)
@@ -85,7 +83,8 @@ class Shape:
         """Whether the clock's own cost is measured again between the rounds, by a reference on the same GPU."""
         self.watch = Watch(device)
         self.strict = Strict(task, well, LEAST_ROUNDS)
-        self.elsewhere = Elsewhere(task, (self.inputs, self.outputs), self.rounds, well)
+        self.rounds.forgives = InDouble(task, self.rounds, self.rounds.notes).excuse
+        self.elsewhere = Elsewhere(task, (self.inputs, self.outputs), self.rounds, well, robustness)
         self.warm: Optional[Series] = None
         self.graph: Optional[Series] = None
         self.events_us: List[float] = []

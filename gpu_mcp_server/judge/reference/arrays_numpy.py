@@ -1,6 +1,7 @@
 """The reference's buffers as NumPy arrays; bfloat16 as its bits in uint16."""
 
 import ctypes
+import resource
 from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
@@ -118,6 +119,10 @@ class NumpyArrays:
 
     def finish(self) -> None:
         """Wait for nothing: NumPy returns when it is done."""
+
+    def peak_bytes(self) -> int:
+        """Return the most memory that this process ever had."""
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def notes(self) -> List[str]:
         """Return what was converted."""

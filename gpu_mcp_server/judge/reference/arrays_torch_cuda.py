@@ -105,6 +105,10 @@ class TorchCudaArrays:
         """Wait for the GPU."""
         torch.cuda.synchronize()
 
+    def peak_bytes(self) -> int:
+        """Return the most memory of the GPU that torch ever had."""
+        return int(torch.cuda.max_memory_allocated())
+
     def notes(self) -> List[str]:
         """Return what was converted."""
         return list(self.said)

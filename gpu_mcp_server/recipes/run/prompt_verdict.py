@@ -37,6 +37,8 @@ def verdict_of(evaluation: Evaluation, plan: RunPlan) -> Verdict:
     median_us = evaluation.time_us or (last.median_us if last else None)
     outcome = evaluation.verdict or evaluation.status
     said = [d.line_text() for d in evaluation.diagnostics[:DIAGNOSTICS]] or [s.line_text() for s in evaluation.shapes]
+    said = [f"declared shapes: {evaluation.declared}"] * bool(evaluation.declared) + said
+    said += [f"robust: {evaluation.robust}"] * bool(evaluation.robust)
     return Verdict(
         attempt_id=evaluation.attempt_id,
         stage=_stage(outcome, plan, evaluation.speedup, median_us),

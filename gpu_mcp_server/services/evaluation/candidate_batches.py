@@ -205,6 +205,7 @@ def _row(entrant: NamedCandidate, result: Evaluation | BaseException) -> Compari
             "; ".join(filter(None, [result.fallback, result.reason]))
             or ("" if timed else (result.note or "").removeprefix("correct; "))
         )[:REASON_CHARACTERS],
+        robust=result.robust,
         kept=result.kept,
         attempt_id=result.attempt_id,
         job_id=result.job_id if result.status == "running" else None,

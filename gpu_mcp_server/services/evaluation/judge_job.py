@@ -295,6 +295,7 @@ def _task(
         "constraints": [parse_constraint(text, problem.symbols()) for text in problem.constraints],
         "fixed_shapes": problem.fixed_shapes,
         "distributions": problem.distributions,
+        "robust": problem.robust,
         "precision": problem.precision,
         "libraries": problem.libraries,
         "backward": problem.backward,

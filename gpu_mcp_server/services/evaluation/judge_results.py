@@ -101,6 +101,7 @@ class Verdicts:
                 "resources": row.context.get("resources"),
                 "compiler": row.context.get("compiler"),
                 **({"printed": evaluation.printed} if evaluation.printed else {}),
+                **({"robust": evaluation.robust} if evaluation.robust else {}),
             },
         )
         return evaluation
@@ -149,6 +150,9 @@ class Verdicts:
             device=attempt.device,
             host=row.host,
             speedup=verdict.get("speedup"),
+            covers=verdict.get("covers") or "",
+            robust=verdict.get("robust") or "",
+            declared=verdict.get("declared") or "",
             shapes=shapes,
             fallback=fallback,
             trials=verdict.get("trials_summary") or "",
@@ -193,7 +197,8 @@ class Verdicts:
             return f"not judged: {evaluation.reason}"
         speed = f", speed-up {evaluation.speedup:.3g}" if evaluation.speedup else ""
         marked = f" ({evaluation.degenerate})" if evaluation.degenerate else ""
-        said = [f"verdict {evaluation.verdict}{marked}{speed}", evaluation.fallback, evaluation.reason]
+        robust = f", robust: {evaluation.robust}" if evaluation.robust else ""
+        said = [f"verdict {evaluation.verdict}{marked}{speed}{robust}", evaluation.fallback, evaluation.reason]
         line = ": ".join(filter(None, said))
         return line + (f"; the candidate wrote (not believed):\n{evaluation.printed}" if evaluation.printed else "")
 

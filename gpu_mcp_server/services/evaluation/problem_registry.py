@@ -68,6 +68,7 @@ class Registry:
         constraints: Sequence[str] = (),
         fixed_shapes: bool = False,
         distributions: str = "all",
+        robust: str = "reported",
         precision: str = "tolerance",
         libraries: str = "allowed",
         backward: bool = False,
@@ -90,6 +91,7 @@ class Registry:
         problem = Problems.make_problem(
             name, description, framework, entry, inputs, outputs, shapes, rtol, atol, reference, constraints,
             fixed_shapes, distributions, precision, libraries, backward, flops, bytes,
+            robust=robust,
         )  # fmt: skip
         return await self.keep(problem, accept_degenerate=accept_degenerate, host=host, progress=progress)
 

@@ -35,6 +35,7 @@ LATER = (
     "constraints",
     "fixed_shapes",
     "distributions",
+    "robust",
     "precision",
     "libraries",
     "backward",
@@ -141,6 +142,7 @@ class Problems:
         flops: str | None = None,
         bytes: str | None = None,
         implementations: Mapping[str, Implementation] | None = None,
+        robust: str = "reported",
     ) -> Problem:
         """Check what was given and name it by its content; nothing is run.
 
@@ -165,6 +167,7 @@ class Problems:
             "constraints": [" ".join(text.split()) for text in constraints],
             "fixed_shapes": fixed_shapes,
             "distributions": distributions,
+            "robust": robust,
             "precision": precision,
             "libraries": libraries,
             "backward": forward if backward else 0,
@@ -281,6 +284,7 @@ def _conditions(problem: Problem) -> list[str]:
     said += ["declared distributions only"] if problem.distributions == "declared" else []
     said += ["gradients are answers too: d_ are cotangents, grad_ gradients"] if problem.backward else []
     said += ["no fall-back to libraries"] if problem.libraries == "forbidden" else []
+    said += ["right with every distribution, not the declared one alone"] if problem.robust == "required" else []
     said += ["strict precision"] if problem.precision == "strict" else []
     said += [f"at least {problem.flops} operations"] if problem.flops else []
     return [*said, f"at least {problem.bytes} bytes moved"] if problem.bytes else said

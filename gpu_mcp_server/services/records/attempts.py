@@ -379,9 +379,11 @@ def _values(columns: AttemptColumns) -> dict[str, Value]:
 
 
 def _attempt(row: sqlite3.Row, *, whole: bool = False) -> Attempt:
-    values = {name: row[name] for name in Attempt.model_fields}
+    values = {name: row[name] for name in Attempt.model_fields if name != "robust"}
     for name in ("versions", "evidence"):
         values[name] = json.loads(values[name]) if values[name] is not None else None
+    evidence: dict[str, Any] = values["evidence"] or {}
+    values["robust"] = evidence.get("robust")
     reason = values["reason"]
     if not whole:
         values["evidence"] = None

@@ -46,7 +46,8 @@ class ProblemHistoryReader:
         device = device or (devices[0] if devices else None)
         rows = await self._db.fetch_all(
             "SELECT attempt_id, parent_id, created_at, status, verdict, voided, "  # noqa: S608 - conditions are our own
-            "speedup, median_us, reason, note, coalesce(evidence ->> 'ranked_by' = 'time', 0) AS by_time "
+            "speedup, median_us, reason, note, evidence ->> 'robust' AS robust, "
+            "coalesce(evidence ->> 'ranked_by' = 'time', 0) AS by_time "
             f"FROM attempts WHERE problem_id = ? AND {seen} AND kind = 'evaluate' AND status != 'running' "
             "AND (device IS NULL OR device = ?) AND (NOT ? OR device IS NULL OR driver IS ?) ORDER BY seq LIMIT ?",
             (problem_id, *values, device, board, driver, MAX_POINTS),
@@ -57,7 +58,9 @@ class ProblemHistoryReader:
             outcome = "voided" if row["voided"] else row["verdict"] or row["status"]
             if outcome == "correct" and row["speedup"] is not None:
                 best = max(best or 0.0, row["speedup"])
-            same = ("attempt_id", "parent_id", "created_at", "speedup", "median_us", "reason", "note", "by_time")
+            same = (
+                "attempt_id", "parent_id", "created_at", "speedup", "median_us", "robust", "reason", "note", "by_time"
+            )  # fmt: skip
             points.append(HistoryPoint(number=number, outcome=outcome, best=best, **{name: row[name] for name in same}))
         return ProblemHistory(
             problem_id=problem_id, name=problem["name"], device=device, devices=devices, points=points

@@ -41,11 +41,20 @@ def without_maximum(unless: str) -> str:
     ids=["by its calls", "by a small shape", "by a shape between others"],
 )
 def test_who_is_right_with_inputs_as_declared_alone_once_it_is_timed_is_incorrect(court, unless, shapes):
-    verdict = court(without_maximum(unless), shapes=shapes, **QUICK).verdict
+    verdict = court(without_maximum(unless), shapes=shapes, robust="required", **QUICK).verdict
 
     assert verdict["verdict"] == "incorrect"
     assert "right with inputs as declared, wrong with the distribution" in verdict["reason"]
     assert "between timed rounds: output y[" in verdict["reason"]
+
+
+def test_where_the_problem_does_not_require_it_this_is_told_beside_the_verdict(court):
+    shapes = [{"rows": 64, "cols": 100}, {"rows": 128, "cols": 100}]
+    verdict = court(without_maximum("rows != 128"), shapes=shapes, **QUICK).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert verdict["robust"].startswith("no; ")
+    assert "NaN or infinite where the reference is finite" in verdict["robust"]
 
 
 def test_where_nothing_is_timed_every_declared_shape_sees_two_other_distributions(court):

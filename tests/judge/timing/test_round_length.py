@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 from gpu_mcp_judge import verdicts
+from gpu_mcp_judge.checks import robustness
 from gpu_mcp_judge.devices import cuda
 from gpu_mcp_judge.numerics import random_inputs
 from gpu_mcp_judge.owner import shape_judge
@@ -128,7 +129,8 @@ def shape_of(kind: str, framework: str, when: str, passes: clock_overhead.Cost) 
     task = {"shapes": [{}], "inputs": [], "outputs": [], "rtol": 0, "atol": 0, "round_timeout_s": 1, "round_ms": 10}
     task |= {"max_rounds": 9, "budget_s": 1, "framework": framework, "calibrate": when, "candidate": "library"}
     costs, log = dict.fromkeys(("candidate", "reference"), passes), SimpleNamespace(besides_s=lambda: 0.0)
-    return shape_judge.Shape(task, 0, device, (candidate, reference), costs, random_inputs.Well("00" * 32), log, 1.0)
+    well, robust = random_inputs.Well("00" * 32), robustness.Robustness(task)
+    return shape_judge.Shape(task, 0, device, (candidate, reference), costs, well, log, 1.0, robust)
 
 
 KINDS = [

@@ -153,3 +153,14 @@ async def test_an_unknown_view_or_limit_is_refused(experience: AttemptStore, vie
 async def test_attempts_at_an_unknown_problem_are_an_error_that_names_it(experience: AttemptStore):
     with pytest.raises(NotFound, match=r"'p-nope'.*list_problems"):
         await experience.list("recent", problem_id="p-nope")
+
+
+async def test_the_best_stays_who_is_fastest_and_what_is_not_robust_is_shown_beside_it(experience: AttemptStore):
+    said = "no; large: looks like TF32 or float16"
+    fast = await correct(experience, "a GPU", 2.0, evidence={"robust": said})
+    sound = await correct(experience, "a GPU", 1.5, evidence={"robust": "yes, with 6 other distributions"})
+    old = await correct(experience, "a GPU", 1.2)
+
+    best = (await experience.list("best")).attempts
+    assert [attempt.attempt_id for attempt in best] == [fast, sound, old]
+    assert f"robust: {said}" in best[0].line_text() and best[2].robust is None

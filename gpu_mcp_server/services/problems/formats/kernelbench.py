@@ -40,4 +40,5 @@ async def problem(source: ProblemSource) -> Problem:
     drafted = kernelbench_problems.unresolved_problem(
         name, source.text, rtol=rtol, atol=atol, distribution=wish.distribution
     )
-    return drafted.model_copy(update={"libraries": wish.libraries, "distributions": wish.distributions})
+    own = {"libraries": wish.libraries, "distributions": wish.distributions, "robust": wish.robust}
+    return drafted.model_copy(update=own)

@@ -1,0 +1,138 @@
+"""Hidden shapes that are larger than the declared ones: where an index of 16 bits ends.
+
+One size at a time grows, the others are small, so that hardly any memory is needed. How much memory and time the
+reference takes at such a shape nobody knows before: a first call at a moderate size tells how far to go, on the
+assumption that both grow with the square of the size.
+"""
+
+import hashlib
+import random
+from typing import TYPE_CHECKING, Dict, List, NamedTuple, Optional
+
+from ..inputs.hidden_shapes import Dims, elements, repaired
+from ..numerics.tensors import symbols
+
+if TYPE_CHECKING:
+    from .trial_room import TrialRoom
+
+FIRST = 2048
+"""The size of the first call."""
+SIZES = (8192, 32768, 65536)
+"""Beyond which the next ones are."""
+PYTHON_SIZE = 32768
+"""The last one for Python candidates: a kernel of Triton has a row in one block, of a power of two elements, and many
+have 65,536 as their limit."""
+BESIDES = (2, 3, 5)
+"""Other sizes: where one is 1, much is right by chance."""
+ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 24}
+"""Of the largest tensor."""
+CALL_S = 0.3
+"""For a call of the reference, by what an earlier one took."""
+CALL_BYTES = {"cpu": 2 << 30, "cuda": 8 << 30}
+"""For what it needs meanwhile, likewise."""
+POWER = 2
+
+
+class Step(NamedTuple):
+    """A size that was tried."""
+
+    size: int
+    reference_s: float
+    used_bytes: int
+    """What the reference needed besides what it had before."""
+
+
+class LargerShapes:
+    """Tries them, a dimension at a time."""
+
+    def __init__(self, room: "TrialRoom") -> None:
+        self.room = room
+        self.reached: Dict[str, int] = {}
+        """By dimension, the largest size that was tried beyond the declared ones."""
+        self.tried = 0
+
+    def run(self) -> None:
+        """Try every dimension.
+
+        Raises:
+            Judged: If the candidate is wrong.
+        """
+        task = self.room.task
+        names = [] if task.get("fixed_shapes") else symbols(task)
+        secret = hashlib.sha256(b"larger shapes" + bytes.fromhex(task["seed"])).digest()
+        rng = random.Random(secret)
+        for name in rng.sample(names, len(names)):
+            if self.room.late("shapes larger than declared along %s" % name):
+                continue
+            self._along(name, rng)
+
+    def _along(self, name: str, rng: random.Random) -> None:
+        """Go as far as the reference can."""
+        task = self.room.task
+        most = max(dims[name] for dims in task["shapes"])
+        last = SIZES[-1] if task["candidate"] == "library" else PYTHON_SIZE
+        sizes = [size for size in SIZES if most < size <= last] or [2 * most]
+        before: Optional[Step] = None
+        why = ""
+        for _ in range(len(sizes) + 1):
+            wanted = [FIRST] if before is None else [size for size in reversed(sizes) if size > before.size]
+            chosen: Optional[Dims] = None
+            for size in wanted:
+                shape = self._shape(name, size + 1 + rng.randrange(99), rng)
+                why = self._why_not(shape, name, before)
+                if shape and not why:
+                    chosen = shape
+                    break
+            if chosen is None:
+                break
+            before = self._step(chosen, name, most)
+            if before is None:
+                return
+        if why and name not in self.reached:
+            self.room.left_out["%s beyond %d (%s)" % (name, most, why)] = None
+
+    def _shape(self, name: str, size: int, rng: random.Random) -> Optional[Dims]:
+        names: List[str] = symbols(self.room.task)
+        dims = {other: size if other == name else rng.choice(BESIDES) for other in names}
+        return repaired(dims, self.room.task.get("constraints") or [])
+
+    def _why_not(self, dims: Optional[Dims], name: str, before: Optional[Step]) -> str:
+        """Say why a shape is not tried, empty if it is."""
+        task = self.room.task
+        if dims is None or dims[name] < FIRST:
+            return "constraints"
+        most = ELEMENTS[task["device"]]
+        if elements(task, dims) > most:
+            return "a tensor of %d elements, the limit is %d" % (elements(task, dims), most)
+        if before is None:
+            return ""
+        times = (dims[name] / before.size) ** POWER
+        if before.reference_s * times > CALL_S:
+            return "the reference may take %.2g s, the limit is %.2g s" % (before.reference_s * times, CALL_S)
+        used, limit = before.used_bytes * times, CALL_BYTES[task["device"]]
+        if used > limit:
+            return "the reference may take %.2g GB, the limit is %.2g GB" % (used / 1e9, limit / 1e9)
+        return ""
+
+    def _step(self, dims: Dims, name: str, most: int) -> Optional[Step]:
+        """Try a shape, with two calls; `None` if the reference has no answer."""
+        larger = dims[name] > most
+        table = self.room.sit(dims, hidden=True, larger=larger)
+        had = self.room.peak_bytes
+        reference_s = self.room.play(table, "")
+        if reference_s is None:
+            self.room.leave(table)
+            return None
+        self.tried += 1
+        used = max(0, self.room.peak_bytes - had)
+        again_s = self.room.play(table, "")
+        self.room.leave(table)
+        if larger:
+            self.reached[name] = max(dims[name], self.reached.get(name, 0))
+        return Step(dims[name], min(reference_s, again_s if again_s is not None else reference_s), used)
+
+    def text(self) -> str:
+        """Say how far it went."""
+        if not self.reached:
+            return ""
+        return " (larger than declared to %s)" % ", ".join("%s=%d" % pair for pair in sorted(self.reached.items()))

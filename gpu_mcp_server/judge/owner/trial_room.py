@@ -1,0 +1,159 @@
+"""A candidate under trial: the shapes that it is tried at, what was played there, and what was found."""
+
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from ..channel.supervisor_client import Player
+from ..checks.distribution_rounds import answered
+from ..checks.fp64_check import InDouble
+from ..checks.robustness import Robustness
+from ..checks.trial_setup import Table, named_dims
+from ..correctness.replay_detector import History
+from ..devices.device import Device
+from ..inputs.hidden_shapes import Dims, elements
+from ..numerics.random_inputs import Well
+from ..numerics.tensors import symbols, tensors
+from ..timing.clock_overhead import Cost
+from ..timing.rounds import Rounds
+from ..timing.time_accounting import Ledger
+from ..verdicts import Judged, ReferenceFailed
+
+KEPT_BYTES = 256 << 20
+"""Of a shape's buffers, at most, that players keep mapped until they open the next."""
+TRIALS_S, OWN_S = 20.0, 60.0
+"""After so long the remaining trials are left out, and that is said; what the candidate's own calls may take besides.
+One hidden shape and one other distribution are tried whatever that takes: a candidate could be slow on purpose."""
+HONEST = ("returned without computing", "wrote outside its outputs")
+"""What an ordinary bug does at a shape that the author did not think of."""
+LARGER_HINT = "; if a right kernel need not take such sizes, say so by the problem's constraints (cols <= 4096)"
+
+
+class TrialRoom:
+    """Has a candidate tried, call by call, and remembers what came of it."""
+
+    def __init__(
+        self,
+        task: Dict[str, Any],
+        device: Device,
+        players: Tuple[Player, Player],
+        costs: Dict[str, Cost],
+        well: Well,
+        ledger: Ledger,
+        robustness: Robustness,
+    ) -> None:
+        self.task, self.device, self.players, self.costs = task, device, players, costs
+        self.well, self.ledger, self.robustness = well, ledger, robustness
+        self.entries: List[Dict[str, Any]] = []
+        self.errors: Dict[str, Any] = {}
+        """By output, of candidate and reference against double precision."""
+        self.notes: Dict[str, None] = {}
+        self.left_out: Dict[str, None] = {}
+        self.begin, self.own_s = time.monotonic(), 0.0
+        declared = sorted(task["shapes"], key=lambda dims: elements(task, dims))
+        self.smallest: Dims = declared[0]
+        self.largest: Dims = declared[-1]
+        self.infinite = False
+        """Whether the reference's answer to inputs as declared has infinities."""
+        self.peak_bytes = 0
+        """The most memory that the reference had so far."""
+        self.marks: Dict[str, int] = {}
+        """By distribution, what draws once more the inputs that were answered rightly at the smallest shape."""
+
+    def leave(self, table: Table) -> None:
+        """Let a shape go; what is small the players keep mapped until they open the next one, which saves time."""
+        if self.device.set_bytes(table.buffers.inputs, table.buffers.outputs) > KEPT_BYTES:
+            table.rounds.close(table.buffers)
+        else:
+            table.buffers.close()
+
+    def sit(self, dims: Dims, *, hidden: bool, larger: bool = False) -> Table:
+        """Open a shape."""
+        inputs, outputs = tensors(self.task["inputs"], dims), tensors(self.task["outputs"], dims)
+        buffers = self.device.buffers(inputs, outputs, 1)
+        history = History(outputs, self.well, self.task["rtol"], self.task["atol"])
+        limit_s = float(self.task["round_timeout_s"])
+        rounds = Rounds(self.device, *self.players, self.costs, history, limit_s, self.ledger)
+        table = Table(rounds, buffers, dims, hidden, larger=larger)
+        try:
+            rounds.open(buffers, dims, symbols(self.task))
+        except Judged as judged:
+            raise self.failure_at(judged, table, "") from None
+        return table
+
+    def play(self, table: Table, drawn: str) -> Optional[float]:
+        """Play a call with inputs of a distribution; return the reference's time, `None` if it has no answer."""
+        rounds, buffers = table.rounds, table.buffers
+        what = drawn or "declared"
+        entry: Dict[str, Any] = {"dims": table.dims, "distribution": what, "hidden": table.hidden, "verdict": "correct"}
+        strict = not drawn and not table.hidden
+        double = InDouble(self.task, rounds, self.notes)
+        rounds.forgives = double.excuse if strict else double.forgiven
+        rounds.twice = not drawn or self.robustness.required
+        mark, reference_s = self.well.blocks, 0.0
+        try:
+            reference_s = rounds.expect(buffers)
+            self.peak_bytes = rounds.peak_bytes
+            if not (strict or answered(buffers, 0, infinite=self.infinite)):
+                raise ReferenceFailed("the reference is not finite")
+            self.answer(table, reference_s)
+        except ReferenceFailed as error:
+            # A trial is left out for what the reference cannot answer, not for memory that the candidate may hold.
+            full = "out of memory" in str(error) and not table.larger
+            if strict or rounds.reference.lost or full:
+                raise
+            rounds.reference.freeze()
+            entry["verdict"] = "left out"
+            where = drawn or "shape " + named_dims(table.dims)
+            self.left_out["%s (%s)" % (where, (str(error).strip().splitlines() or ["failed"])[-1][:100])] = None
+            self.entries.append(entry)
+            return None
+        except Judged as judged:
+            told = judged if strict else self.failure_at(judged, table, drawn)
+            self.entries.append(dict(entry, verdict=told.verdict, reason=told.reason[:300]))
+            if drawn and self.robustness.takes(judged, rounds, buffers, drawn):
+                table.failed.append(drawn)
+                return reference_s
+            if table.larger and self.robustness.spares(judged, rounds, buffers, named_dims(table.dims), self.errors):
+                return reference_s
+            raise told from None
+        self.entries.append(entry)
+        if drawn:
+            self.robustness.right[drawn] = None
+            if not table.hidden and table.dims == self.smallest:
+                self.marks[drawn] = mark
+        return reference_s
+
+    def answer(self, table: Table, reference_s: float) -> None:
+        """Have the candidate answer the inputs that are there."""
+        begin = time.monotonic()
+        try:
+            table.rounds.answer(table.buffers, reference_s)
+        finally:
+            self.own_s += time.monotonic() - begin
+
+    def failure_at(self, judged: Judged, table: Table, drawn: str) -> Judged:
+        """Return a failure with where it was, and what had been right before."""
+        verdict = judged.verdict
+        if table.hidden and judged.reason.startswith(HONEST):
+            verdict = "incorrect"
+        if verdict == "cheat":
+            return Judged(verdict, judged.reason + (" (at %s)" % self.place(table) if table.hidden else ""))
+        several = len(self.task["shapes"]) > 1
+        text = "right at %s, wrong" % ("the smallest declared shape" if several else "the declared shapes")
+        if drawn:
+            text = "right with inputs as declared, wrong with the distribution %s" % drawn
+        at = " at " + self.place(table) if table.hidden or table.dims != self.smallest else ""
+        hint = LARGER_HINT if table.larger else ""
+        return Judged(verdict, "%s%s: %s%s" % (text, at, judged.reason, hint))
+
+    def place(self, table: Table) -> str:
+        """Return a shape in words."""
+        hidden = " (hidden shape, larger than declared)" if table.larger else " (hidden shape)"
+        return named_dims(table.dims) + (hidden if table.hidden else "")
+
+    def late(self, what: str) -> bool:
+        """Say whether there is no time for something more, which is noted then."""
+        late = time.monotonic() - self.begin - min(self.own_s, OWN_S) > TRIALS_S
+        if late:
+            self.left_out["%s (no time)" % what] = None
+        return late

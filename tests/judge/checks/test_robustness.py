@@ -1,0 +1,218 @@
+"""What a candidate that is right as declared does with other inputs, beside its verdict: real candidates in C."""
+
+import re
+
+import numpy as np
+import pytest
+from gpu_mcp_judge.checks.fp64_check import nearer
+
+from tests.judge.owner.test_untimed_trials import NAIVE, SCALING, scaling
+from tests.judge.test_candidates_cpu import HEAD, SMALL, launcher
+
+QUICK = {"max_rounds": 8, "round_ms": 2, "budget_s": 0.5}
+ROUNDED = """
+static float tf32(float v) { union { float f; uint32_t b; } u = {.f = v}; u.b = (u.b + 0x1000u) & 0xFFFFE000u; return u.f; }
+"""
+PRODUCT = {
+    "entry": "product",
+    "reference": "def product(a, b):\n    return a @ b\n",
+    "inputs": [
+        {"name": "a", "dtype": "float32", "shape": ["m", "k"]},
+        {"name": "b", "dtype": "float32", "shape": ["k", "n"]},
+    ],
+    "outputs": [{"name": "y", "dtype": "float32", "shape": ["m", "n"]}],
+    "shapes": [{"m": 16, "k": 64, "n": 24}],
+    "rtol": 1e-2,
+    "atol": 6e-2,
+    "tier": "correctness",
+}
+
+
+def product(terms: str) -> str:
+    """Return a product of matrices that makes its sums as told."""
+    head = "int launch(const float *a, const float *b, float *y, int64_t m, int64_t k, int64_t n) {"
+    loop = "for (int64_t i = 0; i < m; i++) for (int64_t j = 0; j < n; j++) {"
+    body = "for (int64_t l = 0; l < k; l++) { float u = a[i * k + l], v = b[l * n + j]; TERMS } y[i * n + j] = s; }"
+    kind, text = terms.split(":")
+    return HEAD + ROUNDED + f"{head} {loop} {kind} s = 0; {body.replace('TERMS', text)} return 0; }}"
+
+
+TF32 = "float: s += tf32(u) * tf32(v);"
+FLOAT16 = "_Float16: s += (_Float16)(u * v);"
+
+
+@pytest.mark.parametrize(
+    ("terms", "robust"),
+    [
+        ("float: s += u * v;", "yes, with 6 other distributions"),
+        (TF32, "large: looks like TF32 or float16"),
+        (FLOAT16, "large: NaN or infinite where the reference is finite"),
+        (FLOAT16, ": lower precision, by which the answer is "),
+    ],
+    ids=["float32", "TF32", "float16", "float16 in long sums"],
+)
+def test_a_lower_precision_within_the_tolerance_is_correct_and_told(court, terms, robust):
+    verdict = court(product(terms), **PRODUCT).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert robust in verdict["robust"]
+    assert verdict["robust"].startswith("yes" if "yes" in robust else "no; ")
+    assert verdict["covers"].startswith("1 declared shape, ") and "hidden shapes" in verdict["covers"]
+
+
+@pytest.mark.parametrize("wish", [{"robust": "required"}, {"precision": "strict"}], ids=["robust", "strict"])
+def test_it_is_incorrect_where_the_problem_wants_more(court, wish):
+    verdict = court(product(TF32), **PRODUCT, **wish).verdict
+
+    assert verdict["verdict"] == "incorrect"
+    wrong = "right with inputs as declared, wrong with the distribution" if "robust" in wish else "strict precision"
+    assert wrong in verdict["reason"]
+
+
+def test_a_softmax_without_its_maximum_is_correct_and_not_robust(court):
+    verdict = court(launcher(NAIVE), shapes=SMALL, **QUICK).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert "large: NaN or infinite where the reference is finite" in verdict["robust"]
+    assert [trial["verdict"] for trial in verdict["trials"] if trial["distribution"] == "large"] == ["incorrect"] * 2
+
+
+def test_an_epsilon_that_was_dropped_is_told_by_the_distribution_that_shows_it(court):
+    reference = """
+import numpy as np
+def norm(x):
+    return x / np.sqrt((x * x).mean(axis=1, keepdims=True) + x.dtype.type(1e-5))
+"""
+    body = """for (int64_t r = 0; r < rows; r++) { float s = 0; for (int64_t c = 0; c < cols; c++) s += x[r * cols + c] *
+        x[r * cols + c]; s = 1 / sqrtf(s / cols); for (int64_t c = 0; c < cols; c++) y[r * cols + c] = x[r * cols + c] * s; }"""
+    task = {"reference": reference, "entry": "norm", "rtol": 1e-4, "atol": 1e-4, "tier": "correctness"}
+    fixed = {"shapes": [{"rows": 30, "cols": 100}], "fixed_shapes": True}
+    verdict = court(launcher(body), **task, **fixed).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert re.search(r"small: \d+ of 3000 elements are wrong", verdict["robust"])
+    assert "zeros: NaN or infinite where the reference is finite" in verdict["robust"]
+
+
+def test_what_was_right_once_and_is_wrong_with_the_same_inputs_later_is_incorrect(court):
+    body = "static int calls; if (calls++ < 200) softmax(x, y, rows, cols); else {" + NAIVE + "}"
+    verdict = court(launcher(body), shapes=SMALL, **QUICK).verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert verdict["reason"].startswith(
+        "right at first and wrong with the same inputs later, drawn from the distribution"
+    )
+
+
+def test_what_is_wrong_with_other_inputs_must_be_right_with_those_as_declared_afterwards(court):
+    body = "static int seen; for (int64_t i = 0; i < rows * cols; i++) seen |= x[i] > 900; softmax(x, y, rows, cols);"
+    verdict = court(launcher(body + "if (seen) y[0] = 7;"), shapes=SMALL, tier="correctness").verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert "(after a wrong answer with the distribution large" in verdict["reason"]
+
+
+RELU = "import numpy as np\ndef scale(x):\n    return np.maximum(x - x.dtype.type(50), 0)\n"
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict"), [("0", "incorrect"), ("x[i] > 60 ? 10 : x[i] > 50 ? x[i] - 50 : 0", "correct")]
+)
+def test_an_answer_that_does_not_depend_on_its_inputs_is_incorrect(court, value, verdict):
+    """Nobody registers such a problem by chance: as declared its answer is zeros."""
+    task = {**SCALING, "reference": RELU, "tier": "correctness"}
+    found = court(scaling(f"y[i] = {value};"), **task).verdict
+
+    assert found["verdict"] == verdict, found["reason"]
+    if verdict == "incorrect":
+        assert "its answer does not depend on the inputs: with the distribution " in found["reason"]
+    else:
+        assert found["robust"].startswith("no; ")
+
+
+def test_an_error_at_other_inputs_is_told_and_a_crash_decides(court):
+    body = "int big = 0; for (int64_t i = 0; i < rows * cols; i++) big |= x[i] > 900; softmax(x, y, rows, cols);"
+    told = court(launcher(body + "if (big) return 5;"), shapes=SMALL, tier="correctness").verdict
+    crash = court(launcher(body + "if (big) abort();"), shapes=SMALL, tier="correctness").verdict
+
+    assert told["verdict"] == "correct", told["reason"]
+    assert told["robust"].startswith("no; large: the launcher returned 5")
+    assert crash["verdict"] == "incorrect" and "crashed with SIGABRT" in crash["reason"]
+
+
+SHORT = """
+import numpy as np
+def total(x):
+    s = np.zeros(x.shape[0], dtype=x.dtype)
+    for c in range(x.shape[1]):
+        s = (s + x[:, c]).astype(x.dtype)
+    return s
+"""
+SUMS = {
+    "reference": SHORT,
+    "entry": "total",
+    "inputs": [{"name": "x", "dtype": "float16", "shape": ["rows", "cols"], "distribution": "uniform"}],
+    "outputs": [{"name": "y", "dtype": "float16", "shape": ["rows"]}],
+    "shapes": [{"rows": 40, "cols": 1500}],
+    "rtol": 2e-3,
+    "atol": 1e-3,
+    **QUICK,
+}
+FINE = """#include <stdint.h>
+int launch(const _Float16 *x, _Float16 *y, int64_t rows, int64_t cols) {
+    for (int64_t r = 0; r < rows; r++) {
+        float s = 0;
+        for (int64_t c = 0; c < cols; c++) s += (float)x[r * cols + c];
+        y[r] = (_Float16)(s * FACTOR);
+    }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [("1", "correct"), ("1.2f", "incorrect")])
+def test_a_reference_that_is_farther_from_double_precision_condemns_nobody(court, factor, verdict):
+    found = court(FINE.replace("FACTOR", factor), **SUMS).verdict
+
+    assert found["verdict"] == verdict, found["reason"]
+    if verdict == "correct":
+        said = "the reference is farther from double precision than the candidate in y"
+        assert said in found["trials_summary"]
+        assert any(said in note for note in found["shapes"][0]["notes"])
+
+
+def test_which_element_is_nearer_to_double_precision():
+    exact = np.array([1.0, 2.0, 3.0, 4.0])
+    off = np.array([1.1, 2.1, 3.1, 4.1])
+    tolerances = (1e-3, 0.0)
+
+    assert nearer(exact, off, np.array([1.0, 2.05, 3.0, 4.0]), tolerances).tolist() == [True] * 4
+    assert nearer(exact, off, np.array([1.0, 2.0, 3.0, 4.15]), tolerances).tolist() == [True, True, True, False]
+    assert nearer(exact, exact, off, tolerances) is None
+    assert nearer(exact, np.array([3.0, 9.0, 9.0, 9.0]), exact * 1.3, tolerances).tolist() == [False] * 4
+    assert nearer(exact, np.array([np.inf, 2.1, 3.1, 4.1]), np.array([0.0, 2.0, 3.0, 4.0]), tolerances)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("shapes", "declared"),
+    [
+        ([(8, 100), (9, 70), (8, 80)], "right at rows=8,cols=100; rows=8,cols=80; wrong at rows=9,cols=70"),
+        ([(9, 70)], "wrong at rows=9,cols=70"),
+    ],
+)
+def test_a_verdict_says_which_declared_shapes_pass_and_which_fail(court, shapes, declared):
+    body = "softmax(x, y, rows, cols); if (rows == 9) y[0] = 2;"
+    dims = [{"rows": rows, "cols": cols} for rows, cols in shapes]
+    verdict = court(launcher(body), shapes=dims, fixed_shapes=True, **QUICK).verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert verdict["declared"] == declared
+
+
+def test_a_verdict_of_a_hidden_shape_says_that_declared_ones_pass_or_that_nobody_knows(court):
+    shapes = [{"rows": 8, "cols": 100}, {"rows": 16, "cols": 100}]
+    wrong = court(launcher("softmax(x, y, rows, cols); if (cols != 100) y[0] = 2;"), shapes=shapes).verdict
+    crash = court(launcher("if (cols != 100) abort(); softmax(x, y, rows, cols);"), shapes=shapes).verdict
+
+    assert wrong["declared"] == "right at rows=8,cols=100; rows=16,cols=100"
+    assert crash["declared"] == "right at rows=8,cols=100; not tried: rows=16,cols=100"

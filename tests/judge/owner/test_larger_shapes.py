@@ -1,0 +1,65 @@
+"""Hidden shapes beyond the declared ones: real candidates in C."""
+
+import pytest
+
+from tests.judge.checks.test_robustness import PRODUCT, product
+from tests.judge.owner.test_untimed_trials import SCALING, scaling
+
+TASK = {**SCALING, "tier": "correctness"}
+
+
+@pytest.mark.parametrize("mask", ["0x7fff", "0xffff"], ids=["signed", "unsigned"])
+def test_an_index_of_16_bits_is_found_beyond_its_end(court, mask):
+    verdict = court(scaling(f"y[i] = 3 * x[i / cols * cols + (i % cols & {mask})];"), **TASK).verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert "cols=" in verdict["reason"] and "(hidden shape, larger than declared)" in verdict["reason"]
+    assert "say so by the problem's constraints" in verdict["reason"]
+
+
+def test_a_correct_verdict_says_how_far_the_shapes_go(court):
+    verdict = court(scaling("y[i] = 3 * x[i];"), **TASK).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    sizes = [trial["dims"] for trial in verdict["trials"] if trial["hidden"]]
+    largest = {name: max(dims[name] for dims in sizes) for name in ("rows", "cols")}
+    assert min(largest.values()) > 65536
+    assert "larger than declared to cols={cols}, rows={rows}".format(**largest) in verdict["covers"]
+
+
+def test_what_the_reference_would_take_too_much_for_is_left_out_with_the_limit(court):
+    reference = """
+import numpy as np
+def scale(x):
+    n = x.shape[1]
+    if n > 100:
+        np.linalg.norm(np.outer(np.arange(n * 2.0), np.arange(n * 2.0)))
+    return x * x.dtype.type(3)
+"""
+    verdict = court(scaling("y[i] = 3 * x[i];"), **{**TASK, "reference": reference}).verdict
+
+    assert verdict["verdict"] == "correct", verdict["reason"]
+    assert max(t["dims"]["cols"] for t in verdict["trials"]) < 32768
+    assert "rows=" in verdict["covers"]
+
+
+def test_constraints_and_fixed_shapes_bound_them(court):
+    constraints = [{"symbol": "cols", "modulus": None, "operator": "<=", "right": 200}]
+    body = "if (cols > 200) return 9; y[i] = 3 * x[i];"
+    bounded = court(scaling(body), **TASK, constraints=constraints).verdict
+    fixed = court(scaling("y[i] = 3 * x[i];"), **TASK, fixed_shapes=True).verdict
+
+    assert bounded["verdict"] == "correct", bounded["reason"]
+    assert "cols beyond 100 (constraints)" in bounded["trials_summary"]
+    assert not any(trial["hidden"] for trial in fixed["trials"])
+
+
+def test_the_end_of_a_long_sum_that_is_left_out_is_no_lower_precision(court):
+    """What some 550 of 65,589 terms add up to could be lost to a lower precision, had shorter sums not been exact."""
+    short = "if (k > 65535) for (int64_t i = 0; i < m; i++) for (int64_t j = 0; j < n; j++) {"
+    short += " float s = 0; for (int64_t l = 0; l < 65000; l++) s += a[i * k + l] * b[l * n + j]; y[i * n + j] = s; }"
+    source = product("float: s += u * v;").replace(" return 0; }", short + " return 0; }")
+    verdict = court(source, **PRODUCT).verdict
+
+    assert verdict["verdict"] == "incorrect"
+    assert "larger than declared" in verdict["reason"]
