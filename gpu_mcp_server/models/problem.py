@@ -57,6 +57,9 @@ class ImportOverrides(Model):
     """
     accept_degenerate: bool = False
     """Take a problem of which an answer without work is right; its verdicts say so, and no score counts them."""
+    copy_state: bool = False
+    """Of a KernelBench file: whether a ModelNew gets the problem's weights where names and shapes match. Otherwise
+    they are what its own `__init__` makes after the common seed."""
 
 
 class TrialOptions(Model):
@@ -150,6 +153,8 @@ class Problem(Model):
     """Of a module: names of the weights, which are the last inputs."""
     constants: dict[str, float | int | bool | str | None] = {}
     """Of a module: arguments that are no tensors, by their position."""
+    copy_state: bool = False
+    """Of a module: whether a ModelNew is given the problem's weights."""
 
     def symbols(self) -> list[str]:
         """Return the dimension symbols in order of first use, inputs first."""

@@ -4,6 +4,7 @@ import os
 from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, cast
 
 from ..folders import WORK
+from .model_weights import compared_weights
 from .python_file import PythonFile, Reply, load_file, words
 from .torch_mempool import HERE, Pool
 
@@ -21,7 +22,7 @@ class ModelFile(PythonFile):
         self.kept: List[Sequence[Any]] = []
         self.decided = self.pooled = self.settled = False
         """Whether results are known to be able to stay in the arena; whether they do at this shape; weights settled."""
-        self.why = self.why_copied = self.weights_said = ""
+        self.why = self.why_copied = self.weights_said = self.weights_differ = ""
 
     def take(self, module: Any, message: Dict[str, Any]) -> Reply:
         """Construct the model."""
@@ -39,8 +40,8 @@ class ModelFile(PythonFile):
                 model = made(*initial)
             except BaseException as error:
                 return {"error": "ModelNew cannot be constructed with %d arguments: %s" % (len(initial), words(error))}
-            if not isinstance(model, torch.nn.Module) and self.task.get("state"):
-                return {"error": "ModelNew is no torch.nn.Module, and the problem has weights"}
+            if not isinstance(model, torch.nn.Module) and self.task.get("state") and self.task.get("copy_state"):
+                return {"error": "ModelNew is no torch.nn.Module, and the problem copies its weights into it"}
             if self.device is not None:
                 try:
                     model = model.to(self.device)
@@ -52,23 +53,15 @@ class ModelFile(PythonFile):
         return {}
 
     def settle(self, weights: Sequence[Any]) -> None:
-        """Give the model the problem's weights where names and shapes match, and say which were there already."""
+        """Compare the model's weights with the problem's, and take these over where the problem wishes that."""
         self.settled = True
         names: Sequence[str] = self.task.get("state") or []
         if not names:
             return
-        own: Dict[str, Any] = dict(self.model.state_dict())
-        alike: List[str] = []
-        loaded: List[str] = []
-        for name, value in zip(names, weights):
-            if name in own and tuple(own[name].shape) == tuple(value.shape):
-                same = bool(self.torch.equal(own[name].to(value.dtype), value))
-                (alike if same else loaded).append(name)
-                if not same:
-                    own[name].copy_(value)
-        without = len(names) - len(alike) - len(loaded)
-        text = "weights: %d alike by the common seed, %d taken over from the problem (%s), %d without a counterpart"
-        self.weights_said = text % (len(alike), len(loaded), ", ".join(loaded[:8]) or "none", without)
+        own: Dict[str, Any] = dict(self.model.state_dict()) if hasattr(self.model, "state_dict") else {}
+        copied = bool(self.task.get("copy_state"))
+        found = compared_weights(self.torch, dict(zip(names, weights)), own, copied=copied)
+        self.weights_said, self.weights_differ = found.said, found.differ
         self.said[self.weights_said] = None
 
     def open(self, message: Dict[str, Any], bases: List[int]) -> None:

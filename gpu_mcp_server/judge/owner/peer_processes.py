@@ -32,6 +32,7 @@ PUBLIC = (
     "pool",
     "libraries",
     "backward",
+    "copy_state",
 )
 """What the other processes may know of the task: neither seed nor tolerances."""
 

@@ -106,6 +106,8 @@ class Rounds:
         """What of a comparison is held against the candidate all the same, by double precision."""
         self.picks: Optional[Callable[[RoundCheck], RoundCheck]] = None
         """Which wrong calls of a round are looked at, where not all are."""
+        self.differ = ""
+        """In what a model's weights are not the problem's, as the candidate says: for the reason of a wrong answer."""
         self.twice = True
         """Whether where an answer is wrong is looked at in two calls before it is told."""
         self.ties = Ties(reference, history.well, history.rtol, history.atol, timeout_s)
@@ -141,6 +143,7 @@ class Rounds:
         if reply.get("error"):
             raise incorrect(str(reply["error"])[:1500])
         self._note(reply)
+        self.differ = " ".join(str(reply.get("differ") or "").split())[:300]
 
     def close(self, buffers: Buffers) -> None:
         """Have the players let go of `buffers`, and free them."""
@@ -293,7 +296,10 @@ class Rounds:
                 "finished after it said done: %soutputs were missing when the clock stopped, and there a moment later"
                 % where
             )
-        raise self._wrong(buffers, check, where, reference_s, reply.get("returned"), twice=twice)
+        wrong = self._wrong(buffers, check, where, reference_s, reply.get("returned"), twice=twice)
+        if wrong.verdict == "incorrect" and self.differ:
+            wrong.reason += "; " + self.differ
+        raise wrong
 
     def _without_ties(self, buffers: Buffers, check: RoundCheck) -> RoundCheck:
         """Return what is wrong besides discrete elements that are as right as the reference's."""

@@ -62,7 +62,9 @@ def _drawn(distribution: str) -> list[TensorSpec]:
 
 def task_of(problem: Problem) -> dict[str, Any]:
     """Return what the judge's task says about a module problem besides what every problem's does."""
-    asked: dict[str, Any] = {"problem": "module", "state": problem.state, "constants": problem.constants}
+    asked: dict[str, Any] = {
+        "problem": "module", "state": problem.state, "constants": problem.constants, "copy_state": problem.copy_state
+    }  # fmt: skip
     if not problem.outputs:
         asked |= {
             "describe": True,

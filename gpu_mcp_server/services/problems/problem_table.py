@@ -44,6 +44,7 @@ LATER = (
     "degenerate",
     "state",
     "constants",
+    "copy_state",
 )
 """Fields that came later: they count for the hash where they are not what they were before."""
 MADE = ("made", "weights")
@@ -280,6 +281,7 @@ def _conditions(problem: Problem) -> list[str]:
     said += problem.constraints
     said += [f"argument {i} of forward is {value!r}" for i, value in problem.constants.items()]
     said += ["the last inputs are weights"] if problem.state else []
+    said += ["a ModelNew is given the problem's weights"] if problem.copy_state else []
     said += ["no hidden shapes"] if problem.fixed_shapes else []
     said += ["declared distributions only"] if problem.distributions == "declared" else []
     said += ["gradients are answers too: d_ are cotangents, grad_ gradients"] if problem.backward else []

@@ -180,13 +180,21 @@ async def test_inputs_that_hang_together_or_were_written_to_are_the_problems_own
 
 
 @needs_torch
-async def test_weights_of_the_same_name_are_taken_over_where_the_seed_gives_others(lab: Lab):
-    info = await lab.evaluation.registry.import_file(ProblemSource("linear.py", LINEAR))
+async def test_weights_are_taken_over_only_where_the_problem_wishes_it(lab: Lab):
+    """A state that no seed can make again, as a trained one, needs the wish."""
+    wish = Wish(copy_state=True)
+    kept = await lab.evaluation.registry.import_file(ProblemSource("linear.py", LINEAR))
+    info = await lab.evaluation.registry.import_file(ProblemSource("linear.py", LINEAR, wish=wish))
     other = LINEAR.replace("self.gemm = nn", "torch.rand(7); self.gemm = nn")
+    wrong = await lab.evaluation.evaluator.evaluate(kept.problem_id, as_new(other), timing=UNTIMED)
     verdict = await lab.evaluation.evaluator.evaluate(info.problem_id, as_new(other), timing=UNTIMED)
 
+    assert "a ModelNew is given the problem's weights" in info.conditions
     assert verdict.verdict == "correct", verdict.reason
     assert "2 taken over from the problem (gemm.weight, gemm.bias)" in str(verdict.shapes[0].notes)
+    assert wrong.verdict == "incorrect"
+    said = "ModelNew's weights gemm.weight, gemm.bias differ from the problem's after the common seed"
+    assert said in wrong.reason, wrong.reason
 
 
 @needs_torch
@@ -197,10 +205,9 @@ async def test_a_model_of_many_weights_and_with_bools_is_judged_with_the_weights
     assert (problem.inputs[1].dtype, problem.inputs[1].distribution) == ("bool", "made")
     assert len(info.launcher_c) < 500 and len(info.summary()) < 8000
 
-    other = DEEP.replace("self.layers = nn", "torch.rand(7); self.layers = nn")
-    verdict = await lab.evaluation.evaluator.evaluate(info.problem_id, as_new(other), timing=UNTIMED)
+    verdict = await lab.evaluation.evaluator.evaluate(info.problem_id, as_new(DEEP), timing=UNTIMED)
     assert verdict.verdict == "correct", verdict.reason
-    assert "120 taken over from the problem" in str(verdict.shapes[0].notes)
+    assert "120 alike by the common seed" in str(verdict.shapes[0].notes)
     inverted = await lab.evaluation.evaluator.evaluate(
         info.problem_id, as_new(DEEP.replace("x > 0", "x >= 1e9")), timing=TimingOptions(tier="smoke")
     )

@@ -1,0 +1,82 @@
+"""ModelNew's weights beside the problem's: which are alike after the common seed, and which are not.
+
+ModelNew makes its own weights, as in KernelBench: both models are constructed after the same seed. What a harness
+copies from one to the other it may spoil, as a ModelNew may scale or fuse its weights when it is constructed.
+Source: https://github.com/ScalingIntelligence/KernelBench, src/kernelbench/eval.py, which copies nothing.
+"""
+
+from typing import Any, Dict, List, NamedTuple, Sequence
+
+NAMED = 4
+"""Names that a sentence lists."""
+
+
+class ComparedWeights(NamedTuple):
+    """What is said of a model's weights."""
+
+    said: str
+    """How many are what, for the notes."""
+    differ: str
+    """Which are not the problem's, for the reason of a wrong answer; empty if all are."""
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return some names in words."""
+    more = " and %d more" % (len(names) - NAMED) if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def compared_weights(torch: Any, theirs: Dict[str, Any], own: Dict[str, Any], *, copied: bool) -> ComparedWeights:
+    """Compare a model's own weights with the problem's, and copy these where that is wished.
+
+    Args:
+        torch: The module.
+        theirs: The problem's, by name.
+        own: The model's, by name.
+        copied: Whether the problem's are copied where names and shapes match and values do not.
+    """
+
+    def is_alike(name: str, value: Any) -> bool:
+        mine = own[name]
+        return tuple(mine.shape) == tuple(value.shape) and bool(torch.equal(mine.to(value.dtype), value))
+
+    alike = [name for name, value in theirs.items() if name in own and is_alike(name, value)]
+    free = [name for name in own if name not in alike]
+    renamed: List[str] = []
+    others: List[str] = []
+    alone: List[str] = []
+    for name, value in theirs.items():
+        if name in alike:
+            continue
+        twin = next((mine for mine in free if is_alike(mine, value)), None)
+        if twin is not None:
+            free.remove(twin)
+            renamed.append(name)
+        elif name in own and tuple(own[name].shape) == tuple(value.shape):
+            others.append(name)
+            if copied:
+                own[name].copy_(value)
+        else:
+            alone.append(name)
+    return ComparedWeights(_summary(alike, renamed, others, alone, copied=copied), _difference(others, alone, copied))
+
+
+def _summary(
+    alike: Sequence[str], renamed: Sequence[str], others: Sequence[str], alone: Sequence[str], *, copied: bool
+) -> str:
+    parts = ["weights: %d alike by the common seed" % len(alike)]
+    parts += ["%d alike under another name" % len(renamed)] if renamed else []
+    how = "taken over from the problem" if copied else "other than the problem's"
+    parts += ["%d %s (%s)" % (len(others), how, listed(others))] if others else []
+    parts += ["%d without a counterpart (%s)" % (len(alone), listed(alone))] if alone else []
+    return ", ".join(parts)
+
+
+def _difference(others: Sequence[str], alone: Sequence[str], copied: bool) -> str:
+    parts: List[str] = []
+    if others and not copied:
+        what = "weight %s differs" if len(others) == 1 else "weights %s differ"
+        parts.append("ModelNew's %s from the problem's after the common seed" % (what % listed(others)))
+    if alone:
+        parts.append("the problem's %s has no counterpart of its name and shape in ModelNew" % listed(alone))
+    return "; ".join(parts)
