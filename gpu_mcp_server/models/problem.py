@@ -102,6 +102,20 @@ class Implementation(Model):
     flags: tuple[str, ...] = ()
 
 
+class InputLayout(Model):
+    """How a module problem's own code lays an input out, where that is not row-major order in memory of its own."""
+
+    strides: list[int] | None = None
+    """In elements."""
+    offset: int = 0
+    """Of the first element from the start of the memory, in elements."""
+    elements: int | None = None
+    """Of the memory; None where another input owns it."""
+    of: int | None = None
+    """Position of the first input in the same memory, if that is another one."""
+    requires_grad: bool = False
+
+
 class Problem(Model):
     """A problem as it is stored; its id is the hash of its content."""
 
@@ -153,6 +167,8 @@ class Problem(Model):
     """Of a module: names of the weights, which are the last inputs."""
     constants: dict[str, float | int | bool | str | None] = {}
     """Of a module: arguments that are no tensors, by their position."""
+    layouts: dict[str, InputLayout] = {}
+    """Of a module: inputs that are laid out otherwise, by their position among the tensors."""
     copy_state: bool = False
     """Of a module: whether a ModelNew is given the problem's weights."""
 

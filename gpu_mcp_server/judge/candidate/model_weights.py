@@ -20,7 +20,7 @@ class ComparedWeights(NamedTuple):
     """Which are not the problem's, for the reason of a wrong answer; empty if all are."""
 
 
-def listed(names: Sequence[str]) -> str:
+def words_of_names(names: Sequence[str]) -> str:
     """Return some names in words."""
     more = " and %d more" % (len(names) - NAMED) if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
@@ -67,8 +67,8 @@ def _summary(
     parts = ["weights: %d alike by the common seed" % len(alike)]
     parts += ["%d alike under another name" % len(renamed)] if renamed else []
     how = "taken over from the problem" if copied else "other than the problem's"
-    parts += ["%d %s (%s)" % (len(others), how, listed(others))] if others else []
-    parts += ["%d without a counterpart (%s)" % (len(alone), listed(alone))] if alone else []
+    parts += ["%d %s (%s)" % (len(others), how, words_of_names(others))] if others else []
+    parts += ["%d without a counterpart (%s)" % (len(alone), words_of_names(alone))] if alone else []
     return ", ".join(parts)
 
 
@@ -76,7 +76,7 @@ def _difference(others: Sequence[str], alone: Sequence[str], copied: bool) -> st
     parts: List[str] = []
     if others and not copied:
         what = "weight %s differs" if len(others) == 1 else "weights %s differ"
-        parts.append("ModelNew's %s from the problem's after the common seed" % (what % listed(others)))
+        parts.append("ModelNew's %s from the problem's after the common seed" % (what % words_of_names(others)))
     if alone:
-        parts.append("the problem's %s has no counterpart of its name and shape in ModelNew" % listed(alone))
+        parts.append("the problem's %s has no counterpart of its name and shape in ModelNew" % words_of_names(alone))
     return "; ".join(parts)

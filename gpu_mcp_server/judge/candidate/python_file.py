@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Tuple
 
 from ..folders import WORK
 from ..memory.torch_views import tensors_at
+from ..numerics.input_views import View, input_memories, input_views, lay_views
 from ..numerics.tensors import tensors
 from . import torch_extensions
 from .call_loop import saying
@@ -76,6 +77,9 @@ class PythonFile:
             self.extensions = watch_extensions()
         self.module: Any = None
         self.device: Any = None
+        self.memories: List[Tuple[Any, ...]] = []
+        """What the inputs of each set lie in."""
+        self.views: List[View] = []
         self.inputs: List[Tuple[Any, ...]] = []
         self.outputs: List[Tuple[Any, ...]] = []
         self.dims: List[int] = []
@@ -107,13 +111,15 @@ class PythonFile:
         """Lay tensors over the buffers of a shape."""
         dims = message["named_dims"]
         self.dims = [int(size) for size in message["dims"]]
-        inputs, outputs = tensors(self.task["inputs"], dims), tensors(self.task["outputs"], dims)
-        self.inputs = tensors_at(self.torch, bases[0], message["inputs"], inputs, self.device)
+        memories, outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
+        self.memories = tensors_at(self.torch, bases[0], message["inputs"], memories, self.device)
+        self.views = input_views(self.task, dims)
+        self.inputs = [lay_views(self.torch, each, self.views) for each in self.memories]
         self.outputs = tensors_at(self.torch, bases[1], message["outputs"], outputs, self.device)
 
     def close(self) -> None:
         """Forget the buffers."""
-        self.inputs, self.outputs = [], []
+        self.memories, self.inputs, self.outputs = [], [], []
 
     def call(self, number: int) -> None:
         """Answer one set of inputs."""

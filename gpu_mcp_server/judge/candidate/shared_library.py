@@ -5,6 +5,7 @@ import os
 from typing import Any, Dict, List, Optional
 
 from ..folders import WORK
+from ..numerics.input_views import input_views
 from .call_loop import COMPILED, Calls, loop_or_why
 
 Reply = Dict[str, Any]
@@ -26,7 +27,7 @@ class Library:
     """Calls `int launch(inputs..., outputs..., dimensions...[, stream])`."""
 
     def __init__(self, task: Dict[str, Any], memory: Any) -> None:
-        self.symbol, self.memory = str(task["symbol"]), memory
+        self.task, self.symbol, self.memory = task, str(task["symbol"]), memory
         self.launch: Any = None
         self.loop = loop_or_why()
         self.rows: List[List[int]] = []
@@ -63,9 +64,11 @@ class Library:
     def open(self, message: Dict[str, Any], bases: List[int]) -> None:
         """Prepare the arguments of every call."""
         inputs, outputs = message["inputs"], message["outputs"]
+        views = input_views(self.task, message["named_dims"])
+        places = [inputs["offsets"][view.memory] + view.offset_bytes for view in views]
         self.rows = []
         for number in range(inputs["sets"]):
-            addresses = [bases[0] + number * inputs["stride"] + offset for offset in inputs["offsets"]]
+            addresses = [bases[0] + number * inputs["stride"] + place for place in places]
             addresses += [bases[1] + number * outputs["stride"] + offset for offset in outputs["offsets"]]
             self.rows.append([*addresses, *message["dims"], *self.memory.trailing()])
         self.calls = Calls(self.loop, self.launch, self.rows, self.memory.returned)

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any, Dict, List, Set
 
+from ..numerics.input_views import lay_views
 from .python_file import PythonFile, Reply
 
 
@@ -51,14 +52,15 @@ class TritonFile(PythonFile):
 
     def call(self, number: int) -> None:
         """Launch; the interpreter writes its arguments back, so it gets copies of the inputs, which are read-only."""
-        inputs = self.inputs[number]
+        inputs, copies = self.inputs[number], [each.clone() for each in self.memories[number] if self.interpreted]
         if self.interpreted:
-            inputs = tuple(each.clone() for each in inputs)
+            inputs = lay_views(self.torch, copies, self.views)
         returned = self.launch(*inputs, *self.outputs[number], *self.dims)
         if self.interpreted:
-            for item, given, used in zip(self.task["inputs"], self.inputs[number], inputs):
+            for at, (given, used) in enumerate(zip(self.memories[number], copies)):
                 if not self._alike(given, used):
-                    raise ValueError("the launcher wrote to input %s; inputs are read-only" % item["name"])
+                    name = next(view.item.name for view in self.views if view.memory == at)
+                    raise ValueError("the launcher wrote to input %s; inputs are read-only" % name)
         self.returned = "" if returned is None else type(returned).__name__
 
     def _alike(self, one: Any, other: Any) -> bool:

@@ -6,6 +6,7 @@ from ..channel.supervisor_client import Player
 from ..correctness.replay_detector import History
 from ..devices.device import Buffers, Device
 from ..inputs.hidden_shapes import elements
+from ..numerics.input_views import input_memories
 from ..numerics.random_inputs import Well
 from ..numerics.tensors import symbols, tensors
 from ..timing.clock_overhead import Cost
@@ -33,7 +34,7 @@ def ghost_replay(
         Judged: If the answer is right without the candidate's kernels.
     """
     dims: Dict[str, int] = min(task["shapes"], key=lambda each: elements(task, each))
-    inputs, outputs = tensors(task["inputs"], dims), tensors(task["outputs"], dims)
+    inputs, outputs = input_memories(task, dims), tensors(task["outputs"], dims)
     candidate, reference = players
     buffers = device.buffers(inputs, outputs, 1)
     history = History(outputs, well, task["rtol"], task["atol"])

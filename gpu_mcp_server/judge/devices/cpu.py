@@ -4,6 +4,7 @@ import os
 from typing import Any, Dict, List, Sequence, Set, Tuple
 
 from ..channel.supervisor_client import Player
+from ..numerics.input_views import input_memories
 from ..numerics.random_inputs import Well
 from ..numerics.tensors import Tensor, layout, tensors
 from .device import Buffers, Device
@@ -90,7 +91,7 @@ class CpuDevice(Device):
     def _files(self) -> Files:
         longest = [0, 0, 0]
         for dims in [*self.task["shapes"], *self.task.get("hidden", [])]:
-            inputs, outputs = tensors(self.task["inputs"], dims), tensors(self.task["outputs"], dims)
+            inputs, outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
             sets = max(1, min(self.max_sets, MOST_BYTES // self.set_bytes(inputs, outputs)))
             plans = [(inputs, False), (outputs, True), (outputs, False)]
             sizes = [layout(items, sets, guarded=guarded).total + COUNT_BYTES for items, guarded in plans]

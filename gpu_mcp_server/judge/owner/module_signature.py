@@ -3,6 +3,7 @@
 from typing import Any, Dict, List, cast
 
 from ..channel.supervisor_client import Player
+from ..numerics.input_views import input_memories
 from ..numerics.tensors import ITEM_BYTES, layout, tensors
 from ..timing.rounds import named
 from ..verdicts import ReferenceFailed
@@ -13,7 +14,7 @@ TOLERANCES.update({"float8_e4m3fn": 0.13, "float8_e5m2": 0.26})
 which it does not have, a last place and a little."""
 MOST_BYTES = {"cpu": 1 << 30, "cuda": 1 << 36}
 """Inputs and outputs of a call together."""
-FIELDS = ("inputs", "outputs", "state", "constants")
+FIELDS = ("inputs", "outputs", "state", "constants", "layouts")
 
 
 def describe(task: Dict[str, Any], reference: Player, timeout_s: float, torch_seed: int) -> Dict[str, Any]:
@@ -38,7 +39,7 @@ def describe(task: Dict[str, Any], reference: Player, timeout_s: float, torch_se
     given = [*whole["inputs"], *whole["outputs"]]
     if not whole["inputs"] or any(spec["dtype"] not in ITEM_BYTES for spec in given):
         raise ReferenceFailed("the problem has no inputs, or ones of an unknown type")
-    size = layout(tensors(given, {}), 1, guarded=True).total
+    size = layout([*input_memories(whole, {}), *tensors(whole["outputs"], {})], 1, guarded=True).total
     if size > MOST_BYTES[task["device"]]:
         text = "the problem is too large: its tensors take %.1f GB, on %s at most %.1f GB"
         raise ReferenceFailed(text % (size / 1e9, task["device"], MOST_BYTES[task["device"]] / 1e9))

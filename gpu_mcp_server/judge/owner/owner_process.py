@@ -17,6 +17,7 @@ from ..evidence import VERSION, compiled_hashes, harness_hash, say
 from ..folders import WORK
 from ..inputs.hidden_shapes import hidden_shapes
 from ..numerics.element_loops import ELEMENTS
+from ..numerics.input_views import described_layouts
 from ..numerics.random_inputs import Well
 from ..numerics.stats import geometric_mean
 from ..timing.time_accounting import Ledger
@@ -160,7 +161,8 @@ class Owner:
             verdict = worst["verdict"]
             reason = "" if verdict == "correct" else "%s: %s" % (self._name(worst["dims"]), worst["reason"])
             where = worst.get("where")
-        correct, reason = verdict == "correct", "; ".join(filter(None, [reason, answered]))
+        laid = described_layouts(self.task) if verdict == "incorrect" else ""
+        correct, reason = verdict == "correct", "; ".join(filter(None, [reason, answered, laid]))
         evidence = self._evidence(device, state["before"], state["after"])
         untimed = [self._untimed(s) for s in shapes if not s["speedup"]]
         return {

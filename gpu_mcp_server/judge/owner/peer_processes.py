@@ -33,6 +33,7 @@ PUBLIC = (
     "libraries",
     "backward",
     "copy_state",
+    "layouts",
 )
 """What the other processes may know of the task: neither seed nor tolerances."""
 

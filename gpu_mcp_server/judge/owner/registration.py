@@ -10,6 +10,7 @@ from ..correctness.sampled_errors import LARGE_SAMPLES
 from ..devices.device import Buffers, Device
 from ..inputs.problem_inputs import draw
 from ..numerics.compare import LARGE, compare, numbers
+from ..numerics.input_views import input_memories, input_views
 from ..numerics.random_inputs import Well
 from ..numerics.tensors import FLOATS, Array, Tensor, symbols, tensors
 from ..timing.rounds import OPEN_S, named
@@ -51,6 +52,8 @@ class Registration:
         """Whether the problem is refused for such an answer."""
         self.helps: Dict[str, Any] = {}
         """Wishes with which that answer would have failed."""
+        self.dims: Dict[str, int] = {}
+        """The shape that is tried."""
 
     def run(self) -> Dict[str, Any]:
         """Return the verdict on the problem."""
@@ -84,7 +87,8 @@ class Registration:
         }
 
     def _shape(self, dims: Dict[str, int]) -> str:
-        inputs, outputs = tensors(self.task["inputs"], dims), tensors(self.task["outputs"], dims)
+        self.dims = dims
+        inputs, outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
         buffers = self.device.buffers(inputs, outputs, 1)
         fields, descriptors = buffers.describe("reference")
         order = [dims[name] for name in symbols(self.task)]
@@ -188,10 +192,19 @@ class Registration:
 
     def _given(self, buffers: Buffers, item: Tensor) -> List[Tuple[Tensor, Array]]:
         """Return the inputs that are as long as an output, at the same places."""
-        alike = [i for i, given in enumerate(buffers.inputs) if given.count == item.count]
-        if item.count <= LARGE:
-            return [(buffers.inputs[i], buffers.input_elements(i)) for i in alike]
-        return [(buffers.inputs[i], buffers.input_samples(i, self._places(item))) for i in alike]
+        found: List[Tuple[Tensor, Array]] = []
+        for view in input_views(self.task, self.dims):
+            if view.item.count != item.count:
+                continue
+            if item.count <= LARGE and not view.strides:
+                found.append((view.item, buffers.input_elements(view.memory)))
+                continue
+            places: Array = np.arange(item.count) if item.count <= LARGE else self._places(item)
+            if view.strides:
+                along: Array = np.array(np.unravel_index(places, view.item.shape))
+                places = view.offset + np.array(view.strides) @ along
+            found.append((view.item, buffers.input_samples(view.memory, places)))
+        return found
 
     def _hidden(self) -> None:
         """Note at which hidden shapes the reference has no answer; candidates are not tried there."""
@@ -201,7 +214,7 @@ class Registration:
         for dims in self.task.get("hidden", []):
             if time.monotonic() - begin > HIDDEN_S:
                 break
-            inputs, outputs = tensors(self.task["inputs"], dims), tensors(self.task["outputs"], dims)
+            inputs, outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
             buffers = self.device.buffers(inputs, outputs, 1)
             fields, descriptors = buffers.describe("reference")
             order = [dims[name] for name in symbols(self.task)]

@@ -13,6 +13,7 @@ from ..checks.strict_precision import Strict
 from ..correctness.replay_detector import History
 from ..devices.device import Buffers, Device
 from ..numerics.error_location import ordinal
+from ..numerics.input_views import input_memories
 from ..numerics.random_inputs import Well
 from ..numerics.stats import half_width, median, median_interval, speedup, timing, wide
 from ..numerics.tensors import symbols, tensors
@@ -69,11 +70,10 @@ class Shape:
         """Of the shape among the task's."""
         dims: Dict[str, int] = task["shapes"][number]
         self.task, self.dims, self.device = task, dims, device
-        self.inputs, self.outputs = tensors(task["inputs"], dims), tensors(task["outputs"], dims)
+        self.inputs, self.outputs = input_memories(task, dims), tensors(task["outputs"], dims)
         self.costs = costs
         history = History(self.outputs, well, task["rtol"], task["atol"])
-        candidate, reference = players
-        self.rounds = Rounds(device, candidate, reference, costs, history, float(task["round_timeout_s"]), ledger)
+        self.rounds = Rounds(device, *players, costs, history, float(task["round_timeout_s"]), ledger)
         self.interruption = Interruption(self.rounds, well, device.stops_calls)
         self.one_by_one = OneByOne(self.rounds, well)
         self.separation = Separation(self.rounds, well, str(task["candidate"]))

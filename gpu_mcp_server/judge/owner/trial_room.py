@@ -11,6 +11,7 @@ from ..checks.trial_setup import Table, named_dims
 from ..correctness.replay_detector import History
 from ..devices.device import Device
 from ..inputs.hidden_shapes import Dims, elements
+from ..numerics.input_views import input_memories
 from ..numerics.random_inputs import Well
 from ..numerics.tensors import symbols, tensors
 from ..timing.clock_overhead import Cost
@@ -68,7 +69,7 @@ class TrialRoom:
 
     def sit(self, dims: Dims, *, hidden: bool, larger: bool = False) -> Table:
         """Open a shape."""
-        inputs, outputs = tensors(self.task["inputs"], dims), tensors(self.task["outputs"], dims)
+        inputs, outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
         buffers = self.device.buffers(inputs, outputs, 1)
         history = History(outputs, self.well, self.task["rtol"], self.task["atol"])
         limit_s = float(self.task["round_timeout_s"])

@@ -12,7 +12,8 @@ from ..correctness.error_statistics import distribution, suspicion
 from ..correctness.fp64_reference import EPSILON, split
 from ..inputs.hidden_shapes import Dims, elements
 from ..numerics.compare import LARGE, numbers
-from ..numerics.tensors import FLOATS, symbols, tensors
+from ..numerics.input_views import input_memories
+from ..numerics.tensors import FLOATS, symbols
 from ..verdicts import Judged, JudgeFailed, incorrect
 from .larger_shapes import LargerShapes
 from .trial_room import TrialRoom
@@ -76,9 +77,7 @@ class Trials(TrialRoom):
 
     def _largest(self) -> Optional[Dict[str, Any]]:
         """Try the largest declared shape with other inputs too: what tells it by its size must be right there."""
-        other = self.task.get("distributions") != "declared" and any(
-            may_vary(tensors(self.task["inputs"], self.largest))
-        )
+        other = self.task.get("distributions") != "declared" and any(may_vary(input_memories(self.task, self.largest)))
         if self.largest == self.smallest or not other or not SMALL < elements(self.task, self.largest) <= LARGE:
             return None
         if self.late("other distributions at %s" % named_dims(self.largest)):

@@ -12,7 +12,9 @@ import re
 from typing import Any, Dict, List, Sequence, Tuple, cast
 
 from ..memory.torch_views import tensors_at
-from ..numerics.tensors import ITEM_BYTES, Tensor
+from ..numerics.input_views import input_memories, owners_of
+from ..numerics.tensors import ITEM_BYTES
+from .input_layouts import layouts_of, memory_of
 from .tensor_recorder import Recorder, dtype_of
 
 torch: Any = importlib.import_module("torch")
@@ -102,15 +104,14 @@ class ModuleProblem:
 
     def make(self, address: int, message: Dict[str, Any], *, on_gpu: bool) -> None:
         """Write what only this code can make, the state or some of the inputs, for every set."""
-        items = [
-            Tensor(s["name"], s["dtype"], tuple(s["shape"]), tuple("?" for _ in s["shape"]), "made")
-            for s in (self.task["inputs"][i] for i in message["which"])
-        ]
+        memories, owners = input_memories(self.task, {}), owners_of(self.task)
+        which: List[int] = message["which"]
+        items = [memories[number] for number in which]
         device = self.device if on_gpu else None
         for number, targets in enumerate(tensors_at(torch, address, message["where"], items, device)):
             values = self._state() if message["kind"] == "weights" else self._inputs(message["seed"] + number)
-            for index, target in zip(message["which"], targets):
-                target.copy_(values[index])
+            for memory, target in zip(which, targets):
+                target.copy_(memory_of(values[owners[memory]], self.task, owners[memory]))
 
     def _state(self) -> Dict[int, Any]:
         first = len(self.task["inputs"]) - len(self.task["state"])
@@ -133,14 +134,15 @@ class ModuleProblem:
                 raise ValueError("an input is the constant %r; write it into the model instead" % value)
             if isinstance(value, str) and value != value.encode("utf-8", "replace").decode("utf-8"):
                 raise ValueError("an input is a text that is no UTF-8: %s" % ascii(value)[:100])
-        state, results = self._shapes(given, tensors, notes)
         names = parameter_names(self.module.Model.forward, len(given) + 1)[1:]
         tensor_names = [names[i] for i, v in enumerate(given) if torch.is_tensor(v)]
         chosen = unique(tensor_names)
         inputs = [self._spec(n, v, d) for n, v, d in zip(chosen, tensors, recorder.distributions(tensors))]
+        layouts = layouts_of(tensors, chosen)
         made = [spec["name"] for spec in inputs if spec["distribution"] == "made"]
         if made:
             notes.append("made by the problem's own code, from a seed of the judge: " + ", ".join(made))
+        state, results = self._shapes(given, tensors, notes)
         kept = state if len(state) <= STATE_TENSORS else {}
         if len(kept) < len(state):
             notes.append(
@@ -154,6 +156,7 @@ class ModuleProblem:
             "outputs": [self._spec(n, v, "normal") for n, v in zip(outputs, results)],
             "state": list(kept),
             "constants": constants,
+            "layouts": layouts,
             "notes": notes,
         }
 

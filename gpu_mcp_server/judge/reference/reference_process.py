@@ -12,7 +12,8 @@ from typing import Any, Callable, Dict, List, Sequence, cast
 from ..channel.packet_link import Link, LinkClosed
 from ..folders import WORK
 from ..memory import malloc_tuning
-from ..numerics.tensors import FLOATS, tensors
+from ..numerics.input_views import View, input_memories, input_views, lay_views
+from ..numerics.tensors import FLOATS, Tensor, tensors
 from .bad_result import BadResult
 
 Reply = Dict[str, Any]
@@ -58,6 +59,11 @@ class Reference:
         self.entry: Any = None
         self.kept: List[Any] = []
         self.dims: Dict[str, int] = {}
+        self.memories: List[Tensor] = []
+        """What the inputs lie in."""
+        self.views: List[View] = []
+        self.given: List[Sequence[Any]] = []
+        """The inputs of each call, over these."""
         self.module: Any = None
         """A module problem; its model answers instead of a function."""
 
@@ -142,7 +148,7 @@ class Reference:
 
     def specify(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Take over tensors that were described, and make the model."""
-        self.task.update({name: message[name] for name in ("inputs", "outputs", "state", "constants")})
+        self.task.update({name: message[name] for name in ("inputs", "outputs", "state", "constants", "layouts")})
         self.module.construct()
         self.entry = self.module.call
         return {}
@@ -167,15 +173,17 @@ class Reference:
 
     def open(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Map the buffers of a shape."""
-        self.kept = []
+        self.kept, self.given = [], []
         self.dims = dims = message["named_dims"]
-        inputs, outputs = tensors(self.task["inputs"], dims), tensors(self.task["outputs"], dims)
-        self.arrays.open(inputs, outputs, message, descriptors)
+        self.memories, outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
+        self.views = input_views(self.task, dims)
+        self.arrays.open(self.memories, outputs, message, descriptors)
+        self.given = [self._laid_inputs(each) for each in self.arrays.inputs]
         return {}
 
     def close(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Let the buffers of a shape go."""
-        self.kept = []
+        self.kept, self.given = [], []
         self.arrays.close()
         return {}
 
@@ -192,7 +200,7 @@ class Reference:
         for left in reversed(range(message.get("passes", 1))):
             self.kept = []
             for number in range(message["calls"]):
-                given = self.arrays.inputs[number]
+                given = self.given[number]
                 result = self.entry(given) if self.module else self.entry(*given)
                 if self.arrays.store_later:
                     self.kept.append(result)
@@ -216,9 +224,10 @@ class Reference:
         """Answer a call's inputs once more in double precision."""
         from ..correctness import fp64_reference
 
-        specs, given = tensors(self.task["inputs"], self.dims), self.arrays.inputs[call]
+        specs, given = self.memories, self.arrays.inputs[call]
         rest = nudge and fp64_reference.at_rest(specs, given)
-        return self._in_double([fp64_reference.widened(i, x, nudge, rest=rest) for i, x in zip(specs, given)])
+        wide = [fp64_reference.widened(i, x, nudge, rest=rest) for i, x in zip(specs, given)]
+        return self._in_double(wide)
 
     def sensitivity(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Write of elements of some outputs how far the answer is from the exact one, and what half a last place moves.
@@ -269,7 +278,7 @@ class Reference:
         """Answer inputs of some calls, as they are or moved, in double precision; write what is discrete of it."""
         from ..correctness import fp64_reference
 
-        specs, outputs = tensors(self.task["inputs"], self.dims), tensors(self.task["outputs"], self.dims)
+        specs, outputs = self.memories, tensors(self.task["outputs"], self.dims)
         try:
             if self.task["framework"] == "numpy" and any(item.dtype in fp64_reference.SHORT for item in specs):
                 raise BadResult("NumPy does not have the inputs' types")
@@ -286,7 +295,14 @@ class Reference:
         return {}
 
     def _in_double(self, wide: List[Any]) -> Sequence[Any]:
-        return self.results(self.module.call_wide(wide) if self.module else self.entry(*wide))
+        given = self._laid_inputs(wide)
+        return self.results(self.module.call_wide(given) if self.module else self.entry(*given))
+
+    def _laid_inputs(self, memories: Sequence[Any]) -> Sequence[Any]:
+        """Return the inputs that lie in some memories, which without layouts are the inputs."""
+        if not self.task.get("layouts"):
+            return memories
+        return lay_views(importlib.import_module("torch"), memories, self.views)
 
     def results(self, result: Any) -> Sequence[Any]:
         """Return the outputs as a sequence of the declared length."""

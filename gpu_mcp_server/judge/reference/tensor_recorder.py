@@ -89,12 +89,18 @@ class Recorder(modes.TorchFunctionMode):
         if func in self.constructors:
             drawn = DRAWN.get(name, "integers" if name == "randint" and self._hundred(args, given) else "")
             roots = frozenset([id(result)]) if drawn else roots
-        elif name in ONLY_TYPE and before:
+        elif before and (name in ONLY_TYPE or self._is_view(before[0], result)):
             drawn = self._of(before[0]).distribution
         elif name.endswith("_like"):
             roots = roots_of([])
         for each in tensors_in(result):
             self.made[id(each)] = Made(each, drawn if self._keeps(drawn, each) else "", roots)
+
+    def _is_view(self, whole: Any, result: Any) -> bool:
+        """Say whether a result is one view of a tensor, whose memory the owner draws as a whole; parts may overlap."""
+        if not torch.is_tensor(result) or result.dtype != whole.dtype:
+            return False
+        return bool(torch._C._is_alias_of(whole, result))
 
     def _of(self, value: Any) -> Made:
         return self.made.get(id(value)) or Made(value, "", frozenset())

@@ -63,7 +63,8 @@ def _drawn(distribution: str) -> list[TensorSpec]:
 def task_of(problem: Problem) -> dict[str, Any]:
     """Return what the judge's task says about a module problem besides what every problem's does."""
     asked: dict[str, Any] = {
-        "problem": "module", "state": problem.state, "constants": problem.constants, "copy_state": problem.copy_state
+        "problem": "module", "state": problem.state, "constants": problem.constants, "copy_state": problem.copy_state,
+        "layouts": {at: layout.model_dump() for at, layout in problem.layouts.items()},
     }  # fmt: skip
     if not problem.outputs:
         asked |= {
@@ -89,6 +90,7 @@ def resolved_problem(problem: Problem, found: Mapping[str, Any]) -> Problem:
             spec["name"] = f"{spec['name']}_" if spec["name"] in C_WORDS else spec["name"]
         content[name] = specs
     content |= {name: found.get(name) for name in ("state", "constants", "rtol", "atol")}
+    content["layouts"] = found.get("layouts") or {}
     try:
         whole = Problem.model_validate(content)
     except ValidationError as error:

@@ -81,8 +81,18 @@ def tensors_of(problem: Problem) -> str:
 
     def said(tensors: Sequence[TensorSpec]) -> str:
         more = len(tensors) - MOST_SHOWN
-        shown = [f"{t.name} {t.dtype} [{', '.join(map(str, t.shape))}]" for t in tensors[:MOST_SHOWN]]
+        shown = [f"{t.name} {t.dtype} [{', '.join(map(str, t.shape))}]{laid(t)}" for t in tensors[:MOST_SHOWN]]
         return ", ".join([*shown, *([f"and {more} more"] if more > 0 else [])])
+
+    laid_out = {problem.inputs[int(at)].name: layout for at, layout in problem.layouts.items()}
+
+    def laid(tensor: TensorSpec) -> str:
+        layout = laid_out.get(tensor.name)
+        if layout is None or layout.strides is None:
+            return ""
+        shared = layout.of is not None and problem.inputs[layout.of].name != tensor.name
+        beside = f" in {problem.inputs[layout.of or 0].name}'s memory" if shared else ""
+        return f" strides ({', '.join(map(str, layout.strides))}){beside}"
 
     return f"{said(problem.inputs)} -> {said(problem.outputs)}"
 

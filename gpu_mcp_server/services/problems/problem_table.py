@@ -45,6 +45,7 @@ LATER = (
     "state",
     "constants",
     "copy_state",
+    "layouts",
 )
 """Fields that came later: they count for the hash where they are not what they were before."""
 MADE = ("made", "weights")
@@ -281,6 +282,10 @@ def _conditions(problem: Problem) -> list[str]:
     said += problem.constraints
     said += [f"argument {i} of forward is {value!r}" for i, value in problem.constants.items()]
     said += ["the last inputs are weights"] if problem.state else []
+    laid = [problem.inputs[int(at)].name for at, layout in problem.layouts.items() if layout.strides is not None]
+    said += (
+        [f"not in row-major order, see tensors: {', '.join(laid)}; a launcher gets the first element"] if laid else []
+    )
     said += ["a ModelNew is given the problem's weights"] if problem.copy_state else []
     said += ["no hidden shapes"] if problem.fixed_shapes else []
     said += ["declared distributions only"] if problem.distributions == "declared" else []

@@ -124,6 +124,11 @@ class Targets:
                 hint="Write a program that calls it into a workspace, and give command and workspace_id.",
             )
         problem = await self._problems.get(attempt.problem_id)
+        if any(layout.strides is not None for layout in problem.layouts.values()):
+            raise BadRequest(
+                "Inputs of this problem have strides; an attempt that is called alone gets row-major ones.",
+                hint="Write a program that calls it into a workspace, and give command and workspace_id.",
+            )
         dims = dims_of(problem, shape)
         text = (await self._artifacts.read(attempt.source_artifact_id)).decode()
         language = attempt.language

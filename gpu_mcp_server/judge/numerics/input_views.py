@@ -1,0 +1,91 @@
+"""Inputs as a module problem's own code lays them out: with strides, an offset, memory in common, gradients wanted.
+
+The owner draws, publishes and compares memories, which are flat; the others lay the inputs over them. Where a problem
+says nothing of an input, that is a memory of its own in row-major order. Standard library only.
+"""
+
+from dataclasses import replace
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+
+from .tensors import ITEM_BYTES, Tensor, tensors
+
+
+class View(NamedTuple):
+    """An input over one of the memories."""
+
+    item: Tensor
+    memory: int
+    """Its number."""
+    strides: Tuple[int, ...]
+    """In elements; empty in row-major order from the start of the memory."""
+    offset: int
+    """Of the first element, in elements."""
+    requires_grad: bool
+
+    @property
+    def offset_bytes(self) -> int:
+        """Bytes from the start of the memory to the first element."""
+        return self.offset * ITEM_BYTES[self.item.dtype]
+
+
+def _layout_of(task: Dict[str, Any], position: int) -> Dict[str, Any]:
+    layouts: Dict[str, Dict[str, Any]] = task.get("layouts") or {}
+    return layouts.get(str(position)) or {}
+
+
+def owners_of(task: Dict[str, Any]) -> List[int]:
+    """Return for each memory the position of the first input that lies in it."""
+    positions = range(len(task["inputs"]))
+    return [position for position in positions if _owner(task, position) == position]
+
+
+def _owner(task: Dict[str, Any], position: int) -> int:
+    owner = _layout_of(task, position).get("of")
+    return position if owner is None else int(owner)
+
+
+def input_memories(task: Dict[str, Any], dims: Dict[str, int]) -> List[Tensor]:
+    """Return what a task's inputs lie in at one shape: a tensor as it is, or flat elements to lay views over."""
+    items = tensors(task["inputs"], dims)
+    found: List[Tensor] = []
+    for position in owners_of(task):
+        elements = _layout_of(task, position).get("elements")
+        item = items[position]
+        found.append(item if elements is None else replace(item, shape=(int(elements),), axes=("element",)))
+    return found
+
+
+def input_views(task: Dict[str, Any], dims: Dict[str, int]) -> List[View]:
+    """Return a task's inputs at one shape, in order."""
+    numbers = {position: number for number, position in enumerate(owners_of(task))}
+    found: List[View] = []
+    for position, item in enumerate(tensors(task["inputs"], dims)):
+        where = _layout_of(task, position)
+        strides = tuple(int(step) for step in where.get("strides") or ())
+        memory, wants = numbers[_owner(task, position)], bool(where.get("requires_grad"))
+        found.append(View(item, memory, strides, int(where.get("offset") or 0), wants))
+    return found
+
+
+def described_layouts(task: Dict[str, Any]) -> str:
+    """Say of which inputs the layout is not the usual one; empty if of none."""
+    views = input_views(task, dict(task["shapes"][0]))
+    said: List[str] = []
+    for view in views:
+        beside = [other.item.name for other in views if other.memory == view.memory and other is not view]
+        if view.strides:
+            text = "%s has strides (%s)" % (view.item.name, ", ".join(map(str, view.strides)))
+            text += " and offset %d" % view.offset if view.offset else ""
+            said.append(text + (" in memory of %s" % ", ".join(beside) if beside else ""))
+    return "; ".join(said)
+
+
+def lay_views(torch: Any, memories: Sequence[Any], views: Sequence[View]) -> Tuple[Any, ...]:
+    """Return the inputs of a call as tensors over its memories."""
+    found: List[Any] = []
+    for view in views:
+        one = memories[view.memory]
+        if view.strides or tuple(one.shape) != view.item.shape:
+            one = torch.as_strided(one, view.item.shape, view.strides, view.offset)
+        found.append(one.detach().requires_grad_() if view.requires_grad else one)
+    return tuple(found)
