@@ -60,7 +60,7 @@ typedef void (*Call)(void **);
 #define KERNEL(name) {#name, [](void **p) { run(name, p); }}
 static const std::map<std::string, Call> kernels = {
     KERNEL(fill), KERNEL(set_words), KERNEL(count_touched), KERNEL(set_guard), KERNEL(check_guard),
-    KERNEL(count_differing), KERNEL(count_unbounded), KERNEL(compare), KERNEL(wrong_places), KERNEL(fence), KERNEL(gather), KERNEL(scatter), KERNEL(touch), KERNEL(spin)};
+    KERNEL(count_differing), KERNEL(count_unbounded), KERNEL(compare), KERNEL(wrong_places), KERNEL(fence), KERNEL(gather), KERNEL(collect), KERNEL(set_places), KERNEL(scatter), KERNEL(touch), KERNEL(spin)};
 
 struct Location { int type, id; };
 struct Properties { int type, handles; Location location; void *win32; unsigned char flags[8]; };

@@ -140,6 +140,34 @@ async def test_a_python_candidate_gets_its_verdict_on_the_gpu(lab: Lab, language
     assert found.verdict != "correct" or found.speedup, found.summary()
 
 
+STRIDED = {
+    "transposed": f"return ({TO}).t().contiguous().t()",
+    "a part of a wider one": f"y = x.new_empty(4096, 4160); y[:, 32:4128] = {TO}; return y[:, 32:4128]",
+    "behind an odd offset": f"y = x.new_empty(4096 * 4096 + 1); y[1:] = ({TO}).view(-1); return y[1:].view(4096, 4096)",
+}
+
+
+@pytest.mark.parametrize("body", [pytest.param(body, id=name) for name, body in STRIDED.items()])
+async def test_results_of_any_strides_are_not_copied_within_the_clock(lab: Lab, body: str):
+    found = await evaluated(lab, MODEL.format(body=body), "python")
+    again = await evaluated(lab, MODEL.format(body=body.replace(TO, "torch.softmax(x * 1.001, dim=1)")), "python")
+
+    assert found.verdict == "correct" and found.speedup, found.summary()
+    assert "no copy in the clock" in str(found.shapes[0].notes)
+    assert again.verdict == "incorrect", again.summary()
+
+
+async def test_a_channels_last_model_is_as_fast_as_it_is(lab: Lab):
+    """Inputs and results, neither is made row-major."""
+    shape = "torch.randn(32, 64, 56, 56).to(memory_format=torch.channels_last)"
+    problem = SOFTMAX.replace("torch.randn(4096, 4096)", shape).replace("softmax(x, dim=1)", "relu(x) * 2")
+    body = "assert x.stride()[1] == 1; return torch.relu(x) * 2"
+    found = await evaluated(lab, MODEL.format(body=body), "python", problem)
+
+    assert found.verdict == "correct" and 0.8 < found.speedup < 1.25, found.summary()
+    assert "no copy in the clock" in str(found.shapes[0].notes)
+
+
 async def test_load_inline_runs_unchanged(lab: Lab):
     if not shutil.which("ninja"):
         pytest.skip("no ninja here")

@@ -138,9 +138,9 @@ class Candidate:
     def prepare(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Make one call that is not timed: whatever compiles at its first call does so now."""
         reply: Reply = self.kind.first()
-        differ = getattr(self.kind, "weights_differ", "")
         error = reply.get("error") or self.memory.finish()
-        return {"error": error} if error else {"notes": self.kind.notes(), "differ": differ}
+        about = {name: getattr(self.kind, name, None) for name in ("differ", "strides")}
+        return {"error": error} if error else dict(about, notes=self.kind.notes())
 
     def close(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Let the buffers of a shape go."""

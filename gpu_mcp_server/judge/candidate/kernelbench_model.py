@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, cast
 from ..folders import WORK
 from .model_weights import compared_weights
 from .python_file import PythonFile, Reply, load_file, words
-from .torch_mempool import HERE, Pool
+from .torch_mempool import HERE, Pool, is_dense, strides_of
 
 PROBLEM = os.path.join(WORK, "problem.py")
 """The problem's file: it says what ModelNew is constructed with."""
@@ -20,9 +20,13 @@ class ModelFile(PythonFile):
         self.model: Any = None
         self.pool: Optional[Pool] = None
         self.kept: List[Sequence[Any]] = []
+        self.strides: Optional[List[List[int]]] = None
+        """Of the results at this shape, once they are known."""
+        self.known: Dict[str, List[List[int]]] = {}
+        """These by shape."""
         self.decided = self.pooled = self.settled = False
         """Whether results are known to be able to stay in the arena; whether they do at this shape; weights settled."""
-        self.why = self.why_copied = self.weights_said = self.weights_differ = ""
+        self.why = self.why_copied = self.weights_said = self.differ = ""
 
     def take(self, module: Any, message: Dict[str, Any]) -> Reply:
         """Construct the model."""
@@ -61,14 +65,15 @@ class ModelFile(PythonFile):
         own: Dict[str, Any] = dict(self.model.state_dict()) if hasattr(self.model, "state_dict") else {}
         copied = bool(self.task.get("copy_state"))
         found = compared_weights(self.torch, dict(zip(names, weights)), own, copied=copied)
-        self.weights_said, self.weights_differ = found.said, found.differ
+        self.weights_said, self.differ = found.said, found.differ
         self.said[self.weights_said] = None
 
     def open(self, message: Dict[str, Any], bases: List[int]) -> None:
         """Lay tensors over the buffers, and a memory pool over the arena if there is one."""
         super().open(message, bases)
         self.why = "as always on the processor" if self.device is None else "no allocator could be built for it"
-        self.said = {}
+        self.said, self.strides = {}, self.known.get(str(message["named_dims"]))
+        self.at = str(message["named_dims"])
         if len(bases) < 4:
             self._say_copied()
             if self.weights_said:
@@ -105,14 +110,15 @@ class ModelFile(PythonFile):
             self.pool = None
 
     def first(self) -> Reply:
-        """Call twice on the first set, to see whether results can stay where they are; once where that is known."""
-        if self.pool is None or self.decided:
+        """Call twice on the first set, to see whether results can stay where they are, and how they are laid out."""
+        if self.pool is None or self.why_copied:
             return self.run(1)
         try:
             with self.torch.no_grad(), self.pool.use():
                 one = self.results(0)
                 two = self.results(0)
             self.why_copied = self.pool.why_not(one, two, self.outputs[0])
+            self.strides = self.known[self.at] = [strides_of(result) for result in one]
             del one, two
         except BaseException as error:
             return {"error": "call 1 raised %s" % words(error)}
@@ -141,7 +147,7 @@ class ModelFile(PythonFile):
                             copied.add((number, behind.output(number)))
             for number, results in enumerate(self.kept[first:], first):
                 for place, (result, target) in enumerate(zip(results, self.outputs[number])):
-                    offset = self.pool.offset(result, target)
+                    offset = HERE if (number, place) in copied else self._offset(place, result, target)
                     if offset == HERE and (number, place) not in copied:
                         target.copy_(result)
                     self.pool.name(number, place, offset)
@@ -152,10 +158,16 @@ class ModelFile(PythonFile):
     def _address(self, number: int, output: int) -> Optional[int]:
         """Return where an answer lies, `None` where it was copied into its place: it does not lie in the arena."""
         result, target = self.kept[number][output], self.outputs[number][output]
-        if self.pool is not None and self.pool.offset(result, target) != HERE:
+        if self._offset(output, result, target) != HERE and is_dense(result):
             return int(result.data_ptr())
         target.copy_(result)
         return None
+
+    def _offset(self, place: int, result: Any, target: Any) -> int:
+        """Return where a result lies in the arena, `HERE` where it does not, or not as was said of its layout."""
+        if self.pool is None or self.strides is None or strides_of(result) != self.strides[place]:
+            return HERE
+        return self.pool.offset(result, target)
 
     def run_copied(self, calls: int) -> Reply:
         """Answer them and copy each result at once, so that it is seen when it is there."""

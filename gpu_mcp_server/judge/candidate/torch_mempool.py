@@ -2,12 +2,27 @@
 
 import ctypes
 import os
-from typing import Any, Sequence, Set
+from typing import Any, List, Sequence
 
 from ..folders import CODE
 
 LIBRARY = os.path.join(CODE, "pool.so")
 HERE = -1
+
+
+def strides_of(result: Any) -> List[int]:
+    """Return a result's strides in elements, 0 where there is one element alone."""
+    return [int(step) if size > 1 else 0 for size, step in zip(result.shape, result.stride())]
+
+
+def span_of(result: Any) -> int:
+    """Return the elements from a result's first to its last one in memory."""
+    return 1 + sum((size - 1) * step for size, step in zip(result.shape, strides_of(result)))
+
+
+def is_dense(result: Any) -> bool:
+    """Say whether a result's elements are all that lies between its first and its last one."""
+    return span_of(result) == int(result.numel())
 
 
 class Pool:
@@ -29,27 +44,28 @@ class Pool:
         return self.torch.cuda.use_mem_pool(self.pool)
 
     def offset(self, result: Any, target: Any) -> int:
-        """Return where a result lies in the arena, `HERE` if not there, or not as the output is laid out."""
-        if type(result) is not self.torch.Tensor or result.dtype != target.dtype or not result.is_contiguous():
+        """Return where a result lies in the arena, `HERE` if not there, or where torch has not computed it yet."""
+        lazy = result.is_neg() or result.is_conj()
+        if type(result) is not self.torch.Tensor or result.dtype != target.dtype or lazy:
             return HERE
         at = int(result.data_ptr()) - self.arena
-        inside = 0 <= at <= self.size - result.numel() * result.element_size() and at % 16 == 0
+        inside = 0 <= at <= self.size - span_of(result) * result.element_size() and at % result.element_size() == 0
         return at if inside else HERE
 
     def why_not(self, first: Sequence[Any], second: Sequence[Any], targets: Sequence[Any]) -> str:
         """Say why the results of two calls cannot stay where they are; empty if they can."""
-        seen: Set[int] = set()
+        places: List[int] = []
+        if [strides_of(result) for result in first] != [strides_of(result) for result in second]:
+            return "an output's strides differ from call to call"
         for result, target in [*zip(first, targets), *zip(second, targets)]:
-            if not result.is_contiguous():
-                return "an output is not contiguous"
             if result.dtype != target.dtype:
                 return "an output is %s, expected %s" % (result.dtype, target.dtype)
             at = self.offset(result, target)
             if at == HERE:
                 return "an output does not lie in memory that torch allocated for this call"
-            if at in seen:
-                return "two calls returned the same memory"
-            seen.add(at)
+            places.append(at)
+        if set(places[: len(targets)]) & set(places[len(targets) :]):
+            return "two calls returned the same memory"
         return ""
 
     def name(self, call: int, number: int, offset: int) -> None:

@@ -54,7 +54,7 @@ class CudaDevice(Device):
         self.contexts = 3 if self.framework == "torch" else 2
         self.scratch = driver.allocate(IDLE_SETS * 4096)
         driver.call("cuMemsetD8_v2", self.scratch, 0, IDLE_SETS * 4096)
-        row = [self.scratch, self.scratch, 4096, 4096, 1024, TYPES["float32"]]
+        row = [self.scratch, self.scratch, 4096, 4096, 1024, TYPES["float32"], 0]
         self.idle_fence = Fence(self.tools, [row], IDLE_SETS, self.rtol, self.atol)
         self.idle_fence.arm(1)
         self.idleness = Idleness(self.idle_fence.passes)

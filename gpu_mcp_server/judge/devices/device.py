@@ -48,6 +48,9 @@ class Buffers:
         """Return what `role` must know to map its share, and the descriptors that go with it."""
         raise NotImplementedError
 
+    def take_strides(self, told: Any) -> None:
+        """Take over the strides that the candidate says its results have, where they are not copied."""
+
     def fill(self) -> None:
         """Draw fresh inputs."""
         raise NotImplementedError

@@ -263,9 +263,22 @@ extern "C" __global__ void compare(const u8 *expected, i64 expected_stride, cons
     }
 }
 
-// One element's expected value, and how far it is off.
-__device__ __forceinline__ void look(const u8 *expected, const u8 *got, i64 i, int type, double &size, double &error) {
-#define ACT(T) size = number(((const T *)expected)[i]), error = error_of(((const T *)expected)[i], ((const T *)got)[i])
+// Where element `i` of an answer with strides lies: `view` has the number of dimensions, then size and step (in elements)
+// of each, the innermost first. Without one elements follow each other.
+__device__ __forceinline__ i64 place_of(const i64 *view, i64 i) {
+    if (!view) return i;
+    i64 at = 0;
+#pragma unroll 1
+    for (i64 d = 0; d < view[0]; d++) {
+        at += i % view[1 + 2 * d] * view[2 + 2 * d];
+        i /= view[1 + 2 * d];
+    }
+    return at;
+}
+
+// One element's expected value, and how far it is off; it may lie elsewhere in what was got.
+__device__ __forceinline__ void look(const u8 *expected, const u8 *got, i64 i, i64 at, int type, double &size, double &error) {
+#define ACT(T) size = number(((const T *)expected)[i]), error = error_of(((const T *)expected)[i], ((const T *)got)[at])
     BY_TYPE(type, ACT)
 #undef ACT
 }
@@ -276,7 +289,7 @@ extern "C" __global__ void wrong_places(const u8 *expected, const u8 *got, i64 c
                                         u64 key, u64 part, i64 most, i64 *into, u64 *found) {
     for (i64 i = first(); i < count; i += step()) {
         double size = 0, error = 0;
-        look(expected, got, i, type, size, error);
+        look(expected, got, i, i, type, size, error);
         if (!beyond(error, size, rtol, atol) || mix(key + (u64)i * 0x9E3779B97F4A7C15ull) >> 32 >= part) continue;
         u64 at = atomicAdd(found, 1ull);
         if (at < (u64)most) into[at] = i;
@@ -286,6 +299,7 @@ extern "C" __global__ void wrong_places(const u8 *expected, const u8 *got, i64 c
 struct Item {
     const u8 *expected, *got;
     i64 expected_stride, got_stride, count, type;
+    const i64 *view;
 };
 
 // Compares `samples` secret positions of every output of every call; for whole numbers there is no `rtol`.
@@ -296,21 +310,33 @@ extern "C" __global__ void fence(const Item *items, i64 item_count, i64 sets, i6
         i64 i = (i64)(mix(key + (u64)t * 0x9E3779B97F4A7C15ull) % (u64)item.count);
         const u8 *e = item.expected + set * item.expected_stride, *g = item.got + set * item.got_stride;
         double size = 0, error = 0;
-        look(e, g, i, (int)item.type, size, error);
+        look(e, g, i, place_of(item.view, i), (int)item.type, size, error);
         if (beyond(error, size, item.type < 4 ? rtol : 0, atol)) atomicAdd(wrongs, 1ull);
     }
 }
 
-extern "C" __global__ void gather(const u8 *base, i64 stride, i64 sets, int size, const i64 *positions, i64 count, u8 *into) {
-    for (i64 t = first(); t < count * sets; t += step()) {
-        u64 value = raw(base + t / count * stride, positions[t % count], size);
-        switch (size) {
-        case 1: into[t] = (u8)value; break;
-        case 2: ((u16 *)into)[t] = (u16)value; break;
-        case 4: ((u32 *)into)[t] = (u32)value; break;
-        default: ((u64 *)into)[t] = value;
-        }
+__device__ __forceinline__ void put_raw(u8 *into, i64 t, int size, u64 value) {
+    switch (size) {
+    case 1: into[t] = (u8)value; break;
+    case 2: ((u16 *)into)[t] = (u16)value; break;
+    case 4: ((u32 *)into)[t] = (u32)value; break;
+    default: ((u64 *)into)[t] = value;
     }
+}
+
+extern "C" __global__ void gather(const u8 *base, i64 stride, i64 sets, int size, const i64 *positions, i64 count, u8 *into) {
+    for (i64 t = first(); t < count * sets; t += step())
+        put_raw(into, t, size, raw(base + t / count * stride, positions[t % count], size));
+}
+
+// Copies an answer with strides to where its elements follow each other.
+extern "C" __global__ void collect(const u8 *base, const i64 *view, i64 count, int size, u8 *into) {
+    for (i64 t = first(); t < count; t += step()) put_raw(into, t, size, raw(base, place_of(view, t), size));
+}
+
+// Writes `word` to all elements of an answer with strides, and to nothing between them.
+extern "C" __global__ void set_places(u8 *base, const i64 *view, i64 count, int size, u64 word) {
+    for (i64 t = first(); t < count; t += step()) put_raw(base, place_of(view, t), size, word);
 }
 
 // Writes pieces of `bytes` bytes into some of the sets, from a list of pieces one after the other.

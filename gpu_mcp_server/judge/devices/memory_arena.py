@@ -7,7 +7,7 @@ poisoned before the next.
 """
 
 from ctypes import c_int, c_int64, c_uint64
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple, cast
 
 import numpy as np
 
@@ -20,9 +20,10 @@ from .memory_cpu import Region
 from .memory_cuda import CudaBuffers
 from .owner_kernels import TYPES, Fence
 
+LONGEST_STRIDE = 1 << 40
+"""Elements, so that no product of it and a size is beyond 64 bits."""
 SPARE_BYTES = 512 << 20
 """Of the arena, for what a model allocates besides its outputs; beyond it its memory comes from the device."""
-ALIGNMENT = 16
 POISONED = 256
 """Of the regions named in a round, how many are poisoned before the next, drawn at random."""
 HERE = -1
@@ -32,6 +33,22 @@ HERE = -1
 def arena_bytes(outputs: Sequence[Tensor], sets: int) -> int:
     """Return the size of the arena for a round."""
     return layout(outputs, sets, guarded=False).total * 5 // 4 + SPARE_BYTES
+
+
+def rows_of(told: Any) -> List[List[Any]]:
+    """Return lists of a list, empty ones for what is none."""
+    every = cast("List[Any]", told) if isinstance(told, list) else []
+    return [cast("List[Any]", one) if isinstance(one, list) else [] for one in every]
+
+
+def is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Say whether elements follow each other; the stride of a single element does not matter."""
+    step = 1
+    for size, stride in reversed(list(zip(shape, strides))):
+        if size > 1 and stride != step:
+            return False
+        step *= size
+    return True
 
 
 class PooledBuffers(CudaBuffers):
@@ -52,14 +69,18 @@ class PooledBuffers(CudaBuffers):
         places = np.array(self.output_layout.offsets, dtype=np.int64)[None, :]
         self.places: Array = self.got.address + calls * self.output_layout.stride + places
         wanted = np.array(self.expected_layout.offsets, dtype=np.int64)[None, :]
-        self.rows: Array = np.zeros((sets, len(outputs), 6), dtype=np.int64)
+        self.rows: Array = np.zeros((sets, len(outputs), 7), dtype=np.int64)
         self.rows[:, :, 0] = self.expected.address + calls * self.expected_layout.stride + wanted
         self.rows[:, :, 4] = [item.count for item in outputs]
         self.rows[:, :, 5] = [TYPES[item.dtype] for item in outputs]
         self.rows[:, :, 1] = self.places
         self.sizes: Array = np.array([item.nbytes for item in outputs], dtype=np.int64)[None, :]
+        """Bytes of memory that each result spans."""
+        self.items: Array = np.array([ITEM_BYTES[item.dtype] for item in outputs], dtype=np.int64)[None, :]
+        self.views: List[int] = [0] * len(outputs)
+        """Addresses at which the kernels read how the elements of an output lie, 0 where one after the other."""
         self.fence.close()
-        flat: Any = self.rows.reshape(-1, 6).tolist()
+        flat: Any = self.rows.reshape(-1, 7).tolist()
         self.fence = Fence(self.tools, flat, 1, device.rtol, device.atol)
 
     def describe(self, role: str) -> Tuple[Dict[str, Any], List[int]]:
@@ -68,6 +89,34 @@ class PooledBuffers(CudaBuffers):
         if role != "candidate":
             return fields, descriptors
         return dict(fields, arena={"bytes": self.arena.size}), [*descriptors, self.arena.descriptor, self.file.fd]
+
+    def take_strides(self, told: Any) -> None:
+        """Take over the strides of results, which are not believed but looked at: each place is the owner's to read.
+
+        Raises:
+            Judged: If they are none, or lead out of the arena.
+        """
+        if told is None:
+            return
+        rows = rows_of(told)
+        fits = [len(one) for one in rows] == [len(item.shape) for item in self.outputs]
+        if not fits or any(type(step) is not int or not 0 <= step <= LONGEST_STRIDE for one in rows for step in one):
+            raise incorrect("named outputs with strides that are none")
+        for number, (item, strides) in enumerate(zip(self.outputs, rows)):
+            span = 1 + sum((size - 1) * step for size, step in zip(item.shape, strides))
+            if span * ITEM_BYTES[item.dtype] > self.arena.size:
+                raise incorrect("named outputs that do not lie in the judge's memory")
+            self.sizes[0, number] = span * ITEM_BYTES[item.dtype]
+            if not is_row_major(item.shape, strides):
+                self._view(number, [item.shape, strides])
+
+    def _view(self, number: int, view: List[Sequence[int]]) -> None:
+        """Tell the owner's kernels how the elements of an output lie."""
+        pairs = [value for pair in reversed(list(zip(*view))) for value in pair]
+        table = np.array([len(view[0]), *pairs], dtype=np.int64)
+        if not self.views[number]:
+            self.views[number] = self.tools.driver.allocate(table.nbytes)
+        self.tools.driver.upload(self.views[number], table.ctypes.data, table.nbytes)
 
     def poison(self) -> None:
         """Overwrite outputs and guards, and what was named in the round before."""
@@ -80,8 +129,13 @@ class PooledBuffers(CudaBuffers):
             number = int(numbers[place])
             item = self.outputs[number]
             at, size = self.arena.address + int(self.taken[calls[place], number]), ITEM_BYTES[item.dtype]
+            what = [c_int(size), c_uint64(self.words[number])]
+            if self.views[number]:
+                where = [c_uint64(at), c_uint64(self.views[number]), c_int64(item.count)]
+                self.tools.kernels.launch("set_places", item.count, [*where, *what])
+                continue
             span = [c_uint64(at), c_int64(0), c_int64(item.count), c_int64(1)]
-            self.tools.kernels.launch("set_words", item.count, [*span, c_int(size), c_uint64(self.words[number])])
+            self.tools.kernels.launch("set_words", item.count, [*span, *what])
         self.tools.driver.synchronize()
         self.names[...] = HERE
         self.taken = self.names.copy()
@@ -97,23 +151,35 @@ class PooledBuffers(CudaBuffers):
             return
         self.fresh = False
         found = self.names.copy()
-        outside = (found != HERE) & ((found < 0) | (found > self.arena.size - self.sizes) | (found % ALIGNMENT != 0))
+        outside = (found != HERE) & ((found < 0) | (found > self.arena.size - self.sizes) | (found % self.items != 0))
         if outside.any():
             raise incorrect("named outputs that do not lie in the judge's memory")
         self.taken = found
 
     def _overlap(self) -> bool:
-        named = self.taken >= 0
-        starts = self.taken[named]
-        ends = starts + np.broadcast_to(self.sizes, self.taken.shape)[named]
-        order = np.argsort(starts)
-        return bool((starts[order][1:] < ends[order][:-1]).any())
+        """Say whether results of two calls do; those of one call may lie between each other's elements."""
+        calls, numbers = np.nonzero(self.taken >= 0)
+        starts = self.taken[calls, numbers]
+        ends = starts + self.sizes[0, numbers]
+        furthest, others, whose = 0, 0, -1
+        for at in np.argsort(starts):
+            start, end, call = int(starts[at]), int(ends[at]), int(calls[at])
+            if start < (others if call == whose else furthest):
+                return True
+            if call == whose:
+                furthest = max(furthest, end)
+            elif end > furthest:
+                furthest, others, whose = end, furthest, call
+            else:
+                others = max(others, end)
+        return False
 
     def stop(self, player: Player) -> bool:
         """Stop the candidate's clock by the fence, over the places that were named."""
         if player.role != "candidate":
             return True
         self._take()
+        self.rows[:, :, 6] = np.where(self.taken >= 0, np.array(self.views)[None, :], 0)
         self.rows[:, :, 1] = np.where(self.taken >= 0, self.arena.address + self.taken, self.places)
         self.tools.driver.upload(self.fence.table, self.rows.ctypes.data, self.rows.nbytes)
         return self.fence.passes()
@@ -124,8 +190,13 @@ class PooledBuffers(CudaBuffers):
         calls, numbers = np.nonzero(self.taken >= 0)
         for call, number in zip(calls.tolist(), numbers.tolist()):
             at = self.arena.address + int(self.taken[call, number])
-            size = self.outputs[number].nbytes
-            self.tools.driver.call("cuMemcpyDtoD_v2", int(self.places[call, number]), at, size)
+            item, into = self.outputs[number], int(self.places[call, number])
+            if self.views[number]:
+                where = [c_uint64(at), c_uint64(self.views[number]), c_int64(item.count)]
+                what = [c_int(ITEM_BYTES[item.dtype]), c_uint64(into)]
+                self.tools.kernels.launch("collect", item.count, [*where, *what])
+                continue
+            self.tools.driver.call("cuMemcpyDtoD_v2", into, at, item.nbytes)
         self.tools.driver.synchronize()
 
     def check(self) -> RoundCheck:
@@ -143,8 +214,17 @@ class PooledBuffers(CudaBuffers):
         """Choose bytes of an output, always of a call's own answer: where the next one's will lie nobody knows."""
         return super().separators(ahead=False)
 
+    def _there(self, output: int, calls: Array, places: Array) -> Array:
+        """Return what is at bytes of an output, of each call where it was named."""
+        named = self.taken[calls, output]
+        starts = np.where(named >= 0, self.arena.address + named, self.places[calls, output])
+        one = self.output_layout._replace(sets=1)
+        return self.tools.gather(0, one, "uint8", np.ravel(starts[:, None] + places)).reshape(places.shape)
+
     def close(self) -> None:
         """Free everything."""
         super().close()
+        for view in filter(None, self.views):
+            self.tools.driver.free(view)
         self.arena.close()
         self.file.close()

@@ -80,7 +80,7 @@ class CudaBuffers(Buffers):
     def _rows(self) -> List[List[int]]:
         strides = [self.expected_layout.stride, self.output_layout.stride]
         return [
-            [self._want(number), self._have(number), *strides, item.count, TYPES[item.dtype]]
+            [self._want(number), self._have(number), *strides, item.count, TYPES[item.dtype], 0]
             for number, item in enumerate(self.outputs)
         ]
 

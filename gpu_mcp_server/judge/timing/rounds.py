@@ -106,6 +106,8 @@ class Rounds:
         """What of a comparison is held against the candidate all the same, by double precision."""
         self.picks: Optional[Callable[[RoundCheck], RoundCheck]] = None
         """Which wrong calls of a round are looked at, where not all are."""
+        self.strides: Any = None
+        """What the candidate said of its results' layout in its first call."""
         self.differ = ""
         """In what a model's weights are not the problem's, as the candidate says: for the reason of a wrong answer."""
         self.twice = True
@@ -127,6 +129,7 @@ class Rounds:
                 raise incorrect(str(reply["error"])[:500])
             self._note(reply)
             player.freeze()
+        buffers.take_strides(self.strides)
 
     def _prepare(self, buffers: Buffers) -> None:
         """Have the candidate make its first call at this shape, untimed: compilers run then."""
@@ -143,6 +146,8 @@ class Rounds:
         if reply.get("error"):
             raise incorrect(str(reply["error"])[:1500])
         self._note(reply)
+        self.strides = reply.get("strides")
+        buffers.take_strides(self.strides)
         self.differ = " ".join(str(reply.get("differ") or "").split())[:300]
 
     def close(self, buffers: Buffers) -> None:

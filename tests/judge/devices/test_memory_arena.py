@@ -70,12 +70,86 @@ except Judged as judged:
         ("play([0, 0, 8192])", "incorrect ModelNew returned the same memory for two calls"),
         ("play([0, 4096, 1 << 40])", "incorrect named outputs that do not lie in the judge's memory"),
         ("play([0, 4096, -2])", "incorrect named outputs that do not lie in the judge's memory"),
+        ("[(f, c.passed, t) for f, c, t in [play([0, 4096, 8196])]]", "[(True, True, '')]"),
         ("play([0, 4096, 8193])", "incorrect named outputs that do not lie in the judge's memory"),
         ("play([0, 4096, buffers.arena.size - 1592])", "incorrect named outputs that do not lie in the judge's memory"),
     ],
 )
 def test_names_are_checked_and_what_lies_there_is_compared(driver: Path, what: str, said: str):
     assert said in run(driver, what)
+
+
+STRIDED = """
+def lay(strides, names, bytes_each=4, wrong=None):
+    \"\"\"Answer three calls with results of some strides, at names in the arena, as a candidate does.\"\"\"
+    buffers.fill()
+    buffers.poison()
+    buffers.publish()
+    buffers.take_strides([list(strides)])
+    for call, name in enumerate(names):
+        given = array(buffers.staged.address + call * buffers.input_layout.stride).reshape(8, 50)
+        array(buffers.expected.address + call * buffers.expected_layout.stride)[:] = 2 * given.ravel()
+        whole = array(buffers.arena.address + name, buffers.arena.size // 4 - name // 4)
+        at = np.lib.stride_tricks.as_strided(whole, (8, 50), [4 * step for step in strides])
+        at[...] = 2 * (given if 0 not in strides else given * 0)
+        if wrong is not None:
+            at[wrong] += 1
+    buffers.names[:, 0] = names
+    finished = buffers.stop(player)
+    check = buffers.check()
+    return finished, check.passed, check.wrong.tolist()
+
+def told(what):
+    try:
+        return buffers.take_strides(what)
+    except Judged as judged:
+        return str(judged)
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        pytest.param("lay((1, 8), [0, 4096, 8192])", "(True, True, [[0], [0], [0]])", id="transposed"),
+        pytest.param("lay((60, 1), [4, 4096, 8192])", "(True, True, [[0], [0], [0]])", id="rows of a wider one"),
+        pytest.param("lay((200, 3), [0, 8192, 16384])", "(True, True, [[0], [0], [0]])", id="every third"),
+        pytest.param("lay((1, 8), [0, 4096, 8192], wrong=(3, 7))[1:]", "(False, [[1], [1], [1]])", id="one is wrong"),
+        pytest.param("lay((0, 1), [0, 4096, 8192])[1]", "False", id="one row for all"),
+        pytest.param("lay((1, 8), [0, 1596, 8192])", "the same memory for two calls", id="one on the other"),
+        pytest.param("lay((60, 1), [0, 1200, 8192])", "the same memory for two calls", id="one between the other"),
+        pytest.param("lay((1, 8), [0, 4096, 8194])", "do not lie in the judge's memory", id="between two elements"),
+        pytest.param("lay((1, 50), [0, 4096, buffers.arena.size - 1600])", "do not lie in", id="beyond the arena"),
+        pytest.param("told([[1, 1 << 60]])", "strides that are none", id="endless"),
+        pytest.param("told([[1, -8]])", "strides that are none", id="backwards"),
+        pytest.param("told([[1.0, 8]])", "strides that are none", id="no number"),
+        pytest.param("told([[1, 1 << 39]])", "do not lie in the judge's memory", id="long"),
+        pytest.param("told([[1]])", "strides that are none", id="too few"),
+        pytest.param("told(7)", "strides that are none", id="no list"),
+    ],
+)
+def test_results_of_any_strides_are_compared_where_they_lie(driver: Path, what: str, said: str):
+    assert said in run(driver, what, STRIDED)
+
+
+def test_what_lies_between_the_elements_of_a_result_is_not_poisoned(driver: Path):
+    """It may be the candidate's own, as a border that it keeps."""
+    first = "lay((60, 1), [0, 8192, 16384])"
+    border = "array(buffers.arena.address, 480).reshape(8, 60)"
+    what = f"[{first}, {border}.__setitem__((slice(None), slice(50, None)), 7), buffers.poison(), "
+    what += f"bool(({border}[:, 50:] == 7).all()), bool(np.isnan({border}[:, :50]).all())][-2:]"
+
+    assert run(driver, what, STRIDED) == "[True, True]"
+
+
+def test_two_results_of_a_call_may_lie_between_each_other(driver: Path):
+    """As the halves of one tensor do."""
+    both = STRIDED.replace("def lay", "buffers = device.buffers([item], [out, out], 2)\ndef lay")
+    what = "[buffers.take_strides([[100, 1], [100, 1]]), buffers.poison(), "
+    what += "buffers.names.__setitem__(slice(None), [[0, 200], [4096, 4296]]), buffers._take(), buffers._overlap(), "
+    what += "buffers.names.__setitem__(slice(None), [[0, 200], [3000, 4296]]), setattr(buffers, 'fresh', True), "
+    what += "buffers._take(), buffers._overlap()]"
+
+    assert run(driver, what, both).replace("None, ", "") == "[False, True]"
 
 
 def test_what_was_named_is_poisoned_before_the_next_round(driver: Path):
@@ -102,10 +176,14 @@ def test_inputs_that_were_made_elsewhere_get_into_the_sets_that_they_are_for(dri
     assert run(driver, f"[{clear}, {put}, {read}][2]") == found
 
 
-def run(driver: Path, what: str) -> str:
+def run(driver: Path, what: str, more: str = "") -> str:
     environment = {**os.environ, "LD_LIBRARY_PATH": str(driver)}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, packages(), what], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, "-c", SCRIPT.replace("\ntry:", more + "\ntry:"), packages(), what],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout.strip()
