@@ -111,7 +111,7 @@ CASES = [
     ("python", MODEL.format(body=f"return ({TO}).t().contiguous().t()"), "correct", ""),
     ("python", MODEL.format(body=f"t = {TO}; self.kept = getattr(self, 'kept', t); return self.kept"), "bad", ""),
     ("python", MODEL.format(body="return x"), "incorrect", ""),
-    ("python", MODEL.format(body=f"x.mul_(2); return {TO}"), "incorrect", ""),
+    ("python", MODEL.format(body=f"x.mul_(2); return {TO}"), "incorrect", "writes to input x ("),
     ("python", MODEL.format(body=f"s = torch.cuda.Stream(); s.__enter__; y = {TO}; return y"), "correct", ""),
 ]
 

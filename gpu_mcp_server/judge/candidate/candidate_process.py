@@ -33,7 +33,8 @@ class CpuMemory:
         """Return the base addresses of inputs and outputs."""
         if descriptors:
             self.counts = Mapping(os.dup(descriptors[1]), writable=True)
-            self.maps = [Mapping(descriptors[0], writable=False), Mapping(descriptors[1], writable=True)]
+            writable = fields.get("writable") is True
+            self.maps = [Mapping(descriptors[0], writable=writable), Mapping(descriptors[1], writable=True)]
         for each, where in zip(self.maps, (fields["inputs"], fields["outputs"])):
             each.populate(where["stride"] * where["sets"])
         self.returned = self.counts.address + int(fields["returned"]) if self.counts and "returned" in fields else None

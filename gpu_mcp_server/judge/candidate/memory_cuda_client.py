@@ -28,10 +28,15 @@ class CudaMemory:
     def open(self, fields: Dict[str, Any], descriptors: Sequence[int]) -> List[int]:
         """Return the base addresses of inputs and outputs."""
         self.close()
-        inputs, narrow = Shared.adopt(self.driver, descriptors[0], fields["inputs"]["bytes"], writable=False)
+        writable = fields.get("writable") is True
+        inputs, narrow = Shared.adopt(self.driver, descriptors[0], fields["inputs"]["bytes"], writable=writable)
         outputs, _ = Shared.adopt(self.driver, descriptors[1], fields["outputs"]["bytes"], writable=True)
         self.shared, self.outputs = [inputs, outputs], fields["outputs"]
-        self.said = [] if narrow else ["the driver gave no read-only mapping of the inputs: their bytes are compared"]
+        self.said = (
+            []
+            if narrow or writable
+            else ["the driver gave no read-only mapping of the inputs: their bytes are compared"]
+        )
         if "arena" not in fields:
             return [inputs.address, outputs.address]
         arena, _ = Shared.adopt(self.driver, descriptors[2], fields["arena"]["bytes"], writable=True)

@@ -60,7 +60,7 @@ class TritonFile(PythonFile):
             for at, (given, used) in enumerate(zip(self.memories[number], copies)):
                 if not self._alike(given, used):
                     name = next(view.item.name for view in self.views if view.memory == at)
-                    raise ValueError("the launcher wrote to input %s; inputs are read-only" % name)
+                    raise ValueError("writes to input %s: inputs are read-only" % name)
         self.returned = "" if returned is None else type(returned).__name__
 
     def _alike(self, one: Any, other: Any) -> bool:

@@ -109,6 +109,10 @@ class CpuDevice(Device):
 
     def buffers(self, inputs: Sequence[Tensor], outputs: Sequence[Tensor], sets: int) -> Buffers:
         """Lay a shape out in the files."""
+        if self.task["mode"] == "writes":
+            from .writable_inputs import WritableCpuBuffers
+
+            return WritableCpuBuffers(self.files, inputs, outputs, sets, self.well, self.rtol, self.atol, self.told)
         return CpuBuffers(self.files, inputs, outputs, sets, self.well, self.rtol, self.atol, self.told)
 
     def stop_idle(self, player: Player) -> None:

@@ -45,6 +45,8 @@ class CudaDevice(Device):
         self.share = float(task.get("memory_share") or MEMORY_SHARE)
         self.pooled = bool(task.get("pool"))
         """Whether a ModelNew allocates its results from an arena."""
+        self.writable = task.get("mode") == "writes"
+        """Whether the candidate may write to its inputs, to see whether it does."""
         self.rtol, self.atol = float(task["rtol"]), float(task["atol"])
         self.tools = Tools(int(task.get("gpu_index") or 0))
         driver, begin = self.tools.driver, time.perf_counter()
@@ -91,6 +93,10 @@ class CudaDevice(Device):
         if wanted > free:
             raise TooLarge(text % (sets, wanted / 1e9, free / 1e9))
         try:
+            if self.writable:
+                from .writable_inputs import WritableCudaBuffers
+
+                return WritableCudaBuffers(self, inputs, outputs, sets)
             if self.pooled:
                 from .memory_arena import PooledBuffers
 

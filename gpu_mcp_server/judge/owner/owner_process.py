@@ -152,6 +152,20 @@ class Owner:
             self.players.supervisor.dismiss(player.role)  # their contexts take their time to end
         return self._result(device, trials, Found(verdict, reason, where, answered), {"before": before, "after": after})
 
+    def find_writes(self) -> Dict[str, Any]:
+        """See which inputs a candidate writes to that failed before; this is no verdict."""
+        from .write_search import found_writes
+
+        reference, candidate = self.players.invite("reference"), self.players.invite("candidate")
+        device = device_of(self.task, self.well)
+        try:
+            self.players.start(device, candidate, reference, False)
+            pair = (candidate, reference)
+            found = found_writes(self.task, device, pair, self.players.costs, self.well, self.ledger, self.hidden)
+        except (Judged, JudgeFailed) as error:
+            return {"mode": "writes", "writes": [], "ended": str(error)[:300]}
+        return dict(found, mode="writes")
+
     def _result(
         self, device: Device, trials: Optional[Trials], found: "Found", state: Dict[str, Dict[str, Any]]
     ) -> Dict[str, Any]:
@@ -330,7 +344,8 @@ def main() -> int:
             owner: Any = ProgramOwner(task, ledger)
         else:
             owner = Owner(task, ledger)
-        result = owner.register() if task["mode"] == "register" else owner.judge()
+        modes = {"register": "register", "writes": "find_writes", "judge": "judge"}
+        result = getattr(owner, modes[task["mode"]])()
         write(result)
         if task.get("device") == "cuda":
             sys.stdout.flush()

@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 import warnings
-from typing import Any, Callable, Dict, List, Sequence, cast
+from typing import Any, Callable, Dict, List, Optional, Sequence, cast
 
 from ..channel.packet_link import Link, LinkClosed
 from ..folders import WORK
@@ -32,6 +32,19 @@ def last_words(error: BaseException) -> str:
     text = "".join(traceback.format_exception(type(error), error, frames)).strip()
     half = ERROR_CHARACTERS // 2
     return text if len(text) <= ERROR_CHARACTERS else "%s ... %s" % (text[:half], text[-half:])
+
+
+def own_copy(array: Any) -> Any:
+    """Return a copy of an array of either framework that may be written to."""
+    return array.clone() if hasattr(array, "clone") else array.copy()
+
+
+def has_same_bytes(one: Any, other: Any) -> bool:
+    """Say whether two arrays of either framework are the same to the bit."""
+    if not hasattr(one, "clone"):
+        return bool(one.tobytes() == other.tobytes())
+    torch: Any = importlib.import_module("torch")
+    return bool(torch.equal(*(each.reshape(-1).view(torch.uint8) for each in (one, other))))
 
 
 def arrays_of(task: Dict[str, Any]) -> Any:
@@ -64,6 +77,10 @@ class Reference:
         self.views: List[View] = []
         self.given: List[Sequence[Any]] = []
         """The inputs of each call, over these."""
+        self.own: List[List[Any]] = []
+        """Of the memories copies, where the function writes to them."""
+        self.writes: Optional[bool] = None
+        """Whether it does, once it was called at a shape."""
         self.module: Any = None
         """A module problem; its model answers instead of a function."""
 
@@ -173,17 +190,19 @@ class Reference:
 
     def open(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Map the buffers of a shape."""
-        self.kept, self.given = [], []
+        self.kept, self.given, self.own = [], [], []
         self.dims = dims = message["named_dims"]
         self.memories, outputs = input_memories(self.task, dims), tensors(self.task["outputs"], dims)
         self.views = input_views(self.task, dims)
         self.arrays.open(self.memories, outputs, message, descriptors)
         self.given = [self._laid_inputs(each) for each in self.arrays.inputs]
+        if not self.writes:
+            self.writes = None  # what it does may depend on the shape
         return {}
 
     def close(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Let the buffers of a shape go."""
-        self.kept, self.given = [], []
+        self.kept, self.given, self.own = [], [], []
         self.arrays.close()
         return {}
 
@@ -199,6 +218,7 @@ class Reference:
         storing = 0
         for left in reversed(range(message.get("passes", 1))):
             self.kept = []
+            storing += self._renew(message["calls"])
             for number in range(message["calls"]):
                 given = self.given[number]
                 result = self.entry(given) if self.module else self.entry(*given)
@@ -210,7 +230,38 @@ class Reference:
                     storing += time.perf_counter_ns() - begin
                 del result
         self.arrays.finish()
+        storing += self._learn(message["calls"])
         return {"store_us": storing / 1000, "notes": self.arrays.notes(), "peak_bytes": self.arrays.peak_bytes()}
+
+    def _renew(self, calls: int) -> int:
+        """Give a function that writes to its inputs, or may, copies of its own; return the nanoseconds it took."""
+        if self.writes is False:
+            return 0
+        self.arrays.finish()
+        begin = time.perf_counter_ns()
+        for number in range(calls):
+            given = self.arrays.inputs[number]
+            if number == len(self.own):
+                self.own.append([own_copy(each) for each in given])
+            else:
+                for mine, theirs in zip(self.own[number], given):
+                    mine[...] = theirs
+            self.given[number] = self._laid_inputs(self.own[number])
+        self.arrays.finish()
+        return time.perf_counter_ns() - begin
+
+    def _learn(self, calls: int) -> int:
+        """See at a shape's first call whether the function writes to its inputs; return the nanoseconds it took."""
+        if self.writes is not None:
+            return 0
+        begin = time.perf_counter_ns()
+        pairs = [pair for number in range(calls) for pair in zip(self.arrays.inputs[number], self.own[number])]
+        self.writes = not all(has_same_bytes(theirs, mine) for theirs, mine in pairs)
+        if self.writes:
+            self.arrays.said["the reference writes to its inputs: it works on copies, whose making is not timed"] = None
+        else:
+            self.own, self.given = [], [self._laid_inputs(each) for each in self.arrays.inputs]
+        return time.perf_counter_ns() - begin
 
     def store(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Store the results that were kept, outside the clock."""
@@ -227,7 +278,7 @@ class Reference:
         specs, given = self.memories, self.arrays.inputs[call]
         rest = nudge and fp64_reference.at_rest(specs, given)
         wide = [fp64_reference.widened(i, x, nudge, rest=rest) for i, x in zip(specs, given)]
-        return self._in_double(wide)
+        return self._in_double([own_copy(mine) if mine is theirs else mine for mine, theirs in zip(wide, given)])
 
     def sensitivity(self, message: Dict[str, Any], descriptors: List[int]) -> Reply:
         """Write of elements of some outputs how far the answer is from the exact one, and what half a last place moves.
@@ -284,8 +335,10 @@ class Reference:
                 raise BadResult("NumPy does not have the inputs' types")
             whole: List[Any] = []
             for call in message["calls"]:
-                given = enumerate(zip(specs, self.arrays.inputs[call]), call * len(specs))
+                inputs = self.arrays.inputs[call]
+                given = enumerate(zip(specs, inputs), call * len(specs))
                 wide = [fp64_reference.moved(*pair, message, number) for number, pair in given]
+                wide = [own_copy(mine) if mine is theirs else mine for mine, theirs in zip(wide, inputs)]
                 found = zip(outputs, self._in_double(wide))
                 whole += [fp64_reference.whole(result) for item, result in found if item.dtype not in FLOATS]
         except BaseException:

@@ -11,6 +11,7 @@ from gpu_mcp_server.services.evaluation.candidate_preparation import CandidatePr
 from gpu_mcp_server.services.evaluation.crash_diagnosis import CrashDiagnosis
 from gpu_mcp_server.services.evaluation.crash_stacks import CrashStacks
 from gpu_mcp_server.services.evaluation.evaluator import Evaluator
+from gpu_mcp_server.services.evaluation.input_writes import InputWrites
 from gpu_mcp_server.services.evaluation.judge_results import Verdicts
 from gpu_mcp_server.services.evaluation.prewarming import Prewarming
 from gpu_mcp_server.services.evaluation.problem_registry import Registry
@@ -54,6 +55,7 @@ class EvaluationServices:
             programs,
             verdicts,
             baselines,
+            InputWrites(settings, runner, verdicts, experience),
             CrashDiagnosis(checker),
             CrashStacks(settings, runner, compiler),
         )

@@ -107,6 +107,7 @@ def judge_spec(
     candidate: BuiltCandidate | None,
     timing: TimingOptions = QUICK,
     accept_degenerate: bool = False,
+    mode: Literal["judge", "writes"] = "judge",
 ) -> tuple[JobSpec, dict[str, bytes]]:
     """Describe a judge job: owner, reference and, to judge, the candidate.
 
@@ -119,6 +120,7 @@ def judge_spec(
         candidate: None to try a problem before it is registered.
         timing: How it is timed.
         accept_degenerate: Whether a problem may be registered of which an answer without work is right.
+        mode: `writes` to see which inputs a candidate writes to, instead of judging it.
 
     Returns:
         The job and the contents that it names.
@@ -129,6 +131,7 @@ def judge_spec(
     """
     python = _python(problem, probe, host, device, candidate)
     task = _task(problem, device, candidate, timing, probe) | {"accept_degenerate": accept_degenerate}
+    task |= {"mode": mode, "pool": False} if mode != "judge" else {}
     own = _own(problem, candidate, task)
     compiles = candidate is not None and candidate.kind != "library"
     compiling = compiling_environment(probe) if compiles else {}
@@ -154,7 +157,7 @@ def judge_spec(
         trees=judge_tree(python.version, blobs, candidate.code if candidate is not None else {}),
         outputs=("verdict.json",),
         roots=roots_of(probe, settings.hosts[host].roots),
-        gpus=_turn(device, judge=candidate is not None),
+        gpus=_turn(device, judge=candidate is not None and mode == "judge"),
         limits=_limits(compiles=compiles),
         min_level=min_level(settings),
     )

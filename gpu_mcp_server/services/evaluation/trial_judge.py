@@ -11,6 +11,7 @@ from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.services.evaluation.baselines import Baselines
 from gpu_mcp_server.services.evaluation.crash_diagnosis import CrashDiagnosis, shape_of
 from gpu_mcp_server.services.evaluation.crash_stacks import CrashStacks
+from gpu_mcp_server.services.evaluation.input_writes import InputWrites
 from gpu_mcp_server.services.evaluation.judge_job import GENERATION, judge_spec, output_lines
 from gpu_mcp_server.services.evaluation.judge_results import Verdicts
 from gpu_mcp_server.services.evaluation.program_candidates import Programs
@@ -30,12 +31,13 @@ class TrialJudge:
         programs: Programs,
         verdicts: Verdicts,
         baselines: Baselines,
+        writes: InputWrites,
         faults: CrashDiagnosis,
         stacks: CrashStacks,
     ) -> None:
         self._settings, self._jobs, self._programs = settings, jobs, programs
-        self._verdicts, self._baselines, self._faults = verdicts, baselines, faults
-        self._stacks = stacks
+        self._verdicts, self._baselines = verdicts, baselines
+        self._writes, self._faults, self._stacks = writes, faults, stacks
 
     async def judge(self, trial: JudgeRequest, ready: BuildState, advice: Sequence[str], wait_s: float) -> Evaluation:
         """Judge a candidate; when its allocation ends meanwhile once more from the beginning, in a new one."""
@@ -55,7 +57,9 @@ class TrialJudge:
             await trial.tell(f"attempt {trial.attempt_id}: {cut}")
             await self._jobs.table.detach_attempt(spec.id)
             trial = replace(trial, probe=await self._jobs.runner.probe(trial.host))
-        evaluation = await self._beside(trial, ready, await self._settled(trial, done), wait_s)
+        evaluation = await self._settled(trial, done)
+        evaluation = await self._writes.explained(evaluation, trial, ready, left_s=until - time.monotonic())
+        evaluation = await self._beside(trial, ready, evaluation, wait_s)
         return evaluation.model_copy(update={"note": f"{cut}{evaluation.note or ''}".removesuffix("; ") or None})
 
     async def _spec(self, trial: JudgeRequest, ready: BuildState) -> tuple[JobSpec, dict[str, bytes]]:
@@ -101,9 +105,10 @@ class TrialJudge:
     ) -> Evaluation:
         """Add what stands beside a verdict: where a kernel broke, torch.compile's time."""
         left_s = 0.0 if trial.slots else wait_s - (time.monotonic() - trial.began)
-        evaluation = await self._faults.explain_crash(evaluation, left_s=left_s, tell=trial.tell)
-        if trial.problem.program is None:
-            evaluation = await self._stacks.explain(evaluation, trial, ready, shape_of(evaluation), left_s)
+        if not evaluation.reason.startswith("writes to input"):
+            evaluation = await self._faults.explain_crash(evaluation, left_s=left_s, tell=trial.tell)
+            if trial.problem.program is None:
+                evaluation = await self._stacks.explain(evaluation, trial, ready, shape_of(evaluation), left_s)
         return await self.add_compiled(evaluation, trial, left_s, later=trial.slots is None)
 
     async def add_compiled(

@@ -127,6 +127,12 @@ class AttemptStore:
         for table in ("jobs", "recipe_attempts", "owners", "attempts"):
             await self._db.execute(FORGET[table], (attempt_id, attempt_id))
 
+    async def explain(self, attempt_id: str, reason: str) -> None:
+        """Give an attempt that was found incorrect another reason; no verdict changes."""
+        await self._db.execute(
+            "UPDATE attempts SET reason = ? WHERE attempt_id = ? AND verdict = 'incorrect'", (reason, attempt_id)
+        )
+
     async def abandon(self, older_than_s: float = 6 * 3600) -> int:
         """End attempts that a killed server left running and that have no job to ask; return how many."""
         before = datetime.fromtimestamp(time.time() - older_than_s, UTC).isoformat()

@@ -188,7 +188,7 @@ def test_a_launcher_that_writes_to_an_input_is_incorrect_in_the_interpreter_too(
     found = court(source, "triton", untimed="Triton's interpreter", round_timeout_s=60)
 
     assert found["verdict"] == "incorrect"
-    assert "the launcher wrote to input x; inputs are read-only" in found["reason"], found["reason"]
+    assert "writes to input x: inputs are read-only" in found["reason"], found["reason"]
 
 
 @pytest.mark.parametrize(

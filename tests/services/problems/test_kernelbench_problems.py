@@ -182,7 +182,7 @@ async def test_inputs_that_hang_together_or_were_written_to_are_the_problems_own
 @needs_torch
 async def test_weights_are_taken_over_only_where_the_problem_wishes_it(lab: Lab):
     """A state that no seed can make again, as a trained one, needs the wish."""
-    wish = Wish(copy_state=True)
+    wish = ImportOverrides(copy_state=True)
     kept = await lab.evaluation.registry.import_file(ProblemSource("linear.py", LINEAR))
     info = await lab.evaluation.registry.import_file(ProblemSource("linear.py", LINEAR, wish=wish))
     other = LINEAR.replace("self.gemm = nn", "torch.rand(7); self.gemm = nn")
@@ -233,6 +233,35 @@ int launch(const float *x, const float *w, const float *b, float *y) {
     )
 
     assert verdict.verdict == "correct", verdict.reason
+
+
+IN_PLACE = """
+import torch
+class Model(torch.nn.Module):
+    def forward(self, x, w):
+        x.mul_(2.0)
+        return x.add_(w).sin()
+def get_inputs():
+    return [torch.randn(32, 64), torch.randn(32, 64)]
+def get_init_inputs():
+    return []
+"""
+
+
+@needs_torch
+async def test_a_problem_may_work_in_place_and_a_candidate_may_not(lab: Lab):
+    info = await lab.evaluation.registry.import_file(ProblemSource("in_place.py", IN_PLACE))
+    body = "x.mul_(2.0)\n        return x.add_(w).sin()"
+    right = as_new(IN_PLACE.replace(body, "return torch.sin(x * 2.0 + w)"))
+    correct = await lab.evaluation.evaluator.evaluate(info.problem_id, right, timing=UNTIMED)
+    same = await lab.evaluation.evaluator.evaluate(info.problem_id, as_new(IN_PLACE), timing=UNTIMED)
+    kept = await lab.store.experience.get(same.attempt_id)
+
+    assert any("works on copies" in note for note in info.notes)
+    assert correct.verdict == "correct", correct.reason
+    assert same.verdict == "incorrect"
+    assert same.reason.startswith("writes to input x (2048 of 2048 elements changed in a call): inputs are read-only; ")
+    assert kept.reason == same.reason
 
 
 @needs_torch

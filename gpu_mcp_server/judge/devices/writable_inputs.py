@@ -1,0 +1,69 @@
+"""Inputs that the candidate may write to: copies of the owner's, compared with these after a call; nothing is judged.
+
+Else inputs are mapped read-only, and a candidate that writes to one dies like one that reads astray.
+"""
+
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+
+from ..numerics.tensors import Array
+from .memory_cpu import CpuBuffers, Region
+from .memory_cuda import CudaBuffers
+
+
+def changed_elements(before: Array, after: Array) -> int:
+    """Return how many elements of two arrays differ in any bit."""
+    pair = [each.view(np.uint8).reshape(each.size, -1) for each in (before, after)]
+    return int(np.count_nonzero((pair[0] != pair[1]).any(axis=1)))
+
+
+class WritableCpuBuffers(CpuBuffers):
+    """In files of which the candidate gets another one for its inputs."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.copy = Region(self.input_layout.total, writable_by_others=True)
+
+    def describe(self, role: str) -> Tuple[Dict[str, Any], List[int]]:
+        """Return layouts and descriptors; the candidate's inputs are writable."""
+        fields, descriptors = super().describe(role)
+        if role != "candidate":
+            return fields, descriptors
+        return dict(fields, writable=True), [self.copy.fd, self.output_region.fd]
+
+    def publish(self, look: float = 0.0) -> None:
+        """Copy the inputs to where the candidate may write."""
+        total = self.input_layout.total
+        self.copy.bytes[:total] = self.input_region.bytes[:total]
+
+    def changed(self) -> List[int]:
+        """Return of each input how many elements of the first call were changed."""
+        found: List[int] = []
+        for number, item in enumerate(self.inputs):
+            regions = (self.input_region, self.copy)
+            before, after = (region.tensor(self.input_layout, item, number)[0] for region in regions)
+            found.append(changed_elements(before, after))
+        return found
+
+    def close(self) -> None:
+        """Give the copy back."""
+        self.copy.close()
+
+
+class WritableCudaBuffers(CudaBuffers):
+    """The candidate's copy of the inputs, which it may write to."""
+
+    def describe(self, role: str) -> Tuple[Dict[str, Any], List[int]]:
+        """Return layouts and descriptors; the candidate's inputs are writable."""
+        fields, descriptors = super().describe(role)
+        return (dict(fields, writable=True) if role == "candidate" else fields), descriptors
+
+    def changed(self) -> List[int]:
+        """Return of each input how many elements of the first call were changed."""
+        found: List[int] = []
+        for number, item in enumerate(self.inputs):
+            offset = self.input_layout.offsets[number]
+            before, after = (self.tools.elements(memory.address + offset, item) for memory in (self.staged, self.given))
+            found.append(changed_elements(before, after))
+        return found

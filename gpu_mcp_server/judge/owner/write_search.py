@@ -1,0 +1,79 @@
+"""Which input a candidate writes to: a call on copies that it may write to, which are compared with the inputs then.
+
+Inputs are read-only where candidates are judged, so one that writes to them crashes as others do that read astray. It
+was judged before; what is found here names the cause, and no verdict follows from it.
+"""
+
+from typing import Any, Dict, List, Sequence, Tuple
+
+from ..channel.supervisor_client import Player
+from ..correctness.replay_detector import History
+from ..devices.device import Device
+from ..inputs.hidden_shapes import Dims, elements
+from ..numerics.input_views import input_memories, input_views
+from ..numerics.random_inputs import Well
+from ..numerics.tensors import symbols, tensors
+from ..timing.clock_overhead import Cost
+from ..timing.rounds import Rounds
+from ..timing.time_accounting import Ledger
+from ..verdicts import Judged
+
+MOST_SHAPES = 4
+"""Declared or hidden; a write to an input is seldom one that happens at few shapes."""
+
+
+def found_writes(
+    task: Dict[str, Any],
+    device: Device,
+    players: Tuple[Player, Player],
+    costs: Dict[str, Cost],
+    well: Well,
+    ledger: Ledger,
+    hidden: Sequence[Dims],
+) -> Dict[str, Any]:
+    """Call a candidate at some shapes until an input has changed or it has ended; return what changed.
+
+    Raises:
+        JudgeFailed: If the reference cannot make inputs.
+    """
+    declared: List[Dims] = sorted(task["shapes"], key=lambda dims: elements(task, dims))
+    for dims in [*declared[:1], *hidden, *declared[1:]][:MOST_SHAPES]:
+        buffers: Any = device.buffers(input_memories(task, dims), tensors(task["outputs"], dims), 1)
+        history = History(buffers.outputs, well, task["rtol"], task["atol"])
+        rounds = Rounds(device, *players, costs, history, float(task["round_timeout_s"]), ledger)
+        ended = ""
+        try:
+            rounds.open(buffers, dims, symbols(task))
+            rounds.draw(buffers)
+            buffers.poison()
+            buffers.publish()
+            ended = _called(players[0], rounds.timeout_s)
+        except Judged as judged:
+            ended = judged.reason
+        counts: List[int] = buffers.changed()
+        if any(counts) or ended:
+            return {"writes": _named(task, dims, counts), "ended": ended[:300]}
+        rounds.close(buffers)
+    return {"writes": [], "ended": ""}
+
+
+def _called(candidate: Player, timeout_s: float) -> str:
+    """Have the candidate make one call; return how it ended otherwise than by returning."""
+    candidate.thaw()
+    if candidate.prepare_s:
+        reply = candidate.ask("prepare", candidate.prepare_s)
+    else:
+        reply = candidate.ask("go", timeout_s, calls=1)
+    candidate.freeze()
+    return str(reply.get("error") or "")
+
+
+def _named(task: Dict[str, Any], dims: Dims, counts: Sequence[int]) -> List[Dict[str, Any]]:
+    """Return the changed inputs by their names, those in the same memory together."""
+    views, sizes = input_views(task, dims), [item.count for item in input_memories(task, dims)]
+    found: List[Dict[str, Any]] = []
+    for number, count in enumerate(counts):
+        names = [view.item.name for view in views if view.memory == number]
+        if count:
+            found.append({"input": " and ".join(names), "elements": count, "of": sizes[number]})
+    return found

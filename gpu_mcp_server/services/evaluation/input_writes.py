@@ -1,0 +1,68 @@
+"""A candidate that crashed as one does that writes to an input: it is run once more on copies that it may write to."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from gpu_mcp_server.errors import GpuMcpError
+from gpu_mcp_server.models.evaluation import Evaluation
+from gpu_mcp_server.services.evaluation.judge_job import judge_spec
+from gpu_mcp_server.services.evaluation.judge_results import Verdicts
+from gpu_mcp_server.services.evaluation.trial import Ready, Trial
+from gpu_mcp_server.services.jobs.job_runner import JobRunner
+from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.settings.server_settings import Settings
+
+PURPOSE = "writes"
+SUSPICIOUS = re.compile(
+    r"SIGSEGV|SIGBUS|a write to an input|ILLEGAL_ADDRESS|IllegalAddress|illegal memory access|illegal address"
+)
+"""How the judge, the driver, the runtime and torch tell of it. Source: driver_types.h and cuda.h, CUDA 13.0."""
+LEAST_S = 5.0
+"""For a job of the judge to start, with torch."""
+NONE_FOUND = "it wrote to no input in a second run, on writable copies"
+
+
+class InputWrites:
+    """Names the inputs that failed candidates write to."""
+
+    def __init__(self, settings: Settings, jobs: JobRunner, verdicts: Verdicts, experience: Experience) -> None:
+        self._settings, self._jobs, self._verdicts, self._experience = settings, jobs, verdicts, experience
+
+    async def explained(self, evaluation: Evaluation, trial: Trial, ready: Ready, *, left_s: float) -> Evaluation:
+        """Return an evaluation whose reason begins with the inputs that were written to, if some were.
+
+        The candidate is a fresh process in a job of its own, with other data. Its verdict stays: all that is taken
+        from this run are names and counts, which the owner finds in memory of its own.
+        """
+        suspected = evaluation.verdict == "incorrect" and SUSPICIOUS.search(evaluation.reason)
+        if not suspected or ready.candidate is None or left_s < LEAST_S:
+            return evaluation
+        await trial.tell("it may have written to an input: once more on copies that it may write to")
+        try:
+            writes = await self._found(trial, ready)
+        except GpuMcpError as error:
+            return evaluation.model_copy(update={"evidence": {**evaluation.evidence, "writes": f"not run: {error}"}})
+        said = words_of(writes)
+        evidence = {**evaluation.evidence, "writes": said or NONE_FOUND}
+        if not said:
+            return evaluation.model_copy(update={"evidence": evidence})
+        reason = f"{said}: inputs are read-only; {evaluation.reason}"
+        await self._experience.explain(evaluation.attempt_id, reason)
+        return evaluation.model_copy(update={"evidence": evidence, "reason": reason})
+
+    async def _found(self, trial: Trial, ready: Ready) -> Sequence[Mapping[str, Any]]:
+        spec, blobs = judge_spec(
+            trial.problem, trial.probe, self._settings,
+            host=trial.host, device=trial.device, candidate=ready.candidate, mode="writes",
+        )  # fmt: skip
+        done = await self._jobs.run(replace(spec, purpose=PURPOSE), host=trial.host, blobs=blobs)
+        found = await self._verdicts.read(done) or {}
+        return cast("Sequence[Mapping[str, Any]]", found.get("writes") or [])
+
+
+def words_of(writes: Sequence[Mapping[str, Any]]) -> str:
+    """Return what was written to; empty if nothing."""
+    texts = [f"{one['input']} ({one['elements']} of {one['of']} elements changed in a call)" for one in writes]
+    return f"writes to input {', '.join(texts)}" if texts else ""
