@@ -959,7 +959,8 @@ def test_whole_numbers_that_are_drawn_in_full_show_what_small_ones_do_not(court,
     ("device", "dtype", "kind"),
     [("cuda", "float32", "float"), ("cpu", "float32", "float"), ("cpu", "float16", "_Float16")],
 )
-def test_a_norm_without_its_epsilon_shows_beside_small_inputs(court, device, epsilon, verdict, dtype, kind):
+@pytest.mark.parametrize("robust", ["reported", "required"])
+def test_a_norm_without_its_epsilon_shows_beside_small_inputs(court, device, epsilon, verdict, dtype, kind, robust):
     tensor = {"dtype": dtype, "shape": ["rows", "cols"]}
     norm = {
         "entry": "f",
@@ -987,11 +988,12 @@ def f(x):
     """
     tolerance = 1e-4 if dtype == "float32" else 4e-3
     wish = {"device": device, "rtol": tolerance, "atol": tolerance, "tier": "correctness"}
-    got = court(source, **norm, **wish, robust="required").verdict
-    told = court(source, **norm, **wish).verdict
+    # At a hidden shape of one column a norm without its epsilon is wrong with inputs as declared, too.
+    got = court(source, **norm, **wish, robust=robust, fixed_shapes=True).verdict
 
-    assert got["verdict"] == verdict, got["reason"]
-    assert told["verdict"] == "correct", told["reason"]
-    assert told["robust"].startswith("yes" if verdict == "correct" else "no; ")
-    if verdict == "incorrect":
-        assert "distribution small" in got["reason"]
+    if robust == "required":
+        assert got["verdict"] == verdict, got["reason"]
+        assert verdict == "correct" or "distribution small" in got["reason"]
+    else:
+        assert got["verdict"] == "correct", got["reason"]
+        assert got["robust"].startswith("yes, with " if verdict == "correct" else "no; ")

@@ -37,7 +37,7 @@ class WritableCpuBuffers(CpuBuffers):
         total = self.input_layout.total
         self.copy.bytes[:total] = self.input_region.bytes[:total]
 
-    def changed(self) -> List[int]:
+    def count_changes(self) -> List[int]:
         """Return of each input how many elements of the first call were changed."""
         found: List[int] = []
         for number, item in enumerate(self.inputs):
@@ -59,7 +59,7 @@ class WritableCudaBuffers(CudaBuffers):
         fields, descriptors = super().describe(role)
         return (dict(fields, writable=True) if role == "candidate" else fields), descriptors
 
-    def changed(self) -> List[int]:
+    def count_changes(self) -> List[int]:
         """Return of each input how many elements of the first call were changed."""
         found: List[int] = []
         for number, item in enumerate(self.inputs):

@@ -154,14 +154,14 @@ class Owner:
 
     def find_writes(self) -> Dict[str, Any]:
         """See which inputs a candidate writes to that failed before; this is no verdict."""
-        from .write_search import found_writes
+        from .write_search import search_writes
 
         reference, candidate = self.players.invite("reference"), self.players.invite("candidate")
         device = device_of(self.task, self.well)
         try:
             self.players.start(device, candidate, reference, False)
             pair = (candidate, reference)
-            found = found_writes(self.task, device, pair, self.players.costs, self.well, self.ledger, self.hidden)
+            found = search_writes(self.task, device, pair, self.players.costs, self.well, self.ledger, self.hidden)
         except (Judged, JudgeFailed) as error:
             return {"mode": "writes", "writes": [], "ended": str(error)[:300]}
         return dict(found, mode="writes")

@@ -22,7 +22,7 @@ MOST_SHAPES = 4
 """Declared or hidden; a write to an input is seldom one that happens at few shapes."""
 
 
-def found_writes(
+def search_writes(
     task: Dict[str, Any],
     device: Device,
     players: Tuple[Player, Player],
@@ -50,7 +50,7 @@ def found_writes(
             ended = _called(players[0], rounds.timeout_s)
         except Judged as judged:
             ended = judged.reason
-        counts: List[int] = buffers.changed()
+        counts: List[int] = buffers.count_changes()
         if any(counts) or ended:
             return {"writes": _named(task, dims, counts), "ended": ended[:300]}
         rounds.close(buffers)

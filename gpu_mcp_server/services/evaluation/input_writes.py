@@ -9,9 +9,9 @@ from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.models.evaluation import Evaluation
 from gpu_mcp_server.services.evaluation.judge_job import judge_spec
 from gpu_mcp_server.services.evaluation.judge_results import Verdicts
-from gpu_mcp_server.services.evaluation.trial import Ready, Trial
+from gpu_mcp_server.services.evaluation.trial import BuildState, JudgeRequest
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
-from gpu_mcp_server.services.records.attempts import Experience
+from gpu_mcp_server.services.records.attempts import AttemptStore
 from gpu_mcp_server.settings.server_settings import Settings
 
 PURPOSE = "writes"
@@ -27,10 +27,12 @@ NONE_FOUND = "it wrote to no input in a second run, on writable copies"
 class InputWrites:
     """Names the inputs that failed candidates write to."""
 
-    def __init__(self, settings: Settings, jobs: JobRunner, verdicts: Verdicts, experience: Experience) -> None:
+    def __init__(self, settings: Settings, jobs: JobRunner, verdicts: Verdicts, experience: AttemptStore) -> None:
         self._settings, self._jobs, self._verdicts, self._experience = settings, jobs, verdicts, experience
 
-    async def explained(self, evaluation: Evaluation, trial: Trial, ready: Ready, *, left_s: float) -> Evaluation:
+    async def explain_writes(
+        self, evaluation: Evaluation, trial: JudgeRequest, ready: BuildState, *, left_s: float
+    ) -> Evaluation:
         """Return an evaluation whose reason begins with the inputs that were written to, if some were.
 
         The candidate is a fresh process in a job of its own, with other data. Its verdict stays: all that is taken
@@ -41,10 +43,10 @@ class InputWrites:
             return evaluation
         await trial.tell("it may have written to an input: once more on copies that it may write to")
         try:
-            writes = await self._found(trial, ready)
+            writes = await self._find_writes(trial, ready)
         except GpuMcpError as error:
             return evaluation.model_copy(update={"evidence": {**evaluation.evidence, "writes": f"not run: {error}"}})
-        said = words_of(writes)
+        said = describe_writes(writes)
         evidence = {**evaluation.evidence, "writes": said or NONE_FOUND}
         if not said:
             return evaluation.model_copy(update={"evidence": evidence})
@@ -52,7 +54,7 @@ class InputWrites:
         await self._experience.explain(evaluation.attempt_id, reason)
         return evaluation.model_copy(update={"evidence": evidence, "reason": reason})
 
-    async def _found(self, trial: Trial, ready: Ready) -> Sequence[Mapping[str, Any]]:
+    async def _find_writes(self, trial: JudgeRequest, ready: BuildState) -> Sequence[Mapping[str, Any]]:
         spec, blobs = judge_spec(
             trial.problem, trial.probe, self._settings,
             host=trial.host, device=trial.device, candidate=ready.candidate, mode="writes",
@@ -62,7 +64,7 @@ class InputWrites:
         return cast("Sequence[Mapping[str, Any]]", found.get("writes") or [])
 
 
-def words_of(writes: Sequence[Mapping[str, Any]]) -> str:
+def describe_writes(writes: Sequence[Mapping[str, Any]]) -> str:
     """Return what was written to; empty if nothing."""
     texts = [f"{one['input']} ({one['elements']} of {one['of']} elements changed in a call)" for one in writes]
     return f"writes to input {', '.join(texts)}" if texts else ""

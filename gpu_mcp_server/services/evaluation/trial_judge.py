@@ -58,7 +58,7 @@ class TrialJudge:
             await self._jobs.table.detach_attempt(spec.id)
             trial = replace(trial, probe=await self._jobs.runner.probe(trial.host))
         evaluation = await self._settled(trial, done)
-        evaluation = await self._writes.explained(evaluation, trial, ready, left_s=until - time.monotonic())
+        evaluation = await self._writes.explain_writes(evaluation, trial, ready, left_s=until - time.monotonic())
         evaluation = await self._beside(trial, ready, evaluation, wait_s)
         return evaluation.model_copy(update={"note": f"{cut}{evaluation.note or ''}".removesuffix("; ") or None})
 
