@@ -217,10 +217,9 @@ class PooledBuffers(CudaBuffers):
     def _there(self, output: int, calls: Array, places: Array) -> Array:
         """Return what is at bytes of an output, of each call where it was named."""
         named = self.taken[calls, output]
-        starts: Any = np.where(named >= 0, self.arena.address + named, self.places[calls, output])
-        bytes_of: Array = np.asarray(starts[:, None] + places).ravel()
+        starts = cast("Array", np.where(named >= 0, self.arena.address + named, self.places[calls, output]))
         one = self.output_layout._replace(sets=1)
-        return self.tools.gather(0, one, "uint8", bytes_of).reshape(places.shape)
+        return self.tools.gather(0, one, "uint8", np.ravel(starts[:, None] + places)).reshape(places.shape)
 
     def close(self) -> None:
         """Free everything."""
