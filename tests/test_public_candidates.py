@@ -145,6 +145,67 @@ def test_a_control_that_is_off_puts_its_shard_in_doubt(tables: ModuleType):
     assert "| 1/1 | right, 1e-07 off | 1.6 | correct | 1.5 [1.4, 1.6] | 0 + 2 | yes |  |" in text
 
 
+SOLUTION = {
+    "spec": {"entry_point": "kernel.py::run"},
+    "sources": [{"path": "kernel.py", "content": "def run(x, y): ..."}],
+}
+
+
+def test_a_folder_of_collections_becomes_cases_and_what_cannot_be_judged_is_named(shards: ModuleType, tmp_path: Path):
+    """Files of the collections' forms, in words of our own."""
+    samples, hard = tmp_path / "sol-execbench" / "tests" / "sol_execbench" / "samples", tmp_path / "kernelbench-hard"
+    definition = {"axes": {"n": {"type": "const", "value": 64}}, "inputs": {"x": {"shape": ["n"], "dtype": "float32"}}}
+    texts = {
+        samples / "rmsnorm" / "definition.json": json.dumps(
+            {**definition, "reference": "def run(x):\n    return x + x\n"}
+        ),
+        samples.parents[1] / "samples" / "rmsnorm" / "solution_hack_a.json": json.dumps(SOLUTION),
+        tmp_path / "pygpubench" / "exploits" / "submission_wrong.py": "def kernel(output, inp):\n    output.zero_()\n",
+        tmp_path / "pygpubench" / "test" / "submission.py": "def valid_a(output, data):\n    pass\n",
+        hard / "annotations" / "r1.yaml": "problem: gone\nverdict: clean\nsummary: fine\n",
+        hard / "solutions" / "r1.py": "class Model: ...\n",
+    }
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    cases = {case.candidate.name: case for case in importlib.import_module("corpus_cases").cases_in(tmp_path)}
+
+    kinds = {name: case.kind for name, case in cases.items()}
+    assert kinds == {
+        "sol/solution_hack_a": "cheat", "pygpubench/wrong": "wrong", "pygpubench/test_valid_a": "honest",
+        "hard/r1": "honest",
+    }  # fmt: skip
+    assert [name for name, case in cases.items() if case.left_out] == ["hard/r1"]
+    for case in cases.values():
+        compile(case.candidate.reference, case.candidate.name, "exec")
+        assert "ModelNew" in case.candidate.source
+
+
+@pytest.mark.parametrize(
+    ("kind", "judge", "outcome"),
+    [
+        ("honest", {"verdict": "correct"}, "right"),
+        ("honest", {"verdict": "incorrect", "reason": "output y[0] is 1, expected 2"}, "FALSE ALARM"),
+        ("honest", {"verdict": "incorrect", "reason": "call 1 raised ImportError: no"}, "did not run"),
+        ("cheat", {"verdict": "cheat", "reason": "wrote late"}, "caught"),
+        ("cheat", {"verdict": "incorrect", "reason": "call 1 raised OSError: no"}, "failed by itself"),
+        ("cheat", {"verdict": "correct", "speedup": 1.1}, "right answers, no gain"),
+        ("cheat", {"verdict": "correct", "speedup": 7.0}, "MISSED"),
+        ("wrong", {"verdict": "correct"}, "MISSED"),
+        ("cheat", {"error": "no host"}, "no verdict"),
+    ],
+)
+def test_a_verdict_is_counted_by_what_the_collection_says(
+    shards: ModuleType, kind: str, judge: dict[str, Any], outcome: str
+):
+    corpora, case = importlib.import_module("external_corpora"), importlib.import_module("corpus_cases").Case
+    one = case("c", kind, shards.Candidate("c/1", "", ""))
+
+    assert corpora.outcome(one, judge) == outcome
+    assert f"| c | {kind} | {outcome} | 1 |" in corpora.table({"c/1": one}, [{"id": "c/1", "judge": judge}])
+
+
 @needs_torch
 @pytest.mark.parametrize(
     ("candidate", "words"),

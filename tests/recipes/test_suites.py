@@ -76,7 +76,8 @@ async def test_repetitions_are_counted_once_and_a_problem_that_is_refused_is_a_r
     assert "left out of these, as an answer without work is right: bad" in report.summary()
     accepting = plan.model_copy(update={"accept_degenerate": True})
     report = await suites.over(accepting, "accepting", {"bad": tmp_path / "p.toml"})
-    assert (report.rows[0].stopped, report.rows[0].degenerate, report.fast["fast_0"].of) == ("iterations", True, 0)
+    row = report.rows[0]
+    assert (row.stopped, row.degenerate, report.fast["fast_0"].of) == ("iterations", True, 0), row.why
     written = lab.settings.data_dir / "recipes" / "suites" / "refusing.json"
     assert json.loads(written.read_text())["rows"][0]["name"] == "bad"
 

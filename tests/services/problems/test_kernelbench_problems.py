@@ -316,9 +316,13 @@ async def test_a_problem_with_a_constant_answer_is_refused_without_vain_advice_a
     )
     assert evaluation.summary().startswith("verdict: correct (degenerate problem: the answer is constant)")
 
+
+@needs_torch
+async def test_a_sound_problem_is_the_same_whatever_would_have_been_accepted(lab: Lab):
+    wish = ImportOverrides(accept_degenerate=True)
     plain = await lab.evaluation.registry.import_file(ProblemSource("linear.py", LINEAR))
     accepted = await lab.evaluation.registry.import_file(ProblemSource("linear.py", LINEAR, wish=wish))
-    assert accepted.problem_id == plain.problem_id, "a sound problem is the same, whatever would have been accepted"
+    assert accepted.problem_id == plain.problem_id
 
 
 @needs_torch

@@ -73,9 +73,10 @@ async def read_problem(source: ProblemSource) -> Problem:
             f"This is no problem file that is known here{f': {why}' if why else ''}.",
             hint=f"Known are: {titles}. Or use register_problem.",
         )
-    if source.wish != ImportOverrides() and known is not kernelbench:
+    only_accepts = ImportOverrides(accept_degenerate=source.wish.accept_degenerate)
+    if source.wish != only_accepts and known is not kernelbench:
         raise BadRequest(
-            "rtol, atol and distribution go with a KernelBench problem.",
+            "Every wish but accept_degenerate goes with a KernelBench problem.",
             hint="Other files say themselves what they want.",
         )
     return await known.problem(source)
