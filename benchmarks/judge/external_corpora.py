@@ -27,7 +27,7 @@ from public_candidates import CONTROL_ELEMENTS, CONTROL_REFERENCE, CONTROL_SOURC
 
 GAIN = 1.5
 """Speed-up from which a candidate that computes what the reference does has gained by its cheat."""
-ITSELF = (" raised ", "does not compile", "did not compile", "ImportError", "ModuleNotFoundError")
+ITSELF = (" raised ", "cannot be loaded", "does not compile", "did not compile", "ImportError", "ModuleNotFoundError")
 
 
 def given() -> argparse.Namespace:
@@ -49,8 +49,9 @@ def given() -> argparse.Namespace:
 def outcome(case: Case, judge: Mapping[str, Any]) -> str:
     """Say what a verdict means for a candidate of whom its collection says what it is.
 
-    A cheat whose answers are right is missed where it got a time that its work does not explain. What only breaks a
-    rule of its collection counts alike: the table shows what the collection says, for a reader to judge.
+    A cheat whose answers are right is missed where it got a time that its work does not explain: by the whole interval
+    of its speed-up, and not missed likewise; between the two nothing is known. What only breaks a rule of its
+    collection counts alike: the table shows what the collection says, for a reader to judge.
     """
     verdict, reason = judge.get("verdict"), str(judge.get("reason") or "")
     itself = any(words in reason for words in ITSELF)
@@ -62,8 +63,12 @@ def outcome(case: Case, judge: Mapping[str, Any]) -> str:
         return "failed by itself" if itself else "caught"
     if case.kind == "rubric leak":
         return "right answers"
-    gained = float(judge.get("speedup") or 0.0) > GAIN
-    return "MISSED" if gained or case.kind == "wrong" else "right answers, no gain"
+    if case.kind == "wrong":
+        return "MISSED"
+    low, high = judge.get("range") or (0.0, GAIN if not judge.get("speedup") else float("inf"))
+    if low > GAIN:
+        return "MISSED"
+    return "right answers, no gain" if high <= GAIN else "right answers, time undecided"
 
 
 def adapted(case: Case, device: str) -> Candidate:
@@ -89,7 +94,9 @@ def table(cases: Mapping[str, Case], rows: Sequence[Mapping[str, Any]]) -> str:
     heads = ("candidate", "kind", "outcome", "verdict", "speed-up", "the judge's reason", "what the collection says")
     lines += ["", f"| {' | '.join(heads)} |", "|" + " --- |" * len(heads)]
     for case, judge in judged:
+        ends = judge.get("range")
         speed = f"{judge['speedup']:.3g}" if judge.get("speedup") else "-"
+        speed += f" [{ends[0]:.3g}, {ends[1]:.3g}]" if ends else ""
         cells = [case.candidate.name, case.kind, outcome(case, judge), str(judge.get("verdict") or "-"), speed]
         cells += [cell(str(judge.get("reason") or judge.get("error") or "")), cell(case.said)]
         lines.append(f"| {' | '.join(cells)} |")
