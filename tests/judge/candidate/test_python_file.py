@@ -102,7 +102,7 @@ def test_a_model_that_fails_is_told_how(court, body, verdict, reason):
 FORGED = """
 import sys
 import torch
-link = sys.modules["link"]
+link = sys.modules["gpu_mcp_judge.channel.packet_link"]
 send = link.Link.send
 def forged(self, message, descriptors=()):
     return send(self, dict(message, {more}), descriptors)
