@@ -126,7 +126,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         names = getattr(item, "fixturenames", ())
         parameters = getattr(getattr(item, "callspec", None), "params", {})
-        if "slurm" in names or "slurm" in parameters.values():
+        if "slurm" in names or "slurm" in [value for value in parameters.values() if isinstance(value, str)]:
             item.add_marker(pytest.mark.slurm)
         if parameters.get("backend", "local") != "local":
             item.add_marker(pytest.mark.slow)
