@@ -68,7 +68,9 @@ async def judged(lab: Lab, reference: str, text: str, language: Any, **timing: A
 
 
 async def test_a_numpy_reference_is_no_baseline_and_the_time_ranks(lab: Lab):
-    found = await judged(lab, NUMPY, LAUNCHER.replace("HOST", ""), "cuda")
+    # Beside a slow reference a round has few calls: one must be long enough for the clock.
+    slow = "for (int64_t begun = clock64(); clock64() < begun + 2000; ) {}\n    if (i < n) y[i]"
+    found = await judged(lab, NUMPY, LAUNCHER.replace("HOST", "").replace("if (i < n) y[i]", slow), "cuda")
 
     assert found.verdict == "correct", found.summary()
     assert found.speedup is None and "no GPU baseline; give a torch reference" in found.summary()

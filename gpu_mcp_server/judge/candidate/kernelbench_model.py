@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set, Tuple, cast
 from ..folders import WORK
 from .model_weights import compared_weights
 from .python_file import PythonFile, Reply, load_file, words
-from .torch_mempool import HERE, Pool, is_dense, strides_of
+from .torch_mempool import HERE, Pool, layout_of
 
 PROBLEM = os.path.join(WORK, "problem.py")
 """The problem's file: it says what ModelNew is constructed with."""
@@ -118,7 +118,7 @@ class ModelFile(PythonFile):
                 one = self.results(0)
                 two = self.results(0)
             self.why_copied = self.pool.why_not(one, two, self.outputs[0])
-            self.strides = self.known[self.at] = [strides_of(result) for result in one]
+            self.strides = self.known[self.at] = [layout_of(result).strides for result in one]
             del one, two
         except BaseException as error:
             return {"error": "call 1 raised %s" % words(error)}
@@ -158,14 +158,14 @@ class ModelFile(PythonFile):
     def _address(self, number: int, output: int) -> Optional[int]:
         """Return where an answer lies, `None` where it was copied into its place: it does not lie in the arena."""
         result, target = self.kept[number][output], self.outputs[number][output]
-        if self._offset(output, result, target) != HERE and is_dense(result):
+        if self._offset(output, result, target) != HERE:
             return int(result.data_ptr())
         target.copy_(result)
         return None
 
     def _offset(self, place: int, result: Any, target: Any) -> int:
         """Return where a result lies in the arena, `HERE` where it does not, or not as was said of its layout."""
-        if self.pool is None or self.strides is None or strides_of(result) != self.strides[place]:
+        if self.pool is None or self.strides is None or layout_of(result).strides != self.strides[place]:
             return HERE
         return self.pool.offset(result, target)
 

@@ -1,8 +1,10 @@
 """ModelNew's results in the owner's arena: a torch memory pool over it, and the names of what was returned."""
 
 import ctypes
+import math
 import os
-from typing import Any, List, Sequence
+from functools import lru_cache
+from typing import Any, List, NamedTuple, Sequence, Tuple
 
 from ..folders import CODE
 
@@ -10,19 +12,27 @@ LIBRARY = os.path.join(CODE, "pool.so")
 HERE = -1
 
 
-def strides_of(result: Any) -> List[int]:
-    """Return a result's strides in elements, 0 where there is one element alone."""
-    return [int(step) if size > 1 else 0 for size, step in zip(result.shape, result.stride())]
+class ResultLayout(NamedTuple):
+    """How a result lies in memory."""
+
+    strides: List[int]
+    """In elements, 0 where there is one element alone."""
+    span: int
+    """Elements from the first to the last one in memory."""
+    dense: bool
+    """Whether they are all that lies there."""
 
 
-def span_of(result: Any) -> int:
-    """Return the elements from a result's first to its last one in memory."""
-    return 1 + sum((size - 1) * step for size, step in zip(result.shape, strides_of(result)))
+@lru_cache(maxsize=64)
+def _layout(shape: Tuple[int, ...], strides: Tuple[int, ...]) -> ResultLayout:
+    steps = [int(step) if size > 1 else 0 for size, step in zip(shape, strides)]
+    span = 1 + sum((size - 1) * step for size, step in zip(shape, steps))
+    return ResultLayout(steps, span, span == math.prod(shape))
 
 
-def is_dense(result: Any) -> bool:
-    """Say whether a result's elements are all that lies between its first and its last one."""
-    return span_of(result) == int(result.numel())
+def layout_of(result: Any) -> ResultLayout:
+    """Return a result's layout; remembered, since it is asked for behind each call, where every microsecond counts."""
+    return _layout(result.shape, result.stride())
 
 
 class Pool:
@@ -49,14 +59,17 @@ class Pool:
         if type(result) is not self.torch.Tensor or result.dtype != target.dtype or lazy:
             return HERE
         at = int(result.data_ptr()) - self.arena
-        inside = 0 <= at <= self.size - span_of(result) * result.element_size() and at % result.element_size() == 0
+        inside = 0 <= at <= self.size - layout_of(result).span * result.element_size() and at % result.element_size() == 0
         return at if inside else HERE
 
     def why_not(self, first: Sequence[Any], second: Sequence[Any], targets: Sequence[Any]) -> str:
         """Say why the results of two calls cannot stay where they are; empty if they can."""
         places: List[int] = []
-        if [strides_of(result) for result in first] != [strides_of(result) for result in second]:
+        layouts = [layout_of(result) for result in first]
+        if layouts != [layout_of(result) for result in second]:
             return "an output's strides differ from call to call"
+        if not all(layout.dense for layout in layouts):
+            return "an output's elements have gaps between them, or lie in the same place"
         for result, target in [*zip(first, targets), *zip(second, targets)]:
             if result.dtype != target.dtype:
                 return "an output is %s, expected %s" % (result.dtype, target.dtype)
