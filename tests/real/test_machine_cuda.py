@@ -56,10 +56,10 @@ async def lab() -> AsyncIterator[Lab]:
         yield lab
 
 
-async def judged(lab: Lab, reference: str, text: str, language: Any, **timing: Any) -> Any:
+async def judged(lab: Lab, reference: str, text: str, language: Any, n: int = 1 << 22, **timing: Any) -> Any:
     x, y = (TensorSpec(name=name, dtype="float32", shape=["n"]) for name in "xy")
     problem = await lab.evaluation.registry.register(
-        name="affine", inputs=[x], outputs=[y], shapes=[{"n": 1 << 22}], rtol=1e-5, atol=1e-6, reference=reference
+        name="affine", inputs=[x], outputs=[y], shapes=[{"n": n}], rtol=1e-5, atol=1e-6, reference=reference
     )
     source = CandidateSource(text, language, "k.cu" if language == "cuda" else "k.py")
     return await lab.evaluation.evaluator.evaluate(
@@ -69,7 +69,7 @@ async def judged(lab: Lab, reference: str, text: str, language: Any, **timing: A
 
 async def test_a_numpy_reference_is_no_baseline_and_the_time_ranks(lab: Lab):
     # Beside a slow reference a round has few calls: one must be long enough for the clock.
-    slow = "for (int64_t begun = clock64(); clock64() < begun + 2000; ) {}\n    if (i < n) y[i]"
+    slow = "for (int64_t begun = clock64(); clock64() < begun + 60000; ) {}\n    if (i < n) y[i]"
     found = await judged(lab, NUMPY, LAUNCHER.replace("HOST", "").replace("if (i < n) y[i]", slow), "cuda")
 
     assert found.verdict == "correct", found.summary()
@@ -80,9 +80,9 @@ async def test_a_numpy_reference_is_no_baseline_and_the_time_ranks(lab: Lab):
 
 
 async def test_the_first_verdict_comes_without_torch_compile(lab: Lab):
-    found = await judged(lab, TORCH, MODEL, "python")
+    found = await judged(lab, TORCH, MODEL, "python", 1 << 26)
     assert found.verdict == "correct" and found.baseline == LATER, found.summary()
-    again = await judged(lab, TORCH, MODEL, "python", baseline="compiled")
+    again = await judged(lab, TORCH, MODEL, "python", 1 << 26, baseline="compiled")
 
     assert again.compiled_speedup, again.summary()
 

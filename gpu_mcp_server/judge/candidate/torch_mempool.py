@@ -58,8 +58,8 @@ class Pool:
         lazy = result.is_neg() or result.is_conj()
         if type(result) is not self.torch.Tensor or result.dtype != target.dtype or lazy:
             return HERE
-        at = int(result.data_ptr()) - self.arena
-        inside = 0 <= at <= self.size - layout_of(result).span * result.element_size() and at % result.element_size() == 0
+        at, one = int(result.data_ptr()) - self.arena, int(result.element_size())
+        inside = 0 <= at <= self.size - layout_of(result).span * one and at % one == 0
         return at if inside else HERE
 
     def why_not(self, first: Sequence[Any], second: Sequence[Any], targets: Sequence[Any]) -> str:
