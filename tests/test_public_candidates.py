@@ -120,6 +120,12 @@ async def test_a_shard_that_is_over_leaves_the_rest_to_the_next_which_does_not_j
         ({"repeat_off": 0.5}, {"verdict": "incorrect", "reason": "wrong"}, False, "racy: two calls"),
         ({"right": {"1e-4": [True, False] * 2, "1e-2": [True] * 4}}, {}, False, "right in 2 of 4 trials"),
         ({"right": {"1e-4": [False] * 4, "1e-2": [True] * 4}}, {}, False, "UNEXPLAINED: off by 1.0e-07"),
+        (
+            {"right": {"1e-4": [False] * 4, "1e-2": [True] * 4}},
+            {"summary": "the reference is farther from double precision than the candidate in y: what"},
+            False,
+            "the reference is farther",
+        ),
         ({"error": "RuntimeError: no kernel", "stage": "compare"}, {}, False, "the plain harness failed: RuntimeError"),
         ({}, {"verdict": None, "error": "Refused: it is NaN."}, None, "Refused: it is NaN."),
     ],
