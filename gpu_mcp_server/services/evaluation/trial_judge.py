@@ -107,8 +107,8 @@ class TrialJudge:
         left_s = 0.0 if trial.slots else wait_s - (time.monotonic() - trial.began)
         if not evaluation.reason.startswith("writes to input"):
             evaluation = await self._faults.explain_crash(evaluation, left_s=left_s, tell=trial.tell)
-            if trial.problem.program is None:
-                evaluation = await self._stacks.explain(evaluation, trial, ready, shape_of(evaluation), left_s)
+        if trial.problem.program is None:
+            evaluation = await self._stacks.explain(evaluation, trial, ready, shape_of(evaluation), left_s)
         return await self.add_compiled(evaluation, trial, left_s, later=trial.slots is None)
 
     async def add_compiled(

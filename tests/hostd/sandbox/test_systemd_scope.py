@@ -52,7 +52,7 @@ def test_it_starts_itself_in_the_first_scope_that_works(tmp_path, knows_policy):
     script = (
         f"import os, sys; sys.path.insert(0, {str(package)!r})\nfrom hostd.sandbox import systemd_scope as scope\n"
         f"scope.shutil.which = lambda *_, **__: {str(stand_in)!r}\nscope.UNIFIED = '/'\n"
-        "scope.enter(['python', 'x']); print('stayed')"
+        "scope.reexec_in_scope(['python', 'x']); print('stayed')"
     )
     for parent in [*tmp_path.parents][:-1]:
         if not os.access(parent, os.X_OK) or parent.stat().st_mode & 1 == 0:

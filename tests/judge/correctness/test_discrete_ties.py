@@ -252,7 +252,7 @@ def test_leniency_covers_no_wrong_answer(court, name):
 def test_one_wrong_row_of_a_late_round_is_found(court):
     """Nothing is forgiven because earlier rounds had nothing to forgive."""
     late = largest("static long calls; calls += !r;" + LAST + "if (calls > 40 && r == 500) best = (best + 1) % cols;")
-    verdict = court(late, **{**LARGEST, "max_rounds": 60, "budget_s": 20}).verdict
+    verdict = court(late, **{**LARGEST, "max_rounds": 60, "budget_s": 20, "fixed_shapes": True}).verdict
 
     assert verdict["verdict"] == "incorrect"
     assert "output at[500] is " in verdict["reason"] and "1 of 1000 elements are wrong" in verdict["reason"]

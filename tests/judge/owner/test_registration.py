@@ -87,7 +87,6 @@ def test_a_tolerance_that_is_a_hundredth_of_the_output_is_noted_once(register, a
         ("return x[:1]", "output y has shape [1, 1000], declared as [64, 1000]"),
         ("return x, x", "returned 2 values, the problem declares 1 outputs"),
         ("return x + 1j", "output y is complex64, declared as float32"),
-        ("x[0] = 1; return x", "read-only"),
         ("return np.log(x)", "the reference returns NaN in y"),
         ("return np.random.rand(*x.shape)", "answers the same inputs differently"),
         ("import os; os._exit(3)", "the reference exited with status 3"),
