@@ -42,7 +42,7 @@ def at(array: np.ndarray[Any, Any]) -> ctypes.c_uint64:
 def test_the_fence_has_the_tolerance_of_the_full_check(launch, dtype, off, wrong):
     expected, wrongs = np.full(1000, 1_000_000, dtype=dtype), np.zeros(1, dtype=np.uint64)
     got, stride, rtol, atol = expected + np.dtype(dtype).type(off), expected.nbytes, 1e-2, 1e-6
-    row = [expected.ctypes.data, got.ctypes.data, stride, stride, expected.size, KIND(dtype)]
+    row = [expected.ctypes.data, got.ctypes.data, stride, stride, expected.size, KIND(dtype), 0]  # no strides
     items = np.array([row], dtype=np.int64)
     counts = [ctypes.c_int64(count) for count in (1, 1, 64)]
     tolerances = [ctypes.c_double(rtol), ctypes.c_double(atol)]
