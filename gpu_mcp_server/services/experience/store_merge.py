@@ -90,7 +90,7 @@ class Merging:
             return False
         user = current_user()
         voided = attempt.voided or (None if user.sees_all else NOT_JUDGED_HERE.format(user.name))
-        values = {**attempt.model_dump(mode="json"), "voided": voided, "job_id": None}
+        values = {**attempt.model_dump(mode="json", exclude={"robust"}), "voided": voided, "job_id": None}
         return await self._insert("attempts", attempt.attempt_id, values)
 
     async def _take_note(self, note: SentNote) -> bool:
