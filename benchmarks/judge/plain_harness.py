@@ -1,4 +1,4 @@
-"""A plain, trusting harness for one KernelBench-shaped candidate: the yardstick for kernels that nobody here wrote.
+"""A plain, trusting harness for one KernelBench-shaped candidate: the judge is compared with it.
 
 `python plain_harness.py cpu|cuda` reads two lines of JSON. The first, {"reference": text, "candidate": text, "folder":
 where files may go}, has both files imported, which is when most extensions are compiled. The second, any line, has the

@@ -114,7 +114,7 @@ class Documents:
     async def completions(self, part: str, prefix: str, given: Mapping[str, str]) -> list[str]:
         """Return what a part of an address may be: library, version, kind or name that begins with `prefix`."""
 
-        def found(library: "IndexReader") -> list[str]:
+        def list_names(library: "IndexReader") -> list[str]:
             editions = [e for e in library.editions if given.get("library", "") in ("", e.library)]
             if part == "library":
                 return [name for name in dict.fromkeys(e.library for e in editions) if name.startswith(prefix)]
@@ -125,7 +125,7 @@ class Documents:
             where = {"library": given.get("library", ""), "version": given.get("version", "")}
             return library.names(**where, kind=given.get("kind", ""), prefix=prefix)
 
-        return await self._with_library(found)
+        return await self._with_library(list_names)
 
     async def libraries(self) -> list[dict[str, str | int]]:
         """Return what is indexed: library, version, entries, where from, licence."""

@@ -119,10 +119,10 @@ class Pipeline:
             until = "static" if course.options.until == "static" else "build"
             return await self._verified(course, course.main, course.files, None, until, progress)
 
-        def made(name: str, stages: Sequence[Stage]) -> Callable[[], Awaitable[StepResult]]:
+        def transform_stage(name: str, stages: Sequence[Stage]) -> Callable[[], Awaitable[StepResult]]:
             return lambda: asyncio.to_thread(_transformed, course, name, stages)
 
-        def verified(name: str) -> Callable[[], Awaitable[StepResult]]:
+        def verify_stage(name: str) -> Callable[[], Awaitable[StepResult]]:
             async def work() -> StepResult:
                 texts, new_main = _stage(course, name)
                 if new_main is None:
@@ -136,16 +136,16 @@ class Pipeline:
             []
             if course.options.together
             else [
-                ("windows and device communicator", made(STAGE_A, FIRST)),
-                ("verify stage A", verified(STAGE_A)),
+                ("windows and device communicator", transform_stage(STAGE_A, FIRST)),
+                ("verify stage A", verify_stage(STAGE_A)),
             ]
         )
         return [
             ("analyze", analyze),
             ("original", original),
             *first,
-            ("kernels", made(STAGE_B, STAGES)),
-            ("verify stage B", verified(STAGE_B)),
+            ("kernels", transform_stage(STAGE_B, STAGES)),
+            ("verify stage B", verify_stage(STAGE_B)),
         ]
 
     async def _step(self, course: PipelineRun, name: str, work: Callable[[], Awaitable[StepResult]]) -> None:
