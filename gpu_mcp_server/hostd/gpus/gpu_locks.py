@@ -10,8 +10,8 @@ takes the GPU without its turn, and who finds the GPU taken keeps the turn while
 wait for a turn, and turns are taken all or none, so nobody can wait in a circle.
 
 A lock is worth what its file is: who may remove the file while it is locked makes a second lock beside the first. So
-the folder is root's where root runs, sticky, and root owns the files that it locks; a lock counts only while its file
-is the one at its path.
+root takes the folder over wherever it finds another's, makes it sticky, and owns the files that it locks; a lock
+counts only while its file is the one at its path.
 """
 
 import fcntl
@@ -46,13 +46,20 @@ class GpuLocks:
         self.folder = folder
 
     def fault(self) -> str:
-        """Say why root must not use the folder and what mends it; nothing for others, who share any folder."""
-        return _fault_of(self.folder) if _is_root() else ""
+        """Say why nobody can keep locks at the folder's path and what mends it, or nothing."""
+        return _fault_of(self.folder)
 
     def note(self) -> str:
-        """Say what will happen to a folder that is not root's when root comes, or nothing."""
-        said = "" if _is_root() else _fault_of(self.folder)
-        return said and "hostd as root will refuse the GPUs' locks: " + said
+        """Say whose folder it is, and what mends that, where it is neither root's nor the user's own; else nothing."""
+        try:
+            owner = os.lstat(self.folder).st_uid
+        except OSError:
+            return ""
+        if owner in (0, os.geteuid()) or _is_root():
+            return ""
+        return "%s belongs to uid %d, who can remove the locks in it; to mend it, as root: %s" % (
+            self.folder, owner, "chown root %s && chmod 1777 %s" % (self.folder, self.folder),
+        )  # fmt: skip
 
     def _path(self, uuid: str, kind: str) -> str:
         return os.path.join(self.folder, re.sub(r"[^A-Za-z0-9-]", "_", uuid) + "." + kind)
@@ -83,6 +90,8 @@ class GpuLocks:
         fault = self.fault()
         if fault:
             raise OSError(fault)
+        if _is_root():
+            take_folder(self.folder)
         flags = os.O_CLOEXEC | os.O_NOFOLLOW
         for _ in range(3):
             for access in (os.O_RDWR, os.O_RDONLY):
@@ -299,24 +308,39 @@ def _is_root() -> bool:
         return True
 
 
+def take_folder(folder: str) -> None:
+    """Make a folder of locks root's, and sticky, where an ordinary user made it or its modes were changed.
+
+    The locks of running jobs stay what they are: their files are neither moved nor opened.
+
+    Raises:
+        OSError: If there is a link or no folder at the path.
+    """
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        info = os.fstat(fd)
+        if info.st_uid != 0:
+            os.fchown(fd, 0, 0)
+        if info.st_uid != 0 or stat.S_IMODE(info.st_mode) != MODES:
+            os.fchmod(fd, MODES)
+    finally:
+        os.close(fd)
+
+
 def _fault_of(folder: str) -> str:
-    """Say in what a folder of locks is not as root makes it, and what mends that; nothing where there is none."""
+    """Say why a path can be no folder of locks, and what mends that; nothing where there is none."""
     try:
         info = os.lstat(folder)
     except FileNotFoundError:
         return ""
-    if stat.S_ISLNK(info.st_mode):
-        what = "is a link"
-    elif not stat.S_ISDIR(info.st_mode):
-        what = "is no folder"
-    elif info.st_uid != 0:
-        what = "belongs to uid %d" % info.st_uid
-    elif stat.S_IMODE(info.st_mode) != MODES:
-        what = "has modes %04o" % stat.S_IMODE(info.st_mode)
-    else:
+    if stat.S_ISDIR(info.st_mode):
         return ""
-    mend = "rm -rf %s && install -d -m 1777 -o root -g root %s" % (folder, folder)
-    return "%s %s, so others may replace the locks in it; as root, while no job runs: %s" % (folder, what, mend)
+    what = "a link" if stat.S_ISLNK(info.st_mode) else "no folder"
+    mend = "rm -f %s && install -d -m 1777 -o root -g root %s" % (folder, folder)
+    return "%s is %s, so no GPU can be locked; as root, while no job runs: %s" % (folder, what, mend)
 
 
 def _owned(fd: int) -> int:
