@@ -38,6 +38,8 @@ class ComparisonRow(Model):
     speedup: float | None = None
     ranked_by_time: bool = False
     """Whether the reference is no baseline on this device: the time of a call ranks."""
+    unconfirmable: bool = False
+    """Whether the judge could not confirm its time on this host; others rank before it."""
     speedup_range: tuple[float, float] | None = None
     """Of the shapes' intervals: rows whose ranges overlap are not told apart."""
     time_us: float | None = None
@@ -57,6 +59,7 @@ class ComparisonRow(Model):
         text = f"{self.name}: {self.verdict or self.status}"
         if self.speedup is not None:
             text += f", speed-up {self.speedup:.3g}{format_range(self.speedup_range)}"
+        text += " (unconfirmable)" if self.unconfirmable else ""
         if self.time_us is not None:
             text += f", {self.time_us:.4g} us (mean of the shapes)"
         text += f"; {', '.join(self.shapes)}" if self.shapes else ""

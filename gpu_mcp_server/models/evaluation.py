@@ -95,6 +95,8 @@ class ShapeVerdict(Model):
     """The share reached of what the device can do at best: bytes of inputs and outputs, or the problem's flops."""
     conditions: str = ""
     """The machine around the timed rounds: which were throttled, at another clock, or beside another process."""
+    unconfirmable: str = ""
+    """Why the judge could not confirm the candidate's time on this host; the time is then the judge's own, too long."""
     calls_checked: int = 0
     """Calls whose outputs were compared in full; every timed call is among them."""
     max_abs_error: float | None = None
@@ -114,6 +116,7 @@ class ShapeVerdict(Model):
             text += f", reference {self.reference.median_us:.4g} us"
         if self.speedup:
             text += f", speed-up {self.speedup:.3g} ({self.speedup_low:.3g}-{self.speedup_high:.3g})"
+        text += ", unconfirmable" if self.unconfirmable else ""
         if self.compiled and self.compiled_speedup:
             text += f", torch.compile {self.compiled.median_us:.4g} us: speed-up against it {self.compiled_speedup:.3g}"
         if self.warm:
@@ -216,6 +219,10 @@ class Evaluation(ResultModel):
             return None
         return geometric_mean(lows), geometric_mean(highs)
 
+    def unconfirmable(self) -> str:
+        """Say why a time could not be confirmed on this host, or nothing; others rank before it."""
+        return next((shape.unconfirmable for shape in self.shapes if shape.unconfirmable), "")
+
     def summary(self) -> str:
         """Say the verdict first."""
         lines = [f"verdict: {self.verdict}" if self.verdict else f"status: {self.status}"]
@@ -229,6 +236,7 @@ class Evaluation(ResultModel):
             lines.append(f"speed-up against the reference: {self.speedup:.3g}{format_range(self.speedup_range())}")
         if self.time_us is not None:
             lines.append(f"time of a call: {self.time_us:.4g} us")
+        lines += [f"unconfirmable: {self.unconfirmable()}"] if self.unconfirmable() else []
         if self.compiled_speedup is not None:
             lines.append(f"speed-up against torch.compile: {self.compiled_speedup:.3g}")
         lines += [f"baseline: {self.baseline}"] if self.baseline else []

@@ -79,6 +79,22 @@ def test_calls_are_made_by_compiled_code_and_by_python_where_there_is_none(court
     assert by == ("compiled C" if compiled else "Python: no C compiler on this host")
 
 
+@pytest.mark.parametrize(("more_s", "confirmed"), [("0.0", True), ("0.5 * (end - begin)", False)])
+def test_where_the_judge_s_clock_reads_much_more_than_the_candidate_s_it_counts_and_that_is_said(
+    court, more_s, confirmed
+):
+    end = "end - max(begin, player.thawed_s)"
+    slower = f"{end} + ({more_s} if player.role == 'candidate' else 0.0)"
+    clock = edited("timing/timed_pass.py", (end, slower))
+    shape = court("naive.c", owner_files={**believing(), **clock}).verdict["shapes"][0]
+
+    samples = shape["samples"]
+    if confirmed and shape["unconfirmable"]:
+        pytest.skip("this machine is too busy to confirm a time")
+    assert shape["speedup"] is not None and ("% more" in shape["unconfirmable"]) is not confirmed
+    assert (samples["candidate_us"] == pytest.approx(samples["outside_us"], rel=1e-3)) is not confirmed
+
+
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_launcher_that_fails_in_the_middle_is_named_by_its_call(court, compiled):
     source = launcher("static int n; softmax(x, y, rows, cols); if (++n == 20) return -3;")
@@ -537,10 +553,14 @@ def test_a_stall_while_the_length_of_a_round_is_sought_makes_no_short_rounds(cou
     body = f"static long calls; if (rows == 8 && ++calls == {call}) usleep(200000); softmax(x, y, rows, cols);"
     task = {"shapes": SMALL, "fixed_shapes": True, "distributions": "declared", "max_rounds": 9}
     seconds = """
-    stalled = player.role == "candidate" and time.perf_counter() - begin >= 0.2
-    return 5e-5 * buffers.sets * more.get("passes", 1) + 0.2 * stalled, reply, finished
+    stalled = player.role == "candidate" and time.monotonic() - begin >= 0.2
+    took_s = 5e-5 * buffers.sets * more.get("passes", 1) + 0.2 * stalled
+    return Pass(took_s, dict(reply, ran_ns=int(took_s * 1e9)), finished, took_s)
 """  # a clock on which others on the cores show no more than this stall
-    clock = edited("timing/rounds.py", ("\n    return time.perf_counter() - begin, reply, finished\n", seconds))
+    clock = edited(
+        "timing/timed_pass.py",
+        ("\n    return Pass(end - begin, reply, finished, end - max(begin, player.thawed_s))\n", seconds),
+    )
     verdict = court(launcher(body), owner_files={**believing(), **clock}, **task).verdict
 
     assert verdict["verdict"] == "correct", verdict["reason"]

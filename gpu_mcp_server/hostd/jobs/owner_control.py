@@ -46,7 +46,8 @@ class ControlLink:
             how = role.freeze()
             return {"frozen": bool(how), "how": how}
         if what == "thaw":
-            return {"thawed": True, "ran": True} if role.thaw() else {"thawed": True}
+            had_run = role.thaw()
+            return {"thawed": True, "at_s": role.thawed_s, **({"ran": True} if had_run else {})}
         if what == "kill":
             role.kill()
             return {"killed": True}

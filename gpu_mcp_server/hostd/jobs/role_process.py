@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import signal
+import time
 from typing import Dict, Iterable, List, Optional, Sequence
 
 from ..files import job_files
@@ -45,6 +46,8 @@ class RoleProcess:
         self._cpu_before_s = 0.0
         self._emptied = False
         self._frozen = ""
+        self.thawed_s = 0.0
+        """Just before it was let go on last, on the monotonic clock."""
         self._run_ns: Dict[str, int] = {}
         self._room = {"stdout": 0, "stderr": 0}
         self._seen = {"stdout": 0, "stderr": 0}
@@ -234,12 +237,14 @@ class RoleProcess:
 
     def thaw(self) -> bool:
         """Let them go on; return whether one of them had gone on by itself."""
-        had_run = False
-        if self._frozen == "freezer" and self.group is not None:
-            self.group.thaw()
-        elif self._frozen and self.pid:
+        had_run, stopped = False, self._frozen == "sigstop" and bool(self.pid)
+        if stopped:
             had_run = processes.has_run_since(self.pid, self._run_ns)
+        self.thawed_s = time.monotonic()
+        if stopped:
             processes.resume(self.pid)
+        elif self._frozen and self.group is not None:
+            self.group.thaw()
         self._frozen = ""
         return had_run
 

@@ -9,7 +9,6 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from ..channel.packet_link import Link, LinkClosed
 from ..memory import malloc_tuning
 from ..memory.mapped_file import Mapping
-from ..timing.busy_wait import spin
 
 Reply = Dict[str, Any]
 
@@ -45,10 +44,6 @@ class CpuMemory:
 
     def ping(self) -> None:
         """Do nothing: to be running again is all."""
-
-    def spin(self, seconds: float) -> float:
-        """Be busy for a while; return for how long."""
-        return spin(seconds)
 
     def finish(self) -> str:
         """Return an error of work that was still under way."""
@@ -180,11 +175,12 @@ class Candidate:
 
     def called(self, calls: int, run: Optional[Callable[[int], Reply]] = None) -> Reply:
         """Call for the first sets, one way or another, and wait for what was begun."""
+        begin_ns = time.perf_counter_ns()
         reply: Reply = (run or self.kind.run)(calls)
         if reply and "returned" not in reply:
             return reply
         error = self.memory.finish()
-        return {"error": error} if error else reply
+        return {"error": error} if error else dict(reply, ran_ns=time.perf_counter_ns() - begin_ns)
 
     def one_by_one(self, calls: int, first: int) -> Reply:
         """Call for some sets from `first` on; say what that took until what was begun had to be waited for."""

@@ -50,9 +50,9 @@ class Supervisor:
         """Return when no thread of `role` can run."""
         self.how = str(self._request("freeze", role, "frozen").get("how", ""))[:40]
 
-    def thaw(self, role: str) -> bool:
-        """Let `role` run again; return whether it had run although it was stopped."""
-        return self._request("thaw", role, "thawed").get("ran") is True
+    def thaw(self, role: str) -> Dict[str, Any]:
+        """Let `role` run again; return whether it `ran` although it was stopped, and `at_s`: when it was let."""
+        return self._request("thaw", role, "thawed")
 
     def kill(self, role: str) -> None:
         """End `role` and everything that it started."""
@@ -109,6 +109,8 @@ class Player:
         self.link = link
         self.supervisor = supervisor
         self.frozen = False
+        self.thawed_s = 0.0
+        """Just before it was let run last, on the monotonic clock, as the supervisor says."""
         self.lost = False
         """Whether it died or had to be killed."""
         self.device = "cpu"
@@ -133,9 +135,10 @@ class Player:
     def thaw(self) -> None:
         """Let the player run."""
         if self.frozen:
-            ran = self.supervisor.thaw(self.role)
+            said = self.supervisor.thaw(self.role)
             self.frozen = False
-            if ran:
+            self.thawed_s = float(said.get("at_s") or 0.0)
+            if said.get("ran") is True:
                 raise self._lied("ran while it was stopped: it has itself sent SIGCONT, or something like it")
 
     def kill(self) -> None:

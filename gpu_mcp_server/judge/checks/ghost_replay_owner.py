@@ -10,8 +10,9 @@ from ..numerics.input_views import input_memories
 from ..numerics.random_inputs import Well
 from ..numerics.tensors import symbols, tensors
 from ..timing.clock_overhead import Cost
-from ..timing.rounds import Rounds, timed_pass
+from ..timing.rounds import Rounds
 from ..timing.time_accounting import Ledger
+from ..timing.timed_pass import timed_pass
 from ..verdicts import Judged, JudgeFailed, ReferenceFailed, incorrect
 
 TIES_S = 5.0
@@ -45,7 +46,7 @@ def ghost_replay(
     buffers.poison()
     buffers.publish()
     try:
-        _, reply, _ = timed_pass(candidate, buffers, rounds.timeout_s, ghost=True)
+        reply = timed_pass(candidate, buffers, rounds.timeout_s, ghost=True).reply
         candidate.freeze()
     except Judged as judged:
         candidate.lost = False

@@ -309,6 +309,7 @@ class Interruption:
             player.thaw()
             reply = player.hear(self.rounds.timeout_s)
             finished = buffers.stop(player)
+        player.freeze()
         with self.rounds.ledger.part("check"):
             check = buffers.check()
             self.rounds.judge(buffers, reply, check, finished, 0.0)

@@ -3,7 +3,6 @@
 import os
 from typing import Any, Dict, List, Sequence, Set, Tuple
 
-from ..channel.supervisor_client import Player
 from ..numerics.input_views import input_memories
 from ..numerics.random_inputs import Well
 from ..numerics.tensors import Tensor, layout, tensors
@@ -78,6 +77,7 @@ class CpuDevice(Device):
 
     kind = "cpu"
     stops_calls = True
+    counts_calls = True
     memory = "memfd, inputs sealed"
     max_sets = 4096
 
@@ -114,10 +114,6 @@ class CpuDevice(Device):
 
             return WritableCpuBuffers(self.files, inputs, outputs, sets, self.well, self.rtol, self.atol, self.told)
         return CpuBuffers(self.files, inputs, outputs, sets, self.well, self.rtol, self.atol, self.told)
-
-    def stop_idle(self, player: Player) -> None:
-        """Freeze."""
-        player.freeze()
 
     def snapshot(self) -> Dict[str, Any]:
         """Return the load."""

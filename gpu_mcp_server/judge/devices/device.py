@@ -200,6 +200,8 @@ class Device:
     """Passes, at least, that give the clock's own cost."""
     pause_s = 0.001
     spin_s = 0.001
+    counts_calls = False
+    """Whether the candidate's own clock around its calls counts, which the owner's holds against its own."""
     spins = False
     """Whether the owner keeps a core awake while it waits for an answer, for which there must be a core to spare."""
     stops_calls = False
@@ -229,7 +231,6 @@ class Device:
 
     def stop_idle(self, player: Player) -> None:
         """Stop the clock of an empty pass, as `Buffers.stop` does for a real one."""
-        raise NotImplementedError
 
     def snapshot(self) -> Dict[str, Any]:
         """Return what the machine reports now, for the evidence."""

@@ -24,13 +24,15 @@ from ..timing.serial_calls import OneByOne
 from ..timing.series import LEAST_ROUNDS, Goal, Progress, Series
 from ..timing.stalls import outlasted
 from ..timing.time_accounting import Ledger
-from ..timing.time_floor import floor_of
+from ..timing.time_floor import floor_of, hold_against_floor
 from ..verdicts import Judged, TooLarge, megabytes, where_of
 
 SURE = 1.5
 """Times the shortest round that can be timed, which is what a round lasts at least: the clock's cost was measured on
 the machine as it is, and on a busy one it is more."""
 LONGEST_S = 0.1
+GAPS = 20.0
+"""Times what the owner's clock covers besides the calls, that a round lasts where the candidate's own clock counts."""
 SELDOM = 6
 """Of the rounds behind the first ones, before which some are interrupted as well, one in so many is; and one at the
 end always, so that a candidate gains nothing by waiting for the interruptions to be over."""
@@ -90,6 +92,8 @@ class Shape:
         self.events_us: List[float] = []
         self.shortest_s = costs["candidate"].shortest_s(calibrates=self.calibrates)
         self.round_s = max(float(task["round_ms"]) / 1000, min(SURE * self.shortest_s, LONGEST_S))
+        self.least_s, self.gap_s = self.round_s, LONGEST_S
+        """The least that the owner's clock covered besides a round's calls so far."""
         self.notes: Dict[str, None] = {}
         self.looking: Dict[str, Any] = {}
         self.series: Optional[Series] = None
@@ -129,6 +133,9 @@ class Shape:
         self.reference_call_s = played.reference_s / buffers.sets
         self.worst_abs = max(self.worst_abs, played.check.max_abs)
         self.worst_rel = max(self.worst_rel, played.check.max_rel)
+        if played.outside_s and self.series is None:
+            self.gap_s = min(self.gap_s, played.outside_s - played.candidate_s)
+            self.round_s = max(self.least_s, min(GAPS * self.gap_s, LONGEST_S))
         return played
 
     def _open(self, sets: int) -> Buffers:
@@ -322,10 +329,13 @@ class Shape:
             if self._no_time(self.series):
                 result["candidate"] = None
             else:
+                result["unconfirmable"] = self.series.unconfirmable()
                 found = speedup(reference, candidate, clock.ratio)
                 result["speedup"], result["speedup_low"], result["speedup_high"] = found
                 self._doubt(result, self.series.exposed_s)
-                self._weigh(result)
+                floor = floor_of(self.task, self.device.label, self.number, self.sets)
+                said = hold_against_floor(result, floor, self.sets) if floor else ""
+                self.notes.update({said: None} if said else {})
                 if unsure > 0.02 * result["candidate"]["median_us"]:
                     self.notes["the clock's own cost varies by %.3g us a call" % unsure] = None
         if verdict == "correct" and self.events_us:
@@ -376,24 +386,3 @@ class Shape:
         if not self._no_time(warm, "warm: "):
             result["warm"] = timing(candidate, warm.sets, warm.unsure().candidate_us)
             result["warm_speedup"] = speedup(reference, candidate)[0]
-
-    def _weigh(self, result: Dict[str, Any]) -> None:
-        """Hold the time against what the device can do at most; void it if that is impossible.
-
-        The clock's own cost, which was taken off, is given back for it: it may have been measured too high.
-        """
-        floor = floor_of(self.task, self.device.label, self.number, self.sets)
-        if floor is None:
-            return
-        timed, high_us = result["candidate"], median_interval(result["samples"]["candidate_us"])[2]
-        result["floor_us"], result["floor_by"] = floor.least_us, floor.by
-        clock_us = result["samples"]["clock_us"]["candidate"] / self.sets
-        impossible = floor.impossible(high_us + clock_us)
-        if impossible:
-            result.update(verdict="cheat", reason=impossible, speedup=None, speedup_low=None, speedup_high=None)
-        if floor.roof_us:
-            share = floor.roof_us / timed["median_us"]
-            result["roof"] = "%.0f %% of the %s" % (100 * share, floor.roof)
-            if floor.roof_us > high_us + clock_us and not impossible:
-                text = "faster than reading every input once and computing in the declared type: some was not needed"
-                self.notes[text] = None

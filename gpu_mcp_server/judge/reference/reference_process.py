@@ -215,7 +215,7 @@ class Reference:
         self.arrays.ping()
         if "spin_s" in message:
             return {"spun_s": self.arrays.spin(float(message["spin_s"]))}
-        storing = 0
+        storing, begin_ns = 0, time.perf_counter_ns()
         for left in reversed(range(message.get("passes", 1))):
             self.kept = []
             storing += self._renew(message["calls"])
@@ -231,7 +231,13 @@ class Reference:
                 del result
         self.arrays.finish()
         storing += self._learn(message["calls"])
-        return {"store_us": storing / 1000, "notes": self.arrays.notes(), "peak_bytes": self.arrays.peak_bytes()}
+        ran_ns = time.perf_counter_ns() - begin_ns - storing
+        return {
+            "ran_ns": ran_ns,
+            "store_us": storing / 1000,
+            "notes": self.arrays.notes(),
+            "peak_bytes": self.arrays.peak_bytes(),
+        }
 
     def _renew(self, calls: int) -> int:
         """Give a function that writes to its inputs, or may, copies of its own; return the nanoseconds it took."""

@@ -67,6 +67,10 @@ class Cost(NamedTuple):
         return high - low <= 2 * error_s and 2 * self.spread_s <= self.low_s
 
 
+NO_COST = Cost(0.0, 0.0)
+"""Where a clock around the calls alone counts."""
+
+
 def rehearsed_costs(players: Sequence[Player], device: Device, error_s: float, patience_s: float) -> Dict[str, Cost]:
     """Measure passes in which a player is only busy for as long as it is told, on a GPU there, and says how long.
 

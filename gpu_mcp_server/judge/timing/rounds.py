@@ -19,12 +19,12 @@ from .clock_overhead import Cost
 from .machine_state import State, Watch
 from .run_delay import While
 from .time_accounting import Ledger
+from .timed_pass import own_clock_s, reported_us, timed_pass
 
 LATE_S = 0.05
 LATE_AT_MOST_S = 5.0
 """How long outputs that are wrong are watched for becoming right, not counting what others on the cores take of it."""
 OPEN_S = 60.0
-LONGEST_TOLD_US = 1e12
 CODES = 1 << 31
 """Beyond what a launcher can return."""
 
@@ -39,25 +39,8 @@ class Round(NamedTuple):
     """Of the machine, before and after; `None` where nobody looked."""
     empty_s: Tuple[float, ...] = ()
     """What empty passes of the reference took then."""
-
-
-def timed_pass(player: Player, buffers: Buffers, timeout_s: float, **more: Any) -> Any:
-    """Return seconds from the thaw of `player` to the stop of the clock, its reply, and whether the stop saw it done.
-
-    The clock starts before the thaw: there is no moment at which the player can run with this round's inputs and
-    without the clock. What it is to do waits for it by then, so that nobody has to be woken a second time.
-    """
-    begin = time.perf_counter()
-    player.tell("go", calls=buffers.sets, **more)
-    player.thaw()
-    reply = player.hear(timeout_s)
-    finished = buffers.stop(player)
-    return time.perf_counter() - begin, reply, finished
-
-
-def told_us(told: Any) -> Optional[float]:
-    """Return a time that a candidate told, `None` if it is no number or none that a round can take."""
-    return float(told) if isinstance(told, (int, float)) and 0 <= told < LONGEST_TOLD_US else None
+    outside_s: float = 0.0
+    """What the candidate took by the owner's clock, with all that it covers besides; 0 where no other clock counts."""
 
 
 def named(reply: Dict[str, Any], what: str) -> Dict[str, Any]:
@@ -220,8 +203,10 @@ class Rounds:
             buffers.poison()
             buffers.publish()
         with self.ledger.part("wait"):
-            elapsed, reply, finished = timed_pass(self.candidate, buffers, self.timeout_s, **self.more)
-            candidate_s = max(elapsed - self.costs["candidate"].low_s, 1e-9)
+            played = timed_pass(self.candidate, buffers, self.timeout_s, **self.more)
+            reply, candidate_s = played.reply, max(played.elapsed_s - self.costs["candidate"].low_s, 1e-9)
+            if self.device.counts_calls:
+                candidate_s = own_clock_s(reply, played.outside_s)
             self.took_s = candidate_s
             self.ledger.move(candidate_s, "candidate")
             self.candidate.freeze()
@@ -230,24 +215,28 @@ class Rounds:
         if self.watch:
             with self.ledger.part("state"):
                 state = self.watch.after()
-        self.told_us = told_us(reply.get("events_us"))
+        self.told_us = reported_us(reply.get("events_us"))
         with self.ledger.part("check"):
             check = buffers.check()
             if self.picks is not None:
                 check = self.picks(check)
-            self.judge(buffers, reply, check, finished, reference_s, twice=self.twice)
+            self.judge(buffers, reply, check, played.finished, reference_s, twice=self.twice)
             self.history.add(self.number, buffers)
         self.calls_checked += buffers.sets
-        return Round(candidate_s, reference_s, check, state)
+        return Round(
+            candidate_s, reference_s, check, state, outside_s=played.outside_s if self.device.counts_calls else 0.0
+        )
 
     def _reference(self, buffers: Buffers) -> float:
-        elapsed, reply, _ = timed_pass(self.reference, buffers, self.timeout_s * 6, passes=self.passes)
+        elapsed, reply, *_ = timed_pass(self.reference, buffers, self.timeout_s * 6, passes=self.passes)
         named(reply, "compute")
         self._note(reply)
         self.peak_bytes = int(reply.get("peak_bytes") or 0)
         told = reply.get("store_us")
         storing = min(float(told) / 1e6, elapsed) if isinstance(told, (int, float)) and told > 0 else 0.0
         reference_s = max(elapsed - storing - self.costs["reference"].low_s, 1e-9)
+        if self.device.counts_calls:
+            reference_s = own_clock_s(reply, elapsed)
         self.ledger.move(reference_s, "reference")
         reference_s /= self.passes
         if buffers.stores_later:
@@ -283,17 +272,16 @@ class Rounds:
             raise incorrect(text % (code, call, self.number, means))
         if reply.get("error"):
             raise incorrect("%s%s" % (where, str(reply["error"])[:1500]))
-        if check.passed and finished:
-            return
+        finished = finished or not buffers.unfinished()  # what is wrong for good is for the full check to say
         if not check.passed:
             check = self._without_ties(buffers, check)
-            if check.passed and not buffers.unfinished():
-                return
+        if check.passed and finished:
+            return
         if not check.passed and self.forgives is not None:
             left = self.forgives(buffers, check)
             if left.wrong.sum() < check.wrong.sum():
                 left = self._without_ties(buffers, left)
-            if left.passed and not buffers.unfinished():
+            if left.passed and finished:
                 return
             check = check._replace(wrong=check.wrong * left.wrong.any(axis=1, keepdims=True))
         if check.passed:

@@ -15,7 +15,8 @@ from ..numerics.random_inputs import Well
 from ..numerics.stats import median
 from ..verdicts import cheat
 from .clock_overhead import request_s
-from .rounds import Rounds, told_us
+from .rounds import Rounds
+from .timed_pass import reported_us
 
 FEWEST, MOST = 6, 32
 """Calls that are asked for one by one. How many is drawn, so that nobody knows behind which one it is stopped."""
@@ -126,7 +127,7 @@ class OneByOne:
                 empty_s.append(request_s(player, 0, number, rounds.timeout_s)[0])
                 one_s, reply = request_s(player, 1, number, rounds.timeout_s)
                 took_s.append(one_s)
-                launched_s.append((told_us(reply.get("launch_us")) or 0.0) / 1e6)
+                launched_s.append((reported_us(reply.get("launch_us")) or 0.0) / 1e6)
                 if reply.get("error") or (isinstance(reply.get("code"), int) and reply["code"]):
                     break
             player.freeze()

@@ -20,6 +20,9 @@ LEAST_S = 1e-9
 """Of a round, where the clock's own cost is all of it."""
 HALF_WIDTH = 0.02
 """Where a task names none."""
+ALLOWED = 0.1
+"""Part of a time by which the owner's clock may read more than the candidate's own: up to that the latter counts. A
+candidate that falsifies its own clock gains no more than this."""
 
 Progress = Callable[[str, float], None]
 
@@ -158,11 +161,30 @@ class Series:
         empty = [round(each * 1e6, 1) for each in self.empty_s()]
         single = [[round(each * 1e6, 2) for each in one] for one in self.singles]
         found.update(empty_passes_us=empty, short_rounds=short, changed_calls=self.sharing.changed)
+        if any(p.outside_s for p in self.played):
+            found["outside_us"] = [round(p.outside_s * 1e6 / self.sets, 4) for p in self.played]
         return dict(found, one_by_one_us=single, separated_us=[round(each * 1e6, 2) for each in self.separated_s])
+
+    def gap(self) -> float:
+        """Return how much more the owner's clock reads than the candidate's own, as a part of the latter."""
+        return median([p.outside_s / p.candidate_s - 1 for p in self.played if p.outside_s] or [0.0])
+
+    def unconfirmable(self) -> str:
+        """Say why the owner's clock does not confirm the candidate's own; then the owner's counts. Empty if it does."""
+        gap = self.gap()
+        if gap <= ALLOWED:
+            return ""
+        text = (
+            "the judge's clock reads %.0f %% more than the candidate's own, at most %.0f %% confirms it; the time is "
+        )
+        text += "the judge's, with the host's delays in it: an idle host, or a larger shape, has a confirmed one"
+        return text % (100 * gap, 100 * ALLOWED)
 
     def samples_us(self) -> Tuple[List[float], List[float]]:
         """Return microseconds a call of candidate and reference, round by round."""
         more_s = {role: self.taken_s(role) - cost.low_s for role, cost in self.costs.items()}
         more_s["reference"] /= self.passes
-        candidate = [max(p.candidate_s - more_s["candidate"], LEAST_S) * 1e6 / self.sets for p in self.played]
+        own = self.gap() <= ALLOWED
+        took_s = [p.candidate_s if own else p.outside_s for p in self.played]
+        candidate = [max(each - more_s["candidate"], LEAST_S) * 1e6 / self.sets for each in took_s]
         return candidate, [max(p.reference_s - more_s["reference"], LEAST_S) * 1e6 / self.sets for p in self.played]

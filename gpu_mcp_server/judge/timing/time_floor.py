@@ -2,6 +2,8 @@
 
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from ..numerics.stats import median_interval
+
 LAUNCH_US = 0.5
 """Handing one piece of work to a GPU takes a processor longer than this, whatever is launched.
 
@@ -57,3 +59,29 @@ def floor_of(task: Dict[str, Any], device: str, number: int, sets: int) -> Optio
     least_us, by = max(least)
     roof_us, roof = max(roofs) if roofs else (None, "")
     return Floor(least_us, by, roof_us, roof)
+
+
+def hold_against_floor(result: Dict[str, Any], floor: Floor, sets: int) -> str:
+    """Hold a shape's time against what the device can do at most; void it if it is impossible.
+
+    The clock's own cost, which was taken off, is given back for it: it may have been measured too high.
+
+    Returns:
+        What to note, or nothing.
+    """
+    timed, high_us = result["candidate"], median_interval(result["samples"]["candidate_us"])[2]
+    result["floor_us"], result["floor_by"] = floor.least_us, floor.by
+    high_us += result["samples"]["clock_us"]["candidate"] / sets
+    impossible = floor.impossible(high_us)
+    if impossible:
+        result.update(verdict="cheat", reason=impossible, speedup=None, speedup_low=None, speedup_high=None)
+    if not floor.roof_us:
+        return ""
+    share = floor.roof_us / timed["median_us"]
+    result["roof"] = "%.0f %% of the %s" % (100 * share, floor.roof)
+    unneeded = floor.roof_us > high_us and not impossible
+    return (
+        "faster than reading every input once and computing in the declared type: some was not needed"
+        if unneeded
+        else ""
+    )

@@ -198,6 +198,7 @@ def _row(entrant: NamedCandidate, result: Evaluation | BaseException) -> Compari
         verdict=result.verdict,
         speedup=result.speedup,
         ranked_by_time=result.time_us is not None,
+        unconfirmable=bool(result.unconfirmable()),
         speedup_range=result.speedup_range(),
         time_us=math.exp(sum(math.log(time) for time in times) / len(times)) if timed else None,
         shapes=[_shape(shape, shape.candidate) for shape in result.shapes if shape.candidate],
@@ -217,12 +218,16 @@ def _shape(shape: ShapeVerdict, timing: Timing) -> str:
     return f"{at}: {timing.median_us:.4g} us ({timing.low_us:.4g}-{timing.high_us:.4g})"
 
 
-def _rank(row: ComparisonRow) -> tuple[int, float]:
-    """Return where a row belongs: correct ones by speed-up, else by time, then wrong ones, then those not judged."""
+def _rank(row: ComparisonRow) -> tuple[float, float]:
+    """Return where a row belongs: correct ones by speed-up, else by time, then wrong ones, then those not judged.
+
+    Those whose time could not be confirmed come behind those whose time was.
+    """
     if row.verdict is None:
         return (4 if row.status == "compile_failed" else 5, 0.0)
     untimed = row.verdict == "correct" and row.speedup is None and not row.ranked_by_time
-    return (RANK[row.verdict] + untimed, (row.time_us or 0.0) if row.ranked_by_time else -(row.speedup or 0.0))
+    behind = untimed or row.unconfirmable / 2
+    return (RANK[row.verdict] + behind, (row.time_us or 0.0) if row.ranked_by_time else -(row.speedup or 0.0))
 
 
 def _reference(judged: Sequence[Evaluation]) -> list[str]:

@@ -96,6 +96,7 @@ class Verdicts:
             evidence={
                 **evaluation.evidence,
                 **({"ranked_by": "time"} if evaluation.time_us is not None else {}),
+                **({"unconfirmable": evaluation.unconfirmable()} if evaluation.unconfirmable() else {}),
                 "generation": row.context.get("generation"),
                 "verdict_artifact": evaluation.evidence_artifact_id,
                 "resources": row.context.get("resources"),

@@ -26,8 +26,9 @@ BEST = (
     "kind = 'evaluate' AND verdict = 'correct' AND voided IS NULL "
     "AND (speedup IS NOT NULL OR evidence ->> 'ranked_by' = 'time')"
 )
-RANKED = "speedup DESC, CASE WHEN speedup IS NULL THEN median_us END, seq"
-"""From the best on: by speed-up, or by the time of a call where a problem has no baseline on its device."""
+RANKED = "evidence ->> 'unconfirmable' IS NOT NULL, speedup DESC, CASE WHEN speedup IS NULL THEN median_us END, seq"
+"""From the best on: by speed-up, or by the time of a call where a problem has no baseline on its device; those whose
+time could not be confirmed come last."""
 BEFORE = "(coalesce({}.evidence ->> 'generation', 0) < ?)"
 """Judged before a generation of the harness."""
 RUNNING = "EXISTS (SELECT 1 FROM attempts WHERE attempt_id = ? AND status = 'running')"

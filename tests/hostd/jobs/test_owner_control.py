@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import subprocess
+import sys
+import time
 
 import pytest
 
@@ -130,6 +132,29 @@ def test_a_process_that_is_gone_has_no_states():
 @pytest.mark.parametrize("state", ["R", "S", "D"])
 def test_a_thread_that_may_run_is_not_still(state):
     assert not {state, "T"} <= processes.STILL
+
+
+FAMILY = """
+import subprocess, threading, time
+run = lambda *command: subprocess.Popen(command)
+threading.Thread(target=lambda: (run("sh", "-c", "sleep 60 & wait"), time.sleep(60))).start()
+run("sleep", "60")
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_all_below_a_process_are_found_whichever_thread_started_them(monkeypatch: pytest.MonkeyPatch, listed: bool):
+    if not listed:
+        monkeypatch.setattr(processes.os.path, "exists", lambda path: False)
+    parent = subprocess.Popen([sys.executable, "-c", FAMILY], start_new_session=True)
+    try:
+        while len(processes.descendants_of(parent.pid)) < 3:
+            time.sleep(0.01)
+        assert processes.tree_of(parent.pid) == processes.descendants_of(parent.pid)
+    finally:
+        os.killpg(parent.pid, signal.SIGKILL)
+        parent.wait()
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

@@ -183,3 +183,40 @@ def test_rounds_that_were_not_looked_at_are_not_called_undisturbed():
     text, marks = machine_state.summary([state, robbed, state])
     assert text.startswith("1 of 3 rounds at another clock (cpu), 1 of 3 rounds robbed of processor time")
     assert [len(mine) for mine in marks] == [0, 2, 0]
+
+
+def test_the_candidate_s_own_clock_counts_as_long_as_the_judge_s_confirms_it():
+    one = played_by_two_clocks(0.02, 0.0215)
+
+    assert one.gap() == pytest.approx(0.075)
+    assert one.unconfirmable() == ""
+    assert one.samples_us()[0] == pytest.approx([2000.0] * len(one.played))
+    assert one.clock()["outside_us"] == pytest.approx([2150.0] * len(one.played))
+
+
+@pytest.mark.parametrize("own_s", [0.02, 0.002])
+def test_a_time_that_the_judge_s_clock_does_not_confirm_is_the_judge_s(own_s):
+    one = played_by_two_clocks(own_s, 0.0225)
+
+    assert "may read 10 % more" in one.unconfirmable()
+    assert one.samples_us()[0] == pytest.approx([2250.0] * len(one.played))
+
+
+def test_some_rounds_that_a_busy_machine_delayed_change_nothing():
+    delayed = [0.021, 0.05, 0.021, 0.3, 0.021, 0.021, 0.021]
+    one = played_by_two_clocks(0.02, *delayed)
+
+    assert one.unconfirmable() == "" and one.samples_us()[0] == pytest.approx([2000.0] * len(delayed))
+
+
+def played_by_two_clocks(own_s, *outside_s):
+    """Return a series of a candidate that says it takes `own_s`, by the judge's clock `outside_s` by turns."""
+    free = clock_overhead.NO_COST
+    goal = series.Goal.of({"max_rounds": series.LEAST_ROUNDS, "budget_s": 60}, 1e9)
+    one = series.Series(goal, time_accounting.Ledger(), {"candidate": free, "reference": free}, 10, 1)
+
+    def play(buffers, count):
+        return rounds.Round(own_s, 1e-3, None, outside_s=outside_s[count % len(outside_s)])
+
+    one.measure(None, play, lambda text, done: None)
+    return one

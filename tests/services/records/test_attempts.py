@@ -79,6 +79,12 @@ async def test_the_best_are_correct_evaluations_of_one_device_fastest_first(expe
     assert await listed(experience, "best", device="none such") == []
 
 
+async def test_an_attempt_whose_time_could_not_be_confirmed_ranks_behind_those_whose_was(experience: AttemptStore):
+    unsure = await correct(experience, "EPYC", 9.0, evidence={"unconfirmable": "the judge's clock reads 40 % more"})
+    sure = await correct(experience, "EPYC", 1.1)
+    assert await listed(experience, "best") == [sure, unsure]
+
+
 async def test_the_best_device_is_one_that_has_a_correct_attempt(experience: AttemptStore):
     for _ in range(3):
         await tried(experience, "H200", verdict="incorrect")

@@ -1,0 +1,47 @@
+"""A player's work on a round, by the owner's clock and by what the player says of it."""
+
+import time
+from typing import Any, Dict, NamedTuple, Optional
+
+from ..channel.supervisor_client import Player
+from ..devices.device import Buffers
+
+LONGEST_TOLD_US = 1e12
+
+
+class Pass(NamedTuple):
+    """A player's work on a round."""
+
+    elapsed_s: float
+    """From before the thaw to the stop of the clock."""
+    reply: Dict[str, Any]
+    finished: bool
+    """Whether the stop saw the outputs done."""
+    outside_s: float
+    """From when the supervisor let it run, which it says, to the stop of the clock."""
+
+
+def timed_pass(player: Player, buffers: Buffers, timeout_s: float, **more: Any) -> Pass:
+    """Have a player work on a round, and time it.
+
+    The clock starts before the thaw: there is no moment at which the player can run with this round's inputs and
+    without the clock. What it is to do waits for it by then, so that nobody has to be woken a second time.
+    """
+    begin = time.monotonic()
+    player.tell("go", calls=buffers.sets, **more)
+    player.thaw()
+    reply = player.hear(timeout_s)
+    finished = buffers.stop(player)
+    end = time.monotonic()
+    return Pass(end - begin, reply, finished, end - max(begin, player.thawed_s))
+
+
+def own_clock_s(reply: Dict[str, Any], elapsed: float) -> float:
+    """Return what calls took by the clock of who made them; the owner's, where that says nothing that can be."""
+    told = reply.get("ran_ns")
+    return told / 1e9 if isinstance(told, int) and 0 < told <= elapsed * 1e9 else elapsed
+
+
+def reported_us(told: Any) -> Optional[float]:
+    """Return a time that a candidate told, `None` if it is no number or none that a round can take."""
+    return float(told) if isinstance(told, (int, float)) and 0 <= told < LONGEST_TOLD_US else None
