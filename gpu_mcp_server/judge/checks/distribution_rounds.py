@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import numpy as np
 
+from ..catch_log import CATCHES
 from ..devices.device import Buffers, RoundCheck
 from ..numerics.compare import LARGE, numbers
 from ..numerics.random_inputs import Well
@@ -89,7 +90,8 @@ class Elsewhere:
         rounds.watch, rounds.picks = None, lambda check: self._some(buffers, check)
         rounds.forgives, rounds.twice = self.double.forgiven, self.robustness.required
         try:
-            rounds.play(buffers)
+            with CATCHES.during("timed, other inputs"):
+                rounds.play(buffers)
             self.robustness.right[drawn] = None
         except ReferenceFailed as error:
             if rounds.reference.lost or "out of memory" in str(error):

@@ -10,6 +10,7 @@ from typing import Any, Dict, Generator, List, Tuple
 
 import numpy as np
 
+from ..catch_log import CATCHES
 from ..devices.device import Buffers
 from ..devices.memory_cpu import WORDS
 from ..numerics.compare import STORAGE
@@ -23,6 +24,7 @@ from .input_swap import Exchange
 STOPS = 8
 """Rounds of a shape that are interrupted."""
 KINDS = FEWER, STOPPED, MIDDLE, RUNNING = range(4)
+NAMES = "fewer calls", "inputs change while stopped", "stopped in the middle", "inputs change while running"
 """Interruptions by turns: fewer calls; inputs that change while the candidate is stopped; stopped in the middle; inputs
 that change while it runs. Where nothing can be changed it is stopped in the middle instead. Where freezing does not
 stop its work, as on a GPU, inputs change while it is stopped, or there are fewer calls: in the middle nothing is to be
@@ -124,13 +126,19 @@ class Interruption:
         self._interrupt(buffers, FEWER)
 
     def _interrupt(self, buffers: Buffers, kind: int) -> None:
+        if not self.stop_in_calls:
+            kind = STOPPED if kind in (STOPPED, MIDDLE) and buffers.changes else FEWER
+        with CATCHES.during("interrupted: " + NAMES[kind]), CATCHES.check():
+            self._play_interrupted(buffers, kind)
+        self.rounds.candidate.freeze()
+        self.rounds.candidate.quiet()
+
+    def _play_interrupted(self, buffers: Buffers, kind: int) -> None:
         rounds = self.rounds
         # The reference makes one pass over all calls, as ever: how long the candidate was frozen must not tell it what
         # is coming.
         rounds.draw(buffers)
         exchange = None
-        if not self.stop_in_calls:
-            kind = STOPPED if kind in (STOPPED, MIDDLE) and buffers.changes else FEWER
         if kind in (STOPPED, RUNNING) and buffers.changes:
             exchange = Exchange(buffers, self.well, FIRST[not self.stop_in_calls])
             exchange.put(after=True)
@@ -145,8 +153,6 @@ class Interruption:
                 self._in_the_middle(buffers)
             else:
                 self._fewer_calls(buffers, 1 + self.well.word() % (buffers.sets // 2))
-        rounds.candidate.freeze()
-        rounds.candidate.quiet()
 
     def _exchanged(self, buffers: Buffers, exchange: Exchange, *, stopped: bool) -> None:
         """Change inputs of calls that have not begun: their answers must be those to the new ones.

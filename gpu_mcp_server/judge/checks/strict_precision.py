@@ -4,6 +4,7 @@ from typing import Any, Dict
 
 import numpy as np
 
+from ..catch_log import CATCHES
 from ..correctness.error_statistics import distribution, suspicion
 from ..correctness.fp64_reference import EPSILON, available
 from ..devices.device import Buffers
@@ -54,8 +55,9 @@ class Strict:
                 rounds.notes["precision in timed rounds: %s" % str(reply["error"]).splitlines()[-1][:120]] = None
                 return
             truth = np.split(memory.bytes.view(np.float64), np.cumsum([len(each) for each in places])[:-1])
-            for number, exact in enumerate(truth):
-                self._compare(buffers, call, number, places[number], exact)
+            with CATCHES.during("timed, strict precision"), CATCHES.check():
+                for number, exact in enumerate(truth):
+                    self._compare(buffers, call, number, places[number], exact)
         finally:
             rounds.reference.freeze()
             memory.close()

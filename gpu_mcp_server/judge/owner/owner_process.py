@@ -9,6 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple, cast
 
 import numpy as np
 
+from ..catch_log import CATCHES
 from ..channel.supervisor_client import Player
 from ..checks.memory_hog_check import kept_from
 from ..checks.robustness import Robustness
@@ -116,6 +117,7 @@ class Owner:
         """Judge the candidate at every shape, until one is not correct."""
         say("starting reference and candidate", 0.0)
         print(json.dumps({"commitment": self.commitment}), flush=True)
+        CATCHES.goes_on = bool(self.task.get("study"))
         verdict, reason, where = "correct", "", None
         trials: Optional[Trials] = None
         with self.ledger.part("start"):
@@ -306,6 +308,8 @@ class Owner:
             floors[device.label]["spec"] if device.label in floors else "none: no peak figures of %s" % device.label
         )
         evidence["start_seconds"] = self.players.steps
+        if CATCHES.goes_on:
+            evidence["caught"] = CATCHES.caught
         evidence["seconds"] = self.ledger.report()
         if self.ledger.first_calls_s:
             evidence["first_calls_s"] = self.ledger.first_calls_s[:FIRST_CALLS]

@@ -3,6 +3,7 @@
 import math
 from typing import Any, Dict, List, Optional, Tuple
 
+from ..catch_log import CATCHES
 from ..channel.supervisor_client import Player
 from ..checks.distribution_rounds import Elsewhere
 from ..checks.fp64_check import InDouble
@@ -129,7 +130,8 @@ class Shape:
         return self._result(verdict, reason)
 
     def _play(self, buffers: Buffers) -> Round:
-        played = self.rounds.play(buffers)
+        with CATCHES.during("timed"):
+            played = self.rounds.play(buffers)
         self.reference_call_s = played.reference_s / buffers.sets
         self.worst_abs = max(self.worst_abs, played.check.max_abs)
         self.worst_rel = max(self.worst_rel, played.check.max_rel)

@@ -3,6 +3,7 @@
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
+from ..catch_log import CATCHES
 from ..channel.supervisor_client import Player
 from ..checks.distribution_rounds import answered
 from ..checks.fp64_check import InDouble
@@ -127,8 +128,11 @@ class TrialRoom:
     def answer(self, table: Table, reference_s: float) -> None:
         """Have the candidate answer the inputs that are there."""
         begin = time.monotonic()
+        drawn = {i.distribution for i in table.buffers.inputs} - {i.distribution for i in table.declared}
+        place = "larger shape" if table.larger else "hidden shape" if table.hidden else "declared shape"
         try:
-            table.rounds.answer(table.buffers, reference_s)
+            with CATCHES.during("untimed, %s%s" % (place, ", other inputs" if drawn else "")):
+                table.rounds.answer(table.buffers, reference_s)
         finally:
             self.own_s += time.monotonic() - begin
 

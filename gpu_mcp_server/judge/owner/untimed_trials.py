@@ -5,6 +5,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import numpy as np
 
+from ..catch_log import CATCHES
 from ..checks.fp64_check import InDouble
 from ..checks.robustness import Sameness
 from ..checks.trial_setup import DISTRIBUTIONS, SELDOM_DRAWN, Table, may_vary, named_dims, untimed_shape
@@ -13,7 +14,7 @@ from ..correctness.fp64_reference import EPSILON, split
 from ..inputs.hidden_shapes import Dims, elements
 from ..numerics.compare import LARGE, numbers
 from ..numerics.input_views import input_memories
-from ..numerics.tensors import FLOATS, symbols
+from ..numerics.tensors import FLOATS, Array, symbols
 from ..verdicts import Judged, JudgeFailed, incorrect
 from .larger_shapes import LargerShapes
 from .trial_room import TrialRoom
@@ -175,7 +176,8 @@ class Trials(TrialRoom):
                 same.see(drawn)
         table.buffers.inputs = table.declared
         if table.failed:
-            self._look_at_declared(table, same)
+            with CATCHES.during("untimed, inputs as declared after others"), CATCHES.check():
+                self._look_at_declared(table, same)
         same.close()
         return tried
 
@@ -228,7 +230,11 @@ class Trials(TrialRoom):
         if found is None:
             return
         truth = split(found, outputs)
-        for number, item in enumerate(outputs):
+        with CATCHES.during("untimed, precision"), CATCHES.check():
+            self._errors_of(table, truth)
+
+    def _errors_of(self, table: Table, truth: Sequence[Array]) -> None:
+        for number, item in enumerate(table.buffers.outputs):
             if item.dtype not in EPSILON:
                 continue
             expected, got = (numbers(part, item.dtype) for part in table.buffers.pair(0, number))

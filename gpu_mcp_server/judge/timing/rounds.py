@@ -5,6 +5,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy as np
 
+from ..catch_log import CATCHES
 from ..channel.supervisor_client import Player
 from ..correctness.discrete_ties import Ties, told
 from ..correctness.replay_detector import History
@@ -220,7 +221,8 @@ class Rounds:
             check = buffers.check()
             if self.picks is not None:
                 check = self.picks(check)
-            self.judge(buffers, reply, check, played.finished, reference_s, twice=self.twice)
+            with CATCHES.check():
+                self.judge(buffers, reply, check, played.finished, reference_s, twice=self.twice)
             self.history.add(self.number, buffers)
         self.calls_checked += buffers.sets
         return Round(
