@@ -26,7 +26,7 @@ def history(
     limit: Annotated[int, typer.Option(help="Attempts to show.")] = 10,
     device: Annotated[str | None, typer.Option(help="Device; else the one with most attempts.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Write best so far over attempts: FILE.svg.")] = None,
-    lineage: Annotated[Path | None, typer.Option(help="Write who descends from whom: FILE.svg.")] = None,
+    lineage: Annotated[Path | None, typer.Option(help="Write the lineage: FILE.svg.")] = None,
     export: Annotated[Path | None, typer.Option(help="Write all rows: FILE.csv or FILE.json.")] = None,
     export_branch: Annotated[
         str | None, typer.Option(help="Make a git branch: the best attempt (or --attempt-id) after its ancestors.")

@@ -15,9 +15,12 @@ class HistoryPoint(Model):
     outcome: str
     """correct, incorrect, cheat, voided, or how it ended before there was a verdict."""
     speedup: float | None = None
+    """Against the reference, geometric mean over the shapes."""
+    speedup_low: float | None = None
+    """Lower end of its 95 % interval; absent where the attempt does not say."""
+    speedup_high: float | None = None
     by_time: bool = False
     """Whether its time ranks, as the reference is no baseline on this device."""
-    """Against the reference, at the last shape."""
     median_us: float | None = None
     best: float | None = None
     """Greatest speed-up of a correct attempt until then."""

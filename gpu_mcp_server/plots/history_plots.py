@@ -1,4 +1,4 @@
-"""Pictures of a problem's history as SVG, which needs nothing to be shown: the course, and who descends from whom."""
+"""Pictures of a problem's history as SVG, which needs nothing to be shown: the course, and lineage."""
 
 import itertools
 import math
@@ -14,7 +14,9 @@ OTHER = "#9a6700"
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, FLOOR = 900, 420, 70, 20, 40, 320
 FAILED_AT = 370
 """Height at which failures and what could not be timed are drawn, below the axis."""
-STEP_X, STEP_Y = 150, 46
+LANE_LEFT, LANE_WIDTH, ROW_TOP, ROW_HEIGHT, LABEL_WIDTH = 26, 18, 50, 26, 620
+NOTE_CHARS = 80
+"""Of a note beside its attempt; the rest is in the title."""
 MAX_NODES = 400
 FONT = "font-family='system-ui, sans-serif' font-size='12'"
 
@@ -28,8 +30,8 @@ def plot_history(history: ProblemHistory) -> str:
     """Return speed-up over attempts, logarithmic: the best so far as a line, attempts as points, failures below."""
     points = history.points
     good = [p.speedup for p in points if p.outcome == "correct" and p.speedup]
-    low, high = (min([*good, 1.0]), max([*good, 1.0])) if good else (0.5, 2.0)
-    low, high = low / 1.15, high * 1.15
+    ends = [end for p in points if p.outcome == "correct" for end in (p.speedup_low, p.speedup_high) if end]
+    low, high = bracket(min([*good, *ends, 1.0]), max([*good, *ends, 1.0])) if good else (0.5, 2.0)
 
     def x(number: int) -> float:
         return LEFT + (number - 1) * (WIDTH - LEFT - RIGHT) / max(len(points) - 1, 1)
@@ -37,20 +39,25 @@ def plot_history(history: ProblemHistory) -> str:
     def y(speedup: float) -> float:
         return FLOOR - (math.log(speedup) - math.log(low)) / (math.log(high) - math.log(low)) * (FLOOR - TOP)
 
-    parts = [label(LEFT, 22, f"{history.name} on {history.device or 'no device'}: speed-up over attempts")]
+    parts = [label(LEFT, 14, f"{history.name} on {history.device or 'no device'}")]
     for value in ticks(low, high):
         parts.append(
             f"<line x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{y(value):.1f}' y2='{y(value):.1f}' stroke='#d0d7de'/>"
         )
-        parts.append(label(LEFT - 8, y(value) + 4, f"{value:g}", anchor="end"))
+        parts.append(label(LEFT - 8, y(value) + 4, f"\u00d7{value:g}", anchor="end"))
+    parts.append(label(LEFT, TOP - 8, "speed-up against the reference"))
+    parts.append(label((LEFT + WIDTH - RIGHT) / 2, FLOOR + 24, "attempt number", anchor="middle"))
+    parts += [label(x(p.number), FLOOR + 24, f"{p.number}", "middle") for p in [*points[:1], *points[1:][-1:]]]
     line = [f"{x(p.number):.1f},{y(p.best):.1f}" for p in points if p.best is not None]
     if line:
         parts.append(f"<polyline points='{_stepped(line)}' fill='none' stroke='#0969da' stroke-width='2'/>")
     for p in points:
         at = y(p.speedup) if p.outcome == "correct" and p.speedup else FAILED_AT
+        if at != FAILED_AT and p.speedup_low and p.speedup_high:
+            parts.append(_whisker(x(p.number), y(p.speedup_low), y(p.speedup_high)))
         parts.append(_dot(x(p.number), at, p))
     parts.append(label(LEFT - 8, FAILED_AT + 4, "no time", anchor="end"))
-    parts.append(label(WIDTH - RIGHT, HEIGHT - 12, f"{len(points)} attempts", anchor="end"))
+    parts.append(label(WIDTH - RIGHT, HEIGHT - 12, f"{len(points)} attempts, bars: 95 % interval", anchor="end"))
     for place, (outcome, shade) in enumerate({**COLOURS, "no verdict": OTHER}.items()):
         at = LEFT + 110 * place
         parts.append(f"<rect x='{at}' y='{HEIGHT - 22}' width='10' height='10' fill='{shade}'/>")
@@ -63,7 +70,7 @@ def plot_speedups(found: Mapping[str, float]) -> str:
     shown = dict(list(found.items())[:MAX_NODES])
     if not shown:
         return ""
-    low, high = min([*shown.values(), 0.5]) / 1.15, max([*shown.values(), 2.0]) * 1.15
+    low, high = bracket(min([*shown.values(), 0.5]), max([*shown.values(), 2.0]))
     left, floor = 300, 30 + 20 * len(shown)
 
     def x(value: float) -> float:
@@ -72,52 +79,74 @@ def plot_speedups(found: Mapping[str, float]) -> str:
     parts: list[str] = []
     for value in ticks(low, high):
         parts.append(f"<line x1='{x(value):.1f}' x2='{x(value):.1f}' y1='10' y2='{floor}' stroke='#d0d7de'/>")
-        parts.append(label(x(value), floor + 16, f"{value:g}", anchor="middle"))
+        parts.append(label(x(value), floor + 16, f"\u00d7{value:g}", anchor="middle"))
+    parts.append(label((left + WIDTH - RIGHT) / 2, floor + 34, "speed-up against the reference", anchor="middle"))
     for row, (name, value) in enumerate(shown.items()):
         start, end = sorted((x(1.0), x(value)))
         fill = COLOURS["correct"] if value > 1 else OTHER
         size = f"width='{max(end - start, 1):.1f}' height='14'"
         parts.append(f"<rect x='{start:.1f}' y='{16 + 20 * row}' {size} fill='{fill}'/>")
-        parts.append(label(left - 8, 28 + 20 * row, f"{name[:36]}: {value:.3g}", anchor="end"))
-    return svg(WIDTH, floor + 30, parts)
+        parts.append(label(left - 8, 28 + 20 * row, f"{name[:36]}: \u00d7{value:.3g}", anchor="end"))
+    return svg(WIDTH, floor + 46, parts)
 
 
 def plot_lineage(history: ProblemHistory, *, link: Callable[[str], str] | None = None) -> str:
-    """Return a forest: each attempt below its parent, in order of time from left to right.
+    """Return a row for each attempt in order of time, with lines to its children in lanes left of all labels.
 
     Args:
         history: The attempts.
         link: Address of an attempt, where pages of attempts are.
     """
     points = history.points[-MAX_NODES:]
-    depth, column = _places(points)
-    where = {p.attempt_id: (30 + column[p.attempt_id] * STEP_X, 60 + depth[p.attempt_id] * STEP_Y) for p in points}
-    parts = [label(20, 24, f"{history.name}: who descends from whom ({len(points)} of {len(history.points)} attempts)")]
+    lanes = lineage_lanes(points)
+    row = {p.attempt_id: n for n, p in enumerate(points)}
+    text_x = LANE_LEFT + (max(lanes.values(), default=0) + 1) * LANE_WIDTH
+
+    def x(attempt_id: str) -> float:
+        return LANE_LEFT + lanes[attempt_id] * LANE_WIDTH
+
+    def y(attempt_id: str) -> float:
+        return ROW_TOP + row[attempt_id] * ROW_HEIGHT
+
+    parts = [label(20, 24, f"{history.name}: lineage of {len(points)} of {len(history.points)} attempts")]
     for p in points:
-        if p.parent_id in where:
-            (x1, y1), (x2, y2) = where[p.parent_id], where[p.attempt_id]
-            parts.append(f"<line x1='{x1}' y1='{y1}' x2='{x2}' y2='{y2}' stroke='#8c959f'/>")
+        if p.parent_id is not None and p.parent_id in lanes:
+            turn, to = y(p.attempt_id) - ROW_HEIGHT / 2, x(p.attempt_id)
+            way = f"M{x(p.parent_id):.1f} {y(p.parent_id):.1f} V{turn:.1f} H{to:.1f} V{y(p.attempt_id):.1f}"
+            parts.append(f"<path d='{way}' fill='none' stroke='#8c959f'/>")
     for p in points:
-        x, y = where[p.attempt_id]
-        said = f"{p.speedup:.3g}x" if p.outcome == "correct" and p.speedup else p.outcome
-        drawn = _dot(x, y, p) + label(x + 10, y + 4, f"{p.number}: {said}")
+        said = p.outcome.replace("_", " ")
+        if p.outcome == "correct" and p.speedup:
+            said = f"\u00d7{p.speedup:.3g}"
+        words = " ".join((p.note or p.reason or "").split())
+        text = f"{p.number}  {said}" + (f"  {words[:NOTE_CHARS]}" if words else "")
+        drawn = _dot(x(p.attempt_id), y(p.attempt_id), p) + label(text_x, y(p.attempt_id) + 4, text)
         parts.append(f"<a href={quoteattr(link(p.attempt_id))}>{drawn}</a>" if link else drawn)
-    width = max((x for x, _ in where.values()), default=0) + STEP_X
-    return svg(max(width, 400), max((y for _, y in where.values()), default=0) + 40, parts)
+    return svg(text_x + LABEL_WIDTH, ROW_TOP + len(points) * ROW_HEIGHT, parts)
 
 
-def _places(points: Sequence[HistoryPoint]) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Return row and column of each attempt: a first child stands below its parent, the next ones to its right."""
-    depth: dict[str, int] = {}
-    column: dict[str, int] = {}
-    taken: dict[int, int] = {}
-    for p in points:
-        row = depth[p.parent_id] + 1 if p.parent_id in depth else 0
-        wanted = column.get(p.parent_id or "", 0)
-        depth[p.attempt_id] = row
-        column[p.attempt_id] = max(wanted, taken.get(row, -1) + 1)
-        taken[row] = column[p.attempt_id]
-    return depth, column
+def lineage_lanes(points: Sequence[HistoryPoint]) -> Mapping[str, int]:
+    """Return the lane of each attempt, from 0 at the left.
+
+    The last child goes on in its parent's lane, the others branch off to its right. A lane is free again below the
+    last row that needs it, so that no line passes through another attempt.
+    """
+    row = {p.attempt_id: n for n, p in enumerate(points)}
+    last: dict[str, str] = {p.parent_id: p.attempt_id for p in points if p.parent_id in row}
+    heir = {child: parent for parent, child in last.items()}
+    lanes: dict[str, int] = {}
+    busy_until: list[int] = []
+    for n, p in enumerate(points):
+        if p.attempt_id in heir:
+            lane = lanes[heir[p.attempt_id]]
+        else:
+            least = lanes.get(p.parent_id or "", -1) + 1
+            free = (at for at in range(least, len(busy_until)) if busy_until[at] < n)
+            lane = next(free, max(least, len(busy_until)))
+        busy_until += [-1] * (lane + 1 - len(busy_until))
+        lanes[p.attempt_id] = lane
+        busy_until[lane] = row[last[p.attempt_id]] if p.attempt_id in last else n
+    return lanes
 
 
 def _stepped(line: Sequence[str]) -> str:
@@ -132,6 +161,18 @@ def ticks(low: float, high: float) -> list[float]:
     """Return 1, 2 and 5 times powers of ten between two positive numbers."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     return [m * 10.0**p for p in powers for m in (1, 2, 5) if low <= m * 10.0**p <= high]
+
+
+def bracket(low: float, high: float) -> tuple[float, float]:
+    """Return the nearest ticks around two positive numbers, which differ."""
+    around = ticks(low / 10, high * 10)
+    least = max(tick for tick in around if tick <= low)
+    return least, min(tick for tick in around if tick >= high and tick > least)
+
+
+def _whisker(x: float, low: float, high: float) -> str:
+    ends = f"M{x - 4:.1f} {high:.1f} H{x + 4:.1f} M{x:.1f} {high:.1f} V{low:.1f} M{x - 4:.1f} {low:.1f} H{x + 4:.1f}"
+    return f"<path d='{ends}' fill='none' stroke='#57606a'/>"
 
 
 def _dot(x: float, y: float, point: HistoryPoint) -> str:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_mcp_server.plots.history_plots import escape_text, label, svg, ticks
+from gpu_mcp_server.plots.history_plots import bracket, escape_text, label, svg, ticks
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 900, 460, 80, 30, 30, 60
 CELL_W, CELL_H = 16, 14
@@ -39,8 +39,8 @@ def roofline(roofs: DevicePeaks, points: Sequence[RooflinePoint]) -> str:
     Source: Williams, Waterman, Patterson, Roofline, CACM 52(4), 2009.
     """
     ridge = roofs.tflop_s * 1e3 / roofs.bandwidth_gb_s
-    x0, x1 = _span([ridge, *(p.intensity_flop_b for p in points)], 4)
-    y0, y1 = _span([roofs.tflop_s, *(p.tflop_s for p in points)], 2)
+    x0, x1 = bracket(*_span([ridge, *(p.intensity_flop_b for p in points)], 4))
+    y0, y1 = bracket(*_span([roofs.tflop_s, *(p.tflop_s for p in points)], 2))
 
     def x(value: float) -> float:
         return LEFT + math.log(value / x0) / math.log(x1 / x0) * (WIDTH - LEFT - RIGHT)
@@ -48,13 +48,18 @@ def roofline(roofs: DevicePeaks, points: Sequence[RooflinePoint]) -> str:
     def y(value: float) -> float:
         return HEIGHT - BOTTOM - math.log(value / y0) / math.log(y1 / y0) * (HEIGHT - TOP - BOTTOM)
 
-    parts = [label(LEFT, 18, f"TFLOP/s over FLOP per byte; roofs: {roofs.source}")]
+    parts = [label(LEFT, 18, f"performance, TFLOP/s; roofs: {roofs.source}")]
+    parts.append(label((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 26, "arithmetic intensity, FLOP per byte", "middle"))
     for value in ticks(x0, x1):
         parts += [_line(x(value), TOP, x(value), HEIGHT - BOTTOM, "#d0d7de")]
-        parts += [label(x(value), HEIGHT - BOTTOM + 16, f"{value:g}", "middle")] if _plain(value) else []
+        parts += (
+            [label(x(value), HEIGHT - BOTTOM + 16, f"{value:g}", "middle")]
+            if _plain(value) or value in (x0, x1)
+            else []
+        )
     for value in ticks(y0, y1):
         parts += [_line(LEFT, y(value), WIDTH - RIGHT, y(value), "#d0d7de")]
-        parts += [label(LEFT - 8, y(value) + 4, f"{value:g}", "end")] if _plain(value) else []
+        parts += [label(LEFT - 8, y(value) + 4, f"{value:g}", "end")] if _plain(value) or value in (y0, y1) else []
     start = max(x0, y0 * 1e3 / roofs.bandwidth_gb_s)
     parts.append(_line(x(start), y(start * roofs.bandwidth_gb_s / 1e3), x(ridge), y(roofs.tflop_s), "#24292f", 2))
     parts.append(_line(x(ridge), y(roofs.tflop_s), WIDTH - RIGHT, y(roofs.tflop_s), "#24292f", 2))

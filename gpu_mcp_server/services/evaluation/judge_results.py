@@ -97,6 +97,7 @@ class Verdicts:
                 **evaluation.evidence,
                 **({"ranked_by": "time"} if evaluation.time_us is not None else {}),
                 **({"unconfirmable": evaluation.unconfirmable()} if evaluation.unconfirmable() else {}),
+                **kept_intervals(evaluation),
                 "generation": row.context.get("generation"),
                 "verdict_artifact": evaluation.evidence_artifact_id,
                 "resources": row.context.get("resources"),
@@ -210,6 +211,16 @@ class Verdicts:
         if found is None or leader is None or leader.exit_code != 0:
             return None
         return parse_verdict(await self._jobs.fetch(done.host, found.sha256))
+
+
+def kept_intervals(evaluation: Evaluation) -> dict[str, Any]:
+    """Return the 95 % intervals of what the attempt's row keeps: its speed-up, and its median at the last shape."""
+    speedup = evaluation.speedup_range()
+    timed = [s.candidate for s in evaluation.shapes if s.candidate]
+    found: dict[str, Any] = {"speedup_range": list(speedup)} if speedup else {}
+    if timed and evaluation.time_us is None:
+        found["median_range_us"] = [timed[-1].low_us, timed[-1].high_us]
+    return found
 
 
 def without_baseline(evaluation: Evaluation) -> Evaluation:

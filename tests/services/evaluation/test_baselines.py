@@ -8,7 +8,7 @@ from gpu_mcp_server.models.evaluation import Baseline, Evaluation, ShapeVerdict,
 from gpu_mcp_server.models.problem import Problem, TensorSpec
 from gpu_mcp_server.services.builds.candidate_source import CandidateSource
 from gpu_mcp_server.services.evaluation.baselines import KEY, LATER, UNKNOWN, compiled_source, with_baseline
-from gpu_mcp_server.services.evaluation.judge_results import ON_PROCESSOR, without_baseline
+from gpu_mcp_server.services.evaluation.judge_results import ON_PROCESSOR, kept_intervals, without_baseline
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.problems.formats.base import ProblemSource
 from tests.judge.harness import torch_python
@@ -95,6 +95,14 @@ def test_a_numpy_reference_is_no_baseline_for_a_gpu():
     assert "speed-up" not in bare.summary() and "time of a call: 10 us" in bare.summary()
     other = timed("reference on the same GPU")
     assert without_baseline(other) is other
+
+
+def test_an_attempt_keeps_the_intervals_of_what_its_row_says_and_none_that_was_not_measured():
+    assert kept_intervals(timed("reference on the same GPU")) == {
+        "speedup_range": [pytest.approx(5), pytest.approx(7)], "median_range_us": [TIME.low_us, TIME.high_us]
+    }  # fmt: skip
+    assert kept_intervals(without_baseline(timed(ON_PROCESSOR))) == {}, "the row has a mean over shapes then"
+    assert kept_intervals(timed("x").model_copy(update={"shapes": []})) == {}
 
 
 async def test_where_there_is_no_baseline_the_shortest_time_ranks(own_lab: Lab):

@@ -1,9 +1,12 @@
 """The course of a problem: best so far, devices apart, pictures that a browser can show."""
 
 import csv
+import itertools
 import json
+import random
+import re
 import xml.etree.ElementTree as ET
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +81,7 @@ def test_pictures_are_well_formed_whatever_the_words(count: int):
         assert "<script>" not in text and root.tag.endswith("svg")
         assert not set(text) & set(STEERING) and "\\x1b[31m" in text and "\\u202e" in text
         circles = [e for e in root.iter() if e.tag.endswith("circle")]
-        assert len(circles) == min(count, history_plots.MAX_NODES if "who descends" in text else count)
+        assert len(circles) == min(count, history_plots.MAX_NODES if "lineage of" in text else count)
         for circle in circles:
             assert 0 <= float(circle.get("cx", "-1")) <= float(root.get("width", "0"))
 
@@ -101,12 +104,67 @@ def test_exported_rows_steer_neither_a_terminal_nor_a_spreadsheet(tmp_path: Path
     assert [point["note"] for point in json.loads(text)["points"]] == words, "nothing is lost there"
 
 
-def test_a_child_stands_below_its_parent():
+def drawn_lineage(parents: Sequence[str | None]) -> ET.Element:
+    """Return the picture of attempts named a, b, c ... with these parents."""
     points = [
-        HistoryPoint(number=n, attempt_id=a, parent_id=p, created_at="now", outcome="incorrect")
-        for n, (a, p) in enumerate([("a", None), ("b", "a"), ("c", "a"), ("d", "c"), ("e", None)], 1)
+        HistoryPoint(
+            number=n, attempt_id=chr(96 + n), parent_id=parent, created_at="now", outcome="incorrect", note="x" * 200
+        )
+        for n, parent in enumerate(parents, 1)
     ]
-    root = ET.fromstring(history_plots.plot_lineage(ProblemHistory(problem_id="p", name="n", points=points)))
+    return ET.fromstring(history_plots.plot_lineage(ProblemHistory(problem_id="p", name="n", points=points)))
+
+
+def corners(path: str) -> list[tuple[float, float]]:
+    """Return the corners of a line of vertical and horizontal parts."""
+    found = [(0.0, 0.0)]
+    for kind, value in re.findall(r"([MVH])([\d. ]+)", path):
+        x, y = found[-1]
+        numbers = [float(each) for each in value.split()]
+        found.append((numbers[0], numbers[1]) if kind == "M" else (x, numbers[0]) if kind == "V" else (numbers[0], y))
+    return found[1:]
+
+
+def test_a_child_stands_below_its_parent_and_the_last_child_in_its_lane():
+    root = drawn_lineage([None, "a", "a", "c", None])
     where = [(float(c.get("cx", "")), float(c.get("cy", ""))) for c in root.iter() if c.tag.endswith("circle")]
-    (ax, ay), (bx, by), (cx, cy), (dx, dy), (_, ey) = where
-    assert ay < by == cy < dy and ey == ay and ax == bx < cx == dx
+    (ax, ay), (bx, by), (cx, cy), (dx, dy), (ex, ey) = where
+    assert ay < by < cy < dy < ey, "in order of time"
+    assert ax == cx == dx < bx and ex == ax
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_line_of_the_lineage_crosses_a_label_or_another_attempt(seed: int):
+    chance = random.Random(seed)
+    parents = [
+        None if n == 0 or chance.random() < 0.1 else chr(97 + chance.randrange(max(0, n - 6), n)) for n in range(26)
+    ]
+    root = drawn_lineage(parents)
+    circles = {(float(c.get("cx", "")), float(c.get("cy", ""))) for c in root.iter() if c.tag.endswith("circle")}
+    labels = [float(t.get("x", "")) for t in root.iter() if t.tag.endswith("text")][1:]
+    paths = [corners(e.get("d", "")) for e in root.iter() if e.tag.endswith("path")]
+    assert len(paths) == sum(parent is not None for parent in parents)
+    for path in paths:
+        assert max(x for x, _ in path) < min(labels)
+        passed = [
+            (x, y)
+            for (x1, y1), (x2, y2) in itertools.pairwise(path)
+            for x, y in circles - {path[0], path[-1]}
+            if min(x1, x2) <= x <= max(x1, x2) and min(y1, y2) <= y <= max(y1, y2)
+        ]
+        assert not passed, (path, passed)
+
+
+def test_the_course_has_intervals_as_whiskers_and_ticks_around_all_of_them():
+    points = [
+        HistoryPoint(
+            number=n, attempt_id=f"a-{n}", created_at="now", outcome="correct", speedup=speedup, best=speedup,
+            speedup_low=low, speedup_high=high,
+        )
+        for n, (speedup, low, high) in enumerate([(1.5, 1.4, 1.6), (4.9, 4.7, 5.3), (2.0, None, None)], 1)
+    ]  # fmt: skip
+    root = ET.fromstring(history_plots.plot_history(ProblemHistory(problem_id="p", name="n", points=points)))
+    assert len([e for e in root.iter() if e.tag.endswith("path")]) == 2, "unknown is not drawn"
+    said = [e.text for e in root.iter() if e.tag.endswith("text")]
+    assert "\u00d71" in said and "\u00d710" in said, "the ticks around 1 and 5.3"
+    assert "attempt number" in said and "speed-up against the reference" in said
