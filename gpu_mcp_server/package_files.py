@@ -14,6 +14,11 @@ JUDGE = PACKAGE / "judge"
 WORKERS = PACKAGE / "workers"
 """Programs that run by themselves, most of them in sandboxes."""
 
+PAGE_STYLE = PACKAGE / "web" / "dashboard" / "static" / "app.css"
+"""How pages look: those of the server, and reports as single files."""
+REPORT_STYLE = PACKAGE / "recipes" / "reports" / "report.css"
+"""What reports have besides."""
+
 CANDIDATES, CANDIDATES_URI = "candidates.md", "gpu-mcp://docs/candidates"
 """What a candidate is: its page, and its address for agents."""
 

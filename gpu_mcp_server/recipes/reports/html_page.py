@@ -3,36 +3,50 @@
 from collections.abc import Sequence
 from html import escape
 
+from gpu_mcp_server.package_files import PAGE_STYLE, REPORT_STYLE
+
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 """No script, no request, whatever a candidate wrote into its source; styles are our own block alone.
 
 Source: W3C, Content Security Policy Level 3, delivery by a meta element (section 3.3).
 """
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #1f2328 }
-table { border-collapse: collapse; width: 100%; font-size: 14px } td { overflow-wrap: anywhere }
-th, td { border: 1px solid #d0d7de; padding: .3rem .5rem; text-align: left; vertical-align: top }
-pre { background: #f6f8fa; padding: .8rem; overflow-x: auto; font-size: 13px }
-svg { max-width: 100%; height: auto; background: #fff } .add { background: #dafbe1 } .del { background: #ffebe9 }
-details { margin: .3rem 0 } figure { margin: 1rem 0 } figcaption { font-size: 14px }
-@media (prefers-color-scheme: dark) { body { background: #0d1117; color: #e6edf3 } pre { background: #161b22 }
- .add { background: #12361f } .del { background: #4a1418 } }
-"""
+
+SHORT = 24
+"""Characters of a cell that does not break."""
 
 
 def page(title: str, parts: Sequence[str]) -> str:
     """Return a whole page; `parts` are HTML already, the title is text."""
     head = f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">'
-    head += f'<meta name="viewport" content="width=device-width"><title>{escape(shown(title))}</title>'
+    head += f'<meta name="viewport" content="width=device-width, initial-scale=1"><title>{escape(shown(title))}</title>'
+    style = "".join(file.read_text(encoding="utf-8") for file in (PAGE_STYLE, REPORT_STYLE))
     return (
-        f'<!doctype html><html lang="en"><head>{head}<style>{STYLE}</style></head>'
-        f"<body>{''.join(parts)}</body></html>\n"
+        f'<!doctype html><html lang="en"><head>{head}<style>{style}</style></head>'
+        f"<body><main>{''.join(parts)}</main></body></html>\n"
     )
+
+
+def heading(title: str, tag: str, shade: str, facts: str) -> str:
+    """Return what a page begins with: its title, how it stands as a coloured word, and what else it is."""
+    word = f'<span class="tag {shade}">{text(tag)}</span>' if tag else ""
+    return f'<div class="head"><h1>{text(title)}</h1>{word}<span class="facts">{text(facts)}</span></div>'
+
+
+def figures(found: Sequence[tuple[str, str]]) -> str:
+    """Return large numbers, each with what it is."""
+    return (
+        f'<div class="figures">{"".join(f"<div><b>{text(a)}</b><span>{text(b)}</span></div>" for a, b in found)}</div>'
+    )
+
+
+def picture(svg: str) -> str:
+    """Return a picture of ours in the colours of the page."""
+    return f'<div class="picture fit">{svg}</div>' if svg else ""
 
 
 def section(title: str, body: str) -> str:
     """Return a part with its heading; nothing where there is no body."""
-    return f"<h2>{text(title)}</h2>{body}" if body else ""
+    return f'<h2>{text(title)}</h2><section class="card">{body}</section>' if body else ""
 
 
 def text(raw: str) -> str:
@@ -51,8 +65,13 @@ def shown(raw: str) -> str:
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table of texts."""
     head = "".join(f"<th>{text(cell)}</th>" for cell in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    body = "".join(f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _cell(raw: str) -> str:
+    """Return a cell; a number or a name stays on one line."""
+    return f'<td class="nowrap">{text(raw)}</td>' if len(raw) <= SHORT else f'<td class="t">{text(raw)}</td>'
 
 
 def items(texts: Sequence[str]) -> str:
@@ -62,7 +81,7 @@ def items(texts: Sequence[str]) -> str:
 
 def block(raw: str) -> str:
     """Return preformatted text."""
-    return f"<pre>{text(raw)}</pre>"
+    return f'<pre class="plain">{text(raw)}</pre>'
 
 
 def folded(summary: str, body: str) -> str:

@@ -1,10 +1,11 @@
-"""A run as one page of HTML that needs nothing beside it: why it stopped, the course, every step, the winning line."""
+"""A run as one page of HTML that needs nothing beside it: the result, times, the course, the best's lineage, steps."""
 
 import asyncio
 import difflib
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import geometric_mean
 
 from gpu_mcp_server.errors import NotFound
 from gpu_mcp_server.models.evaluation import ShapeVerdict, Timing
@@ -13,11 +14,23 @@ from gpu_mcp_server.models.recipe import RunState, RunStep
 from gpu_mcp_server.plots import history_plots
 from gpu_mcp_server.plots.roofline_plot import heat_map
 from gpu_mcp_server.recipes.headless_runs import Runs, verdicts_of
-from gpu_mcp_server.recipes.reports.html_page import block, folded, page, section, shown, table, text
+from gpu_mcp_server.recipes.reports.html_page import (
+    block,
+    figures,
+    folded,
+    heading,
+    page,
+    picture,
+    section,
+    shown,
+    table,
+    text,
+)
 from gpu_mcp_server.recipes.reports.run_roofline import roofs_of
 from gpu_mcp_server.recipes.run.journal import entries
 from gpu_mcp_server.recipes.run.run_candidates import Judged, judged
 from gpu_mcp_server.services.lab import Lab
+from gpu_mcp_server.time_format import format_time, format_time_range
 
 MAX_DIFF_LINES = 2000
 MAX_LINE = 400
@@ -41,22 +54,55 @@ async def report(lab: Lab, run_id: str) -> str:
     best = next((c for c in candidates if state.best and c.verdict.attempt_id == state.best.attempt_id), None)
     ends = [end for end in (first, best) if end is not None]
     parts = [
-        f"<h1>{text(state.name)}</h1><p>{text(state.run_id)}, mode {text(state.mode)}</p>",
-        section("Why it stopped", f"<p>{text(state.stopped or state.state)}. {text(state.why)}</p>"),
-        section("Cost", f"<p>{_cost(state)}</p>"),
-        section("Best", _best(state, best)),
+        heading(state.name, state.stopped or state.state, _shade(state), f"{state.run_id}, mode {state.mode}"),
+        figures(_figures(state, best)),
+        f'<div class="notice">{text(state.why)}</div>' if state.why else "",
+        section("Result", _best(state, best)),
         section("Times at each shape", _shapes(first, best)),
-        section("Course", history_plots.plot_history(_history(state, candidates)) if candidates else ""),
+        section("Best so far", picture(history_plots.plot_history(_history(state, candidates))) if candidates else ""),
         section("Roofline, before and after", await _roofs(lab, state, ends)),
         section("From the first candidate to the best", _diff(candidates[0].source, best.source) if best else ""),
-        section("The winning line", _line(candidates, best)),
-        section("Where answers were wrong", _maps(candidates)),
+        section("Lineage of the best", _line(candidates, best)),
+        section("Wrong elements", _maps(candidates)),
         section("Steps", _steps(state.steps)),
         section("Verdicts", _verdicts(candidates) or "<p>none</p>"),
         section("Hand-offs", await asyncio.to_thread(_handoffs, folder / "handoffs")),
         section("Plan", folded("all", block(plan.model_dump_json(indent=1)))),
     ]
     return page(state.run_id, parts)
+
+
+def _shade(state: RunState) -> str:
+    return "good" if state.stopped == "target" else "busy" if state.stopped is None else "warn"
+
+
+def _figures(state: RunState, best: Judged | None) -> list[tuple[str, str]]:
+    """Return the result first, then what it took."""
+    if state.best is None:
+        result = "none correct"
+    else:
+        result = f"\u00d7{state.best.speedup:.3g}" if state.best.speedup is not None else state.best.outcome
+    ends = speedup_range(best.shapes) if best else None
+    between = f", 95 % interval {ends[0]:.3g}\u2013{ends[1]:.3g}" if ends else ""
+    spent = state.spent
+    found = [(result, f"best speed-up against the reference{between}"), (f"{len(state.steps)}", "steps")]
+    found += [(f"{spent.agent_calls}", "calls of the agent"), (_seconds(spent.wall_s), "in steps")]
+    found += [(f"{spent.tool_calls}", "calls of tools")] if spent.tool_calls is not None else []
+    cost = f"{spent.cost_usd:.2f} USD" if spent.cost_usd is not None else "unknown"
+    return [*found, (cost, "cost as the agent reports")]
+
+
+def _seconds(seconds: float) -> str:
+    return format_time(seconds) if seconds < 59.95 else f"{seconds / 60:,.1f} min"
+
+
+def speedup_range(shapes: Sequence[ShapeVerdict]) -> tuple[float, float] | None:
+    """Return the geometric means of the shapes' low and high ends; None where a shape has none."""
+    lows = [shape.speedup_low for shape in shapes if shape.speedup_low]
+    highs = [shape.speedup_high for shape in shapes if shape.speedup_high]
+    if not shapes or not len(lows) == len(highs) == len(shapes):
+        return None
+    return geometric_mean(lows), geometric_mean(highs)
 
 
 async def _roofs(lab: Lab, state: RunState, ends: Sequence[Judged]) -> str:
@@ -76,10 +122,12 @@ def _history(state: RunState, candidates: Sequence[Judged]) -> ProblemHistory:
         outcome = "voided" if attempt and attempt.voided else verdict.outcome
         if outcome == "correct" and verdict.speedup is not None:
             best = max(best or 0.0, verdict.speedup)
+        low, high = speedup_range(candidate.shapes) or (None, None)
         points.append(
             HistoryPoint(
                 number=candidate.number, attempt_id=verdict.attempt_id or f"{candidate.number}", created_at="",
-                outcome=outcome, speedup=verdict.speedup, best=best, reason=shown(verdict.reason) or None,
+                outcome=outcome, speedup=verdict.speedup, best=best, speedup_low=low, speedup_high=high,
+                reason=shown(verdict.reason) or None,
             )
         )  # fmt: skip
     return ProblemHistory(problem_id=state.problem_id or "", name=state.name, device=DEVICE, points=points)
@@ -101,39 +149,35 @@ def _shapes(first: Judged | None, best: Judged | None) -> str:
     if best is None or not best.shapes:
         return ""
     early = {str(shape.dims): shape for shape in first.shapes} if first else {}
-    heads = ["shape", "first correct", "best", "reference", "speed-up, first", "speed-up, best", "of the roof"]
+    interval = "95 % interval"
+    heads = [
+        "shape", "first correct", interval, "best", interval, "reference", interval, "speed-up, first", interval,
+        "speed-up, best", interval, "of the roof",
+    ]  # fmt: skip
     return table(heads, [_row(shape, early.get(str(shape.dims))) for shape in best.shapes])
 
 
 def _row(shape: ShapeVerdict, early: ShapeVerdict | None) -> list[str]:
     dims = ", ".join(f"{name}={size}" for name, size in shape.dims.items()) or "the only shape"
-    before = _us(early.candidate) if early else "-"
-    return [
-        dims, before, _us(shape.candidate), _us(shape.reference), _ratio(early), _ratio(shape), shape.roof or "-",
-    ]  # fmt: skip
+    before = early.candidate if early else None
+    pairs = (_time(before), _time(shape.candidate), _time(shape.reference), _ratio(early), _ratio(shape))
+    return [dims, *(cell for pair in pairs for cell in pair), shape.roof or "unknown"]
 
 
-def _us(timing: Timing | None) -> str:
+def _time(timing: Timing | None) -> tuple[str, str]:
+    """Return a time and its interval."""
     if timing is None:
-        return "-"
-    unit, by = ("ms", 1000.0) if timing.median_us >= 10_000 else ("us", 1.0)
-    return f"{timing.median_us / by:.4g} {unit} ({timing.low_us / by:.4g}-{timing.high_us / by:.4g})"
+        return "none", ""
+    return format_time(timing.median_us / 1e6), format_time_range(timing.low_us / 1e6, timing.high_us / 1e6)
 
 
-def _ratio(shape: ShapeVerdict | None) -> str:
+def _ratio(shape: ShapeVerdict | None) -> tuple[str, str]:
+    """Return a speed-up and its interval."""
     if shape is None or shape.speedup is None:
-        return "-"
-    interval = (
-        f" ({shape.speedup_low:.3g}-{shape.speedup_high:.3g})" if shape.speedup_low and shape.speedup_high else ""
-    )
-    return f"{shape.speedup:.3g}{interval}"
-
-
-def _cost(state: RunState) -> str:
-    spent = state.spent
-    cost = f"{spent.cost_usd:.2f} USD as the agent reports" if spent.cost_usd is not None else "no cost was reported"
-    tools = f", {spent.tool_calls} calls of tools" if spent.tool_calls is not None else ""
-    return f"{spent.agent_calls} calls of the agent{tools}, {spent.wall_s:.0f} s in steps, {cost}"
+        return "none", ""
+    known = shape.speedup_low and shape.speedup_high
+    interval = f"{shape.speedup_low:.3g}\u2013{shape.speedup_high:.3g}" if known else "unknown"
+    return f"\u00d7{shape.speedup:.3g}", interval
 
 
 def _line(candidates: Sequence[Judged], best: Judged | None) -> str:
@@ -159,13 +203,13 @@ def _outcome(candidate: Judged) -> str:
 
 def _diff(first: str, best: str) -> str:
     lines = list(difflib.unified_diff(first.splitlines(), best.splitlines(), "before", "after", lineterm="", n=3))
-    kept = [f'<span class="{_class(line)}">{text(line[:MAX_LINE])}</span>' for line in lines[:MAX_DIFF_LINES]]
-    left = f"\n({len(lines) - MAX_DIFF_LINES} lines left out)" if len(lines) > MAX_DIFF_LINES else ""
-    return f"<pre>{chr(10).join(kept)}{left}</pre>" if lines else "<p>They are the same.</p>"
+    kept = [f'<span class="l {_class(line)}">{text(line[:MAX_LINE])}</span>' for line in lines[:MAX_DIFF_LINES]]
+    left = f"<p>{len(lines) - MAX_DIFF_LINES} lines left out</p>" if len(lines) > MAX_DIFF_LINES else ""
+    return f'<pre class="code">{"".join(kept)}</pre>{left}' if lines else "<p>They are the same.</p>"
 
 
 def _class(line: str) -> str:
-    return {"+": "add", "-": "del"}.get(line[:1], "")
+    return {"+": "add", "-": "del", "@": "at"}.get(line[:1], "")
 
 
 def _maps(candidates: Sequence[Judged]) -> str:
@@ -180,17 +224,17 @@ def _maps(candidates: Sequence[Judged]) -> str:
             f"{where.get('looked_at')} elements looked at are wrong. {candidate.verdict.reason[:300]}"
         )
         drawn = heat_map(where.get("share", []), "rows", "the last axis")
-        parts.append(f"<figure>{drawn}<figcaption>{text(said)}</figcaption></figure>")
+        parts.append(f"<figure>{picture(drawn)}<figcaption>{text(said)}</figcaption></figure>")
     left = len(wrong) - MAX_MAPS
     return "".join(parts) + (f"<p>({left} more left out)</p>" if left > 0 else "")
 
 
 def _steps(steps: Sequence[RunStep]) -> str:
     rows = [
-        [step.step, step.outcome, f"{step.speedup:.3g}" if step.speedup else "", f"{step.seconds:.1f}"]
+        [step.step, step.outcome, f"{step.speedup:.3g}" if step.speedup else "", _seconds(step.seconds)]
         for step in steps
     ]
-    return table(["step", "outcome", "speed-up", "seconds"], rows)
+    return table(["step", "outcome", "speed-up", "run time"], rows)
 
 
 def _verdicts(candidates: Sequence[Judged]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from gpu_mcp_server.errors import BadRequest
 from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.plots.roofline_plot import DevicePeaks, RooflinePoint, roofline
-from gpu_mcp_server.recipes.reports.html_page import items, text
+from gpu_mcp_server.recipes.reports.html_page import items, picture, text
 from gpu_mcp_server.recipes.run.run_candidates import Judged
 from gpu_mcp_server.services.evaluation.time_floors import floors
 
@@ -30,7 +30,7 @@ def roofs_of(problem: Problem, ends: Sequence[Judged]) -> str:
     points, said = _points(problem, ends, known["shapes"])
     if points and peak:
         drawn = roofline(DevicePeaks(gb_s, peak / 1e12, str(known["roof_type"]), source), points)
-        return f"<figure>{drawn}</figure>{items(said)}"
+        return f"{picture(drawn)}{items(said)}"
     why = "No picture: the problem declares no flops." if said else "No roofline: nothing was timed."
     return f"<p>{why} Memory's roof is {gb_s:.4g} GB/s ({text(source)}).</p>{items(said)}"
 
@@ -75,7 +75,7 @@ def _profiled(ends: Sequence[Judged]) -> str:
     source = f"{best['peak_source']}; counted by the profiler"
     roofs = DevicePeaks(memory["peak_bandwidth_gb_s"], best["peak_tflop_s"], best["pipe"], source)
     said = [f"{p.says}: {p.tflop_s:.4g} TFLOP/s at {p.intensity_flop_b:.3g} FLOP per byte" for p in points]
-    return f"<figure>{roofline(roofs, points)}</figure>{items(said)}"
+    return f"{picture(roofline(roofs, points))}{items(said)}"
 
 
 def _dims(dims: dict[str, Any]) -> str:

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from gpu_mcp_server.models.suite import RepeatReport, SuiteReport, SuiteRow
 from gpu_mcp_server.plots import history_plots
-from gpu_mcp_server.recipes.reports.html_page import items, page, section, table, text
+from gpu_mcp_server.recipes.reports.html_page import heading, items, page, picture, section, table
 
-HEADS = ("problem", "stopped", "speed-up", "attempt", "run", "calls", "seconds", "USD as reported", "why")
+HEADS = ("problem", "stopped", "speed-up", "attempt", "run", "calls", "run time", "USD as reported", "reason")
 
 
 def suite_page(report: SuiteReport) -> str:
@@ -14,9 +14,9 @@ def suite_page(report: SuiteReport) -> str:
     compiled = sum(row.stopped == "compiled" for row in report.rows)
     said = [f"{name}: {rate.text()}" for name, rate in report.fast.items()]
     said += report.left_out()
-    said += [f"compiled, and judged by nobody as there is no device here: {compiled}"] if compiled else []
+    said += [f"compiled and not judged, as no device is here: {compiled}"] if compiled else []
     parts = [
-        f"<h1>{text(report.suite)}</h1><p>{len(report.rows)} of {report.problems} problems are done.</p>",
+        heading(report.suite, "", "", f"{len(report.rows)} of {report.problems} problems are done"),
         section("Metrics", items(said)),
         section("Speed-up over the reference", _speeds(report.rows)),
         section("Problems", _rows(report.rows)),
@@ -30,7 +30,7 @@ def repeat_page(report: RepeatReport) -> str:
     if report.difference is not None:
         said.append(f"difference of the sources: {report.difference:.2f} (0 are equal texts)")
     parts = [
-        f"<h1>{text(report.name)}, {len(report.rows)} times</h1>",
+        heading(report.name, "", "", f"{len(report.rows)} repetitions"),
         section("Metrics", items(said)),
         section("Speed-up over the reference", _speeds(report.rows)),
         section("Repetitions", _rows(report.rows)),
@@ -39,7 +39,7 @@ def repeat_page(report: RepeatReport) -> str:
 
 
 def _speeds(rows: Sequence[SuiteRow]) -> str:
-    return history_plots.plot_speedups({row.name: row.speedup for row in rows if row.speedup is not None})
+    return picture(history_plots.plot_speedups({row.name: row.speedup for row in rows if row.speedup is not None}))
 
 
 def _rows(rows: Sequence[SuiteRow]) -> str:
@@ -51,5 +51,5 @@ def _cells(row: SuiteRow) -> list[str]:
     cost = f"{row.cost_usd:.2f}" if row.cost_usd is not None else "-"
     return [
         row.name, row.stopped or "unfinished", speed, row.attempt_id or "-", row.run_id,
-        str(row.agent_calls), f"{row.wall_s:.0f}", cost, row.why,
+        str(row.agent_calls), f"{row.wall_s:,.0f} s", cost, row.why,
     ]  # fmt: skip
