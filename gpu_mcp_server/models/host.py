@@ -71,6 +71,10 @@ class HostStatus(Model):
     cpu: str | None = None
     cores: int | None = None
     memory_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    """What programs can still have; absent where the host does not say."""
+    load: float | None = None
+    """Threads that ran or were ready to, on average over the last minute."""
     driver: str | None = None
     toolchains: dict[str, str] = {}
     """Compiler to version."""

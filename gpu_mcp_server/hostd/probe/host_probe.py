@@ -218,8 +218,31 @@ def _memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def available_memory_bytes() -> Optional[int]:
+    """Return the memory that programs can still have without swapping; None where the kernel does not say.
+
+    Source: Linux, Documentation/filesystems/proc.rst, MemAvailable.
+    """
+    try:
+        with open("/proc/meminfo", encoding="ascii") as text:
+            for line in text:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) << 10
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def _load() -> Optional[float]:
+    """Return how many threads ran or were ready to, on average over the last minute."""
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
+
+
 def gpu_state(host: Host) -> Dict[str, Any]:
-    """Return how each GPU stands, and how many jobs there are."""
+    """Return how each GPU stands, what processors and memory have to do, and how many jobs there are."""
     gpus = host.nvml.gpus()
     ours: Set[int] = host.job_pids() if any(g["pids"] for g in gpus) else set()
     for gpu in gpus:
@@ -230,6 +253,8 @@ def gpu_state(host: Host) -> Dict[str, Any]:
     return {
         "gpus": gpus,
         "jobs_running": len(host.folders.unfinished_jobs()),
+        "load": _load(),
+        "memory_available_bytes": available_memory_bytes(),
         "why_none": host.nvml.why_not(),
         "amd": amd,
         "locks": {"fault": host.locks.fault(), "note": host.locks.note()},

@@ -67,6 +67,8 @@ class StatusService:
             cpu=probe.cpu,
             cores=probe.cores,
             memory_bytes=probe.memory_bytes,
+            memory_available_bytes=now.get("memory_available_bytes"),
+            load=now.get("load"),
             driver=probe.driver,
             toolchains=toolchain_versions(probe),
             judge=_judge(probe),

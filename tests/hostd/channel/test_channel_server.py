@@ -161,6 +161,9 @@ async def test_finished_and_running_jobs_are_listed_newest_first(full):
     assert {r["id"]: r["state"] for r in answer["records"]} == {first: "finished", second: "running"}
     gpus, _ = await full.link.call("gpus")
     assert gpus["jobs_running"] == 1
+    assert gpus["load"] >= 0 and 0 < gpus["memory_available_bytes"] < os.sysconf("SC_PAGE_SIZE") * os.sysconf(
+        "SC_PHYS_PAGES"
+    )
 
 
 async def test_more_gpus_than_a_host_can_have_are_refused(full):
