@@ -32,6 +32,45 @@ class ProblemLine(Model):
     """Most evaluations first."""
 
 
+class AttemptLine(Model):
+    """One attempt in a list."""
+
+    attempt_id: str
+    kind: str
+    created_at: str
+    outcome: str
+    """Its verdict, voided, or how it ended without one."""
+    problem_id: str | None = None
+    problem: str | None = None
+    """The problem's name."""
+    user: str | None = None
+    language: str | None = None
+    host: str | None = None
+    device: str | None = None
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    median_us: float | None = None
+    said: str | None = None
+    """Why it was voided, its reason, or its note."""
+
+
+class UserLine(Model):
+    """One user of the server."""
+
+    name: str
+    project: str | None = None
+    weight: float
+    created_at: str
+    tokens: int
+    """Active ones, sessions of the dashboard apart."""
+    last_used_at: str | None = None
+    """Of any token."""
+    jobs: int
+    unfinished_jobs: int
+    attempts: int
+
+
 class DayUse(Model):
     """What somebody used on one day, UTC."""
 

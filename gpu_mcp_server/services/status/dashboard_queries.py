@@ -9,7 +9,7 @@ from typing import Literal
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.hostd.protocol import JobRecord
 from gpu_mcp_server.models.attempt import Attempt
-from gpu_mcp_server.models.dashboard import AttemptContext, DayUse, ProblemLine, Ranking
+from gpu_mcp_server.models.dashboard import AttemptContext, DayUse, Ranking
 from gpu_mcp_server.models.user import User
 from gpu_mcp_server.runtime.current_user import current_user
 from gpu_mcp_server.services.jobs.job_runner import JobRunner
@@ -47,40 +47,18 @@ class DashboardQueries:
     def __init__(self, db: Database, table: JobTable, jobs: JobRunner, experience: AttemptStore) -> None:
         self._db, self._table, self._jobs, self._experience = db, table, jobs, experience
 
-    async def problems(self, limit: int = 100) -> Sequence[ProblemLine]:
-        """Return the problems that were worked on last, each with its boards."""
-        seen, values = visibility_condition("problems.problem_id")
-        mine, more = visibility_condition("a.attempt_id")
-        rows = await self._db.fetch_all(
-            "SELECT problems.problem_id, problems.created_at, problems.json ->> 'name' AS name, "  # noqa: S608
-            "count(a.seq) AS evaluations, coalesce(sum(a.verdict = 'correct'), 0) AS correct, "
-            "max(a.created_at) AS last_at FROM problems "
-            f"LEFT JOIN attempts a ON a.problem_id = problems.problem_id AND a.kind = 'evaluate' AND {mine} "
-            f"WHERE {seen} GROUP BY problems.seq "
-            "ORDER BY coalesce(max(a.created_at), problems.created_at) DESC LIMIT ?",
-            (*more, *values, limit),
-        )
-        boards: defaultdict[str, list[Ranking]] = defaultdict(list)
-        for problem_id, board in await self._boards(None):
-            boards[problem_id].append(board)
-        return [ProblemLine(**dict(row), boards=boards[row["problem_id"]]) for row in rows]
-
     async def boards(self, problem_id: str) -> Sequence[Ranking]:
         """Return the rankings of a problem, those with most evaluations first."""
-        return [board for _, board in await self._boards(problem_id)]
-
-    async def _boards(self, problem_id: str | None) -> Sequence[tuple[str, Ranking]]:
         seen, values = visibility_condition("attempt_id")
-        only, which = ("problem_id = ?", (problem_id,)) if problem_id is not None else ("problem_id IS NOT NULL", ())
         rows = await self._db.fetch_all(
-            "SELECT problem_id, problem_hash, device, driver, count(*) AS evaluations, "  # noqa: S608
+            "SELECT problem_hash, device, driver, count(*) AS evaluations, "  # noqa: S608
             "coalesce(sum(verdict = 'correct'), 0) AS correct, "
             f"max(CASE WHEN {BEST} THEN speedup END) AS best FROM attempts "
-            f"WHERE kind = 'evaluate' AND device IS NOT NULL AND {only} AND {seen} "
-            "GROUP BY problem_id, problem_hash, device, driver ORDER BY evaluations DESC, device LIMIT ?",
-            (*which, *values, MAX_BOARDS),
+            f"WHERE kind = 'evaluate' AND device IS NOT NULL AND problem_id = ? AND {seen} "
+            "GROUP BY problem_hash, device, driver ORDER BY evaluations DESC, device LIMIT ?",
+            (problem_id, *values, MAX_BOARDS),
         )
-        return [(row["problem_id"], Ranking(**{k: row[k] for k in Ranking.model_fields})) for row in rows]
+        return [Ranking(**dict(row)) for row in rows]
 
     async def ranking(self, board: Ranking, problem_id: str, limit: int = 50) -> Sequence[Attempt]:
         """Return the correct evaluations of one board, greatest speed-up first."""
@@ -112,10 +90,6 @@ class DashboardQueries:
 
     async def _attempts(self, ids: Sequence[str]) -> list[Attempt]:
         return [await self._experience.get(each) for each in ids]
-
-    async def jobs(self, limit: int = 50) -> Sequence[JobState]:
-        """Return the newest jobs; hosts are asked for those that have not ended."""
-        return await asyncio.gather(*(self.standing(row) for row in await self._table.recent(limit)))
 
     async def job(self, job_id: str) -> JobState:
         """Return how a job stands.

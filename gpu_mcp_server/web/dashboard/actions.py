@@ -33,8 +33,6 @@ async def release(lab: Lab, visitor: User, lease_id: str) -> None:
 async def _own(lab: Lab, visitor: User, handle: str, what: str) -> None:
     right = await lab.status.overview.right(handle)
     if right == "none":
-        raise NotFound(what, handle, hint="It may be over already, or another's.")
+        raise NotFound(what, handle, hint="It may have ended, or belong to another user.")
     if right != "own" or not visitor.may("run"):
-        raise Forbidden(
-            f"You may not end {handle}.", hint="Its owner can, and who has a token with the scope admin can."
-        )
+        raise Forbidden(f"You may not end {handle}.", hint="Its owner can, and a token with the scope admin can.")

@@ -20,11 +20,22 @@ from gpu_mcp_server.services.jobs.output_text import safe_text
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.web.dashboard.rooflines import kernels_of_profile, kernels_of_timing, roofline_data, rows_of
 from gpu_mcp_server.web.dashboard.text_format import Listing, difference, listing
+from gpu_mcp_server.web.dashboard.whiskers import WhiskerScale, scale_of
 
 SOURCE_BYTES = 1 << 20
 VERDICT_BYTES = 16 << 20
 ANCESTORS = 40
-INSIDE = ("verdict_artifact", "resources", "diagnostics", "roofline", "verdict", "profile_artifact", "report_artifact")
+INSIDE = (
+    "verdict_artifact",
+    "resources",
+    "diagnostics",
+    "roofline",
+    "verdict",
+    "profile_artifact",
+    "report_artifact",
+    "speedup_range",
+    "median_range_us",
+)
 """Of the evidence: what has a place of its own on the page."""
 
 
@@ -52,6 +63,8 @@ class AttemptPage:
     parent: Attempt | None
     changes: Listing | None
     shapes: Sequence[ShapeVerdict]
+    scale: WhiskerScale | None
+    """Of the shapes' speed-ups."""
     where: ErrorGridView | None
     trials: str
     notes: Sequence[str]
@@ -98,6 +111,7 @@ async def attempt_page(lab: Lab, attempt_id: str) -> AttemptPage:
         parent=parent,
         changes=changes,
         shapes=shapes,
+        scale=scale_of(end for s in shapes for end in (s.speedup_low, s.speedup, s.speedup_high)),
         where=_where(verdict),
         trials=str(verdict.get("trials_summary") or ""),
         notes=notes,
@@ -122,6 +136,11 @@ async def source_of(lab: Lab, attempt: Attempt) -> tuple[str | None, str]:
     except GpuMcpError as error:
         return None, str(error)
     return safe_text(data), ""
+
+
+async def shapes_of(lab: Lab, attempt: Attempt) -> Sequence[ShapeVerdict]:
+    """Return how an attempt did at each shape; nothing where its verdict is gone or of another version."""
+    return _shapes(await _verdict(lab, attempt.evidence or {}))
 
 
 async def rooflines(lab: Lab, attempt_id: str) -> dict[str, Any]:

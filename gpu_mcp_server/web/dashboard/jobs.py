@@ -1,16 +1,16 @@
 """Jobs as they stand."""
 
+import shlex
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpu_mcp_server.errors import GpuMcpError
 from gpu_mcp_server.models.job import JobResult
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.services.status.dashboard_queries import JobState, Right
-from gpu_mcp_server.web.dashboard.text_format import Listing, listing
-
-LISTED = 60
+from gpu_mcp_server.services.status.listings import ListRequest
+from gpu_mcp_server.web.dashboard.text_format import Listing, log_listing
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,11 @@ class JobLine:
     seconds: float | None
     """How long it ran, has been running, or has been waiting."""
     right: Right
+    command: str = ""
+    """As a shell would take it; empty where the job is no command."""
+    problem_id: str | None = None
+    problem: str | None = None
+    """Name of the problem that the job judges or profiles."""
 
     @property
     def is_over(self) -> bool:
@@ -42,9 +47,17 @@ class JobPage:
     stderr: Listing
 
 
-async def job_list(lab: Lab) -> Sequence[JobLine]:
-    """Return the newest jobs that the visitor may see."""
-    return [await _line(lab, standing) for standing in await lab.status.overview.jobs(LISTED)]
+async def job_list(lab: Lab, request: ListRequest) -> tuple[Sequence[JobLine], int]:
+    """Return the jobs that the visitor asks for and may see, and how many match."""
+    found, matching = await lab.status.lists.jobs(request)
+    lines = [
+        replace(
+            await _line(lab, each.state), command=shlex.join(each.command), problem_id=each.problem_id,
+            problem=each.problem,
+        )
+        for each in found
+    ]  # fmt: skip
+    return lines, matching
 
 
 async def job_page(lab: Lab, job_id: str) -> JobPage:
@@ -54,6 +67,7 @@ async def job_page(lab: Lab, job_id: str) -> JobPage:
         NotFound: If there is no such job that the visitor may see.
     """
     standing = await lab.status.overview.job(job_id)
+    attempt_id = standing.row.attempt_id
     result, why = None, ""
     if standing.row.purpose != "reserve":
         try:
@@ -61,11 +75,11 @@ async def job_page(lab: Lab, job_id: str) -> JobPage:
         except GpuMcpError as error:
             why = str(error)
     return JobPage(
-        line=await _line(lab, standing),
+        line=replace(await _line(lab, standing), command=shlex.join(await lab.status.lists.command_of(attempt_id))),
         result=result,
         why_not=why,
-        stdout=listing(result.stdout if result else ""),
-        stderr=listing(result.stderr if result else ""),
+        stdout=log_listing(result.stdout if result else ""),
+        stderr=log_listing(result.stderr if result else ""),
     )
 
 

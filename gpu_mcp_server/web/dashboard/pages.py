@@ -1,6 +1,6 @@
 """Pages made from templates, and what every answer of the dashboard says of itself to the browser."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -12,6 +12,7 @@ from gpu_mcp_server import __version__
 from gpu_mcp_server.package_files import PACKAGE
 from gpu_mcp_server.text_safety import escape_controls
 from gpu_mcp_server.web.dashboard import text_format
+from gpu_mcp_server.web.dashboard.whiskers import range_of
 
 HERE = PACKAGE / "web" / "dashboard"
 STATIC = HERE / "static"
@@ -29,11 +30,20 @@ HEADERS = {
     "cache-control": "no-store",
 }
 
+FILTERS: Sequence[Any] = (
+    text_format.display_text, text_format.format_duration, text_format.format_elapsed, text_format.format_age,
+    text_format.format_microseconds, text_format.format_microsecond_range, text_format.clock,
+    text_format.format_number, text_format.size, text_format.status_class, range_of,
+)  # fmt: skip
+"""What templates know by its name."""
 SECTIONS = (
     ("/", "Pool"),
+    ("/processors", "Processors"),
     ("/problems", "Problems"),
+    ("/attempts", "Attempts"),
     ("/runs", "Runs"),
     ("/jobs", "Jobs"),
+    ("/users", "Users"),
     ("/usage", "Usage"),
     ("/hosts", "Hosts"),
 )
@@ -53,8 +63,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("display_text", "format_duration", "format_age", "clock", "format_number", "size", "status_class"):
-        environment.filters[name] = getattr(text_format, name)
+    environment.filters.update({each.__name__: each for each in FILTERS})
     return environment
 
 

@@ -1,4 +1,4 @@
-"""Problems: their boards, the course of the work, who descends from whom."""
+"""Problems: their boards, the course of the work, lineage."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from gpu_mcp_server.models.problem import Problem
 from gpu_mcp_server.plots import history_plots
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.web.dashboard.text_format import Listing, display_text, listing
+from gpu_mcp_server.web.dashboard.whiskers import WhiskerScale, range_of, scale_of
 
 RANKED = 20
 RECENT = 30
@@ -31,6 +32,8 @@ class ProblemPage:
     number: int
     """Of the shown one among them."""
     ranking: Sequence[Attempt]
+    scale: WhiskerScale | None
+    """Of the ranking's speed-ups."""
     recent: Sequence[Attempt]
     left_out: int
     reference: Listing
@@ -46,12 +49,14 @@ async def problem_page(lab: Lab, problem_id: str, number: int) -> ProblemPage:
     boards = await lab.status.overview.boards(problem_id)
     board = _board(boards, number, problem_id)
     recent = await lab.store.experience.list("recent", problem_id=problem_id, kind="evaluate", limit=RECENT)
+    ranking: Sequence[Attempt] = await lab.status.overview.ranking(board, problem_id, RANKED) if board else []
     return ProblemPage(
         problem=problem,
         boards=boards,
         board=board,
         number=number,
-        ranking=await lab.status.overview.ranking(board, problem_id, RANKED) if board else [],
+        ranking=ranking,
+        scale=scale_of(end for a in ranking for end in (a.speedup, *(range_of(a.evidence, "speedup_range") or ()))),
         recent=recent.attempts,
         left_out=recent.left_out or 0,
         reference=listing(problem.reference, limit=REFERENCE_LINES),
@@ -68,6 +73,8 @@ async def course(lab: Lab, problem_id: str, number: int) -> dict[str, Any]:
             "href": f"/attempts/{p.attempt_id}",
             "outcome": p.outcome,
             "speedup": p.speedup,
+            "low": p.speedup_low,
+            "high": p.speedup_high,
             "best": p.best,
             "said": display_text(p.note or p.reason or "", 140),
         }
@@ -77,7 +84,7 @@ async def course(lab: Lab, problem_id: str, number: int) -> dict[str, Any]:
 
 
 async def lineage(lab: Lab, problem_id: str, number: int) -> tuple[ProblemHistory, str]:
-    """Return the history of one board, and the tree of who descends from whom as SVG."""
+    """Return the history of one board, and its lineage as SVG."""
     history = await history_of(lab, problem_id, number)
     return history, history_plots.plot_lineage(history, link=lambda attempt_id: f"/attempts/{attempt_id}")
 

@@ -16,9 +16,12 @@ from gpu_mcp_server.models.user import User
 from gpu_mcp_server.services.lab import Lab
 from gpu_mcp_server.text_safety import visible_data
 from gpu_mcp_server.web.dashboard import actions, attempts, jobs, problems, runs
+from gpu_mcp_server.web.dashboard.comparison import comparison_page
+from gpu_mcp_server.web.dashboard.list_pages import ListView, list_request_of
 from gpu_mcp_server.web.dashboard.login import Forbidden, check_own_page, login, logout, note, user_of_request
 from gpu_mcp_server.web.dashboard.pages import HEADERS, STATIC, page, safe_svg
 from gpu_mcp_server.web.dashboard.pool import PoolView
+from gpu_mcp_server.web.dashboard.processors import processor_hosts
 
 View = Callable[[Request, Lab, User], Awaitable[Response]]
 _log = structlog.get_logger()
@@ -38,9 +41,17 @@ def routes() -> list[BaseRoute]:
     async def hosts_page(request: Request, lab: Lab, visitor: User) -> Response:
         return page(request, "hosts.html", {"hosts": await pool.hosts(lab)}, visitor=visitor, section="/hosts")
 
+    async def processors(request: Request, lab: Lab, visitor: User) -> Response:
+        about = {"hosts": await processor_hosts(lab, await pool.hosts(lab))}
+        return page(request, "processors.html", about, visitor=visitor, section="/processors")
+
     return [
         Route("/", _guarded(pool_page)),
         Route("/hosts", _guarded(hosts_page)),
+        Route("/processors", _guarded(processors)),
+        Route("/users", _guarded(_users)),
+        Route("/attempts", _guarded(_attempts)),
+        Route("/compare", _guarded(_compare)),
         Route("/problems", _guarded(_problems)),
         Route("/problems/{problem_id}", _guarded(_problem)),
         Route("/problems/{problem_id}/course.json", _guarded(_course)),
@@ -120,8 +131,10 @@ def _board(request: Request) -> int:
 
 
 async def _problems(request: Request, lab: Lab, visitor: User) -> Response:
-    about = {"problems": await lab.status.overview.problems()}
-    return page(request, "problems.html", about, visitor=visitor, section="/problems")
+    asked = list_request_of(request, "problems")
+    found, matching = await lab.status.lists.problems(asked)
+    view = ListView("problems", asked, await lab.status.lists.choices("problems"), matching)
+    return page(request, "problems.html", {"problems": found, "view": view}, visitor=visitor, section="/problems")
 
 
 async def _problem(request: Request, lab: Lab, visitor: User) -> Response:
@@ -139,10 +152,24 @@ async def _lineage(request: Request, lab: Lab, visitor: User) -> Response:
     return page(request, "lineage.html", about, visitor=visitor, section="/problems")
 
 
+async def _attempts(request: Request, lab: Lab, visitor: User) -> Response:
+    asked = list_request_of(request, "attempts")
+    found, matching = await lab.status.lists.attempts(asked)
+    view = ListView("attempts", asked, await lab.status.lists.choices("attempts"), matching)
+    return page(request, "attempts.html", {"attempts": found, "view": view}, visitor=visitor, section="/attempts")
+
+
+async def _compare(request: Request, lab: Lab, visitor: User) -> Response:
+    chosen = [each.strip() for each in request.query_params.getlist("attempt") if each.strip()]
+    found = await comparison_page(lab, chosen) if len(set(chosen)) > 1 else None
+    about = {"p": found, "chosen": chosen[0] if chosen else ""}
+    return page(request, "compare.html", about, visitor=visitor, section="/attempts")
+
+
 async def _attempt(request: Request, lab: Lab, visitor: User) -> Response:
     found = await attempts.attempt_page(lab, request.path_params["attempt_id"])
     about = {"p": found, "a": found.attempt, "picture": safe_svg(found.where.picture) if found.where else ""}
-    return page(request, "attempt.html", about, visitor=visitor, section="/problems")
+    return page(request, "attempt.html", about, visitor=visitor, section="/attempts")
 
 
 async def _source(request: Request, lab: Lab, _: User) -> Response:
@@ -169,7 +196,10 @@ async def _run(request: Request, lab: Lab, visitor: User) -> Response:
 
 
 async def _jobs(request: Request, lab: Lab, visitor: User) -> Response:
-    return page(request, "jobs.html", {"jobs": await jobs.job_list(lab)}, visitor=visitor, section="/jobs")
+    asked = list_request_of(request, "jobs")
+    found, matching = await jobs.job_list(lab, asked)
+    view = ListView("jobs", asked, await lab.status.lists.choices("jobs"), matching)
+    return page(request, "jobs.html", {"jobs": found, "view": view}, visitor=visitor, section="/jobs")
 
 
 async def _job(request: Request, lab: Lab, visitor: User) -> Response:
@@ -189,6 +219,15 @@ async def _release(request: Request, lab: Lab, visitor: User) -> Response:
     await actions.release(lab, visitor, lease_id)
     note(request, visitor, "release", lease_id)
     return RedirectResponse("/?done=released", 303, HEADERS)
+
+
+async def _users(request: Request, lab: Lab, visitor: User) -> Response:
+    team = request.app.state.site.team
+    found = [
+        (line, await team.users.get(line.name), await team.allowances.usage_of(line.name))
+        for line in await lab.status.lists.users()
+    ]
+    return page(request, "users.html", {"users": found}, visitor=visitor, section="/users")
 
 
 async def _usage(request: Request, lab: Lab, visitor: User) -> Response:

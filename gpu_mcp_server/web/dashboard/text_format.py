@@ -1,11 +1,13 @@
 """Text of others on a page: what steers is made visible, what is long is cut and says so. Escaping is Jinja's."""
 
 import difflib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from gpu_mcp_server.text_safety import escape_controls
+from gpu_mcp_server.time_format import format_time, format_time_range
 
 LINES = 1500
 """Of a source, an output or a difference."""
@@ -32,6 +34,22 @@ class Listing:
     left_out: str = ""
 
 
+@dataclass(frozen=True)
+class LinePair:
+    """A line of each of two sources beside each other; the empty line stands where one has none."""
+
+    left: ListingLine
+    right: ListingLine
+
+
+@dataclass(frozen=True)
+class PairedListing:
+    """Two sources beside each other, without what is the same far from any change."""
+
+    pairs: Sequence[LinePair]
+    left_out: str = ""
+
+
 def display_text(text: object, limit: int = 400) -> str:
     """Return a text as one that can be looked at: control and bidirectional characters escaped, the end cut."""
     said = "" if text is None else str(text)
@@ -40,22 +58,34 @@ def display_text(text: object, limit: int = 400) -> str:
 
 
 def listing(text: str, *, limit: int = LINES) -> Listing:
-    """Return numbered lines."""
-    lines = text.split("\n")
-    if lines and lines[-1] == "":
-        lines.pop()
+    """Return numbered lines, the first ones where there are too many."""
+    lines = _lines(text)
     found = [ListingLine(str(number), display_text(line, LINE_CHARS)) for number, line in enumerate(lines[:limit], 1)]
     left = len(lines) - limit
     return Listing(found, f"{left} of {len(lines)} lines left out" if left > 0 else "")
 
 
+def log_listing(text: str, *, limit: int = LINES) -> Listing:
+    """Return numbered lines of an output, the last ones where there are too many."""
+    lines = _lines(text)
+    left = max(0, len(lines) - limit)
+    found = [ListingLine(str(n), display_text(line, LINE_CHARS)) for n, line in enumerate(lines[left:], left + 1)]
+    return Listing(found, f"{left} earlier of {len(lines)} lines left out" if left else "")
+
+
+def _lines(text: str) -> list[str]:
+    lines = text.split("\n")
+    if lines and lines[-1] == "":
+        lines.pop()
+    return lines
+
+
 def difference(before: str, after: str) -> Listing:
     """Return what changed from one source to the other, with three lines around each place."""
-    if max(len(before), len(after)) > COMPARED_CHARS:
-        return Listing([], f"not compared: sources above {COMPARED_CHARS:,} characters take too long")
+    why = _why_not_compared(before, after)
+    if why:
+        return Listing([], why)
     old, new = before.splitlines(), after.splitlines()
-    if max(len(old), len(new)) > LINES:
-        return Listing([], f"not compared: sources above {LINES:,} lines take too long")
     found: list[ListingLine] = []
     for line in difflib.unified_diff(old, new, lineterm="", n=3):
         if line.startswith(("---", "+++")) and len(found) < 2 and not any(x.kind == "at" for x in found):
@@ -69,16 +99,52 @@ def difference(before: str, after: str) -> Listing:
     return Listing(found[:LINES], f"{len(found) - LINES} lines left out" if len(found) > LINES else "")
 
 
+def paired_difference(before: str, after: str) -> PairedListing:
+    """Return both sources line beside line, with three lines around each change."""
+    why = _why_not_compared(before, after)
+    if why:
+        return PairedListing([], why)
+    old, new = before.splitlines(), after.splitlines()
+    blank = ListingLine("", "")
+    found: list[LinePair] = []
+    for group in difflib.SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(3):
+        place = ListingLine("", f"lines {group[0][1] + 1} and {group[0][3] + 1}", "at")
+        found.append(LinePair(place, ListingLine("", "", "at")))
+        for kind, i1, i2, j1, j2 in group:
+            left = [_numbered(n, old, "" if kind == "equal" else "del") for n in range(i1, i2)]
+            right = [_numbered(n, new, "" if kind == "equal" else "add") for n in range(j1, j2)]
+            found += [LinePair(a, b) for a, b in itertools.zip_longest(left, right, fillvalue=blank)]
+    return PairedListing(found[:LINES], f"{len(found) - LINES} lines left out" if len(found) > LINES else "")
+
+
+def _numbered(index: int, lines: Sequence[str], kind: str) -> ListingLine:
+    return ListingLine(str(index + 1), display_text(lines[index], LINE_CHARS), kind)
+
+
+def _why_not_compared(before: str, after: str) -> str:
+    if max(len(before), len(after)) > COMPARED_CHARS:
+        return f"not compared: sources above {COMPARED_CHARS:,} characters take too long"
+    if max(len(before.splitlines()), len(after.splitlines())) > LINES:
+        return f"not compared: sources above {LINES:,} lines take too long"
+    return ""
+
+
 def format_duration(seconds: float | None) -> str:
-    """Return a duration as people say it: 8 s, 4 min 10 s, 2 h 5 min, 3 d 4 h."""
+    """Return how long something took: 63.1 ms, 8.20 s, 4 min 10 s, 2 h 5 min, 3 d 4 h."""
+    if seconds is not None and seconds < 59.95:
+        return format_time(max(0.0, seconds))
+    return format_elapsed(seconds)
+
+
+def format_elapsed(seconds: float | None) -> str:
+    """Return what a clock shows that goes on, in whole seconds: 8 s, 4 min 10 s, 2 h 5 min, 3 d 4 h."""
     if seconds is None:
         return ""
-    whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole} s" if seconds >= 1 or seconds == 0 else f"{seconds:.2g} s"
+    whole = max(0, round(seconds))
     units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-    at = next(n for n, (_, size) in enumerate(units) if whole >= size)
-    big, small = whole // units[at][1], whole % units[at][1] // units[at + 1][1]
+    at = next((n for n, (_, size) in enumerate(units) if whole >= size), len(units) - 1)
+    big, rest = divmod(whole, units[at][1])
+    small = rest // units[at + 1][1] if at + 1 < len(units) else 0
     return f"{big} {units[at][0]}" + (f" {small} {units[at + 1][0]}" if small else "")
 
 
@@ -88,7 +154,17 @@ def format_age(iso: str) -> str:
         then = datetime.fromisoformat(iso)
     except ValueError:
         return display_text(iso, 40)
-    return f"{format_duration((datetime.now(UTC) - then).total_seconds())} ago"
+    return f"{format_elapsed((datetime.now(UTC) - then).total_seconds())} ago"
+
+
+def format_microseconds(value: float | None) -> str:
+    """Return a measured time that is given in microseconds."""
+    return format_time(None if value is None else value / 1e6)
+
+
+def format_microsecond_range(low: float | None, high: float | None) -> str:
+    """Return an interval that is given in microseconds."""
+    return format_time_range(None if low is None else low / 1e6, None if high is None else high / 1e6)
 
 
 def clock(iso: str) -> str:

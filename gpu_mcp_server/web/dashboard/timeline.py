@@ -6,7 +6,7 @@ from typing import Any, cast
 from xml.sax.saxutils import quoteattr
 
 from gpu_mcp_server.plots.history_plots import escape_text
-from gpu_mcp_server.web.dashboard.text_format import display_text, format_duration, format_number, status_class
+from gpu_mcp_server.web.dashboard.text_format import display_text, format_elapsed, format_number, status_class
 
 LANES = ("Analyst", "Coder", "Builder", "Tester")
 LANE_OF_KIND = {"specification": "Analyst", "lookup": "Analyst", "code": "Coder", "session": "Coder"}
@@ -134,7 +134,7 @@ def picture(found: Sequence[TimelineStep]) -> str:
     if by_time:
         parts.append(f'<text x="{LEFT}" y="{height - 6}">0 s</text>')
         parts.append(
-            f'<text x="{WIDTH - RIGHT}" y="{height - 6}" text-anchor="end">{format_duration(whole)} in steps</text>'
+            f'<text x="{WIDTH - RIGHT}" y="{height - 6}" text-anchor="end">{format_elapsed(whole)} in steps</text>'
         )
     body = "\n".join(parts)
     return (

